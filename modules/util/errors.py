@@ -1,0 +1,67 @@
+"""The errors a user can mend, apart from the bugs a user can only report.
+
+A ``UserError`` says what is wrong, where, and what to do. Command lines print it without a traceback and exit
+with status 2; the window marks the field. Every other exception is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MAX_OFFENDERS = 20
+
+
+class UserError(Exception):
+    """Something the user can put right.
+
+    Args:
+        message: what is wrong, in one sentence, with the offending value.
+        field: the config field or path it concerns (``rlhf_dpo_beta``, ``concepts[0].path``), if there is one.
+        hint: what to do about it.
+    """
+
+    def __init__(self, message: str, field: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.hint = hint
+
+    def __str__(self) -> str:
+        head = f"{self.field}: {self.message}" if self.field else self.message
+        return f"{head}\n  -> {self.hint}" if self.hint else head
+
+
+class ConfigError(UserError, ValueError):
+    """A value that is out of its range or contradicts another one."""
+
+
+class DataError(UserError, RuntimeError):
+    """Images, captions, pairs or files that cannot be used as they are."""
+
+
+class UnsupportedError(UserError, NotImplementedError):
+    """A combination this program does not offer."""
+
+
+class UserErrors(UserError):
+    """Several faults found in one check, reported together.
+
+    Args:
+        errors: the faults in the order they were found, at least one.
+        title: the line printed above them.
+    """
+
+    def __init__(self, errors: Sequence[UserError], title: str = "") -> None:
+        if not errors:
+            raise ValueError("UserErrors needs at least one error")
+        self.errors = tuple(errors)
+        heading = title or f"{len(errors)} problem{'s' if len(errors) > 1 else ''} found"
+        super().__init__("\n".join([heading, *(f"- {error}" for error in errors)]))
+
+
+def list_offenders(names: Sequence[str], limit: int = MAX_OFFENDERS) -> str:
+    """The first ``limit`` names, one a line, and how many more there are."""
+    shown = [f"    {name}" for name in names[:limit]]
+    if len(names) > limit:
+        shown.append(f"    ... and {len(names) - limit} more")
+    return "\n".join(shown)
