@@ -16,7 +16,7 @@ class UserError(Exception):
 
     Args:
         message: what is wrong, in one sentence, with the offending value.
-        field: the config field or path it concerns (``rlhf_dpo_beta``, ``concepts[0].path``), if there is one.
+        field: the config field or path it concerns (``rlhf_dpo_beta``, ``concepts[0].path``), if any.
         hint: what to do about it.
     """
 

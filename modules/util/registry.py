@@ -46,7 +46,7 @@ class Registry(Generic[T]):
             importlib.import_module(f"{name}.{module}")
 
     def get(self, key: str, field: str | None = None) -> T:
-        """The entry under ``key``; an unknown key is a ``ConfigError`` that lists the near and the known ones."""
+        """The entry under ``key``; an unknown key is a ``ConfigError`` with the nearest known one."""
         self._scan()
         if key in self._items:
             return self._items[key]

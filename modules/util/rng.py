@@ -1,7 +1,8 @@
 """All randomness of the program: independent streams named by what they are for.
 
-A stream is a CPU generator seeded with a blake2b digest of its name and its key, never with a counter and never
-on an accelerator, so the same run draws the same numbers on any device, in any process layout and after any resume.
+A stream is a CPU generator seeded with a blake2b digest of its name and its key, never with a counter and
+never on an accelerator, so the same run draws the same numbers on any device, in any process layout and after
+any resume.
 """
 
 from __future__ import annotations
@@ -21,8 +22,14 @@ def digest64(*parts: Key) -> int:
     hasher = hashlib.blake2b(digest_size=8)
     for part in parts:
         if not isinstance(part, (int, str, bool, float, bytes)):
-            raise TypeError(f"a stream key is made of int, str, bool, float and bytes, not {type(part).__name__}")
-        raw = part if isinstance(part, bytes) else (part.hex() if isinstance(part, float) else str(part)).encode()
+            raise TypeError(
+                f"a stream key is made of int, str, bool, float and bytes, not {type(part).__name__}"
+            )
+        raw = (
+            part
+            if isinstance(part, bytes)
+            else (part.hex() if isinstance(part, float) else str(part)).encode()
+        )
         hasher.update(f"{type(part).__name__}:{len(raw)}:".encode())
         hasher.update(raw)
     return int.from_bytes(hasher.digest(), "big")

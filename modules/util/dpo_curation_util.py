@@ -1,0 +1,418 @@
+"""Chosen/rejected pairs as files: exporting, finalising, finding, checking and removing them.
+
+An output folder looks like this::
+
+    manifest.json                               {"pairs": [{pair_id, prompt, aspectratio, chosen_file, ...}]}
+    chosen/pair_0000.png   chosen/pair_0000.txt       while picking
+    rejected/pair_0000.jpg rejected/pair_0000.txt
+    chosen/train/...  chosen/val/...  rejected/...    after finalising (files are moved, never copied twice)
+    concepts.json                                     the four DPO concepts, ready for training
+
+Images are copied byte for byte under their own extension. Every file appears under its final name complete
+or not at all. Names read back from a manifest never leave the output folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from modules.util.dpo_pair_check import PairCheck, check_dpo_pairs
+from modules.util.dpo_pair_files import (
+    IMAGE_EXTENSIONS,
+    SAFE_PAIR_ID,
+    SIDES,
+    SPLITS,
+    FinalizedPair,
+    copy_image,
+    dpo_pair_key,
+    file_sha256,
+    find_exported_file,
+    fix_multiline_captions,
+    free_bytes,
+    locate_pair_file,
+    pair_images,
+    read_caption,
+    scan_finalized_pairs,
+    unlink_with_caption,
+    write_caption,
+)
+from modules.util.enum.ConceptType import ConceptType
+from modules.util.errors import DataError, UserError
+from modules.util.jsonio import fsync_path, read_json, write_json
+from modules.util.rng import digest64
+
+__all__ = [
+    "IMAGE_EXTENSIONS",
+    "SIDES",
+    "SPLITS",
+    "FinalizedPair",
+    "PairCheck",
+    "check_dpo_pairs",
+    "copy_image",
+    "copy_pair",
+    "dpo_concept_pairs",
+    "dpo_pair_key",
+    "export_curated_pairs",
+    "export_single_pair",
+    "file_sha256",
+    "finalize_export",
+    "find_exported_file",
+    "find_orphaned_pairs",
+    "fix_multiline_captions",
+    "free_bytes",
+    "has_existing_exports",
+    "is_dpo_concept_type",
+    "load_manifest",
+    "make_pair",
+    "manifest_pair_counts",
+    "next_pair_id",
+    "read_caption",
+    "remove_finalized_pair",
+    "remove_pair",
+    "save_manifest",
+    "scan_finalized_pairs",
+    "split_prompts",
+    "unlink_with_caption",
+    "write_caption",
+]
+
+MANIFEST_NAME = "manifest.json"
+CONCEPTS_NAME = "concepts.json"
+_PAIR_ID = re.compile(r"pair_(\d{4,9})")
+
+Manifest = dict[str, Any]
+Pair = dict[str, Any]
+
+_DPO_TYPES = {
+    ("chosen", "train"): ConceptType.DPO_CHOSEN,
+    ("rejected", "train"): ConceptType.DPO_REJECTED,
+    ("chosen", "val"): ConceptType.DPO_CHOSEN_VAL,
+    ("rejected", "val"): ConceptType.DPO_REJECTED_VAL,
+}
+
+
+def is_dpo_concept_type(concept_type: ConceptType | str) -> bool:
+    """Whether a concept is one side of preference pairs."""
+    return str(getattr(concept_type, "value", concept_type)) in {str(t.value) for t in _DPO_TYPES.values()}
+
+
+def dpo_concept_pairs(concepts: Iterable[Any], validation: bool = False) -> list[tuple[Any, Any]]:
+    """Zip the enabled chosen and rejected concepts in the order of the list.
+
+    Args:
+        concepts: objects or dicts with ``type`` and ``enabled``.
+        validation: take the ``*_VAL`` types instead of the training ones.
+
+    Raises:
+        DataError: there are none on one side, or the counts differ.
+    """
+    split = "val" if validation else "train"
+    sides = {side: [c for c in concepts if _concept_is(c, _DPO_TYPES[side, split])] for side in SIDES}
+    chosen, rejected = sides["chosen"], sides["rejected"]
+    if len(chosen) == len(rejected):
+        return list(zip(chosen, rejected, strict=True))
+    names = " and ".join(str(_DPO_TYPES[side, split].value) for side in SIDES)
+    raise DataError(
+        f"{len(chosen)} chosen and {len(rejected)} rejected concepts are enabled ({names})",
+        field="concepts",
+        hint="every chosen concept needs its rejected concept, in the same order",
+    )
+
+
+def _concept_is(concept: Any, wanted: ConceptType) -> bool:
+    get = (
+        concept.get
+        if isinstance(concept, Mapping)
+        else lambda name, default=None: getattr(concept, name, default)
+    )
+    kind = get("type", None)
+    return bool(get("enabled", True)) and str(getattr(kind, "value", kind)) == str(wanted.value)
+
+
+def load_manifest(output_dir: str | os.PathLike[str]) -> Manifest:
+    """Read ``manifest.json``; an output folder without one gives an empty manifest.
+
+    Raises:
+        UserError: the file is not a manifest, or one of its names would leave the folder.
+    """
+    path = Path(output_dir) / MANIFEST_NAME
+    if not path.exists():
+        return {"pairs": []}
+    data = read_json(path, "pair manifest")
+    if not isinstance(data, dict) or not isinstance(data.get("pairs"), list):
+        raise UserError(f"{path} is not a pair manifest", hint='it must be {"pairs": [...]}')
+    seen: set[str] = set()
+    for index, pair in enumerate(data["pairs"]):
+        _check_manifest_pair(pair, f"{path}: pairs[{index}]")
+        if pair["pair_id"] in seen:
+            raise UserError(f"{path}: two pairs are called {pair['pair_id']!r}")
+        seen.add(pair["pair_id"])
+    return data
+
+
+def _check_manifest_pair(pair: Any, where: str) -> None:
+    if not isinstance(pair, dict):
+        raise UserError(f"{where} is not an object")
+    for key in ("pair_id", "prompt", "chosen_file", "rejected_file"):
+        if not isinstance(pair.get(key), str):
+            raise UserError(f"{where}.{key} is missing or not text")
+    if not SAFE_PAIR_ID.fullmatch(pair["pair_id"]):
+        raise UserError(f"{where}.pair_id {pair['pair_id']!r} is not a plain name")
+    for side in SIDES:
+        name = pair[f"{side}_file"].replace("\\", "/")
+        parts = name.split("/")
+        if not name or name.startswith("/") or ":" in parts[0] or ".." in parts or parts[0] != side:
+            raise UserError(f"{where}.{side}_file {name!r} does not stay in the folder {side!r}")
+
+
+def save_manifest(output_dir: str | os.PathLike[str], manifest: Manifest) -> None:
+    """Write ``manifest.json`` atomically."""
+    write_json(Path(output_dir) / MANIFEST_NAME, manifest)
+
+
+def manifest_pair_counts(manifest: Manifest) -> dict[tuple[str, str], int]:
+    """How many pairs each (prompt, aspectratio) group has."""
+    return dict(Counter((pair["prompt"], str(pair.get("aspectratio", ""))) for pair in manifest["pairs"]))
+
+
+def next_pair_id(manifest: Manifest) -> str:
+    """The first ``pair_NNNN`` above every number in use."""
+    numbers = [int(m.group(1)) for pair in manifest["pairs"] if (m := _PAIR_ID.fullmatch(pair["pair_id"]))]
+    return f"pair_{max(numbers, default=-1) + 1:04d}"
+
+
+def has_existing_exports(output_dir: str | os.PathLike[str]) -> bool:
+    """Whether the folder already holds pairs, from a manifest or as files."""
+    base = Path(output_dir)
+    return (base / MANIFEST_NAME).exists() or any(True for _ in pair_images(base, "chosen"))
+
+
+def make_pair(pair_id: str, chosen: Path, rejected: Path, prompt: str, aspectratio: str) -> Pair:
+    """A manifest entry for images that are not copied yet (``hashes`` are filled by ``copy_pair``)."""
+    return {
+        "pair_id": pair_id,
+        "prompt": prompt,
+        "aspectratio": aspectratio,
+        "chosen_file": f"chosen/{pair_id}{chosen.suffix.lower()}",
+        "rejected_file": f"rejected/{pair_id}{rejected.suffix.lower()}",
+        "sources": {"chosen": str(chosen), "rejected": str(rejected)},
+        "hashes": {},
+    }
+
+
+def copy_pair(output_dir: str | os.PathLike[str], pair: Pair) -> Pair:
+    """Bring both images and captions of ``pair`` under their final names; on failure neither side stays."""
+    base = Path(output_dir)
+    done: list[Path] = []
+    try:
+        hashes = {}
+        for side in SIDES:
+            target = base / pair[f"{side}_file"]
+            done.append(target)
+            hashes[side] = copy_image(pair["sources"][side], target)
+            write_caption(target, pair["prompt"])
+    except (UserError, OSError):
+        for target in done:
+            unlink_with_caption(target)
+        raise
+    return {**pair, "hashes": hashes}
+
+
+def export_single_pair(
+    output_dir: str | os.PathLike[str],
+    manifest: Manifest,
+    chosen_path: str | os.PathLike[str],
+    rejected_path: str | os.PathLike[str],
+    prompt: str,
+    aspectratio: str,
+) -> Pair:
+    """Copy one pair into the output folder, add it to ``manifest`` and save that.
+
+    Returns:
+        The manifest entry. On failure the folder and ``manifest`` are as before.
+
+    Raises:
+        UserError: a source cannot be read, both sides are the same file, or the disk is full.
+    """
+    chosen, rejected = Path(chosen_path), Path(rejected_path)
+    if chosen.resolve() == rejected.resolve():
+        raise UserError(f"chosen and rejected are the same file: {chosen}")
+    for path in (chosen, rejected):
+        if path.suffix.lower() not in IMAGE_EXTENSIONS:
+            raise UserError(
+                f"{path} has no image extension", hint=f"known: {', '.join(sorted(IMAGE_EXTENSIONS))}"
+            )
+    pair = copy_pair(output_dir, make_pair(next_pair_id(manifest), chosen, rejected, prompt, aspectratio))
+    manifest["pairs"].append(pair)
+    try:
+        save_manifest(output_dir, manifest)
+    except OSError as error:
+        manifest["pairs"].pop()
+        for side in SIDES:
+            unlink_with_caption(Path(output_dir) / pair[f"{side}_file"])
+        raise UserError(f"cannot save the manifest in {output_dir}: {error.strerror}") from error
+    return pair
+
+
+def export_curated_pairs(
+    groups: Sequence[Mapping[str, Any]],
+    results: Sequence[Sequence[tuple[str, str]]],
+    output_dir: str | os.PathLike[str],
+    val_percentage: float,
+) -> tuple[int, int]:
+    """Export the picks of many groups at once and finalise.
+
+    Args:
+        groups: one mapping with ``prompt`` and ``aspectratio`` per group.
+        results: per group, its (chosen path, rejected path) pairs.
+        val_percentage: share of the pairs that goes to validation, in percent.
+
+    Returns:
+        (pairs in train, pairs in val), over everything in the folder.
+    """
+    if len(groups) != len(results):
+        raise ValueError(f"{len(groups)} groups but {len(results)} results")
+    manifest = load_manifest(output_dir)
+    for group, pairs in zip(groups, results, strict=True):
+        for chosen, rejected in pairs:
+            export_single_pair(
+                output_dir, manifest, chosen, rejected, group["prompt"], str(group["aspectratio"])
+            )
+    return finalize_export(output_dir, manifest, val_percentage)
+
+
+def split_prompts(prompts: Mapping[str, int], val_percentage: float) -> set[str]:
+    """Which prompts go to validation: whole groups, in an order fixed by the prompts themselves.
+
+    A prompt keeps its side when others are added, as far as the percentage allows. At least one prompt stays
+    in train; with two or more prompts and a percentage above 0, at least one goes to validation.
+    """
+    if not 0 <= val_percentage <= 100:
+        raise UserError(f"the validation percentage {val_percentage} is not between 0 and 100")
+    target = sum(prompts.values()) * val_percentage / 100
+    order = sorted(prompts, key=lambda prompt: (digest64("validation-split", prompt), prompt))
+    chosen: set[str] = set()
+    count = 0
+    for prompt in order[:-1] if val_percentage > 0 else []:
+        if chosen and count + prompts[prompt] / 2 > target:
+            break
+        chosen.add(prompt)
+        count += prompts[prompt]
+    return chosen
+
+
+def finalize_export(
+    output_dir: str | os.PathLike[str], manifest: Manifest, val_percentage: float
+) -> tuple[int, int]:
+    """Sort the pairs into train and val by prompt and write ``concepts.json``; repeatable at any time.
+
+    Files are moved by rename; a crash in between leaves every file under one of its possible names, and the next
+    call finds it there.
+
+    Returns:
+        (pairs in train, pairs in val).
+
+    Raises:
+        DataError: there are no pairs, or files of a pair are missing (all are listed).
+    """
+    base = Path(output_dir)
+    if not manifest["pairs"]:
+        raise DataError(f"there are no pairs in {base}", hint="pick some first")
+    missing = find_orphaned_pairs(base, manifest)
+    if missing:
+        listed = "\n".join(f"    {pair['pair_id']}" for pair in missing[:20])
+        raise DataError(
+            f"{len(missing)} pairs have lost a file:\n{listed}",
+            hint="remove them in the review window, or restore them",
+        )
+    validation = split_prompts(Counter(p["prompt"] for p in manifest["pairs"]), val_percentage)
+    counts = {"train": 0, "val": 0}
+    for pair in manifest["pairs"]:
+        split = "val" if pair["prompt"] in validation else "train"
+        counts[split] += 1
+        for side in SIDES:
+            _move_pair_file(base, pair, side, split)
+    for side in SIDES:
+        for split in SPLITS:
+            folder = base / side / split
+            folder.mkdir(parents=True, exist_ok=True)
+            fsync_path(folder)
+        fsync_path(base / side)
+    save_manifest(base, manifest)
+    write_json(base / CONCEPTS_NAME, _concepts(base, counts))
+    return counts["train"], counts["val"]
+
+
+def _move_pair_file(base: Path, pair: Pair, side: str, split: str) -> None:
+    current = locate_pair_file(base, pair, side)
+    assert current is not None  # checked by the caller
+    target = base / side / split / f"{pair['pair_id']}{current.suffix}"
+    if current != target:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        caption = current.with_suffix(".txt")
+        if caption.is_file():
+            caption.replace(target.with_suffix(".txt"))
+        current.replace(target)
+    pair[f"{side}_file"] = target.relative_to(base).as_posix()
+    if not target.with_suffix(".txt").is_file():
+        write_caption(target, pair["prompt"])
+
+
+def _concepts(base: Path, counts: Mapping[str, int]) -> list[dict[str, Any]]:
+    from modules.util.config.ConceptConfig import ConceptConfig
+
+    made = []
+    for split in SPLITS:
+        for side in SIDES:
+            concept = ConceptConfig(
+                name=f"{side} {split}",
+                path=str((base / side / split).resolve()),
+                type=_DPO_TYPES[side, split],
+                enabled=counts[split] > 0,
+            )
+            made.append(concept.to_dict())
+    return made
+
+
+def find_orphaned_pairs(output_dir: str | os.PathLike[str], manifest: Manifest) -> list[Pair]:
+    """Manifest entries of which at least one image is gone."""
+    base = Path(output_dir)
+    return [
+        pair
+        for pair in manifest["pairs"]
+        if any(locate_pair_file(base, pair, side) is None for side in SIDES)
+    ]
+
+
+def remove_pair(output_dir: str | os.PathLike[str], manifest: Manifest, pair_id: str) -> Pair:
+    """Take a pair out of the manifest and the disk, both sides and captions; returns the removed entry."""
+    base = Path(output_dir)
+    for index, pair in enumerate(manifest["pairs"]):
+        if pair["pair_id"] == pair_id:
+            files = [locate_pair_file(base, pair, side) for side in SIDES]
+            del manifest["pairs"][index]
+            save_manifest(base, manifest)
+            for file in files:
+                if file is not None:
+                    unlink_with_caption(file)
+            return pair
+    raise UserError(f"there is no pair {pair_id!r} in {base}")
+
+
+def remove_finalized_pair(output_dir: str | os.PathLike[str], pair_id: str) -> None:
+    """Delete both sides of a finalised pair, and its manifest entry if it has one."""
+    manifest = load_manifest(output_dir)
+    if any(pair["pair_id"] == pair_id for pair in manifest["pairs"]):
+        remove_pair(output_dir, manifest, pair_id)
+        return
+    files = [find_exported_file(output_dir, side, pair_id) for side in SIDES]
+    if not any(files):
+        raise UserError(f"there is no pair {pair_id!r} in {output_dir}")
+    for file in files:
+        if file is not None:
+            unlink_with_caption(file)

@@ -1,0 +1,169 @@
+"""The files of preference pairs: copying, captions, finding, and what a finalised folder holds.
+
+Images are copied byte for byte under their own extension. Every file appears under its final name complete
+or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.util.errors import DataError, UserError
+from modules.util.jsonio import atomic_path, write_text
+
+IMAGE_EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".avif", ".bmp", ".jxl", ".tif", ".tiff"})
+SIDES = ("chosen", "rejected")
+SPLITS = ("train", "val")
+Pair = dict[str, Any]
+SAFE_PAIR_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-]{0,63}")
+
+
+def dpo_pair_key(path: str | os.PathLike[str], root: str | os.PathLike[str]) -> str:
+    """What matches chosen to rejected: the path below ``root`` with ``/`` separators, extension dropped."""
+    relative = os.path.relpath(os.fspath(path), os.fspath(root)).replace("\\", "/")
+    stem, dot, extension = relative.rpartition(".")
+    return stem if dot and "/" not in extension and stem else relative
+
+
+def copy_image(source: str | os.PathLike[str], target: Path) -> str:
+    """Copy bytes under a temporary name, fsync, rename; returns the SHA-256 of what was copied.
+
+    Raises:
+        UserError: the source vanished or cannot be read, or the target disk is full or read-only.
+    """
+    digest = hashlib.sha256()
+    try:
+        with Path(source).open("rb") as reader, atomic_path(target) as temporary, temporary.open("wb") as writer:
+            while block := reader.read(1 << 20):
+                digest.update(block)
+                writer.write(block)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(
+            f"cannot copy {source} to {target}: {reason}", hint="nothing was changed; try again"
+        ) from error
+    return digest.hexdigest()
+
+
+def write_caption(image: Path, prompt: str) -> None:
+    """Write the caption beside ``image``, one line."""
+    write_text(image.with_suffix(".txt"), " ".join(prompt.split()) + "\n")
+
+
+def find_exported_file(output_dir: str | os.PathLike[str], side: str, pair_id: str) -> Path | None:
+    """Where the image of a pair lies now: flat while picking, in train or val after finalising."""
+    if side not in SIDES:
+        raise ValueError(f"side must be one of {SIDES}, not {side!r}")
+    if not SAFE_PAIR_ID.fullmatch(pair_id):
+        return None
+    base = Path(output_dir) / side
+    for folder in (base, *(base / split for split in SPLITS)):
+        for extension in sorted(IMAGE_EXTENSIONS):
+            for name in (f"{pair_id}{extension}", f"{pair_id}{extension.upper()}"):
+                if (folder / name).is_file():
+                    return folder / name
+    return None
+
+
+def locate_pair_file(output_dir: Path, pair: Pair, side: str) -> Path | None:
+    """The file a manifest entry names, or wherever it moved to."""
+    named = output_dir / pair[f"{side}_file"]
+    return named if named.is_file() else find_exported_file(output_dir, side, pair["pair_id"])
+
+
+def pair_images(base: Path, side: str) -> Iterator[Path]:
+    for folder in (base / side, *(base / side / split for split in SPLITS)):
+        if folder.is_dir():
+            yield from sorted(
+                p for p in folder.iterdir() if p.suffix.lower() in IMAGE_EXTENSIONS and p.is_file()
+            )
+
+
+def unlink_with_caption(image: Path) -> None:
+    """Remove an image and its caption; what is already gone is fine."""
+    image.unlink(missing_ok=True)
+    image.with_suffix(".txt").unlink(missing_ok=True)
+
+
+def read_caption(image: Path | None, max_bytes: int = 1 << 20) -> str | None:
+    """The caption beside an image, stripped; ``None`` when there is none."""
+    if image is None:
+        return None
+    path = image.with_suffix(".txt")
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(max_bytes + 1)
+    except FileNotFoundError:
+        return None
+    if len(data) > max_bytes:
+        raise DataError(f"the caption {path} is larger than {max_bytes} bytes")
+    try:
+        return data.decode("utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        raise DataError(f"the caption {path} is not UTF-8 text (byte {error.start})") from error
+
+
+def fix_multiline_captions(folder: str | os.PathLike[str]) -> list[Path]:
+    """Fold every multi-line caption below ``folder`` into one line; returns the files changed.
+
+    For pairs, several lines would mean alternative prompts, of which each side could draw another.
+    """
+    changed = []
+    for path in sorted(Path(folder).rglob("*.txt")):
+        text = read_caption(path.with_suffix(".png"))
+        if text is not None and len(text.splitlines()) > 1:
+            write_text(path, " ".join(text.split()) + "\n")
+            changed.append(path)
+    return changed
+
+
+@dataclass(frozen=True)
+class FinalizedPair:
+    """One pair as it lies in train or val, found by its files alone."""
+
+    pair_id: str
+    split: str
+    chosen: Path | None
+    rejected: Path | None
+    chosen_caption: str | None
+    rejected_caption: str | None
+
+
+def scan_finalized_pairs(output_dir: str | os.PathLike[str]) -> list[FinalizedPair]:
+    """Every stem under ``{chosen,rejected}/{train,val}``, complete or not, train first, in name order."""
+    base = Path(output_dir)
+    found: list[FinalizedPair] = []
+    for split in SPLITS:
+        images: dict[str, dict[str, Path]] = {}
+        for side in SIDES:
+            folder = base / side / split
+            for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+                if path.suffix.lower() in IMAGE_EXTENSIONS and path.is_file():
+                    images.setdefault(path.stem, {})[side] = path
+        for stem in sorted(images):
+            chosen, rejected = images[stem].get("chosen"), images[stem].get("rejected")
+            found.append(
+                FinalizedPair(stem, split, chosen, rejected, read_caption(chosen), read_caption(rejected))
+            )
+    return found
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """Hex SHA-256 of a file's bytes."""
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def free_bytes(path: str | os.PathLike[str]) -> int:
+    """Free bytes on the disk that holds ``path`` (or its nearest existing parent)."""
+    folder = Path(path).absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
