@@ -1,0 +1,19 @@
+"""Preference losses: one pure function a file, found by scanning this package."""
+
+from modules.objective.preference.base import (
+    LossOut,
+    ObjectiveOptions,
+    PairScores,
+    PreferenceLoss,
+    get_preference_loss,
+    preference_loss,
+)
+
+__all__ = [
+    "LossOut",
+    "ObjectiveOptions",
+    "PairScores",
+    "PreferenceLoss",
+    "get_preference_loss",
+    "preference_loss",
+]

@@ -1,0 +1,126 @@
+"""What every preference loss is given and gives back, and the registry they file themselves in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from modules.util.registry import Registry
+
+
+@dataclass(frozen=True)
+class PairScores:
+    """Scores of B pairs; a score is minus the mean squared error of a prediction, so higher is better.
+
+    All tensors have shape (B,) and one floating type; half types are refused because margins between two scores
+    are smaller than their rounding. The reference pair is ``None`` for losses that do without a reference.
+    """
+
+    policy_chosen: torch.Tensor
+    policy_rejected: torch.Tensor
+    reference_chosen: torch.Tensor | None = None
+    reference_rejected: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if (self.reference_chosen is None) != (self.reference_rejected is None):
+            raise ValueError("reference scores come for both sides or for neither")
+        present = [
+            ("policy_chosen", self.policy_chosen),
+            ("policy_rejected", self.policy_rejected),
+            ("reference_chosen", self.reference_chosen),
+            ("reference_rejected", self.reference_rejected),
+        ]
+        for name, score_B in present:
+            if score_B is None:
+                continue
+            if score_B.dim() != 1 or score_B.shape != self.policy_chosen.shape:
+                raise ValueError(
+                    f"{name} has shape {tuple(score_B.shape)}; scores are (B,) and alike, "
+                    f"policy_chosen is {tuple(self.policy_chosen.shape)}"
+                )
+            if score_B.dtype not in (torch.float32, torch.float64):
+                raise TypeError(f"{name} is {score_B.dtype}; scores are float32 or float64")
+
+    def rewards(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Beta-free rewards (cw, cl), each (B,): policy minus reference, the bare score without a reference."""
+        if self.reference_chosen is None or self.reference_rejected is None:
+            return self.policy_chosen, self.policy_rejected
+        return (
+            self.policy_chosen - self.reference_chosen.detach(),
+            self.policy_rejected - self.reference_rejected.detach(),
+        )
+
+
+@dataclass(frozen=True)
+class ObjectiveOptions:
+    """The numbers a preference loss may use.
+
+    Args:
+        beta: strength of the anchor to the reference; multiplies the margin. Finite and >= 0.
+        label_smoothing: share of labels taken to be flipped, 0 <= s < 0.5. SIGMOID only.
+        ipo_tau: regularisation of IPO, > 0; its target margin is 1 / (2 tau).
+    """
+
+    beta: float = 5000.0
+    label_smoothing: float = 0.0
+    ipo_tau: float = 1000.0
+
+
+@dataclass(frozen=True)
+class LossOut:
+    """What a preference loss returns; every tensor has shape (B,) and pair i depends on the scores of pair i only.
+
+    ``loss_B`` is trained on; ``raw_loss_B`` is the same loss without label smoothing, which is what validation
+    compares. ``margin_B`` and the rewards are free of beta.
+    """
+
+    loss_B: torch.Tensor
+    raw_loss_B: torch.Tensor
+    logits_B: torch.Tensor
+    margin_B: torch.Tensor
+    chosen_reward_B: torch.Tensor
+    rejected_reward_B: torch.Tensor
+
+
+LossFunction = Callable[[PairScores, ObjectiveOptions], LossOut]
+
+
+@dataclass(frozen=True)
+class PreferenceLoss:
+    """A registered loss: its key, whether it needs reference scores, whether label smoothing means anything to it."""
+
+    key: str
+    function: LossFunction
+    needs_reference: bool
+    label_smoothing: bool
+
+    def __call__(self, scores: PairScores, options: ObjectiveOptions) -> LossOut:
+        if self.needs_reference and scores.reference_chosen is None:
+            raise RuntimeError(f"the {self.key} objective needs reference scores")
+        return self.function(scores, options)
+
+
+PREFERENCE_LOSSES: Registry[PreferenceLoss] = Registry("preference loss", "modules.objective.preference")
+
+
+def preference_loss(
+    key: str, needs_reference: bool = True, label_smoothing: bool = False
+) -> Callable[[LossFunction], LossFunction]:
+    """Decorator that registers a pure function of scores under ``key``."""
+
+    def decorate(function: LossFunction) -> LossFunction:
+        PREFERENCE_LOSSES.register(key)(PreferenceLoss(key, function, needs_reference, label_smoothing))
+        return function
+
+    return decorate
+
+
+def get_preference_loss(key: str) -> PreferenceLoss:
+    """The loss registered under ``key`` (``SIGMOID``, ``IPO``, ``HINGE``, ...).
+
+    Raises:
+        ConfigError: no such loss; the message names the near and the known ones.
+    """
+    return PREFERENCE_LOSSES.get(str(getattr(key, "value", key)), field="rlhf_dpo_objective")

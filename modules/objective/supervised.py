@@ -1,0 +1,113 @@
+"""The ordinary denoising loss: per-sample distances and their weights over the noise level."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch.nn.functional import huber_loss, softplus
+
+from modules.util.errors import ConfigError, UnsupportedError
+
+PredictionKind = Literal["epsilon", "v_prediction", "flow"]
+
+# Weights of nearly clean samples grow without bound in 1/SNR terms; beyond this they only add noise.
+MAX_DEBIASED_SNR = 1.0e3
+MIN_SNR = 1.0e-8
+
+
+@dataclass(frozen=True)
+class SupervisedOptions:
+    """How much of each distance the loss has; all strengths finite and >= 0, ``huber_delta`` > 0."""
+
+    mse_strength: float = 1.0
+    mae_strength: float = 0.0
+    log_cosh_strength: float = 0.0
+    huber_strength: float = 0.0
+    huber_delta: float = 1.0
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """float32 at least; float64 stays."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _mean_per_sample(values: torch.Tensor) -> torch.Tensor:
+    return values.flatten(1).mean(1)
+
+
+def mse_per_sample(predicted: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Mean squared error over all but the batch dimension: (B, ...) -> (B,), float32 (float64 kept)."""
+    return _mean_per_sample((_wide(predicted) - _wide(target)).square())
+
+
+def combined_loss(predicted: torch.Tensor, target: torch.Tensor, options: SupervisedOptions) -> torch.Tensor:
+    """Weighted sum of MSE, MAE, log-cosh and Huber distances per sample.
+
+    Args:
+        predicted, target: (B, ...) in the model's own parameterisation; reduced in float32 (float64 is kept).
+        options: the strengths; a distance of strength 0 is not computed.
+
+    Returns:
+        (B,) losses. Only zero strengths give zeros that still carry a gradient (of zero).
+    """
+    predicted, target = _wide(predicted), _wide(target)
+    difference = predicted - target
+    terms: list[torch.Tensor] = []
+    if options.mse_strength:
+        terms.append(options.mse_strength * _mean_per_sample(difference.square()))
+    if options.mae_strength:
+        terms.append(options.mae_strength * _mean_per_sample(difference.abs()))
+    if options.log_cosh_strength:
+        size = difference.abs()
+        # log cosh(x) = |x| + log(1 + exp(-2|x|)) - log 2 cannot overflow
+        terms.append(options.log_cosh_strength * _mean_per_sample(size + softplus(-2.0 * size) - math.log(2.0)))
+    if options.huber_strength:
+        distance = huber_loss(predicted, target, reduction="none", delta=options.huber_delta)
+        terms.append(options.huber_strength * _mean_per_sample(distance))
+    if not terms:
+        return _mean_per_sample(difference * 0.0)
+    return torch.stack(terms).sum(0)
+
+
+def noise_level_weight(
+    function: str, snr_B: torch.Tensor | None, prediction: PredictionKind, strength: float
+) -> torch.Tensor | float:
+    """Weight of each sample's loss by its signal-to-noise ratio.
+
+    Args:
+        function: CONSTANT, MIN_SNR_GAMMA (Hang et al. 2023, arXiv 2303.09556), DEBIASED_ESTIMATION (Yu et al. 2023,
+            arXiv 2310.08442) or P2 (Choi et al. 2022, arXiv 2204.00227, with k = 1).
+        snr_B: alpha^2 / sigma^2 of each sample's timestep, (B,), not needed for CONSTANT.
+        prediction: what the model predicts; the SNR weights are defined for epsilon and v.
+        strength: gamma of MIN_SNR_GAMMA and P2.
+
+    Returns:
+        (B,) weights, or 1.0 for CONSTANT.
+
+    Raises:
+        UnsupportedError: an SNR weight asked of a flow-matching model.
+        ConfigError: an unknown function.
+    """
+    name = str(getattr(function, "value", function))
+    if name == "CONSTANT":
+        return 1.0
+    if prediction == "flow":
+        raise UnsupportedError(
+            f"the loss weight {name} is defined by a signal-to-noise ratio that flow-matching models are not trained on",
+            field="loss_weight_fn",
+            hint="set loss_weight_fn to CONSTANT",
+        )
+    if snr_B is None:
+        raise ValueError(f"{name} needs the signal-to-noise ratio")
+    snr_B = _wide(snr_B).clamp_min(MIN_SNR)
+    shift = 1.0 if prediction == "v_prediction" else 0.0
+    if name == "MIN_SNR_GAMMA":
+        return snr_B.clamp_max(strength) / (snr_B + shift)
+    if name == "DEBIASED_ESTIMATION":
+        return (snr_B.clamp_max(MAX_DEBIASED_SNR) + shift).rsqrt()
+    if name == "P2":
+        return (1.0 + snr_B + shift) ** -strength
+    raise ConfigError(f"unknown loss weight {name!r}", field="loss_weight_fn")
