@@ -14,10 +14,10 @@ RANGE = 4.0
 class AdaptiveBeta:
     """Moves beta inside [beta0 / 4, 4 beta0] by how far the recent margin is from its long-run level.
 
-    ``beta = beta0 * clip(1 + 0.6 (M - M0), 1/4, 4)`` with M the margin of the recent optimizer steps and M0 that of
-    the many before, both running means in units of ``beta0 * margin``. Pairs that separate more widely than usual
-    raise beta (a shorter step), pairs that separate less lower it. Every step uses the beta known before it, so the
-    loss of a step is one function of its scores whatever the micro-batches are.
+    ``beta = beta0 * clip(1 + 0.6 (M - M0), 1/4, 4)`` with M the margin of the recent optimizer steps and M0
+    that of the many before, both running means in units of ``beta0 * margin``. Pairs that separate more
+    widely than usual raise beta (a shorter step), pairs that separate less lower it. Every step uses the beta
+    known before it, so the loss of a step is one function of its scores whatever the micro-batches are.
     Source: Wu et al. 2024 (arXiv 2407.08639), batch-level form, with the batch margin smoothed because image
     batches are small.
 

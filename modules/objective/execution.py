@@ -1,8 +1,8 @@
 """Schedules of one preference step: the same gradient at different prices in time and memory.
 
-The preference loss is differentiated with respect to the scores alone (``scores.differentiate``); what a schedule
-back-propagates is the sum of scores times these coefficients. So every objective runs in every schedule, and no
-schedule knows what a loss looks like.
+The preference loss is differentiated with respect to the scores alone (``scores.differentiate``); what a
+schedule back-propagates is the sum of scores times these coefficients. So every objective runs in every
+schedule, and no schedule knows what a loss looks like.
 """
 
 from __future__ import annotations
@@ -50,15 +50,19 @@ class Step:
     supervised_mix: float = 0.0
 
     def forward(self, side: Side) -> ScoreOut:
-        """Score ``side`` with gradients; the sides that hold chosen images bring the supervised loss if it counts."""
+        """Score ``side`` with gradients, with the supervised loss if it counts and chosen images are in."""
         wanted = self.supervised_mix != 0.0 and side != "rejected"
         with torch.enable_grad():
             out = self.scorer(side, wanted)
         expected = len(self.scorer) * (2 if side == "both" else 1)
         if out.score_B.shape != (expected,):
-            raise RuntimeError(f"scoring {side} gave shape {tuple(out.score_B.shape)}, expected ({expected},)")
+            raise RuntimeError(
+                f"scoring {side} gave shape {tuple(out.score_B.shape)}, expected ({expected},)"
+            )
         if wanted and (out.supervised_B is None or out.supervised_B.shape != (len(self.scorer),)):
-            raise RuntimeError("the scorer gave no supervised loss of shape (B,) although a supervised mix is set")
+            raise RuntimeError(
+                "the scorer gave no supervised loss of shape (B,) although a supervised mix is set"
+            )
         return out
 
     def surrogate(self, out: ScoreOut, weight: torch.Tensor) -> torch.Tensor:
@@ -85,19 +89,20 @@ def run(
 ) -> PairOut:
     """Forward and backward of one micro-batch of B pairs; gradients are added to the parameters' ``.grad``.
 
-    The trained quantity is ``loss_scale * (mean_i loss_i + supervised_mix * mean_i L_sup_i)``; with ``loss_scale`` set
-    to B over the pairs of the whole optimizer step, accumulation is weighted by pairs. No collective is issued, and
-    the reference context is closed again before the first forward pass that is differentiated.
+    The trained quantity is ``loss_scale * (mean_i loss_i + supervised_mix * mean_i L_sup_i)``; with
+    ``loss_scale`` set to B over the pairs of the whole optimizer step, accumulation is weighted by pairs. No
+    collective is issued, and the reference context is closed again before the first forward pass that is
+    differentiated.
 
     Args:
-        mode: FULL_CONCURRENT (one reference and one policy pass over 2B images), POLICY_CONCURRENT (reference sides one
-            after another, both policy graphs alive) or SEQUENTIAL (one policy graph at a time).
+        mode: FULL_CONCURRENT (one reference and one policy pass over 2B images), POLICY_CONCURRENT (reference
+            sides one after another, both policy graphs alive) or SEQUENTIAL (one policy graph at a time).
         strategy: how SEQUENTIAL is done: THREE_FORWARD, GRAD_STASH or AUTO; see ``resolve_strategy``.
         reference: makes the context in which the scorer uses the reference weights. Not needed with
             ``cached_reference`` or for a loss without reference.
         cached_reference: known reference scores (chosen, rejected), each (B,); saves the reference passes.
-        backward: back-propagates a scalar, for gradient scalers; plain ``.backward()`` by default. What it is given is
-            a surrogate with the right gradient, not the loss.
+        backward: back-propagates a scalar, for gradient scalers; plain ``.backward()`` by default. What it is
+            given is a surrogate with the right gradient, not the loss.
 
     Returns:
         Detached losses, rewards and margins; the loss is not multiplied by ``loss_scale``.
@@ -112,7 +117,9 @@ def run(
         raise ValueError(f"unknown execution mode {mode!r}; known: {', '.join(_SCHEDULES)}")
     strategy = resolve_strategy(strategy, parameters) if schedule is _sequential else ""
     _refuse_autocast(parameters)
-    step = Step(scorer, objective, options, parameters, backward or _plain_backward, loss_scale, supervised_mix)
+    step = Step(
+        scorer, objective, options, parameters, backward or _plain_backward, loss_scale, supervised_mix
+    )
     together = schedule is _full_concurrent
     anchor = reference_scores(scorer, reference, objective, cached_reference, together=together)
     return schedule(step, anchor, strategy)
@@ -146,8 +153,9 @@ def reference_scores(
     *,
     together: bool = True,
 ) -> ScorePair | None:
-    """Scores (chosen, rejected) under the reference weights, without a graph; ``None`` if the loss has no use for them.
+    """Scores (chosen, rejected) under the reference weights, without a graph.
 
+    ``None`` if the loss has no use for them.
     The context is entered once, whatever the number of passes: switching weights is paid per layer.
     """
     if not objective.needs_reference:
@@ -160,22 +168,27 @@ def reference_scores(
             )
         return wide(cached[0]), wide(cached[1])
     if reference is None:
-        raise RuntimeError(f"the {objective.key} objective needs a reference: neither a context nor scores were given")
-    # no_grad rather than inference_mode: models keep lazily made tensors (rotary tables, casts), and one made in
-    # inference mode could not be used in the differentiated pass that follows.
+        raise RuntimeError(
+            f"the {objective.key} objective needs a reference: neither a context nor scores were given"
+        )
+    # no_grad rather than inference_mode: models keep lazily made tensors (rotary tables, casts), and one made
+    # in inference mode could not be used in the differentiated pass that follows.
     with torch.no_grad(), reference():
         return _score_sides(scorer, together)
 
 
-def resolve_strategy(strategy: str, parameters: Sequence[torch.nn.Parameter], world_size: int | None = None) -> str:
-    """What AUTO means here: GRAD_STASH where gradients simply add up in ``.grad`` on one process, else THREE_FORWARD.
+def resolve_strategy(
+    strategy: str, parameters: Sequence[torch.nn.Parameter], world_size: int | None = None
+) -> str:
+    """What AUTO means: GRAD_STASH where gradients simply add up on one process, else THREE_FORWARD.
 
     Args:
         world_size: number of processes; asked of ``torch.distributed`` when not given.
 
     Raises:
         ValueError: unknown strategy.
-        UnsupportedError: GRAD_STASH demanded with hooks that consume gradients during backward, or sharded weights.
+        UnsupportedError: GRAD_STASH demanded with hooks that consume gradients during backward, or sharded
+            weights.
     """
     name = str(getattr(strategy, "value", strategy))
     if name not in ("AUTO", "THREE_FORWARD", "GRAD_STASH"):
@@ -207,7 +220,7 @@ def _plain_backward(total: torch.Tensor) -> None:
 
 
 def _refuse_autocast(parameters: Sequence[torch.nn.Parameter]) -> None:
-    """Autocast remembers the cast of each weight until its outermost region ends, across a switch of weights."""
+    """Autocast remembers the cast of each weight until its outermost region ends."""
     for kind in {"cpu", *(parameter.device.type for parameter in parameters)}:
         if kind != "meta" and torch.is_autocast_enabled(kind):
             raise RuntimeError("open autocast inside the scorer, not around the preference step")
@@ -250,7 +263,9 @@ def _three_forward(step: Step, reference: ScorePair | None) -> PairOut:
     with torch.no_grad():
         rejected_B = wide(step.scorer("rejected").score_B)
     chosen = step.forward("chosen")
-    out, gradient = differentiate(step.objective, step.options, (chosen.score_B, rejected_B), reference, step.scale)
+    out, gradient = differentiate(
+        step.objective, step.options, (chosen.score_B, rejected_B), reference, step.scale
+    )
     step.backward(step.surrogate(chosen, gradient.chosen_B))
     supervised_B = None if chosen.supervised_B is None else chosen.supervised_B.detach()
     del chosen
@@ -259,7 +274,7 @@ def _three_forward(step: Step, reference: ScorePair | None) -> PairOut:
 
 
 def _grad_stash(step: Step, reference: ScorePair | None) -> PairOut:
-    """No extra forward: one pair at a time, the first side's gradient is scaled once the second side's score is known.
+    """No extra forward: the first side's gradient is scaled once the second side's score is known.
 
     One gradient buffer can be scaled by one number only, hence the pairs one by one.
     """
@@ -268,7 +283,9 @@ def _grad_stash(step: Step, reference: ScorePair | None) -> PairOut:
         return _grad_stash_pair(step, reference)
     parts: list[PairOut] = []
     for index in range(count):
-        anchor = None if reference is None else (reference[0][index : index + 1], reference[1][index : index + 1])
+        anchor = (
+            None if reference is None else (reference[0][index : index + 1], reference[1][index : index + 1])
+        )
         single = Step(
             step.scorer.select(index, index + 1),
             step.objective,
@@ -283,10 +300,10 @@ def _grad_stash(step: Step, reference: ScorePair | None) -> PairOut:
 
 
 def _grad_stash_pair(step: Step, reference: ScorePair | None) -> PairOut:
-    """One pair: rejected side with a provisional coefficient, chosen side, then the true coefficient for both.
+    """One pair: the rejected side with a provisional coefficient, then both with the true one.
 
-    The rejected side goes first because the chosen one may carry the supervised loss too, and a gradient that holds
-    two terms cannot be rescaled for one of them.
+    The rejected side goes first because the chosen one may carry the supervised loss too, and a gradient that
+    holds two terms cannot be rescaled for one of them.
     """
     with stash_gradients(step.parameters) as stash:
         rejected = step.forward("rejected")
@@ -303,8 +320,11 @@ def _grad_stash_pair(step: Step, reference: ScorePair | None) -> PairOut:
 
 
 def _provisional_weight(step: Step, rejected_B: torch.Tensor, reference: ScorePair | None) -> torch.Tensor:
-    """The rejected coefficient if the margin were zero, (1,): close to the true one, so half-precision gradients of
-    the first pass are neither far larger nor far smaller than they will be after scaling."""
+    """The rejected coefficient if the margin were zero, (1,).
+
+    It is close to the true one, so half-precision gradients of the first pass are neither far larger nor far
+    smaller than they will be after scaling.
+    """
     chosen_B = rejected_B if reference is None else rejected_B - reference[1] + reference[0]
     _, gradient = differentiate(step.objective, step.options, (chosen_B, rejected_B), reference, step.scale)
     usable = gradient.rejected_B.isfinite() & (gradient.rejected_B != 0)

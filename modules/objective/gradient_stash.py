@@ -1,4 +1,4 @@
-"""Gradients of one backward pass kept apart from those accumulated earlier, to be scaled before they are added."""
+"""Gradients of one backward pass kept apart from those accumulated earlier, to be scaled on their own."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def _scale(gradients: list[torch.Tensor], factor: torch.Tensor) -> None:
 def stash_gradients(parameters: Sequence[torch.nn.Parameter]) -> Iterator[GradientStash]:
     """Hide the gradients accumulated so far, so that a backward pass in the block writes fresh ones.
 
-    The block calls ``merge`` when the factor of the fresh ones is known. If it raises, the parameters have the
-    gradients they had before.
+    The block calls ``merge`` when the factor of the fresh ones is known. If it raises, the parameters have
+    the gradients they had before.
     """
     stash = GradientStash(parameters)
     stash.clear()

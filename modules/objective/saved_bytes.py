@@ -21,8 +21,8 @@ class _Held:
 class SavedBytes:
     """Context that counts the bytes saved for backward inside it, now and at most.
 
-    A storage saved several times counts once; storages that belong to parameters (leaves that require a gradient, and
-    those named in ``ignore``) do not count, because they exist anyway.
+    A storage saved several times counts once; storages that belong to parameters (leaves that require a
+    gradient, and those named in ``ignore``) do not count, because they exist anyway.
 
     Args:
         ignore: tensors whose storages are not activations, such as frozen weights.

@@ -22,7 +22,8 @@ class ScoreOut:
     """Scores of one forward pass.
 
     Args:
-        score_B: minus the plain per-sample MSE; (B,) for one side, (2B,) for ``"both"`` with the chosen ones first.
+        score_B: minus the plain per-sample MSE; (B,) for one side, (2B,) for ``"both"`` with the chosen ones
+            first.
         supervised_B: the ordinary training loss of the chosen images, (B,), taken from the same forward pass;
             ``None`` unless it was asked for.
     """
@@ -34,9 +35,9 @@ class ScoreOut:
 class PairScorer(Protocol):
     """Scores the B pairs of one micro-batch with whatever weights are live.
 
-    Every call with the same side must give the same numbers (same draw, no dropout) and must run in the gradient
-    mode it is called in. Mixed precision belongs inside the call: the casts autocast remembers would otherwise carry
-    the policy's weights into the reference pass.
+    Every call with the same side must give the same numbers (same draw, no dropout) and must run in the
+    gradient mode it is called in. Mixed precision belongs inside the call: the casts autocast remembers would
+    otherwise carry the policy's weights into the reference pass.
     """
 
     def __len__(self) -> int:
@@ -56,9 +57,10 @@ class PairScorer(Protocol):
 class PairOut:
     """What one micro-batch of pairs came to; everything is detached, tensors of shape (B,) unless noted.
 
-    ``loss`` (scalar) is the total: smoothed preference loss plus the supervised share. ``raw_loss_B`` is the preference
-    loss without smoothing. ``supervised_B`` is the unweighted supervised loss, ``None`` without a supervised share.
-    Rewards and margin are free of beta. ``accuracy_B`` is 1 where chosen beats rejected strictly.
+    ``loss`` (scalar) is the total: smoothed preference loss plus the supervised share. ``raw_loss_B`` is the
+    preference loss without smoothing. ``supervised_B`` is the unweighted supervised loss, ``None`` without a
+    supervised share. Rewards and margin are free of beta. ``accuracy_B`` is 1 where chosen beats rejected
+    strictly.
     """
 
     loss: torch.Tensor
@@ -131,7 +133,9 @@ def differentiate(
         anchors = (None, None) if reference is None else reference
         out = objective(PairScores(chosen_B, rejected_B, *anchors), options)
         if out.loss_B.shape != chosen_B.shape:
-            raise RuntimeError(f"the {objective.key} objective gave {tuple(out.loss_B.shape)}, expected one loss a pair")
+            raise RuntimeError(
+                f"the {objective.key} objective gave {tuple(out.loss_B.shape)}, expected one loss a pair"
+            )
         # A loss that is flat here (hinge beyond its margin, beta = 0) may not touch the scores at all.
         d_chosen_B, d_rejected_B = torch.autograd.grad(
             out.loss_B.mean() * scale, (chosen_B, rejected_B), materialize_grads=True

@@ -63,7 +63,9 @@ def combined_loss(predicted: torch.Tensor, target: torch.Tensor, options: Superv
     if options.log_cosh_strength:
         size = difference.abs()
         # log cosh(x) = |x| + log(1 + exp(-2|x|)) - log 2 cannot overflow
-        terms.append(options.log_cosh_strength * _mean_per_sample(size + softplus(-2.0 * size) - math.log(2.0)))
+        terms.append(
+            options.log_cosh_strength * _mean_per_sample(size + softplus(-2.0 * size) - math.log(2.0))
+        )
     if options.huber_strength:
         distance = huber_loss(predicted, target, reduction="none", delta=options.huber_delta)
         terms.append(options.huber_strength * _mean_per_sample(distance))
@@ -78,8 +80,8 @@ def noise_level_weight(
     """Weight of each sample's loss by its signal-to-noise ratio.
 
     Args:
-        function: CONSTANT, MIN_SNR_GAMMA (Hang et al. 2023, arXiv 2303.09556), DEBIASED_ESTIMATION (Yu et al. 2023,
-            arXiv 2310.08442) or P2 (Choi et al. 2022, arXiv 2204.00227, with k = 1).
+        function: CONSTANT, MIN_SNR_GAMMA (Hang et al. 2023, arXiv 2303.09556), DEBIASED_ESTIMATION (Yu et al.
+            2023, arXiv 2310.08442) or P2 (Choi et al. 2022, arXiv 2204.00227, with k = 1).
         snr_B: alpha^2 / sigma^2 of each sample's timestep, (B,), not needed for CONSTANT.
         prediction: what the model predicts; the SNR weights are defined for epsilon and v.
         strength: gamma of MIN_SNR_GAMMA and P2.
@@ -96,7 +98,7 @@ def noise_level_weight(
         return 1.0
     if prediction == "flow":
         raise UnsupportedError(
-            f"the loss weight {name} is defined by a signal-to-noise ratio that flow-matching models are not trained on",
+            f"the loss weight {name} is not defined for flow-matching models",
             field="loss_weight_fn",
             hint="set loss_weight_fn to CONSTANT",
         )

@@ -1,4 +1,4 @@
-"""Every schedule gives autograd's gradient of the whole loss, leaves nothing behind, and costs what it says."""
+"""Every schedule gives autograd's gradient of the whole loss and costs what it says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from modules.objective import execution
 from modules.objective.execution import resolve_strategy
-from modules.objective.preference import LossOut, ObjectiveOptions, PairScores, PreferenceLoss, get_preference_loss
+from modules.objective.preference import (
+    LossOut,
+    ObjectiveOptions,
+    PairScores,
+    PreferenceLoss,
+    get_preference_loss,
+)
 from modules.util.errors import UnsupportedError
 from tests.objective.toy import ToyNet, ToyReference, ToyScorer, toy_pairs
 
@@ -31,7 +37,9 @@ SCHEDULES = [
 
 
 def _free(scores: PairScores, options: ObjectiveOptions) -> LossOut:
-    """A reference-free loss whose gradient differs between the sides, so that no schedule may assume symmetry."""
+    """A reference-free loss whose gradient differs between the sides, so that no schedule may assume
+    symmetry.
+    """
     z = options.beta * (scores.policy_chosen - 0.5 * scores.policy_rejected)
     loss = -logsigmoid(z) + 0.1 * scores.policy_chosen**2
     margin = scores.policy_chosen - scores.policy_rejected
@@ -43,7 +51,11 @@ def objective_named(name: str) -> PreferenceLoss:
 
 
 def whole_loss(
-    scorer: ToyScorer, reference: ToyReference, objective: PreferenceLoss, options: ObjectiveOptions, mix: float
+    scorer: ToyScorer,
+    reference: ToyReference,
+    objective: PreferenceLoss,
+    options: ObjectiveOptions,
+    mix: float,
 ) -> torch.Tensor:
     """The loss written down as one expression for autograd, independent of the schedules."""
     with torch.no_grad(), reference():
@@ -66,7 +78,14 @@ def gradients(net: ToyNet) -> list[torch.Tensor]:
 
 
 CASES = [
-    pytest.param(schedule, existing, objective, count, mix, id="-".join(map(str, (*schedule, existing, objective, count, mix))))
+    pytest.param(
+        schedule,
+        existing,
+        objective,
+        count,
+        mix,
+        id="-".join(map(str, (*schedule, existing, objective, count, mix))),
+    )
     for schedule, existing, objective, count, mix in itertools.product(
         SCHEDULES, (False, True), OPTIONS, (1, 3), (0.0, 0.25)
     )
@@ -94,7 +113,14 @@ def test_gradient_is_that_of_the_whole_loss(
     for parameter, gradient in zip(net.trained(), earlier, strict=True):
         parameter.grad = gradient.clone()
     out = execution.run(
-        *schedule, scorer, reference, loss_fn, options, parameters=net.trained(), supervised_mix=mix, loss_scale=scale
+        *schedule,
+        scorer,
+        reference,
+        loss_fn,
+        options,
+        parameters=net.trained(),
+        supervised_mix=mix,
+        loss_scale=scale,
     )
 
     fresh = [gradient - before for gradient, before in zip(gradients(net), earlier, strict=True)]
@@ -119,7 +145,12 @@ def test_gradient_with_checkpointing(schedule: tuple[str, str]) -> None:
         reference = ToyReference(net, existing=True)
         scorer = toy_pairs(net, 2)
         execution.run(
-            *schedule, scorer, reference, objective_named("SIGMOID"), OPTIONS["SIGMOID"], parameters=net.trained()
+            *schedule,
+            scorer,
+            reference,
+            objective_named("SIGMOID"),
+            OPTIONS["SIGMOID"],
+            parameters=net.trained(),
         )
         if wanted is None:
             wanted = gradients(net)
@@ -195,7 +226,13 @@ def test_no_reference_pass_for_a_loss_without_reference() -> None:
     reference = ToyReference(net, existing=False)
     scorer = toy_pairs(net, 2)
     execution.run(
-        "FULL_CONCURRENT", "AUTO", scorer, reference, objective_named("FREE"), OPTIONS["FREE"], parameters=net.trained()
+        "FULL_CONCURRENT",
+        "AUTO",
+        scorer,
+        reference,
+        objective_named("FREE"),
+        OPTIONS["FREE"],
+        parameters=net.trained(),
     )
     assert scorer.calls == [("both", True)]
     assert reference.entered == 0
@@ -253,7 +290,9 @@ def test_an_exception_puts_everything_back(schedule: tuple[str, str], fail_at: i
     before = [parameter.detach().clone() for parameter in net.trained()]
     pointers = [parameter.data_ptr() for parameter in net.trained()]
     arguments = (*schedule, scorer, reference, objective_named("SIGMOID"), OPTIONS["SIGMOID"])
-    calls = {"FULL_CONCURRENT": 2, "POLICY_CONCURRENT": 4}.get(schedule[0], 5 if schedule[1] == "THREE_FORWARD" else 4)
+    calls = {"FULL_CONCURRENT": 2, "POLICY_CONCURRENT": 4}.get(
+        schedule[0], 5 if schedule[1] == "THREE_FORWARD" else 4
+    )
     if fail_at > calls:
         execution.run(*arguments, parameters=net.trained())
         return
@@ -279,14 +318,17 @@ def test_a_gradient_scaler_only_scales(schedule: tuple[str, str]) -> None:
             (total * factor).backward()
 
         reference = ToyReference(net, existing=False)
-        execution.run(*schedule, scorer, reference, objective, options, parameters=net.trained(), backward=backward)
+        execution.run(
+            *schedule, scorer, reference, objective, options, parameters=net.trained(), backward=backward
+        )
         results.append([gradient / factor for gradient in gradients(net)])
     assert relative_error(results[1], results[0]) < 1e-13
 
 
 def test_stashed_gradients_have_the_size_of_the_final_ones() -> None:
-    """The first backward pass already has a coefficient of the right order, so half precision neither over- nor
-    underflows where the plain schedule would not."""
+    """The first backward pass already has a coefficient of the right order, so half precision neither over-
+    nor underflows where the plain schedule would not.
+    """
     net = ToyNet()
     scorer = toy_pairs(net, 1)
     seen: list[float] = []
@@ -326,9 +368,17 @@ def test_sequential_holds_half_the_activations(strategy: str) -> None:
         scorer = toy_pairs(net, 1, tokens=256)
         reference = ToyReference(net, existing=False)
 
-        def work(mode: str = mode, net: ToyNet = net, scorer: ToyScorer = scorer, ref: ToyReference = reference) -> None:
+        def work(
+            mode: str = mode, net: ToyNet = net, scorer: ToyScorer = scorer, ref: ToyReference = reference
+        ) -> None:
             execution.run(
-                mode, strategy, scorer, ref, objective_named("SIGMOID"), OPTIONS["SIGMOID"], parameters=net.trained()
+                mode,
+                strategy,
+                scorer,
+                ref,
+                objective_named("SIGMOID"),
+                OPTIONS["SIGMOID"],
+                parameters=net.trained(),
             )
 
         peaks[mode] = saved_bytes_peak(work)
@@ -346,7 +396,12 @@ def test_stash_holds_one_pair_of_many() -> None:
 
         def work(net: ToyNet = net, scorer: ToyScorer = scorer, ref: ToyReference = reference) -> None:
             execution.run(
-                *SCHEDULES[3], scorer, ref, objective_named("SIGMOID"), OPTIONS["SIGMOID"], parameters=net.trained()
+                *SCHEDULES[3],
+                scorer,
+                ref,
+                objective_named("SIGMOID"),
+                OPTIONS["SIGMOID"],
+                parameters=net.trained(),
             )
 
         peaks.append(saved_bytes_peak(work))
@@ -386,7 +441,9 @@ def test_evaluate_matches_and_leaves_no_gradient() -> None:
     assert all(parameter.grad is None for parameter in net.trained())
     assert all(not with_grad for _, with_grad in net.calls)
     assert torch.allclose(together.margin_B, apart.margin_B, rtol=1e-12)
-    trained = execution.run("FULL_CONCURRENT", "AUTO", scorer, reference, objective, options, parameters=net.trained())
+    trained = execution.run(
+        "FULL_CONCURRENT", "AUTO", scorer, reference, objective, options, parameters=net.trained()
+    )
     assert torch.equal(trained.raw_loss_B, together.raw_loss_B)
     assert torch.equal(trained.chosen_reward_B, together.chosen_reward_B)
 
@@ -439,7 +496,10 @@ class TestRefusals:
             self.call(cached_reference=(torch.zeros(3), torch.zeros(3)))
 
     def test_autocast_around_the_step(self) -> None:
-        with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(RuntimeError, match="inside the scorer"):
+        with (
+            torch.autocast("cpu", dtype=torch.bfloat16),
+            pytest.raises(RuntimeError, match="inside the scorer"),
+        ):
             self.call()
 
     def test_scorer_without_supervised_loss(self) -> None:

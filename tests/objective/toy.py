@@ -79,7 +79,8 @@ class ToyReference:
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(99)
         self.snapshot = [
-            parameter.detach() + 0.1 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter.detach()
+            + 0.1 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
             for parameter in self.net.trained()
         ]
 
@@ -122,7 +123,9 @@ class ToyScorer:
         def part(side: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
             return side[0][start:stop], side[1][start:stop]
 
-        return ToyScorer(self.net, part(self.chosen), part(self.rejected), self.reference, self.fail_at, self.calls)
+        return ToyScorer(
+            self.net, part(self.chosen), part(self.rejected), self.reference, self.fail_at, self.calls
+        )
 
     def __call__(self, side: Side, with_supervised: bool = False) -> ScoreOut:
         self.calls.append((side, torch.is_grad_enabled()))
@@ -130,7 +133,9 @@ class ToyScorer:
             raise MemoryError("out of memory (asked for by the test)")
         if torch.is_grad_enabled() and self.reference is not None:
             assert not self.reference.open, "a differentiated pass ran inside the reference context"
-        sides = {"chosen": [self.chosen], "rejected": [self.rejected], "both": [self.chosen, self.rejected]}[side]
+        sides = {"chosen": [self.chosen], "rejected": [self.rejected], "both": [self.chosen, self.rejected]}[
+            side
+        ]
         inputs, targets = (torch.cat(parts) for parts in zip(*sides, strict=True))
         predicted = self.net(inputs)
         score = -(predicted - targets).square().flatten(1).mean(1)

@@ -14,8 +14,9 @@ from modules.util.registry import Registry
 class PairScores:
     """Scores of B pairs; a score is minus the mean squared error of a prediction, so higher is better.
 
-    All tensors have shape (B,) and one floating type; half types are refused because margins between two scores
-    are smaller than their rounding. The reference pair is ``None`` for losses that do without a reference.
+    All tensors have shape (B,) and one floating type; half types are refused because margins between two
+    scores are smaller than their rounding. The reference pair is ``None`` for losses that do without a
+    reference.
     """
 
     policy_chosen: torch.Tensor
@@ -44,7 +45,7 @@ class PairScores:
                 raise TypeError(f"{name} is {score_B.dtype}; scores are float32 or float64")
 
     def rewards(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Beta-free rewards (cw, cl), each (B,): policy minus reference, the bare score without a reference."""
+        """Beta-free rewards (cw, cl), each (B,): policy minus reference, or the bare scores without one."""
         if self.reference_chosen is None or self.reference_rejected is None:
             return self.policy_chosen, self.policy_rejected
         return (
@@ -70,10 +71,11 @@ class ObjectiveOptions:
 
 @dataclass(frozen=True)
 class LossOut:
-    """What a preference loss returns; every tensor has shape (B,) and pair i depends on the scores of pair i only.
+    """What a preference loss returns.
 
-    ``loss_B`` is trained on; ``raw_loss_B`` is the same loss without label smoothing, which is what validation
-    compares. ``margin_B`` and the rewards are free of beta.
+    Every tensor has shape (B,), and entry i depends on the scores of pair i only.
+    ``loss_B`` is trained on; ``raw_loss_B`` is the same loss without label smoothing, which is what
+    validation compares. ``margin_B`` and the rewards are free of beta.
     """
 
     loss_B: torch.Tensor
@@ -89,7 +91,7 @@ LossFunction = Callable[[PairScores, ObjectiveOptions], LossOut]
 
 @dataclass(frozen=True)
 class PreferenceLoss:
-    """A registered loss: its key, whether it needs reference scores, whether label smoothing means anything to it."""
+    """A registered loss: its key, whether it needs a reference, whether label smoothing applies to it."""
 
     key: str
     function: LossFunction

@@ -12,8 +12,8 @@ def sigmoid(scores: PairScores, options: ObjectiveOptions) -> LossOut:
     """``-(1-s) logsigmoid(z) - s logsigmoid(-z)`` with ``z = beta (cw - cl)``.
 
     Returns per-pair losses in nats, (B,); beta = 0 gives log 2 exactly. Sources: Rafailov et al. 2023
-    (arXiv 2305.18290), Wallace et al. 2023 (arXiv 2311.12908; its code's beta is twice this one), label smoothing
-    as in Mitchell 2023, "A note on DPO with noisy preferences".
+    (arXiv 2305.18290), Wallace et al. 2023 (arXiv 2311.12908; its code's beta is twice this one), label
+    smoothing as in Mitchell 2023, "A note on DPO with noisy preferences".
     """
     chosen_B, rejected_B = scores.rewards()
     margin_B = chosen_B - rejected_B
