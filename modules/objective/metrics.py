@@ -1,0 +1,116 @@
+"""Averages over the pairs of an optimizer step or of a validation run, weighted by pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from modules.objective.scores import PairOut
+
+QUARTILES = 4
+TIMESTEPS = 1000.0
+
+_SUMS = ("pairs", "loss", "raw_loss", "supervised", "chosen_reward", "rejected_reward", "margin", "accuracy")
+_WIDTH = len(_SUMS) + 2 * QUARTILES
+
+
+class PairMetrics:
+    """Collects micro-batches and gives the averages over all their pairs.
+
+    Nothing is copied off the device before ``sums`` or ``averages`` is asked for, so collecting never waits.
+    """
+
+    def __init__(self) -> None:
+        self._outs: list[tuple[PairOut, torch.Tensor | None]] = []
+
+    def add(self, out: PairOut, timestep_B: torch.Tensor | None = None) -> None:
+        """Take in a micro-batch.
+
+        Args:
+            out: what the step came to.
+            timestep_B: timesteps of its pairs in [0, 1000), (B,), if margins by timestep are wanted.
+        """
+        if timestep_B is not None and timestep_B.shape != out.margin_B.shape:
+            raise ValueError(f"{tuple(timestep_B.shape)} timesteps for {out.pairs} pairs")
+        self._outs.append((out, timestep_B))
+
+    def clear(self) -> None:
+        self._outs.clear()
+
+    def sums(self) -> torch.Tensor:
+        """Sums over the pairs, float64 on the CPU; those of several processes may be added up."""
+        total = torch.zeros(_WIDTH, dtype=torch.float64)
+        for out, timestep_B in self._outs:
+            supervised_B = torch.zeros_like(out.margin_B) if out.supervised_B is None else out.supervised_B
+            columns = (
+                torch.ones_like(out.margin_B),
+                out.loss.expand_as(out.margin_B),
+                out.raw_loss_B,
+                supervised_B.to(out.margin_B.dtype),
+                out.chosen_reward_B,
+                out.rejected_reward_B,
+                out.margin_B,
+                out.accuracy_B,
+            )
+            total[: len(_SUMS)] += torch.stack(columns).cpu().double().sum(1)
+            if timestep_B is not None:
+                total[len(_SUMS) :] += _by_quartile(out.margin_B.cpu().double(), timestep_B.cpu())
+        return total
+
+    def averages(self) -> dict[str, float]:
+        """``averages_of`` this process's sums."""
+        return averages_of(self.sums())
+
+
+def _by_quartile(margin_B: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:
+    """Counts of pairs in each quarter of the timesteps, then the sums of their margins: (8,)."""
+    quarter_B = (timestep_B.double() * (QUARTILES / TIMESTEPS)).long().clamp(0, QUARTILES - 1)
+    counts = torch.zeros(QUARTILES, dtype=torch.float64).index_add_(0, quarter_B, torch.ones_like(margin_B))
+    margins = torch.zeros(QUARTILES, dtype=torch.float64).index_add_(0, quarter_B, margin_B)
+    return torch.cat((counts, margins))
+
+
+def averages_of(sums: torch.Tensor) -> dict[str, float]:
+    """Averages from the sums of one or, added up, several processes.
+
+    Returns:
+        ``pairs`` (how many), ``loss`` (total), ``raw_loss``, ``supervised``, ``chosen_reward``,
+        ``rejected_reward``, ``margin``, ``accuracy``, and ``margin_by_t/q1`` to ``q4`` for the quarters of
+        the timesteps that any pair fell into. Without pairs only ``pairs`` = 0.
+    """
+    values = [float(value) for value in sums]
+    pairs = values[0]
+    if pairs == 0:
+        return {"pairs": 0.0}
+    averages = {name: value / pairs for name, value in zip(_SUMS, values, strict=False)}
+    averages["pairs"] = pairs
+    for quarter in range(QUARTILES):
+        count = values[len(_SUMS) + quarter]
+        if count:
+            averages[f"margin_by_t/q{quarter + 1}"] = values[len(_SUMS) + QUARTILES + quarter] / count
+    return averages
+
+
+def training_tags(averages: Mapping[str, float]) -> dict[str, float]:
+    """Names under which the averages of an optimizer step are logged."""
+    names = {
+        "loss/dpo": "loss",
+        "dpo/raw_loss": "raw_loss",
+        "dpo/chosen_reward": "chosen_reward",
+        "dpo/rejected_reward": "rejected_reward",
+        "dpo/accuracy": "accuracy",
+        "dpo/reward_margin": "margin",
+    }
+    tags = {tag: averages[name] for tag, name in names.items() if name in averages}
+    return tags | {
+        f"dpo/{name}": value for name, value in averages.items() if name.startswith("margin_by_t/")
+    }
+
+
+def validation_tags(averages: Mapping[str, float]) -> dict[str, float]:
+    """Names under which the averages of a validation run are logged; its loss is the raw one."""
+    names = {"val_loss": "raw_loss"} | {
+        f"val_{name}": name for name in ("accuracy", "chosen_reward", "rejected_reward")
+    }
+    return {f"dpo/{tag}": averages[name] for tag, name in names.items() if name in averages}

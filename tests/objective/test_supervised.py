@@ -1,0 +1,105 @@
+"""Distances and noise-level weights against independent float64 numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.objective.supervised import (
+    SupervisedOptions,
+    combined_loss,
+    mse_per_sample,
+    noise_level_weight,
+)
+from modules.util.errors import ConfigError, UnsupportedError
+
+strength = st.one_of(st.just(0.0), st.floats(0.01, 3.0))
+
+
+def tensors(seed: int, scale: float, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    predicted, target = (
+        scale * torch.randn(3, 2, 4, 5, generator=generator, dtype=torch.float64) for _ in range(2)
+    )
+    return predicted.to(dtype), target.to(dtype)
+
+
+@given(
+    seed=st.integers(0, 50),
+    scale=st.sampled_from([1e-3, 1.0, 1e3]),
+    options=st.builds(SupervisedOptions, strength, strength, strength, strength, st.floats(0.1, 5.0)),
+)
+def test_combination(seed: int, scale: float, options: SupervisedOptions) -> None:
+    predicted, target = tensors(seed, scale, torch.float64)
+    d = (predicted - target).numpy().reshape(3, -1)
+    size, delta = np.abs(d), options.huber_delta
+    log_cosh = np.logaddexp(size, -size) - np.log(2.0)
+    huber = np.where(size < delta, 0.5 * d**2, delta * (size - 0.5 * delta))
+    expected = (
+        options.mse_strength * d**2
+        + options.mae_strength * size
+        + options.log_cosh_strength * log_cosh
+        + options.huber_strength * huber
+    ).mean(1)
+    np.testing.assert_allclose(combined_loss(predicted, target, options), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_types_are_reduced_in_float32(dtype: torch.dtype) -> None:
+    predicted, target = tensors(0, 1.0, dtype)
+    expected = (predicted.double() - target.double()).square().flatten(1).mean(1)
+    for loss_B in (mse_per_sample(predicted, target), combined_loss(predicted, target, SupervisedOptions())):
+        assert loss_B.dtype == torch.float32
+        np.testing.assert_allclose(loss_B, expected, rtol=1e-5)
+
+
+def test_nothing_asked_for_gives_zero_and_still_differentiates() -> None:
+    predicted, target = tensors(0, 1.0, torch.float32)
+    predicted.requires_grad_()
+    loss_B = combined_loss(predicted, target, SupervisedOptions(mse_strength=0.0))
+    loss_B.sum().backward()
+    assert loss_B.tolist() == [0.0, 0.0, 0.0]
+    assert torch.equal(predicted.grad, torch.zeros_like(predicted))
+
+
+class TestNoiseLevelWeight:
+    snr = np.array([1e-4, 0.3, 1.0, 5.0, 700.0, 5000.0])
+
+    def weight(self, function: str, prediction: str, gamma: float = 5.0) -> np.ndarray:
+        result = noise_level_weight(function, torch.tensor(self.snr), prediction, gamma)
+        assert isinstance(result, torch.Tensor)
+        return result.numpy()
+
+    def test_min_snr(self) -> None:
+        top = np.minimum(self.snr, 5.0)
+        np.testing.assert_allclose(self.weight("MIN_SNR_GAMMA", "epsilon"), top / self.snr)
+        np.testing.assert_allclose(self.weight("MIN_SNR_GAMMA", "v_prediction"), top / (self.snr + 1))
+
+    def test_debiased(self) -> None:
+        clipped = np.minimum(self.snr, 1000.0)
+        np.testing.assert_allclose(self.weight("DEBIASED_ESTIMATION", "epsilon"), clipped**-0.5)
+        np.testing.assert_allclose(self.weight("DEBIASED_ESTIMATION", "v_prediction"), (clipped + 1) ** -0.5)
+
+    def test_p2(self) -> None:
+        np.testing.assert_allclose(self.weight("P2", "epsilon", 1.0), 1 / (1 + self.snr))
+        np.testing.assert_allclose(self.weight("P2", "v_prediction", 0.5), (2 + self.snr) ** -0.5)
+
+    @pytest.mark.parametrize("function", ["MIN_SNR_GAMMA", "DEBIASED_ESTIMATION", "P2"])
+    @pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
+    def test_no_signal_at_all_is_finite(self, function: str, prediction: str) -> None:
+        weight_B = noise_level_weight(function, torch.zeros(1), prediction, 5.0)
+        assert torch.as_tensor(weight_B).isfinite().all()
+
+    def test_constant_needs_nothing(self) -> None:
+        assert noise_level_weight("CONSTANT", None, "flow", 5.0) == 1.0
+
+    def test_refusals(self) -> None:
+        with pytest.raises(UnsupportedError, match="flow-matching"):
+            noise_level_weight("P2", torch.ones(1), "flow", 1.0)
+        with pytest.raises(ConfigError, match="unknown loss weight 'P3'"):
+            noise_level_weight("P3", torch.ones(1), "epsilon", 1.0)
+        with pytest.raises(ValueError, match="signal-to-noise"):
+            noise_level_weight("P2", None, "epsilon", 1.0)
