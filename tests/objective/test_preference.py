@@ -69,7 +69,7 @@ def test_hinge(rows: list[tuple[float, ...]], beta: float) -> None:
 
 @given(rows=pairs, beta=st.floats(0.1, 6000.0), smoothing=st.floats(0.0, 0.49))
 def test_sigmoid_coefficients(rows: list[tuple[float, ...]], beta: float, smoothing: float) -> None:
-    """dL/dS_w = -c and dL/dS_l = +c with c = beta/B ((1-s) sigma(-z) - s sigma(z)), the reference detached."""
+    """dL/dS_w = -c and dL/dS_l = +c with c = beta/B ((1-s) sigma(-z) - s sigma(z))."""
     given_scores = scores(rows)
     reference = (given_scores.reference_chosen, given_scores.reference_rejected)
     policy = (given_scores.policy_chosen, given_scores.policy_rejected)
