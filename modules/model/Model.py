@@ -1,0 +1,265 @@
+"""The parts of a loaded model, where they are and what they weigh."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from modules.model.batch import Conditioning
+from modules.model.family import FamilySpec
+from modules.model.schedule import Schedule
+from modules.util.errors import ConfigError
+
+DTYPES = {"FLOAT_32": torch.float32, "BFLOAT_16": torch.bfloat16, "FLOAT_16": torch.float16}
+ADAPTER_MARKS = ("lora_", "hada_", "lokr_", "oft_", "oft_R")
+
+
+def torch_dtype(name: object, field_name: str | None = None) -> torch.dtype:
+    """``FLOAT_32``, ``BFLOAT_16`` or ``FLOAT_16`` (a name or an enum member) as a torch type."""
+    key = str(getattr(name, "value", name))
+    if key not in DTYPES:
+        raise ConfigError(
+            f"unknown number type {key!r}", field=field_name, hint=f"known: {', '.join(DTYPES)}"
+        )
+    return DTYPES[key]
+
+
+@dataclass(frozen=True)
+class PartDtypes:
+    """Number types: of the weights of each part, and of the arithmetic.
+
+    Args:
+        weights: part name -> type of its weights; parts not named get ``default``.
+        compute: type the denoiser (and a trained text encoder) computes in under autocast; float32 means no
+            autocast.
+    """
+
+    weights: Mapping[str, torch.dtype] = field(default_factory=dict)
+    default: torch.dtype = torch.float32
+    compute: torch.dtype = torch.float32
+
+    def of(self, part: str) -> torch.dtype:
+        return self.weights.get(part, self.default)
+
+
+@dataclass
+class Model:
+    """A model ready to be trained or sampled from.
+
+    Args:
+        spec: its family.
+        source: what it was loaded from: a folder, a file or a hub name.
+        parts: name -> module, tokenizer or scheduler config (``dict``).
+        schedule: noise schedule and parameterisation.
+        compute_dtype: autocast type of the denoiser; float32 means none.
+        latent_scale, latent_shift: latents for the denoiser are (z - shift) * scale of the VAE's z.
+        latent_factor: pixels per latent, along each side.
+        latent_channels: channels of a latent.
+        trains_text: whether a text encoder is trained, so prompts are encoded in every pass.
+    """
+
+    spec: FamilySpec
+    source: str
+    parts: dict[str, Any]
+    schedule: Schedule
+    compute_dtype: torch.dtype = torch.float32
+    latent_scale: float = 1.0
+    latent_shift: float = 0.0
+    latent_factor: int = 8
+    latent_channels: int = 4
+    trains_text: bool = False
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    _fingerprints: dict[str, str] = field(default_factory=dict, repr=False)
+    _mode: str | None = field(default=None, repr=False)
+    _empty_prompt: Conditioning | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for part in self.modules().values():
+            part.eval().requires_grad_(False)
+
+    def modules(self) -> dict[str, nn.Module]:
+        """The parts with weights that are loaded, by name, denoiser first."""
+        return {
+            name: self.parts[name]
+            for name in self.spec.module_parts
+            if isinstance(self.parts.get(name), nn.Module)
+        }
+
+    def module(self, name: str) -> nn.Module:
+        """The part called ``name``; ``RuntimeError`` if it was not loaded."""
+        part = self.parts.get(name)
+        if not isinstance(part, nn.Module):
+            raise RuntimeError(f"the part {name!r} of {self.source} is not loaded")
+        return part
+
+    @property
+    def denoiser(self) -> nn.Module:
+        return self.module(self.spec.denoiser)
+
+    @property
+    def vae(self) -> nn.Module:
+        return self.module(self.spec.vae)
+
+    def to(self, part: str, device: torch.device | str) -> Model:
+        """Move one part."""
+        self.module(part).to(device)
+        return self
+
+    def place(self, device: torch.device | str, parts: tuple[str, ...] | None = None) -> Model:
+        """Make ``device`` the one to compute on and move the named parts (all by default) there."""
+        self.device = torch.device(device)
+        for name in self.modules() if parts is None else parts:
+            self.to(name, self.device)
+        return self
+
+    def release(self, *parts: str) -> None:
+        """Drop parts that are no longer needed and give their memory back."""
+        for name in parts:
+            self.parts.pop(name, None)
+
+    def where(self, part: str) -> torch.device:
+        return next(self.module(part).parameters()).device
+
+    @contextmanager
+    def borrowed(self, part: str) -> Iterator[nn.Module]:
+        """A part on the compute device for the length of a block, then back where it was."""
+        module, home = self.module(part), self.where(part)
+        if home == self.device:
+            yield module
+            return
+        module.to(self.device)
+        try:
+            yield module
+        finally:
+            module.to(home)
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The mixed-precision region of one forward pass; entered anew in each so that nothing is remembered
+        from weights that were swapped since.
+        """
+        if self.compute_dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.compute_dtype)
+
+    def input_dtype(self) -> torch.dtype:
+        """Type the denoiser's inputs should have."""
+        if self.compute_dtype != torch.float32:
+            return torch.float32
+        dtype = next(self.denoiser.parameters()).dtype
+        return dtype if dtype.is_floating_point else torch.float32
+
+    # -- training mode -------------------------------------------------------------------------------------
+
+    def set_mode(self, mode: str) -> None:
+        """``train`` (dropout on), ``quiet`` (gradients, no dropout) or ``eval``; cheap when already in it.
+
+        ``quiet`` keeps the training flag on modules that checkpoint only while it is set, and switches every
+        dropout off.
+        """
+        if mode == self._mode:
+            return
+        if mode not in ("train", "quiet", "eval"):
+            raise ValueError(f"unknown mode {mode!r}")
+        for part in self.modules().values():
+            trained = mode != "eval" and any(p.requires_grad for p in part.parameters())
+            part.train(trained)
+            if trained and mode == "quiet":
+                _silence(part)
+        self._mode = mode
+
+    def layers_changed(self) -> None:
+        """To be told after modules were added or ``train``/``eval`` was called from outside."""
+        self._mode = None
+
+    def set_gradient_checkpointing(self, part: str, enabled: bool) -> None:
+        """Recompute a part's activations in the backward pass instead of keeping them."""
+        module = self.module(part)
+        on = getattr(module, "enable_gradient_checkpointing", None) or getattr(
+            module, "gradient_checkpointing_enable", None
+        )
+        off = getattr(module, "disable_gradient_checkpointing", None) or getattr(
+            module, "gradient_checkpointing_disable", None
+        )
+        if on is None or off is None:
+            raise ConfigError(
+                f"{type(module).__name__} has no gradient checkpointing",
+                field=f"{part}.gradient_checkpointing",
+            )
+        (on if enabled else off)()
+        self.layers_changed()
+
+    # -- identity ------------------------------------------------------------------------------------------
+
+    def fingerprint(self, part: str) -> str:
+        """A digest of a part's config and base weights, for cache keys; adapters do not change it.
+
+        For a tokenizer it covers the vocabulary. Computed once, so ask before full fine-tuning starts.
+        """
+        if part not in self._fingerprints:
+            self._fingerprints[part] = _fingerprint(self.parts[part])
+        return self._fingerprints[part]
+
+    def source_hash(self) -> str:
+        """sha256 of the denoiser's weights as they lie on disk: of the whole file for a single-file model.
+
+        Empty for a model that did not come from local files.
+        """
+        if "source" not in self._fingerprints:
+            self._fingerprints["source"] = _source_hash(Path(self.source), self.spec.denoiser)
+        return self._fingerprints["source"]
+
+
+def _silence(part: nn.Module) -> None:
+    for module in part.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.eval()
+
+
+def base_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Names and tensors of a module's state as it was before adapters were attached, sorted by name."""
+    for name, tensor in sorted(module.state_dict().items()):
+        if any(piece.startswith(ADAPTER_MARKS) for piece in name.split(".")):
+            continue
+        yield name.replace(".base_layer.", "."), tensor
+
+
+def _fingerprint(part: Any) -> str:
+    hasher = hashlib.blake2b(digest_size=16)
+    if isinstance(part, nn.Module):
+        config = getattr(part, "config", None)
+        values = dict(config) if isinstance(config, Mapping) else getattr(config, "to_dict", dict)()
+        stable = {k: v for k, v in values.items() if not k.startswith("_") and k != "transformers_version"}
+        hasher.update(json.dumps(stable, sort_keys=True, default=str).encode())
+        for name, tensor in sorted(base_tensors(part)):
+            hasher.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:".encode())
+            raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+            hasher.update(memoryview(raw.numpy()))
+    elif hasattr(part, "get_vocab"):
+        hasher.update(json.dumps(part.get_vocab(), sort_keys=True).encode())
+        hasher.update(str(part.model_max_length).encode())
+    else:
+        hasher.update(json.dumps(part, sort_keys=True, default=str).encode())
+    return hasher.hexdigest()
+
+
+def _source_hash(source: Path, denoiser: str) -> str:
+    if source.is_file():
+        files = [source]
+    elif (source / denoiser).is_dir():
+        files = sorted((source / denoiser).glob("*.safetensors"))
+    else:
+        return ""
+    hasher = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            while chunk := stream.read(1 << 22):
+                hasher.update(chunk)
+    return hasher.hexdigest()

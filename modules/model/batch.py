@@ -1,0 +1,219 @@
+"""What travels between the data loader, the model setup and the trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
+
+import torch
+
+Index = slice | Sequence[int] | torch.Tensor
+_T = TypeVar("_T", bound="_Batched")
+
+
+def _pick(value: object, index: Index) -> object:
+    """The samples ``index`` of a tensor, of a list, or of something that is not per sample."""
+    if isinstance(value, torch.Tensor):
+        if isinstance(index, slice):
+            return value[index]
+        return value[torch.as_tensor(index, device=value.device)]
+    if isinstance(value, list):
+        if isinstance(index, slice):
+            return value[index]
+        return [value[i] for i in torch.as_tensor(index).tolist()]
+    return value.select(index) if isinstance(value, _Batched) else value
+
+
+class _Batched:
+    """Selecting, joining and moving for dataclasses whose tensors and lists are batch-first."""
+
+    def select(self: _T, index: Index) -> _T:
+        """The samples ``index`` (a slice or a list of positions), in that order."""
+        return replace(self, **{f.name: _pick(getattr(self, f.name), index) for f in fields(self)})  # type: ignore[type-var]
+
+    def to(self: _T, device: torch.device | str, dtype: torch.dtype | None = None) -> _T:
+        """Everything on ``device``; floating tensors in ``dtype`` if one is given."""
+        moved = {}
+        for f in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            if isinstance(value, torch.Tensor):
+                wanted = dtype if dtype is not None and value.is_floating_point() else value.dtype
+                moved[f.name] = value.to(device=device, dtype=wanted, non_blocking=True)
+            elif isinstance(value, _Batched):
+                moved[f.name] = value.to(device, dtype)
+        return replace(self, **moved)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True)
+class Conditioning(_Batched):
+    """What a prompt became: named tensors, batch-first, all with the same B (``hidden_BLE``).
+
+    Which names there are is the model family's business.
+    """
+
+    tensors: dict[str, torch.Tensor]
+
+    def __post_init__(self) -> None:
+        if not self.tensors:
+            raise ValueError("a conditioning needs at least one tensor")
+        sizes = {name: tensor.shape[0] for name, tensor in self.tensors.items()}
+        if len(set(sizes.values())) > 1:
+            raise ValueError(f"conditioning tensors differ in batch size: {sizes}")
+
+    def __len__(self) -> int:
+        return next(iter(self.tensors.values())).shape[0]
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.tensors[name]
+
+    def select(self, index: Index) -> Conditioning:
+        return Conditioning({name: _pick(tensor, index) for name, tensor in self.tensors.items()})  # type: ignore[misc]
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Conditioning:
+        return Conditioning(
+            {
+                name: tensor.to(
+                    device=device,
+                    dtype=dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype,
+                    non_blocking=True,
+                )
+                for name, tensor in self.tensors.items()
+            }
+        )
+
+    @staticmethod
+    def cat(parts: Sequence[Conditioning]) -> Conditioning:
+        """One after the other along the batch; names and the other dimensions must agree."""
+        names = [sorted(part.tensors) for part in parts]
+        if any(other != names[0] for other in names):
+            raise ValueError(f"conditionings with different tensors cannot be joined: {names}")
+        return Conditioning(
+            {name: torch.cat([part.tensors[name] for part in parts]) for name in parts[0].tensors}
+        )
+
+
+@dataclass(frozen=True)
+class NoiseDraw(_Batched):
+    """One explicit draw of everything random in a denoising step.
+
+    Args:
+        timestep_B: int64 in [0, T) for discrete schedules, float32 in [0, 1000) for flow matching.
+        noise_BChw: float32, what the model has to find.
+        perturbation_BChw: float32, added to the noise of the model's input only, not to its target; ``None``
+            without perturbation.
+        drop_caption_B: bool, which samples are trained with the empty prompt; ``None`` for none of them.
+    """
+
+    timestep_B: torch.Tensor
+    noise_BChw: torch.Tensor
+    perturbation_BChw: torch.Tensor | None = None
+    drop_caption_B: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.timestep_B.shape[0]
+
+    @staticmethod
+    def cat(parts: Sequence[NoiseDraw]) -> NoiseDraw:
+        """One after the other along the batch."""
+        joined = {}
+        for f in fields(NoiseDraw):
+            values = [getattr(part, f.name) for part in parts]
+            present = [value for value in values if value is not None]
+            if present and len(present) != len(values):
+                raise ValueError(f"some draws have {f.name} and others have not")
+            joined[f.name] = torch.cat(present) if present else None
+        return NoiseDraw(**joined)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class ImageBatch(_Batched):
+    """B images of one bucket.
+
+    Args:
+        latents_BChw: float32, scaled as the denoiser wants them.
+        cond: the encoded prompts; ``None`` when the text encoder is trained and encodes them in every pass.
+        prompts: B texts.
+        ids: B stable names of the items, the same on every machine; they key the noise.
+        visits: how often each item was seen before in this run; it keys the noise too.
+        size: (height, width) of the images in pixels.
+        loss_weight_B: float32 weight of each sample.
+    """
+
+    latents_BChw: torch.Tensor
+    cond: Conditioning | None
+    prompts: list[str]
+    ids: list[str]
+    visits: list[int]
+    size: tuple[int, int]
+    loss_weight_B: torch.Tensor
+
+    def __post_init__(self) -> None:
+        counts = {
+            "latents_BChw": self.latents_BChw.shape[0],
+            "prompts": len(self.prompts),
+            "ids": len(self.ids),
+            "visits": len(self.visits),
+            "loss_weight_B": self.loss_weight_B.shape[0],
+        }
+        if self.cond is not None:
+            counts["cond"] = len(self.cond)
+        if len(set(counts.values())) > 1:
+            raise ValueError(f"a batch whose parts differ in length: {counts}")
+
+    def __len__(self) -> int:
+        return self.latents_BChw.shape[0]
+
+    @staticmethod
+    def cat(parts: Sequence[ImageBatch]) -> ImageBatch:
+        """One after the other; all of one size."""
+        if len({part.size for part in parts}) > 1:
+            raise ValueError(f"images of different sizes in one batch: {sorted({p.size for p in parts})}")
+        conds = [part.cond for part in parts if part.cond is not None]
+        if conds and len(conds) != len(parts):
+            raise ValueError("some batches are encoded and others are not")
+        return ImageBatch(
+            latents_BChw=torch.cat([part.latents_BChw for part in parts]),
+            cond=Conditioning.cat(conds) if conds else None,
+            prompts=[prompt for part in parts for prompt in part.prompts],
+            ids=[name for part in parts for name in part.ids],
+            visits=[visit for part in parts for visit in part.visits],
+            size=parts[0].size,
+            loss_weight_B=torch.cat([part.loss_weight_B for part in parts]),
+        )
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """B pairs of one bucket: image i of ``chosen`` was preferred to image i of ``rejected``.
+
+    ``pair_ids`` are stable names; with the visits of the chosen side they key the noise. ``rejected``
+    is ``None`` only if the loader failed to deliver it, which the loss refuses.
+    """
+
+    pair_ids: list[str]
+    chosen: ImageBatch
+    rejected: ImageBatch | None
+
+    def __post_init__(self) -> None:
+        if len(self.pair_ids) != len(self.chosen):
+            raise ValueError(f"{len(self.pair_ids)} pair ids for {len(self.chosen)} chosen images")
+        if self.rejected is not None and len(self.rejected) != len(self.chosen):
+            raise ValueError(f"{len(self.chosen)} chosen but {len(self.rejected)} rejected images")
+
+    def __len__(self) -> int:
+        return len(self.pair_ids)
+
+    def select(self, index: Index) -> PairBatch:
+        return PairBatch(
+            pair_ids=_pick(self.pair_ids, index),  # type: ignore[arg-type]
+            chosen=self.chosen.select(index),
+            rejected=None if self.rejected is None else self.rejected.select(index),
+        )
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> PairBatch:
+        return PairBatch(
+            pair_ids=self.pair_ids,
+            chosen=self.chosen.to(device, dtype),
+            rejected=None if self.rejected is None else self.rejected.to(device, dtype),
+        )

@@ -1,0 +1,88 @@
+"""What a model family is, in words and numbers: no tensors, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Prediction = Literal["epsilon", "v_prediction", "flow"]
+PartKind = Literal["denoiser", "text_encoder", "vae", "tokenizer", "scheduler"]
+
+
+@dataclass(frozen=True)
+class PartSpec:
+    """One component of a model folder.
+
+    Args:
+        name: its folder in a diffusers layout and its name in the config (``unet``, ``text_encoder``).
+        kind: what it is for.
+        classes: the class names ``model_index.json`` may give it.
+        kohya_prefix: first letters of its adapter keys in a kohya file, without the joining underscore.
+        file_root: path of the weights inside the part as adapter files write it, where the module has lost
+            that level (``text_model`` for CLIP).
+    """
+
+    name: str
+    kind: PartKind
+    classes: tuple[str, ...]
+    kohya_prefix: str = ""
+    file_root: str = ""
+
+
+@dataclass(frozen=True)
+class FamilySpec:
+    """Everything the shared code has to know about a family.
+
+    Args:
+        key: the model type it is registered under.
+        label: its name for people.
+        parts: the components, denoiser first.
+        pipeline_class: what ``model_index.json`` names, and what a saved folder will name.
+        prediction: default parameterisation; a discrete family may be overruled by its scheduler's config.
+        layer_presets: name -> substrings of module names an adapter is attached to; empty means all layers.
+        lora_architecture: ``modelspec.architecture`` of its adapters.
+        model_architecture: the same of a whole model.
+        default_resolution: pixels of a square sample.
+        size_multiple: sample heights and widths are multiples of this.
+        ldm_layout: whether single files of the family follow the latent-diffusion key names of SD 1.x.
+    """
+
+    key: str
+    label: str
+    parts: tuple[PartSpec, ...]
+    pipeline_class: str
+    prediction: Prediction
+    lora_architecture: str
+    model_architecture: str
+    layer_presets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    default_resolution: int = 512
+    size_multiple: int = 8
+    ldm_layout: bool = False
+
+    def part(self, name: str) -> PartSpec:
+        """The part called ``name``; ``KeyError`` if the family has none."""
+        for part in self.parts:
+            if part.name == name:
+                return part
+        raise KeyError(f"{self.label} has no part {name!r}; it has {', '.join(p.name for p in self.parts)}")
+
+    def of_kind(self, kind: PartKind) -> tuple[PartSpec, ...]:
+        return tuple(part for part in self.parts if part.kind == kind)
+
+    @property
+    def denoiser(self) -> str:
+        return self.of_kind("denoiser")[0].name
+
+    @property
+    def text_encoders(self) -> tuple[str, ...]:
+        return tuple(part.name for part in self.of_kind("text_encoder"))
+
+    @property
+    def vae(self) -> str:
+        return self.of_kind("vae")[0].name
+
+    @property
+    def module_parts(self) -> tuple[str, ...]:
+        """Names of the parts that hold weights."""
+        return tuple(p.name for p in self.parts if p.kind in ("denoiser", "text_encoder", "vae"))
