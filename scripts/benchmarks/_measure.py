@@ -1,0 +1,148 @@
+"""Fair comparison of alternatives in one process, and the table they are printed in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+Work = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Quartiles:
+    """Median and quartiles of repeated measurements."""
+
+    low: float
+    middle: float
+    high: float
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Quartiles:
+        """Of at least one value; quartiles by linear interpolation."""
+        ordered = sorted(values)
+
+        def at(share: float) -> float:
+            place = share * (len(ordered) - 1)
+            below = int(place)
+            above = min(below + 1, len(ordered) - 1)
+            return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+        return Quartiles(at(0.25), median(ordered), at(0.75))
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of a benchmark.
+
+    Args:
+        model: what was measured on.
+        case: what was done.
+        ratio: its cost as a multiple of the benchmark's baseline (1.0 for the baseline itself).
+        limit: what ``ratio`` may be at most; ``None`` without a goal.
+        memory_ratio: memory as a multiple of the baseline's, if it was measured.
+        memory_limit: what that may be at most.
+        extra: further figures for the JSON file; those named in ``columns`` of the table are shown.
+    """
+
+    model: str
+    case: str
+    ratio: float
+    limit: float | None = None
+    memory_ratio: float | None = None
+    memory_limit: float | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def within(self) -> bool:
+        """Whether no limit is exceeded."""
+        time_ok = self.limit is None or self.ratio <= self.limit
+        memory_ok = (
+            self.memory_limit is None or self.memory_ratio is None or self.memory_ratio <= self.memory_limit
+        )
+        return time_ok and memory_ok
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "case": self.case,
+            "ratio": self.ratio,
+            "limit": self.limit,
+            "memory_ratio": self.memory_ratio,
+            "memory_limit": self.memory_limit,
+            "within": self.within,
+            **self.extra,
+        }
+
+
+def interleave(
+    cases: Mapping[str, Work],
+    rounds: int,
+    *,
+    warmup: int = 1,
+    clock: Callable[[], float] = time.process_time,
+    settle: Work = lambda: None,
+) -> dict[str, list[float]]:
+    """Time every case once a round, A B C A B C ..., so that drift of the machine touches all alike.
+
+    Args:
+        cases: what to run, by name; every other round goes through them backwards.
+        rounds: measured rounds.
+        warmup: rounds before them that are not measured.
+        clock: seconds; processor time by default, which a busy machine disturbs less than wall time.
+        settle: run before every clock reading and between cases, outside the time (to wait for a device).
+
+    Returns:
+        Seconds of each case by round.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for index in range(-warmup, rounds):
+        names = list(cases) if index % 2 == 0 else list(reversed(cases))
+        for name in names:
+            settle()
+            start = clock()
+            cases[name]()
+            settle()
+            if index >= 0:
+                seconds[name].append(clock() - start)
+    return seconds
+
+
+def ratios(seconds: Mapping[str, Sequence[float]], baseline: str) -> dict[str, Quartiles]:
+    """Quartiles of each case's time over the baseline's of the same round."""
+    return {
+        name: Quartiles.of([own / base for own, base in zip(values, seconds[baseline], strict=True)])
+        for name, values in seconds.items()
+    }
+
+
+def table(results: Sequence[Result]) -> str:
+    """Plain text: one line a result, every limit beside its figure."""
+    header = ["model", "case", "ratio", "quartiles", "limit", "memory", "limit", ""]
+    rows = [header]
+    for result in results:
+        quartiles = result.extra.get("quartiles")
+        rows.append(
+            [
+                result.model,
+                result.case,
+                f"{result.ratio:.3f}",
+                f"{quartiles[0]:.3f}-{quartiles[1]:.3f}" if quartiles else "",
+                "" if result.limit is None else f"<= {result.limit:.3f}",
+                "" if result.memory_ratio is None else f"{result.memory_ratio:.3f}",
+                "" if result.memory_limit is None else f"<= {result.memory_limit:.3f}",
+                _verdict(result),
+            ]
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _verdict(result: Result) -> str:
+    if result.limit is None and result.memory_limit is None:
+        return ""
+    return "ok" if result.within else "OVER"
