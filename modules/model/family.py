@@ -17,7 +17,7 @@ class PartSpec:
     Args:
         name: its folder in a diffusers layout and its name in the config (``unet``, ``text_encoder``).
         kind: what it is for.
-        classes: the class names ``model_index.json`` may give it.
+        classes: the class names ``model_index.json`` may give it; none means any.
         kohya_prefix: first letters of its adapter keys in a kohya file, without the joining underscore.
         file_root: path of the weights inside the part as adapter files write it, where the module has lost
             that level (``text_model`` for CLIP).

@@ -1,0 +1,167 @@
+"""The sampling loop every family uses: scheduler by name, guidance, seeds of one's own for every image."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from modules.model.schedule import DiscreteSchedule, Schedule
+from modules.util.errors import ConfigError, UnsupportedError
+
+Progress = Callable[[int, int], object]
+Denoise = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+# name -> (diffusers module, class, config that makes it what the name says)
+DISCRETE: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+    "DDIM": ("scheduling_ddim", "DDIMScheduler", {"clip_sample": False, "set_alpha_to_one": False}),
+    "EULER": ("scheduling_euler_discrete", "EulerDiscreteScheduler", {}),
+    "EULER_A": ("scheduling_euler_ancestral_discrete", "EulerAncestralDiscreteScheduler", {}),
+    "EULER_KARRAS": ("scheduling_euler_discrete", "EulerDiscreteScheduler", {"use_karras_sigmas": True}),
+    "DPMPP": ("scheduling_dpmsolver_multistep", "DPMSolverMultistepScheduler", {}),
+    "DPMPP_KARRAS": (
+        "scheduling_dpmsolver_multistep",
+        "DPMSolverMultistepScheduler",
+        {"use_karras_sigmas": True},
+    ),
+    "DPMPP_SDE": (
+        "scheduling_dpmsolver_multistep",
+        "DPMSolverMultistepScheduler",
+        {"algorithm_type": "sde-dpmsolver++"},
+    ),
+    "DPMPP_SDE_KARRAS": (
+        "scheduling_dpmsolver_multistep",
+        "DPMSolverMultistepScheduler",
+        {"algorithm_type": "sde-dpmsolver++", "use_karras_sigmas": True},
+    ),
+    "UNIPC": ("scheduling_unipc_multistep", "UniPCMultistepScheduler", {}),
+    "UNIPC_KARRAS": ("scheduling_unipc_multistep", "UniPCMultistepScheduler", {"use_karras_sigmas": True}),
+}
+FLOW = ("EULER",)
+# what a model's own scheduler config says about the noise itself, whichever sampler is used
+SHARED_CONFIG = ("steps_offset", "timestep_spacing")
+
+
+class SamplingCancelled(Exception):
+    """The progress callback asked to stop."""
+
+
+class FlowEuler:
+    """Euler steps along the predicted velocity, with the interface of a diffusers scheduler."""
+
+    init_noise_sigma = 1.0
+
+    def __init__(self, steps: int, shift: float = 1.0) -> None:
+        grid = torch.linspace(1.0, 0.0, steps + 1, dtype=torch.float64)
+        self.sigmas = shift * grid / (1.0 + (shift - 1.0) * grid)
+        self.timesteps = (self.sigmas[:-1] * 1000.0).float()
+        self._index = 0
+
+    def scale_model_input(self, sample: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
+        return sample
+
+    def step(
+        self, output: torch.Tensor, timestep: torch.Tensor, sample: torch.Tensor, return_dict: bool = False
+    ) -> tuple[torch.Tensor]:
+        delta = float(self.sigmas[self._index + 1] - self.sigmas[self._index])
+        self._index += 1
+        return (sample + delta * output,)
+
+
+def sampler_names(schedule: Schedule) -> list[str]:
+    """The samplers that can be used with a noise schedule."""
+    return list(DISCRETE) if isinstance(schedule, DiscreteSchedule) else list(FLOW)
+
+
+def make_sampler(
+    schedule: Schedule, name: object, steps: int, config: Mapping[str, Any] | None = None, shift: float = 1.0
+) -> Any:
+    """A sampler with its timesteps set.
+
+    Args:
+        schedule: what the model was trained with; the sampler's noise levels are taken from it.
+        name: DDIM, EULER, EULER_A, DPMPP... as in ``sampler_names``.
+        config: the model's own scheduler config, for spacing and offset of the steps.
+        shift: for flow models, > 1 spends more steps at high noise.
+
+    Raises:
+        ConfigError: unknown name or no steps. UnsupportedError: a sampler for the other kind of schedule.
+    """
+    key = str(getattr(name, "value", name))
+    if steps < 1:
+        raise ConfigError(f"at least one step is needed, not {steps}", field="diffusion_steps")
+    if key not in DISCRETE:
+        raise ConfigError(
+            f"unknown sampler {key!r}", field="noise_scheduler", hint=f"known: {', '.join(DISCRETE)}"
+        )
+    if not isinstance(schedule, DiscreteSchedule):
+        if key not in FLOW:
+            raise UnsupportedError(
+                f"{key} cannot sample from a flow-matching model", field="noise_scheduler", hint="use EULER"
+            )
+        return FlowEuler(steps, shift)
+    return _discrete_sampler(schedule, key, steps, config or {})
+
+
+def _discrete_sampler(schedule: DiscreteSchedule, key: str, steps: int, config: Mapping[str, Any]) -> Any:
+    import importlib
+
+    if steps > schedule.steps:
+        raise ConfigError(f"at most {schedule.steps} steps, not {steps}", field="diffusion_steps")
+    module_name, class_name, extra = DISCRETE[key]
+    kind = getattr(importlib.import_module(f"diffusers.schedulers.{module_name}"), class_name)
+    accepted = set(inspect.signature(kind.__init__).parameters)
+    zero_snr = float(schedule.alphas_cumprod_T[-1]) < 1e-9
+    options = {name: config[name] for name in SHARED_CONFIG if name in config}
+    options |= {"prediction_type": schedule.prediction, "num_train_timesteps": schedule.steps, **extra}
+    # passing betas keeps sampler and training on one table; a rescaled table is rebuilt by the sampler itself
+    alpha_T = schedule.alphas_cumprod_T
+    beta_T = 1.0 - alpha_T / torch.cat([torch.ones(1, dtype=alpha_T.dtype), alpha_T[:-1]])
+    options["trained_betas"] = beta_T.tolist()
+    if zero_snr:
+        # pure noise must be among the steps, or the model is never asked what it was trained for
+        options |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
+    sampler = kind(**{name: value for name, value in options.items() if name in accepted})
+    sampler.set_timesteps(steps)
+    return sampler
+
+
+def initial_noise(seeds: Sequence[int], shape: Sequence[int]) -> tuple[torch.Tensor, list[torch.Generator]]:
+    """Start noise (B, C, h, w) and the generators it came from, one a seed, on the CPU.
+
+    Each image's numbers depend on its seed alone, and are those other programs draw for that CPU seed.
+    """
+    sources = [torch.Generator(device="cpu").manual_seed(seed) for seed in seeds]
+    return torch.cat([torch.randn((1, *shape), generator=source) for source in sources]), sources
+
+
+def run_sampler(
+    sampler: Any,
+    denoise: Denoise,
+    noise_BChw: torch.Tensor,
+    generators: list[torch.Generator],
+    progress: Progress | None = None,
+) -> torch.Tensor:
+    """From start noise to latents, (B, C, h, w) float32.
+
+    Args:
+        denoise: (x_BChw, t_B) -> guided prediction, (B, C, h, w).
+        generators: one CPU generator an image, for samplers that add noise on the way.
+        progress: called with (steps done, steps); returning ``False`` cancels.
+
+    Raises:
+        SamplingCancelled: ``progress`` said so.
+    """
+    accepts_generator = "generator" in inspect.signature(sampler.step).parameters
+    extra = {"generator": generators} if accepts_generator else {}
+    x_BChw = noise_BChw * sampler.init_noise_sigma
+    total = len(sampler.timesteps)
+    for index, timestep in enumerate(sampler.timesteps):
+        t_B = timestep.to(x_BChw.device).expand(x_BChw.shape[0])
+        output_BChw = denoise(sampler.scale_model_input(x_BChw, timestep), t_B).float()
+        x_BChw = sampler.step(output_BChw, timestep, x_BChw, return_dict=False, **extra)[0]
+        if progress is not None and progress(index + 1, total) is False:
+            raise SamplingCancelled
+    return x_BChw

@@ -1,0 +1,497 @@
+"""What training and sampling need of a model, the same for every family.
+
+A family supplies a ``FamilySpec`` and five methods; noise, losses, scores, preference steps, sampling and
+saving live here and in the modules beside.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from modules.model import noise as noise_module
+from modules.model import sampling
+from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
+from modules.model.family import FamilySpec
+from modules.model.Model import Model, PartDtypes
+from modules.model.noise import NoiseOptions
+from modules.model.schedule import Prediction, wide
+from modules.modelSetup.pair_scorer import LossOptions, ModelPairScorer
+from modules.objective import execution
+from modules.objective.preference import ObjectiveOptions, PreferenceLoss
+from modules.objective.scores import Backward, PairOut, PairScorer, ReferenceFactory, ScorePair
+from modules.objective.supervised import combined_loss, mse_per_sample, noise_level_weight
+from modules.util.errors import ConfigError, DataError
+from modules.util.rng import Key
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """What the config overrules in a model's own scheduler config.
+
+    Args:
+        prediction: ``epsilon`` or ``v_prediction``; ``None`` keeps the model's.
+        zero_terminal_snr: rescale the noise schedule so that it ends in pure noise.
+    """
+
+    prediction: str | None = None
+    zero_terminal_snr: bool = False
+
+
+class BaseModelSetup(ABC):
+    """The operations on one model family. It holds no state: everything is in the ``Model``."""
+
+    spec: ClassVar[FamilySpec]
+
+    # -- the family's five --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def load(
+        self,
+        source: str,
+        dtypes: PartDtypes | None = None,
+        parts: Collection[str] | None = None,
+        options: LoadOptions | None = None,
+    ) -> Model:
+        """Load a model on the CPU, frozen and in eval mode.
+
+        Args:
+            source: diffusers folder, safetensors file or hub name.
+            parts: which parts; all by default.
+
+        Raises:
+            UserError: not there, or not a model of this family.
+        """
+
+    @abstractmethod
+    def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
+        """Prompts to conditioning on the text encoder's device, in the gradient mode it is called in."""
+
+    @abstractmethod
+    def _encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:
+        """[-1, 1] images on the VAE's device and in its type to its raw latents (distribution mean)."""
+
+    @abstractmethod
+    def _decode(self, model: Model, z_BChw: torch.Tensor) -> torch.Tensor:
+        """Raw latents on the VAE's device and in its type to [-1, 1] images."""
+
+    @abstractmethod
+    def denoise(
+        self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
+    ) -> torch.Tensor:
+        """The denoiser's output, (B, C, h, w).
+
+        Args:
+            x_BChw: noisy latents, already in the type the denoiser wants.
+            t_B: timesteps.
+            size: (height, width) in pixels.
+        """
+
+    # -- text and images ----------------------------------------------------------------------------------
+
+    def encode_text(self, model: Model, prompts: Sequence[str], train: bool = False) -> Conditioning:
+        """Prompts to conditioning on ``model.device``.
+
+        Args:
+            train: keep the graph and compute like the denoiser does (autocast). Otherwise there is no graph,
+                the encoder computes in its own type and the result is float32, which is what caches keep.
+        """
+        if train:
+            with model.autocast():
+                return self._encode(model, list(prompts)).to(model.device)
+        with torch.no_grad():
+            return self._encode(model, list(prompts)).to(model.device, torch.float32)
+
+    @torch.no_grad()
+    def encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:
+        """[0, 1] images (B, 3, H, W) to latents (B, C, h, w), float32, scaled for the denoiser.
+
+        The mean of the VAE's distribution is used, so the result is always the same.
+        """
+        height, width = rgb_BCHW.shape[-2:]
+        if height % model.latent_factor or width % model.latent_factor:
+            raise DataError(
+                f"an image of {width}x{height} cannot be encoded: its sides must be multiples of "
+                f"{model.latent_factor}"
+            )
+        weight = next(model.vae.parameters())
+        pixels = (rgb_BCHW.to(weight.device, torch.float32) * 2.0 - 1.0).to(weight.dtype)
+        z_BChw = self._encode_image(model, pixels).float()
+        return (z_BChw - model.latent_shift) * model.latent_scale
+
+    @torch.no_grad()
+    def decode_latents(self, model: Model, latents_BChw: torch.Tensor) -> torch.Tensor:
+        """Latents as the denoiser knows them to [0, 1] images (B, 3, H, W), float32."""
+        weight = next(model.vae.parameters())
+        z_BChw = latents_BChw.to(weight.device).float() / model.latent_scale + model.latent_shift
+        return (self._decode(model, z_BChw.to(weight.dtype)).float() / 2.0 + 0.5).clamp(0.0, 1.0)
+
+    def empty_prompt(self, model: Model) -> Conditioning:
+        """The conditioning of the empty prompt, (1, ...); encoded once unless the text encoder is trained."""
+        if model.trains_text:
+            return self.encode_text(model, [""], train=True)
+        if model._empty_prompt is None:
+            model._empty_prompt = self.encode_text(model, [""])
+        return model._empty_prompt.to(model.device)
+
+    def condition(self, model: Model, batch: ImageBatch, draw: NoiseDraw | None = None) -> Conditioning:
+        """The conditioning of a batch: the cached one, or the prompts encoded now if the text encoder is
+        trained. Samples the draw marks get the empty prompt.
+        """
+        drop_B = None if draw is None else draw.drop_caption_B
+        if model.trains_text or batch.cond is None:
+            prompts = list(batch.prompts)
+            if drop_B is not None:
+                prompts = ["" if drop else p for p, drop in zip(prompts, drop_B.tolist(), strict=True)]
+            return self.encode_text(model, prompts, train=model.trains_text)
+        cond = batch.cond.to(model.device)
+        if drop_B is None or not bool(drop_B.any()):
+            return cond
+        empty = self.empty_prompt(model)
+        return Conditioning(
+            {name: _replace(tensor, empty[name], drop_B) for name, tensor in cond.tensors.items()}
+        )
+
+    # -- noise --------------------------------------------------------------------------------------------
+
+    def draw_noise(
+        self,
+        model: Model,
+        batch: ImageBatch,
+        options: NoiseOptions,
+        seed: int,
+        stream: str = "noise",
+        key: Sequence[Key] = (),
+        stratum: int | None = None,
+    ) -> NoiseDraw:
+        """Timesteps and noise for a batch, keyed by (seed, stream, item, visit, key): the same in any batch,
+        process or device. See ``modules.model.noise.draw_noise``.
+        """
+        draw = noise_module.draw_noise(
+            model.schedule,
+            batch.latents_BChw.shape[1:],
+            batch.ids,
+            batch.visits,
+            options,
+            seed,
+            stream,
+            key,
+            stratum,
+        )
+        return draw.to(model.device)
+
+    def draw_pair_noise(
+        self,
+        model: Model,
+        pair: PairBatch,
+        options: NoiseOptions,
+        seed: int,
+        shared: bool = True,
+        stream: str = "pair",
+        key: Sequence[Key] = (),
+        stratum: int | None = None,
+    ) -> tuple[NoiseDraw, NoiseDraw]:
+        """Draws for the chosen and the rejected side, keyed by pair. Captions are never dropped.
+
+        Args:
+            shared: both sides get the same timestep and noise; otherwise the rejected side has a stream
+                of its own.
+
+        Raises:
+            RuntimeError: the rejected side is missing. DataError: shared noise for latents of unlike shape.
+        """
+        rejected = _rejected(pair)
+        options = _without_dropout(options)
+        names = (pair.pair_ids, pair.chosen.visits, options, seed)
+        shape, other = pair.chosen.latents_BChw.shape[1:], rejected.latents_BChw.shape[1:]
+        draw = noise_module.draw_noise(model.schedule, shape, *names, stream, key, stratum)
+        draw = draw.to(model.device)
+        if not shared:
+            second = noise_module.draw_noise(
+                model.schedule, other, *names, f"{stream}/rejected", key, stratum
+            )
+            return draw, second.to(model.device)
+        if shape != other:
+            raise DataError(
+                f"pair {pair.pair_ids[0]}: shared noise needs latents of one shape, not {tuple(shape)} and "
+                f"{tuple(other)}"
+            )
+        return draw, draw
+
+    # -- predictions, scores, losses ----------------------------------------------------------------------
+
+    def predict(
+        self,
+        model: Model,
+        latents_BChw: torch.Tensor,
+        cond: Conditioning,
+        draw: NoiseDraw,
+        size: tuple[int, int],
+    ) -> Prediction:
+        """Add the drawn noise, denoise, and set the target beside it, both float32 (float64 is kept).
+
+        Args:
+            latents_BChw: clean latents as ``encode_image`` gives them.
+        """
+        latents_BChw = wide(latents_BChw.to(model.device))
+        noise_BChw = draw.noise_BChw
+        if draw.perturbation_BChw is not None:
+            noise_BChw = noise_BChw + draw.perturbation_BChw
+        noisy_BChw = model.schedule.add_noise(latents_BChw, noise_BChw, draw.timestep_B)
+        with model.autocast():
+            predicted_BChw = self.denoise(
+                model, noisy_BChw.to(model.input_dtype()), draw.timestep_B, cond, size
+            )
+        target_BChw = model.schedule.target(latents_BChw, draw.noise_BChw, draw.timestep_B)
+        return Prediction(wide(predicted_BChw), target_BChw)
+
+    def score(
+        self,
+        model: Model,
+        latents_BChw: torch.Tensor,
+        cond: Conditioning,
+        draw: NoiseDraw,
+        size: tuple[int, int],
+    ) -> torch.Tensor:
+        """Minus the plain mean squared error of each sample, (B,) float32: the higher, the likelier."""
+        prediction = self.predict(model, latents_BChw, cond, draw, size)
+        return -mse_per_sample(prediction.predicted, prediction.target)
+
+    def supervised_loss(
+        self, model: Model, prediction: Prediction, draw: NoiseDraw, batch: ImageBatch, options: LossOptions
+    ) -> torch.Tensor:
+        """The training loss of predictions already made, weighted per noise level and sample, (B,)."""
+        loss_B = combined_loss(prediction.predicted, prediction.target, options.distances)
+        weight = noise_level_weight(
+            options.weight_function,
+            model.schedule.snr(draw.timestep_B).to(loss_B.device),
+            model.schedule.prediction,  # type: ignore[arg-type]
+            options.weight_strength,
+        )
+        return loss_B * weight * batch.loss_weight_B.to(loss_B.device, loss_B.dtype)
+
+    def calculate_loss(
+        self, model: Model, batch: ImageBatch, draw: NoiseDraw, options: LossOptions | None = None
+    ) -> torch.Tensor:
+        """The supervised loss of each sample, (B,) float32; the caller reduces and back-propagates."""
+        cond = self.condition(model, batch, draw)
+        prediction = self.predict(model, batch.latents_BChw, cond, draw, batch.size)
+        return self.supervised_loss(model, prediction, draw, batch, options or LossOptions())
+
+    # -- preference ---------------------------------------------------------------------------------------
+
+    def pair_scorer(
+        self,
+        model: Model,
+        pair: PairBatch,
+        draws: tuple[NoiseDraw, NoiseDraw],
+        options: LossOptions | None = None,
+    ) -> PairScorer:
+        """Scores of the pairs for fixed draws, for ``modules.objective.execution``.
+
+        Raises:
+            RuntimeError: the rejected side is missing.
+        """
+        _rejected(pair)
+        return ModelPairScorer(self, model, pair, draws, options or LossOptions())
+
+    def calculate_dpo_loss(
+        self,
+        model: Model,
+        pair: PairBatch,
+        draws: tuple[NoiseDraw, NoiseDraw],
+        reference: ReferenceFactory | None,
+        objective: PreferenceLoss,
+        options: ObjectiveOptions,
+        mode: str,
+        *,
+        parameters: Sequence[torch.nn.Parameter],
+        strategy: str = "AUTO",
+        supervised_mix: float = 0.0,
+        loss_options: LossOptions | None = None,
+        loss_scale: float = 1.0,
+        cached_reference: ScorePair | None = None,
+        backward: Backward | None = None,
+    ) -> PairOut:
+        """Forward and backward passes of one micro-batch of pairs, without dropout of any kind.
+
+        Gradients are added to the parameters; see ``modules.objective.execution.run`` for the arguments and
+        what comes back. ``draws`` are those of ``draw_pair_noise``.
+        """
+        scorer = self.pair_scorer(model, pair, draws, loss_options)
+        model.set_mode("quiet")
+        return execution.run(
+            mode,
+            strategy,
+            scorer,
+            reference,
+            objective,
+            options,
+            parameters=parameters,
+            supervised_mix=supervised_mix,
+            loss_scale=loss_scale,
+            cached_reference=cached_reference,
+            backward=backward,
+        )
+
+    def evaluate_dpo(
+        self,
+        model: Model,
+        pair: PairBatch,
+        draws: tuple[NoiseDraw, NoiseDraw],
+        reference: ReferenceFactory | None,
+        objective: PreferenceLoss,
+        options: ObjectiveOptions,
+        *,
+        cached_reference: ScorePair | None = None,
+        together: bool = True,
+    ) -> PairOut:
+        """Losses and rewards of pairs in eval mode, without gradients."""
+        scorer, before = self.pair_scorer(model, pair, draws), model._mode
+        model.set_mode("eval")
+        try:
+            return execution.evaluate(
+                scorer,
+                reference,
+                objective,
+                options,
+                cached_reference=cached_reference,
+                together=together,
+            )
+        finally:
+            if before is not None:
+                model.set_mode(before)
+
+    # -- sampling -----------------------------------------------------------------------------------------
+
+    def check_size(self, model: Model, size: tuple[int, int]) -> None:
+        """``ConfigError`` if images of ``size`` (height, width) cannot be made."""
+        step = max(self.spec.size_multiple, model.latent_factor)
+        if any(side < step or side % step for side in size):
+            raise ConfigError(
+                f"{size[1]}x{size[0]} is not possible: width and height must be multiples of {step}",
+                field="resolution",
+            )
+
+    @torch.no_grad()
+    def sample(
+        self,
+        model: Model,
+        prompts: Sequence[str],
+        negative: Sequence[str] | str = "",
+        seeds: Sequence[int] = (),
+        steps: int = 20,
+        cfg: float = 7.0,
+        size: tuple[int, int] | None = None,
+        scheduler: object = "DDIM",
+        progress: sampling.Progress | None = None,
+        batch_size: int = 4,
+        adapter: AbstractContextManager[object] | None = None,
+    ) -> torch.Tensor:
+        """Images (B, 3, H, W) float32 in [0, 1] on the CPU.
+
+        An image depends on its prompt, seed and settings, not on what it is sampled together with.
+
+        Args:
+            negative: one for all, or one for each prompt; used when ``cfg`` is above 1.
+            seeds: one for each prompt; 0, 1, 2... when empty.
+            size: (height, width) in pixels; the family's default if ``None``.
+            progress: called with (steps done, steps in all); returning ``False`` cancels.
+            batch_size: images sampled at once, for memory only.
+            adapter: a context to sample in, such as the reference's.
+
+        Raises:
+            SamplingCancelled: ``progress`` said so. ConfigError: an impossible size, sampler or step count.
+        """
+        size = size or (self.spec.default_resolution, self.spec.default_resolution)
+        self.check_size(model, size)
+        seeds = list(seeds) or list(range(len(prompts)))
+        negatives = [negative] * len(prompts) if isinstance(negative, str) else list(negative)
+        if not len(prompts) == len(seeds) == len(negatives):
+            raise ValueError(f"{len(prompts)} prompts, {len(seeds)} seeds, {len(negatives)} negatives")
+        chunks = range(0, len(prompts), max(1, batch_size))
+        total, images = steps * len(chunks), []
+        mode = model._mode
+        model.set_mode("eval")
+        try:
+            with adapter or nullcontext():
+                for index, start in enumerate(chunks):
+                    part = slice(start, start + max(1, batch_size))
+
+                    def report(done: int, _: int, before: int = index * steps) -> object:
+                        return None if progress is None else progress(before + min(done, steps), total)
+
+                    images.append(
+                        self._sample_chunk(
+                            model,
+                            prompts[part],
+                            negatives[part] if cfg > 1.0 else None,
+                            seeds[part],
+                            sampling.make_sampler(
+                                model.schedule, scheduler, steps, model.parts.get("scheduler")
+                            ),
+                            cfg,
+                            size,
+                            report,
+                        )
+                    )
+        finally:
+            if mode is not None:
+                model.set_mode(mode)
+        return torch.cat(images)
+
+    def _sample_chunk(
+        self,
+        model: Model,
+        prompts: Sequence[str],
+        negatives: Sequence[str] | None,
+        seeds: Sequence[int],
+        sampler: object,
+        cfg: float,
+        size: tuple[int, int],
+        progress: sampling.Progress,
+    ) -> torch.Tensor:
+        cond = self.encode_text(model, [*prompts, *(negatives or ())])
+        shape = (model.latent_channels, size[0] // model.latent_factor, size[1] // model.latent_factor)
+        noise_BChw, generators = sampling.initial_noise(seeds, shape)
+
+        def denoise(x_BChw: torch.Tensor, t_B: torch.Tensor) -> torch.Tensor:
+            repeats = len(cond) // x_BChw.shape[0]
+            with model.autocast():
+                out = self.denoise(
+                    model,
+                    x_BChw.repeat(repeats, 1, 1, 1).to(model.input_dtype()),
+                    t_B.repeat(repeats),
+                    cond,
+                    size,
+                )
+            if repeats == 1:
+                return out
+            wanted, unwanted = out.float().chunk(2)
+            return unwanted + cfg * (wanted - unwanted)
+
+        latents_BChw = sampling.run_sampler(
+            sampler, denoise, noise_BChw.to(model.device), generators, progress
+        )
+        return self.decode_latents(model, latents_BChw).cpu()
+
+
+def _replace(tensor_B: torch.Tensor, empty_1: torch.Tensor, drop_B: torch.Tensor) -> torch.Tensor:
+    """Rows marked in ``drop_B`` replaced by the one row of ``empty_1``."""
+    mask = drop_B.to(tensor_B.device).view(-1, *[1] * (tensor_B.dim() - 1))
+    return torch.where(mask, empty_1.to(tensor_B.dtype), tensor_B)
+
+
+def _rejected(pair: PairBatch) -> ImageBatch:
+    if pair.rejected is None:
+        raise RuntimeError(f"pair {pair.pair_ids[0]} came without its rejected latents")
+    return pair.rejected
+
+
+def _without_dropout(options: NoiseOptions) -> NoiseOptions:
+    return replace(options, caption_dropout=0.0) if options.caption_dropout else options

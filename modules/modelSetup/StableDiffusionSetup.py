@@ -1,0 +1,137 @@
+"""Stable Diffusion with the layout of 1.5: CLIP text encoder, UNet, KL autoencoder; epsilon or v."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modules.model.batch import Conditioning
+from modules.model.family import FamilySpec, PartSpec
+from modules.model.loading import check_folder, find_source, load_module, read_scheduler_config
+from modules.model.Model import Model, PartDtypes
+from modules.model.schedule import DiscreteSchedule
+from modules.modelSetup.BaseModelSetup import BaseModelSetup, LoadOptions
+from modules.modelSetup.registry import model_setup
+
+MAX_TOKENS = 1024
+
+
+@model_setup
+class StableDiffusionSetup(BaseModelSetup):
+    spec = FamilySpec(
+        key="STABLE_DIFFUSION_15",
+        label="Stable Diffusion 1.5",
+        pipeline_class="StableDiffusionPipeline",
+        prediction="epsilon",
+        parts=(
+            PartSpec("unet", "denoiser", ("UNet2DConditionModel",), kohya_prefix="lora_unet"),
+            PartSpec(
+                "text_encoder",
+                "text_encoder",
+                ("CLIPTextModel",),
+                kohya_prefix="lora_te",
+                file_root="text_model",
+            ),
+            PartSpec("vae", "vae", ("AutoencoderKL",)),
+            PartSpec("tokenizer", "tokenizer", ("CLIPTokenizer", "CLIPTokenizerFast")),
+            PartSpec("scheduler", "scheduler", ()),
+        ),
+        layer_presets={
+            "attn-mlp": ("attentions",),
+            "attn-only": ("attn1", "attn2"),
+            "blocks": ("down_blocks", "mid_block", "up_blocks"),
+            "full": (),
+        },
+        lora_architecture="stable-diffusion-v1/lora",
+        model_architecture="stable-diffusion-v1",
+        default_resolution=512,
+        size_multiple=8,
+        ldm_layout=True,
+    )
+
+    def load(
+        self,
+        source: str,
+        dtypes: PartDtypes | None = None,
+        parts: Collection[str] | None = None,
+        options: LoadOptions | None = None,
+    ) -> Model:
+        dtypes, options = dtypes or PartDtypes(), options or LoadOptions()
+        wanted = [part.name for part in self.spec.parts if parts is None or part.name in parts]
+        path = find_source(source, self.spec, wanted)
+        loaded = self._load_folder(path, dtypes, wanted)
+        scheduler = loaded["scheduler"]
+        model = Model(
+            spec=self.spec,
+            source=str(path),
+            parts=loaded,
+            schedule=DiscreteSchedule.from_config(
+                scheduler,
+                options.prediction,  # type: ignore[arg-type]
+                options.zero_terminal_snr,
+            ),
+            compute_dtype=dtypes.compute,
+        )
+        if "vae" in loaded:
+            config = loaded["vae"].config
+            model.latent_scale = float(config.scaling_factor)
+            model.latent_shift = float(config.get("shift_factor") or 0.0)
+            model.latent_factor = 2 ** (len(config.block_out_channels) - 1)
+            model.latent_channels = int(config.latent_channels)
+        return model
+
+    def _load_folder(self, folder: Path, dtypes: PartDtypes, wanted: Sequence[str]) -> dict[str, Any]:
+        check_folder(folder, self.spec, wanted)
+        loaded: dict[str, Any] = {"scheduler": read_scheduler_config(folder)}
+        # imported part by part: the libraries' top levels take seconds
+        if "unet" in wanted:
+            from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+
+            loaded["unet"] = load_module(
+                UNet2DConditionModel.from_pretrained, folder, "unet", dtypes.of("unet"), "torch_dtype"
+            )
+        if "vae" in wanted:
+            from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
+
+            loaded["vae"] = load_module(
+                AutoencoderKL.from_pretrained, folder, "vae", dtypes.of("vae"), "torch_dtype"
+            )
+        if "text_encoder" in wanted:
+            from transformers.models.clip.modeling_clip import CLIPTextModel
+
+            loaded["text_encoder"] = load_module(
+                CLIPTextModel.from_pretrained, folder, "text_encoder", dtypes.of("text_encoder"), "dtype"
+            )
+        if "tokenizer" in wanted:
+            from transformers.models.clip.tokenization_clip import CLIPTokenizer
+
+            loaded["tokenizer"] = CLIPTokenizer.from_pretrained(
+                str(folder / "tokenizer"), local_files_only=True
+            )
+        return loaded
+
+    def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
+        encoder = model.module("text_encoder")
+        tokenizer = model.parts["tokenizer"]
+        # a tokenizer without a limit of its own reports an astronomical one
+        limit = min(tokenizer.model_max_length, encoder.config.max_position_embeddings)  # type: ignore[union-attr]
+        tokens = tokenizer(
+            list(prompts), padding="max_length", max_length=limit, truncation=True, return_tensors="pt"
+        )
+        ids_BL = tokens.input_ids.to(next(encoder.parameters()).device)
+        return Conditioning({"hidden_BLE": encoder(ids_BL).last_hidden_state})
+
+    def _encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:
+        return model.vae.encode(rgb_BCHW).latent_dist.mode()  # type: ignore[operator, no-any-return]
+
+    def _decode(self, model: Model, z_BChw: torch.Tensor) -> torch.Tensor:
+        return model.vae.decode(z_BChw).sample  # type: ignore[operator, no-any-return]
+
+    def denoise(
+        self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
+    ) -> torch.Tensor:
+        hidden_BLE = cond["hidden_BLE"].to(x_BChw.dtype)
+        return model.denoiser(x_BChw, t_B, encoder_hidden_states=hidden_BLE, return_dict=False)[0]  # type: ignore[no-any-return]

@@ -1,0 +1,77 @@
+"""Scores of image pairs by a model: the bridge between a family and the preference schedules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
+from modules.model.Model import Model
+from modules.objective.scores import ScoreOut, Side
+from modules.objective.supervised import SupervisedOptions, mse_per_sample
+
+if TYPE_CHECKING:
+    from modules.modelSetup.BaseModelSetup import BaseModelSetup
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """The supervised loss: distances and the weight of each noise level."""
+
+    distances: SupervisedOptions = field(default_factory=SupervisedOptions)
+    weight_function: str = "CONSTANT"
+    weight_strength: float = 5.0
+
+
+@dataclass(frozen=True)
+class ModelPairScorer:
+    """Scores B pairs for fixed draws with whatever weights are live.
+
+    A trained text encoder encodes the prompts inside every call, so a reference pass sees the reference's
+    encoder too.
+    """
+
+    setup: BaseModelSetup
+    model: Model
+    pair: PairBatch
+    draws: tuple[NoiseDraw, NoiseDraw]
+    options: LossOptions = field(default_factory=LossOptions)
+
+    def __len__(self) -> int:
+        return len(self.pair)
+
+    def select(self, start: int, stop: int) -> ModelPairScorer:
+        index = slice(start, stop)
+        draws = (self.draws[0].select(index), self.draws[1].select(index))
+        return ModelPairScorer(self.setup, self.model, self.pair.select(index), draws, self.options)
+
+    def __call__(self, side: Side, with_supervised: bool = False) -> ScoreOut:
+        if with_supervised and side == "rejected":
+            raise ValueError("the supervised loss belongs to the chosen images")
+        batch, draw, cond = self._inputs(side)
+        prediction = self.setup.predict(self.model, batch.latents_BChw, cond, draw, batch.size)
+        score_B = -mse_per_sample(prediction.predicted, prediction.target)
+        if not with_supervised:
+            return ScoreOut(score_B)
+        count = len(self)
+        chosen = type(prediction)(prediction.predicted[:count], prediction.target[:count])
+        supervised_B = self.setup.supervised_loss(
+            self.model, chosen, self.draws[0], self.pair.chosen, self.options
+        )
+        return ScoreOut(score_B, supervised_B)
+
+    def _inputs(self, side: Side) -> tuple[ImageBatch, NoiseDraw, Conditioning]:
+        rejected = self.pair.rejected
+        if rejected is None:
+            raise RuntimeError(f"pair {self.pair.pair_ids[0]} came without its rejected latents")
+        if side == "chosen":
+            return self.pair.chosen, self.draws[0], self.setup.condition(self.model, self.pair.chosen)
+        if side == "rejected":
+            return rejected, self.draws[1], self.setup.condition(self.model, rejected)
+        batch = ImageBatch.cat([self.pair.chosen, rejected])
+        if self.model.trains_text and self.pair.chosen.prompts == rejected.prompts:
+            cond = self.setup.condition(self.model, self.pair.chosen)
+            cond = Conditioning.cat([cond, cond])
+        else:
+            cond = self.setup.condition(self.model, batch)
+        return batch, NoiseDraw.cat(self.draws), cond

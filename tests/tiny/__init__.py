@@ -1,0 +1,1 @@
+"""Random-weight models small enough for tests."""

@@ -1,0 +1,157 @@
+"""A tiny Stable Diffusion folder with random weights, built from configs; loads like a real one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+WORDS = ("a red blue green large small circle square triangle on the left right of background photo cat dog",)
+CONTEXT = 16
+
+
+def vocabulary() -> tuple[dict[str, int], list[str]]:
+    """A byte-pair vocabulary: all bytes, and the words above merged letter by letter."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    letters = sorted(ByteLevel.alphabet())
+    tokens = [*letters, *(letter + "</w>" for letter in letters)]
+    merges: list[str] = []
+    for word in WORDS[0].split():
+        pieces = [*word[:-1], word[-1] + "</w>"]
+        while len(pieces) > 1:
+            pair = f"{pieces[0]} {pieces[1]}"
+            pieces[:2] = [pieces[0] + pieces[1]]
+            if pair not in merges:
+                merges.append(pair)
+            if pieces[0] not in tokens:
+                tokens.append(pieces[0])
+    tokens += ["<|startoftext|>", "<|endoftext|>"]
+    return {token: index for index, token in enumerate(tokens)}, merges
+
+
+def write_tokenizer(folder: Path) -> int:
+    """Write a CLIP tokenizer; returns the size of its vocabulary."""
+    from transformers.models.clip.tokenization_clip import CLIPTokenizer
+
+    vocab, merges = vocabulary()
+    tokenizer = CLIPTokenizer(
+        vocab=vocab, merges=[tuple(merge.split(" ")) for merge in merges], model_max_length=CONTEXT
+    )
+    tokenizer.save_pretrained(str(folder))
+    # the plain files too, which other programs look for
+    (folder / "vocab.json").write_text(json.dumps(vocab), encoding="utf-8")
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n", encoding="utf-8")
+    return len(vocab)
+
+
+def build_unet(channels: tuple[int, ...] = (16, 32), context: int = 24) -> torch.nn.Module:
+    """A UNet with the block types of SD 1.5."""
+    from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+
+    levels = len(channels)
+    return UNet2DConditionModel(
+        sample_size=16,
+        in_channels=4,
+        out_channels=4,
+        block_out_channels=channels,
+        layers_per_block=1,
+        cross_attention_dim=context,
+        attention_head_dim=2,
+        norm_num_groups=8,
+        down_block_types=(*["CrossAttnDownBlock2D"] * (levels - 1), "DownBlock2D"),
+        up_block_types=("UpBlock2D", *["CrossAttnUpBlock2D"] * (levels - 1)),
+    )
+
+
+def build_vae(factor: int) -> torch.nn.Module:
+    from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
+
+    levels = factor.bit_length()
+    return AutoencoderKL(
+        block_out_channels=(8,) * levels,
+        down_block_types=("DownEncoderBlock2D",) * levels,
+        up_block_types=("UpDecoderBlock2D",) * levels,
+        latent_channels=4,
+        layers_per_block=1,
+        norm_num_groups=4,
+        sample_size=32,
+        scaling_factor=0.5,
+    )
+
+
+def build_text_encoder(vocabulary_size: int, width: int = 24) -> torch.nn.Module:
+    from transformers.models.clip.configuration_clip import CLIPTextConfig
+    from transformers.models.clip.modeling_clip import CLIPTextModel
+
+    return CLIPTextModel(
+        CLIPTextConfig(
+            vocab_size=vocabulary_size,
+            hidden_size=width,
+            intermediate_size=2 * width,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            max_position_embeddings=CONTEXT,
+            projection_dim=width,
+            bos_token_id=vocabulary_size - 2,
+            eos_token_id=vocabulary_size - 1,
+            pad_token_id=vocabulary_size - 1,
+        )
+    )
+
+
+def scheduler_config(prediction: str) -> dict[str, object]:
+    return {
+        "_class_name": "DDIMScheduler",
+        "_diffusers_version": "0.36.0",
+        "num_train_timesteps": 1000,
+        "beta_start": 0.00085,
+        "beta_end": 0.012,
+        "beta_schedule": "scaled_linear",
+        "clip_sample": False,
+        "set_alpha_to_one": False,
+        "steps_offset": 1,
+        "prediction_type": prediction,
+    }
+
+
+def write_pipeline(
+    folder: Path,
+    prediction: str = "epsilon",
+    factor: int = 4,
+    seed: int = 0,
+    channels: tuple[int, ...] = (16, 32),
+    dtype: torch.dtype = torch.float32,
+) -> Path:
+    """Write a whole pipeline folder; the same seed gives the same weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        size = write_tokenizer(folder / "tokenizer")
+        parts = {"unet": build_unet(channels), "vae": build_vae(factor)}
+        parts["text_encoder"] = build_text_encoder(size)
+        # fresh models have output layers near zero; a little life makes differences visible
+        for part in parts.values():
+            for parameter in part.parameters():
+                parameter.data += 0.02 * torch.randn_like(parameter)
+    for name, part in parts.items():
+        (part if dtype == torch.float32 else part.to(dtype)).save_pretrained(str(folder / name))
+    (folder / "scheduler").mkdir(parents=True, exist_ok=True)
+    (folder / "scheduler" / "scheduler_config.json").write_text(
+        json.dumps(scheduler_config(prediction), indent=2), encoding="utf-8"
+    )
+    index = {
+        "_class_name": "StableDiffusionPipeline",
+        "_diffusers_version": "0.36.0",
+        "feature_extractor": [None, None],
+        "image_encoder": [None, None],
+        "requires_safety_checker": False,
+        "safety_checker": [None, None],
+        "scheduler": ["diffusers", "DDIMScheduler"],
+        "text_encoder": ["transformers", "CLIPTextModel"],
+        "tokenizer": ["transformers", "CLIPTokenizer"],
+        "unet": ["diffusers", "UNet2DConditionModel"],
+        "vae": ["diffusers", "AutoencoderKL"],
+    }
+    (folder / "model_index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
+    return folder
