@@ -27,6 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from modules.model.batch import ImageBatch, PairBatch
+from modules.objective.draw_pool import draw_indices
 from modules.objective.scores import ScorePair
 from modules.util.errors import DataError
 from modules.util.jsonio import atomic_path
@@ -59,6 +60,16 @@ def at_draws(pair: PairBatch, indices: Sequence[int]) -> PairBatch:
     return replace(
         pair, chosen=at(pair.chosen), rejected=None if pair.rejected is None else at(pair.rejected)
     )
+
+
+def pooled(pair: PairBatch, seed: int, draws: int) -> tuple[PairBatch, list[int]]:
+    """The pairs at the draws their visits call for, and which draws these are.
+
+    The noise of what is returned is made with N = ``draws`` strata from the stream ``draw_pool.POOL_STREAM``;
+    the indices are for ``ReferenceCache.lookup``.
+    """
+    indices = draw_indices(seed, pair.pair_ids, pair.chosen.visits, draws)
+    return at_draws(pair, indices), indices
 
 
 class ReferenceCache:

@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from modules.model.batch import Conditioning, ImageBatch, PairBatch
+from modules.model.noise import NoiseOptions, draw_noise
+from modules.model.schedule import DiscreteSchedule
+from modules.objective.draw_pool import POOL_STREAM
 from modules.objective.scores import ScorePair
 from modules.trainer import reference_cache
-from modules.trainer.reference_cache import ReferenceCache, at_draws, reference_key
+from modules.trainer.reference_cache import ReferenceCache, at_draws, pooled, reference_key
 from modules.util.errors import DataError
 
 KEY = reference_key({"model": "tiny", "seed": 1})
@@ -65,6 +68,22 @@ def expected(pair: PairBatch, indices: list[int]) -> ScorePair:
 
 def open_cache(folder: Path, **changes: object) -> ReferenceCache:
     return ReferenceCache(**({"folder": folder, "key": KEY, "draws": DRAWS} | changes))
+
+
+def test_training_meets_each_draw_once_a_round() -> None:
+    """And the noise of a pooled visit is the noise its reference score was computed with."""
+    pair, met = pairs("a"), []
+    schedule = DiscreteSchedule.from_config({})
+    options = NoiseOptions(strata=DRAWS)
+    for visit in range(DRAWS):
+        at_visit = replace(pair, chosen=replace(pair.chosen, visits=[visit]))
+        for batch, index in (pooled(at_visit, 3, DRAWS), (at_draws(pair, [visit]), [visit])):
+            draw = draw_noise(
+                schedule, (4, 2, 2), batch.pair_ids, batch.chosen.visits, options, 3, POOL_STREAM
+            )
+            met.append((index[0], int(draw.timestep_B), float(draw.noise_BChw.sum())))
+    assert sorted(met[0::2]) == met[1::2]
+    assert sorted(timestep * DRAWS // 1000 for _, timestep, _ in met[1::2]) == list(range(DRAWS))
 
 
 def test_filled_once_then_looked_up(tmp_path: Path) -> None:
