@@ -64,6 +64,7 @@ class Model:
         latent_factor: pixels per latent, along each side.
         latent_channels: channels of a latent.
         trains_text: whether a text encoder is trained, so prompts are encoded in every pass.
+        adapter: the handle of attached adapters, if any.
     """
 
     spec: FamilySpec
@@ -77,6 +78,7 @@ class Model:
     latent_channels: int = 4
     trains_text: bool = False
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    adapter: Any = None
     _fingerprints: dict[str, str] = field(default_factory=dict, repr=False)
     _mode: str | None = field(default=None, repr=False)
     _empty_prompt: Conditioning | None = field(default=None, repr=False)

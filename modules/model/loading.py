@@ -44,9 +44,14 @@ def find_source(name: str, spec: FamilySpec, parts: Iterable[str] | None = None)
         raise UserError(
             f"{path} is not a model file", field=FIELD, hint="a single-file model ends in .safetensors"
         )
-    if HUB_NAME.fullmatch(name) and not path.parent.is_dir() and path.suffix.lower() not in (
-        ".safetensors",
-        *PICKLES,
+    if (
+        HUB_NAME.fullmatch(name)
+        and not path.parent.is_dir()
+        and path.suffix.lower()
+        not in (
+            ".safetensors",
+            *PICKLES,
+        )
     ):
         return _download(name, spec, parts)
     raise UserError(
@@ -169,6 +174,7 @@ def load_module(
         UserError: unreadable, or weights that do not fit the part's config.
     """
     place = folder / part
+    _quiet_progress_bars()
     try:
         module, info = from_pretrained(
             str(place),
@@ -193,6 +199,13 @@ def load_module(
         )
     module.eval().requires_grad_(False)
     return module  # type: ignore[no-any-return]
+
+
+def _quiet_progress_bars() -> None:
+    """Loading bars of a second or less only break up the log."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
 
 
 def _safetensor_error() -> type[Exception]:

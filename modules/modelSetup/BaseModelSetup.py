@@ -7,13 +7,15 @@ saving live here and in the modules beside.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 
+from modules.adapter.PeftAdapter import AdapterHandle
 from modules.model import noise as noise_module
 from modules.model import sampling
 from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
@@ -21,6 +23,7 @@ from modules.model.family import FamilySpec
 from modules.model.Model import Model, PartDtypes
 from modules.model.noise import NoiseOptions
 from modules.model.schedule import Prediction, wide
+from modules.modelSetup import training
 from modules.modelSetup.pair_scorer import LossOptions, ModelPairScorer
 from modules.objective import execution
 from modules.objective.preference import ObjectiveOptions, PreferenceLoss
@@ -91,6 +94,42 @@ class BaseModelSetup(ABC):
             t_B: timesteps.
             size: (height, width) in pixels.
         """
+
+    # -- from the config ----------------------------------------------------------------------------------
+
+    def load_from_config(self, config: Any, parts: Collection[str] | None = None) -> Model:
+        """The base model of a ``TrainConfig``, on the CPU, frozen."""
+        options = LoadOptions(
+            training.prediction_override(config), config.rescale_noise_scheduler_to_zero_terminal_snr
+        )
+        return self.load(config.base_model_name, training.part_dtypes(config, self.spec), parts, options)
+
+    def setup_training(self, model: Model, config: Any) -> AdapterHandle | None:
+        """Attach adapters (LORA) or unfreeze weights (FINE_TUNE); see ``training.prepare``."""
+        return training.prepare(model, config)
+
+    def trainable_parameters(self, model: Model, config: Any) -> list[training.ParameterGroup]:
+        """(group, learning rate or ``None``, [(name, parameter)]) of what is trained."""
+        return training.trainable_parameters(model, config)
+
+    def noise_options(self, config: Any, preference: bool = False) -> NoiseOptions:
+        """How the config wants noise drawn, for supervised or preference steps."""
+        return training.noise_options(config, preference)
+
+    def loss_options(self, config: Any) -> LossOptions:
+        """The supervised loss of the config."""
+        return training.loss_options(config)
+
+    def save(
+        self,
+        model: Model,
+        path: str | Path,
+        layout: object = "AUTO",
+        dtype: torch.dtype | None = None,
+        metadata: Mapping[str, object] | None = None,
+    ) -> Path:
+        """Write the adapter or the whole model; see ``training.save``."""
+        return training.save(model, path, layout, dtype, metadata)
 
     # -- text and images ----------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from modules.model import single_file
 from modules.model.batch import Conditioning
 from modules.model.family import FamilySpec, PartSpec
 from modules.model.loading import check_folder, find_source, load_module, read_scheduler_config
@@ -16,7 +17,7 @@ from modules.model.schedule import DiscreteSchedule
 from modules.modelSetup.BaseModelSetup import BaseModelSetup, LoadOptions
 from modules.modelSetup.registry import model_setup
 
-MAX_TOKENS = 1024
+TOKENIZER = "openai/clip-vit-large-patch14"
 
 
 @model_setup
@@ -62,7 +63,8 @@ class StableDiffusionSetup(BaseModelSetup):
         dtypes, options = dtypes or PartDtypes(), options or LoadOptions()
         wanted = [part.name for part in self.spec.parts if parts is None or part.name in parts]
         path = find_source(source, self.spec, wanted)
-        loaded = self._load_folder(path, dtypes, wanted)
+        read = self._load_file if path.is_file() else self._load_folder
+        loaded = read(path, dtypes, wanted)
         scheduler = loaded["scheduler"]
         model = Model(
             spec=self.spec,
@@ -111,6 +113,38 @@ class StableDiffusionSetup(BaseModelSetup):
             loaded["tokenizer"] = CLIPTokenizer.from_pretrained(
                 str(folder / "tokenizer"), local_files_only=True
             )
+        return loaded
+
+    def _load_file(self, path: Path, dtypes: PartDtypes, wanted: Sequence[str]) -> dict[str, Any]:
+        states, metadata = single_file.read_single_file(path)
+        prediction = "v_prediction" if metadata.get("modelspec.prediction_type") == "v" else "epsilon"
+        loaded: dict[str, Any] = {"scheduler": {**single_file.SCHEDULER, "prediction_type": prediction}}
+        if "unet" in wanted:
+            from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+
+            config = single_file.unet_config(states["unet"])
+            loaded["unet"] = single_file.fill(
+                "denoiser", lambda: UNet2DConditionModel(**config), states["unet"], path
+            )
+        if "vae" in wanted:
+            from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
+
+            shape = single_file.vae_config(states["vae"])
+            loaded["vae"] = single_file.fill("vae", lambda: AutoencoderKL(**shape), states["vae"], path)
+        if "text_encoder" in wanted:
+            from transformers.models.clip.configuration_clip import CLIPTextConfig
+            from transformers.models.clip.modeling_clip import CLIPTextModel
+
+            text = CLIPTextConfig(**single_file.text_config(states["text_encoder"]))
+            loaded["text_encoder"] = single_file.fill(
+                "text_encoder", lambda: CLIPTextModel(text), states["text_encoder"], path
+            )
+        if "tokenizer" in wanted:
+            loaded["tokenizer"] = single_file.find_tokenizer(path, TOKENIZER)
+        for part in self.spec.module_parts:
+            if part in loaded:
+                # diffusers' own ``to`` warns about number types even where none is at risk
+                torch.nn.Module.to(loaded[part], dtypes.of(part))
         return loaded
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:

@@ -1,0 +1,300 @@
+"""Low-rank adapters on the parts of a model, made by peft and named after the layers they sit on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from modules.adapter.layers import adaptable_layers, select_layers
+from modules.model.Model import Model
+from modules.util.errors import ConfigError, DataError, list_offenders
+from modules.util.rng import digest64
+
+if TYPE_CHECKING:
+    from modules.adapter.formats import AdapterFile
+
+NAME = "default"
+_POINTS = ((1,), (1, 1))
+KINDS = ("LORA", "LOHA", "LOKR", "OFT_2")
+
+
+@dataclass(frozen=True)
+class AdapterOptions:
+    """What to attach.
+
+    Args:
+        kind: LORA, LOHA, LOKR or OFT_2.
+        rank: of the decomposition; for OFT_2 the size of a rotation block.
+        alpha: output is scaled by alpha / rank (alpha / sqrt(rank) with ``rank_stabilized``).
+        decompose: DoRA, a trained magnitude beside the direction; LORA only.
+        rank_stabilized: rsLoRA scaling (Kalajdzievski 2023, arXiv 2312.03732); LORA only.
+        dropout: of the adapter's input in supervised training; never active in preference steps.
+        dtype: of the adapter's weights.
+        parts: parts of the model to adapt.
+        patterns, regex: filter on the denoiser's layers, see ``select_layers``; text encoders get all their
+            linear layers.
+        seed: of the initial weights, which depend on nothing but it and the layer's name.
+    """
+
+    kind: str = "LORA"
+    rank: int = 16
+    alpha: float = 16.0
+    decompose: bool = False
+    rank_stabilized: bool = False
+    dropout: float = 0.0
+    dtype: torch.dtype = torch.float32
+    parts: tuple[str, ...] = ("unet",)
+    patterns: tuple[str, ...] = ()
+    regex: bool = False
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        kind = str(getattr(self.kind, "value", self.kind))
+        object.__setattr__(self, "kind", kind)
+        if kind not in KINDS:
+            raise ConfigError(
+                f"unknown adapter type {kind!r}", field="peft_type", hint=f"known: {', '.join(KINDS)}"
+            )
+        if self.rank < 1:
+            raise ConfigError(f"must be at least 1, not {self.rank}", field="lora_rank")
+        if not self.alpha > 0.0:
+            raise ConfigError(f"must be greater than 0, not {self.alpha}", field="lora_alpha")
+        if kind != "LORA" and (self.decompose or self.rank_stabilized):
+            raise ConfigError(
+                f"weight decomposition and rank-stabilised scaling exist for LORA only, not for {kind}",
+                field="lora_decompose" if self.decompose else "lora_rs",
+            )
+        if not self.parts:
+            raise ConfigError(
+                "no part of the model is to be adapted", hint="switch on training of the denoiser"
+            )
+
+
+@dataclass
+class AdapterHandle:
+    """Adapters attached to a model.
+
+    Args:
+        layers: ``part.path`` -> peft layer, in the model's order.
+        notes: what a loaded file decided against the options, one sentence each.
+    """
+
+    model: Model
+    options: AdapterOptions
+    layers: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+
+    def named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every adapter parameter and buffer by a name that is stable between runs."""
+        for path, layer in self.layers.items():
+            for attribute in layer.adapter_layer_names:
+                item = getattr(layer, attribute, {})
+                if NAME not in item:
+                    continue
+                if isinstance(item[NAME], nn.Module):
+                    for name, tensor in [*item[NAME].named_parameters(), *item[NAME].named_buffers()]:
+                        yield f"{path}.{attribute}.{name}", tensor
+                else:
+                    yield f"{path}.{attribute}", item[NAME]
+
+    def named_parameters(self, part: str | None = None) -> list[tuple[str, nn.Parameter]]:
+        """The trained parameters by name, of one part or of all."""
+        return [
+            (name, tensor)
+            for name, tensor in self.named_tensors()
+            if isinstance(tensor, nn.Parameter) and (part is None or name.startswith(f"{part}."))
+        ]
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Detached references to all adapter tensors; clone them to keep them."""
+        return {name: tensor.detach() for name, tensor in self.named_tensors()}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Copy values in; nothing is changed unless everything fits.
+
+        Raises:
+            DataError: missing or unknown names, or other shapes.
+        """
+        own = dict(self.named_tensors())
+        check_same(own, state, "the adapter")
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
+
+    @contextmanager
+    def disabled(self) -> Iterator[None]:
+        """Raw base weights inside the block; ``requires_grad`` flags are not touched.
+
+        One flag per layer is set directly: peft's own switch would also clear ``requires_grad`` of every
+        adapter tensor.
+        """
+        before = [layer._disable_adapters for layer in self.layers.values()]
+        try:
+            for layer in self.layers.values():
+                layer._disable_adapters = True
+            yield
+        finally:
+            for layer, flag in zip(self.layers.values(), before, strict=True):
+                layer._disable_adapters = flag
+
+    def scaling(self, path: str) -> float:
+        """Factor on the output of the adapter at ``part.path``; 1 for kinds without one."""
+        return float(getattr(self.layers[path], "scaling", {}).get(NAME, 1.0))
+
+    def rank(self, path: str) -> int:
+        return int(self.layers[path].r[NAME])
+
+
+def check_same(own: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], what: str) -> None:
+    """``DataError`` unless both have the same names and shapes."""
+    missing, unknown = sorted(own.keys() - other.keys()), sorted(other.keys() - own.keys())
+    unlike = sorted(
+        f"{name}: {tuple(other[name].shape)} instead of {tuple(own[name].shape)}"
+        for name in own.keys() & other.keys()
+        if own[name].shape != other[name].shape
+    )
+    faults = [("missing", missing), ("unknown", unknown), ("of another shape", unlike)]
+    lines = [f"{label}:\n{list_offenders(names)}" for label, names in faults if names]
+    if lines:
+        raise DataError(f"the saved tensors do not fit {what}; " + "\n".join(lines))
+
+
+def attach(model: Model, options: AdapterOptions, source: AdapterFile | None = None) -> AdapterHandle:
+    """Put adapters on a model and freeze everything else.
+
+    Args:
+        source: a read adapter file to continue from: it decides layers, rank, alpha and kind, and its values
+            are loaded. What it overrules is listed in ``notes``.
+
+    Raises:
+        ConfigError: a filter that matches nothing, or a part the model has not.
+        RuntimeError: adapters are attached already.
+    """
+    if model.adapter is not None:
+        raise RuntimeError("adapters are already attached to this model")
+    layers: dict[str, Any] = {}
+    notes: list[str] = []
+    if source is not None:
+        options, notes = source.adopt(options)
+    for part in options.parts if source is None else source.parts():
+        module = model.module(part)
+        paths = _targets(model, part, options) if source is None else source.paths(part)
+        _inject(module, _peft_config(options, part, paths, source))
+        found = {name: layer for name, layer in module.named_modules() if _is_tuned(layer)}
+        if set(found) != set(paths):
+            raise RuntimeError(f"peft adapted {len(found)} layers of {part} instead of {len(paths)}")
+        for path, layer in found.items():
+            layers[f"{part}.{path}"] = layer
+    handle = AdapterHandle(model, options, layers, notes)
+    for path, layer in layers.items():
+        _settle(path, layer, options)
+    if source is not None:
+        handle.load_state_dict(source.state_for(handle))
+    model.adapter = handle
+    model.layers_changed()
+    return handle
+
+
+def _targets(model: Model, part: str, options: AdapterOptions) -> list[str]:
+    module = model.module(part)
+    if part in model.spec.text_encoders:
+        return adaptable_layers(module, convolutions=False)
+    paths = select_layers(adaptable_layers(module), options.patterns, options.regex)
+    if options.kind != "OFT_2":
+        return paths
+    # peft rotates the unfolded patches of larger kernels wrongly: even the identity changes the output
+    sizes = {path: getattr(module.get_submodule(path), "kernel_size", (1,)) for path in paths}
+    rotatable = [path for path in paths if sizes[path] in _POINTS]
+    if not rotatable:
+        raise ConfigError(
+            "OFT_2 can be attached to linear layers and 1x1 convolutions only, and the filter chose neither",
+            field="layer_filter",
+        )
+    return rotatable
+
+
+def _is_tuned(module: nn.Module) -> bool:
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return isinstance(module, BaseTunerLayer)
+
+
+def _inject(module: nn.Module, config: Any) -> None:
+    from peft import inject_adapter_in_model
+
+    # peft draws initial values that are replaced below; the global stream must not notice
+    with torch.random.fork_rng(devices=[]):
+        inject_adapter_in_model(config, module, adapter_name=NAME)
+
+
+def _peft_config(options: AdapterOptions, part: str, paths: Sequence[str], source: AdapterFile | None) -> Any:
+    from peft import LoHaConfig, LoKrConfig, LoraConfig, OFTConfig
+
+    # an expression, because a list is matched by the end of names and would catch others
+    exact = "|".join(re.escape(path) for path in paths)
+    common: dict[str, Any] = {"target_modules": f"(?:{exact})"}
+    if options.kind == "OFT_2":
+        return OFTConfig(r=0, oft_block_size=options.rank, module_dropout=options.dropout, **common)
+    common["r"] = options.rank
+    if source is not None:
+        common["rank_pattern"] = {re.escape(p): source.rank(part, p) for p in paths}
+        common["alpha_pattern"] = {re.escape(p): source.alpha(part, p) for p in paths}
+    if options.kind == "LORA":
+        return LoraConfig(
+            lora_alpha=options.alpha,  # type: ignore[arg-type]
+            lora_dropout=options.dropout,
+            use_dora=options.decompose,
+            use_rslora=options.rank_stabilized,
+            **common,
+        )
+    common |= {"alpha": options.alpha, "module_dropout": options.dropout}
+    if options.kind == "LOHA":
+        return LoHaConfig(**common)
+    return LoKrConfig(decompose_both=source is not None and not source.full_factors, **common)
+
+
+def _settle(path: str, layer: Any, options: AdapterOptions) -> None:
+    """Give a layer its seeded initial values and its number type.
+
+    Drawn on the CPU under a generator state derived from (seed, layer), restored afterwards.
+    """
+    tensors = []
+    for attribute in layer.adapter_layer_names:
+        item = getattr(layer, attribute, {})
+        if NAME in item:
+            value = item[NAME]
+            tensors += list(value.parameters()) if isinstance(value, nn.Module) else [value]
+    homes = [tensor.device for tensor in tensors]
+    for tensor in tensors:
+        tensor.data = tensor.data.to("cpu", torch.float32)
+    if options.kind != "OFT_2":
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(digest64("adapter-init", options.seed, path) & 0x7FFF_FFFF_FFFF_FFFF)
+            if options.kind == "LORA":
+                layer.reset_lora_parameters(NAME, True)
+            else:
+                layer.reset_adapter_parameters(NAME)
+    for tensor, home in zip(tensors, homes, strict=True):
+        tensor.data = tensor.data.to(home, options.dtype)
+        tensor.requires_grad_(True)
+    if options.decompose:
+        _exact_magnitude(layer)
+
+
+@torch.no_grad()
+def _exact_magnitude(layer: Any) -> None:
+    """DoRA's magnitude in full precision: peft takes it in the base's type, and the rounding would make a
+    fresh adapter differ from its base.
+    """
+    weight, magnitude = layer.get_base_layer().weight, layer.lora_magnitude_vector[NAME]
+    if not weight.is_floating_point():
+        return
+    wide = weight.float()
+    norm = magnitude.get_weight_norm(wide, torch.zeros_like(wide), scaling=1.0)
+    magnitude.weight.data = norm.to(magnitude.weight.dtype)

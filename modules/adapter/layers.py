@@ -1,0 +1,82 @@
+"""Which layers of a part an adapter is attached to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from torch import nn
+
+from modules.util.errors import ConfigError, list_offenders
+
+CUSTOM = "custom"
+
+
+def adaptable_layers(module: nn.Module, convolutions: bool = True) -> list[str]:
+    """Paths of the linear (and 2-d convolution) layers, in the module's order; adapters already attached are
+    looked through.
+    """
+    kinds: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv2d) if convolutions else (nn.Linear,)
+    found: list[str] = []
+    for name, layer in module.named_modules():
+        if isinstance(layer, kinds):
+            path = name.removesuffix(".base_layer")
+            if not any(piece.startswith(("lora_", "hada_", "lokr_", "oft_")) for piece in path.split(".")):
+                found.append(path)
+    return found
+
+
+def filter_patterns(preset: str, custom: str, presets: Mapping[str, Sequence[str]]) -> list[str]:
+    """The patterns of a preset, or the entries of a comma-separated list for the preset ``custom``.
+
+    Raises:
+        ConfigError: unknown preset, or ``custom`` without an entry.
+    """
+    if preset == CUSTOM:
+        entries = [entry.strip() for entry in custom.split(",") if entry.strip()]
+        if not entries:
+            raise ConfigError(
+                "the custom layer filter is empty",
+                field="layer_filter",
+                hint="name parts of layer names, separated by commas, or choose a preset",
+            )
+        return entries
+    if preset not in presets:
+        raise ConfigError(
+            f"unknown layer preset {preset!r} for this model",
+            field="layer_filter_preset",
+            hint=f"known: {', '.join([*presets, CUSTOM])}",
+        )
+    return list(presets[preset])
+
+
+def select_layers(names: Sequence[str], patterns: Sequence[str], regex: bool = False) -> list[str]:
+    """The names that contain (with ``regex``: match somewhere) at least one pattern; all without patterns.
+
+    Raises:
+        ConfigError: a pattern that is no regular expression or that matches nothing.
+    """
+    if not patterns:
+        return list(names)
+    compiled = [_compile(pattern if regex else re.escape(pattern)) for pattern in patterns]
+    useless = [
+        pattern
+        for pattern, matcher in zip(patterns, compiled, strict=True)
+        if not any(matcher.search(name) for name in names)
+    ]
+    if useless:
+        raise ConfigError(
+            f"these entries match no layer:\n{list_offenders(useless)}",
+            field="layer_filter",
+            hint=f"layer names look like {names[0]} or {names[-1]}" if names else None,
+        )
+    return [name for name in names if any(matcher.search(name) for matcher in compiled)]
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(
+            f"{pattern!r} is not a regular expression: {error}", field="layer_filter"
+        ) from error

@@ -1,0 +1,174 @@
+"""Whole models written to disk: a diffusers folder, or one file in the latent-diffusion layout."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from modules.model.ldm_keys import TEXT_PREFIX, UNET_PREFIX, VAE_PREFIX
+from modules.model.Model import Model, base_tensors
+from modules.model.single_file import to_ldm
+from modules.util.errors import UnsupportedError
+from modules.util.jsonio import atomic_path, fsync_path
+
+WEIGHTS_NAME = {
+    "denoiser": "diffusion_pytorch_model",
+    "vae": "diffusion_pytorch_model",
+    "text_encoder": "model",
+}
+LIBRARY = {"denoiser": "diffusers", "vae": "diffusers", "text_encoder": "transformers"}
+
+
+def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None) -> Path:
+    """Write a folder that diffusers' pipelines load; an existing one is replaced only when all is written.
+
+    Args:
+        dtype: of the weights; as they are if ``None``.
+    """
+    from safetensors.torch import save_file
+
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        for name, module in model.modules().items():
+            kind = model.spec.part(name).kind
+            place = fresh / name
+            place.mkdir()
+            _write_config(module, place)
+            weights = place / f"{WEIGHTS_NAME[kind]}.safetensors"
+            save_file(part_tensors(model, name, dtype), weights, metadata={"format": "pt"})
+            fsync_path(weights)
+        for spec in model.spec.of_kind("tokenizer"):
+            model.parts[spec.name].save_pretrained(str(fresh / spec.name))
+        (fresh / "scheduler").mkdir()
+        _write_json(fresh / "scheduler" / "scheduler_config.json", scheduler_config(model))
+        _write_json(fresh / "model_index.json", model_index(model))
+        fresh.chmod(0o755)
+        _replace_folder(fresh, target)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return target
+
+
+def save_single_file(
+    model: Model,
+    path: str | Path,
+    dtype: torch.dtype | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Path:
+    """Write one safetensors file in the latent-diffusion layout, atomically.
+
+    Raises:
+        UnsupportedError: the family has no such layout.
+    """
+    from safetensors.torch import save_file
+
+    if not model.spec.ldm_layout:
+        raise UnsupportedError(
+            f"{model.spec.label} has no single-file layout here",
+            field="output_model_format",
+            hint="use DIFFUSERS",
+        )
+    target = Path(path)
+    prefixes = {"denoiser": UNET_PREFIX, "vae": VAE_PREFIX, "text_encoder": TEXT_PREFIX}
+    tensors: dict[str, torch.Tensor] = {}
+    for name, module in model.modules().items():
+        kind = model.spec.part(name).kind
+        for key, tensor in base_tensors(module):
+            short, value = to_ldm(kind, module, key.removeprefix("text_model."), tensor)
+            tensors[prefixes[kind] + short] = _ready(value, dtype)
+    facts = {
+        "modelspec.sai_model_spec": "1.0.0",
+        "modelspec.architecture": model.spec.model_architecture,
+        "modelspec.title": target.stem,
+        "modelspec.date": date.today().isoformat(),
+        "modelspec.prediction_type": {"v_prediction": "v"}.get(model.schedule.prediction, "epsilon"),
+        **(metadata or {}),
+    }
+    with atomic_path(target) as temporary:
+        save_file(tensors, temporary, metadata=facts)
+    return target
+
+
+def part_tensors(model: Model, part: str, dtype: torch.dtype | None = None) -> dict[str, torch.Tensor]:
+    """The base weights of a part under the names its library expects in a file."""
+    spec, module = model.spec.part(part), model.module(part)
+    root = f"{spec.file_root}." if spec.file_root and not hasattr(module, spec.file_root) else ""
+    return {f"{root}{name}": _ready(tensor, dtype) for name, tensor in base_tensors(module)}
+
+
+def _ready(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+    # clone: tied or sliced tensors share storage, which the format refuses
+    return tensor.detach().to("cpu", wanted).contiguous().clone()
+
+
+def _write_config(module: nn.Module, place: Path) -> None:
+    if hasattr(module, "save_config"):
+        module.save_config(str(place))  # type: ignore[operator]
+        return
+    config: Any = module.config
+    if not getattr(config, "architectures", None):
+        config.architectures = [type(module).__name__]
+    config.save_pretrained(str(place))
+
+
+def scheduler_config(model: Model) -> dict[str, Any]:
+    """The scheduler config the model was loaded with, plus what training changed about it."""
+    config = dict(model.parts["scheduler"])
+    if model.schedule.prediction != "flow":
+        config["prediction_type"] = model.schedule.prediction
+        last = model.schedule.coefficients(torch.tensor([model.schedule.steps - 1]))[0]
+        if float(last) == 0.0:
+            # without these two a sampler would never start from what the model was trained on
+            config |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
+    return config
+
+
+def model_index(model: Model) -> dict[str, Any]:
+    """``model_index.json`` for the parts that are loaded."""
+    index: dict[str, Any] = {
+        "_class_name": model.spec.pipeline_class,
+        "_diffusers_version": "0.36.0",
+        "feature_extractor": [None, None],
+        "image_encoder": [None, None],
+        "requires_safety_checker": False,
+        "safety_checker": [None, None],
+    }
+    for part in model.spec.parts:
+        if part.kind == "scheduler":
+            index[part.name] = ["diffusers", model.parts["scheduler"].get("_class_name", "DDIMScheduler")]
+        elif part.kind == "tokenizer":
+            index[part.name] = ["transformers", part.classes[0]]
+        elif part.name in model.modules():
+            index[part.name] = [LIBRARY[part.kind], type(model.module(part.name)).__name__]
+    return index
+
+
+def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=2, sort_keys=True, default=str) + "\n", encoding="utf-8")
+
+
+def _replace_folder(fresh: Path, target: Path) -> None:
+    """Put a finished folder in the place of another one, which is moved aside first."""
+    if not target.exists():
+        fresh.replace(target)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
+    target.replace(aside / "old")
+    try:
+        fresh.replace(target)
+    except OSError:
+        (aside / "old").replace(target)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
