@@ -311,8 +311,8 @@ def finalize_export(
 ) -> tuple[int, int]:
     """Sort the pairs into train and val by prompt and write ``concepts.json``; repeatable at any time.
 
-    Files are moved by rename; a crash in between leaves every file under one of its possible names, and the next
-    call finds it there.
+    Files are moved by rename; a crash in between leaves every file under one of its possible names, and the
+    next call finds it there.
 
     Returns:
         (pairs in train, pairs in val).

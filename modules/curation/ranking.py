@@ -1,0 +1,110 @@
+"""How good each image of a group is, from comparisons: Elo, and Bradley-Terry with a Gaussian prior.
+
+Elo keeps one number per image (Elo 1978). Bradley-Terry (1952) is fitted by maximum a posteriori with a Laplace
+approximation of the posterior, so that it also knows how certain an order is. A tie counts as half a win for each
+side in both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+ELO_START = 1500.0
+ELO_K = 32.0
+PRIOR_STD = 1.8
+"""Standard deviation of the quality of images of one prompt, in logits, as the shipped simulation prefers it."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One answer between two images of a group, by index.
+
+    ``outcome`` is 1.0 when ``first`` was preferred, 0.0 when ``second`` was, 0.5 for a tie.
+    """
+
+    first: int
+    second: int
+    outcome: float
+
+    def __post_init__(self) -> None:
+        if self.first == self.second:
+            raise ValueError("an image cannot be compared with itself")
+        if self.outcome not in (0.0, 0.5, 1.0):
+            raise ValueError(f"outcome must be 0, 0.5 or 1, not {self.outcome}")
+
+
+def elo_ratings(count: int, comparisons: Sequence[Comparison]) -> Floats:
+    """Ratings (count,) after the comparisons in their order; everyone starts at 1500, K = 32."""
+    ratings = np.full(count, ELO_START)
+    for c in comparisons:
+        expected = 1.0 / (1.0 + 10.0 ** ((ratings[c.second] - ratings[c.first]) / 400.0))
+        change = ELO_K * (c.outcome - expected)
+        ratings[c.first] += change
+        ratings[c.second] -= change
+    return ratings
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Quality of the images of one group: ``mean`` (N,) and ``covariance`` (N, N), both in logits."""
+
+    mean: Floats
+    covariance: Floats
+
+    def difference_std(self, first: int, second: int) -> float:
+        """Standard deviation of quality[first] - quality[second]."""
+        c = self.covariance
+        return math.sqrt(max(c[first, first] + c[second, second] - 2.0 * c[first, second], 1e-12))
+
+    def probability_ordered(self, better: int, worse: int) -> float:
+        """Posterior probability that ``better`` really is better than ``worse``."""
+        gap = (self.mean[better] - self.mean[worse]) / self.difference_std(better, worse)
+        return 0.5 * (1.0 + math.erf(float(gap) / math.sqrt(2.0)))
+
+    def order(self) -> list[int]:
+        """Indices from best to worst; equal means keep their index order."""
+        return [int(i) for i in np.argsort(-self.mean, kind="stable")]
+
+
+def bradley_terry(
+    count: int, comparisons: Sequence[Comparison], prior_std: float = PRIOR_STD, start: Floats | None = None
+) -> Posterior:
+    """Maximum a posteriori Bradley-Terry fit by Newton's method, with the Laplace covariance.
+
+    Args:
+        count: number of images N in the group, at least 1.
+        comparisons: answers so far.
+        prior_std: standard deviation of the Gaussian prior, in logits.
+        start: where to start Newton's method (the fit before the last answer), shape (N,).
+    """
+    precision = np.eye(count) / prior_std**2
+    quality = np.zeros(count) if start is None else start.copy()
+    if not comparisons:
+        return Posterior(np.zeros(count), np.linalg.inv(precision))
+    first = np.array([c.first for c in comparisons])
+    second = np.array([c.second for c in comparisons])
+    outcome = np.array([c.outcome for c in comparisons])
+    hessian = precision
+    for _ in range(50):
+        probability = 1.0 / (1.0 + np.exp(-(quality[first] - quality[second])))
+        gradient = quality / prior_std**2
+        np.add.at(gradient, first, probability - outcome)
+        np.subtract.at(gradient, second, probability - outcome)
+        weight = probability * (1.0 - probability)
+        hessian = precision.copy()
+        np.add.at(hessian, (first, first), weight)
+        np.add.at(hessian, (second, second), weight)
+        np.subtract.at(hessian, (first, second), weight)
+        np.subtract.at(hessian, (second, first), weight)
+        step = np.linalg.solve(hessian, gradient)
+        quality = quality - step
+        if float(np.abs(step).max()) < 1e-8:
+            break
+    return Posterior(quality, np.linalg.inv(hessian))

@@ -1,0 +1,385 @@
+"""One SQLite file per output folder: every answer, pair and undo of a picking session, durable before it is shown.
+
+The log is append-only: a session's state is the fold of its events that are not undone, so going on after a crash
+and undoing without limit need no further machinery. SQLite runs in WAL mode with ``synchronous=FULL``: what
+``append`` has returned survives a power cut.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from modules.util.dpo_curation_util import (
+    SIDES,
+    Pair,
+    copy_pair,
+    load_manifest,
+    make_pair,
+    save_manifest,
+    unlink_with_caption,
+)
+from modules.util.dpo_pair_files import find_exported_file
+from modules.util.errors import DataError, UserError
+
+STORE_NAME = "curation.sqlite"
+LOCK_NAME = ".curation.lock"
+SMALL_MANIFEST = 200
+SCHEMA_VERSION = 1
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS events (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, group_key TEXT NOT NULL, kind TEXT NOT NULL,
+    payload TEXT NOT NULL, time REAL NOT NULL, undone INTEGER NOT NULL DEFAULT 0);
+CREATE INDEX IF NOT EXISTS events_by_group ON events (group_key, undone, seq);
+CREATE TABLE IF NOT EXISTS pairs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, pair_id TEXT UNIQUE NOT NULL, group_key TEXT NOT NULL,
+    entry TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS intents (pair_id TEXT PRIMARY KEY, entry TEXT NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of the log."""
+
+    seq: int
+    group_key: str
+    kind: str
+    payload: dict[str, Any]
+    time: float
+
+
+class CurationStore:
+    """The durable side of a picking session in one output folder.
+
+    Opening takes a lock (a second window is refused with a ``UserError``), undoes a half-finished export and
+    brings ``manifest.json`` and the store into agreement; a folder that has only a manifest opens too.
+
+    Args:
+        output_dir: created if missing.
+    """
+
+    def __init__(self, output_dir: str | os.PathLike[str]) -> None:
+        self.output_dir = Path(output_dir).absolute()
+        try:
+            self.output_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot create the output folder {self.output_dir}: {error.strerror}") from error
+        self._lock = _take_lock(self.output_dir / LOCK_NAME)
+        try:
+            self._db = self._open_database()
+            self._recover()
+        except BaseException:
+            self._lock.close()
+            raise
+        self._manifest_dirty = False
+
+    def _open_database(self) -> sqlite3.Connection:
+        path = self.output_dir / STORE_NAME
+        try:
+            db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=FULL")
+            db.executescript(_SCHEMA)
+        except sqlite3.DatabaseError as error:
+            raise UserError(
+                f"{path} cannot be opened: {error}",
+                hint="if it is damaged, rename it: the pairs are still in manifest.json",
+            ) from error
+        row = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+        if row is None:
+            db.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA_VERSION),))
+        elif int(row[0]) > SCHEMA_VERSION:
+            raise UserError(f"{path} was written by a newer version of this program", hint="update it")
+        return db
+
+    def close(self) -> None:
+        """Write the manifest if it is behind, close the file and give the lock back."""
+        if self._lock.closed:
+            return
+        try:
+            self.write_manifest()
+            self._db.close()
+        finally:
+            self._lock.close()
+
+    def __enter__(self) -> CurationStore:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        try:
+            self._db.execute("COMMIT")
+        except sqlite3.DatabaseError as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise UserError(f"cannot save in {self.output_dir}: {error}", hint="is the disk full?") from error
+
+    # --- recovery -----------------------------------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        for pattern in (".*.tmp", "*/.*.tmp", "*/*/.*.tmp"):
+            for temporary in self.output_dir.glob(pattern):
+                temporary.unlink(missing_ok=True)
+        known = {pair["pair_id"] for pair in self.pairs()}
+        for pair_id, text in self._db.execute("SELECT pair_id, entry FROM intents").fetchall():
+            if pair_id not in known:
+                self._remove_files(json.loads(text))
+        self._db.execute("DELETE FROM intents")
+        manifest = load_manifest(self.output_dir)
+        listed = {pair["pair_id"]: pair for pair in manifest["pairs"]}
+        if not known and not self._ever_used():
+            with self._transaction():
+                for pair in listed.values():
+                    self._insert_pair(f"manifest:{pair['prompt']}", pair)
+        elif listed != {pair["pair_id"]: pair for pair in self.pairs()}:
+            self._adopt_moves(listed)
+        self._set_meta("used", "1")
+        self._manifest_dirty = True
+        self.write_manifest()
+
+    def _ever_used(self) -> bool:
+        return self.meta("used") is not None
+
+    def _adopt_moves(self, listed: dict[str, Pair]) -> None:
+        """Where finalising moved a pair's files, the manifest knows it first; the store follows the files."""
+        with self._transaction():
+            for pair in self.pairs():
+                other = listed.get(pair["pair_id"])
+                if other is not None and other != pair:
+                    self._update_entry(other)
+
+    # --- small values -------------------------------------------------------------------------------------------
+
+    def meta(self, key: str) -> str | None:
+        """A remembered setting of this session."""
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def set_meta(self, key: str, value: str) -> None:
+        """Remember a setting of this session."""
+        self._set_meta(key, value)
+
+    def _set_meta(self, key: str, value: str) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    # --- the log ------------------------------------------------------------------------------------------------
+
+    def append(self, group_key: str, kind: str, payload: dict[str, Any]) -> int:
+        """Make one event durable; returns its sequence number once it is on the disk."""
+        with self._transaction():
+            return self._insert_event(group_key, kind, payload)
+
+    def _insert_event(self, group_key: str, kind: str, payload: dict[str, Any]) -> int:
+        text = json.dumps(payload, ensure_ascii=False, allow_nan=False)
+        cursor = self._db.execute(
+            "INSERT INTO events (group_key, kind, payload, time) VALUES (?, ?, ?, ?)",
+            (group_key, kind, text, time.time()),
+        )
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
+
+    def events(self, group_key: str | None = None, undone: bool = False) -> list[Event]:
+        """Events in order, of one group or of all; with ``undone`` those that were taken back instead."""
+        where, values = "undone = ?", [int(undone)]
+        rows = (
+            self._db.execute(f"SELECT seq, group_key, kind, payload, time FROM events WHERE {where} ORDER BY seq", values)
+            if group_key is None
+            else self._db.execute(
+                f"SELECT seq, group_key, kind, payload, time FROM events WHERE {where} AND group_key = ? ORDER BY seq",
+                [*values, group_key],
+            )
+        )
+        return [Event(seq, key, kind, json.loads(text), at) for seq, key, kind, text, at in rows]
+
+    def groups_with(self, kind: str) -> set[str]:
+        """The groups whose last event, apart from undone ones, is of ``kind``."""
+        rows = self._db.execute(
+            "SELECT group_key FROM events WHERE seq IN (SELECT MAX(seq) FROM events WHERE undone = 0 GROUP BY group_key)"
+            " AND kind = ?",
+            (kind,),
+        )
+        return {str(row[0]) for row in rows}
+
+    def undo_last(self) -> Event | None:
+        """Take the last event back, in whatever group it was; a pair it exported leaves the folder with it."""
+        row = self._db.execute(
+            "SELECT seq, group_key, kind, payload, time FROM events WHERE undone = 0 ORDER BY seq DESC LIMIT 1"
+        ).fetchone()
+        if row is None:
+            return None
+        event = Event(row[0], row[1], row[2], json.loads(row[3]), row[4])
+        removed = [pair for pair in map(self.pair, event.payload.get("pair_ids", [])) if pair is not None]
+        with self._transaction():
+            self._db.execute("UPDATE events SET undone = 1 WHERE seq = ?", (event.seq,))
+            for pair in removed:
+                self._db.execute("DELETE FROM pairs WHERE pair_id = ?", (pair["pair_id"],))
+                self._insert_intent(pair)
+        self._finish_removal(removed)
+        return event
+
+    # --- pairs --------------------------------------------------------------------------------------------------
+
+    def pair(self, pair_id: str) -> Pair | None:
+        """One pair's manifest entry."""
+        row = self._db.execute("SELECT entry FROM pairs WHERE pair_id = ?", (pair_id,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def pairs(self) -> list[Pair]:
+        """All manifest entries in the order they were made."""
+        return [json.loads(row[0]) for row in self._db.execute("SELECT entry FROM pairs ORDER BY number")]
+
+    def pair_count(self) -> int:
+        """How many pairs the folder holds."""
+        return int(self._db.execute("SELECT COUNT(*) FROM pairs").fetchone()[0])
+
+    def export(
+        self, group_key: str, picks: list[tuple[Path, Path]], prompt: str, aspectratio: str, payload: dict[str, Any]
+    ) -> list[Pair]:
+        """Copy pairs into the folder and log one ``pick`` event that names them; all or none.
+
+        The files are complete under their final names before the commit that names them; a crash in between is
+        undone at the next opening.
+
+        Args:
+            picks: (chosen, rejected) source images.
+            payload: what to remember with the event; ``pair_ids`` is added.
+        """
+        entries = []
+        number = self._next_number()
+        for offset, (chosen, rejected) in enumerate(picks):
+            if chosen.resolve() == rejected.resolve():
+                raise DataError(f"chosen and rejected are the same file: {chosen}")
+            entries.append(make_pair(f"pair_{number + offset:04d}", chosen, rejected, prompt, aspectratio))
+        with self._transaction():
+            for entry in entries:
+                self._insert_intent(entry)
+        made: list[Pair] = []
+        try:
+            made += [copy_pair(self.output_dir, entry) for entry in entries]
+            with self._transaction():
+                for pair in made:
+                    self._insert_pair(group_key, pair)
+                    self._db.execute("DELETE FROM intents WHERE pair_id = ?", (pair["pair_id"],))
+                self._insert_event(group_key, "pick", {**payload, "pair_ids": [p["pair_id"] for p in made]})
+        except (UserError, OSError):
+            self._finish_removal(entries)
+            raise
+        self._manifest_dirty = True
+        if self.pair_count() <= SMALL_MANIFEST:
+            self.write_manifest()
+        return made
+
+    def remove(self, pair_id: str) -> Pair:
+        """Take a pair out of the folder and log it (``remove``); its files are deleted."""
+        pair = self.pair(pair_id)
+        if pair is None:
+            raise UserError(f"there is no pair {pair_id!r} in {self.output_dir}")
+        row = self._db.execute("SELECT group_key FROM pairs WHERE pair_id = ?", (pair_id,)).fetchone()
+        with self._transaction():
+            self._db.execute("DELETE FROM pairs WHERE pair_id = ?", (pair_id,))
+            self._insert_intent(pair)
+            self._insert_event(str(row[0]), "remove", {"pair": pair})
+        self._finish_removal([pair])
+        return pair
+
+    def update(self, pair: Pair) -> None:
+        """Replace a pair's entry (after moving, swapping or re-captioning its files)."""
+        with self._transaction():
+            self._update_entry(pair)
+        self._manifest_dirty = True
+
+    def _update_entry(self, pair: Pair) -> None:
+        text = json.dumps(pair, ensure_ascii=False, allow_nan=False)
+        self._db.execute("UPDATE pairs SET entry = ? WHERE pair_id = ?", (text, pair["pair_id"]))
+
+    def _next_number(self) -> int:
+        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'pairs'").fetchone()
+        number = int(row[0]) if row else 0
+        while self._number_taken(f"pair_{number:04d}"):
+            number += 1
+        return number
+
+    def _number_taken(self, pair_id: str) -> bool:
+        return self.pair(pair_id) is not None or any(
+            find_exported_file(self.output_dir, side, pair_id) is not None for side in SIDES
+        )
+
+    def _insert_pair(self, group_key: str, pair: Pair) -> None:
+        self._db.execute(
+            "INSERT INTO pairs (pair_id, group_key, entry) VALUES (?, ?, ?)",
+            (pair["pair_id"], group_key, json.dumps(pair, ensure_ascii=False, allow_nan=False)),
+        )
+
+    def _insert_intent(self, pair: Pair) -> None:
+        text = json.dumps(pair, ensure_ascii=False, allow_nan=False)
+        self._db.execute("INSERT OR REPLACE INTO intents VALUES (?, ?)", (pair["pair_id"], text))
+
+    def _finish_removal(self, pairs: list[Pair]) -> None:
+        for pair in pairs:
+            self._remove_files(pair)
+            self._db.execute("DELETE FROM intents WHERE pair_id = ?", (pair["pair_id"],))
+        if pairs:
+            self._manifest_dirty = True
+            self.write_manifest()
+
+    def _remove_files(self, pair: Pair) -> None:
+        for side in SIDES:
+            named = self.output_dir / pair[f"{side}_file"]
+            unlink_with_caption(named)
+            while (file := find_exported_file(self.output_dir, side, pair["pair_id"])) is not None:
+                unlink_with_caption(file)
+
+    # --- the readable file --------------------------------------------------------------------------------------
+
+    def manifest(self) -> dict[str, Any]:
+        """The manifest as the store has it."""
+        return {"pairs": self.pairs()}
+
+    def write_manifest(self) -> None:
+        """Bring ``manifest.json`` up to date."""
+        if self._manifest_dirty:
+            save_manifest(self.output_dir, self.manifest())
+            self._manifest_dirty = False
+
+    def sync_from_manifest(self, manifest: dict[str, Any]) -> None:
+        """After finalising has moved files: take over the places the manifest names."""
+        self._adopt_moves({pair["pair_id"]: pair for pair in manifest["pairs"]})
+
+
+def _take_lock(path: Path) -> IO[bytes]:
+    """An exclusive lock that dies with the process; a second window is refused."""
+    handle = path.open("a+b")
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        else:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        handle.close()
+        raise UserError(
+            f"the folder {path.parent} is open in another window", hint="close that one first"
+        ) from error
+    return handle

@@ -1,0 +1,191 @@
+"""A whole picking session through its public verbs, on real files in a temporary folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from modules.curation.session import CurationSession, ImageGroup, Phase, SessionSettings
+from modules.curation.store import CurationStore
+from modules.util.dpo_curation_util import find_exported_file, load_manifest
+from modules.util.enum.CurationMode import CurationMode
+from modules.util.errors import UserError
+
+
+def make_group(root: Path, count: int, prompt: str = "a fox") -> ImageGroup:
+    root.mkdir(parents=True, exist_ok=True)
+    names = [f"{prompt.replace(' ', '_')}_{i}.png" for i in range(count)]
+    for i, name in enumerate(names):
+        Image.new("RGB", (16, 16), (i, 7 * i % 256, 0)).save(root / name)
+    return ImageGroup(prompt, prompt, "1:1", root, tuple(names))
+
+
+def open_session(tmp_path: Path, count: int = 6, **settings) -> tuple[CurationSession, ImageGroup]:
+    store = CurationStore(tmp_path / "out")
+    session = CurationSession(store, SessionSettings(**settings))
+    group = make_group(tmp_path / "in", count)
+    session.open(group)
+    return session, group
+
+
+def prefer_high_index(session: CurationSession) -> None:
+    """Answer the open question as a person who likes later files better."""
+    question = session.state().question
+    if len(question) == 2:
+        session.answer(best=max(question))
+    else:
+        session.answer(best=max(question), worst=min(question))
+
+
+@pytest.mark.parametrize("mode", [CurationMode.SMART, CurationMode.FOUR_UP])
+def test_certain_modes_stop_by_themselves_with_the_best_over_the_worst(tmp_path, mode):
+    session, group = open_session(tmp_path, 8, mode=mode)
+    for _ in range(60):
+        if session.state().phase is not Phase.QUESTION:
+            break
+        prefer_high_index(session)
+    state = session.state()
+    assert state.phase is Phase.CONTINUE
+    (pair,) = session.pairs()
+    assert pair["sources"]["chosen"].endswith(group.files[7])
+    assert Path(pair["sources"]["rejected"]) in {group.path(i) for i in (0, 1)}
+    assert len(state.alive) == 6
+
+
+def test_elo_picks_when_told_and_asks_whether_to_go_on(tmp_path):
+    session, group = open_session(tmp_path, 4, mode=CurationMode.ELO)
+    for _ in range(12):
+        prefer_high_index(session)
+    assert session.pairs() == []
+    state = session.pick_now()
+    assert state.phase is Phase.CONTINUE
+    assert session.pairs()[0]["sources"]["chosen"] == str(group.path(3))
+    assert session.pairs()[0]["sources"]["rejected"] == str(group.path(0))
+    assert session.go_on().phase is Phase.QUESTION
+    assert set(session.state().question) == {1, 2}
+    prefer_high_index(session)
+    assert session.pick_now().phase is Phase.DONE
+    assert session.finished_groups() == {group.key}
+
+
+def test_cancel_after_a_pick_takes_the_pick_back_and_its_files(tmp_path):
+    session, _ = open_session(tmp_path, 4, mode=CurationMode.ELO)
+    prefer_high_index(session)
+    answers = len(session.state().answers)
+    session.pick_now()
+    assert find_exported_file(tmp_path / "out", "chosen", "pair_0000") is not None
+    session.undo()
+    assert session.pairs() == []
+    assert load_manifest(tmp_path / "out")["pairs"] == []
+    assert list((tmp_path / "out" / "chosen").iterdir()) == []
+    assert session.state().phase is Phase.QUESTION
+    assert len(session.state().answers) == answers
+
+
+def test_undo_goes_back_to_the_very_start_through_every_kind_of_event(tmp_path):
+    session, group = open_session(tmp_path, 6, mode=CurationMode.SMART)
+    questions = []
+    while session.state().phase is Phase.QUESTION:
+        questions.append(session.state().question)
+        prefer_high_index(session)
+    session.go_on()
+    session.finish_group()
+    other = make_group(tmp_path / "in", 3, "a hen")
+    session.open(other)
+    session.skip()
+    session.answer(tie=True)
+    assert session.undo() == other.key
+    assert session.undo() == other.key
+    seen = []
+    while (key := session.undo()) is not None:
+        assert key == group.key
+        session.open(group)
+        seen.append(session.state().question)
+    assert session.pairs() == []
+    assert [q for q in seen if q in questions][::-1][0] == questions[0]
+    assert session.state().answers == []
+    assert session.state().question == questions[0]
+
+
+def test_an_automatic_pick_is_undone_together_with_the_answer_that_caused_it(tmp_path):
+    session, _ = open_session(tmp_path, 2, mode=CurationMode.SMART, threshold=0.6)
+    prefer_high_index(session)
+    assert session.state().phase is Phase.DONE
+    assert len(session.pairs()) == 1
+    session.undo()
+    assert session.pairs() == []
+    assert session.state().phase is Phase.QUESTION
+    assert session.state().answers == []
+
+
+def test_saying_no_to_going_on_is_undone_without_losing_the_pick(tmp_path):
+    session, _ = open_session(tmp_path, 4, mode=CurationMode.SELECT)
+    session.choose(0, 1)
+    session.finish_group()
+    assert session.state().phase is Phase.DONE
+    session.undo()
+    assert session.state().phase is Phase.CONTINUE
+    assert len(session.pairs()) == 1
+
+
+def test_triage_pairs_the_pools_by_visual_similarity(tmp_path):
+    store = CurationStore(tmp_path / "out")
+    group = make_group(tmp_path / "in", 4)
+    order = {group.path(i): i for i in range(4)}
+    session = CurationSession(
+        store,
+        SessionSettings(mode=CurationMode.TRIAGE, pairs_per_group=2),
+        distance=lambda a, b: abs(order[a] - order[b]),
+    )
+    session.open(group)
+    while session.state().phase is Phase.QUESTION and session.state().question:
+        session.judge(good=session.state().question[0] in (0, 3))
+    made = {(Path(p["sources"]["chosen"]).name, Path(p["sources"]["rejected"]).name) for p in session.pairs()}
+    assert made == {(group.files[0], group.files[1]), (group.files[3], group.files[2])}
+    assert session.state().phase is Phase.DONE
+
+
+def test_ranked_review_exports_many_pairs_in_one_event(tmp_path):
+    session, group = open_session(tmp_path, 6, mode=CurationMode.ELO)
+    session.export_ranked([5, 4, 3, 2, 1, 0], 2)
+    made = [(p["sources"]["chosen"], p["sources"]["rejected"]) for p in session.pairs()]
+    assert made == [
+        (str(group.path(5)), str(group.path(0))),
+        (str(group.path(4)), str(group.path(1))),
+    ]
+    session.undo()
+    assert session.pairs() == []
+
+
+def test_a_session_goes_on_after_reopening(tmp_path):
+    session, group = open_session(tmp_path, 8, mode=CurationMode.SMART)
+    for _ in range(4):
+        prefer_high_index(session)
+    before = session.state()
+    session.store.close()
+    with CurationStore(tmp_path / "out") as store:
+        again = CurationSession(store, SessionSettings(mode=CurationMode.SMART))
+        after = again.open(group)
+        assert after.question == before.question
+        assert after.answers == before.answers
+        assert after.certainty == before.certainty
+
+
+def test_a_removed_source_image_does_not_break_its_group(tmp_path):
+    session, group = open_session(tmp_path, 5, mode=CurationMode.SMART)
+    for _ in range(3):
+        prefer_high_index(session)
+    fewer = ImageGroup(group.key, group.prompt, group.aspectratio, group.root, group.files[1:])
+    state = session.open(fewer)
+    assert state.alive == [0, 1, 2, 3]
+    assert all(0 not in a.places or group.files[0] not in fewer.files for a in state.answers)
+    prefer_high_index(session)
+
+
+def test_settings_out_of_range_are_refused():
+    with pytest.raises(UserError, match="pairs_per_group"):
+        SessionSettings(pairs_per_group=0)
+    with pytest.raises(UserError, match="threshold"):
+        SessionSettings(threshold=1.0)
