@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -83,24 +84,31 @@ def interleave(
     *,
     warmup: int = 1,
     clock: Callable[[], float] = time.process_time,
+    prepare: Work = lambda: None,
     settle: Work = lambda: None,
 ) -> dict[str, list[float]]:
-    """Time every case once a round, A B C A B C ..., so that drift of the machine touches all alike.
+    """Time every case once a round, so that drift of the machine touches all alike.
+
+    The order is shuffled anew every round: what runs before a case leaves its traces in caches and
+        allocators.
 
     Args:
-        cases: what to run, by name; every other round goes through them backwards.
+        cases: what to run, by name.
         rounds: measured rounds.
         warmup: rounds before them that are not measured.
         clock: seconds; processor time by default, which a busy machine disturbs less than wall time.
-        settle: run before every clock reading and between cases, outside the time (to wait for a device).
+        prepare: run before each case, outside the time.
+        settle: run before every clock reading (to wait for a device).
 
     Returns:
         Seconds of each case by round.
     """
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for index in range(-warmup, rounds):
-        names = list(cases) if index % 2 == 0 else list(reversed(cases))
+        names = list(cases)
+        random.Random(index).shuffle(names)
         for name in names:
+            prepare()
             settle()
             start = clock()
             cases[name]()

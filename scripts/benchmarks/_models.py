@@ -21,7 +21,7 @@ SCHEDULER = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_
 
 
 class SmallFluxSetup(BaseModelSetup):
-    """The denoiser of FLUX.1 as far as a training step is concerned: packed latents, position ids, velocity."""
+    """What a training step sees of FLUX.1: packed latents, position ids, velocity."""
 
     spec = FamilySpec(
         key="BENCHMARK_FLUX",

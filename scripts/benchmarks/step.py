@@ -1,0 +1,311 @@
+"""A preference step in every schedule, against a supervised LoRA step on the same two images.
+
+Everything but the restated steps runs through the code that trains. Before anything is timed, every schedule
+must give the gradient of the restated step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import logsigmoid
+from torch.utils.flop_counter import FlopCounterMode
+
+from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
+from modules.adapter.reference import EXISTING_ADAPTER, NEW_ADAPTER, Reference
+from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
+from modules.model.Model import Model
+from modules.model.noise import NoiseOptions
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.objective import execution
+from modules.objective.preference import ObjectiveOptions, get_preference_loss
+from modules.objective.saved_bytes import SavedBytes
+from modules.objective.scores import ScorePair
+from scripts.benchmarks._measure import Quartiles, Result, Work, interleave, ratios
+from scripts.benchmarks._models import MODELS, random_pair
+
+BETA = 200.0
+BASELINE = "supervised"
+RESTATED = "four_passes"
+OVERHEAD = 1.05
+HALF_MEMORY = 0.55
+GRADIENT_TOLERANCE = 1e-3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--models", default=",".join(MODELS), help=f"comma-separated, of {', '.join(MODELS)} (all by default)"
+    )
+    parser.add_argument("--rounds", type=int, default=9, help="measured rounds (default 9)")
+    parser.add_argument("--device", default="cpu", help="cpu (one thread, processor time) or cuda")
+    parser.add_argument("--rank", type=int, default=16, help="LoRA rank (default 16)")
+    parser.add_argument(
+        "--reference", choices=(NEW_ADAPTER, EXISTING_ADAPTER), default=NEW_ADAPTER, help="kind of reference"
+    )
+    parser.add_argument(
+        "--against",
+        choices=("diffusers",),
+        help="add the usual script-style step, which encodes text and images in every step",
+    )
+
+
+@dataclass
+class Bench:
+    """One model with an adapter, one pair, one draw."""
+
+    setup: BaseModelSetup
+    model: Model
+    handle: AdapterHandle
+    reference: Reference
+    pair: PairBatch
+    draws: tuple[NoiseDraw, NoiseDraw]
+
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        return [parameter for _, parameter in self.handle.named_parameters()]
+
+    def clear(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def gradient(self) -> torch.Tensor:
+        return torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None])
+
+    def sides(self) -> tuple[ImageBatch, ImageBatch]:
+        assert self.pair.rejected is not None
+        return self.pair.chosen, self.pair.rejected
+
+    def supervised(self) -> None:
+        """The baseline: an ordinary training step on both images."""
+        self.model.set_mode("train")
+        both, draw = ImageBatch.cat(self.sides()), NoiseDraw.cat(self.draws)
+        self.setup.calculate_loss(self.model, both, draw).mean().backward()  # type: ignore[no-untyped-call]
+
+    def preference(self, mode: str, strategy: str = "AUTO", cached: ScorePair | None = None) -> Work:
+        """A preference step as training does it."""
+
+        def work() -> None:
+            self.setup.calculate_dpo_loss(
+                self.model,
+                self.pair,
+                self.draws,
+                None if cached is not None else self.reference,
+                get_preference_loss("SIGMOID"),
+                ObjectiveOptions(beta=BETA),
+                mode,
+                parameters=self.parameters,
+                strategy=strategy,
+                cached_reference=cached,
+            )
+
+        return work
+
+    def cached_scores(self) -> ScorePair | None:
+        scorer = self.setup.pair_scorer(self.model, self.pair, self.draws)
+        return execution.reference_scores(scorer, self.reference, get_preference_loss("SIGMOID"))
+
+    def restated_score(self, side: ImageBatch, draw: NoiseDraw) -> torch.Tensor:
+        """Minus the error of one forward pass, written out."""
+        assert side.cond is not None
+        noisy = self.model.schedule.add_noise(side.latents_BChw, draw.noise_BChw, draw.timestep_B)
+        predicted = self.setup.denoise(self.model, noisy, draw.timestep_B, side.cond, side.size)
+        target = self.model.schedule.target(side.latents_BChw, draw.noise_BChw, draw.timestep_B)
+        return -(predicted.float() - target.float()).square().mean(dim=(1, 2, 3))
+
+    def four_passes(self) -> None:
+        """The step as it is usually written: each image through each model on its own, one backward."""
+        self.model.set_mode("quiet")
+        (chosen, rejected), (first, second) = self.sides(), self.draws
+        with torch.no_grad(), self.reference():
+            anchor_chosen = self.restated_score(chosen, first)
+            anchor_rejected = self.restated_score(rejected, second)
+        policy_chosen = self.restated_score(chosen, first)
+        policy_rejected = self.restated_score(rejected, second)
+        margin = (policy_chosen - anchor_chosen) - (policy_rejected - anchor_rejected)
+        (-logsigmoid(BETA * margin).mean()).backward()  # type: ignore[no-untyped-call]
+
+
+def make_bench(name: str, device: torch.device, rank: int, reference: str) -> Bench:
+    """A model from ``MODELS`` with a LoRA whose weights are not zero, so that policy and reference differ."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        setup, model = MODELS[name]()
+    model.place(device)
+    preset = model.spec.layer_presets["attn-mlp"]
+    handle = attach(
+        model,
+        AdapterOptions(rank=rank, alpha=float(rank), parts=(model.spec.denoiser,), patterns=tuple(preset)),
+    )
+    anchor = Reference(handle, reference)
+    generator = torch.Generator().manual_seed(2)
+    for _, parameter in handle.named_parameters():
+        parameter.data += 0.01 * torch.randn(parameter.shape, generator=generator).to(device)
+    pair = random_pair(model, device)
+    draws = setup.draw_pair_noise(model, pair, NoiseOptions(), seed=3)
+    return Bench(setup, model, handle, anchor, pair, draws)
+
+
+def script_step(bench: Bench) -> Work:
+    """The usual script: images and prompts are encoded in the step, both sides in one batch, adapters
+    switched off and on layer by layer around the reference pass.
+
+    Only for models with the Stable Diffusion layout; text encoder and VAE have its architectures at the width
+    of the small UNet.
+    """
+    from diffusers import AutoencoderKL
+    from transformers import CLIPTextConfig, CLIPTextModel
+
+    device, width = bench.model.device, bench.sides()[0].cond["hidden_BLE"].shape[-1]  # type: ignore[index]
+    vae = AutoencoderKL(
+        block_out_channels=(32, 64, 128, 128),
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        latent_channels=4,
+        layers_per_block=2,
+    ).to(device)
+    text_encoder = CLIPTextModel(
+        CLIPTextConfig(
+            hidden_size=width, intermediate_size=4 * width, num_hidden_layers=6, num_attention_heads=4
+        )
+    ).to(device)
+    vae.requires_grad_(False)
+    text_encoder.requires_grad_(False)
+    pixels = torch.rand(2, 3, *bench.pair.chosen.size, device=device) * 2 - 1
+    tokens = torch.randint(0, 1000, (1, 77), device=device).expand(2, -1)
+    draw = NoiseDraw.cat(bench.draws)
+
+    def work() -> None:
+        bench.model.set_mode("quiet")
+        latents = vae.encode(pixels).latent_dist.sample() * vae.config.scaling_factor
+        cond = Conditioning({"hidden_BLE": text_encoder(tokens).last_hidden_state})
+        noisy = bench.model.schedule.add_noise(latents, draw.noise_BChw, draw.timestep_B)
+
+        def error() -> torch.Tensor:
+            predicted = bench.setup.denoise(bench.model, noisy, draw.timestep_B, cond, bench.pair.chosen.size)
+            return (predicted - draw.noise_BChw).square().mean(dim=(1, 2, 3))
+
+        policy = error()
+        with torch.no_grad():
+            for layer in bench.handle.layers.values():
+                layer.enable_adapters(False)
+            anchor = error()
+            for layer in bench.handle.layers.values():
+                layer.enable_adapters(True)
+        difference = (policy - anchor).chunk(2)
+        (-logsigmoid(-BETA * (difference[0] - difference[1])).mean()).backward()  # type: ignore[no-untyped-call]
+
+    return work
+
+
+def check_gradients(bench: Bench, cases: dict[str, Work]) -> dict[str, float]:
+    """Relative distance of each case's gradient from the restated step's.
+
+    Raises:
+        RuntimeError: a schedule computes something else.
+    """
+    bench.clear()
+    cases[RESTATED]()
+    wanted = bench.gradient()
+    errors = {}
+    for name, work in cases.items():
+        if name in (BASELINE, RESTATED):
+            continue
+        bench.clear()
+        work()
+        errors[name] = float((bench.gradient() - wanted).norm() / wanted.norm())
+        if not errors[name] < GRADIENT_TOLERANCE:
+            raise RuntimeError(
+                f"{name} gives another gradient than the restated step: off by {errors[name]:.2e}"
+            )
+    return errors
+
+
+def counted(bench: Bench, cases: dict[str, Work]) -> tuple[dict[str, int], dict[str, int]]:
+    """FLOPs and the peak of bytes saved for backward of each case."""
+    flops, held = {}, {}
+    weights = list(bench.model.denoiser.parameters())
+    for name, work in cases.items():
+        bench.clear()
+        with FlopCounterMode(display=False) as counter:
+            work()
+        flops[name] = counter.get_total_flops()
+        bench.clear()
+        with SavedBytes(ignore=weights) as saved:
+            work()
+        held[name] = saved.peak
+    return flops, held
+
+
+def limits_of(flop_ratio: dict[str, float], times: dict[str, Quartiles]) -> dict[str, float]:
+    """What each case may cost at most, as a multiple of the supervised step."""
+    return {
+        "full_concurrent": OVERHEAD * flop_ratio["full_concurrent"],
+        "sequential": OVERHEAD * times[RESTATED].middle,
+        "cached_reference": OVERHEAD,
+    }
+
+
+def measure(name: str, options: argparse.Namespace) -> list[Result]:
+    device = torch.device(options.device)
+    bench = make_bench(name, device, options.rank, options.reference)
+    cached = bench.cached_scores()
+    cases: dict[str, Work] = {
+        BASELINE: bench.supervised,
+        RESTATED: bench.four_passes,
+        "full_concurrent": bench.preference("FULL_CONCURRENT"),
+        "policy_concurrent": bench.preference("POLICY_CONCURRENT"),
+        "sequential": bench.preference("SEQUENTIAL", "GRAD_STASH"),
+        "sequential_three_forward": bench.preference("SEQUENTIAL", "THREE_FORWARD"),
+        "cached_reference": bench.preference("FULL_CONCURRENT", cached=cached),
+        "cached_sequential": bench.preference("SEQUENTIAL", "GRAD_STASH", cached),
+    }
+    errors = check_gradients(bench, cases)
+    if options.against == "diffusers" and "hidden_BLE" in bench.pair.chosen.cond.tensors and name != "flux":  # type: ignore[union-attr]
+        cases["diffusers_script"] = script_step(bench)
+    flops, held = counted(bench, cases)
+
+    def settle() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    clock: Callable[[], float] = time.process_time if device.type == "cpu" else time.perf_counter
+    seconds = interleave(cases, options.rounds, clock=clock, prepare=bench.clear, settle=settle)
+    times = ratios(seconds, BASELINE)
+    flop_ratio = {case: flops[case] / flops[BASELINE] for case in cases}
+    limits = limits_of(flop_ratio, times)
+    return [
+        Result(
+            model=name,
+            case=case,
+            ratio=times[case].middle,
+            limit=limits.get(case),
+            memory_ratio=held[case] / held[BASELINE],
+            memory_limit=HALF_MEMORY if case == "sequential" else None,
+            extra={
+                "quartiles": [times[case].low, times[case].high],
+                "flop_ratio": flop_ratio[case],
+                "gradient_error": errors.get(case),
+                "seconds": Quartiles.of(seconds[case]).middle,
+                "rounds": options.rounds,
+                "device": options.device,
+                "reference": options.reference,
+            },
+        )
+        for case in cases
+    ]
+
+
+def run(options: argparse.Namespace) -> list[Result]:
+    """Measure the models asked for, one after the other."""
+    names = [name.strip() for name in options.models.split(",") if name.strip()]
+    unknown = sorted(set(names) - MODELS.keys())
+    if unknown or not names:
+        raise SystemExit(f"--models: unknown {', '.join(unknown)}; known: {', '.join(MODELS)}")
+    if options.rounds < 1:
+        raise SystemExit("--rounds: at least 1")
+    torch.set_num_threads(1)
+    return [result for name in names for result in measure(name, options)]
