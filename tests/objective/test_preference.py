@@ -171,6 +171,13 @@ class TestRegistry:
             get_preference_loss("SIGMOID")(bare, ObjectiveOptions())
 
 
+@pytest.mark.parametrize("key", ["IPO", "HINGE"])
+def test_smoothing_is_refused_where_it_means_nothing(key: str) -> None:
+    row = scores([(-1.0, -2.0, -1.0, -1.0)])
+    with pytest.raises(ConfigError, match="rlhf_dpo_label_smoothing"):
+        get_preference_loss(key)(row, ObjectiveOptions(label_smoothing=0.1))
+
+
 class TestPairScores:
     def test_shapes(self) -> None:
         with pytest.raises(ValueError, match="policy_rejected has shape"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from modules.util.errors import ConfigError
 from modules.util.registry import Registry
 
 
@@ -101,6 +102,12 @@ class PreferenceLoss:
     def __call__(self, scores: PairScores, options: ObjectiveOptions) -> LossOut:
         if self.needs_reference and scores.reference_chosen is None:
             raise RuntimeError(f"the {self.key} objective needs reference scores")
+        if options.label_smoothing and not self.label_smoothing:
+            raise ConfigError(
+                f"label smoothing is not defined for the {self.key} objective",
+                field="rlhf_dpo_label_smoothing",
+                hint="set it to 0 or use SIGMOID",
+            )
         return self.function(scores, options)
 
 
