@@ -27,6 +27,7 @@ from modules.objective.scores import (
     summarise,
     wide,
 )
+from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.errors import UnsupportedError
 
 
@@ -346,7 +347,7 @@ def _concatenate(parts: Sequence[PairOut]) -> PairOut:
 
 
 _SCHEDULES: dict[str, Callable[[Step, ScorePair | None, str], PairOut]] = {
-    "FULL_CONCURRENT": _full_concurrent,
-    "POLICY_CONCURRENT": _policy_concurrent,
-    "SEQUENTIAL": _sequential,
+    DPOExecutionMode.FULL_CONCURRENT: _full_concurrent,
+    DPOExecutionMode.POLICY_CONCURRENT: _policy_concurrent,
+    DPOExecutionMode.SEQUENTIAL: _sequential,
 }

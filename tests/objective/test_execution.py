@@ -19,6 +19,8 @@ from modules.objective.preference import (
     PreferenceLoss,
     get_preference_loss,
 )
+from modules.util.enum.DPOExecutionMode import DPOExecutionMode
+from modules.util.enum.DPOSequentialStrategy import DPOSequentialStrategy
 from modules.util.errors import UnsupportedError
 from tests.objective.toy import ToyNet, ToyReference, ToyScorer, toy_pairs
 
@@ -510,3 +512,20 @@ class TestRefusals:
         pairs = toy_pairs(ToyNet(), 2)
         with pytest.raises(RuntimeError, match="supervised"):
             self.call(scorer=Forgetful(pairs.net, pairs.chosen, pairs.rejected), supervised_mix=0.5)
+
+
+def test_every_choice_of_the_config_runs() -> None:
+    for mode in DPOExecutionMode:
+        for strategy in DPOSequentialStrategy:
+            net = ToyNet()
+            out = execution.run(
+                mode,
+                strategy,
+                toy_pairs(net, 2),
+                ToyReference(net, existing=False),
+                objective_named("SIGMOID"),
+                OPTIONS["SIGMOID"],
+                parameters=net.trained(),
+            )
+            assert out.loss.isfinite()
+            assert all(gradient is not None for gradient in gradients(net))

@@ -19,6 +19,7 @@ from modules.objective.preference import (
 )
 from modules.objective.preference.base import PREFERENCE_LOSSES
 from modules.objective.scores import differentiate
+from modules.util.enum.DPOObjective import DPOObjective
 from modules.util.errors import ConfigError
 
 finite = st.floats(-4.0, 0.0)
@@ -192,3 +193,7 @@ class TestPairScores:
     def test_half_a_reference(self) -> None:
         with pytest.raises(ValueError, match="both sides or for neither"):
             PairScores(torch.zeros(2), torch.zeros(2), torch.zeros(2))
+
+
+def test_the_config_offers_exactly_what_is_registered() -> None:
+    assert {choice.value for choice in DPOObjective} == set(PREFERENCE_LOSSES.keys())
