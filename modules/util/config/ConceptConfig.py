@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import field_validator
+
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.config_list import load_list
+from modules.util.config.resolution import parse_resolutions
+from modules.util.config.setting import Float, setting
+from modules.util.enum.BalancingStrategy import BalancingStrategy
+from modules.util.enum.ConceptType import ConceptType
+from modules.util.enum.PromptSource import PromptSource
+from modules.util.enum.TagDropoutMode import TagDropoutMode
+from modules.util.enum.TagDropoutSpecialTagsMode import TagDropoutSpecialTagsMode
+
+CAPS_MODES = ("capslock", "title", "first", "random")
+
+
+class ConceptImageConfig(BaseConfig):
+    """What is done to the images of a concept. All of it is off for preference pairs."""
+
+    enable_crop_jitter: bool = setting(
+        True, title="Crop jitter", tip="Move the crop a little on each variation."
+    )
+    enable_random_flip: bool = setting(False, title="Random flip", tip="Mirror half of the variations.")
+    enable_fixed_flip: bool = setting(False, title="Fixed flip", tip="Mirror every image.")
+    enable_random_rotate: bool = setting(
+        False, title="Random rotation", tip="Rotate by a random angle up to the largest angle."
+    )
+    enable_fixed_rotate: bool = setting(
+        False, title="Fixed rotation", tip="Rotate every image by the largest angle."
+    )
+    random_rotate_max_angle: Float = setting(
+        0.0, ge=-180, le=180, title="Largest angle", tip="In degrees, counter-clockwise."
+    )
+    enable_random_brightness: bool = setting(
+        False, title="Random brightness", tip="Change the brightness by a random amount up to the strength."
+    )
+    enable_fixed_brightness: bool = setting(
+        False, title="Fixed brightness", tip="Change the brightness of every image by the strength."
+    )
+    random_brightness_max_strength: Float = setting(
+        0.0, ge=-1, le=1, title="Brightness strength", tip="0 changes nothing, 1 the most."
+    )
+    enable_random_contrast: bool = setting(
+        False, title="Random contrast", tip="Change the contrast by a random amount up to the strength."
+    )
+    enable_fixed_contrast: bool = setting(
+        False, title="Fixed contrast", tip="Change the contrast of every image by the strength."
+    )
+    random_contrast_max_strength: Float = setting(
+        0.0, ge=-1, le=1, title="Contrast strength", tip="0 changes nothing, 1 the most."
+    )
+    enable_random_saturation: bool = setting(
+        False, title="Random saturation", tip="Change the saturation by a random amount up to the strength."
+    )
+    enable_fixed_saturation: bool = setting(
+        False, title="Fixed saturation", tip="Change the saturation of every image by the strength."
+    )
+    random_saturation_max_strength: Float = setting(
+        0.0, ge=-1, le=1, title="Saturation strength", tip="0 changes nothing, 1 the most."
+    )
+    enable_random_hue: bool = setting(
+        False, title="Random hue", tip="Turn the hue by a random amount up to the strength."
+    )
+    enable_fixed_hue: bool = setting(
+        False, title="Fixed hue", tip="Turn the hue of every image by the strength."
+    )
+    random_hue_max_strength: Float = setting(
+        0.0, ge=-1, le=1, title="Hue strength", tip="0 changes nothing; 1 is half a turn of the colour wheel."
+    )
+    enable_resolution_override: bool = setting(
+        False, title="Own resolution", tip="Train this concept at its own resolution."
+    )
+    resolution_override: str = setting(
+        "512",
+        visible=".enable_resolution_override",
+        title="Resolution",
+        tip="As the run's resolution, for this concept alone.",
+    )
+
+    @field_validator("resolution_override")
+    @classmethod
+    def _readable_resolution(cls, value: str) -> str:
+        parse_resolutions(value)
+        return value
+
+
+class ConceptTextConfig(BaseConfig):
+    """Where the prompts of a concept come from and what is done to them. Changes are off for preference pairs."""
+
+    prompt_source: PromptSource = setting(
+        PromptSource.SAMPLE,
+        title="Prompt source",
+        tip=(
+            "sample: a .txt file beside each image; concept: one text file for all; filename: the image's "
+            "name."
+        ),
+    )
+    prompt_path: str = setting(
+        "",
+        visible=".prompt_source=concept",
+        widget="file",
+        title="Prompt file",
+        tip="One prompt a line; a line is drawn for each image and variation.",
+    )
+    enable_tag_shuffling: bool = setting(
+        False, title="Shuffle tags", tip="Put the tags of a prompt in another order on each variation."
+    )
+    tag_delimiter: str = setting(
+        ",", min_length=1, title="Tag delimiter", tip="What separates the tags of a prompt."
+    )
+    keep_tags_count: int = setting(
+        1,
+        ge=0,
+        le=10000,
+        title="Tags to keep",
+        tip="So many tags at the start are neither moved nor dropped.",
+    )
+    tag_dropout_enable: bool = setting(False, title="Drop tags", tip="Leave tags out at random.")
+    tag_dropout_mode: TagDropoutMode = setting(
+        TagDropoutMode.FULL,
+        visible=".tag_dropout_enable",
+        title="Dropout mode",
+        tip="FULL drops all tags or none, RANDOM each on its own, RANDOM_WEIGHTED later ones more often.",
+    )
+    tag_dropout_probability: Float = setting(
+        0.0,
+        ge=0,
+        le=1,
+        visible=".tag_dropout_enable",
+        title="Dropout probability",
+        tip="Chance that a tag (FULL: all tags) is dropped.",
+    )
+    tag_dropout_special_tags_mode: TagDropoutSpecialTagsMode = setting(
+        TagDropoutSpecialTagsMode.NONE,
+        visible=".tag_dropout_enable",
+        title="Special tags",
+        tip="WHITELIST: the special tags are never dropped; BLACKLIST: only they are.",
+    )
+    tag_dropout_special_tags: str = setting(
+        "",
+        visible=".tag_dropout_enable,!.tag_dropout_special_tags_mode=NONE",
+        widget="file",
+        title="List of special tags",
+        tip="The tags separated by the delimiter, or a .txt or .csv file with one a line.",
+    )
+    tag_dropout_special_tags_regex: bool = setting(
+        False,
+        visible=".tag_dropout_enable,!.tag_dropout_special_tags_mode=NONE",
+        title="Special tags are patterns",
+        tip="Read the special tags as regular expressions.",
+    )
+    caps_randomize_enable: bool = setting(
+        False, title="Change capitals", tip="Write tags with other capitals at random."
+    )
+    caps_randomize_mode: str = setting(
+        "capslock, title, first, random",
+        visible=".caps_randomize_enable",
+        title="Capitals",
+        tip="Which of capslock, title, first, random to choose from, separated by commas.",
+    )
+    caps_randomize_probability: Float = setting(
+        0.0,
+        ge=0,
+        le=1,
+        visible=".caps_randomize_enable",
+        title="Probability of capitals",
+        tip="Chance that a tag is changed.",
+    )
+    caps_randomize_lowercase: bool = setting(
+        False,
+        visible=".caps_randomize_enable",
+        title="Lower case first",
+        tip="Write everything in lower case before changing capitals.",
+    )
+
+    @field_validator("caps_randomize_mode")
+    @classmethod
+    def _known_caps(cls, value: str) -> str:
+        words = [word.strip() for word in value.split(",")]
+        if not set(words) <= set(CAPS_MODES):
+            raise ValueError(f"must be some of {', '.join(CAPS_MODES)} separated by commas, not {value!r}")
+        return value
+
+
+class ConceptConfig(BaseConfig):
+    """A folder of images, what it is for and how it is used."""
+
+    VERSION: ClassVar[int] = 1
+    WHAT: ClassVar[str] = "concept"
+
+    name: str = setting("", title="Name", tip="For you; empty shows the folder's name.")
+    path: str = setting("", widget="folder", title="Path", tip="The folder with the images.")
+    type: ConceptType = setting(
+        ConceptType.STANDARD,
+        title="Type",
+        tip=(
+            "What the images are for. The DPO types are the two sides of preference pairs; chosen and "
+            "rejected concepts belong together in the order of the list."
+        ),
+    )
+    enabled: bool = setting(True, title="Enabled", tip="Use this concept.")
+    include_subdirectories: bool = setting(
+        False, title="Include subfolders", tip="Use the images in folders within the folder too."
+    )
+    seed: int = setting(
+        0,
+        ge=-(2**53) + 1,
+        le=2**53 - 1,
+        title="Seed",
+        tip="Another number gives other variations and another choice of samples.",
+    )
+    image_variations: int = setting(
+        1,
+        ge=1,
+        le=10000,
+        title="Image variations",
+        tip="How many differently augmented versions of each image are made and used in turn.",
+    )
+    text_variations: int = setting(
+        1,
+        ge=1,
+        le=10000,
+        title="Text variations",
+        tip="How many differently augmented versions of each prompt are made and used in turn.",
+    )
+    balancing: Float = setting(
+        1.0,
+        ge=0,
+        le=1_000_000,
+        title="Balancing",
+        tip=(
+            "Repeats of the concept in each epoch (2.5 uses every image twice and half of them once more), "
+            "or its number of samples."
+        ),
+    )
+    balancing_strategy: BalancingStrategy = setting(
+        BalancingStrategy.REPEATS,
+        title="Balancing counts",
+        tip="REPEATS: how often the concept is used; SAMPLES: how many of its images an epoch has.",
+    )
+    loss_weight: Float = setting(
+        1.0,
+        ge=0,
+        le=1_000_000,
+        title="Loss weight",
+        tip="The loss of this concept's images is multiplied by it.",
+    )
+    image: ConceptImageConfig = setting(
+        factory=ConceptImageConfig, title="Image augmentation", tip="What is done to the images."
+    )
+    text: ConceptTextConfig = setting(
+        factory=ConceptTextConfig, title="Text", tip="Where prompts come from and what is done to them."
+    )
+
+    @classmethod
+    def load_all(
+        cls, source: str | os.PathLike[str] | Sequence[Any], base_dir: str | os.PathLike[str] | None = None
+    ) -> list[ConceptConfig]:
+        """Read a list of concepts.
+
+        Args:
+            source: a JSON file, or the list itself (dicts or concepts).
+            base_dir: folder a relative file name starts from; the current folder if not given.
+
+        Raises:
+            UserError: the file cannot be read; ConfigError, UserErrors: every fault in every concept.
+        """
+        return load_list(
+            cls, source, Path(base_dir) if base_dir is not None else None, "concepts", "concept list"
+        )

@@ -1,0 +1,57 @@
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.setting import Float, setting
+from modules.util.enum.DataType import DataType
+
+
+class FrozenPartConfig(BaseConfig):
+    """A part of the model that is never trained (the VAE)."""
+
+    weight_dtype: DataType = setting(
+        DataType.FLOAT_32,
+        title="Weights",
+        tip="Number format this part's weights are kept in. 16 bits halve its memory.",
+    )
+
+
+class ModelPartConfig(FrozenPartConfig):
+    """A part of the model that can be trained."""
+
+    train: bool = setting(
+        True, title="Train", tip="Train this part: its adapter, or its weights when fine-tuning."
+    )
+    learning_rate: Float | None = setting(
+        None,
+        ge=0,
+        le=100,
+        visible=".train",
+        title="Learning rate",
+        tip="Learning rate of this part alone; empty takes the run's.",
+    )
+    gradient_checkpointing: bool = setting(
+        True,
+        title="Gradient checkpointing",
+        tip=(
+            "Compute activations again in the backward pass instead of keeping them: about a quarter slower, "
+            "much less memory."
+        ),
+    )
+
+
+class TextEncoderConfig(ModelPartConfig):
+    """A text encoder."""
+
+    train: bool = setting(
+        False,
+        title="Train",
+        tip="Train the text encoder too. Prompts are then encoded again in every step instead of once.",
+    )
+    dropout_probability: Float = setting(
+        0.0,
+        ge=0,
+        le=1,
+        title="Caption dropout",
+        tip=(
+            "Chance that an image is trained with an empty prompt, which keeps guidance working. Never "
+            "applied to preference pairs."
+        ),
+    )

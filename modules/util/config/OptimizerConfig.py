@@ -1,0 +1,67 @@
+from pydantic import field_validator
+from pydantic_core import PydanticCustomError
+
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.setting import Float, setting
+from modules.util.enum.Optimizer import Optimizer
+
+Scalar = bool | int | float | str | None
+
+
+class OptimizerConfig(BaseConfig):
+    """The optimizer and its numbers; what is empty keeps the optimizer's own default."""
+
+    optimizer: Optimizer = setting(
+        Optimizer.ADAMW,
+        title="Optimizer",
+        group="Optimizer",
+        tip=(
+            "The update rule. ADAMW is the safe choice; PRODIGY finds its own step size from a learning rate "
+            "of 1."
+        ),
+    )
+    beta1: Float | None = setting(
+        None, ge=0, lt=1, title="Beta 1", group="Optimizer", tip="Memory of the gradient's average."
+    )
+    beta2: Float | None = setting(
+        None, ge=0, lt=1, title="Beta 2", group="Optimizer", tip="Memory of the gradient's squared average."
+    )
+    eps: Float | None = setting(
+        None,
+        ge=0,
+        le=1,
+        title="Epsilon",
+        group="Optimizer",
+        tip="Added to the denominator against division by zero.",
+    )
+    weight_decay: Float | None = setting(
+        None, ge=0, le=10, title="Weight decay", group="Optimizer", tip="Pulls the weights towards zero."
+    )
+    momentum: Float | None = setting(
+        None,
+        ge=0,
+        lt=1,
+        title="Momentum",
+        group="Optimizer",
+        tip="For optimizers with a plain momentum (SGD, RMSPROP).",
+    )
+    params: dict[str, Scalar] = setting(
+        factory=dict,
+        hidden=True,
+        title="Further parameters",
+        group="Optimizer",
+        tip="Any other argument of the optimizer's class, by its name.",
+    )
+
+    @field_validator("params", mode="before")
+    @classmethod
+    def _plain_params(cls, value: object) -> object:
+        if isinstance(value, dict):
+            for name, item in value.items():
+                if item is not None and not isinstance(item, (bool, int, float, str)):
+                    raise PydanticCustomError(
+                        "setting", f"{name}: must be a number, text, true, false or null"
+                    )
+                if isinstance(item, float) and item != item:
+                    raise PydanticCustomError("setting", f"{name}: must be a number, not NaN")
+        return value

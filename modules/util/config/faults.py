@@ -1,0 +1,159 @@
+"""What is wrong with a config, in words: every fault with its field, the value, the reason and the likely intent."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from modules.util.errors import ConfigError, UserError, UserErrors
+
+Place = tuple[int | str, ...]
+
+
+def raise_all(errors: Sequence[UserError], title: str = "") -> None:
+    """Raise the only fault as itself, several as ``UserErrors``; nothing happens without faults."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise UserErrors(errors, title)
+
+
+def join_place(place: Iterable[int | str], prefix: str = "") -> str:
+    """``("concepts", 0, "path")`` -> ``concepts[0].path``."""
+    text = prefix
+    for part in place:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
+    return text
+
+
+def did_you_mean(wrong: str, known: Iterable[str], listed: int = 8) -> str:
+    """A hint: the nearest known name, or the known names where there are few."""
+    names = sorted(known)
+    lowered = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(wrong.lower(), list(lowered), n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {lowered[near[0]]!r}?"
+    return f"known: {', '.join(names)}" if 0 < len(names) <= listed else ""
+
+
+def show(value: Any, limit: int = 60) -> str:
+    """A value as JSON, shortened."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        text = repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def unwrap(annotation: Any) -> tuple[Any, bool]:
+    """The type without ``| None`` and ``Annotated``, and whether None is allowed."""
+    optional = False
+    while True:
+        origin = get_origin(annotation)
+        if origin in (Union, UnionType):
+            rest = [part for part in get_args(annotation) if part is not NoneType]
+            optional = optional or len(rest) < len(get_args(annotation))
+            if len(rest) != 1:
+                return annotation, optional
+            annotation = rest[0]
+        elif hasattr(annotation, "__metadata__"):
+            annotation = get_args(annotation)[0]
+        else:
+            return annotation, optional
+
+
+def item_type(annotation: Any) -> Any | None:
+    """The type of the items of ``list[T]`` or of the values of ``dict[str, T]``, else None."""
+    plain, _ = unwrap(annotation)
+    if get_origin(plain) in (list, dict):
+        return get_args(plain)[-1]
+    return None
+
+
+def type_at(model: type[BaseModel], place: Place) -> Any | None:
+    """The declared type at a place, as far as there is one."""
+    current: Any = model
+    for part in place:
+        plain, _ = unwrap(current)
+        if isinstance(plain, type) and issubclass(plain, BaseModel):
+            field = plain.model_fields.get(str(part))
+            if field is None:
+                return None
+            current = field.annotation
+        else:
+            current = item_type(plain)
+            if current is None:
+                return None
+    return current
+
+
+def describe_type(annotation: Any) -> str:
+    """A type in words, for "must be ..."."""
+    plain, optional = unwrap(annotation)
+    if isinstance(plain, type) and issubclass(plain, Enum):
+        words = f"one of {', '.join(str(member.value) for member in plain)}"
+    elif isinstance(plain, type) and issubclass(plain, BaseModel):
+        words = "an object {...}"
+    else:
+        names = {bool: "true or false", int: "a whole number", float: "a number", str: "text in quotes"}
+        names |= {list: "a list [...]", dict: "an object {...}"}
+        words = names.get(get_origin(plain) or plain, "of another kind")
+    return f"{words}, or null" if optional else words
+
+
+_LIMITS = {
+    "greater_than_equal": ("ge", "at least"),
+    "greater_than": ("gt", "greater than"),
+    "less_than_equal": ("le", "at most"),
+    "less_than": ("lt", "less than"),
+    "multiple_of": ("multiple_of", "a multiple of"),
+}
+
+
+def _limit_text(number: Any) -> str:
+    return f"{number:.12g}" if isinstance(number, float) else str(number)
+
+
+def translate(error: ValidationError, model: type[BaseModel], prefix: str = "") -> list[ConfigError]:
+    """Every finding of pydantic as a ``ConfigError`` about a place below ``prefix``."""
+    return [_translate_one(detail, model, prefix) for detail in error.errors(include_url=False)]
+
+
+def _translate_one(detail: ErrorDetails, model: type[BaseModel], prefix: str) -> ConfigError:
+    place, kind, value = detail["loc"], detail["type"], detail["input"]
+    context = detail.get("ctx", {})
+    field = join_place(place, prefix) or None
+    if kind == "extra_forbidden":
+        owner, _ = unwrap(type_at(model, place[:-1]))
+        known = owner.model_fields if isinstance(owner, type) and issubclass(owner, BaseModel) else ()
+        return ConfigError("there is no such setting", field, did_you_mean(str(place[-1]), known) or None)
+    if kind == "missing":
+        return ConfigError("is missing", field)
+    if kind in _LIMITS:
+        name, words = _LIMITS[kind]
+        return ConfigError(f"must be {words} {_limit_text(context[name])}, not {show(value)}", field)
+    if kind == "finite_number":
+        return ConfigError(f"must be a finite number, not {show(value)}", field)
+    if kind in ("too_short", "string_too_short"):
+        return ConfigError("must not be empty", field)
+    if kind in ("nan", "setting"):
+        return ConfigError(detail["msg"], field, context.get("hint"))
+    if kind == "value_error":
+        return ConfigError(f"{context.get('error', detail['msg'])}", field)
+    wanted = type_at(model, place)
+    plain, _ = unwrap(wanted)
+    hint = ""
+    if isinstance(plain, type) and issubclass(plain, Enum) and isinstance(value, str):
+        hint = did_you_mean(value, [str(member.value) for member in plain], listed=0)
+    reason = describe_type(wanted) if wanted is not None else f"of another kind ({detail['msg']})"
+    return ConfigError(f"must be {reason}, not {show(value)}", field, hint or None)

@@ -1,0 +1,130 @@
+"""Changing single values by ``name=value`` texts, and laying one partial config over another."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from pydantic import BaseModel
+
+from modules.util.config.faults import did_you_mean, item_type, join_place, raise_all, type_at, unwrap
+from modules.util.errors import ConfigError
+
+_INDEX = re.compile(r"\[(\d{1,6})\]")
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """``above`` laid over ``below``: objects are merged key by key, everything else is replaced."""
+    made = dict(below)
+    for key, value in above.items():
+        old = made.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        made[key] = merge(old, value) if both else value  # type: ignore[arg-type]
+    return made
+
+
+def apply_overrides(
+    model: type[BaseModel], data: Mapping[str, Any], overrides: Sequence[str]
+) -> dict[str, Any]:
+    """A copy of ``data`` with ``a.b=v`` texts applied in order.
+
+    Args:
+        model: the config class, which decides how a value is read: text and choices are taken as they stand,
+            everything else is JSON (``true``, ``3e-5``, ``null``, ``[1, 2]``).
+        data: plain config data; missing objects are created, missing list items are an error.
+        overrides: ``learning_rate=1e-5``, ``unet.train=false``, ``concepts[0].path=images`` (or ``concepts.0.path``).
+
+    Raises:
+        ConfigError, UserErrors: every text that cannot be applied.
+    """
+    made: dict[str, Any] = json.loads(json.dumps(data))
+    faults: list[ConfigError] = []
+    for text in overrides:
+        try:
+            _apply(model, made, text)
+        except ConfigError as error:
+            faults.append(error)
+    raise_all(faults, f"{len(faults)} overrides cannot be applied")
+    return made
+
+
+def _apply(model: type[BaseModel], data: dict[str, Any], text: str) -> None:
+    name, equals, raw = text.partition("=")
+    place = _parse_place(name.strip())
+    if not equals or not place:
+        raise ConfigError(
+            f"{text!r} is not a setting", "--set", "write name=value, such as learning_rate=1e-5"
+        )
+    container: Any = data
+    for depth, part in enumerate(place):
+        wanted = _step_into(model, place[:depth], container, part)
+        last = depth == len(place) - 1
+        if last:
+            container[wanted] = _parse_value(type_at(model, (*place[:-1], wanted)), raw)
+        elif isinstance(container, dict):
+            if container.get(wanted) is None:
+                _refuse_missing_list(model, place[: depth + 1])
+                container[wanted] = {}
+            container = container[wanted]
+        else:
+            container = container[wanted]
+
+
+def _parse_place(name: str) -> tuple[str, ...]:
+    parts = _INDEX.sub(r".\1", name).split(".")
+    return tuple(parts) if all(parts) else ()
+
+
+def _step_into(model: type[BaseModel], before: tuple[str, ...], container: Any, part: str) -> Any:
+    """The key of ``part`` in ``container``; a ConfigError if there is no such thing."""
+    place = join_place(before)
+    field = join_place((*before, part))
+    if isinstance(container, list):
+        if not part.isdigit() or int(part) >= len(container):
+            raise ConfigError(f"{place} has {len(container)} items, counted from 0", field)
+        return int(part)
+    if not isinstance(container, dict):
+        raise ConfigError(f"{place} is a single value and has no parts", field)
+    owner, _ = unwrap(type_at(model, before))
+    if isinstance(owner, type) and issubclass(owner, BaseModel) and part not in owner.model_fields:
+        hint = did_you_mean(part, owner.model_fields)
+        raise ConfigError("there is no such setting", field, hint or None)
+    return part
+
+
+def _refuse_missing_list(model: type[BaseModel], place: tuple[str, ...]) -> None:
+    plain, _ = unwrap(type_at(model, place))
+    if item_type(plain) is not None and getattr(plain, "__origin__", None) is list:
+        raise ConfigError(
+            "the config does not hold this list itself", join_place(place), "change the file it names instead"
+        )
+
+
+def _parse_value(annotation: Any, raw: str) -> Any:
+    plain, optional = unwrap(annotation)
+    if optional and raw.strip() in ("null", ""):
+        return None
+    if plain is str:
+        return _unquoted(raw)
+    if isinstance(plain, type) and issubclass(plain, Enum):
+        return _unquoted(raw).strip()
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        if item_type(plain) is not None and getattr(plain, "__origin__", None) is list:
+            return [word.strip() for word in raw.split(",")]
+        return raw.strip()
+
+
+def _unquoted(raw: str) -> str:
+    """Text as it stands, or without the quotes when it is a JSON string."""
+    if len(raw) >= 2 and raw[0] == raw[-1] == '"':
+        try:
+            value = json.loads(raw)
+        except ValueError:
+            return raw
+        return str(value)
+    return raw

@@ -1,0 +1,296 @@
+"""What values of a config have to do with each other. One function per rule; all findings are reported together.
+
+A rule names the fields it reads. When one of them has an impossible value, that is reported instead and the rule
+is left out, so that one mistake is one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from modules.util.enum.ConceptType import ConceptType
+from modules.util.enum.DPOObjective import DPOObjective
+from modules.util.enum.DPOTimestepSampling import DPOTimestepSampling
+from modules.util.enum.LossWeight import LossWeight
+from modules.util.enum.ModelFormat import ModelFormat
+from modules.util.enum.PeftType import PeftType
+from modules.util.enum.RLHFMode import RLHFMode
+from modules.util.enum.TimestepDistribution import TimestepDistribution
+from modules.util.enum.TimeUnit import TimeUnit
+from modules.util.enum.TrainingMethod import TrainingMethod
+from modules.util.errors import ConfigError, UnsupportedError, UserError
+
+if TYPE_CHECKING:
+    from modules.util.config.TrainConfig import TrainConfig
+
+
+@dataclass(frozen=True)
+class ConfigWarning:
+    """A value that is allowed and probably not meant."""
+
+    message: str
+    field: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+@dataclass
+class Problems:
+    """What the rules found."""
+
+    errors: list[UserError] = field(default_factory=list)
+    warnings: list[ConfigWarning] = field(default_factory=list)
+
+
+Finding = UserError | ConfigWarning
+Rule = Callable[["TrainConfig"], Iterator[Finding]]
+_RULES: list[tuple[frozenset[str], Rule]] = []
+
+
+def rule(*fields: str) -> Callable[[Rule], Rule]:
+    """Register a rule and the top-level fields it reads."""
+
+    def register(function: Rule) -> Rule:
+        _RULES.append((frozenset(fields), function))
+        return function
+
+    return register
+
+
+def rule_fields() -> set[str]:
+    """Every field some rule reads."""
+    return {name for fields, _ in _RULES for name in fields}
+
+
+def find_problems(config: TrainConfig, ignoring: Collection[str] = ()) -> Problems:
+    """Run all rules that read none of the fields in ``ignoring``."""
+    problems = Problems()
+    for fields, function in _RULES:
+        if fields.isdisjoint(ignoring):
+            for finding in function(config):
+                if isinstance(finding, ConfigWarning):
+                    problems.warnings.append(finding)
+                else:
+                    problems.errors.append(finding)
+    return problems
+
+
+# -- preference training -----------------------------------------------------------------------------------
+
+
+@rule("rlhf_enabled", "rlhf_mode")
+def _mode_is_available(c: TrainConfig) -> Iterator[Finding]:
+    if c.rlhf_enabled and c.rlhf_mode is not RLHFMode.DPO:
+        yield UnsupportedError(f"{c.rlhf_mode} is not available yet", "rlhf_mode", "set rlhf_mode to DPO")
+
+
+@rule("rlhf_enabled", "training_method")
+def _preferences_need_an_adapter(c: TrainConfig) -> Iterator[Finding]:
+    if c.rlhf_enabled and c.training_method is not TrainingMethod.LORA:
+        yield UnsupportedError(
+            f"preference training needs an adapter and is not offered with {c.training_method}: "
+            "the untouched model is the reference",
+            "training_method",
+            "set training_method to LORA",
+        )
+
+
+def _dpo(c: TrainConfig) -> bool:
+    return c.rlhf_enabled and c.rlhf_mode is RLHFMode.DPO
+
+
+@rule("rlhf_enabled", "rlhf_mode", "rlhf_dpo_beta", "rlhf_dpo_objective")
+def _beta_of_zero(c: TrainConfig) -> Iterator[Finding]:
+    if _dpo(c) and c.rlhf_dpo_beta == 0 and c.rlhf_dpo_objective is not DPOObjective.IPO:
+        yield ConfigWarning(
+            "is 0: the loss is constant and nothing is learned from the pairs", "rlhf_dpo_beta"
+        )
+
+
+@rule("rlhf_enabled", "rlhf_mode", "rlhf_dpo_label_smoothing", "rlhf_dpo_objective", "rlhf_dpo_adaptive_beta")
+def _sigmoid_only(c: TrainConfig) -> Iterator[Finding]:
+    if not _dpo(c) or c.rlhf_dpo_objective is DPOObjective.SIGMOID:
+        return
+    hint = "set it to {} or rlhf_dpo_objective to SIGMOID"
+    if c.rlhf_dpo_label_smoothing > 0:
+        reason = f"label smoothing is not defined for {c.rlhf_dpo_objective}"
+        yield ConfigError(reason, "rlhf_dpo_label_smoothing", hint.format("0"))
+    if c.rlhf_dpo_adaptive_beta:
+        reason = f"adaptive beta is not defined for {c.rlhf_dpo_objective}"
+        yield ConfigError(reason, "rlhf_dpo_adaptive_beta", hint.format("false"))
+
+
+@rule("rlhf_enabled", "rlhf_mode", "rlhf_dpo_validation", "rlhf_dpo_patience_enabled")
+def _patience_needs_validation(c: TrainConfig) -> Iterator[Finding]:
+    if _dpo(c) and c.rlhf_dpo_patience_enabled and not c.rlhf_dpo_validation:
+        yield ConfigError(
+            "stopping early needs validation", "rlhf_dpo_patience_enabled", "set rlhf_dpo_validation to true"
+        )
+
+
+@rule("rlhf_dpo_patience_metrics")
+def _metrics_are_different(c: TrainConfig) -> Iterator[Finding]:
+    names = [metric.value for metric in c.rlhf_dpo_patience_metrics]
+    if len(set(names)) < len(names):
+        yield ConfigError(f"names a metric twice: {', '.join(names)}", "rlhf_dpo_patience_metrics")
+
+
+@rule("rlhf_enabled", "dropout_probability", "text_encoder")
+def _dropout_is_off_for_pairs(c: TrainConfig) -> Iterator[Finding]:
+    if c.rlhf_enabled and c.dropout_probability > 0:
+        yield ConfigWarning("is not applied in preference training", "dropout_probability")
+    if c.rlhf_enabled and c.text_encoder.dropout_probability > 0:
+        yield ConfigWarning("is not applied in preference training", "text_encoder.dropout_probability")
+
+
+@rule("rlhf_enabled", "rlhf_mode", "concepts")
+def _inline_concepts_fit(c: TrainConfig) -> Iterator[Finding]:
+    if _dpo(c) and c.concepts is not None:
+        kinds = {concept.type for concept in c.concepts if concept.enabled}
+        for kind in (ConceptType.DPO_CHOSEN, ConceptType.DPO_REJECTED):
+            if kind not in kinds:
+                yield ConfigWarning(f"has no enabled concept of type {kind}", "concepts")
+
+
+# -- adapter and output ------------------------------------------------------------------------------------
+
+
+@rule("training_method", "output_model_format")
+def _format_fits_method(c: TrainConfig) -> Iterator[Finding]:
+    for_adapters = c.output_model_format in (ModelFormat.KOHYA_LORA, ModelFormat.DIFFUSERS_LORA)
+    lora = c.training_method is TrainingMethod.LORA
+    if c.output_model_format is not ModelFormat.AUTO and for_adapters != lora:
+        what = "an adapter" if lora else "a whole model"
+        yield ConfigError(
+            f"{c.output_model_format} is no format for {what} ({c.training_method})",
+            "output_model_format",
+            "set it to AUTO",
+        )
+
+
+@rule("training_method", "peft_type", "lora_decompose", "lora_rs")
+def _lora_only(c: TrainConfig) -> Iterator[Finding]:
+    if c.training_method is not TrainingMethod.LORA or c.peft_type is PeftType.LORA:
+        return
+    for name, label in (("lora_decompose", "DoRA"), ("lora_rs", "rank-stabilised scaling")):
+        if getattr(c, name):
+            yield UnsupportedError(
+                f"{label} is offered for peft_type LORA only, not {c.peft_type}", name, f"set {name} to false"
+            )
+
+
+@rule("layer_filter_preset", "layer_filter", "layer_filter_regex")
+def _layer_filter(c: TrainConfig) -> Iterator[Finding]:
+    if c.layer_filter_preset == "custom" and not c.layer_patterns():
+        hint = "name parts of layers such as attn1, or choose the preset full"
+        yield ConfigError("is empty while layer_filter_preset is custom", "layer_filter", hint)
+    for pattern in c.bad_layer_patterns():
+        yield ConfigError(f"{pattern!r} is not a regular expression", "layer_filter")
+
+
+@rule("training_method", "unet", "text_encoder")
+def _something_is_trained(c: TrainConfig) -> Iterator[Finding]:
+    if not c.unet.train and not c.text_encoder.train:
+        yield ConfigError("nothing is trained", "unet.train", "switch on unet.train or text_encoder.train")
+
+
+# -- noise and loss ----------------------------------------------------------------------------------------
+
+
+@rule("force_v_prediction", "force_epsilon_prediction", "rescale_noise_scheduler_to_zero_terminal_snr")
+def _one_prediction(c: TrainConfig) -> Iterator[Finding]:
+    if c.force_v_prediction and c.force_epsilon_prediction:
+        yield ConfigError(
+            "contradicts force_epsilon_prediction", "force_v_prediction", "switch one of the two off"
+        )
+    if c.force_epsilon_prediction and c.rescale_noise_scheduler_to_zero_terminal_snr:
+        yield ConfigError(
+            "needs v-prediction: pure noise has no epsilon to learn from",
+            "rescale_noise_scheduler_to_zero_terminal_snr",
+            "switch off force_epsilon_prediction",
+        )
+
+
+@rule("min_noising_strength", "max_noising_strength")
+def _noise_range(c: TrainConfig) -> Iterator[Finding]:
+    if c.min_noising_strength >= c.max_noising_strength:
+        yield ConfigError(
+            f"must be below max_noising_strength ({c.max_noising_strength:g}), not {c.min_noising_strength:g}",
+            "min_noising_strength",
+        )
+
+
+@rule("timestep_distribution", "noising_weight")
+def _distribution_weight(c: TrainConfig) -> Iterator[Finding]:
+    if c.timestep_distribution is TimestepDistribution.LOGIT_NORMAL and c.noising_weight <= -1:
+        yield ConfigError(
+            f"must be greater than -1 with LOGIT_NORMAL, not {c.noising_weight:g}", "noising_weight"
+        )
+
+
+@rule(
+    "mse_strength",
+    "mae_strength",
+    "log_cosh_strength",
+    "huber_strength",
+    "rlhf_enabled",
+    "rlhf_supervised_mix",
+)
+def _some_loss(c: TrainConfig) -> Iterator[Finding]:
+    strengths = (c.mse_strength, c.mae_strength, c.log_cosh_strength, c.huber_strength)
+    if not any(strengths) and (not c.rlhf_enabled or c.rlhf_supervised_mix > 0):
+        yield ConfigError("all loss strengths are 0: there is no loss to train on", "mse_strength")
+
+
+@rule("loss_weight_fn", "loss_weight_strength")
+def _loss_weight(c: TrainConfig) -> Iterator[Finding]:
+    if c.loss_weight_fn is LossWeight.MIN_SNR_GAMMA and c.loss_weight_strength == 0:
+        yield ConfigError("must be greater than 0 with MIN_SNR_GAMMA", "loss_weight_strength")
+
+
+@rule(
+    "rlhf_enabled",
+    "rlhf_mode",
+    "rlhf_dpo_timestep_sampling",
+    "rlhf_dpo_timestep_strata",
+    "rlhf_dpo_reference_cache",
+    "rlhf_dpo_reference_cache_draws",
+)
+def _cached_draws_cover_the_strata(c: TrainConfig) -> Iterator[Finding]:
+    stratified = c.rlhf_dpo_timestep_sampling is DPOTimestepSampling.STRATIFIED
+    if _dpo(c) and c.rlhf_dpo_reference_cache and stratified:
+        draws, strata = c.rlhf_dpo_reference_cache_draws, c.rlhf_dpo_timestep_strata
+        if draws < strata:
+            message = f"{draws} cached draws cannot reach all {strata} strata of the timesteps"
+            yield ConfigWarning(message, "rlhf_dpo_reference_cache_draws")
+
+
+# -- intervals ---------------------------------------------------------------------------------------------
+
+
+@rule(
+    "sample_after",
+    "sample_after_unit",
+    "backup_after",
+    "backup_after_unit",
+    "save_every",
+    "save_every_unit",
+    "validate_after",
+    "validate_after_unit",
+)
+def _intervals(c: TrainConfig) -> Iterator[Finding]:
+    for name in ("sample_after", "backup_after", "save_every", "validate_after"):
+        unit = getattr(c, f"{name}_unit")
+        if unit not in (TimeUnit.NEVER, TimeUnit.ALWAYS) and getattr(c, name) == 0:
+            yield ConfigError(
+                f"must be at least 1 when its unit is {unit}", name, f"or set {name}_unit to NEVER"
+            )
+
+
+@rule("ema", "ema_decay")
+def _ema_moves(c: TrainConfig) -> Iterator[Finding]:
+    if c.ema.value != "OFF" and c.ema_decay == 1:
+        yield ConfigWarning("is 1: the average never moves", "ema_decay")

@@ -1,0 +1,75 @@
+from typing import ClassVar
+
+from pydantic import field_validator
+
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.ConceptConfig import ConceptConfig
+from modules.util.config.resolution import parse_resolutions
+from modules.util.config.setting import setting
+
+
+class DataSection(BaseConfig):
+    """Images, prompts and how they are brought to the model."""
+
+    SECTION: ClassVar[str] = "Data"
+
+    concept_file_name: str = setting(
+        "training_concepts/concepts.json",
+        widget="file",
+        title="Concept file",
+        group="Concepts",
+        tip="The list of image folders to train on. Not read when the config holds its concepts itself.",
+    )
+    concepts: list[ConceptConfig] | None = setting(
+        None,
+        hidden=True,
+        title="Concepts",
+        group="Concepts",
+        tip="The concepts themselves; null reads them from the concept file.",
+    )
+    resolution: str = setting(
+        "512",
+        title="Resolution",
+        group="Images",
+        tip=(
+            "Images are scaled to about this many pixels squared. A list such as 512, 768 trains on all of "
+            "them."
+        ),
+    )
+    aspect_ratio_bucketing: bool = setting(
+        True,
+        title="Aspect ratio bucketing",
+        group="Images",
+        tip=(
+            "Keep the shape of the images and batch equal shapes, instead of cropping everything to a square."
+        ),
+    )
+    latent_caching: bool = setting(
+        True,
+        title="Latent caching",
+        group="Cache",
+        tip="Encode every image once and keep the result on disk.",
+    )
+    cache_batch_size: int = setting(
+        4,
+        ge=1,
+        le=1024,
+        visible="latent_caching",
+        title="Cache batch size",
+        group="Cache",
+        tip="Images encoded at once while the cache is filled.",
+    )
+    dataloader_threads: int = setting(
+        2,
+        ge=0,
+        le=256,
+        title="Loader threads",
+        group="Cache",
+        tip="Threads that read and decode images; 0 does it between the steps.",
+    )
+
+    @field_validator("resolution")
+    @classmethod
+    def _readable_resolution(cls, value: str) -> str:
+        parse_resolutions(value)
+        return value

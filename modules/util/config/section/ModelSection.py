@@ -1,0 +1,70 @@
+from typing import ClassVar
+
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.ModelPartConfig import FrozenPartConfig, ModelPartConfig, TextEncoderConfig
+from modules.util.config.setting import setting
+from modules.util.enum.DataType import DataType
+from modules.util.enum.ModelFormat import ModelFormat
+
+
+class ModelSection(BaseConfig):
+    """The base model, its parts and the file that comes out."""
+
+    SECTION: ClassVar[str] = "Model"
+
+    base_model_name: str = setting(
+        "stable-diffusion-v1-5/stable-diffusion-v1-5",
+        min_length=1,
+        widget="model",
+        title="Base model",
+        group="Base model",
+        tip="A diffusers folder, a .safetensors file, or a Hugging Face name.",
+    )
+    output_model_destination: str = setting(
+        "models/model.safetensors",
+        min_length=1,
+        widget="save_file",
+        title="Save to",
+        group="Output",
+        tip="File (or folder, for the diffusers format) the trained model is written to.",
+    )
+    output_model_format: ModelFormat = setting(
+        ModelFormat.AUTO,
+        title="Output format",
+        group="Output",
+        tip="AUTO writes a kohya LoRA file for adapters and a .safetensors file for whole models.",
+    )
+    output_dtype: DataType = setting(
+        DataType.FLOAT_16, title="Output weights", group="Output", tip="Number format of the saved weights."
+    )
+    prevent_overwrites: bool = setting(
+        False,
+        title="Prevent overwrites",
+        group="Output",
+        tip="Refuse to start when the file to save to exists already.",
+    )
+    unet: ModelPartConfig = setting(factory=ModelPartConfig, title="UNet", tip="The denoiser.")
+    text_encoder: TextEncoderConfig = setting(
+        factory=TextEncoderConfig, title="Text encoder", tip="Turns prompts into vectors."
+    )
+    vae: FrozenPartConfig = setting(
+        factory=FrozenPartConfig, title="VAE", tip="Turns images into latents and back."
+    )
+    force_v_prediction: bool = setting(
+        False,
+        title="Force v-prediction",
+        group="Prediction",
+        tip="Train as a v-prediction model whatever the model's own scheduler config says.",
+    )
+    force_epsilon_prediction: bool = setting(
+        False,
+        title="Force epsilon prediction",
+        group="Prediction",
+        tip="Train as an epsilon-prediction model whatever the model's own scheduler config says.",
+    )
+    rescale_noise_scheduler_to_zero_terminal_snr: bool = setting(
+        False,
+        title="Zero terminal SNR",
+        group="Prediction",
+        tip="Rescale the noise schedule so that it ends in pure noise. Needs v-prediction.",
+    )

@@ -1,0 +1,254 @@
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.setting import Float, setting
+from modules.util.enum.DPOExecutionMode import DPOExecutionMode
+from modules.util.enum.DPOObjective import DPOObjective
+from modules.util.enum.DPOPatienceMetric import DPOPatienceMetric
+from modules.util.enum.DPOPatienceMode import DPOPatienceMode
+from modules.util.enum.DPORefMode import DPORefMode
+from modules.util.enum.DPOSequentialStrategy import DPOSequentialStrategy
+from modules.util.enum.DPOTimestepSampling import DPOTimestepSampling
+from modules.util.enum.RLHFMode import RLHFMode
+
+_ON = "rlhf_enabled"
+_DPO = "rlhf_enabled,rlhf_mode=DPO"
+_VALIDATION = f"{_DPO},rlhf_dpo_validation"
+_PATIENCE = f"{_VALIDATION},rlhf_dpo_patience_enabled"
+_Metric = Annotated[DPOPatienceMetric, Field(strict=False)]
+
+
+def _metrics() -> list[DPOPatienceMetric]:
+    return [DPOPatienceMetric.VAL_ACCURACY, DPOPatienceMetric.VAL_LOSS]
+
+
+class RlhfSection(BaseConfig):
+    """Learning from preferences."""
+
+    SECTION: ClassVar[str] = "RLHF"
+
+    rlhf_enabled: bool = setting(
+        False,
+        title="Preference training",
+        group="Mode",
+        tip="Train on what you prefer instead of on images as such.",
+    )
+    rlhf_mode: RLHFMode = setting(
+        RLHFMode.DPO,
+        visible=_ON,
+        title="Mode",
+        group="Mode",
+        tip="DPO learns from fixed pairs of a chosen and a rejected image.",
+    )
+
+    rlhf_dpo_objective: DPOObjective = setting(
+        DPOObjective.SIGMOID,
+        visible=_DPO,
+        title="Objective",
+        group="Loss",
+        tip=(
+            "SIGMOID is DPO as published. IPO aims at a fixed margin and resists overfitting; HINGE stops at "
+            "a margin of 1."
+        ),
+    )
+    rlhf_dpo_beta: Float = setting(
+        5000.0,
+        ge=0,
+        visible=_DPO,
+        title="Beta",
+        group="Loss",
+        tip=(
+            "Strength of the anchor to the reference: larger stays nearer to it. The value of the Diffusion- "
+            "DPO paper is twice this one."
+        ),
+    )
+    rlhf_dpo_label_smoothing: Float = setting(
+        0.0,
+        ge=0,
+        lt=0.5,
+        visible=f"{_DPO},rlhf_dpo_objective=SIGMOID",
+        title="Label smoothing",
+        group="Loss",
+        tip="Share of your picks that are taken to be mistakes.",
+    )
+    rlhf_dpo_ipo_tau: Float = setting(
+        1000.0,
+        gt=0,
+        visible=f"{_DPO},rlhf_dpo_objective=IPO",
+        title="IPO tau",
+        group="Loss",
+        tip="The margin IPO aims at is 1 / (2 tau): larger stays nearer to the reference.",
+    )
+    rlhf_dpo_adaptive_beta: bool = setting(
+        False,
+        visible=f"{_DPO},rlhf_dpo_objective=SIGMOID",
+        title="Adaptive beta",
+        group="Loss",
+        tip="Let the margins of the last pairs move beta between a quarter and four times its value.",
+    )
+    rlhf_supervised_mix: Float = setting(
+        0.0,
+        ge=0,
+        visible=_DPO,
+        title="Supervised mix",
+        group="Loss",
+        tip=(
+            "Adds so much of the ordinary loss on the chosen images, which keeps them likely. 0.25 suits "
+            "flow-matching models."
+        ),
+    )
+    rlhf_dpo_ref_mode: DPORefMode = setting(
+        DPORefMode.NEW_ADAPTER,
+        hidden=True,
+        title="Reference",
+        group="Reference",
+        tip=(
+            "Follows from the adapter: a new one is compared with the bare model, a loaded one with its own "
+            "start."
+        ),
+    )
+
+    rlhf_dpo_shared_noise: bool = setting(
+        True,
+        visible=_DPO,
+        title="Shared noise",
+        group="Noise",
+        tip=(
+            "Both images of a pair get the same timestep and noise, which makes the comparison far less "
+            "noisy."
+        ),
+    )
+    rlhf_dpo_timestep_sampling: DPOTimestepSampling = setting(
+        DPOTimestepSampling.STRATIFIED,
+        visible=_DPO,
+        title="Timesteps of a pair",
+        group="Noise",
+        tip=(
+            "STRATIFIED spreads the timesteps a pair sees evenly over its visits, UNIFORM draws each on its "
+            "own."
+        ),
+    )
+    rlhf_dpo_timestep_strata: int = setting(
+        16,
+        ge=2,
+        le=1000,
+        visible=f"{_DPO},rlhf_dpo_timestep_sampling=STRATIFIED",
+        title="Strata",
+        group="Noise",
+        tip="Parts the timesteps are split into; a pair visits each before any comes again.",
+    )
+
+    rlhf_dpo_execution_mode: DPOExecutionMode = setting(
+        DPOExecutionMode.FULL_CONCURRENT,
+        visible=_DPO,
+        title="Execution",
+        group="Memory",
+        tip=(
+            "FULL_CONCURRENT is fastest; SEQUENTIAL needs no more memory than an ordinary LoRA step. All "
+            "give the same gradient."
+        ),
+    )
+    rlhf_dpo_sequential_strategy: DPOSequentialStrategy = setting(
+        DPOSequentialStrategy.AUTO,
+        visible=f"{_DPO},rlhf_dpo_execution_mode=SEQUENTIAL",
+        title="Sequential strategy",
+        group="Memory",
+        tip="GRAD_STASH is faster on one device, THREE_FORWARD works with several; AUTO chooses.",
+    )
+    rlhf_dpo_reference_cache: bool = setting(
+        False,
+        visible=_DPO,
+        title="Cache reference scores",
+        group="Memory",
+        tip=(
+            "Compute the reference's scores once for a fixed set of draws and keep them: about a third "
+            "faster afterwards."
+        ),
+    )
+    rlhf_dpo_reference_cache_draws: int = setting(
+        16,
+        ge=1,
+        le=10_000,
+        visible=f"{_DPO},rlhf_dpo_reference_cache",
+        title="Draws per pair",
+        group="Memory",
+        tip=(
+            "Timesteps and noises each pair has in the cache. More are better for the model and longer to "
+            "fill."
+        ),
+    )
+
+    rlhf_dpo_validation: bool = setting(
+        False,
+        visible=_DPO,
+        title="Validation",
+        group="Validation",
+        tip="Measure loss and accuracy on pairs that are not trained on.",
+    )
+    rlhf_dpo_validation_percentage: Float = setting(
+        10.0,
+        gt=0,
+        lt=100,
+        visible=_VALIDATION,
+        title="Percentage held back",
+        group="Validation",
+        tip=(
+            "Share of the pairs held back when there are no validation concepts; whole prompts stay together."
+        ),
+    )
+    rlhf_dpo_validation_draws: int = setting(
+        4,
+        ge=1,
+        le=1000,
+        visible=_VALIDATION,
+        title="Draws per pair",
+        group="Validation",
+        tip="Timesteps each validation pair is measured at, always the same ones.",
+    )
+    rlhf_dpo_timestep_margin_logging: bool = setting(
+        False,
+        visible=_DPO,
+        title="Margin by timestep",
+        group="Validation",
+        tip="Log the margin apart for each quarter of the timesteps.",
+    )
+    rlhf_dpo_save_best: bool = setting(
+        True,
+        visible=_VALIDATION,
+        title="Keep the best",
+        group="Validation",
+        tip="Save the weights with the best validation accuracy (then loss) instead of the last ones.",
+    )
+    rlhf_dpo_patience_enabled: bool = setting(
+        False,
+        visible=_VALIDATION,
+        title="Stop early",
+        group="Validation",
+        tip="Stop when validation no longer gets better.",
+    )
+    rlhf_dpo_patience_value: int = setting(
+        5,
+        ge=1,
+        le=1_000_000,
+        visible=_PATIENCE,
+        title="Patience",
+        group="Validation",
+        tip="Validations in a row without progress before training stops.",
+    )
+    rlhf_dpo_patience_mode: DPOPatienceMode = setting(
+        DPOPatienceMode.EITHER,
+        visible=_PATIENCE,
+        title="Progress needs",
+        group="Validation",
+        tip="EITHER counts a validation as lost when any metric stalls, BOTH only when all do.",
+    )
+    rlhf_dpo_patience_metrics: list[_Metric] = setting(
+        factory=_metrics,
+        min_length=1,
+        visible=_PATIENCE,
+        title="Metrics watched",
+        group="Validation",
+        tip="The validation metrics that must get better.",
+    )

@@ -1,0 +1,59 @@
+from typing import ClassVar
+
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.SampleConfig import SampleConfig
+from modules.util.config.setting import setting
+from modules.util.enum.ImageFormat import ImageFormat
+from modules.util.enum.TimeUnit import TimeUnit
+
+
+class SamplingSection(BaseConfig):
+    """Images made while training, to see where it goes."""
+
+    SECTION: ClassVar[str] = "Sampling"
+
+    sample_definition_file_name: str = setting(
+        "training_samples/samples.json",
+        widget="file",
+        title="Sample file",
+        group="Samples",
+        tip="The list of samples to make. Not read when the config holds its samples itself.",
+    )
+    samples: list[SampleConfig] | None = setting(
+        None,
+        hidden=True,
+        title="Samples",
+        group="Samples",
+        tip="The samples themselves; null reads them from the sample file.",
+    )
+    sample_after: int = setting(
+        0,
+        ge=0,
+        le=1_000_000_000,
+        visible="!sample_after_unit=NEVER|ALWAYS",
+        title="Sample every",
+        group="When",
+        tip="Interval between samplings, in the unit beside it.",
+    )
+    sample_after_unit: TimeUnit = setting(
+        TimeUnit.NEVER,
+        title="Unit",
+        group="When",
+        tip="Unit of the sampling interval; NEVER makes none, ALWAYS after each step.",
+    )
+    sample_before_training: bool = setting(
+        False,
+        title="Sample before training",
+        group="When",
+        tip="Make the samples once before the first step, to compare with.",
+    )
+    sample_image_format: ImageFormat = setting(
+        ImageFormat.JPG, title="Image format", group="Files", tip="PNG is exact, JPG is small."
+    )
+    non_ema_sampling: bool = setting(
+        False,
+        visible="!ema=OFF",
+        title="Also without EMA",
+        group="Files",
+        tip="Make each sample a second time with the weights as they are.",
+    )

@@ -1,0 +1,42 @@
+from typing import ClassVar
+
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.setting import setting
+from modules.util.enum.TimeUnit import TimeUnit
+
+
+class ValidationSection(BaseConfig):
+    """Measuring on images that are not trained on. When, also for preference pairs."""
+
+    SECTION: ClassVar[str] = "Validation"
+
+    validation: bool = setting(
+        False,
+        title="Validation",
+        group="Validation",
+        tip=(
+            "Measure the loss on the validation concepts (preference pairs have their own switch in the RLHF "
+            "section)."
+        ),
+    )
+    validate_after: int = setting(
+        1,
+        ge=0,
+        le=1_000_000_000,
+        visible="!validate_after_unit=NEVER|ALWAYS",
+        title="Validate every",
+        group="Validation",
+        tip="Interval between validations, in the unit beside it. Preference training uses it too.",
+    )
+    validate_after_unit: TimeUnit = setting(
+        TimeUnit.EPOCH, title="Unit", group="Validation", tip="Unit of the validation interval."
+    )
+    validation_draws: int = setting(
+        4,
+        ge=1,
+        le=1000,
+        visible="validation",
+        title="Draws per image",
+        group="Validation",
+        tip="Timesteps each validation image is measured at, always the same ones.",
+    )

@@ -1,0 +1,83 @@
+"""What a config field says about itself: one ``setting(...)`` per field feeds forms, docs, schema and checks."""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+_INFINITIES = {"inf": math.inf, "+inf": math.inf, "-inf": -math.inf}
+
+
+def _number(value: Any) -> Any:
+    """JSON has no infinity, so it is written as a string; a NaN is never meant."""
+    if isinstance(value, str):
+        return _INFINITIES.get(value.strip().lower(), value)
+    if isinstance(value, float) and math.isnan(value):
+        raise PydanticCustomError("nan", "must be a number, not NaN")
+    return value
+
+
+Float = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(_number)]
+"""A finite number; whole numbers are accepted, ``true`` is not."""
+
+FloatOrInf = Annotated[float, BeforeValidator(_number)]
+"""A number that may be infinite, written ``"inf"`` in JSON."""
+
+_NOT_GIVEN: Any = object()
+
+
+def setting(
+    default: Any = _NOT_GIVEN,
+    *,
+    title: str,
+    tip: str,
+    group: str = "",
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    multiple_of: int | None = None,
+    min_length: int | None = None,
+    visible: str = "",
+    widget: str = "",
+    hidden: bool = False,
+    factory: Any = None,
+) -> Any:
+    """Declare a config field.
+
+    Args:
+        default: its value when a file does not have it.
+        title: the label of its row, a few words.
+        tip: what it does and when to change it, one or two sentences.
+        group: box within the section it is shown in.
+        ge, gt, le, lt, multiple_of, min_length: what values are allowed.
+        visible: when the row is shown: conditions that must all hold, separated by commas. ``name`` is true when
+            the field is on (or not empty), ``!name`` when it is not, ``name=A|B`` when it has one of the values.
+            A leading dot means a field of the same object (``.train``).
+        widget: a hint for forms where the type does not say enough: ``file``, ``folder``, ``save_file``,
+            ``multiline``, ``device``, ``layers``, ``model``.
+        hidden: not a row of a form (lists with windows of their own, derived values).
+        factory: makes the default where it is mutable.
+    """
+    extra = {"group": group, "visible": visible, "widget": widget, "hidden": hidden}
+    limits: dict[str, Any] = {
+        "ge": ge,
+        "gt": gt,
+        "le": le,
+        "lt": lt,
+        "multiple_of": multiple_of,
+        "min_length": min_length,
+    }
+    made: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
+    if factory is not None:
+        made["default_factory"] = factory
+    elif default is not _NOT_GIVEN:
+        made["default"] = default
+        if isinstance(default, Enum):
+            made["strict"] = False  # files hold the names of choices, not the choices
+    made["json_schema_extra"] = {name: value for name, value in extra.items() if value}
+    return Field(title=title, description=tip, **made)

@@ -1,0 +1,13 @@
+from modules.util.enum.BaseEnum import BaseEnum
+
+
+class ConceptType(BaseEnum):
+    """What the images of a concept are for."""
+
+    STANDARD = "STANDARD"
+    VALIDATION = "VALIDATION"
+    PRIOR_PREDICTION = "PRIOR_PREDICTION"
+    DPO_CHOSEN = "DPO_CHOSEN"
+    DPO_REJECTED = "DPO_REJECTED"
+    DPO_CHOSEN_VAL = "DPO_CHOSEN_VAL"
+    DPO_REJECTED_VAL = "DPO_REJECTED_VAL"

@@ -1,0 +1,9 @@
+from modules.util.enum.BaseEnum import BaseEnum
+
+
+class DPOObjective(BaseEnum):
+    """The preference loss."""
+
+    SIGMOID = "SIGMOID"
+    IPO = "IPO"
+    HINGE = "HINGE"
