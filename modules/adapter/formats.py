@@ -356,6 +356,7 @@ def model_metadata(
         ),
         "modelspec.hash_sha256": tensor_hash(tensors),
     }
+    spec |= model.spec.lora_metadata
     ours = {f"{METADATA_PREFIX}{key}": _text(value) for key, value in facts.items() if value is not None}
     return spec | ours
 

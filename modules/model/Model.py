@@ -19,7 +19,13 @@ from modules.model.schedule import Schedule
 from modules.util.errors import ConfigError
 
 DTYPES = {"FLOAT_32": torch.float32, "BFLOAT_16": torch.bfloat16, "FLOAT_16": torch.float16}
-ADAPTER_MARKS = ("lora_", "hada_", "lokr_", "oft_", "oft_R")
+# what diffusers, transformers and older transformers call it
+CHECKPOINTING = (
+    "enable_gradient_checkpointing",
+    "activation_checkpointing_enable",
+    "gradient_checkpointing_enable",
+)
+ADAPTER_MARKS = ("lora_", "hada_", "lokr_", "oft_")
 
 
 def torch_dtype(name: object, field_name: str | None = None) -> torch.dtype:
@@ -184,18 +190,13 @@ class Model:
     def set_gradient_checkpointing(self, part: str, enabled: bool) -> None:
         """Recompute a part's activations in the backward pass instead of keeping them."""
         module = self.module(part)
-        on = getattr(module, "enable_gradient_checkpointing", None) or getattr(
-            module, "gradient_checkpointing_enable", None
-        )
-        off = getattr(module, "disable_gradient_checkpointing", None) or getattr(
-            module, "gradient_checkpointing_disable", None
-        )
-        if on is None or off is None:
+        name = next((n for n in CHECKPOINTING if hasattr(module, n)), None)
+        if name is None:
             raise ConfigError(
                 f"{type(module).__name__} has no gradient checkpointing",
                 field=f"{part}.gradient_checkpointing",
             )
-        (on if enabled else off)()
+        getattr(module, name if enabled else name.replace("enable", "disable"))()
         self.layers_changed()
 
     # -- identity ------------------------------------------------------------------------------------------

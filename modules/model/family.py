@@ -45,7 +45,9 @@ class FamilySpec:
         model_architecture: the same of a whole model.
         default_resolution: pixels of a square sample.
         size_multiple: sample heights and widths are multiples of this.
-        ldm_layout: whether single files of the family follow the latent-diffusion key names of SD 1.x.
+        ldm_layout: whether the denoiser has latent-diffusion names, which adapter files may use.
+        single_file: whether a whole model can be read from and written to one file in that layout.
+        lora_metadata: further fields other programs expect in adapter files.
     """
 
     key: str
@@ -59,6 +61,8 @@ class FamilySpec:
     default_resolution: int = 512
     size_multiple: int = 8
     ldm_layout: bool = False
+    single_file: bool = False
+    lora_metadata: Mapping[str, str] = field(default_factory=dict)
 
     def part(self, name: str) -> PartSpec:
         """The part called ``name``; ``KeyError`` if the family has none."""

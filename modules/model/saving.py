@@ -72,7 +72,7 @@ def save_single_file(
     """
     from safetensors.torch import save_file
 
-    if not model.spec.ldm_layout:
+    if not model.spec.single_file:
         raise UnsupportedError(
             f"{model.spec.label} has no single-file layout here",
             field="output_model_format",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,14 +17,15 @@ import torch
 
 from modules.adapter.PeftAdapter import AdapterHandle
 from modules.model import noise as noise_module
-from modules.model import sampling
 from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
 from modules.model.family import FamilySpec
 from modules.model.Model import Model, PartDtypes
 from modules.model.noise import NoiseOptions
+from modules.model.sampling import Progress
 from modules.model.schedule import Prediction, wide
 from modules.modelSetup import training
 from modules.modelSetup.pair_scorer import LossOptions, ModelPairScorer
+from modules.modelSetup.sample_images import SampleRequest, sample_images
 from modules.objective import execution
 from modules.objective.preference import ObjectiveOptions, PreferenceLoss
 from modules.objective.scores import Backward, PairOut, PairScorer, ReferenceFactory, ScorePair
@@ -417,7 +418,6 @@ class BaseModelSetup(ABC):
                 field="resolution",
             )
 
-    @torch.no_grad()
     def sample(
         self,
         model: Model,
@@ -428,7 +428,7 @@ class BaseModelSetup(ABC):
         cfg: float = 7.0,
         size: tuple[int, int] | None = None,
         scheduler: object = "DDIM",
-        progress: sampling.Progress | None = None,
+        progress: Progress | None = None,
         batch_size: int = 4,
         adapter: AbstractContextManager[object] | None = None,
     ) -> torch.Tensor:
@@ -447,77 +447,22 @@ class BaseModelSetup(ABC):
         Raises:
             SamplingCancelled: ``progress`` said so. ConfigError: an impossible size, sampler or step count.
         """
-        size = size or (self.spec.default_resolution, self.spec.default_resolution)
-        self.check_size(model, size)
-        seeds = list(seeds) or list(range(len(prompts)))
-        negatives = [negative] * len(prompts) if isinstance(negative, str) else list(negative)
-        if not len(prompts) == len(seeds) == len(negatives):
-            raise ValueError(f"{len(prompts)} prompts, {len(seeds)} seeds, {len(negatives)} negatives")
-        chunks = range(0, len(prompts), max(1, batch_size))
-        total, images = steps * len(chunks), []
-        mode = model._mode
-        model.set_mode("eval")
-        try:
-            with adapter or nullcontext():
-                for index, start in enumerate(chunks):
-                    part = slice(start, start + max(1, batch_size))
-
-                    def report(done: int, _: int, before: int = index * steps) -> object:
-                        return None if progress is None else progress(before + min(done, steps), total)
-
-                    images.append(
-                        self._sample_chunk(
-                            model,
-                            prompts[part],
-                            negatives[part] if cfg > 1.0 else None,
-                            seeds[part],
-                            sampling.make_sampler(
-                                model.schedule, scheduler, steps, model.parts.get("scheduler")
-                            ),
-                            cfg,
-                            size,
-                            report,
-                        )
-                    )
-        finally:
-            if mode is not None:
-                model.set_mode(mode)
-        return torch.cat(images)
-
-    def _sample_chunk(
-        self,
-        model: Model,
-        prompts: Sequence[str],
-        negatives: Sequence[str] | None,
-        seeds: Sequence[int],
-        sampler: object,
-        cfg: float,
-        size: tuple[int, int],
-        progress: sampling.Progress,
-    ) -> torch.Tensor:
-        cond = self.encode_text(model, [*prompts, *(negatives or ())])
-        shape = (model.latent_channels, size[0] // model.latent_factor, size[1] // model.latent_factor)
-        noise_BChw, generators = sampling.initial_noise(seeds, shape)
-
-        def denoise(x_BChw: torch.Tensor, t_B: torch.Tensor) -> torch.Tensor:
-            repeats = len(cond) // x_BChw.shape[0]
-            with model.autocast():
-                out = self.denoise(
-                    model,
-                    x_BChw.repeat(repeats, 1, 1, 1).to(model.input_dtype()),
-                    t_B.repeat(repeats),
-                    cond,
-                    size,
-                )
-            if repeats == 1:
-                return out
-            wanted, unwanted = out.float().chunk(2)
-            return unwanted + cfg * (wanted - unwanted)
-
-        latents_BChw = sampling.run_sampler(
-            sampler, denoise, noise_BChw.to(model.device), generators, progress
+        return sample_images(
+            self,
+            model,
+            SampleRequest(
+                prompts=list(prompts),
+                negatives=[negative] * len(prompts) if isinstance(negative, str) else list(negative),
+                seeds=list(seeds) or list(range(len(prompts))),
+                steps=steps,
+                cfg=cfg,
+                size=size or (self.spec.default_resolution, self.spec.default_resolution),
+                scheduler=scheduler,
+                batch_size=max(1, batch_size),
+            ),
+            progress,
+            adapter,
         )
-        return self.decode_latents(model, latents_BChw).cpu()
 
 
 def _replace(tensor_B: torch.Tensor, empty_1: torch.Tensor, drop_B: torch.Tensor) -> torch.Tensor:

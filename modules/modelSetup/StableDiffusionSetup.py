@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import torch
 from modules.model import single_file
 from modules.model.batch import Conditioning
 from modules.model.family import FamilySpec, PartSpec
-from modules.model.loading import check_folder, find_source, load_module, read_scheduler_config
+from modules.model.loading import FIELD, check_folder, find_source, load_module, read_scheduler_config
 from modules.model.Model import Model, PartDtypes
 from modules.model.schedule import DiscreteSchedule
 from modules.modelSetup.BaseModelSetup import BaseModelSetup, LoadOptions
 from modules.modelSetup.registry import model_setup
+from modules.util.errors import UnsupportedError
 
 TOKENIZER = "openai/clip-vit-large-patch14"
 
@@ -51,6 +53,7 @@ class StableDiffusionSetup(BaseModelSetup):
         default_resolution=512,
         size_multiple=8,
         ldm_layout=True,
+        single_file=True,
     )
 
     def load(
@@ -63,6 +66,12 @@ class StableDiffusionSetup(BaseModelSetup):
         dtypes, options = dtypes or PartDtypes(), options or LoadOptions()
         wanted = [part.name for part in self.spec.parts if parts is None or part.name in parts]
         path = find_source(source, self.spec, wanted)
+        if path.is_file() and not self.spec.single_file:
+            raise UnsupportedError(
+                f"{self.spec.label} is loaded from diffusers folders only, not from a single file",
+                field=FIELD,
+                hint="convert the checkpoint to a diffusers folder",
+            )
         read = self._load_file if path.is_file() else self._load_folder
         loaded = read(path, dtypes, wanted)
         scheduler = loaded["scheduler"]
@@ -169,3 +178,39 @@ class StableDiffusionSetup(BaseModelSetup):
     ) -> torch.Tensor:
         hidden_BLE = cond["hidden_BLE"].to(x_BChw.dtype)
         return model.denoiser(x_BChw, t_B, encoder_hidden_states=hidden_BLE, return_dict=False)[0]  # type: ignore[no-any-return]
+
+
+def _second_generation(key: str, label: str, pixels: int) -> FamilySpec:
+    """SD 2.x: another text encoder and, at 768 pixels, v-prediction; both come with the model's configs."""
+    architecture = "stable-diffusion-v2-768-v" if pixels == 768 else "stable-diffusion-v2-512"
+    return replace(
+        StableDiffusionSetup.spec,
+        key=key,
+        label=label,
+        prediction="v_prediction" if pixels == 768 else "epsilon",
+        lora_architecture=f"{architecture}/lora",
+        model_architecture=architecture,
+        default_resolution=pixels,
+        single_file=False,
+        lora_metadata={"ss_v2": "True"},
+    )
+
+
+@model_setup
+class StableDiffusion20Setup(StableDiffusionSetup):
+    spec = _second_generation("STABLE_DIFFUSION_20", "Stable Diffusion 2.0", 768)
+
+
+@model_setup
+class StableDiffusion20BaseSetup(StableDiffusionSetup):
+    spec = _second_generation("STABLE_DIFFUSION_20_BASE", "Stable Diffusion 2.0 base", 512)
+
+
+@model_setup
+class StableDiffusion21Setup(StableDiffusionSetup):
+    spec = _second_generation("STABLE_DIFFUSION_21", "Stable Diffusion 2.1", 768)
+
+
+@model_setup
+class StableDiffusion21BaseSetup(StableDiffusionSetup):
+    spec = _second_generation("STABLE_DIFFUSION_21_BASE", "Stable Diffusion 2.1 base", 512)

@@ -1,1 +1,77 @@
-"""Random-weight models small enough for tests."""
+"""Random-weight models small enough for tests.
+
+``tiny_folder`` writes a model once per process and is only to be read; ``tiny_model`` loads a fresh one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from modules.model.Model import Model
+    from modules.modelSetup.BaseModelSetup import BaseModelSetup
+
+# Latents of 8x8 are the smallest the two levels of the tiny UNets take without trouble.
+SIZE = (32, 32)
+
+
+def _stable_diffusion(folder: Path, prediction: str, factor: int) -> None:
+    from tests.tiny.stable_diffusion import write_pipeline
+
+    write_pipeline(folder, prediction, factor)
+
+
+FACTORIES: dict[str, Callable[[Path, str, int], None]] = {
+    "STABLE_DIFFUSION_15": _stable_diffusion,
+    "STABLE_DIFFUSION_20": _stable_diffusion,
+    "STABLE_DIFFUSION_20_BASE": _stable_diffusion,
+    "STABLE_DIFFUSION_21": _stable_diffusion,
+    "STABLE_DIFFUSION_21_BASE": _stable_diffusion,
+}
+
+
+@lru_cache
+def _root() -> Path:
+    root = Path(tempfile.mkdtemp(prefix="tiny-models-"))
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    return root
+
+
+@lru_cache
+def tiny_folder(key: str = "STABLE_DIFFUSION_15", prediction: str = "epsilon", factor: int = 4) -> Path:
+    """A model folder of a family, written once per process; do not change what is in it."""
+    import torch
+
+    torch.set_num_threads(1)
+    folder = _root() / f"{key}-{prediction}-{factor}"
+    FACTORIES[key](folder, prediction, factor)
+    return folder
+
+
+def tiny_setup(key: str = "STABLE_DIFFUSION_15") -> BaseModelSetup:
+    from modules.modelSetup.registry import create_model_setup
+
+    return create_model_setup(key)
+
+
+def tiny_model(
+    key: str = "STABLE_DIFFUSION_15",
+    prediction: str = "epsilon",
+    factor: int = 4,
+    dtype: torch.dtype | None = None,
+) -> Model:
+    """A freshly loaded tiny model; float32 by default."""
+    import torch
+
+    from modules.model.Model import PartDtypes
+
+    folder = tiny_folder(key, prediction, factor)
+    return tiny_setup(key).load(str(folder), PartDtypes(default=dtype or torch.float32))

@@ -1,0 +1,405 @@
+"""What every model family must do, run on tiny random-weight models of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from modules.adapter.layers import adaptable_layers, filter_patterns, select_layers
+from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
+from modules.adapter.reference import Reference
+from modules.model.batch import Conditioning, ImageBatch
+from modules.model.Model import Model
+from modules.model.noise import NoiseOptions
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.registry import MODEL_SETUPS
+from modules.objective.preference import ObjectiveOptions, PairScores, get_preference_loss
+from modules.util.errors import ConfigError, DataError
+from tests.tiny import FACTORIES, SIZE, tiny_folder, tiny_model, tiny_setup
+from tests.tiny.batches import image_batch, pair_batch
+
+MODES = [
+    ("FULL_CONCURRENT", "AUTO"),
+    ("POLICY_CONCURRENT", "AUTO"),
+    ("SEQUENTIAL", "THREE_FORWARD"),
+    ("SEQUENTIAL", "GRAD_STASH"),
+]
+OBJECTIVE = get_preference_loss("SIGMOID")
+OPTIONS = ObjectiveOptions(beta=20.0, label_smoothing=0.1)
+
+
+def families() -> Iterator[tuple[str, str]]:
+    """(model type, prediction): each class of model once, and every parameterisation."""
+    seen: set[tuple[object, ...]] = set()
+    for key in FACTORIES:
+        spec = tiny_setup(key).spec
+        what = (spec.parts, spec.prediction)
+        if what not in seen:
+            seen.add(what)
+            yield key, spec.prediction
+
+
+@pytest.fixture(params=list(families()), ids="-".join)
+def family(request: pytest.FixtureRequest) -> tuple[BaseModelSetup, Model]:
+    key, prediction = request.param
+    return tiny_setup(key), tiny_model(key, prediction)
+
+
+def adapted(model: Model, dtype: torch.dtype = torch.float32, text: bool = False) -> AdapterHandle:
+    """Attach adapters with all tensors away from zero."""
+    parts = (model.spec.denoiser, *(model.spec.text_encoders if text else ()))
+    handle = attach(model, AdapterOptions(rank=2, alpha=2.0, parts=parts, dtype=dtype))
+    stir(handle, 0)
+    return handle
+
+
+def stir(handle: AdapterHandle, seed: int, amount: float = 0.05) -> None:
+    source = torch.Generator().manual_seed(seed)
+    for _, parameter in handle.named_parameters():
+        parameter.data += amount * torch.randn(parameter.shape, generator=source).to(parameter.dtype)
+
+
+def test_every_family_has_a_tiny_model() -> None:
+    assert set(FACTORIES) == set(MODEL_SETUPS.keys())
+    for key in FACTORIES:
+        setup = tiny_setup(key)
+        assert setup.spec.key == key
+        assert tiny_model(key, setup.spec.prediction).schedule.prediction == setup.spec.prediction
+
+
+def test_spec_names_parts_that_exist(family: tuple[BaseModelSetup, Model]) -> None:
+    setup, model = family
+    assert set(model.parts) == {part.name for part in setup.spec.parts}
+    names = adaptable_layers(model.denoiser)
+    for preset in setup.spec.layer_presets:
+        chosen = select_layers(names, filter_patterns(preset, "", setup.spec.layer_presets))
+        assert chosen, preset
+    assert len(select_layers(names, filter_patterns("full", "", setup.spec.layer_presets))) == len(names)
+
+
+def test_loaded_model_is_frozen(family: tuple[BaseModelSetup, Model]) -> None:
+    _, model = family
+    for module in model.modules().values():
+        assert not module.training
+        assert not any(p.requires_grad for p in module.parameters())
+
+
+def test_saved_model_loads_again(family: tuple[BaseModelSetup, Model], tmp_path) -> None:
+    setup, model = family
+    setup.save(model, tmp_path / "out", "DIFFUSERS")
+    again = setup.load(str(tmp_path / "out"))
+    for name, module in model.modules().items():
+        assert model.fingerprint(name) == again.fingerprint(name)
+        for key, tensor in module.state_dict().items():
+            assert torch.equal(tensor, again.module(name).state_dict()[key]), f"{name}.{key}"
+    assert again.schedule.prediction == model.schedule.prediction
+    first = setup.sample(model, ["a cat"], seeds=[1], steps=2, size=SIZE)
+    assert torch.equal(first, setup.sample(again, ["a cat"], seeds=[1], steps=2, size=SIZE))
+
+
+def test_only_asked_parts_are_loaded(family: tuple[BaseModelSetup, Model]) -> None:
+    setup, _ = family
+    model = setup.load(str(tiny_folder(setup.spec.key, setup.spec.prediction)), parts={setup.spec.vae})
+    assert list(model.modules()) == [setup.spec.vae]
+    with pytest.raises(RuntimeError, match="not loaded"):
+        _ = model.denoiser
+
+
+def test_predict_gives_prediction_and_target(family: tuple[BaseModelSetup, Model]) -> None:
+    setup, model = family
+    batch = image_batch(setup, model, ["a", "b", "c"])
+    draw = setup.draw_noise(model, batch, NoiseOptions(), seed=1)
+    with torch.no_grad():
+        out = setup.predict(model, batch.latents_BChw, batch.cond, draw, batch.size)
+        score = setup.score(model, batch.latents_BChw, batch.cond, draw, batch.size)
+    assert out.predicted.shape == out.target.shape == batch.latents_BChw.shape
+    assert out.predicted.dtype == out.target.dtype == torch.float32
+    assert torch.isfinite(out.predicted).all()
+    expected = -((out.predicted - out.target) ** 2).flatten(1).mean(1)
+    assert score.shape == (3,) and torch.allclose(score, expected)
+
+
+def test_target_leads_back_to_the_clean_latents(family: tuple[BaseModelSetup, Model]) -> None:
+    setup, model = family
+    batch = image_batch(setup, model, ["a", "b", "c"], dtype=torch.float64)
+    draw = setup.draw_noise(model, batch, NoiseOptions(max_strength=0.9), seed=1)
+    schedule = model.schedule
+    noisy = schedule.add_noise(batch.latents_BChw, draw.noise_BChw.double(), draw.timestep_B)
+    target = schedule.target(batch.latents_BChw, draw.noise_BChw.double(), draw.timestep_B)
+    clean = schedule.clean_from(noisy, target, draw.timestep_B)
+    assert torch.allclose(clean, batch.latents_BChw, atol=1e-9)
+
+
+def test_images_survive_encoding_shapes(family: tuple[BaseModelSetup, Model]) -> None:
+    setup, model = family
+    rgb = torch.rand(2, 3, 32, 48, generator=torch.Generator().manual_seed(0))
+    latents = setup.encode_image(model, rgb)
+    factor = model.latent_factor
+    assert latents.shape == (2, model.latent_channels, 32 // factor, 48 // factor)
+    assert latents.dtype == torch.float32
+    assert torch.equal(latents, setup.encode_image(model, rgb)), "encoding must not be random"
+    assert torch.allclose(latents[1:], setup.encode_image(model, rgb[1:]), atol=1e-5)
+    back = setup.decode_latents(model, latents)
+    assert back.shape == rgb.shape and back.min() >= 0.0 and back.max() <= 1.0
+    with pytest.raises(DataError, match="multiples of"):
+        setup.encode_image(model, rgb[..., :-1])
+
+
+def test_a_batch_equals_its_samples(family: tuple[BaseModelSetup, Model]) -> None:
+    setup, model = family
+    both = image_batch(setup, model, ["a", "b"])
+    draw = setup.draw_noise(model, both, NoiseOptions(strata=4, offset_weight=0.1), seed=5)
+    with torch.no_grad():
+        together = setup.score(model, both.latents_BChw, both.cond, draw, both.size)
+        for index, name in enumerate(both.ids):
+            one = image_batch(setup, model, [name])
+            own = setup.draw_noise(model, one, NoiseOptions(strata=4, offset_weight=0.1), seed=5)
+            assert torch.equal(own.noise_BChw[0], draw.noise_BChw[index])
+            assert own.timestep_B[0] == draw.timestep_B[index]
+            alone = setup.score(model, one.latents_BChw, one.cond, own, one.size)
+            assert torch.allclose(alone[0], together[index], rtol=1e-5, atol=1e-6)
+
+
+def test_cached_conditioning_equals_live(family: tuple[BaseModelSetup, Model]) -> None:
+    setup, model = family
+    cached = image_batch(setup, model, ["a", "b", "c"])
+    live = image_batch(setup, model, ["a", "b", "c"], encoded=False)
+    encoded = setup.condition(model, live)
+    for name, tensor in cached.cond.tensors.items():
+        assert torch.equal(encoded[name], tensor)
+    one = setup.encode_text(model, [cached.prompts[1]])
+    rebuilt = Conditioning.cat([cached.cond.select([0]), one, cached.cond.select(slice(2, 3))])
+    for name, tensor in cached.cond.tensors.items():
+        assert torch.allclose(rebuilt[name], tensor, atol=1e-5)
+
+
+def test_dropped_captions_become_the_empty_prompt(family: tuple[BaseModelSetup, Model]) -> None:
+    setup, model = family
+    batch = image_batch(setup, model, list("abcdefghij"))
+    draw = setup.draw_noise(model, batch, NoiseOptions(caption_dropout=0.5), seed=3)
+    assert draw.drop_caption_B is not None and 0 < int(draw.drop_caption_B.sum()) < 10
+    empty = setup.encode_text(model, [""])
+    mixed = setup.condition(model, batch, draw)
+    for name, tensor in mixed.tensors.items():
+        for index, dropped in enumerate(draw.drop_caption_B.tolist()):
+            assert torch.equal(tensor[index], empty[name][0] if dropped else batch.cond[name][index])
+
+
+def test_adapter_off_is_the_base(family: tuple[BaseModelSetup, Model]) -> None:
+    setup, model = family
+    batch = image_batch(setup, model, ["a", "b"])
+    draw = setup.draw_noise(model, batch, NoiseOptions(), seed=1)
+
+    def score() -> torch.Tensor:
+        with torch.no_grad():
+            return setup.score(model, batch.latents_BChw, batch.cond, draw, batch.size)
+
+    base = score()
+    handle = adapted(model)
+    assert not torch.equal(score(), base)
+    with handle.disabled():
+        assert torch.equal(score(), base)
+    with Reference(handle, "NEW_ADAPTER")():
+        assert torch.equal(score(), base)
+    assert not torch.equal(score(), base)
+
+
+def test_snapshot_is_the_old_model(family: tuple[BaseModelSetup, Model]) -> None:
+    setup, model = family
+    handle = adapted(model)
+    batch = image_batch(setup, model, ["a", "b"])
+    draw = setup.draw_noise(model, batch, NoiseOptions(), seed=1)
+
+    def score() -> torch.Tensor:
+        with torch.no_grad():
+            return setup.score(model, batch.latents_BChw, batch.cond, draw, batch.size)
+
+    old, reference = score(), Reference(handle, "EXISTING_ADAPTER")
+    stir(handle, 1)
+    new = score()
+    assert not torch.equal(new, old)
+    with reference():
+        assert torch.equal(score(), old)
+    assert torch.equal(score(), new)
+
+
+def autograd_gradients(
+    setup: BaseModelSetup, model: Model, handle: AdapterHandle, reference: Reference, pair, draws
+) -> dict[str, torch.Tensor]:
+    """Gradients of the whole loss, differentiated in one piece."""
+
+    def scores() -> list[torch.Tensor]:
+        return [
+            setup.score(model, side.latents_BChw, setup.condition(model, side), draw, side.size)
+            for side, draw in zip((pair.chosen, pair.rejected), draws, strict=True)
+        ]
+
+    with torch.no_grad(), reference():
+        anchors = scores()
+    out = OBJECTIVE(PairScores(*scores(), *anchors), OPTIONS)
+    out.loss_B.mean().backward()
+    gradients = {name: p.grad.clone() for name, p in handle.named_parameters()}
+    for _, parameter in handle.named_parameters():
+        parameter.grad = None
+    return gradients
+
+
+@pytest.mark.parametrize("reference_mode", ["NEW_ADAPTER", "EXISTING_ADAPTER"])
+@pytest.mark.parametrize("text", [False, True], ids=["cached-text", "trained-text"])
+def test_preference_steps_agree_with_autograd(
+    family: tuple[BaseModelSetup, Model], reference_mode: str, text: bool
+) -> None:
+    setup, model32 = family
+    model = tiny_model(setup.spec.key, model32.schedule.prediction, dtype=torch.float64)
+    handle = adapted(model, torch.float64, text=text)
+    model.trains_text = text
+    reference = Reference(handle, reference_mode)
+    stir(handle, 2)
+    before = {name: tensor.clone() for name, tensor in reference.snapshot_state().items()}
+    pair = pair_batch(setup, model, ["p1", "p2"], encoded=not text, dtype=torch.float64)
+    draws = setup.draw_pair_noise(model, pair, NoiseOptions(), seed=3)
+    expected = autograd_gradients(setup, model, handle, reference, pair, draws)
+    parameters = [p for _, p in handle.named_parameters()]
+    for mode, strategy in MODES:
+        out = setup.calculate_dpo_loss(
+            model,
+            pair,
+            draws,
+            reference,
+            OBJECTIVE,
+            OPTIONS,
+            mode,
+            strategy=strategy,
+            parameters=parameters,
+        )
+        assert torch.isfinite(out.loss)
+        for name, parameter in handle.named_parameters():
+            assert parameter.grad.abs().max() > 0, name
+            assert torch.allclose(parameter.grad, expected[name], rtol=1e-6, atol=1e-12), (mode, name)
+            parameter.grad = None
+        for module in model.modules().values():
+            assert all(p.grad is None for p in module.parameters())
+    after = reference.snapshot_state()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_first_step_is_log_two(family: tuple[BaseModelSetup, Model]) -> None:
+    setup, model = family
+    handle = attach(model, AdapterOptions(rank=2, parts=(setup.spec.denoiser,)))
+    reference = Reference(handle, "NEW_ADAPTER")
+    reference.self_check()
+    pair = pair_batch(setup, model, ["p1", "p2"])
+    draws = setup.draw_pair_noise(model, pair, NoiseOptions(), seed=3)
+    out = setup.calculate_dpo_loss(
+        model,
+        pair,
+        draws,
+        reference,
+        OBJECTIVE,
+        ObjectiveOptions(beta=5000.0),
+        "FULL_CONCURRENT",
+        parameters=[p for _, p in handle.named_parameters()],
+        supervised_mix=0.5,
+    )
+    assert float(out.raw_loss) == pytest.approx(math.log(2), abs=1e-6)
+    assert float(out.accuracy) == 0.0
+    plain = setup.calculate_loss(model, pair.chosen, draws[0]).detach()
+    assert torch.allclose(out.supervised_B, plain, rtol=1e-5)
+    assert float(out.loss) == pytest.approx(math.log(2) + 0.5 * float(plain.mean()), rel=1e-5)
+
+
+def test_gradients_reach_the_adapter_alone(family: tuple[BaseModelSetup, Model]) -> None:
+    setup, model = family
+    handle = adapted(model)
+    batch = image_batch(setup, model, ["a", "b"])
+    draw = setup.draw_noise(model, batch, NoiseOptions(), seed=1)
+    setup.calculate_loss(model, batch, draw).mean().backward()
+    own = {id(p) for _, p in handle.named_parameters()}
+    for module in model.modules().values():
+        for name, parameter in module.named_parameters():
+            assert (parameter.grad is not None) == (id(parameter) in own), name
+
+
+def test_checkpointing_changes_no_gradient(family: tuple[BaseModelSetup, Model]) -> None:
+    setup, model = family
+    handle = adapted(model, text=True)
+    model.trains_text = True
+    batch = image_batch(setup, model, ["a", "b"], encoded=False)
+    draw = setup.draw_noise(model, batch, NoiseOptions(), seed=1)
+    grads = []
+    for enabled in (False, True):
+        for part in (setup.spec.denoiser, *setup.spec.text_encoders):
+            model.set_gradient_checkpointing(part, enabled)
+        model.set_mode("quiet")
+        setup.calculate_loss(model, batch, draw).mean().backward()
+        grads.append({name: p.grad.clone() for name, p in handle.named_parameters()})
+        for _, parameter in handle.named_parameters():
+            parameter.grad = None
+    for name, gradient in grads[0].items():
+        assert torch.allclose(gradient, grads[1][name], rtol=1e-4, atol=1e-7), name
+
+
+def test_trained_text_encoder_is_reset_in_the_reference(family: tuple[BaseModelSetup, Model]) -> None:
+    setup, model = family
+    pair = pair_batch(setup, model, ["p1", "p2"], encoded=False)
+    model.trains_text = True
+    draws = setup.draw_pair_noise(model, pair, NoiseOptions(), seed=3)
+    with torch.no_grad():
+        base = setup.pair_scorer(model, pair, draws)("both").score_B
+    handle = adapted(model, text=True)
+    model.trains_text = True
+    with torch.no_grad(), Reference(handle, "NEW_ADAPTER")():
+        assert torch.equal(setup.pair_scorer(model, pair, draws)("both").score_B, base)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (48, 32)])
+def test_samples_have_the_size_and_ignore_company(
+    family: tuple[BaseModelSetup, Model], size: tuple[int, int]
+) -> None:
+    setup, model = family
+    steps: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int) -> None:
+        steps.append((done, total))
+
+    both = setup.sample(
+        model, ["a cat", "a dog"], "red", seeds=[7, 8], steps=3, size=size, batch_size=1, progress=progress
+    )
+    assert both.shape == (2, 3, *size) and both.dtype == torch.float32
+    assert both.min() >= 0.0 and both.max() <= 1.0
+    assert not torch.equal(both[0], both[1])
+    assert steps == [(i, 6) for i in range(1, 7)]
+    together = setup.sample(model, ["a cat", "a dog"], "red", seeds=[7, 8], steps=3, size=size)
+    assert torch.allclose(both, together, atol=1e-4)
+
+
+def test_impossible_sizes_are_refused(family: tuple[BaseModelSetup, Model]) -> None:
+    setup, model = family
+    with pytest.raises(ConfigError, match="multiples of 8"):
+        setup.sample(model, ["a cat"], seeds=[1], steps=1, size=(30, 32))
+
+
+def test_missing_rejected_side_is_an_error(family: tuple[BaseModelSetup, Model]) -> None:
+    setup, model = family
+    pair = pair_batch(setup, model, ["p1"])
+    draws = setup.draw_pair_noise(model, pair, NoiseOptions(), seed=3)
+    broken = type(pair)(pair.pair_ids, pair.chosen, None)
+    with pytest.raises(RuntimeError, match="without its rejected"):
+        setup.pair_scorer(model, broken, draws)
+    with pytest.raises(RuntimeError, match="without its rejected"):
+        setup.draw_pair_noise(model, broken, NoiseOptions(), seed=3)
+
+
+def test_half_precision_arithmetic_gives_float_scores(family: tuple[BaseModelSetup, Model]) -> None:
+    setup, model = family
+    batch: ImageBatch = image_batch(setup, model, ["a", "b"])
+    draw = setup.draw_noise(model, batch, NoiseOptions(), seed=1)
+    with torch.no_grad():
+        exact = setup.score(model, batch.latents_BChw, batch.cond, draw, batch.size)
+        model.compute_dtype = torch.bfloat16
+        rough = setup.score(model, batch.latents_BChw, batch.cond, draw, batch.size)
+    assert rough.dtype == torch.float32
+    assert not torch.equal(rough, exact) and torch.allclose(rough, exact, rtol=0.05)

@@ -1,0 +1,79 @@
+"""Selecting, joining and checking batches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
+
+
+def images(count: int, offset: int = 0, size: tuple[int, int] = (32, 32)) -> ImageBatch:
+    numbers = torch.arange(offset, offset + count).float()
+    return ImageBatch(
+        latents_BChw=numbers[:, None, None, None].expand(count, 4, 8, 8).clone(),
+        cond=Conditioning({"hidden_BLE": numbers[:, None, None].expand(count, 3, 2).clone()}),
+        prompts=[f"prompt {int(n)}" for n in numbers],
+        ids=[f"id {int(n)}" for n in numbers],
+        visits=list(range(count)),
+        size=size,
+        loss_weight_B=torch.ones(count),
+    )
+
+
+@pytest.mark.parametrize("index", [slice(1, 3), [1, 2], torch.tensor([1, 2])])
+def test_select_keeps_everything_together(index) -> None:
+    part = images(4).select(index)
+    assert part.ids == ["id 1", "id 2"] and part.prompts == ["prompt 1", "prompt 2"]
+    assert part.visits == [1, 2]
+    assert part.latents_BChw[:, 0, 0, 0].tolist() == [1.0, 2.0]
+    assert part.cond["hidden_BLE"][:, 0, 0].tolist() == [1.0, 2.0]
+    assert part.size == (32, 32)
+
+
+def test_cat_is_the_inverse_of_select() -> None:
+    whole = images(5)
+    again = ImageBatch.cat([whole.select(slice(0, 2)), whole.select(slice(2, 5))])
+    assert again.ids == whole.ids and again.visits == whole.visits
+    assert torch.equal(again.latents_BChw, whole.latents_BChw)
+    assert torch.equal(again.cond["hidden_BLE"], whole.cond["hidden_BLE"])
+
+
+def test_unlike_batches_are_not_joined() -> None:
+    with pytest.raises(ValueError, match="different sizes"):
+        ImageBatch.cat([images(1), images(1, size=(64, 32))])
+    with pytest.raises(ValueError, match="different tensors"):
+        Conditioning.cat([Conditioning({"a": torch.ones(1)}), Conditioning({"b": torch.ones(1)})])
+
+
+def test_parts_of_unlike_length_are_refused() -> None:
+    good = images(2)
+    with pytest.raises(ValueError, match="prompts"):
+        ImageBatch(
+            good.latents_BChw, good.cond, ["one"], good.ids, good.visits, good.size, good.loss_weight_B
+        )
+    with pytest.raises(ValueError, match="differ in batch size"):
+        Conditioning({"a": torch.ones(1), "b": torch.ones(2)})
+    with pytest.raises(ValueError, match="1 pair ids"):
+        PairBatch(["p"], images(2), images(2))
+    with pytest.raises(ValueError, match="2 chosen but 1 rejected"):
+        PairBatch(["p", "q"], images(2), images(1))
+
+
+def test_draws_join_and_split() -> None:
+    one = NoiseDraw(torch.tensor([1]), torch.ones(1, 4, 2, 2))
+    two = NoiseDraw(torch.tensor([2, 3]), torch.zeros(2, 4, 2, 2))
+    joined = NoiseDraw.cat([one, two])
+    assert joined.timestep_B.tolist() == [1, 2, 3] and joined.perturbation_BChw is None
+    assert joined.select([2, 0]).timestep_B.tolist() == [3, 1]
+    with_extra = NoiseDraw(torch.tensor([1]), torch.ones(1, 4, 2, 2), torch.ones(1, 4, 2, 2))
+    with pytest.raises(ValueError, match="perturbation_BChw"):
+        NoiseDraw.cat([one, with_extra])
+
+
+def test_moving_changes_floating_types_only() -> None:
+    draw = NoiseDraw(torch.tensor([1]), torch.ones(1, 4, 2, 2)).to("cpu", torch.float64)
+    assert draw.timestep_B.dtype == torch.int64 and draw.noise_BChw.dtype == torch.float64
+    pair = PairBatch(["p"], images(1), images(1)).to("cpu", torch.bfloat16)
+    assert pair.rejected.cond["hidden_BLE"].dtype == torch.bfloat16
+    assert pair.select([0]).chosen.ids == ["id 0"]
