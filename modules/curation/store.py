@@ -75,13 +75,13 @@ class CurationStore:
         except OSError as error:
             raise UserError(f"cannot create the output folder {self.output_dir}: {error.strerror}") from error
         self._lock = _take_lock(self.output_dir / LOCK_NAME)
+        self._manifest_dirty = False
         try:
             self._db = self._open_database()
             self._recover()
         except BaseException:
             self._lock.close()
             raise
-        self._manifest_dirty = False
 
     def _open_database(self) -> sqlite3.Connection:
         path = self.output_dir / STORE_NAME
@@ -152,6 +152,7 @@ class CurationStore:
                     self._insert_pair(f"manifest:{pair['prompt']}", pair)
         elif listed != {pair["pair_id"]: pair for pair in self.pairs()}:
             self._adopt_moves(listed)
+            self._forget_removed(listed)
         self._set_meta("used", "1")
         self._manifest_dirty = True
         self.write_manifest()
@@ -166,6 +167,15 @@ class CurationStore:
                 other = listed.get(pair["pair_id"])
                 if other is not None and other != pair:
                     self._update_entry(other)
+
+    def _forget_removed(self, listed: dict[str, Pair]) -> None:
+        """A pair that reviewing took out of the manifest and the folder leaves the store too."""
+        for pair in self.pairs():
+            name = pair["pair_id"]
+            if name not in listed and not any(find_exported_file(self.output_dir, s, name) for s in SIDES):
+                with self._transaction():
+                    self._db.execute("DELETE FROM pairs WHERE pair_id = ?", (name,))
+                    self._insert_event("review", "remove", {"pair": pair})
 
     # --- small values -------------------------------------------------------------------------------------------
 
