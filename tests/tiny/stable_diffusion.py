@@ -46,7 +46,9 @@ def write_tokenizer(folder: Path) -> int:
     return len(vocab)
 
 
-def build_unet(channels: tuple[int, ...] = (16, 32), context: int = 24) -> torch.nn.Module:
+def build_unet(
+    channels: tuple[int, ...] = (16, 32), context: int = 24, heads: int = 2, groups: int = 8
+) -> torch.nn.Module:
     """A UNet with the block types of SD 1.5."""
     from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 
@@ -58,30 +60,30 @@ def build_unet(channels: tuple[int, ...] = (16, 32), context: int = 24) -> torch
         block_out_channels=channels,
         layers_per_block=1,
         cross_attention_dim=context,
-        attention_head_dim=2,
-        norm_num_groups=8,
+        attention_head_dim=heads,
+        norm_num_groups=groups,
         down_block_types=(*["CrossAttnDownBlock2D"] * (levels - 1), "DownBlock2D"),
         up_block_types=("UpBlock2D", *["CrossAttnUpBlock2D"] * (levels - 1)),
     )
 
 
-def build_vae(factor: int) -> torch.nn.Module:
+def build_vae(factor: int, width: int = 8, groups: int = 4, scaling: float = 0.5) -> torch.nn.Module:
     from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 
     levels = factor.bit_length()
     return AutoencoderKL(
-        block_out_channels=(8,) * levels,
+        block_out_channels=(width,) * levels,
         down_block_types=("DownEncoderBlock2D",) * levels,
         up_block_types=("UpDecoderBlock2D",) * levels,
         latent_channels=4,
         layers_per_block=1,
-        norm_num_groups=4,
+        norm_num_groups=groups,
         sample_size=32,
-        scaling_factor=0.5,
+        scaling_factor=scaling,
     )
 
 
-def build_text_encoder(vocabulary_size: int, width: int = 24) -> torch.nn.Module:
+def build_text_encoder(vocabulary_size: int, width: int = 24, heads: int = 2) -> torch.nn.Module:
     from transformers.models.clip.configuration_clip import CLIPTextConfig
     from transformers.models.clip.modeling_clip import CLIPTextModel
 
@@ -91,7 +93,7 @@ def build_text_encoder(vocabulary_size: int, width: int = 24) -> torch.nn.Module
             hidden_size=width,
             intermediate_size=2 * width,
             num_hidden_layers=2,
-            num_attention_heads=2,
+            num_attention_heads=heads,
             max_position_embeddings=CONTEXT,
             projection_dim=width,
             bos_token_id=vocabulary_size - 2,
@@ -130,10 +132,29 @@ def write_pipeline(
         size = write_tokenizer(folder / "tokenizer")
         parts = {"unet": build_unet(channels), "vae": build_vae(factor)}
         parts["text_encoder"] = build_text_encoder(size)
-        # fresh models have output layers near zero; a little life makes differences visible
-        for part in parts.values():
-            for parameter in part.parameters():
-                parameter.data += 0.02 * torch.randn_like(parameter)
+        return _write_parts(folder, parts, prediction, dtype)
+
+
+def write_standard_pipeline(folder: Path, seed: int = 0) -> Path:
+    """One whose head counts, norm groups and scaling are those of SD 1.x, which single files do not state."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        size = write_tokenizer(folder / "tokenizer")
+        parts = {
+            "unet": build_unet((32, 64), context=64, heads=8, groups=32),
+            "vae": build_vae(4, width=32, groups=32, scaling=0.18215),
+            "text_encoder": build_text_encoder(size, width=64, heads=1),
+        }
+        return _write_parts(folder, parts, "epsilon", torch.float32)
+
+
+def _write_parts(
+    folder: Path, parts: dict[str, torch.nn.Module], prediction: str, dtype: torch.dtype
+) -> Path:
+    # fresh models have output layers near zero; a little life makes differences visible
+    for part in parts.values():
+        for parameter in part.parameters():
+            parameter.data += 0.02 * torch.randn_like(parameter)
     for name, part in parts.items():
         (part if dtype == torch.float32 else part.to(dtype)).save_pretrained(str(folder / name))
     (folder / "scheduler").mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,182 @@
+"""Attaching adapters: seeded, exact at the start, and gone when switched off."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from modules.adapter.layers import adaptable_layers
+from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
+from modules.model.Model import Model
+from modules.util.errors import ConfigError, DataError
+from tests.tiny import SIZE, tiny_model, tiny_setup
+
+KINDS = [
+    AdapterOptions(rank=4, alpha=2.0),
+    AdapterOptions(rank=4, alpha=2.0, decompose=True),
+    AdapterOptions(rank=4, alpha=2.0, rank_stabilized=True),
+    AdapterOptions(rank=4, alpha=2.0, kind="LOHA"),
+    AdapterOptions(rank=4, alpha=2.0, kind="LOKR"),
+    AdapterOptions(rank=4, kind="OFT_2"),
+]
+NAMES = ["lora", "dora", "rslora", "loha", "lokr", "oft"]
+
+
+def image(model: Model) -> torch.Tensor:
+    return tiny_setup().sample(model, ["a red cat"], seeds=[2], steps=2, cfg=2.0, size=SIZE)
+
+
+def stirred(handle: AdapterHandle) -> AdapterHandle:
+    source = torch.Generator().manual_seed(0)
+    for _, parameter in handle.named_parameters():
+        parameter.data += 0.1 * torch.randn(parameter.shape, generator=source)
+    return handle
+
+
+@pytest.mark.parametrize("options", KINDS, ids=NAMES)
+def test_a_fresh_adapter_changes_nothing_and_a_trained_one_does(options: AdapterOptions) -> None:
+    model = tiny_model()
+    base = image(model)
+    handle = attach(model, options)
+    assert torch.allclose(image(model), base, atol=1e-6)
+    stirred(handle)
+    assert not torch.allclose(image(model), base, atol=1e-4)
+    with handle.disabled():
+        assert torch.equal(image(model), base)
+
+
+@pytest.mark.parametrize("options", KINDS, ids=NAMES)
+def test_initial_values_depend_on_seed_and_name_alone(options: AdapterOptions) -> None:
+    torch.manual_seed(1)
+    first = attach(tiny_model(), options).state_dict()
+    torch.manual_seed(2)
+    torch.rand(7)
+    before = torch.get_rng_state()
+    second = attach(tiny_model(), options).state_dict()
+    assert torch.equal(torch.get_rng_state(), before), "the global generator was used"
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_another_seed_gives_other_values_and_layers_differ() -> None:
+    first = attach(tiny_model(), AdapterOptions(rank=4, seed=1)).state_dict()
+    second = attach(tiny_model(), AdapterOptions(rank=4, seed=2)).state_dict()
+    downs = [name for name in first if "lora_A" in name]
+    assert all(not torch.equal(first[name], second[name]) for name in downs)
+    alike = [n for n in downs if first[n].shape == first[downs[1]].shape and n != downs[1]]
+    assert alike and all(not torch.equal(first[n], first[downs[1]]) for n in alike)
+
+
+def test_fewer_layers_leave_the_others_values_alone() -> None:
+    whole = attach(tiny_model(), AdapterOptions(rank=4)).state_dict()
+    part = attach(tiny_model(), AdapterOptions(rank=4, patterns=("attn1",))).state_dict()
+    assert 0 < len(part) < len(whole)
+    assert all("attn1" in name and torch.equal(tensor, whole[name]) for name, tensor in part.items())
+
+
+def test_text_encoders_get_their_linear_layers_whatever_the_filter() -> None:
+    handle = attach(tiny_model(), AdapterOptions(rank=4, patterns=("attn1",), parts=("unet", "text_encoder")))
+    text = [path for path in handle.layers if path.startswith("text_encoder.")]
+    assert len(text) == 2 * 6
+    assert {len(handle.named_parameters("text_encoder")), len(handle.named_parameters("unet"))} == {
+        24,
+        2 * (len(handle.layers) - 12),
+    }
+
+
+def test_exactly_the_chosen_layers_are_adapted() -> None:
+    model = tiny_model()
+    names = adaptable_layers(model.denoiser)
+    handle = attach(model, AdapterOptions(rank=4, patterns=(r"^conv_in$",), regex=True))
+    assert list(handle.layers) == ["unet.conv_in"]
+    assert adaptable_layers(model.denoiser) == names
+
+
+def test_disabling_keeps_the_gradient_flags() -> None:
+    handle = attach(tiny_model(), AdapterOptions(rank=4))
+    first, second = [p for _, p in handle.named_parameters()][:2]
+    second.requires_grad_(False)
+    with pytest.raises(KeyError), handle.disabled():
+        assert first.requires_grad and not second.requires_grad
+        with handle.disabled():
+            pass
+        assert all(layer.disable_adapters for layer in handle.layers.values())
+        raise KeyError
+    assert first.requires_grad and not second.requires_grad
+    assert not any(layer.disable_adapters for layer in handle.layers.values())
+
+
+def test_only_adapters_are_trainable() -> None:
+    model = tiny_model()
+    handle = attach(model, AdapterOptions(rank=4, parts=("unet", "text_encoder")))
+    own = {id(p) for _, p in handle.named_parameters()}
+    for module in model.modules().values():
+        assert {id(p) for p in module.parameters() if p.requires_grad} <= own
+    assert all(p.requires_grad for _, p in handle.named_parameters())
+
+
+def test_number_types() -> None:
+    model = tiny_model(dtype=torch.bfloat16)
+    handle = attach(model, AdapterOptions(rank=4, decompose=True))
+    assert {p.dtype for _, p in handle.named_parameters()} == {torch.float32}
+    layer = next(iter(handle.layers.values()))
+    weight = layer.get_base_layer().weight.float()
+    magnitude = layer.lora_magnitude_vector["default"].weight.flatten()
+    assert torch.allclose(magnitude, weight.flatten(1).norm(dim=1)), "not rounded to the base's type"
+    handle = attach(tiny_model(), AdapterOptions(rank=4, dtype=torch.bfloat16))
+    assert {p.dtype for _, p in handle.named_parameters()} == {torch.bfloat16}
+
+
+def test_state_round_trip_and_misfits() -> None:
+    handle = stirred(attach(tiny_model(), AdapterOptions(rank=4)))
+    state = {name: tensor.clone() for name, tensor in handle.state_dict().items()}
+    other = attach(tiny_model(), AdapterOptions(rank=4))
+    other.load_state_dict(state)
+    assert all(torch.equal(other.state_dict()[name], state[name]) for name in state)
+    first, second = list(state)[:2]
+    bad = dict(state) | {"stranger": torch.ones(1), second: torch.ones(2, 2)}
+    del bad[first]
+    with pytest.raises(DataError) as caught:
+        other.load_state_dict(bad)
+    for word in (first, second, "stranger", "(2, 2)"):
+        assert word in str(caught.value)
+
+
+def test_fingerprints_ignore_adapters() -> None:
+    model = tiny_model()
+    attach(model, AdapterOptions(rank=4, decompose=True, parts=("unet", "text_encoder")))
+    clean = tiny_model()
+    for part in ("unet", "text_encoder"):
+        assert model.fingerprint(part) == clean.fingerprint(part)
+
+
+def test_a_second_adapter_is_refused() -> None:
+    model = tiny_model()
+    attach(model, AdapterOptions(rank=4))
+    with pytest.raises(RuntimeError, match="already attached"):
+        attach(model, AdapterOptions(rank=4))
+
+
+def test_rotations_skip_what_peft_rotates_wrongly() -> None:
+    model = tiny_model()
+    handle = attach(model, AdapterOptions(kind="OFT_2", rank=4))
+    assert handle.layers and not any("conv1" in path for path in handle.layers)
+    with pytest.raises(ConfigError, match="neither"):
+        attach(tiny_model(), AdapterOptions(kind="OFT_2", rank=4, patterns=("conv_in",)))
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [
+        ({"kind": "ADAPTER"}, "peft_type"),
+        ({"rank": 0}, "lora_rank"),
+        ({"alpha": 0.0}, "lora_alpha"),
+        ({"kind": "LOHA", "decompose": True}, "lora_decompose"),
+        ({"kind": "LOKR", "rank_stabilized": True}, "lora_rs"),
+        ({"parts": ()}, None),
+    ],
+)
+def test_bad_options_are_refused(values: dict[str, object], field: str | None) -> None:
+    with pytest.raises(ConfigError) as caught:
+        AdapterOptions(**values)  # type: ignore[arg-type]
+    assert caught.value.field == field
