@@ -28,6 +28,7 @@ from modules.util.dpo_curation_util import (
 )
 from modules.util.dpo_pair_files import find_exported_file
 from modules.util.errors import DataError, UserError
+from modules.util.locking import try_lock
 
 STORE_NAME = "curation.sqlite"
 LOCK_NAME = ".curation.lock"
@@ -378,18 +379,7 @@ class CurationStore:
 def _take_lock(path: Path) -> IO[bytes]:
     """An exclusive lock that dies with the process; a second window is refused."""
     handle = path.open("a+b")
-    try:
-        if os.name == "nt":
-            import msvcrt
-
-            msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        else:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    if not try_lock(handle):
         handle.close()
-        raise UserError(
-            f"the folder {path.parent} is open in another window", hint="close that one first"
-        ) from error
+        raise UserError(f"the folder {path.parent} is open in another window", hint="close that one first")
     return handle

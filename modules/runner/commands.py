@@ -1,0 +1,77 @@
+"""Orders to a running process: one small file each, taken exactly once.
+
+A poster writes under a temporary name and renames; the trainer moves a file out of the folder before it reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from modules.util.errors import UserError
+from modules.util.jsonio import write_json
+
+COMMANDS = ("stop", "backup", "sample", "save", "pause", "resume")
+MAX_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Command:
+    """One order. ``id`` comes back in the ``command`` event that answers it."""
+
+    id: str
+    kind: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+def post_command(folder: str | os.PathLike[str], kind: str, **arguments: Any) -> str:
+    """Leave an order in a run's ``commands`` folder; returns its id.
+
+    Raises:
+        UserError: there is no such command.
+    """
+    if kind not in COMMANDS:
+        raise UserError(f"there is no command {kind!r}", hint=f"possible: {', '.join(COMMANDS)}")
+    name = f"{time.time_ns():020d}-{uuid.uuid4().hex}"
+    write_json(Path(folder) / f"{name}.json", {"id": name, "kind": kind, "arguments": arguments}, indent=None)
+    return name
+
+
+def take_commands(folder: str | os.PathLike[str]) -> tuple[list[Command], list[str]]:
+    """All orders in the order they were given, and the names of files that are none (they are removed too)."""
+    taken: list[Command] = []
+    refused: list[str] = []
+    base = Path(folder)
+    for path in sorted(base.glob("*.json")) if base.is_dir() else []:
+        if path.name.startswith("."):
+            continue
+        mine = path.with_suffix(".taken")
+        try:
+            path.replace(mine)
+        except FileNotFoundError:
+            continue
+        command = _read(mine)
+        mine.unlink(missing_ok=True)
+        if command is None:
+            refused.append(path.name)
+        else:
+            taken.append(command)
+    return taken, refused
+
+
+def _read(path: Path) -> Command | None:
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_BYTES:
+            return None
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(data, dict) or data.get("kind") not in COMMANDS or not isinstance(data.get("id"), str):
+        return None
+    arguments = data.get("arguments", {})
+    return Command(data["id"], data["kind"], arguments if isinstance(arguments, dict) else {})

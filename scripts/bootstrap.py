@@ -1,0 +1,202 @@
+"""Makes the program's own Python environment. Standard library only, for Linux, macOS and Windows.
+
+    python scripts/bootstrap.py            make or refresh .venv for running the program
+    python scripts/bootstrap.py --dev      ... and for its tests
+
+Packages are installed only when the requirement files changed since the last complete install; an install
+that was interrupted is taken up again. pip's own settings (index, proxy, certificates) are honoured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MINIMUM = (3, 11)
+STAMP = ".tastemaker-install"
+LOCK_SECONDS = 1800
+
+Run = Callable[[Sequence[str]], int]
+
+
+class SetupError(Exception):
+    """Something the user has to do first."""
+
+
+def say(text: str) -> None:
+    print(f"[setup] {text}", flush=True)
+
+
+def check_python(
+    version: tuple[int, ...] = sys.version_info[:3],
+    has_module: Callable[[str], bool] = lambda name: importlib.util.find_spec(name) is not None,
+    platform: str = sys.platform,
+) -> None:
+    """Refuse an interpreter that cannot run the program, naming the package that would mend it."""
+    short = ".".join(str(part) for part in version[:2])
+    if version < MINIMUM:
+        raise SetupError(
+            f"Python {'.'.join(map(str, MINIMUM))} or newer is needed, this is {short} ({sys.executable}).\n"
+            "  Debian/Ubuntu: sudo apt install python3.11 python3.11-venv python3.11-tk\n"
+            "  others: https://www.python.org/downloads/"
+        )
+    packages = {
+        "venv": (f"python{short}-venv", "python3-virtualenv", "python"),
+        "ensurepip": (f"python{short}-venv", "python3-pip", "python"),
+        "tkinter": (f"python{short}-tk (or python3-tk)", "python3-tkinter", "tk"),
+    }
+    missing = [name for name in packages if not has_module(name)]
+    if missing:
+        debian, fedora, arch = (sorted({packages[name][i] for name in missing}) for i in range(3))
+        advice = (
+            "reinstall Python with the Tcl/Tk and pip options ticked"
+            if platform == "win32"
+            else f"Debian/Ubuntu: sudo apt install {' '.join(debian)}\n"
+            f"  Fedora: sudo dnf install {' '.join(fedora)}\n  Arch: sudo pacman -S {' '.join(arch)}\n"
+            "  macOS (Homebrew): brew install python-tk"
+        )
+        raise SetupError(f"this Python lacks {', '.join(missing)}:\n  {advice}")
+
+
+def requirement_files(root: Path, dev: bool) -> list[Path]:
+    """The files that decide what is installed."""
+    names = ["requirements.txt", *(["requirements-dev.txt"] if dev else [])]
+    return [root / name for name in names]
+
+
+def wanted_hash(root: Path, dev: bool) -> str:
+    """Digest of everything an install depends on."""
+    digest = hashlib.sha256(f"{sys.version_info[:2]} {sys.platform}".encode())
+    for path in [*requirement_files(root, dev), root / "constraints.txt"]:
+        if not path.is_file():
+            raise SetupError(f"{path} is missing: the program's folder is not complete")
+        digest.update(f"\n{path.name}\n".encode() + path.read_bytes().replace(b"\r\n", b"\n"))
+    return digest.hexdigest()
+
+
+def venv_python(venv: Path) -> Path:
+    """The interpreter inside an environment."""
+    return venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def is_installed(venv: Path, wanted: str) -> bool:
+    """Whether a complete install of ``wanted`` (or of a larger set that contains it) is there."""
+    stamp = venv / STAMP
+    return venv_python(venv).is_file() and stamp.is_file() and wanted in stamp.read_text().split()
+
+
+def run(command: Sequence[str]) -> int:
+    """Run a command, its output going to ours."""
+    return subprocess.run(list(command), check=False).returncode
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Two set-ups at once would tread on each other: the second waits for the first."""
+    path = root / ".venv.lock"
+    handle = path.open("a+")
+    try:
+        _wait_for_lock(handle, path)
+        yield
+    finally:
+        handle.close()
+
+
+def _wait_for_lock(handle: object, path: Path) -> None:
+    started, told = time.monotonic(), False
+    while not _try_lock(handle):
+        if not told:
+            say("another set-up is running; waiting for it")
+            told = True
+        if time.monotonic() - started > LOCK_SECONDS:
+            raise SetupError(f"another set-up has held {path} for too long; stop it and try again")
+        time.sleep(0.5)
+
+
+def _try_lock(handle: object) -> bool:
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        else:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # type: ignore[arg-type]
+    except OSError:
+        return False
+    return True
+
+
+def make_venv(venv: Path, runner: Run) -> None:
+    """Create the environment, or create it anew where a half one or another Python's stands."""
+    python = venv_python(venv)
+    works = f"import pip, sys; sys.exit(sys.version_info < {MINIMUM})"
+    if python.is_file() and runner([str(python), "-c", works]) == 0:
+        return
+    say(f"making the environment {venv}")
+    if runner([sys.executable, "-m", "venv", "--clear", str(venv)]) != 0:
+        raise SetupError(f"could not make {venv}; the lines above say why")
+
+
+def install(root: Path, venv: Path, dev: bool, runner: Run) -> None:
+    """Install the requirements under the constraints, and leave a stamp when that is complete."""
+    stamp = venv / STAMP
+    stamp.unlink(missing_ok=True)
+    say("installing packages (the first time this downloads a few hundred MB; with a GPU, some GB)")
+    command = [str(venv_python(venv)), "-m", "pip", "install", "--disable-pip-version-check"]
+    for path in requirement_files(root, dev):
+        command += ["--requirement", str(path)]
+    if runner([*command, "--constraint", str(root / "constraints.txt")]) != 0:
+        raise SetupError("packages could not be installed; the lines above say why. Run this again to go on")
+    hashes = {wanted_hash(root, False), wanted_hash(root, dev)}
+    temporary = venv / f"{STAMP}.tmp"
+    temporary.write_text("\n".join(sorted(hashes)) + "\n")
+    temporary.replace(stamp)
+
+
+def bootstrap(root: Path, dev: bool, runner: Run = run) -> Path:
+    """Bring the environment up to date; returns its interpreter."""
+    venv = root / ".venv"
+    wanted = wanted_hash(root, dev)
+    if is_installed(venv, wanted):
+        return venv_python(venv)
+    check_python()
+    with locked(root):
+        if not is_installed(venv, wanted):
+            make_venv(venv, runner)
+            install(root, venv, dev, runner)
+    return venv_python(venv)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dev", action="store_true", help="also what the tests need")
+    parser.add_argument("--quiet", action="store_true", help="print nothing when there is nothing to do")
+    options = parser.parse_args(arguments)
+    try:
+        python = bootstrap(ROOT, options.dev)
+    except SetupError as error:
+        print(f"[setup] {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\n[setup] stopped; run it again to go on where it was", file=sys.stderr)
+        return 130
+    if not options.quiet:
+        say(f"ready: {python}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
