@@ -91,7 +91,7 @@ class ConceptImageConfig(BaseConfig):
 
 
 class ConceptTextConfig(BaseConfig):
-    """Where the prompts of a concept come from and what is done to them. Changes are off for preference pairs."""
+    """Where the prompts of a concept come from and what is done to them (nothing, for preference pairs)."""
 
     prompt_source: PromptSource = setting(
         PromptSource.SAMPLE,

@@ -51,7 +51,7 @@ class SampleConfig(BaseConfig):
     )
 
     def seed_at(self, step: int) -> int:
-        """The seed to use at a step of the run: ``seed``, or with ``random_seed`` one that follows from both."""
+        """The seed at a step of the run: ``seed``, or with ``random_seed`` one that follows from both."""
         return digest64("sample", self.seed, step) % (MAX_SEED + 1) if self.random_seed else self.seed
 
     @classmethod

@@ -162,7 +162,7 @@ class TrainConfig(
         return find_problems(self)
 
     def check(self) -> list[str]:
-        """Raise what ``problems`` finds wrong (one fault as itself, several as UserErrors); return warnings."""
+        """Raise what ``problems`` finds wrong (one fault as itself, several together); return warnings."""
         problems = self.problems()
         raise_all(problems.errors, f"the config has {len(problems.errors)} faults")
         return [str(warning) for warning in problems.warnings]

@@ -1,4 +1,4 @@
-"""What is wrong with a config, in words: every fault with its field, the value, the reason and the likely intent."""
+"""What is wrong with a config, in words: every fault with its field, value, reason and likely intent."""
 
 from __future__ import annotations
 

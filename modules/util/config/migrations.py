@@ -19,8 +19,8 @@ _RENAMED_IN_1 = {
 
 
 def train_0_to_1(data: Data) -> Data:
-    """One number format and one checkpointing switch for the whole model became one for each part; ``lora_layers``
-    became ``layer_filter``; SAFETENSORS as the format of an adapter became KOHYA_LORA."""
+    """One number format and one checkpointing switch for the whole model became one for each part;
+    ``lora_layers`` became ``layer_filter``; SAFETENSORS as the format of an adapter became KOHYA_LORA."""
     made = dict(data)
     for old, new in _RENAMED_IN_1.items():
         if old in made:

@@ -35,7 +35,8 @@ def apply_overrides(
         model: the config class, which decides how a value is read: text and choices are taken as they stand,
             everything else is JSON (``true``, ``3e-5``, ``null``, ``[1, 2]``).
         data: plain config data; missing objects are created, missing list items are an error.
-        overrides: ``learning_rate=1e-5``, ``unet.train=false``, ``concepts[0].path=images`` (or ``concepts.0.path``).
+        overrides: ``learning_rate=1e-5``, ``unet.train=false``, ``concepts[0].path=images`` (or
+            ``concepts.0.path=images``).
 
     Raises:
         ConfigError, UserErrors: every text that cannot be applied.
@@ -53,7 +54,7 @@ def apply_overrides(
 
 def _apply(model: type[BaseModel], data: dict[str, Any], text: str) -> None:
     name, equals, raw = text.partition("=")
-    place = _parse_place(name.strip())
+    place = parse_place(name.strip())
     if not equals or not place:
         raise ConfigError(
             f"{text!r} is not a setting", "--set", "write name=value, such as learning_rate=1e-5"
@@ -63,7 +64,7 @@ def _apply(model: type[BaseModel], data: dict[str, Any], text: str) -> None:
         wanted = _step_into(model, place[:depth], container, part)
         last = depth == len(place) - 1
         if last:
-            container[wanted] = _parse_value(type_at(model, (*place[:-1], wanted)), raw)
+            container[wanted] = read_value(type_at(model, (*place[:-1], wanted)), raw)
         elif isinstance(container, dict):
             if container.get(wanted) is None:
                 _refuse_missing_list(model, place[: depth + 1])
@@ -73,7 +74,8 @@ def _apply(model: type[BaseModel], data: dict[str, Any], text: str) -> None:
             container = container[wanted]
 
 
-def _parse_place(name: str) -> tuple[str, ...]:
+def parse_place(name: str) -> tuple[str, ...]:
+    """``a.b[0].c`` -> ``("a", "b", "0", "c")``; empty if it is no such thing."""
     parts = _INDEX.sub(r".\1", name).split(".")
     return tuple(parts) if all(parts) else ()
 
@@ -103,7 +105,8 @@ def _refuse_missing_list(model: type[BaseModel], place: tuple[str, ...]) -> None
         )
 
 
-def _parse_value(annotation: Any, raw: str) -> Any:
+def read_value(annotation: Any, raw: str) -> Any:
+    """A typed value as plain data: text and choices as they stand, everything else as JSON if it is any."""
     plain, optional = unwrap(annotation)
     if optional and raw.strip() in ("null", ""):
         return None

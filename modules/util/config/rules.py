@@ -1,7 +1,7 @@
-"""What values of a config have to do with each other. One function per rule; all findings are reported together.
+"""What values of a config have to do with each other: one function per rule, all findings reported together.
 
-A rule names the fields it reads. When one of them has an impossible value, that is reported instead and the rule
-is left out, so that one mistake is one message.
+A rule names the fields it reads. When one of them has an impossible value, that is reported instead and the
+rule is left out, so that one mistake is one message.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def _one_prediction(c: TrainConfig) -> Iterator[Finding]:
 def _noise_range(c: TrainConfig) -> Iterator[Finding]:
     if c.min_noising_strength >= c.max_noising_strength:
         yield ConfigError(
-            f"must be below max_noising_strength ({c.max_noising_strength:g}), not {c.min_noising_strength:g}",
+            f"{c.min_noising_strength:g} is not below max_noising_strength ({c.max_noising_strength:g})",
             "min_noising_strength",
         )
 

@@ -1,4 +1,4 @@
-"""What a config field says about itself: one ``setting(...)`` per field feeds forms, docs, schema and checks."""
+"""What a config field says about itself: one ``setting(...)`` feeds forms, docs, schema and checks."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def setting(
         tip: what it does and when to change it, one or two sentences.
         group: box within the section it is shown in.
         ge, gt, le, lt, multiple_of, min_length: what values are allowed.
-        visible: when the row is shown: conditions that must all hold, separated by commas. ``name`` is true when
-            the field is on (or not empty), ``!name`` when it is not, ``name=A|B`` when it has one of the values.
-            A leading dot means a field of the same object (``.train``).
+        visible: when the row is shown: conditions that must all hold, separated by commas. ``name`` is true
+            when the field is on (or not empty), ``!name`` when it is not, ``name=A|B`` when it has one of the
+            values. A leading dot means a field of the same object (``.train``).
         widget: a hint for forms where the type does not say enough: ``file``, ``folder``, ``save_file``,
             ``multiline``, ``device``, ``layers``, ``model``.
         hidden: not a row of a form (lists with windows of their own, derived values).

@@ -2,7 +2,7 @@ from modules.util.enum.BaseEnum import BaseEnum
 
 
 class DPOExecutionMode(BaseEnum):
-    """How the forward and backward passes of a preference step are arranged: same gradient, different memory."""
+    """How the passes of a preference step are arranged: same gradient, different memory."""
 
     FULL_CONCURRENT = "FULL_CONCURRENT"
     POLICY_CONCURRENT = "POLICY_CONCURRENT"

@@ -42,6 +42,18 @@ class ProjectSection(BaseConfig):
             "One number behind everything random: the same config with the same seed trains the same weights."
         ),
     )
+    continue_last_backup: bool = setting(
+        False,
+        title="Continue from last backup",
+        group="Run",
+        tip="Go on from the newest backup in the workspace instead of starting anew.",
+    )
+    only_cache: bool = setting(
+        False,
+        title="Only fill the cache",
+        group="Run",
+        tip="Encode all images and prompts, then stop before training.",
+    )
     workspace_dir: str = setting(
         "workspace/run",
         min_length=1,
@@ -57,18 +69,6 @@ class ProjectSection(BaseConfig):
         title="Cache",
         group="Folders",
         tip="Folder for encoded images and prompts. Its entries are found by content, so runs can share it.",
-    )
-    continue_last_backup: bool = setting(
-        False,
-        title="Continue from last backup",
-        group="Run",
-        tip="Go on from the newest backup in the workspace instead of starting anew.",
-    )
-    only_cache: bool = setting(
-        False,
-        title="Only fill the cache",
-        group="Run",
-        tip="Encode all images and prompts, then stop before training.",
     )
     train_device: str = setting(
         "auto",

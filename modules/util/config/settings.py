@@ -1,0 +1,243 @@
+"""The fields of a config as a flat list, for forms, docs and searches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, Literal
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen, MultipleOf
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.faults import item_type, raise_all, translate, type_at, unwrap
+from modules.util.config.overrides import parse_place, read_value
+
+Kind = Literal["bool", "int", "float", "text", "choice", "choices", "list", "table"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What numbers are allowed; None is no limit."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    multiple_of: float | None = None
+    min_length: int | None = None
+
+    def text(self) -> str:
+        """``0 to 1``, ``above 0``, ``0 to below 0.5``; empty without limits."""
+        low = _number_text(self.ge) if self.ge is not None else None
+        high = _number_text(self.le) if self.le is not None else None
+        if self.gt is not None:
+            low = f"above {_number_text(self.gt)}"
+        if self.lt is not None:
+            high = f"below {_number_text(self.lt)}"
+        if low is not None and high is not None:
+            words = f"{low} to {high}"
+        elif low is not None:
+            words = low if low.startswith("above") else f"{low} or more"
+        else:
+            words = high or ""
+            words = words if not words or words.startswith("below") else f"{words} or less"
+        step = f"a multiple of {_number_text(self.multiple_of)}" if self.multiple_of is not None else ""
+        return ", ".join(part for part in (words, step) if part)
+
+
+def _number_text(number: float) -> str:
+    return f"{number:.16g}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of the values of a choice: as stored, and as people read it."""
+
+    value: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field of a config.
+
+    Args:
+        path: its place (``unet.learning_rate``), as used by overrides and errors.
+        title, tip: its label, and what it does.
+        section: page of the program, empty outside ``TrainConfig``.
+        group: box on that page.
+        kind: what values it has; ``choice`` is one of ``choices``, ``choices`` a list of them; ``list`` and
+            ``table`` (names to values) have no row in a form.
+        optional: whether it may be empty (null).
+        default: as plain data, the way files have it.
+        limits: allowed numbers.
+        visible: when it is shown, see ``is_visible``; empty is always.
+        widget: hint for the form (``file``, ``folder``, ``save_file``, ``multiline``, ``device``, ``layers``,
+            ``model``).
+        hidden: never a row of a form.
+    """
+
+    path: str
+    title: str
+    tip: str
+    section: str
+    group: str
+    kind: Kind
+    choices: tuple[Choice, ...]
+    optional: bool
+    default: Any
+    limits: Limits
+    visible: str
+    widget: str
+    hidden: bool
+
+
+@cache
+def iter_settings(model: type[BaseConfig]) -> tuple[Setting, ...]:
+    """All fields of a config class in the order they are shown, those of its parts included."""
+    from modules.util.config.TrainConfig import SECTIONS, TrainConfig
+
+    if not issubclass(model, TrainConfig):
+        return tuple(_settings_of(model, "", "", ""))
+    return tuple(
+        found
+        for section in SECTIONS
+        for found in _settings_of(section, "", str(getattr(section, "SECTION", "")), "")
+    )
+
+
+def _settings_of(model: type[BaseConfig], prefix: str, section: str, group: str) -> Iterator[Setting]:
+    for name, field in model.model_fields.items():
+        path = f"{prefix}{name}"
+        plain, _ = unwrap(field.annotation)
+        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        own_group = str(extra.get("group", "")) or group
+        if isinstance(plain, type) and issubclass(plain, BaseConfig):
+            yield from _settings_of(plain, f"{path}.", section, field.title or own_group)
+        else:
+            yield _setting(path, prefix, field, extra, section, own_group)
+
+
+def _setting(
+    path: str, prefix: str, field: FieldInfo, extra: dict[str, Any], section: str, group: str
+) -> Setting:
+    plain, optional = unwrap(field.annotation)
+    kind, choices = _kind(plain)
+    return Setting(
+        path=path,
+        title=field.title or path,
+        tip=field.description or "",
+        section=section,
+        group=group,
+        kind=kind,
+        choices=choices,
+        optional=optional,
+        default=_plain_default(field),
+        limits=_limits(field),
+        visible=_absolute(str(extra.get("visible", "")), prefix),
+        widget=str(extra.get("widget", "")),
+        hidden=bool(extra.get("hidden", False)),
+    )
+
+
+def _kind(plain: Any) -> tuple[Kind, tuple[Choice, ...]]:
+    if isinstance(plain, type) and issubclass(plain, Enum):
+        return "choice", _choices(plain)
+    names: dict[Any, Kind] = {bool: "bool", int: "int", float: "float", str: "text"}
+    if plain in names:
+        return names[plain], ()
+    inner, _ = unwrap(item_type(plain))
+    if isinstance(inner, type) and issubclass(inner, Enum):
+        return "choices", _choices(inner)
+    return ("table" if getattr(plain, "__origin__", None) is dict else "list"), ()
+
+
+def _choices(kind: type[Enum]) -> tuple[Choice, ...]:
+    return tuple(Choice(str(member.value), str(getattr(member, "label", member.value))) for member in kind)
+
+
+def _plain_default(field: FieldInfo) -> Any:
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if isinstance(value, list):
+        return [str(item.value) if isinstance(item, Enum) else item for item in value]
+    return str(value.value) if isinstance(value, Enum) else value
+
+
+def _limits(field: FieldInfo) -> Limits:
+    found: dict[str, Any] = {}
+    names = {Ge: "ge", Gt: "gt", Le: "le", Lt: "lt", MultipleOf: "multiple_of", MinLen: "min_length"}
+    for item in field.metadata:
+        name = names.get(type(item))
+        if name:
+            found[name] = getattr(item, name)
+    return Limits(**found)
+
+
+_CONDITION = re.compile(r"(!?)(\.?[a-z_0-9.]+)(?:=(.+))?")
+
+
+def _absolute(rule: str, prefix: str) -> str:
+    """Conditions on fields of the same object (``.train``) become conditions on their full names."""
+    parts = (part.strip() for part in rule.split(",")) if rule else ()
+    return ",".join(re.sub(r"^(!?)\.", rf"\g<1>{prefix}", part) for part in parts)
+
+
+def visibility_fields(rule: str) -> set[str]:
+    """The paths a visibility rule asks about."""
+    return {name for _, name, _ in _conditions(rule)}
+
+
+def is_visible(rule: str, value_of: Callable[[str], Any]) -> bool:
+    """Whether a field with visibility ``rule`` is shown.
+
+    Args:
+        rule: conditions separated by commas: ``name``, ``!name``, ``name=A|B``, ``!name=A|B``.
+        value_of: the present value (or choice, as text) at a path.
+    """
+    return all(_holds(value_of(name), wanted) is not negated for negated, name, wanted in _conditions(rule))
+
+
+def _conditions(rule: str) -> list[tuple[bool, str, str | None]]:
+    found = []
+    for part in rule.split(",") if rule else ():
+        match = _CONDITION.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(f"{rule!r} is not a visibility rule")
+        found.append((bool(match[1]), match[2], match[3]))
+    return found
+
+
+def _holds(value: Any, wanted: str | None) -> bool:
+    if wanted is None:
+        return bool(value)
+    return str(value) in wanted.split("|")
+
+
+def read_setting(model: type[BaseConfig], path: str, text: str) -> Any:
+    """What a person typed for a field, as a checked value.
+
+    Args:
+        model: the config class.
+        path: of the field (``unet.learning_rate``), not inside lists.
+        text: as typed; empty is null where that is allowed.
+
+    Raises:
+        ConfigError: no such field, or a value it cannot have.
+    """
+    place = parse_place(path)
+    value = read_value(type_at(model, place), text)
+    nested: Any = value
+    for part in reversed(place):
+        nested = {part: nested}
+    try:
+        made: Any = model.model_validate(nested)
+    except ValidationError as error:
+        raise_all(translate(error, model)[:1])
+    for part in place:
+        made = getattr(made, part)
+    return made

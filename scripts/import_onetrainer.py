@@ -1,0 +1,36 @@
+"""Turn a OneTrainer config, its concepts and samples into one of ours, and list what could not be carried."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from modules.util.config.onetrainer_import import import_onetrainer  # noqa: E402
+from modules.util.errors import UserError  # noqa: E402
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0 when the config was written, 2 when it cannot be read."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source", help="a OneTrainer config (.json)")
+    parser.add_argument("target", help="the config to write")
+    options = parser.parse_args(arguments)
+    try:
+        config, not_carried = import_onetrainer(options.source)
+        config.save(options.target)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for line in not_carried:
+        print(f"not carried over: {line}")
+    print(f"wrote {options.target}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
