@@ -138,6 +138,7 @@ class ImageBatch(_Batched):
         visits: how often each item was seen before in this run; it keys the noise too.
         size: (height, width) of the images in pixels.
         loss_weight_B: float32 weight of each sample.
+        prior_B: bool, which samples have the untouched model's prediction as their target; ``None`` for none.
     """
 
     latents_BChw: torch.Tensor
@@ -147,6 +148,7 @@ class ImageBatch(_Batched):
     visits: list[int]
     size: tuple[int, int]
     loss_weight_B: torch.Tensor
+    prior_B: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         counts = {
@@ -158,6 +160,8 @@ class ImageBatch(_Batched):
         }
         if self.cond is not None:
             counts["cond"] = len(self.cond)
+        if self.prior_B is not None:
+            counts["prior_B"] = self.prior_B.shape[0]
         if len(set(counts.values())) > 1:
             raise ValueError(f"a batch whose parts differ in length: {counts}")
 
@@ -180,7 +184,17 @@ class ImageBatch(_Batched):
             visits=[visit for part in parts for visit in part.visits],
             size=parts[0].size,
             loss_weight_B=torch.cat([part.loss_weight_B for part in parts]),
+            prior_B=_cat_flags([part.prior_B for part in parts], [len(part) for part in parts]),
         )
+
+
+def _cat_flags(flags: Sequence[torch.Tensor | None], counts: Sequence[int]) -> torch.Tensor | None:
+    """Flags of joined batches; ``None`` stands for as many times no."""
+    if all(flag is None for flag in flags):
+        return None
+    made = [torch.zeros(n, dtype=torch.bool) if f is None else f for f, n in zip(flags, counts, strict=True)]
+    device = next(flag.device for flag in flags if flag is not None)
+    return torch.cat([flag.to(device) for flag in made])
 
 
 @dataclass(frozen=True)

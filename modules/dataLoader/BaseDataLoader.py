@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import collections
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from modules.dataLoader.progress import Progress, report
+from modules.dataLoader.samplers import BucketBatchSampler, MicroBatch, Step
+from modules.dataLoader.source import (
+    FILE_INDEX,
+    BucketTable,
+    DataSource,
+    UnitSet,
+    check_crops,
+    check_files,
+    raise_faults,
+)
+from modules.model.batch import ImageBatch, PairBatch
+from modules.pipeline.cache.ContentCache import ContentCache
+from modules.pipeline.cache.FileIndex import FileIndex
+from modules.pipeline.contract import THREAD_SAFE
+from modules.util.errors import DataError
+
+if TYPE_CHECKING:
+    from modules.model.Model import Model
+    from modules.modelSetup.BaseModelSetup import BaseModelSetup
+    from modules.util.config.TrainConfig import TrainConfig
+
+Batch = ImageBatch | PairBatch
+
+
+class AccumulationGroup(list["Batch | None"]):
+    """The micro-batches of one optimizer step in this process; ``None`` where this process has no items.
+
+    Every process gets groups of the same length, so they may meet after each micro-batch.
+
+    Attributes:
+        epoch, step: where it is; ``step`` counts optimizer steps within the epoch.
+        total: items (images or pairs) of the step over all processes.
+        last: whether the epoch ends with it.
+    """
+
+    def __init__(self, batches: Sequence[Batch | None], step: Step) -> None:
+        super().__init__(batches)
+        self.epoch, self.step, self.total, self.last = step.epoch, step.step, step.total, step.last
+
+    @property
+    def samples(self) -> int:
+        """Items of the step in this process."""
+        return sum(len(batch) for batch in self if batch is not None)
+
+
+class BaseDataLoader(ABC):
+    """Delivers a run's batches, from any position on, the same ones every time.
+
+    Args:
+        config: of the run.
+        model, setup: encode images and prompts during ``prepare``.
+        units: what is delivered, out of ``source``.
+        source: the run's data; shared by the loaders of training and validation.
+        files: what is known of the image files.
+        validation: fixed order, every item once.
+        device: where batches are brought to.
+        progress: told how far ``prepare`` is; may cancel it.
+        rank, world_size: this process and how many there are.
+        barrier: waits for the other processes.
+
+    Raises:
+        DataError: images that cannot be read, pairs of unlike shape (all of them are listed).
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        model: Model,
+        setup: BaseModelSetup,
+        units: UnitSet,
+        source: DataSource,
+        files: FileIndex,
+        *,
+        validation: bool = False,
+        device: torch.device | str = "cpu",
+        progress: Progress | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        barrier: Callable[[], None] | None = None,
+    ) -> None:
+        self.config, self.model, self.setup = config, model, setup
+        self.units, self.source, self.files = units, source, files
+        self.rules = source.rules
+        self.validation = validation
+        self.device = torch.device(device)
+        self.progress = progress
+        self.rank, self.world_size = rank, world_size
+        self._barrier = barrier
+        self._pool: ThreadPoolExecutor | None = None
+        self.threads = int(config.dataloader_threads) if THREAD_SAFE else 0
+        raise_faults(check_files(source, files, self.threads, progress))
+        raise_faults(check_crops(source, files))
+        table = BucketTable.of(units, files, once=validation)
+        self.sizes = table.sizes
+        self._table = table
+        self.sampler = self._sampler(table)
+        trains_text = bool(config.text_encoder.train) or model.trains_text
+        folder = Path(config.cache_dir)
+        caching = bool(config.latent_caching)
+        self.latents = ContentCache(folder / "latents") if caching else None
+        self.texts = ContentCache(folder / "texts") if caching and not trains_text else None
+        self.dataset = self._make_dataset()
+
+    def _sampler(self, table: BucketTable, batch_size: int | None = None) -> BucketBatchSampler:
+        return BucketBatchSampler(
+            table.groups,
+            batch_size or self.config.batch_size,
+            1 if self.validation else self.config.gradient_accumulation_steps,
+            self.config.seed,
+            rank=self.rank,
+            world_size=self.world_size,
+            shuffle=not self.validation,
+        )
+
+    @abstractmethod
+    def _make_dataset(self) -> Any:
+        """The dataset whose items ``collate`` turns into batches."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Encode whatever is not in the cache yet; batched, cancellable, continued where it stopped.
+
+        Raises:
+            LoadingCancelled: the progress callback said so; what is finished is kept.
+            DataError: an image turned out to be damaged, or the cache cannot be written.
+        """
+
+    @abstractmethod
+    def collate(self, items: Sequence[dict[str, Any]], micro: MicroBatch, size: tuple[int, int]) -> Batch:
+        """The items of a micro-batch as a batch."""
+
+    # -- how much there is -----------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Images or pairs, not counting repeats."""
+        return len(self.units)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of the first epoch; with fractional balancing later ones may differ by a few."""
+        return self.sampler.steps_in_epoch(0)
+
+    def steps_in_epoch(self, epoch: int) -> int:
+        return self.sampler.steps_in_epoch(epoch)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self.config.max_steps or self.sampler.steps_in_epochs(self.config.epochs)
+
+    @staticmethod
+    def group_pairs(group: AccumulationGroup) -> int:
+        """Items of an optimizer step over all processes, by which its loss is divided."""
+        return group.total
+
+    # -- batches ---------------------------------------------------------------------------------------------
+
+    def accumulation_groups(self, progress: Any) -> Iterator[AccumulationGroup]:
+        """The optimizer steps of the run from a position on, to the end of the last epoch.
+
+        With ``max_steps`` set, epochs go on for as long as they are asked for.
+
+        Args:
+            progress: its ``epoch`` and ``epoch_step`` are where to begin.
+        """
+        epoch, start = progress.epoch, progress.epoch_step
+        yield from self._deliver(self._steps(epoch, start))
+
+    def _steps(self, epoch: int, start: int) -> Iterator[Step]:
+        while epoch < self.config.epochs or self.config.max_steps:
+            if not self.sampler.steps_in_epoch(epoch):
+                raise DataError(
+                    "an epoch without a single image", field="concepts", hint="raise the balancing"
+                )
+            yield from self.sampler.steps(epoch, start)
+            epoch, start = epoch + 1, 0
+
+    def epoch_groups(self, epoch: int, start_step: int = 0) -> Iterator[AccumulationGroup]:
+        """The optimizer steps of one epoch."""
+        yield from self._deliver(self.sampler.steps(epoch, start_step))
+
+    def batches(self, batch_size: int | None = None) -> Iterator[Batch]:
+        """This process's share of all images or pairs, each once, in a fixed order.
+
+        Args:
+            batch_size: in this process; that of the run if not given.
+        """
+        table = self._table if self.validation else BucketTable.of(self.units, self.files, once=True)
+        sampler = BucketBatchSampler(
+            table.groups,
+            batch_size or self.config.batch_size,
+            rank=self.rank,
+            world_size=self.world_size,
+            shuffle=False,
+        )
+        for group in self._deliver(sampler.steps(0), table.sizes):
+            yield from (batch for batch in group if batch is not None)
+
+    def _deliver(
+        self, steps: Iterator[Step], sizes: Sequence[tuple[int, int]] | None = None
+    ) -> Iterator[AccumulationGroup]:
+        """Groups in order, their items loaded ahead by the loader's threads."""
+        sizes = self.sizes if sizes is None else sizes
+        waiting: collections.deque[tuple[Step, list[Any]]] = collections.deque()
+        try:
+            for step in steps:
+                waiting.append((step, [self._load_soon(micro) for micro in step.micro_batches]))
+                if sum(len(loads) for _, loads in waiting) > 2 * self.threads or not self.threads:
+                    yield self._finish(*waiting.popleft(), sizes)
+            while waiting:
+                yield self._finish(*waiting.popleft(), sizes)
+        finally:
+            for _, loads in waiting:
+                for load in loads:
+                    if isinstance(load, Future):
+                        load.cancel()
+
+    def _load_soon(self, micro: MicroBatch) -> Any:
+        if not self.threads:
+            return self._load(micro)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="loader")
+        return self._pool.submit(self._load, micro)
+
+    def _load(self, micro: MicroBatch) -> list[dict[str, Any]]:
+        return [self.dataset[visit] for visit in micro.visits]
+
+    def _finish(self, step: Step, loads: list[Any], sizes: Sequence[tuple[int, int]]) -> AccumulationGroup:
+        batches: list[Batch | None] = []
+        for micro, load in zip(step.micro_batches, loads, strict=True):
+            items = load.result() if isinstance(load, Future) else load
+            batch = self.collate(items, micro, sizes[micro.bucket]) if items else None
+            batches.append(None if batch is None else batch.to(self.device))
+        return AccumulationGroup(batches, step)
+
+    # -- for prepare -----------------------------------------------------------------------------------------
+
+    def _report(self, what: str, done: int, total: int) -> None:
+        report(self.progress, what, done, total)
+
+    def _wait_for_others(self) -> None:
+        if self._barrier is not None:
+            self._barrier()
+
+    def close(self) -> None:
+        """Give threads and open files back."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+        self.files.flush()
+
+
+def open_file_index(config: TrainConfig) -> FileIndex:
+    """The index of the run's image files, in its cache folder."""
+    return FileIndex(Path(config.cache_dir) / FILE_INDEX)

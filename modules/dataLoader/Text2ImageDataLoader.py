@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from modules.dataLoader.BaseDataLoader import BaseDataLoader
+from modules.dataLoader.mixin.DataLoaderMgdsMixin import DataLoaderMgdsMixin
+from modules.dataLoader.mixin.DataLoaderText2ImageMixin import DataLoaderText2ImageMixin, EncodeTask
+from modules.dataLoader.progress import in_threads
+
+_log = logging.getLogger(__name__)
+
+
+class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseDataLoader):
+    """Images or pairs with their prompts, encoded once and kept on disk."""
+
+    def _make_dataset(self) -> Any:
+        modules = [self.first_module(self.units), *self.modules()]
+        return self.create_dataset(modules, self.outputs(), self.config.seed)
+
+    def prepare(self) -> None:
+        if self.latents is not None:
+            self.latents_of = self.latent_identity()
+            self._prepare_latents()
+        if self.texts is not None:
+            self.texts_of = self.text_identity()
+            self._prepare_texts()
+
+    def _prepare_latents(self) -> None:
+        assert self.latents is not None
+        self._digest_files()
+        tasks: list[EncodeTask] = []
+        total = len(self.units) * len(self.sides)
+        for done, task in enumerate(self.encode_tasks(), 1):
+            if task is not None:
+                tasks.append(task)
+            if done % 256 == 0:
+                self._report("looking through the cache", min(done, total), total)
+        # equal sizes together; each process encodes every W-th batch
+        tasks.sort(key=lambda task: (task.size, task.unit, task.visit, task.side))
+        mine = [chunk for n, chunk in enumerate(_chunks(tasks, self.config.cache_batch_size))
+                if n % self.world_size == self.rank]  # fmt: skip
+        try:
+            self._encode_latents(mine)
+            self.latents.compact()
+        finally:
+            self.latents.close()
+        self._wait_for_others()
+        self.latents.rescan()
+
+    def _digest_files(self) -> None:
+        paths = list(dict.fromkeys(item.path for item in self.units.items()))
+        for done, _ in enumerate(in_threads(self.files.digest, paths, self.threads, 256), 1):
+            if done % 64 == 0 or done == len(paths):
+                self._report("reading images", done, len(paths))
+        self.files.flush()
+
+    def _encode_latents(self, chunks: list[list[EncodeTask]]) -> None:
+        assert self.latents is not None
+        total = sum(len(chunk) for chunk in chunks)
+        if not total:
+            return
+        done = 0
+        self._report("encoding images", done, total)
+        every = (task for chunk in chunks for task in chunk)
+        pixels = in_threads(self.pixels, every, self.threads, self.config.cache_batch_size + 2 * self.threads)
+        with self.on_device(self.setup.spec.vae):
+            for chunk in chunks:
+                latents_BChw = self.encode_images([next(pixels) for _ in chunk])
+                for task, latents_Chw in zip(chunk, latents_BChw, strict=True):
+                    self.latents.put(task.key, {"latents": latents_Chw})
+                done += len(chunk)
+                self._report("encoding images", done, total)
+
+    def _prepare_texts(self) -> None:
+        assert self.texts is not None
+        prompts = {self.text_key(prompt): prompt for prompt in self.all_prompts()}
+        missing = self.texts.missing(prompts)[self.rank :: self.world_size]
+        try:
+            with self.on_device(*self.setup.spec.text_encoders):
+                self._encode_texts({key: prompts[key] for key in missing})
+            self.texts.compact()
+        finally:
+            self.texts.close()
+        self._wait_for_others()
+        self.texts.rescan()
+
+    def _encode_texts(self, prompts: dict[str, str]) -> None:
+        assert self.texts is not None
+        keys = list(prompts)
+        size = self.config.cache_batch_size
+        for start in range(0, len(keys), size):
+            self._report("encoding prompts", start, len(keys))
+            part = keys[start : start + size]
+            cond = self.setup.encode_text(self.model, [prompts[key] for key in part])
+            for row, key in enumerate(part):
+                self.texts.put(key, {name: tensor[row] for name, tensor in cond.tensors.items()})
+        if keys:
+            self._report("encoding prompts", len(keys), len(keys))
+
+
+def _chunks(tasks: list[EncodeTask], size: int) -> list[list[EncodeTask]]:
+    """Consecutive tasks of one image size, at most ``size`` together."""
+    chunks: list[list[EncodeTask]] = []
+    for task in tasks:
+        if not chunks or len(chunks[-1]) == size or chunks[-1][0].size != task.size:
+            chunks.append([])
+        chunks[-1].append(task)
+    return chunks

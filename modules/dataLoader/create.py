@@ -1,0 +1,74 @@
+"""Making the data loaders of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from modules.dataLoader.BaseDataLoader import BaseDataLoader, open_file_index
+from modules.dataLoader.progress import Progress
+from modules.dataLoader.source import collect_source, raise_faults
+from modules.dataLoader.Text2ImageDataLoader import Text2ImageDataLoader
+
+if TYPE_CHECKING:
+    import torch
+
+    from modules.model.Model import Model
+    from modules.modelSetup.BaseModelSetup import BaseModelSetup
+    from modules.util.config.TrainConfig import TrainConfig
+
+
+def create_data_loader(
+    config: TrainConfig,
+    model: Model,
+    setup: BaseModelSetup,
+    *,
+    validation: bool = False,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+    barrier: Callable[[], None] | None = None,
+    share: BaseDataLoader | None = None,
+) -> BaseDataLoader:
+    """The loader of a run's training or validation data; call its ``prepare`` before asking for batches.
+
+    Args:
+        validation: deliver what is held back instead of what is trained on.
+        device: where batches are brought to.
+        progress: told how far things are; may cancel them.
+        rank, world_size: this process and how many there are.
+        barrier: waits for all processes; needed with more than one.
+        share: another loader of this run, whose knowledge of the files is used instead of looking again.
+
+    Raises:
+        DataError: the data cannot be used; every fault is listed.
+        ValueError: validation data of a run that has none.
+    """
+    if world_size > 1 and barrier is None:
+        raise ValueError("several processes need a barrier")
+    if share is not None:
+        source, files = share.source, share.files
+    else:
+        multiple = math.lcm(setup.spec.size_multiple, model.latent_factor)
+        source = collect_source(config, config.load_concepts(), multiple)
+        files = open_file_index(config)
+        raise_faults(source.faults)
+    units = source.validation if validation else source.train
+    if units is None:
+        raise ValueError("this run has no validation data: validation is switched off")
+    return Text2ImageDataLoader(
+        config,
+        model,
+        setup,
+        units,
+        source,
+        files,
+        validation=validation,
+        device=device,
+        progress=progress,
+        rank=rank,
+        world_size=world_size,
+        barrier=barrier,
+    )

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from modules.dataLoader.pipelineModules.PairByFilename import PairByFilename
+from modules.dataLoader.source import DataSource, UnitSet, collect_source, pair_concepts
+from modules.pipeline.contract import Node
+from modules.pipeline.dataset import PipelineDataset
+from modules.pipeline.nodes.SourceItems import SourceItems
+from modules.pipeline.Pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from modules.util.config.TrainConfig import TrainConfig
+
+
+class DataLoaderMgdsMixin:
+    """From concepts to a pipeline."""
+
+    @staticmethod
+    def pair_concepts(concepts: Sequence[Any], validation: bool = False) -> list[tuple[Any, Any]]:
+        """Enabled chosen and rejected concepts, zipped in config order; see ``source.pair_concepts``."""
+        return pair_concepts(concepts, validation)
+
+    @staticmethod
+    def collect(config: TrainConfig, concepts: Sequence[Any], multiple: int) -> DataSource:
+        """Items and pairs of the run's concepts; see ``source.collect_source``."""
+        return collect_source(config, concepts, multiple)
+
+    @staticmethod
+    def first_module(units: UnitSet) -> Node:
+        """The module a pipeline of these units begins with."""
+        return PairByFilename(units.entries) if units.dpo else SourceItems(units.entries)
+
+    @staticmethod
+    def create_dataset(modules: Sequence[Any], outputs: Sequence[str], seed: int) -> PipelineDataset:
+        """Chain modules and deliver their items as a torch dataset."""
+        return PipelineDataset(Pipeline(modules, outputs, seed))

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from modules.dataLoader.samplers import MicroBatch
+from modules.dataLoader.source import UnitSet
+from modules.model.batch import Conditioning, ImageBatch, PairBatch
+from modules.pipeline.cache.ContentCache import ContentCache
+from modules.pipeline.cache.FileIndex import FileIndex
+from modules.pipeline.items import Item
+from modules.pipeline.nodes.CachedTensors import CachedTensors, content_key
+from modules.pipeline.nodes.ChoosePrompt import ChoosePrompt
+from modules.pipeline.nodes.LoadPixels import LoadPixels
+from modules.pipeline.nodes.PlanImage import PlanImage
+from modules.pipeline.nodes.transforms import Transform
+from modules.pipeline.rules import Rules
+
+if TYPE_CHECKING:
+    from modules.model.Model import Model
+    from modules.modelSetup.BaseModelSetup import BaseModelSetup
+
+CACHE_FORMAT = "1"
+"""Raised whenever what is encoded changes in a way no other part of the keys shows."""
+
+
+@dataclass(frozen=True)
+class EncodeTask:
+    """One image to encode: what it is filed under and how to get its pixels."""
+
+    key: str
+    side: str
+    unit: int
+    visit: int
+    size: tuple[int, int]
+
+
+class DataLoaderText2ImageMixin:
+    """Images and their prompts for text-to-image models: the modules, the cache keys, the batches.
+
+    Uses the attributes of ``BaseDataLoader``.
+    """
+
+    model: Model
+    setup: BaseModelSetup
+    units: UnitSet
+    rules: list[Rules]
+    files: FileIndex
+    latents: ContentCache | None
+    texts: ContentCache | None
+    dataset: Any
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Prefixes of the names of what a unit has: two images of a pair, or one."""
+        return ("chosen_", "rejected_") if self.units.dpo else ("",)
+
+    # -- pipeline ------------------------------------------------------------------------------------------
+
+    def modules(self) -> list[Any]:
+        """The modules after the first one."""
+        return [self._side_modules(side) for side in self.sides]
+
+    def _side_modules(self, side: str) -> list[Any]:
+        made: list[Any] = [
+            PlanImage(self.rules, self.files, side, cached=self.latents is not None),
+            LoadPixels(self.files, side),
+            ChoosePrompt(self.rules, side, cached=self.texts is not None),
+        ]
+        if self.latents is not None:
+            inputs, outputs = [f"{side}item", f"{side}transform"], (f"{side}latent_key", f"{side}latents")
+            made.append(CachedTensors(inputs, self.latent_key, self.latents, *outputs))
+        if self.texts is not None:
+            outputs = (f"{side}text_key", f"{side}cond")
+            made.append(CachedTensors([f"{side}prompt"], self.text_key, self.texts, *outputs))
+        return made
+
+    def outputs(self) -> list[str]:
+        """What an item of the dataset holds."""
+        names = ["item", "prompt", "latents" if self.latents is not None else "pixels"]
+        if self.texts is not None:
+            names.append("cond")
+        return ["name", *(f"{side}{name}" for side in self.sides for name in names)]
+
+    # -- cache ---------------------------------------------------------------------------------------------
+
+    def latent_identity(self) -> str:
+        """What latents depend on besides the image: the VAE's weights and config, and the scaling."""
+        vae = self.model.fingerprint(self.setup.spec.vae)
+        return content_key("vae", vae, repr(self.model.latent_scale), repr(self.model.latent_shift))
+
+    def text_identity(self) -> str:
+        """What text states depend on besides the text: encoders and tokenizers."""
+        parts = [part.name for part in self.setup.spec.parts if part.kind in ("text_encoder", "tokenizer")]
+        present = [name for name in parts if name in self.model.parts]
+        return content_key("text", *(f"{name}={self.model.fingerprint(name)}" for name in present))
+
+    def latent_key(self, item: Item, transform: Transform) -> str:
+        """Digest of the file's content, what is done to it, and the VAE."""
+        return content_key(
+            CACHE_FORMAT,
+            "latents",
+            "float32",
+            self.latents_of,
+            self.files.digest(item.path),
+            transform.text(),
+        )
+
+    def text_key(self, prompt: str) -> str:
+        return content_key(CACHE_FORMAT, "cond", "float32", self.texts_of, prompt)
+
+    latents_of: str
+    texts_of: str
+
+    def encode_tasks(self) -> Iterator[EncodeTask | None]:
+        """Every image of every variation that has no entry yet; ``None`` for one that has."""
+        assert self.latents is not None
+        known: set[str] = set()
+        pipeline = self.dataset.pipeline
+        for unit, entry in enumerate(self.units.entries):
+            for side in self.sides:
+                item: Item = getattr(entry, side[:-1]) if side else entry
+                for visit in range(self.rules[item.concept].variations):
+                    key = pipeline.get(f"{side}latent_key", visit, unit)
+                    if key in self.latents or key in known:
+                        yield None
+                        continue
+                    known.add(key)
+                    yield EncodeTask(key, side, unit, visit, pipeline.get(f"{side}crop", visit, unit))
+
+    def pixels(self, task: EncodeTask) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """(H, W, 3) uint8 of an image to encode."""
+        return self.dataset.pipeline.get(f"{task.side}pixels", task.visit, task.unit)  # type: ignore[no-any-return]
+
+    def encode_images(self, pixels: Sequence[np.ndarray[Any, np.dtype[np.uint8]]]) -> torch.Tensor:
+        """(H, W, 3) uint8 images of one size to latents (B, C, h, w) on the CPU, float32.
+
+        A batch that does not fit into the memory of the device is halved.
+        """
+        rgb_BCHW = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float() / 255.0
+        try:
+            return self.setup.encode_image(self.model, rgb_BCHW).float().cpu()
+        except torch.OutOfMemoryError:
+            if len(pixels) == 1:
+                raise
+        torch.cuda.empty_cache()
+        half = len(pixels) // 2
+        return torch.cat([self.encode_images(pixels[:half]), self.encode_images(pixels[half:])])
+
+    def all_prompts(self) -> Iterator[str]:
+        """Every prompt the units can have, each once."""
+        seen: set[str] = set()
+        for entry in self.units.entries:
+            # both sides of a pair have the same prompts
+            item: Item = entry.chosen if self.units.dpo else entry
+            rules = self.rules[item.concept]
+            for visit in range(rules.prompt_count(item.prompts)):
+                prompt = rules.prompt(item.prompts, entry.id, visit, cached=True)
+                if prompt not in seen:
+                    seen.add(prompt)
+                    yield prompt
+
+    def on_device(self, *parts: str) -> AbstractContextManager[Any]:
+        """Parts on the compute device while something is encoded."""
+        present = [name for name in parts if name in self.model.parts]
+        return self.model.borrowed(present[0]) if present else nullcontext()
+
+    # -- batches -------------------------------------------------------------------------------------------
+
+    def collate(
+        self, items: Sequence[dict[str, Any]], micro: MicroBatch, size: tuple[int, int]
+    ) -> ImageBatch | PairBatch:
+        """The items of a micro-batch as what the model is given.
+
+        Args:
+            size: (height, width) of their bucket.
+        """
+        visits = [visit for _, visit in micro.visits]
+        sides = [self._image_batch(items, visits, side, size) for side in self.sides]
+        if not self.units.dpo:
+            return sides[0]
+        return PairBatch([item["name"] for item in items], sides[0], sides[1])
+
+    def _image_batch(
+        self, items: Sequence[dict[str, Any]], visits: list[int], side: str, size: tuple[int, int]
+    ) -> ImageBatch:
+        if self.latents is not None:
+            latents_BChw = torch.stack([item[f"{side}latents"]["latents"] for item in items])
+        else:
+            with self.on_device(self.setup.spec.vae):
+                latents_BChw = self.encode_images([item[f"{side}pixels"] for item in items])
+        cond = None
+        if self.texts is not None:
+            rows = [{name: row[None] for name, row in item[f"{side}cond"].items()} for item in items]
+            cond = Conditioning.cat([Conditioning(row) for row in rows])
+        rules = [self.rules[item[f"{side}item"].concept] for item in items]
+        prior = torch.tensor([own.is_prior for own in rules])
+        return ImageBatch(
+            latents_BChw=latents_BChw,
+            cond=cond,
+            prompts=[item[f"{side}prompt"] for item in items],
+            ids=[item[f"{side}item"].id for item in items],
+            visits=list(visits),
+            size=size,
+            loss_weight_B=torch.tensor([own.loss_weight for own in rules], dtype=torch.float32),
+            prior_B=prior if bool(prior.any()) else None,
+        )

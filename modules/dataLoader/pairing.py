@@ -1,0 +1,184 @@
+"""Putting chosen and rejected images together. Nothing is guessed: whatever does not match is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from modules.pipeline.items import Item
+from modules.util.errors import DataError, list_offenders
+from modules.util.rng import digest64
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two images of one prompt, the first preferred."""
+
+    id: str
+    chosen: Item
+    rejected: Item
+
+
+def match_pairs(
+    chosen: Sequence[Item],
+    rejected: Sequence[Item],
+    chosen_name: str,
+    rejected_name: str,
+    ignore: Collection[str] = (),
+) -> tuple[list[Pair], list[DataError]]:
+    """Match the images of two concepts by their path below the concept folder, without extension.
+
+    Args:
+        chosen_name, rejected_name: of the concepts, for messages; the first is part of the pairs' ids.
+        ignore: keys that are faults already.
+
+    Returns:
+        The pairs in order of their keys, and every fault: images without a partner on either side, two files
+        of one stem, captions that differ, captions of several lines of which the sides would take different
+        ones.
+    """
+    faults: list[DataError] = []
+    left = _by_key([item for item in chosen if item.key not in ignore], chosen_name, faults)
+    right = _by_key([item for item in rejected if item.key not in ignore], rejected_name, faults)
+    for own, other, name, other_name in (
+        (left, right, chosen_name, rejected_name),
+        (right, left, rejected_name, chosen_name),
+    ):
+        alone = [own[key].id for key in sorted(own.keys() - other.keys())]
+        if alone:
+            faults.append(
+                DataError(
+                    f"{len(alone)} images of concept {name!r} have no partner of the same name in "
+                    f"{other_name!r}:\n{list_offenders(alone)}",
+                    hint="add the missing images or remove these",
+                )
+            )
+    # the key alone would not do for an id: two pairs of concepts may use the same file names
+    keys = sorted(left.keys() & right.keys())
+    pairs = [Pair(f"{chosen_name}/{key}", left[key], right[key]) for key in keys]
+    faults += _caption_faults(pairs, chosen_name, rejected_name)
+    return pairs, faults
+
+
+def _by_key(items: Sequence[Item], name: str, faults: list[DataError]) -> dict[str, Item]:
+    known: dict[str, Item] = {}
+    doubled: list[str] = []
+    for item in items:
+        if item.key in known:
+            doubled.append(f"{known[item.key].id} and {item.id}")
+        known.setdefault(item.key, item)
+    if doubled:
+        faults.append(
+            DataError(
+                f"concept {name!r} has files that differ only in their extension:\n{list_offenders(doubled)}",
+                hint="pairs are matched by name without extension; keep one of them",
+            )
+        )
+    return known
+
+
+def _caption_faults(pairs: Sequence[Pair], chosen_name: str, rejected_name: str) -> list[DataError]:
+    differing, lines = [], []
+    for pair in pairs:
+        ours, theirs = pair.chosen.prompts, pair.rejected.prompts
+        if ours == theirs:
+            continue
+        if len(ours) == len(theirs) == 1:
+            differing.append(f"{pair.id}: {_short(ours[0])} / {_short(theirs[0])}")
+        else:
+            lines.append(f"{pair.id}: {len(ours)} lines / {len(theirs)} lines")
+    faults = []
+    between = f"between {chosen_name!r} and {rejected_name!r}"
+    if differing:
+        faults.append(
+            DataError(
+                f"the prompts of {len(differing)} pairs differ {between}:\n{list_offenders(differing)}",
+                hint="both images of a pair need the same caption",
+            )
+        )
+    if lines:
+        faults.append(
+            DataError(
+                f"the captions of {len(lines)} pairs have several lines that are not the same {between}, so "
+                f"both sides would not take the same one:\n{list_offenders(lines)}",
+                hint="give both images the same caption file, or one line each",
+            )
+        )
+    return faults
+
+
+def _short(prompt: str, limit: int = 60) -> str:
+    return repr(prompt if len(prompt) <= limit else prompt[: limit - 3] + "...")
+
+
+def crop_faults(
+    pairs: Sequence[Pair], crops: Callable[[Pair], Sequence[tuple[tuple[int, int], tuple[int, int]]]]
+) -> list[DataError]:
+    """Pairs whose sides would be cropped to different sizes.
+
+    Args:
+        crops: the (height, width) of the chosen and the rejected side, for each resolution of the pair.
+    """
+    offenders = []
+    for pair in pairs:
+        for (h, w), (other_h, other_w) in crops(pair):
+            if (h, w) != (other_h, other_w):
+                offenders.append(f"{pair.id}: {w}x{h} / {other_w}x{other_h}")
+                break
+    if not offenders:
+        return []
+    return [
+        DataError(
+            f"the crop resolutions of {len(offenders)} pairs differ between chosen and rejected:\n"
+            f"{list_offenders(offenders)}",
+            hint="both images of a pair need the same shape; crop them alike, or remove the pair",
+        )
+    ]
+
+
+def split_by_prompt(pairs: Sequence[Pair], percentage: float, seed: int) -> tuple[list[Pair], list[Pair]]:
+    """Divide pairs into train and validation so that no prompt is on both sides.
+
+    Pairs that share any alternative of their captions stay together. Which groups are held back depends on
+    the seed and the prompts alone. With two groups or more at least one is held back and one is left.
+
+    Raises:
+        DataError: all pairs share one prompt.
+    """
+    groups = _prompt_groups(pairs)
+    if len(groups) < 2:
+        raise DataError(
+            "validation needs pairs of at least two prompts, to hold one of them back",
+            field="rlhf_dpo_validation_percentage",
+            hint="add pairs of other prompts, add DPO_CHOSEN_VAL and DPO_REJECTED_VAL concepts, or switch "
+            "validation off",
+        )
+    target = len(pairs) * percentage / 100
+    order = sorted(groups, key=lambda name: (digest64("validation-split", seed, name), name))
+    held: set[int] = set()
+    for name in order[:-1]:
+        if held and len(held) + len(groups[name]) / 2 > target:
+            break
+        held.update(groups[name])
+    train = [pair for index, pair in enumerate(pairs) if index not in held]
+    return train, [pair for index, pair in enumerate(pairs) if index in held]
+
+
+def _prompt_groups(pairs: Sequence[Pair]) -> dict[str, list[int]]:
+    """Positions of pairs that share a prompt, directly or through others, under their least prompt."""
+    parent: dict[str, str] = {}
+
+    def root(prompt: str) -> str:
+        while parent.setdefault(prompt, prompt) != prompt:
+            parent[prompt] = parent[parent[prompt]]
+            prompt = parent[prompt]
+        return prompt
+
+    for pair in pairs:
+        roots = sorted({root(prompt) for prompt in pair.chosen.prompts})
+        for other in roots:
+            parent[other] = roots[0]
+    groups: dict[str, list[int]] = {}
+    for index, pair in enumerate(pairs):
+        groups.setdefault(root(pair.chosen.prompts[0]), []).append(index)
+    return groups

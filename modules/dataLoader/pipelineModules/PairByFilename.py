@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from modules.dataLoader.pairing import Pair
+from modules.pipeline.contract import Node
+
+
+class PairByFilename(Node):
+    """The beginning of a pipeline of pairs: images of a chosen and a rejected concept, matched by their path
+    below the concept folder without extension.
+
+    Gives ``chosen_item``, ``rejected_item`` and ``name``, the pair's id. The matching and everything that can
+    be wrong with it are in ``modules.dataLoader.pairing``, which also works before there is a pipeline.
+
+    Args:
+        pairs: matched pairs.
+    """
+
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        super().__init__()
+        self._pairs = pairs
+
+    def length(self) -> int:
+        return len(self._pairs)
+
+    def get_inputs(self) -> list[str]:
+        return []
+
+    def get_outputs(self) -> list[str]:
+        return ["name", "chosen_item", "rejected_item"]
+
+    def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
+        pair = self._pairs[index]
+        return {"name": pair.id, "chosen_item": pair.chosen, "rejected_item": pair.rejected}

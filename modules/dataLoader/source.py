@@ -1,0 +1,387 @@
+"""Which images and pairs a run uses, and everything that is wrong with them. Needs no torch and no model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from modules.dataLoader.pairing import Pair, crop_faults, match_pairs, split_by_prompt
+from modules.dataLoader.progress import Progress, in_threads, report
+from modules.dataLoader.samplers import UnitGroup
+from modules.pipeline.cache.FileIndex import FileIndex
+from modules.pipeline.items import Item
+from modules.pipeline.nodes.collect import Found, collect_items
+from modules.pipeline.nodes.prompts import special_tags
+from modules.pipeline.rules import Rules
+from modules.util.errors import DataError, UserError, UserErrors, list_offenders
+
+if TYPE_CHECKING:
+    from modules.util.config.TrainConfig import TrainConfig
+
+FILE_INDEX = "files.sqlite"
+
+
+class DataErrors(UserErrors, DataError):
+    """Several faults in the data, reported together."""
+
+
+def raise_faults(faults: Sequence[UserError]) -> None:
+    """Raise a single fault as itself, several as one ``DataErrors``; nothing if there is none."""
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        raise DataErrors(faults)
+
+
+@dataclass
+class UnitSet:
+    """The images or pairs of one purpose, concept by concept.
+
+    Args:
+        entries: items, or pairs when ``dpo``.
+        groups: (rules, how many of the entries) in order; of pairs the rules of the chosen side.
+        dpo: whether the entries are pairs.
+    """
+
+    entries: list[Any] = field(default_factory=list)
+    groups: list[tuple[Rules, int]] = field(default_factory=list)
+    dpo: bool = False
+
+    def add(self, rules: Rules, entries: Sequence[Any]) -> None:
+        self.entries.extend(entries)
+        self.groups.append((rules, len(entries)))
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def items(self) -> list[Item]:
+        """All images, of pairs both."""
+        if self.dpo:
+            return [item for pair in self.entries for item in (pair.chosen, pair.rejected)]
+        return list(self.entries)
+
+
+@dataclass
+class DataSource:
+    """What a run trains and validates on.
+
+    Args:
+        concepts: enabled concepts as configured; the items' concept index points here.
+        rules: one for each of ``concepts``.
+        train, validation: what is used; ``validation`` is ``None`` when it is off.
+        faults: everything that must be put right before training.
+        warnings: what is allowed and probably not meant.
+        found: what each concept's folder holds, ``None`` for concepts this run does not use.
+    """
+
+    concepts: list[Any]
+    rules: list[Rules]
+    train: UnitSet
+    validation: UnitSet | None
+    faults: list[UserError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    found: list[Found | None] = field(default_factory=list)
+
+    @property
+    def dpo(self) -> bool:
+        return self.train.dpo
+
+    def items(self) -> list[Item]:
+        return self.train.items() + (self.validation.items() if self.validation is not None else [])
+
+
+def kind_of(concept: Any) -> str:
+    return str(getattr(concept.type, "value", concept.type))
+
+
+def is_dpo(config: TrainConfig) -> bool:
+    """Whether the run learns from pairs."""
+    return bool(config.rlhf_enabled) and str(config.rlhf_mode.value) == "DPO"
+
+
+def pair_concepts(concepts: Sequence[Any], validation: bool = False) -> list[tuple[Any, Any]]:
+    """Enabled chosen and rejected concepts, zipped in the order of the list.
+
+    Raises:
+        DataError: one side is missing, or the counts differ. Nothing at all on either side gives ``[]``.
+    """
+    ending = "_VAL" if validation else ""
+    names = (f"DPO_CHOSEN{ending}", f"DPO_REJECTED{ending}")
+    chosen, rejected = ([c for c in concepts if c.enabled and kind_of(c) == name] for name in names)
+    for own, other, name, other_name in ((chosen, rejected, *names), (rejected, chosen, *reversed(names))):
+        if own and not other:
+            raise DataError(
+                f"there are {len(own)} enabled concepts of type {name} and none of type {other_name}",
+                field="concepts",
+                hint=f"add the {other_name} concept with the other side of the pairs",
+            )
+    if len(chosen) != len(rejected):
+        raise DataError(
+            f"there are {len(chosen)} enabled concepts of type {names[0]} and {len(rejected)} of type "
+            f"{names[1]}",
+            field="concepts",
+            hint="every chosen concept needs its rejected concept, in the same order",
+        )
+    return list(zip(chosen, rejected, strict=True))
+
+
+def concept_tags(concepts: Sequence[Any]) -> list[str]:
+    """A unique name for each concept: its own, or its folder's, numbered if it is taken."""
+    tags: list[str] = []
+    for concept in concepts:
+        base = concept.name.strip() or Path(concept.path).name or "concept"
+        tag, number = base, 2
+        while tag in tags:
+            tag, number = f"{base}#{number}", number + 1
+        tags.append(tag)
+    return tags
+
+
+def collect_source(config: TrainConfig, concepts: Sequence[Any], multiple: int = 8) -> DataSource:
+    """Look through the concepts' folders and put items and pairs together; faults are collected, not raised.
+
+    Args:
+        concepts: the run's concepts.
+        multiple: pixels the model needs image sides to be multiples of.
+    """
+    enabled = [concept for concept in concepts if concept.enabled]
+    dpo = is_dpo(config)
+    source = DataSource(enabled, [], UnitSet(dpo=dpo), None)
+    for concept, tag in zip(enabled, concept_tags(enabled), strict=True):
+        try:
+            rules = Rules.of(concept, tag, config.resolution, config.aspect_ratio_bucketing, multiple)
+            if rules.text is not None and rules.text.tag_dropout_enable:
+                special_tags(rules.text)
+        except UserError as error:
+            source.faults.append(error)
+            return source
+        source.rules.append(rules)
+    source.found = [None] * len(enabled)
+    (_collect_pairs if dpo else _collect_images)(config, source)
+    return source
+
+
+def _find(source: DataSource, index: int) -> list[Item]:
+    """The items of a concept, read once; its faults join the source's."""
+    found = source.found[index]
+    if found is None:
+        found = collect_items(source.concepts[index], index, source.rules[index].name)
+        source.found[index] = found
+        source.faults.extend(found.faults)
+    return found.items
+
+
+def _of_kind(source: DataSource, *kinds: str) -> list[int]:
+    return [index for index, rules in enumerate(source.rules) if rules.kind in kinds]
+
+
+def _note_unused(source: DataSource, used: set[int], why: str) -> None:
+    unused = [rules.name for index, rules in enumerate(source.rules) if index not in used]
+    if unused:
+        source.warnings.append(f"{len(unused)} concepts are not used, {why}: {', '.join(unused[:20])}")
+
+
+def _collect_images(config: TrainConfig, source: DataSource) -> None:
+    train = [
+        i
+        for i in _of_kind(source, "STANDARD", "PRIOR_PREDICTION")
+        if source.rules[i].rate > 0 and source.rules[i].samples != 0
+    ]
+    validation = _of_kind(source, "VALIDATION") if config.validation else []
+    if not train:
+        source.faults.append(
+            DataError("there is no enabled concept of type STANDARD", field="concepts", hint="add one")
+        )
+    for index in train:
+        source.train.add(source.rules[index], _find(source, index))
+    if config.validation:
+        source.validation = UnitSet()
+        if not validation:
+            source.faults.append(
+                DataError(
+                    "validation is on and there is no enabled concept of type VALIDATION",
+                    field="validation",
+                    hint="add one or switch validation off",
+                )
+            )
+        for index in validation:
+            source.validation.add(source.rules[index], _find(source, index))
+    _note_unused(source, {*train, *validation}, "this run trains on single images")
+
+
+def _collect_pairs(config: TrainConfig, source: DataSource) -> None:
+    used: set[int] = set()
+    for validation in [False, True] if config.rlhf_dpo_validation else [False]:
+        try:
+            zipped = pair_concepts(source.concepts, validation)
+        except DataError as error:
+            source.faults.append(error)
+            continue
+        if not validation and not zipped:
+            source.faults.append(
+                DataError(
+                    "there are no enabled concepts of types DPO_CHOSEN and DPO_REJECTED",
+                    field="concepts",
+                    hint="add both sides of the pairs; other concepts are not used instead",
+                )
+            )
+        if validation:
+            source.validation = UnitSet(dpo=True)
+        for chosen, rejected in zipped:
+            units = source.validation if validation else source.train
+            assert units is not None
+            used |= _add_pairs(source, units, chosen, rejected)
+        if validation and not zipped:
+            _hold_back(config, source)
+    _note_unused(source, used, "this run trains on pairs" + _without_validation(config))
+    _note_leaks(source)
+
+
+def _without_validation(config: TrainConfig) -> str:
+    return "" if config.rlhf_dpo_validation else " without validation"
+
+
+def _add_pairs(source: DataSource, units: UnitSet, chosen: Any, rejected: Any) -> set[int]:
+    # by identity: two concepts may be equal
+    left = next(i for i, c in enumerate(source.concepts) if c is chosen)
+    right = next(i for i, c in enumerate(source.concepts) if c is rejected)
+    ours, theirs = _find(source, left), _find(source, right)
+    names = (source.rules[left].name, source.rules[right].name)
+    # an empty folder is a fault already; so is every image that has no usable caption
+    if ours and theirs:
+        broken = {key for i in (left, right) if (found := source.found[i]) for key in found.broken}
+        pairs, faults = match_pairs(ours, theirs, *names, ignore=broken)
+        source.faults.extend(faults)
+    else:
+        pairs = []
+    units.add(source.rules[left], pairs)
+    return {left, right}
+
+
+def _hold_back(config: TrainConfig, source: DataSource) -> None:
+    """Take the validation pairs out of the training pairs."""
+    train, validation = UnitSet(dpo=True), UnitSet(dpo=True)
+    if not source.train.entries:
+        source.validation = validation
+        return
+    try:
+        _, held = split_by_prompt(
+            source.train.entries, float(config.rlhf_dpo_validation_percentage), int(config.seed)
+        )
+    except DataError as error:
+        source.faults.append(error)
+        return
+    names, start = {pair.id for pair in held}, 0
+    for rules, count in source.train.groups:
+        entries = source.train.entries[start : start + count]
+        train.add(rules, [pair for pair in entries if pair.id not in names])
+        validation.add(rules, [pair for pair in entries if pair.id in names])
+        start += count
+    source.train, source.validation = train, validation
+
+
+def _note_leaks(source: DataSource) -> None:
+    if source.validation is None:
+        return
+    trained = {prompt for pair in source.train.entries for prompt in pair.chosen.prompts}
+    leaks = sorted({p for pair in source.validation.entries for p in pair.chosen.prompts if p in trained})
+    if leaks:
+        source.warnings.append(
+            f"{len(leaks)} prompts of the validation pairs are trained on too, so validation will look "
+            f"better than it is:\n{list_offenders(leaks)}"
+        )
+
+
+# -- sizes ---------------------------------------------------------------------------------------------------
+
+
+def check_files(
+    source: DataSource,
+    files: FileIndex,
+    threads: int,
+    progress: Progress | None = None,
+    check: Callable[[str], object] | None = None,
+    what: str = "reading image headers",
+) -> list[UserError]:
+    """Ask ``check`` (the size, if not given) for every image; returns what it found wrong, as one fault."""
+    paths = list(dict.fromkeys(item.path for item in source.items()))
+
+    def one(path: str) -> DataError | None:
+        try:
+            (check or files.size)(path)
+        except DataError as error:
+            return error
+        return None
+
+    faults: list[DataError] = []
+    report(progress, what, 0, len(paths))
+    for done, fault in enumerate(in_threads(one, paths, threads, 64 * max(1, threads)), 1):
+        if fault is not None:
+            faults.append(fault)
+        if done % 64 == 0 or done == len(paths):
+            report(progress, what, done, len(paths))
+    files.flush()
+    if not faults:
+        return []
+    listed = list_offenders([fault.message for fault in faults])
+    hint = "repair, replace or remove them"
+    return [DataError(f"{len(faults)} images cannot be used:\n{listed}", hint=hint)]
+
+
+def check_crops(source: DataSource, files: FileIndex) -> list[UserError]:
+    """Pairs whose sides would not have one size; the files' sizes must be known."""
+
+    def crops(pair: Pair) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+        sides = [(source.rules[item.concept], files.size(item.path)) for item in (pair.chosen, pair.rejected)]
+        walk = max(len(rules.resolutions) for rules, _ in sides)
+        made = [[rules.crop(size, pair.id, visit) for visit in range(walk)] for rules, size in sides]
+        return list(zip(made[0], made[1], strict=True))
+
+    faults: list[UserError] = []
+    for units in (source.train, source.validation):
+        if units is not None and units.dpo:
+            faults.extend(crop_faults(units.entries, crops))
+    return faults
+
+
+@dataclass
+class BucketTable:
+    """The units of a set as the sampler wants them.
+
+    Args:
+        groups: one for each concept (pair of concepts).
+        sizes: (height, width) by bucket number.
+    """
+
+    groups: list[UnitGroup]
+    sizes: list[tuple[int, int]]
+
+    @staticmethod
+    def of(units: UnitSet, files: FileIndex, *, once: bool = False) -> BucketTable:
+        """Buckets of every unit at every resolution.
+
+        Args:
+            once: every unit once in an epoch, whatever the concepts' balancing says.
+        """
+        numbers: dict[tuple[int, int], int] = {}
+        groups: list[UnitGroup] = []
+        start = 0
+        for rules, count in units.groups:
+            walk = len(rules.resolutions)
+            table = np.zeros((count, walk), dtype=np.int64)
+            for row, entry in enumerate(units.entries[start : start + count]):
+                item = entry.chosen if units.dpo else entry
+                size = files.size(item.path)
+                for visit in range(walk):
+                    crop = rules.crop(size, entry.id, visit)
+                    table[row, visit] = numbers.setdefault(crop, len(numbers))
+            start += count
+            if count:
+                rate = rules.rate if rules.samples is None else Fraction(rules.samples, count)
+                groups.append(UnitGroup(table, Fraction(1) if once else rate, rules.name))
+        return BucketTable(groups, list(numbers))

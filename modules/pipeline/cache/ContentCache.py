@@ -1,0 +1,307 @@
+"""Encoded images and texts on disk, each under the digest of everything it was made from.
+
+Entries lie in safetensors shards. A shard appears complete, by an atomic rename, and is never changed after,
+so a process that is killed loses only what it had not written yet, and any number of processes may add to one
+folder. A shard that is damaged is set aside with a warning and its entries are made anew.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import struct
+import threading
+import time
+import uuid
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from modules.util.errors import DataError, UserError
+from modules.util.jsonio import atomic_path, read_json, write_json
+
+_log = logging.getLogger(__name__)
+
+Tensors = dict[str, torch.Tensor]
+
+FORMAT = "1"
+SHARD_BYTES = 64 << 20
+SHARD_ENTRIES = 1024
+FLUSH_SECONDS = 20.0
+OPEN_SHARDS = 128
+_MAX_HEADER = 64 << 20
+_VERIFIED = "verified.json"
+# what reading a file that was tampered with may raise
+_DAMAGE = (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+
+
+class ContentCache:
+    """Named tensors by key.
+
+    Args:
+        folder: where the shards are; made when first written to.
+
+    Keys are hex digests. Reading is cheap (shards stay open and mapped) and may happen in several threads.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self._lock = threading.RLock()
+        self._shards: dict[str, dict[str, dict[str, int]]] = {}
+        self._where: dict[str, str] = {}
+        self._pending: dict[str, Tensors] = {}
+        self._pending_bytes = 0
+        self._flushed_at = time.monotonic()
+        self._open: OrderedDict[str, Any] = OrderedDict()
+        self._checked: set[str] = set()
+        self._verified: dict[str, list[int]] = self._load_verified()
+        self.rescan()
+
+    def __len__(self) -> int:
+        return len(self._where) + len(self._pending)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._where or key in self._pending
+
+    def missing(self, keys: Iterable[str]) -> list[str]:
+        """The keys that have no entry, each once, in order."""
+        return [key for key in dict.fromkeys(keys) if key not in self]
+
+    # -- finding shards ------------------------------------------------------------------------------------
+
+    def rescan(self) -> None:
+        """Look for shards other processes have added; set damaged ones aside."""
+        with self._lock:
+            present = {p.name for p in self.folder.glob("*.safetensors")} if self.folder.is_dir() else set()
+            for name in [name for name in self._shards if name not in present]:
+                self._forget(name)
+            for name in sorted(present - self._shards.keys()):
+                self._add(name)
+
+    def _add(self, name: str) -> None:
+        path = self.folder / name
+        try:
+            stat = path.stat()
+            entries = _read_header(path)
+            if self._verified.get(name) != [stat.st_size, stat.st_mtime_ns]:
+                _verify(path, entries)
+                self._verified[name] = [stat.st_size, stat.st_mtime_ns]
+        except FileNotFoundError:
+            return
+        except _DAMAGE as error:
+            self._set_aside(name, str(error))
+            return
+        self._shards[name] = entries
+        for key in entries:
+            self._where.setdefault(key, name)
+
+    def _forget(self, name: str) -> None:
+        for key in self._shards.pop(name, {}):
+            if self._where.get(key) == name:
+                del self._where[key]
+        self._open.pop(name, None)
+        self._verified.pop(name, None)
+
+    def _set_aside(self, name: str, reason: str) -> None:
+        _log.warning(
+            "the cache file %s is damaged, its entries are made anew (%s)", self.folder / name, reason
+        )
+        self._forget(name)
+        try:
+            (self.folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise DataError(
+                f"the damaged cache file {self.folder / name} cannot be removed ({error.strerror})",
+                field="cache_dir",
+                hint="delete it",
+            ) from error
+
+    def _load_verified(self) -> dict[str, list[int]]:
+        path = self.folder / _VERIFIED
+        if not path.is_file():
+            return {}
+        try:
+            data = read_json(path, "list of verified cache files")
+        except UserError as error:
+            _log.warning("%s", error)
+            return {}
+        return {str(k): v for k, v in data.items() if isinstance(v, list)} if isinstance(data, dict) else {}
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> Tensors:
+        """The tensors of an entry, on the CPU. Do not write into them.
+
+        Raises:
+            KeyError: there is no such entry.
+            DataError: it was damaged since the start; it is removed and made anew at the next start.
+        """
+        with self._lock:
+            if key in self._pending:
+                return dict(self._pending[key])
+            name = self._where.get(key)
+            if name is None:
+                raise KeyError(key)
+            try:
+                handle = self._handle(name)
+                tensors = {part: handle.get_tensor(f"{key}/{part}") for part in self._shards[name][key]}
+                if key not in self._checked:
+                    for part, tensor in tensors.items():
+                        if _checksum(tensor) != self._shards[name][key][part]:
+                            raise ValueError(f"the checksum of {key}/{part} is wrong")
+                    self._checked.add(key)
+            except (OSError, SafetensorError, ValueError) as error:
+                self._set_aside(name, str(error))
+                raise DataError(
+                    f"the cache file {self.folder / name} was damaged while it was in use",
+                    field="cache_dir",
+                    hint="it is removed; start again and continue from the last backup",
+                ) from error
+        return tensors
+
+    def _handle(self, name: str) -> Any:
+        if name in self._open:
+            self._open.move_to_end(name)
+            return self._open[name]
+        handle = safe_open(self.folder / name, framework="pt", device="cpu")
+        self._open[name] = handle
+        while len(self._open) > OPEN_SHARDS:
+            self._open.popitem(last=False)
+        return handle
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def put(self, key: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Add an entry. It is on disk after the next ``flush``, which happens by itself every so often."""
+        owned = {name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in tensors.items()}
+        with self._lock:
+            if key in self:
+                return
+            self._pending[key] = owned
+            self._pending_bytes += sum(t.numel() * t.element_size() for t in owned.values())
+            due = time.monotonic() - self._flushed_at > FLUSH_SECONDS
+            if self._pending_bytes >= SHARD_BYTES or len(self._pending) >= SHARD_ENTRIES or due:
+                self.flush()
+
+    def flush(self) -> None:
+        """Write what was put since the last time as one shard.
+
+        Raises:
+            DataError: the disk is full or the folder cannot be written.
+        """
+        with self._lock:
+            self._flushed_at = time.monotonic()
+            if not self._pending:
+                return
+            name = self._write(self._pending)
+            self._shards[name] = {
+                key: {part: _checksum(tensor) for part, tensor in tensors.items()}
+                for key, tensors in self._pending.items()
+            }
+            self._where.update(dict.fromkeys(self._pending, name))
+            self._pending, self._pending_bytes = {}, 0
+
+    def _write(self, entries: Mapping[str, Tensors]) -> str:
+        name = f"{time.strftime('%Y%m%d')}-{uuid.uuid4().hex}.safetensors"
+        flat = {f"{key}/{part}": t for key, tensors in entries.items() for part, t in tensors.items()}
+        sums = {name: _checksum(tensor) for name, tensor in flat.items()}
+        try:
+            with atomic_path(self.folder / name) as temporary:
+                save_file(flat, temporary, metadata={"format": FORMAT, "sums": json.dumps(sums)})
+            stat = (self.folder / name).stat()
+        except (OSError, SafetensorError) as error:
+            raise DataError(
+                f"the cache cannot be written to {self.folder} ({error})",
+                field="cache_dir",
+                hint="make room or choose another folder; what is written so far is kept",
+            ) from error
+        self._verified[name] = [stat.st_size, stat.st_mtime_ns]
+        return name
+
+    def close(self) -> None:
+        """Write what is left, and remember which shards were found whole."""
+        with self._lock:
+            self.flush()
+            self._open.clear()
+            if self._shards:
+                known = {
+                    name: self._verified[name] for name in sorted(self._shards) if name in self._verified
+                }
+                write_json(self.folder / _VERIFIED, known, indent=None)
+
+    def compact(self) -> None:
+        """Join small shards into large ones: many short sessions leave many small files."""
+        with self._lock:
+            self.flush()
+            small = [
+                name
+                for name in sorted(self._shards)
+                if len(self._shards[name]) < SHARD_ENTRIES // 4
+                and (self.folder / name).stat().st_size < SHARD_BYTES // 4
+            ]
+            if len(small) < 16:
+                return
+            old, self._flushed_at = list(small), time.monotonic()
+            for name in old:
+                handle, entries = self._handle(name), self._shards[name]
+                for key, parts in entries.items():
+                    tensors = {part: handle.get_tensor(f"{key}/{part}").clone() for part in parts}
+                    self._forget_key(key)
+                    self._flushed_at = time.monotonic()
+                    self.put(key, tensors)
+            self.flush()
+            for name in old:
+                self._forget(name)
+                # another process on Windows may still have it open; a double entry does no harm
+                try:
+                    (self.folder / name).unlink(missing_ok=True)
+                except PermissionError:
+                    _log.info("%s is in use and stays", self.folder / name)
+            self.rescan()
+
+    def _forget_key(self, key: str) -> None:
+        self._where.pop(key, None)
+
+
+def _checksum(tensor: torch.Tensor) -> int:
+    return zlib.crc32(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+
+
+def _read_header(path: Path) -> dict[str, dict[str, int]]:
+    """Key -> part -> checksum of a shard; ``ValueError`` if it is not whole or not ours."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        start = stream.read(8)
+        if len(start) < 8:
+            raise ValueError("it is too short")
+        (length,) = struct.unpack("<Q", start)
+        if length > min(size - 8, _MAX_HEADER):
+            raise ValueError("its header is cut off")
+        header = json.loads(stream.read(length))
+    meta = header.pop("__metadata__", {})
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        raise ValueError("it is of another format")
+    end = max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
+    if size != 8 + length + end:
+        raise ValueError(f"it has {size} bytes instead of {8 + length + end}")
+    sums = json.loads(meta["sums"])
+    entries: dict[str, dict[str, int]] = {}
+    for name in header:
+        key, _, part = name.partition("/")
+        entries.setdefault(key, {})[part] = int(sums[name])
+    return entries
+
+
+def _verify(path: Path, entries: Mapping[str, Mapping[str, int]]) -> None:
+    with safe_open(path, framework="pt", device="cpu") as handle:
+        for key, parts in entries.items():
+            for part, wanted in parts.items():
+                if _checksum(handle.get_tensor(f"{key}/{part}")) != wanted:
+                    raise ValueError(f"the checksum of {key}/{part} is wrong")

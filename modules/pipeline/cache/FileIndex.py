@@ -1,0 +1,189 @@
+"""What was once found out about image files: content hash, size, whether they decode.
+
+A row is believed as long as path, length, modification time and inode are unchanged, so a second start reads
+no image. The rows lie in one SQLite file; losing it costs time, never correctness.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sqlite3
+import threading
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.pipeline.nodes.images import load_rgb, read_size
+from modules.util.errors import DataError
+
+_log = logging.getLogger(__name__)
+
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, length INTEGER, mtime_ns INTEGER, "
+    "inode INTEGER, checked_ns INTEGER, width INTEGER, height INTEGER, digest TEXT, decodes INTEGER)"
+)
+_COLUMNS = "path, length, mtime_ns, inode, checked_ns, width, height, digest, decodes"
+# a file changed twice within the clock step of its file system looks unchanged: trust only older files
+_RACY_NS = 2_000_000_000
+
+
+@dataclass(slots=True)
+class _Row:
+    length: int
+    mtime_ns: int
+    inode: int
+    checked_ns: int
+    width: int = 0
+    height: int = 0
+    digest: str = ""
+    decodes: bool = False
+
+    def describes(self, stat: os.stat_result) -> bool:
+        return (self.length, self.mtime_ns, self.inode) == (
+            stat.st_size,
+            stat.st_mtime_ns,
+            _inode(stat),
+        ) and self.mtime_ns < self.checked_ns - _RACY_NS
+
+
+def _inode(stat: os.stat_result) -> int:
+    # SQLite's integers are signed
+    return stat.st_ino & 0x7FFF_FFFF_FFFF_FFFF
+
+
+class FileIndex:
+    """Facts about image files; callable from several threads.
+
+    Args:
+        path: the SQLite file; ``None`` keeps everything in memory. A damaged file is started anew, one that
+            cannot be written is used in memory only; both with a warning.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self._path = None if path is None else Path(path)
+        self._rows: dict[str, _Row] = {}
+        self._fresh: set[str] = set()
+        self._seen: set[str] = set()
+        self._lock = threading.Lock()
+        if self._path is not None:
+            self._load()
+
+    def _load(self) -> None:
+        assert self._path is not None
+        if not self._path.is_file():
+            return
+        try:
+            with closing(sqlite3.connect(self._path, timeout=30)) as connection:
+                for path, *values in connection.execute(f"SELECT {_COLUMNS} FROM files"):
+                    self._rows[path] = _Row(*values)
+        except (sqlite3.Error, TypeError) as error:
+            _log.warning("the file index %s is damaged and is made anew (%s)", self._path, error)
+            self._rows.clear()
+            try:
+                self._path.unlink()
+            except OSError:
+                self._path = None
+
+    def flush(self) -> None:
+        """Write what is new to the file."""
+        with self._lock:
+            fresh, self._fresh = self._fresh, set()
+            rows = [(path, *_values(self._rows[path])) for path in sorted(fresh)]
+        if not rows or self._path is None:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with closing(sqlite3.connect(self._path, timeout=30)) as connection, connection:
+                connection.execute(_SCHEMA)
+                connection.executemany(
+                    f"INSERT OR REPLACE INTO files ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)", rows
+                )
+        except (sqlite3.Error, OSError) as error:
+            _log.warning("the file index %s cannot be written (%s)", self._path, error)
+            self._path = None
+
+    def _row(self, path: str) -> _Row:
+        """The believed row of a file, or a new empty one. A file is looked at once by this object."""
+        with self._lock:
+            if path in self._seen:
+                return self._rows[path]
+        try:
+            stat = Path(path).stat()
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+        with self._lock:
+            row = self._rows.get(path)
+            if path not in self._seen and (row is None or not row.describes(stat)):
+                row = _Row(stat.st_size, stat.st_mtime_ns, _inode(stat), time.time_ns())
+                self._rows[path] = row
+                self._fresh.add(path)
+            self._seen.add(path)
+            return self._rows[path]
+
+    def check_unchanged(self, path: str) -> None:
+        """``DataError`` if the file is no longer the one that was looked at."""
+        row = self._row(path)
+        try:
+            stat = Path(path).stat()
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+        if (row.length, row.mtime_ns, row.inode) != (stat.st_size, stat.st_mtime_ns, _inode(stat)):
+            raise DataError(f"{path}: the file was changed while it was being read", hint="start again")
+
+    def size(self, path: str) -> tuple[int, int]:
+        """(width, height) of an image as it is seen.
+
+        Raises:
+            DataError: not a readable image.
+        """
+        row = self._row(path)
+        if not row.width:
+            width, height = read_size(path)
+            with self._lock:
+                row.width, row.height = width, height
+                self._fresh.add(path)
+        return row.width, row.height
+
+    def digest(self, path: str) -> str:
+        """Hex digest of the file's bytes.
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        row = self._row(path)
+        if not row.digest:
+            digest = file_digest(path)
+            with self._lock:
+                row.digest = digest
+                self._fresh.add(path)
+        return row.digest
+
+    def check_decodes(self, path: str) -> None:
+        """Decode the image once in the life of its content.
+
+        Raises:
+            DataError: it is damaged.
+        """
+        row = self._row(path)
+        if not row.decodes:
+            load_rgb(path)
+            with self._lock:
+                row.decodes = True
+                self._fresh.add(path)
+
+
+def _values(row: _Row) -> tuple[int | str, ...]:
+    size = (row.width, row.height)
+    return (row.length, row.mtime_ns, row.inode, row.checked_ns, *size, row.digest, int(row.decodes))
+
+
+def file_digest(path: str | os.PathLike[str]) -> str:
+    """blake2b of a file's bytes, 16 bytes as hex; ``DataError`` if it cannot be read."""
+    try:
+        with Path(path).open("rb") as stream:
+            return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error

@@ -1,0 +1,40 @@
+"""The one place that decides whose base classes the pipeline modules have.
+
+With ``mgds`` installed (``requirements-mgds.txt``) our modules are mgds modules and can be used in its
+pipelines, and its modules in ours. Without it they have the in-tree base classes, with the same contract.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from modules.pipeline.base import PipelineModule, RandomAccessPipelineModule
+
+    SOURCE: str
+else:
+    try:
+        from mgds.PipelineModule import PipelineModule
+        from mgds.pipelineModuleTypes.RandomAccessPipelineModule import RandomAccessPipelineModule
+
+        SOURCE = "mgds"
+    except ImportError:
+        from modules.pipeline.base import PipelineModule, RandomAccessPipelineModule
+
+        SOURCE = "in-tree"
+
+THREAD_SAFE = SOURCE == "in-tree"
+"""mgds remembers the last item per module, not per thread."""
+
+__all__ = ["SOURCE", "THREAD_SAFE", "Node", "PipelineModule", "RandomAccessPipelineModule"]
+
+
+class Node(PipelineModule, RandomAccessPipelineModule):
+    """A random-access module that has as many items as its first input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = False
+
+    def length(self) -> int:
+        return self._get_previous_length(self.get_inputs()[0])

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from modules.pipeline.cache.ContentCache import ContentCache
+from modules.pipeline.contract import Node
+
+
+def content_key(*parts: str) -> str:
+    """A cache key: the digest of everything an entry is made from."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        raw = part.encode("utf-8", "surrogatepass")
+        hasher.update(f"{len(raw)}:".encode())
+        hasher.update(raw)
+    return hasher.hexdigest()
+
+
+class CachedTensors(Node):
+    """Looks encoded tensors up: their ``key`` and the ``tensors`` under it.
+
+    Args:
+        inputs: names of what the key is made from.
+        key: makes it from their values.
+        cache: holds the entries.
+        key_out, tensors_out: names of the outputs.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[str],
+        key: Callable[..., str],
+        cache: ContentCache,
+        key_out: str,
+        tensors_out: str,
+    ) -> None:
+        super().__init__()
+        self._inputs, self._key, self._cache = list(inputs), key, cache
+        self._key_out, self._tensors_out = key_out, tensors_out
+
+    def get_inputs(self) -> list[str]:
+        return self._inputs
+
+    def get_outputs(self) -> list[str]:
+        return [self._key_out, self._tensors_out]
+
+    def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
+        values = [self._get_previous_item(variation, name, index) for name in self._inputs]
+        key = self._key(*values)
+        if requested_name == self._key_out:
+            return {self._key_out: key}
+        return {self._key_out: key, self._tensors_out: self._cache.get(key)}

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from modules.pipeline.cache.FileIndex import FileIndex
+from modules.pipeline.contract import Node
+from modules.pipeline.items import Item
+from modules.pipeline.rules import Rules
+
+
+class PlanImage(Node):
+    """Decides from an item's header and its concept what will be done to the image: ``crop`` (height, width)
+    and ``transform``. Decodes nothing.
+
+    Args:
+        rules: by the items' concept index.
+        files: knows the sizes.
+        side: prefix of all names but ``name``, as in ``chosen_item``; empty for single images.
+        cached: whether latents are cached, so variations come in turn.
+    """
+
+    def __init__(self, rules: Sequence[Rules], files: FileIndex, side: str = "", cached: bool = True) -> None:
+        super().__init__()
+        self._rules, self._files, self._side, self._cached = rules, files, side, cached
+
+    def get_inputs(self) -> list[str]:
+        return [f"{self._side}item", "name"]
+
+    def get_outputs(self) -> list[str]:
+        return [f"{self._side}crop", f"{self._side}transform"]
+
+    def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
+        item: Item = self._get_previous_item(variation, f"{self._side}item", index)
+        name: str = self._get_previous_item(variation, "name", index)
+        rules = self._rules[item.concept]
+        crop = rules.crop(self._files.size(item.path), name, variation)
+        transform = rules.transform(crop, name, variation, self._cached)
+        return {f"{self._side}crop": crop, f"{self._side}transform": transform}

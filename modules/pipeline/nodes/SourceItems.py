@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from modules.pipeline.contract import Node
+from modules.pipeline.items import Item
+
+
+class SourceItems(Node):
+    """The beginning of a pipeline of single images: gives ``item`` and its ``name``."""
+
+    def __init__(self, items: Sequence[Item], item_out: str = "item", name_out: str = "name") -> None:
+        super().__init__()
+        self._items = items
+        self._item, self._name = item_out, name_out
+
+    def length(self) -> int:
+        return len(self._items)
+
+    def get_inputs(self) -> list[str]:
+        return []
+
+    def get_outputs(self) -> list[str]:
+        return [self._item, self._name]
+
+    def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
+        item = self._items[index]
+        return {self._item: item, self._name: item.id}

@@ -1,0 +1,167 @@
+"""Finding the images and captions of a concept folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from modules.pipeline.items import Item
+from modules.pipeline.nodes.prompts import MAX_CONCEPT_PROMPT_BYTES, read_lines
+from modules.util.dpo_pair_files import IMAGE_EXTENSIONS, dpo_pair_key
+from modules.util.errors import DataError, list_offenders
+
+MASK_SUFFIXES = ("-masklabel", "-condlabel")
+"""Stems of files that belong to an image beside them and are no images to train on."""
+
+
+@dataclass
+class Found:
+    """What a concept folder holds.
+
+    ``faults`` lists everything that cannot be used; ``broken`` has the keys of images that are there but have
+    a fault, so that nobody looks for their partners.
+    """
+
+    items: list[Item] = field(default_factory=list)
+    faults: list[DataError] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
+    empty_captions: int = 0
+
+
+def image_paths(folder: Path, subfolders: bool) -> Iterator[Path]:
+    """Images below a folder, unsorted. Hidden files and folders and mask files are no images of the concept.
+
+    Links are followed; a folder that is reached twice, as in a loop of links, is entered once.
+    """
+    seen: set[str] = set()
+    pending = [folder]
+    while pending:
+        current = pending.pop()
+        real = os.path.realpath(current)
+        if real in seen:
+            continue
+        seen.add(real)
+        with os.scandir(current) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                path = Path(entry.path)
+                if path.suffix.lower() in IMAGE_EXTENSIONS and not entry.is_dir():
+                    if not path.stem.lower().endswith(MASK_SUFFIXES):
+                        yield path
+                elif subfolders and entry.is_dir():
+                    pending.append(path)
+
+
+def collect_items(concept: Any, index: int, tag: str) -> Found:
+    """The images of a concept with their captions, sorted by their path below its folder.
+
+    Args:
+        concept: its config (``path``, ``include_subdirectories``, ``text``).
+        index: its place among the concepts of the run.
+        tag: first part of the items' ids.
+    """
+    found = Found()
+    folder = Path(concept.path)
+    name = f"concept {tag!r}"
+    if not str(concept.path).strip():
+        found.faults.append(DataError(f"{name} has no folder", hint="set its path"))
+        return found
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        found.faults.append(DataError(f"{name}: the folder {concept.path} {what}", hint="check the path"))
+        return found
+    try:
+        unsorted = image_paths(folder, concept.include_subdirectories)
+        paths = sorted(unsorted, key=lambda path: path.relative_to(folder).as_posix())
+    except OSError as error:
+        found.faults.append(DataError(f"{name}: {error.filename} cannot be read ({error.strerror})"))
+        return found
+    if not paths:
+        hint = "switch on 'include subdirectories' if they are deeper" if _deeper(concept, folder) else None
+        found.faults.append(DataError(f"{name}: there are no images in {concept.path}", hint=hint))
+        return found
+    _read_captions(concept, index, tag, folder, paths, found)
+    return found
+
+
+def _deeper(concept: Any, folder: Path) -> bool:
+    try:
+        return not concept.include_subdirectories and next(image_paths(folder, True), None) is not None
+    except OSError:
+        return False
+
+
+def _read_captions(concept: Any, index: int, tag: str, folder: Path, paths: list[Path], found: Found) -> None:
+    source = str(concept.text.prompt_source)
+    shared: tuple[str, ...] = ()
+    if source == "concept":
+        try:
+            shared = concept_prompts(concept, tag)
+        except DataError as error:
+            found.faults.append(error)
+            return
+    known: dict[tuple[str, ...], tuple[str, ...]] = {}
+    missing: list[str] = []
+    for path in paths:
+        relative = path.relative_to(folder).as_posix()
+        if not relative.isprintable() or not _encodable(str(path)):
+            found.faults.append(
+                DataError(f"concept {tag!r}: {relative!a} is no name to work with", hint="rename the file")
+            )
+            found.broken.add(dpo_pair_key(path, folder))
+            continue
+        prompts = shared
+        if source == "filename":
+            prompts = (path.stem.strip(),)
+        elif source == "sample":
+            try:
+                prompts = read_lines(path.with_suffix(".txt"))
+            except FileNotFoundError:
+                missing.append(relative)
+                found.broken.add(dpo_pair_key(path, folder))
+                continue
+            except DataError as error:
+                found.faults.append(error)
+                found.broken.add(dpo_pair_key(path, folder))
+                continue
+        # many images share a caption: keep one copy of it
+        prompts = known.setdefault(prompts, prompts)
+        found.empty_captions += prompts == ("",)
+        found.items.append(Item(str(path), f"{tag}/{relative}", dpo_pair_key(path, folder), index, prompts))
+    if missing:
+        found.faults.append(
+            DataError(
+                f"concept {tag!r}: {len(missing)} images have no caption file:\n{list_offenders(missing)}",
+                hint="put a .txt with the same name beside each (an empty one for the empty prompt), or take "
+                "the prompts from the file names or from one file for the concept",
+            )
+        )
+
+
+def _encodable(name: str) -> bool:
+    """Whether a name is text; on some systems any bytes can be a file name."""
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def concept_prompts(concept: Any, tag: str) -> tuple[str, ...]:
+    """The prompts of a concept whose images share one text file.
+
+    Raises:
+        DataError: no such file, or no text.
+    """
+    path = str(concept.text.prompt_path).strip()
+    hint = "set the prompt file of the concept, one prompt a line"
+    if not path:
+        raise DataError(f"concept {tag!r} takes its prompts from a file but names none", hint=hint)
+    try:
+        return read_lines(Path(path), MAX_CONCEPT_PROMPT_BYTES)
+    except FileNotFoundError:
+        raise DataError(f"concept {tag!r}: the prompt file {path} does not exist", hint=hint) from None

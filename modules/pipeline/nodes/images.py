@@ -1,0 +1,136 @@
+"""Decoding images that come from anywhere: bounded, upright, opaque, eight bits, RGB."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from modules.util.errors import DataError
+
+MAX_PIXELS = 128 * 1024 * 1024
+MAX_SIDE = 65_535
+MIN_SIDE = 8
+MAX_FILE_BYTES = 1 << 30
+
+# what Pillow's decoders raise on damaged files
+IMAGE_ERRORS = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+Path = str | PathLike[str]
+
+
+def read_size(path: Path) -> tuple[int, int]:
+    """(width, height) of an image as it is seen, from its header alone.
+
+    Raises:
+        DataError: not a readable image, or of a size that is refused.
+    """
+    try:
+        with Image.open(path) as image:
+            width, height = image.size
+            if _orientation(image) >= 5:
+                width, height = height, width
+    except IMAGE_ERRORS as error:
+        raise _fault(path, error) from error
+    _check_size(path, width, height)
+    return width, height
+
+
+def load_rgb(path: Path) -> Image.Image:
+    """Decode an image completely; upright, on white where it was transparent, mode RGB.
+
+    Sixteen-bit and floating images are scaled to eight bits; of an animation the first frame is taken.
+
+    Raises:
+        DataError: damaged, truncated, or of a size that is refused.
+    """
+    try:
+        with Image.open(path) as image:
+            _check_size(path, *image.size)
+            turn = _TURNS.get(_orientation(image))
+            image.load()
+            rgb = _to_rgb(image)
+        return rgb.transpose(turn) if turn is not None else rgb
+    except DataError:
+        raise
+    except IMAGE_ERRORS as error:
+        raise _fault(path, error) from error
+
+
+def _fault(path: Path, error: BaseException) -> DataError:
+    if isinstance(error, FileNotFoundError):
+        return DataError(f"{path}: the file does not exist")
+    if isinstance(error, UnidentifiedImageError):
+        return DataError(f"{path}: not an image, or of a kind that cannot be read here")
+    if isinstance(error, Image.DecompressionBombError):
+        return DataError(f"{path}: more than {MAX_PIXELS} pixels")
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    return DataError(f"{path}: cannot be decoded ({reason})")
+
+
+def _check_size(path: Path, width: int, height: int) -> None:
+    if min(width, height) < MIN_SIDE:
+        raise DataError(f"{path}: {width}x{height} is too small, the least side is {MIN_SIDE}")
+    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
+        raise DataError(f"{path}: {width}x{height} is too large, at most {MAX_PIXELS} pixels")
+
+
+def _orientation(image: Image.Image) -> int:
+    """The EXIF orientation, as far as it stands before the pixels: asking a PNG for more would decode it."""
+    if image.format == "PNG":
+        raw = image.info.get("exif")
+        if not raw:
+            return 1
+        exif = Image.Exif()
+        exif.load(raw)
+    else:
+        exif = image.getexif()
+    value: Any = exif.get(_ORIENTATION, 1)
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16") or image.mode in ("I", "F"):
+        return Image.fromarray(_eight_bits(image)).convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        full = image.convert("RGBA")
+        white = Image.new("RGBA", full.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, full).convert("RGB")
+    return image.copy() if image.mode == "RGB" else image.convert("RGB")
+
+
+def _eight_bits(image: Image.Image) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Grey levels of more than eight bits, scaled by what their type or their range suggests."""
+    values = np.nan_to_num(np.asarray(image).astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    if image.mode == "F":
+        top = 1.0 if values.max(initial=0.0) <= 1.0 else 255.0 if values.max() <= 255.0 else values.max()
+    else:
+        top = 65535.0 if values.max(initial=0.0) <= 65535.0 else values.max()
+    return np.clip(np.rint(values * (255.0 / top)), 0, 255).astype(np.uint8)

@@ -1,0 +1,184 @@
+"""Captions: reading them, choosing an alternative, and the text augmentations of standard concepts."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from modules.util.errors import DataError
+from modules.util.rng import python_random
+
+MAX_CAPTION_BYTES = 1 << 20
+MAX_CONCEPT_PROMPT_BYTES = 16 << 20
+
+
+def read_lines(path: Path, max_bytes: int = MAX_CAPTION_BYTES) -> tuple[str, ...]:
+    """The alternatives of a caption file: its lines, stripped, without the empty ones.
+
+    An empty file is one empty prompt: somebody put it there.
+
+    Raises:
+        FileNotFoundError: there is none.
+        DataError: unreadable, too large, or not UTF-8.
+    """
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(max_bytes + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DataError(f"the caption {path} cannot be read ({error.strerror})") from error
+    if len(data) > max_bytes:
+        raise DataError(f"the caption {path} is larger than {max_bytes} bytes")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"the caption {path} is not UTF-8 text (byte {error.start})", hint="save it as UTF-8"
+        ) from error
+    if "\0" in text:
+        raise DataError(f"the caption {path} holds zero bytes and is no text")
+    return tuple(line.strip() for line in text.splitlines() if line.strip()) or ("",)
+
+
+def text_variations(prompts: Sequence[str], wanted: int, augmented: bool) -> int:
+    """How many different prompts an item has in turn: all its alternatives, or more if the concept says so
+    and its augmentations can make more of them.
+    """
+    if not augmented:
+        return len(prompts)
+    return max(len(prompts), wanted)
+
+
+def choose_line(prompts: Sequence[str], seed: int, item: str, variation: int) -> str:
+    """The alternative for a variation: all of them in turn, in an order of the item's own."""
+    if len(prompts) == 1:
+        return prompts[0]
+    order = list(range(len(prompts)))
+    python_random("caption/order", seed, item).shuffle(order)
+    return prompts[order[variation % len(order)]]
+
+
+def augments_text(settings: Any | None) -> bool:
+    """Whether a concept's text settings change captions at random."""
+    return settings is not None and bool(
+        settings.enable_tag_shuffling or settings.tag_dropout_enable or settings.caps_randomize_enable
+    )
+
+
+def augment_text(prompt: str, settings: Any, seed: int, item: str, variation: int) -> str:
+    """Tag dropout, tag shuffling and random capitals, as the concept's text settings ask."""
+    if not augments_text(settings):
+        return prompt
+    delimiter = settings.tag_delimiter or ","
+    if settings.tag_dropout_enable:
+        prompt = _drop_tags(prompt, delimiter, settings, python_random("tags/drop", seed, item, variation))
+    if settings.enable_tag_shuffling:
+        kept, tags = _split(prompt, delimiter, settings.keep_tags_count)
+        python_random("tags/shuffle", seed, item, variation).shuffle(tags)
+        prompt = _join([*kept, *tags], delimiter)
+    if settings.caps_randomize_enable:
+        prompt = _recase(prompt, delimiter, settings, python_random("tags/caps", seed, item, variation))
+    return prompt
+
+
+def _split(prompt: str, delimiter: str, keep: int) -> tuple[list[str], list[str]]:
+    tags = [tag.strip() for tag in prompt.split(delimiter)]
+    tags = [tag for tag in tags if tag]
+    return tags[:keep], tags[keep:]
+
+
+def _join(tags: Sequence[str], delimiter: str) -> str:
+    return (delimiter.rstrip() + " ").join(tags)
+
+
+def _drop_tags(prompt: str, delimiter: str, settings: Any, source: random.Random) -> str:
+    kept, tags = _split(prompt, delimiter, settings.keep_tags_count)
+    chance, mode = float(settings.tag_dropout_probability), str(settings.tag_dropout_mode)
+    listed = [_droppable(tag, settings) for tag in tags]
+    if mode == "FULL":
+        drop_all = source.random() < chance
+        dropped = [drop_all] * len(tags)
+    else:
+        # RANDOM_WEIGHTED: the later a tag, the likelier it goes, up to the full probability
+        weights = [(i + 1) / len(tags) if mode == "RANDOM_WEIGHTED" else 1.0 for i in range(len(tags))]
+        dropped = [source.random() < chance * weight for weight in weights]
+    left = [tag for tag, gone, may in zip(tags, dropped, listed, strict=True) if not (gone and may)]
+    return _join([*kept, *left], delimiter)
+
+
+def _droppable(tag: str, settings: Any) -> bool:
+    """Whitelisted tags never go; with a blacklist only the listed ones do."""
+    mode = str(settings.tag_dropout_special_tags_mode)
+    if mode == "NONE":
+        return True
+    hit = any(_matches(tag, special, settings) for special in _special_tags_once(*_special_key(settings)))
+    return hit if mode == "BLACKLIST" else not hit
+
+
+def _matches(tag: str, special: str, settings: Any) -> bool:
+    if settings.tag_dropout_special_tags_regex:
+        return re.fullmatch(special, tag) is not None
+    return tag == special
+
+
+def special_tags(settings: Any) -> list[str]:
+    """The special tags of a concept: a list in the field, or the lines of the text file it names.
+
+    Raises:
+        DataError: the file is missing or a pattern is not valid.
+    """
+    return list(_special_tags_once.__wrapped__(*_special_key(settings)))
+
+
+def _special_key(settings: Any) -> tuple[str, str, bool]:
+    return (
+        str(settings.tag_dropout_special_tags),
+        settings.tag_delimiter or ",",
+        bool(settings.tag_dropout_special_tags_regex),
+    )
+
+
+@lru_cache(maxsize=256)
+def _special_tags_once(text: str, delimiter: str, patterns: bool) -> tuple[str, ...]:
+    if text.lower().endswith((".txt", ".csv")):
+        try:
+            text = delimiter.join(read_lines(Path(text), MAX_CONCEPT_PROMPT_BYTES))
+        except FileNotFoundError:
+            raise DataError(f"the list of special tags {text} does not exist") from None
+    tags = [tag.strip() for tag in text.split(delimiter) if tag.strip()]
+    if patterns:
+        for tag in tags:
+            try:
+                re.compile(tag)
+            except re.error as error:
+                raise DataError(f"the special tag {tag!r} is not a valid pattern: {error}") from error
+    return tuple(tags)
+
+
+_CASES = {
+    "capslock": str.upper,
+    "title": str.title,
+    "first": str.capitalize,
+}
+
+
+def _recase(prompt: str, delimiter: str, settings: Any, source: random.Random) -> str:
+    modes = [mode.strip() for mode in str(settings.caps_randomize_mode).split(",") if mode.strip()]
+    if settings.caps_randomize_lowercase:
+        prompt = prompt.lower()
+    kept, tags = _split(prompt, delimiter, settings.keep_tags_count)
+    made = []
+    for tag in tags:
+        if modes and source.random() < float(settings.caps_randomize_probability):
+            mode = source.choice(modes)
+            if mode in _CASES:
+                tag = _CASES[mode](tag)
+            else:
+                tag = "".join(letter.upper() if source.random() < 0.5 else letter.lower() for letter in tag)
+        made.append(tag)
+    return _join([*kept, *made], delimiter)

@@ -1,0 +1,138 @@
+"""From an image to the pixels of its bucket: crop, scale, and the augmentations of standard concepts.
+
+What will be done is decided first, as a ``Transform``; its text is part of the cache key, so two ways to the
+same pixels share one cache entry and any change of settings makes a new one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple, dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageEnhance
+
+from modules.util.rng import python_random
+
+VERSION = 1
+"""Raised whenever the same ``Transform`` gives other pixels than before."""
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """Everything that is done to an image, in the order of the fields.
+
+    Args:
+        size: (height, width) of the result.
+        flip: mirrored left to right.
+        angle: degrees turned counter-clockwise; the crop shrinks so that no corner is empty.
+        offset: where the crop lies in the room left over, (x, y) from 0 to 1; the middle is 0.5.
+        brightness, contrast, saturation: factors, 1 changes nothing.
+        hue: turn of the colour circle, in parts of it, 0 changes nothing.
+    """
+
+    size: tuple[int, int]
+    flip: bool = False
+    angle: float = 0.0
+    offset: tuple[float, float] = (0.5, 0.5)
+    brightness: float = 1.0
+    contrast: float = 1.0
+    saturation: float = 1.0
+    hue: float = 0.0
+
+    def text(self) -> str:
+        """The same text for the same transform, on every machine."""
+        return f"{VERSION}:{astuple(self)!r}"
+
+
+def decide_transform(
+    size: tuple[int, int], augment: Any | None, seed: int, item: str, variation: int
+) -> Transform:
+    """What is done to an image of standard concepts: fixed by the concept's seed, the item and the variation.
+
+    Args:
+        size: (height, width) of the bucket.
+        augment: the concept's image settings; ``None`` switches every augmentation off.
+    """
+    if augment is None:
+        return Transform(size)
+
+    def stream(name: str) -> Random:
+        # one stream for each decision: switching one augmentation on leaves the others as they were
+        return python_random(f"augment/{name}", seed, item, variation)
+
+    def amount(name: str) -> float:
+        top = float(getattr(augment, f"random_{name}_max_{'angle' if name == 'rotate' else 'strength'}"))
+        if getattr(augment, f"enable_fixed_{name}"):
+            return top
+        if getattr(augment, f"enable_random_{name}"):
+            return stream(name).uniform(-top, top)
+        return 0.0
+
+    offset = (0.5, 0.5)
+    if augment.enable_crop_jitter:
+        source = stream("crop")
+        offset = (source.random(), source.random())
+    flip = bool(augment.enable_fixed_flip) or (
+        bool(augment.enable_random_flip) and stream("flip").random() < 0.5
+    )
+    return Transform(
+        size=size,
+        flip=flip,
+        angle=amount("rotate"),
+        offset=offset,
+        brightness=max(0.0, 1.0 + amount("brightness")),
+        contrast=max(0.0, 1.0 + amount("contrast")),
+        saturation=max(0.0, 1.0 + amount("saturation")),
+        # a strength of 1 is half a turn
+        hue=amount("hue") / 2,
+    )
+
+
+def apply_transform(image: Image.Image, transform: Transform) -> Pixels:
+    """The pixels of an RGB image after ``transform``: (H, W, 3) uint8."""
+    if transform.flip:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    box = crop_box(image.size, transform)
+    if transform.angle:
+        image = image.rotate(transform.angle, Image.Resampling.BICUBIC)
+    height, width = transform.size
+    image = image.resize((width, height), Image.Resampling.LANCZOS, box=box)
+    for kind, factor in (
+        (ImageEnhance.Brightness, transform.brightness),
+        (ImageEnhance.Contrast, transform.contrast),
+        (ImageEnhance.Color, transform.saturation),
+    ):
+        if factor != 1.0:
+            image = kind(image).enhance(factor)
+    if transform.hue:
+        image = _turn_hue(image, transform.hue)
+    return np.array(image, dtype=np.uint8)
+
+
+def crop_box(image_size: tuple[int, int], transform: Transform) -> tuple[float, float, float, float]:
+    """The part of a (width, height) image that is kept: the largest of the bucket's aspect, moved by the
+    offset; of a turned image the largest that has no empty corner, in the middle.
+    """
+    width, height = image_size
+    target_h, target_w = transform.size
+    scale = min(width / target_w, height / target_h)
+    crop_w, crop_h = target_w * scale, target_h * scale
+    if transform.angle:
+        cos, sin = abs(math.cos(math.radians(transform.angle))), abs(math.sin(math.radians(transform.angle)))
+        shrink = min(1.0, width / (crop_w * cos + crop_h * sin), height / (crop_w * sin + crop_h * cos))
+        crop_w, crop_h = crop_w * shrink, crop_h * shrink
+        left, top = (width - crop_w) / 2, (height - crop_h) / 2
+    else:
+        left, top = (width - crop_w) * transform.offset[0], (height - crop_h) * transform.offset[1]
+    return max(0.0, left), max(0.0, top), min(float(width), left + crop_w), min(float(height), top + crop_h)
+
+
+def _turn_hue(image: Image.Image, turn: float) -> Image.Image:
+    hsv = np.array(image.convert("HSV"), dtype=np.uint8)
+    hsv[..., 0] = (hsv[..., 0].astype(np.int64) + round(turn * 256)) % 256
+    return Image.fromarray(hsv, "HSV").convert("RGB")

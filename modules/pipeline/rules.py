@@ -1,0 +1,138 @@
+"""What a concept's settings mean for its items: bucket, transform and prompt of every visit.
+
+A visit is the how-many-th time an item is used. Whatever is random about it is fixed by the concept's seed,
+the item and the visit, so any process can say it without having seen the visits before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from modules.pipeline.nodes.prompts import augment_text, augments_text, choose_line, text_variations
+from modules.pipeline.nodes.transforms import Transform, decide_transform
+from modules.util.bucket import bucket_of
+from modules.util.config.resolution import parse_resolutions
+from modules.util.errors import ConfigError
+from modules.util.rng import digest64
+
+DPO_TYPES = frozenset({"DPO_CHOSEN", "DPO_REJECTED", "DPO_CHOSEN_VAL", "DPO_REJECTED_VAL"})
+VALIDATION_TYPES = frozenset({"VALIDATION", "DPO_CHOSEN_VAL", "DPO_REJECTED_VAL"})
+
+
+@dataclass(frozen=True)
+class Rules:
+    """One concept as the data side sees it.
+
+    Args:
+        name: for messages, and the first part of its items' ids.
+        kind: name of the concept type.
+        seed: of everything random about it.
+        resolutions: visits of an item walk through them.
+        variations: different augmented images of an item that are kept when latents are cached.
+        text_variations: the same of captions.
+        image, text: augmentation settings, ``None`` where augmentation is off.
+        rate: visits of an item per epoch; ``samples`` visits of the whole concept if that is set.
+        loss_weight: weight of its samples.
+        bucketing: whether crops follow the image's aspect.
+        multiple: pixels the model needs sides to be multiples of.
+    """
+
+    name: str
+    kind: str
+    seed: int
+    resolutions: tuple[int, ...]
+    variations: int
+    text_variations: int
+    image: Any | None
+    text: Any | None
+    rate: Fraction
+    samples: int | None
+    loss_weight: float
+    bucketing: bool
+    multiple: int
+
+    @staticmethod
+    def of(concept: Any, name: str, resolution: str, bucketing: bool, multiple: int = 8) -> Rules:
+        """The rules of a concept config.
+
+        Preference pairs and validation images are never augmented: both sides must stay comparable, and
+        validation must measure the same thing every time.
+
+        Raises:
+            ConfigError: an impossible balancing.
+        """
+        kind = str(getattr(concept.type, "value", concept.type))
+        plain = kind in DPO_TYPES or kind in VALIDATION_TYPES
+        own = concept.image.enable_resolution_override
+        resolutions = tuple(parse_resolutions(concept.image.resolution_override if own else resolution))
+        wanted = 1 if plain else max(1, int(concept.image_variations))
+        rate, samples = _balancing(concept, name)
+        return Rules(
+            name=name,
+            kind=kind,
+            seed=int(concept.seed),
+            resolutions=resolutions,
+            # a whole number of walks through the resolutions
+            variations=-(-wanted // len(resolutions)) * len(resolutions),
+            text_variations=1 if plain else max(1, int(concept.text_variations)),
+            image=None if plain else concept.image,
+            text=None if plain else concept.text,
+            rate=rate,
+            samples=samples,
+            loss_weight=float(concept.loss_weight),
+            bucketing=bucketing,
+            multiple=multiple,
+        )
+
+    @property
+    def is_dpo(self) -> bool:
+        return self.kind in DPO_TYPES
+
+    @property
+    def is_prior(self) -> bool:
+        return self.kind == "PRIOR_PREDICTION"
+
+    def crop(self, size: tuple[int, int], name: str, visit: int) -> tuple[int, int]:
+        """(height, width) of the bucket of an image.
+
+        Args:
+            size: (width, height) of the image.
+            name: the item's id, or the pair's, which both sides share.
+        """
+        start = digest64("resolution", name) if len(self.resolutions) > 1 else 0
+        resolution = self.resolutions[(start + visit) % len(self.resolutions)]
+        return bucket_of(*size, resolution, self.multiple, self.bucketing)
+
+    def transform(self, crop: tuple[int, int], name: str, visit: int, cached: bool) -> Transform:
+        """What is done to an image at a visit; with cached latents the variations come in turn."""
+        variation = visit % self.variations if cached else visit
+        return decide_transform(crop, self.image, self.seed, name, variation)
+
+    def prompt_count(self, prompts: Sequence[str]) -> int:
+        """How many prompts an item has in turn when text states are cached."""
+        return text_variations(prompts, self.text_variations, augments_text(self.text))
+
+    def prompt(self, prompts: Sequence[str], name: str, visit: int, cached: bool) -> str:
+        """The prompt of a visit.
+
+        Args:
+            name: the item's id, or the pair's, so that both sides take the same alternative.
+        """
+        variation = visit % self.prompt_count(prompts) if cached else visit
+        line = choose_line(prompts, self.seed if self.text is not None else 0, name, variation)
+        return line if self.text is None else augment_text(line, self.text, self.seed, name, variation)
+
+
+def _balancing(concept: Any, name: str) -> tuple[Fraction, int | None]:
+    value = float(concept.balancing)
+    strategy = str(getattr(concept.balancing_strategy, "value", concept.balancing_strategy))
+    if strategy == "SAMPLES":
+        if value != int(value):
+            raise ConfigError(
+                f"a number of samples is a whole number, not {value}", field=f"concept {name}: balancing"
+            )
+        return Fraction(1), int(value)
+    return Fraction(value).limit_denominator(1000), None
