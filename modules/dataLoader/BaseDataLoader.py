@@ -18,6 +18,7 @@ from modules.dataLoader.source import (
     UnitSet,
     check_crops,
     check_files,
+    file_faults,
     raise_faults,
 )
 from modules.model.batch import ImageBatch, PairBatch
@@ -100,7 +101,8 @@ class BaseDataLoader(ABC):
         self._barrier = barrier
         self._pool: ThreadPoolExecutor | None = None
         self.threads = int(config.dataloader_threads) if THREAD_SAFE else 0
-        raise_faults(check_files(source, files, self.threads, progress))
+        raise_faults(file_faults(check_files(source, files.size, self.threads, progress)))
+        files.flush()
         raise_faults(check_crops(source, files))
         table = BucketTable.of(units, files, once=validation)
         self.sizes = table.sizes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -302,42 +302,52 @@ def _note_leaks(source: DataSource) -> None:
 
 def check_files(
     source: DataSource,
-    files: FileIndex,
+    check: Callable[[str], object],
     threads: int,
     progress: Progress | None = None,
-    check: Callable[[str], object] | None = None,
     what: str = "reading image headers",
-) -> list[UserError]:
-    """Ask ``check`` (the size, if not given) for every image; returns what it found wrong, as one fault."""
+) -> dict[str, DataError]:
+    """Ask ``check`` about every image; what it raised, by path."""
     paths = list(dict.fromkeys(item.path for item in source.items()))
 
-    def one(path: str) -> DataError | None:
+    def one(path: str) -> tuple[str, DataError | None]:
         try:
-            (check or files.size)(path)
+            check(path)
         except DataError as error:
-            return error
-        return None
+            return path, error
+        return path, None
 
-    faults: list[DataError] = []
+    bad: dict[str, DataError] = {}
     report(progress, what, 0, len(paths))
-    for done, fault in enumerate(in_threads(one, paths, threads, 64 * max(1, threads)), 1):
+    for done, (path, fault) in enumerate(in_threads(one, paths, threads, 64 * max(1, threads)), 1):
         if fault is not None:
-            faults.append(fault)
+            bad[path] = fault
         if done % 64 == 0 or done == len(paths):
             report(progress, what, done, len(paths))
-    files.flush()
-    if not faults:
+    return bad
+
+
+def file_faults(bad: Mapping[str, DataError]) -> list[UserError]:
+    """What ``check_files`` found, as one fault."""
+    if not bad:
         return []
-    listed = list_offenders([fault.message for fault in faults])
+    listed = list_offenders([fault.message for fault in bad.values()])
     hint = "repair, replace or remove them"
-    return [DataError(f"{len(faults)} images cannot be used:\n{listed}", hint=hint)]
+    return [DataError(f"{len(bad)} images cannot be used:\n{listed}", hint=hint)]
 
 
-def check_crops(source: DataSource, files: FileIndex) -> list[UserError]:
-    """Pairs whose sides would not have one size; the files' sizes must be known."""
+def check_crops(source: DataSource, files: FileIndex, ignore: Collection[str] = ()) -> list[UserError]:
+    """Pairs whose sides would not have one size.
+
+    Args:
+        ignore: paths of images that are faults already.
+    """
 
     def crops(pair: Pair) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        sides = [(source.rules[item.concept], files.size(item.path)) for item in (pair.chosen, pair.rejected)]
+        items = (pair.chosen, pair.rejected)
+        if any(item.path in ignore for item in items):
+            return []
+        sides = [(source.rules[item.concept], files.size(item.path)) for item in items]
         walk = max(len(rules.resolutions) for rules, _ in sides)
         made = [[rules.crop(size, pair.id, visit) for visit in range(walk)] for rules, size in sides]
         return list(zip(made[0], made[1], strict=True))

@@ -1,8 +1,8 @@
 """The in-tree pipeline module: the contract of the ``mgds`` package, safe to use from several threads.
 
 A module names its inputs and outputs. Asked for item ``index`` of ``variation``, it asks the modules before
-it for what it needs. Items are computed on demand, only as far back as necessary, and the last one is remembered
-per thread.
+it for what it needs. Items are computed on demand, only as far back as necessary, and the last one is
+remembered per thread.
 """
 
 from __future__ import annotations

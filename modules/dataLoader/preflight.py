@@ -1,0 +1,338 @@
+"""Everything that can be wrong with the data and the folders, found before any model is loaded.
+
+All faults are listed at once. Nothing here needs torch, so a window can check a run while it is being set up.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from modules.dataLoader.pairing import Pair
+from modules.dataLoader.progress import LoadingCancelled, Progress, report
+from modules.dataLoader.samplers import BucketBatchSampler
+from modules.dataLoader.source import (
+    FILE_INDEX,
+    BucketTable,
+    DataErrors,
+    DataSource,
+    UnitSet,
+    check_crops,
+    check_files,
+    collect_source,
+    file_faults,
+)
+from modules.pipeline.cache.FileIndex import FileIndex
+from modules.util.dpo_pair_files import free_bytes
+from modules.util.errors import DataError, UserError, list_offenders
+
+if TYPE_CHECKING:
+    from modules.util.config.TrainConfig import TrainConfig
+
+__all__ = ["ConceptSummary", "LoadingCancelled", "PreflightReport", "inspect_data", "preflight"]
+
+# per pixel and per prompt: what the smallest and the largest known families need
+_LATENT_BYTES = (0.25, 1.0)
+_TEXT_BYTES = (240_000, 4_200_000)
+_OUTPUT_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class ConceptSummary:
+    """One enabled concept.
+
+    Args:
+        used: whether this run uses it.
+        images: usable images in it.
+        empty_captions: images whose caption is there and empty.
+    """
+
+    name: str
+    kind: str
+    path: str
+    used: bool
+    images: int
+    empty_captions: int
+
+
+@dataclass
+class PreflightReport:
+    """What a run would train on, and what is wrong with it.
+
+    Args:
+        dpo: whether the units are pairs.
+        units, validation_units: images or pairs.
+        buckets: units by "WIDTHxHEIGHT" at the first resolution, most first.
+        steps_per_epoch: optimizer steps of the first epoch.
+        total_steps: of the whole run.
+        cache_bytes: (least, most) the cache will grow by; ``free_bytes`` is what its disk has left.
+        faults: what must be put right.
+        warnings: what is allowed and probably not meant.
+    """
+
+    dpo: bool = False
+    concepts: list[ConceptSummary] = field(default_factory=list)
+    units: int = 0
+    validation_units: int = 0
+    buckets: dict[str, int] = field(default_factory=dict)
+    steps_per_epoch: int = 0
+    total_steps: int = 0
+    cache_bytes: tuple[int, int] = (0, 0)
+    free_bytes: int = 0
+    faults: list[UserError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """The summary as text."""
+        what = "pairs" if self.dpo else "images"
+        made = [
+            f"{concept.name} ({concept.kind}): {concept.images} images"
+            + (f", {concept.empty_captions} with an empty caption" if concept.empty_captions else "")
+            + ("" if concept.used else ", not used")
+            for concept in self.concepts
+        ]
+        made.append(f"{self.units} {what} to train on, {self.validation_units} to validate on")
+        if self.buckets:
+            made.append("buckets: " + ", ".join(f"{name}: {count}" for name, count in self.buckets.items()))
+        made.append(f"{self.steps_per_epoch} steps in an epoch, {self.total_steps} in the run")
+        low, high = (_readable(size) for size in self.cache_bytes)
+        made.append(f"cache: {low} to {high} more, {_readable(self.free_bytes)} free")
+        return made + [f"warning: {warning}" for warning in self.warnings]
+
+
+def preflight(
+    config: TrainConfig, progress: Progress | None = None, *, decode: bool = True, world_size: int = 1
+) -> PreflightReport:
+    """Check a run's data and folders.
+
+    Args:
+        progress: told how far it is; may cancel.
+        decode: decode every image, not only its header; each content once, later runs know the result.
+        world_size: processes of the run, for the number of steps.
+
+    Raises:
+        DataErrors: all faults together (it is a ``UserErrors``).
+        LoadingCancelled: ``progress`` said so.
+    """
+    result = inspect_data(config, progress, decode=decode, world_size=world_size)
+    if result.faults:
+        raise DataErrors(result.faults)
+    return result
+
+
+def inspect_data(
+    config: TrainConfig, progress: Progress | None = None, *, decode: bool = True, world_size: int = 1
+) -> PreflightReport:
+    """As ``preflight``, with the faults in the report instead of raised."""
+    result = PreflightReport()
+    result.faults += _folder_faults(config)
+    report(progress, "looking through the concepts", 0, 1)
+    try:
+        concepts = config.load_concepts()
+    except UserError as error:
+        result.faults.append(error)
+        return result
+    source = collect_source(config, concepts)
+    result.dpo = source.dpo
+    result.faults += source.faults
+    result.warnings += source.warnings
+    files = FileIndex(Path(config.cache_dir) / FILE_INDEX)
+    threads = max(1, int(config.dataloader_threads))
+    bad = check_files(source, _check(files, decode), threads, progress, "checking images")
+    if Path(config.cache_dir).is_dir():
+        files.flush()
+    result.faults += file_faults(bad)
+    result.faults += check_crops(source, files, bad)
+    if source.dpo:
+        _check_sides_differ(source, files, bad, result)
+    _summarise(config, source, files, bad, result, world_size)
+    return result
+
+
+def _check(files: FileIndex, decode: bool) -> Callable[[str], None]:
+    def check(path: str) -> None:
+        files.size(path)
+        if decode:
+            files.check_decodes(path)
+
+    return check
+
+
+def _check_sides_differ(
+    source: DataSource, files: FileIndex, bad: dict[str, DataError], result: PreflightReport
+) -> None:
+    same_file, same_bytes = [], []
+    sets = [units for units in (source.train, source.validation) if units is not None]
+    for pair in (pair for units in sets for pair in units.entries):
+        ours, theirs = pair.chosen.path, pair.rejected.path
+        if ours in bad or theirs in bad:
+            continue
+        if os.path.realpath(ours) == os.path.realpath(theirs):
+            same_file.append(pair.id)
+        elif files.same_content(ours, theirs):
+            same_bytes.append(pair.id)
+    if same_file:
+        result.faults.append(
+            DataError(
+                f"chosen and rejected are one and the same file in {len(same_file)} pairs:\n"
+                f"{list_offenders(same_file)}",
+                hint="check the folders of the concepts",
+            )
+        )
+    if same_bytes:
+        result.warnings.append(
+            f"chosen and rejected are equal in {len(same_bytes)} pairs, which teach nothing:\n"
+            f"{list_offenders(same_bytes)}"
+        )
+
+
+# -- folders and disks -----------------------------------------------------------------------------------------
+
+
+def _folder_faults(config: TrainConfig) -> list[UserError]:
+    wanted = {
+        "cache_dir": Path(config.cache_dir),
+        "workspace_dir": Path(config.workspace_dir),
+        "output_model_destination": Path(config.output_model_destination).parent,
+    }
+    faults: list[UserError] = []
+    for name, folder in wanted.items():
+        reason = _unwritable(folder)
+        if reason:
+            faults.append(DataError(f"{folder} {reason}", field=name, hint="choose another folder"))
+        elif name != "cache_dir" and free_bytes(folder) < _OUTPUT_BYTES:
+            faults.append(
+                DataError(
+                    f"there are only {_readable(free_bytes(folder))} free on the disk of {folder}",
+                    field=name,
+                    hint=f"make room: results and backups need {_readable(_OUTPUT_BYTES)} and more",
+                )
+            )
+    return faults
+
+
+def _unwritable(folder: Path) -> str:
+    """Why files cannot be made in a folder that may not exist yet; empty if they can."""
+    existing = folder.absolute()
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        return "is not a folder" if existing == folder.absolute() else f"lies below {existing}, a file"
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            return ""
+    except OSError as error:
+        return f"cannot be written ({error.strerror})"
+
+
+def _cache_need(config: TrainConfig, source: DataSource, sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Bytes the cache will grow by, at least and at most; nothing where it is off."""
+    if not config.latent_caching:
+        return 0, 0
+    pixels = sum(height * width for height, width in sizes)
+    prompts = 0 if config.text_encoder.train else len(_prompts(source))
+    there = sum(
+        path.stat().st_size
+        for part in ("latents", "texts")
+        for path in Path(config.cache_dir, part).glob("*")
+    )
+    low, high = (
+        int(pixels * latent + prompts * text) for latent, text in zip(_LATENT_BYTES, _TEXT_BYTES, strict=True)
+    )
+    return max(0, low - there), max(0, high - there)
+
+
+def _prompts(source: DataSource) -> set[str]:
+    return {prompt for item in source.items() for prompt in item.prompts}
+
+
+def _readable(size: float) -> str:
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+# -- summary ---------------------------------------------------------------------------------------------------
+
+
+def _summarise(
+    config: TrainConfig,
+    source: DataSource,
+    files: FileIndex,
+    bad: dict[str, DataError],
+    result: PreflightReport,
+    world_size: int,
+) -> None:
+    for concept, rules, found in zip(source.concepts, source.rules, source.found, strict=False):
+        images = [] if found is None else [item for item in found.items if item.path not in bad]
+        empty = 0 if found is None else found.empty_captions
+        result.concepts.append(
+            ConceptSummary(rules.name, rules.kind, concept.path, found is not None, len(images), empty)
+        )
+    train = _readable_units(source.train, bad)
+    validation = None if source.validation is None else _readable_units(source.validation, bad)
+    result.units, result.validation_units = len(train), 0 if validation is None else len(validation)
+    table = BucketTable.of(train, files)
+    counts: collections.Counter[str] = collections.Counter()
+    for group in table.groups:
+        counts.update(f"{table.sizes[n][1]}x{table.sizes[n][0]}" for n in group.buckets[:, 0].tolist())
+    result.buckets = dict(counts.most_common())
+    accumulation = config.gradient_accumulation_steps
+    sampler = BucketBatchSampler(table.groups, config.batch_size * world_size, accumulation, config.seed)
+    result.steps_per_epoch = sampler.steps_in_epoch(0)
+    result.total_steps = config.max_steps or sampler.steps_in_epochs(config.epochs)
+    if len(train) and not result.steps_per_epoch:
+        result.faults.append(
+            DataError("the first epoch has not a single image", field="concepts", hint="raise the balancing")
+        )
+    _check_disk(config, source, files, bad, result)
+
+
+def _readable_units(units: UnitSet, bad: dict[str, DataError]) -> UnitSet:
+    def fine(entry: Any) -> bool:
+        if isinstance(entry, Pair):
+            return entry.chosen.path not in bad and entry.rejected.path not in bad
+        return entry.path not in bad
+
+    made, start = UnitSet(dpo=units.dpo), 0
+    for rules, count in units.groups:
+        made.add(rules, [entry for entry in units.entries[start : start + count] if fine(entry)])
+        start += count
+    return made
+
+
+def _check_disk(
+    config: TrainConfig,
+    source: DataSource,
+    files: FileIndex,
+    bad: dict[str, DataError],
+    result: PreflightReport,
+) -> None:
+    sizes = [
+        source.rules[item.concept].crop(files.size(item.path), item.id, visit)
+        for item in source.items()
+        if item.path not in bad
+        for visit in range(source.rules[item.concept].variations)
+    ]
+    result.cache_bytes = _cache_need(config, source, sizes)
+    result.free_bytes = free_bytes(config.cache_dir)
+    low, high = result.cache_bytes
+    if result.free_bytes < low:
+        result.faults.append(
+            DataError(
+                f"the cache needs at least {_readable(low)} and its disk has {_readable(result.free_bytes)} left",
+                field="cache_dir",
+                hint="make room or choose a folder on another disk",
+            )
+        )
+    elif result.free_bytes < high:
+        result.warnings.append(
+            f"the cache may need up to {_readable(high)} and its disk has {_readable(result.free_bytes)} left"
+        )
