@@ -42,6 +42,8 @@ class Reference:
             )
         self.handle = handle
         self._active = False
+        # the tensor objects stay the same whatever happens to their values; looking them up is what costs
+        self._tensors = dict(handle.named_tensors())
         self._snapshot: dict[str, torch.Tensor] = {}
         if self.mode == EXISTING_ADAPTER:
             self._snapshot = {name: t.clone() for name, t in handle.state_dict().items()}
@@ -67,10 +69,9 @@ class Reference:
 
     @contextmanager
     def _swapped(self) -> Iterator[None]:
-        tensors = dict(self.handle.named_tensors())
-        live = {name: tensor.data for name, tensor in tensors.items()}
+        live = {name: tensor.data for name, tensor in self._tensors.items()}
         try:
-            for name, tensor in tensors.items():
+            for name, tensor in self._tensors.items():
                 frozen = self._snapshot[name]
                 if frozen.device != tensor.device or frozen.dtype != tensor.dtype:
                     # the model moved since the snapshot was taken; follow it once
@@ -78,7 +79,7 @@ class Reference:
                 tensor.data = frozen
             yield
         finally:
-            for name, tensor in tensors.items():
+            for name, tensor in self._tensors.items():
                 tensor.data = live[name]
 
     def snapshot_state(self) -> dict[str, torch.Tensor]:

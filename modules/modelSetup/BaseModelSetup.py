@@ -107,7 +107,11 @@ class BaseModelSetup(ABC):
 
     def setup_training(self, model: Model, config: Any) -> AdapterHandle | None:
         """Attach adapters (LORA) or unfreeze weights (FINE_TUNE); see ``training.prepare``."""
-        return training.prepare(model, config)
+        handle = training.prepare(model, config)
+        if training.noise_options(config).caption_dropout and not model.trains_text:
+            # encoded while the text encoder is at hand; it may be released later
+            self.empty_prompt(model)
+        return handle
 
     def trainable_parameters(self, model: Model, config: Any) -> list[training.ParameterGroup]:
         """(group, learning rate or ``None``, [(name, parameter)]) of what is trained."""

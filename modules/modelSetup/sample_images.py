@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -83,7 +83,10 @@ def _sample_batch(
     setup: BaseModelSetup, model: Model, request: SampleRequest, progress: Progress
 ) -> torch.Tensor:
     guided = request.cfg > 1.0
-    cond = setup.encode_text(model, [*request.prompts, *(request.negatives if guided else ())])
+    with ExitStack() as stack:
+        for part in model.spec.text_encoders:
+            stack.enter_context(model.borrowed(part))
+        cond = setup.encode_text(model, [*request.prompts, *(request.negatives if guided else ())])
     sampler = make_sampler(model.schedule, request.scheduler, request.steps, model.parts.get("scheduler"))
     shape = (model.latent_channels, *(side // model.latent_factor for side in request.size))
     noise_BChw, generators = initial_noise(request.seeds, shape)
@@ -99,4 +102,5 @@ def _sample_batch(
         return unwanted + request.cfg * (wanted - unwanted)
 
     latents_BChw = run_sampler(sampler, denoise, noise_BChw.to(model.device), generators, progress)
-    return setup.decode_latents(model, latents_BChw).cpu()
+    with model.borrowed(model.spec.vae):
+        return setup.decode_latents(model, latents_BChw).cpu()

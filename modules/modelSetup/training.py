@@ -173,8 +173,12 @@ def save(
 
     Args:
         layout: KOHYA_LORA, DIFFUSERS_LORA, DIFFUSERS, SAFETENSORS; AUTO is KOHYA_LORA for adapters and
-            for whole models SAFETENSORS if ``path`` ends so, else DIFFUSERS.
+            for whole models SAFETENSORS if ``path`` ends so and the family has such files, else DIFFUSERS
+            (a folder without that ending).
         metadata: facts about the run, for the file.
+
+    Returns:
+        What was written.
 
     Raises:
         ConfigError: a layout for the other kind of training.
@@ -189,7 +193,11 @@ def save(
             )
         return save_adapter(model.adapter, path, KOHYA if name == "AUTO" else name, dtype, metadata)
     if name == "AUTO":
-        name = "SAFETENSORS" if Path(path).suffix == ".safetensors" else "DIFFUSERS"
+        wants_file = Path(path).suffix == ".safetensors"
+        name = "SAFETENSORS" if wants_file and model.spec.single_file else "DIFFUSERS"
+        if wants_file and name == "DIFFUSERS":
+            # a folder must not be mistaken for a file
+            path = Path(path).with_suffix("")
     if name == "DIFFUSERS":
         return save_folder(model, path, dtype)
     if name == "SAFETENSORS":

@@ -403,3 +403,26 @@ def test_half_precision_arithmetic_gives_float_scores(family: tuple[BaseModelSet
         rough = setup.score(model, batch.latents_BChw, batch.cond, draw, batch.size)
     assert rough.dtype == torch.float32
     assert not torch.equal(rough, exact) and torch.allclose(rough, exact, rtol=0.05)
+
+
+def test_preference_training_learns_the_preference(family: tuple[BaseModelSetup, Model]) -> None:
+    setup, model = family
+    handle = attach(model, AdapterOptions(rank=4, parts=(setup.spec.denoiser,)))
+    reference = Reference(handle, "NEW_ADAPTER")
+    pair = pair_batch(setup, model, ["p1", "p2"])
+    draws = setup.draw_pair_noise(model, pair, NoiseOptions(), seed=3)
+    parameters = [p for _, p in handle.named_parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=5e-3)
+    options = ObjectiveOptions(beta=200.0)
+    losses = []
+    for _ in range(12):
+        optimizer.zero_grad()
+        out = setup.calculate_dpo_loss(
+            model, pair, draws, reference, OBJECTIVE, options, "FULL_CONCURRENT", parameters=parameters
+        )
+        optimizer.step()
+        losses.append(float(out.raw_loss))
+    assert losses[0] == pytest.approx(math.log(2), abs=1e-5)
+    assert losses[-1] < 0.4
+    judged = setup.evaluate_dpo(model, pair, draws, reference, OBJECTIVE, options)
+    assert float(judged.accuracy) == 1.0 and (judged.chosen_reward_B > judged.rejected_reward_B).all()

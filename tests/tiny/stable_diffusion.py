@@ -151,6 +151,9 @@ def write_standard_pipeline(folder: Path, seed: int = 0) -> Path:
 def _write_parts(
     folder: Path, parts: dict[str, torch.nn.Module], prediction: str, dtype: torch.dtype
 ) -> Path:
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
     # fresh models have output layers near zero; a little life makes differences visible
     for part in parts.values():
         for parameter in part.parameters():
