@@ -181,11 +181,9 @@ class BaseDataLoader(ABC):
         yield from self._deliver(self._steps(epoch, start))
 
     def _steps(self, epoch: int, start: int) -> Iterator[Step]:
+        if self.sampler.idle:
+            raise DataError("the balancing of every concept is 0", field="concepts", hint="raise it")
         while epoch < self.config.epochs or self.config.max_steps:
-            if not self.sampler.steps_in_epoch(epoch):
-                raise DataError(
-                    "an epoch without a single image", field="concepts", hint="raise the balancing"
-                )
             yield from self.sampler.steps(epoch, start)
             epoch, start = epoch + 1, 0
 

@@ -191,7 +191,7 @@ def _check_sides_differ(
         )
 
 
-# -- folders and disks -----------------------------------------------------------------------------------------
+# -- folders and disks -------------------------------------------------------------------------------------
 
 
 def _folder_faults(config: TrainConfig) -> list[UserError]:
@@ -259,7 +259,7 @@ def _readable(size: float) -> str:
     return f"{size:.1f} GiB"
 
 
-# -- summary ---------------------------------------------------------------------------------------------------
+# -- summary -----------------------------------------------------------------------------------------------
 
 
 def _summarise(
@@ -288,9 +288,9 @@ def _summarise(
     sampler = BucketBatchSampler(table.groups, config.batch_size * world_size, accumulation, config.seed)
     result.steps_per_epoch = sampler.steps_in_epoch(0)
     result.total_steps = config.max_steps or sampler.steps_in_epochs(config.epochs)
-    if len(train) and not result.steps_per_epoch:
+    if len(train) and sampler.idle:
         result.faults.append(
-            DataError("the first epoch has not a single image", field="concepts", hint="raise the balancing")
+            DataError("the balancing of every concept is 0", field="concepts", hint="raise it")
         )
     _check_disk(config, source, files, bad, result)
 
@@ -327,7 +327,7 @@ def _check_disk(
     if result.free_bytes < low:
         result.faults.append(
             DataError(
-                f"the cache needs at least {_readable(low)} and its disk has {_readable(result.free_bytes)} left",
+                f"the cache needs at least {_readable(low)}, its disk has {_readable(result.free_bytes)} left",
                 field="cache_dir",
                 hint="make room or choose a folder on another disk",
             )

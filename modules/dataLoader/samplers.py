@@ -120,6 +120,11 @@ class BucketBatchSampler:
         """Whether every epoch has the same number of steps."""
         return all(g.rate.denominator == 1 and g.buckets.shape[1] == 1 for g in self.groups)
 
+    @property
+    def idle(self) -> bool:
+        """Whether no unit is ever visited."""
+        return not any(group.rate > 0 and len(group) for group in self.groups)
+
     def steps_in_epoch(self, epoch: int) -> int:
         """Optimizer steps of an epoch, the same in every process."""
         key = 0 if self.constant else epoch
