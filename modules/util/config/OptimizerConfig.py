@@ -1,8 +1,10 @@
+import math
+
 from pydantic import field_validator
 from pydantic_core import PydanticCustomError
 
 from modules.util.config.BaseConfig import BaseConfig
-from modules.util.config.setting import Float, setting
+from modules.util.config.setting import INFINITIES, Float, setting
 from modules.util.enum.Optimizer import Optimizer
 
 Scalar = bool | int | float | str | None
@@ -56,12 +58,11 @@ class OptimizerConfig(BaseConfig):
     @field_validator("params", mode="before")
     @classmethod
     def _plain_params(cls, value: object) -> object:
-        if isinstance(value, dict):
-            for name, item in value.items():
-                if item is not None and not isinstance(item, (bool, int, float, str)):
-                    raise PydanticCustomError(
-                        "setting", f"{name}: must be a number, text, true, false or null"
-                    )
-                if isinstance(item, float) and item != item:
-                    raise PydanticCustomError("setting", f"{name}: must be a number, not NaN")
-        return value
+        if not isinstance(value, dict):
+            return value
+        for name, item in value.items():
+            if item is not None and not isinstance(item, (bool, int, float, str)):
+                raise PydanticCustomError("setting", f"{name}: must be a number, text, true, false or null")
+            if isinstance(item, float) and math.isnan(item):
+                raise PydanticCustomError("setting", f"{name}: must be a number, not NaN")
+        return {k: INFINITIES.get(v, v) if isinstance(v, str) else v for k, v in value.items()}

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import ValidationError
 
-from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.faults import raise_all, translate
 from modules.util.config.migrations import TRAIN_MIGRATIONS
@@ -140,13 +140,18 @@ class TrainConfig(
                     return cls.from_dict(data)
                 merged = merge(merged, cls.upgrade(data))
         merged = apply_overrides(cls, merged, overrides)
-        return cls.from_dict({"__version": cls.VERSION, **merged}, check=check)
+        return cls.from_dict({VERSION_KEY: cls.VERSION, **merged}, check=check)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data in the order of the sections; ``from_dict`` of it is equal to ``self``."""
         made = super().to_dict()
         made["rlhf_dpo_ref_mode"] = self.effective_dpo_ref_mode().value
         return made
+
+    def sparse_dict(self) -> dict[str, Any]:
+        """As ``to_dict``, with only what differs from the defaults: the form of presets."""
+        made = _differences(self.to_dict(), type(self)().to_dict())
+        return {VERSION_KEY: self.VERSION, **made}
 
     def packed(self, base_dir: str | os.PathLike[str] | None = None) -> Self:
         """A copy that holds its concepts and samples itself, so that it does not depend on other files."""
@@ -199,3 +204,16 @@ class TrainConfig(
         if not self.sample_definition_file_name or not path.exists():
             return []
         return SampleConfig.load_all(path)
+
+
+def _differences(data: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for name, value in data.items():
+        other = default.get(name)
+        if isinstance(value, dict) and isinstance(other, dict) and other:
+            inner = _differences(value, other)
+            if inner:
+                made[name] = inner
+        elif value != other:
+            made[name] = value
+    return made

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
 from modules.util.config.faults import raise_all
 from modules.util.errors import ConfigError, UserError, UserErrors
 from modules.util.jsonio import read_json, write_json
+
+_FOREIGN = {"concept_stats", "frames", "sample_inpainting"}
+"""Keys by which OneTrainer's lists are told from ours."""
 
 Item = TypeVar("Item", bound=BaseConfig)
 
@@ -39,6 +42,7 @@ def load_list(
         data, where = list(source), ""
     if not isinstance(data, list):
         raise ConfigError("must be a list [...]", field, f"{where} is not a {what}" if where else None)
+    _refuse_foreign(kind, data, field, what)
     made: list[Item] = []
     faults: list[UserError] = []
     for index, item in enumerate(data):
@@ -53,6 +57,20 @@ def load_list(
             faults.append(error)
     raise_all(faults, f"the {what} {where} has {len(faults)} faults".replace("  ", " "))
     return made
+
+
+def _refuse_foreign(kind: type[BaseConfig], data: Sequence[Any], field: str, what: str) -> None:
+    """One message for a list of another program or a newer one, instead of one for each item."""
+    for item in data:
+        if not isinstance(item, Mapping):
+            continue
+        version = item.get(VERSION_KEY, 0)
+        if (isinstance(version, int) and version > kind.VERSION) or not _FOREIGN.isdisjoint(item):
+            raise ConfigError(
+                f"the {what} was written by another program or a newer version of this one",
+                field,
+                "a list made by OneTrainer is converted by scripts/import_onetrainer.py",
+            )
 
 
 def save_list(items: Sequence[BaseConfig], path: str | os.PathLike[str]) -> None:

@@ -143,7 +143,7 @@ def _translate_one(detail: ErrorDetails, model: type[BaseModel], prefix: str) ->
         name, words = _LIMITS[kind]
         return ConfigError(f"must be {words} {_limit_text(context[name])}, not {show(value)}", field)
     if kind == "finite_number":
-        return ConfigError(f"must be a finite number, not {show(value)}", field)
+        return ConfigError(f"must be a finite number, not {value}", field)
     if kind in ("too_short", "string_too_short"):
         return ConfigError("must not be empty", field)
     if kind in ("nan", "setting"):

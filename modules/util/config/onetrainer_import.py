@@ -1,4 +1,4 @@
-"""Reading configs, concept lists and sample lists of OneTrainer (formats 0 to 11, newer ones as far as known).
+"""Reading configs, concept lists and sample lists of OneTrainer (formats 0 to 11, newer as far as known).
 
 A key that is missing in a file has OneTrainer's default, not ours. Whatever is set to something that this
 program does not do is listed, so that nobody trains something else than they think.
@@ -154,6 +154,16 @@ def import_onetrainer_samples(
         return _build(SampleConfig, made, where, notes)
 
     return _import_list(source, "samples", "OneTrainer sample list", import_sample)
+
+
+def import_onetrainer_list(
+    path: str | os.PathLike[str],
+) -> tuple[list[ConceptConfig] | list[SampleConfig], list[str]]:
+    """A concept list or a sample list, whichever the file holds (samples have prompts)."""
+    data = read_json(path, "OneTrainer list")
+    if isinstance(data, list) and any(isinstance(item, Mapping) and "prompt" in item for item in data):
+        return import_onetrainer_samples(data)
+    return import_onetrainer_concepts(data if isinstance(data, list) else path)
 
 
 # -- parts of a config -------------------------------------------------------------------------------------

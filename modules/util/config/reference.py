@@ -16,7 +16,7 @@ _HEAD = """# Settings
 Made from the config classes by `scripts/generate_docs.py`; do not edit by hand.
 
 A config is one JSON object. Every key may be left out and then has the default below. Unknown keys, values of
-the wrong kind and numbers out of range are refused, all at once. Single values are changed on the command line
+the wrong kind and numbers out of range are refused, all at once. Single values change on the command line
 with `--set name=value`, for example `--set learning_rate=1e-5 --set unet.train=false`. Infinity is written
 `"inf"`.
 """

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-_INFINITIES = {"inf": math.inf, "+inf": math.inf, "-inf": -math.inf}
+INFINITIES = {"inf": math.inf, "+inf": math.inf, "-inf": -math.inf}
 
 
 def _number(value: Any) -> Any:
     """JSON has no infinity, so it is written as a string; a NaN is never meant."""
     if isinstance(value, str):
-        return _INFINITIES.get(value.strip().lower(), value)
+        return INFINITIES.get(value.strip().lower(), value)
     if isinstance(value, float) and math.isnan(value):
         raise PydanticCustomError("nan", "must be a number, not NaN")
     return value

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from typing import ClassVar
+
+import pytest
+from pydantic import ValidationError
+
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.ConceptConfig import ConceptConfig
+from modules.util.config.OptimizerConfig import OptimizerConfig
+from modules.util.config.reference import settings_page, train_config_schema
+from modules.util.config.SampleConfig import SampleConfig
+from modules.util.config.setting import Float, FloatOrInf, setting
+from modules.util.config.settings import (
+    Limits,
+    is_visible,
+    iter_settings,
+    read_setting,
+    visibility_fields,
+)
+from modules.util.config.TrainConfig import SECTIONS, TrainConfig
+from modules.util.errors import ConfigError
+from scripts import generate_docs
+
+MODELS = [TrainConfig, ConceptConfig, SampleConfig]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_setting_says_what_it_is(model: type[BaseConfig]) -> None:
+    found = iter_settings(model)
+    assert len({s.path for s in found}) == len(found)
+    for s in found:
+        assert s.title, s.path
+        assert len(s.title) <= 40, s.path
+        assert len(s.tip) > 10, s.path
+        assert s.tip[-1] in ".?", s.path
+        if model is TrainConfig:
+            assert s.section, s.path
+            assert s.group, s.path
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_number_has_a_range(model: type[BaseConfig]) -> None:
+    for s in iter_settings(model):
+        if s.kind in ("int", "float"):
+            assert s.limits.ge is not None or s.limits.gt is not None, s.path
+            # the strengths of preference training have no natural upper end
+            if s.path not in ("rlhf_dpo_beta", "rlhf_dpo_ipo_tau", "rlhf_supervised_mix"):
+                assert s.limits.le is not None or s.limits.lt is not None, s.path
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_numbers_beyond_the_range_are_refused(model: type[BaseConfig]) -> None:
+    for s in iter_settings(model):
+        if s.kind not in ("int", "float"):
+            continue
+        step = 1 if s.kind == "int" else 1e-9
+        bad = [limit for limit in (s.limits.gt, s.limits.lt) if limit is not None]
+        bad += [s.limits.ge - step] if s.limits.ge is not None else []
+        bad += [s.limits.le + step * max(1, abs(s.limits.le))] if s.limits.le is not None else []
+        for value in [*bad, True, math.nan, "1"]:
+            *owners, name = s.path.split(".")
+            data: dict = {name: int(value) if s.kind == "int" and value in bad else value}
+            for owner in reversed(owners):
+                data = {owner: data}
+            with pytest.raises(ConfigError, match=re.escape(s.path)):
+                model.from_dict(data)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_visibility_rules_ask_about_settings_that_exist(model: type[BaseConfig]) -> None:
+    known = {s.path: s for s in iter_settings(model)}
+    for s in known.values():
+        for name in visibility_fields(s.visible):
+            assert name in known, s.path
+            for word in re.findall(rf"{re.escape(name)}=([^,]+)", s.visible):
+                allowed = {choice.value for choice in known[name].choices} or {"custom"}  # free text
+                assert set(word.split("|")) <= allowed, s.path
+        is_visible(s.visible, lambda path: known[path].default)
+
+
+def test_settings_cover_the_config_in_the_order_of_the_sections() -> None:
+    paths = [s.path for s in iter_settings(TrainConfig)]
+    top = list(dict.fromkeys(path.partition(".")[0] for path in paths))
+    assert top == [name for section in SECTIONS for name in section.model_fields]
+    assert set(top) == set(TrainConfig.model_fields)
+    by_path = {s.path: s for s in iter_settings(TrainConfig)}
+    beta = by_path["rlhf_dpo_beta"]
+    assert (beta.section, beta.kind, beta.default, beta.limits.ge) == ("RLHF", "float", 5000.0, 0)
+    rate = by_path["unet.learning_rate"]
+    assert (rate.section, rate.group, rate.optional, rate.visible) == ("Model", "UNet", True, "unet.train")
+    assert [c.value for c in by_path["rlhf_mode"].choices] == ["DPO", "DGPO", "GRPO", "GSPO"]
+    assert by_path["rlhf_dpo_patience_metrics"].kind == "choices"
+    assert by_path["rlhf_dpo_patience_metrics"].default == ["val_accuracy", "val_loss"]
+    assert by_path["optimizer.params"].kind == "table"
+    assert by_path["concepts"].kind == "list"
+
+
+def test_boxes_of_a_section_are_not_torn_apart() -> None:
+    for section in SECTIONS:
+        groups = [s.group for s in iter_settings(TrainConfig) if s.section == section.SECTION]
+        runs = [group for index, group in enumerate(groups) if index == 0 or groups[index - 1] != group]
+        assert len(runs) == len(set(runs)), (section.SECTION, runs)
+
+
+def test_listing_is_cheap() -> None:
+    iter_settings.cache_clear()
+    start = time.perf_counter()
+    iter_settings(TrainConfig)
+    assert time.perf_counter() - start < 0.2
+
+
+def test_defaults_follow_the_rules() -> None:
+    assert TrainConfig().check() == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "values", "shown"),
+    [
+        ("", {}, True),
+        ("a", {"a": True}, True),
+        ("a", {"a": 0.0}, False),
+        ("!a", {"a": ""}, True),
+        ("a=X|Y", {"a": "Y"}, True),
+        ("a=X|Y", {"a": "XY"}, False),
+        ("!a=X|Y", {"a": "Z"}, True),
+        ("a,b=X", {"a": True, "b": "X"}, True),
+        ("a,b=X", {"a": False, "b": "X"}, False),
+    ],
+)
+def test_visibility(rule: str, values: dict, shown: bool) -> None:
+    assert is_visible(rule, values.__getitem__) is shown
+
+
+def test_a_bad_rule_is_a_bug() -> None:
+    with pytest.raises(ValueError, match="visibility"):
+        is_visible("a & b", lambda path: True)
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        (Limits(), ""),
+        (Limits(ge=0, le=1), "0 to 1"),
+        (Limits(ge=0, lt=0.5), "0 to below 0.5"),
+        (Limits(gt=0), "above 0"),
+        (Limits(ge=0), "0 or more"),
+        (Limits(le=5), "5 or less"),
+        (Limits(lt=5), "below 5"),
+        (Limits(ge=64, le=8192, multiple_of=8), "64 to 8192, a multiple of 8"),
+    ],
+)
+def test_limits_in_words(limits: Limits, text: str) -> None:
+    assert limits.text() == text
+
+
+def test_typed_text_is_read_and_checked() -> None:
+    assert read_setting(TrainConfig, "learning_rate", "1e-5") == 1e-5
+    assert read_setting(TrainConfig, "unet.learning_rate", "") is None
+    assert read_setting(TrainConfig, "resolution", "768") == "768"
+    with pytest.raises(ConfigError, match="learning_rate: must be at least 0"):
+        read_setting(TrainConfig, "learning_rate", "-1")
+    with pytest.raises(ConfigError, match="there is no such setting"):
+        read_setting(TrainConfig, "learning_rat", "1")
+
+
+class NewPart(BaseConfig):
+    """A part nobody has heard of."""
+
+    size: FloatOrInf = setting(math.inf, ge=0, le=math.inf, title="Size", tip="How large it is.")
+
+
+class NewConfig(BaseConfig):
+    """Fields written as a developer would add them: one line each."""
+
+    VERSION: ClassVar[int] = 1
+    zeal: Float = setting(
+        0.5, ge=0, le=1, title="Zeal", tip="How much of it.", group="New", visible="!part.size"
+    )
+    part: NewPart = setting(factory=NewPart, title="Part", tip="Holds more.")
+
+
+def test_adding_a_field_is_one_line() -> None:
+    assert [s.path for s in iter_settings(NewConfig)] == ["zeal", "part.size"]
+    assert iter_settings(NewConfig)[0].limits.text() == "0 to 1"
+    with pytest.raises(ConfigError, match="zeal: must be at most 1, not 2"):
+        NewConfig.from_dict({"zeal": 2})
+    assert NewConfig().to_dict() == {"__version": 1, "zeal": 0.5, "part": {"size": "inf"}}
+    assert NewConfig.from_dict(NewConfig().to_dict()) == NewConfig()
+    assert NewConfig.from_dict({"part": {"size": 3}}).part.size == 3.0
+    assert read_setting(NewConfig, "part.size", "inf") == math.inf
+    assert NewConfig.model_json_schema()["properties"]["zeal"]["maximum"] == 1
+
+
+def test_plain_float_fields_are_not_used() -> None:
+    """A bare ``float`` would let NaN in and not know "inf"."""
+    for model in (*SECTIONS, ConceptConfig, SampleConfig, OptimizerConfig):
+        for name, field in model.model_fields.items():
+            assert field.annotation is not float or field.metadata, f"{model.__name__}.{name}"
+    with pytest.raises(ValidationError):
+        TrainConfig.model_validate({"learning_rate": math.nan})
+
+
+def test_documents_are_fresh() -> None:
+    assert generate_docs.main(["--check"]) == 0, "run scripts/generate_docs.py"
+
+
+def test_stale_documents_are_noticed_and_rewritten(tmp_path, capsys) -> None:
+    assert generate_docs.main(["--check"], tmp_path) == 1
+    assert "stale" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+    assert generate_docs.main([], tmp_path) == 0
+    assert generate_docs.main(["--check"], tmp_path) == 0
+    (tmp_path / "docs/config.md").write_text("old")
+    assert generate_docs.main(["--check"], tmp_path) == 1
+
+
+def test_schema_describes_what_is_written() -> None:
+    schema = json.loads(train_config_schema())
+    assert list(schema["properties"]) == list(TrainConfig().to_dict())
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["__version"]["const"] == TrainConfig.VERSION
+    assert schema["properties"]["rlhf_dpo_label_smoothing"]["exclusiveMaximum"] == 0.5
+    assert schema["properties"]["clip_grad_norm"]["anyOf"][0]["minimum"] == 0
+    assert schema["$defs"]["RLHFMode"]["enum"] == ["DPO", "DGPO", "GRPO", "GSPO"]
+    for name, part in schema["properties"].items():
+        assert not {"group", "visible", "widget", "hidden", "ge", "le"} & part.keys(), name
+
+
+def test_page_names_every_setting() -> None:
+    page = settings_page()
+    for model in MODELS:
+        for s in iter_settings(model):
+            assert f"| `{s.path}` |" in page

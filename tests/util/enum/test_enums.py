@@ -1,0 +1,54 @@
+import importlib
+from pathlib import Path
+
+import pytest
+
+import modules.util.enum as package
+from modules.util.enum.BaseEnum import BaseEnum
+
+NAMES = sorted(path.stem for path in Path(package.__path__[0]).glob("*.py") if path.stem[0].isupper())
+LOWER_CASE = {"DPOPatienceMetric", "PromptSource"}
+
+
+def enum_of(name: str) -> type[BaseEnum]:
+    return getattr(importlib.import_module(f"modules.util.enum.{name}"), name)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "BaseEnum"])
+def test_one_enum_per_file_with_values_equal_to_names(name: str) -> None:
+    kind = enum_of(name)
+    assert issubclass(kind, BaseEnum)
+    assert kind.__doc__
+    assert len(kind) >= 2
+    for member in kind:
+        expected = member.name.lower() if name in LOWER_CASE else member.name
+        assert member.value == expected
+        assert f"{member}" == str(member) == member.value
+        assert member.label
+
+
+def test_promised_names() -> None:
+    assert {
+        "RLHFMode",
+        "DPORefMode",
+        "DPOExecutionMode",
+        "DPOPatienceMode",
+        "DPOObjective",
+        "ConceptType",
+    } <= set(NAMES)
+    assert [m.value for m in enum_of("RLHFMode")] == ["DPO", "DGPO", "GRPO", "GSPO"]
+    assert [m.value for m in enum_of("ConceptType")] == [
+        "STANDARD",
+        "VALIDATION",
+        "PRIOR_PREDICTION",
+        "DPO_CHOSEN",
+        "DPO_REJECTED",
+        "DPO_CHOSEN_VAL",
+        "DPO_REJECTED_VAL",
+    ]
+
+
+def test_labels() -> None:
+    assert enum_of("ModelType")("STABLE_DIFFUSION_15").label == "Stable Diffusion 1.5"
+    assert enum_of("ModelType")("STABLE_DIFFUSION_21_BASE").label == "Stable Diffusion 2.1 base"
+    assert enum_of("DPOExecutionMode")("FULL_CONCURRENT").label == "Full concurrent"
