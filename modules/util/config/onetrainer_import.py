@@ -26,6 +26,7 @@ from modules.util.config.overrides import merge
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.ModelType import ModelType
+from modules.util.enum.Optimizer import Optimizer
 from modules.util.errors import ConfigError, UserError
 from modules.util.jsonio import read_json
 
@@ -43,11 +44,29 @@ _OPTIMIZERS = {
     "AdEMAMix": "ADEMAMIX",
     "AdEMAMix_8BIT": "ADEMAMIX",
 }
-_OPTIMIZER_PARAMS = {
-    "PRODIGY": ("d0", "d_coef", "growth_rate", "safeguard_warmup"),
-    "SGD": ("nesterov", "dampening"),
-    "ADAFACTOR": ("clip_threshold", "decay_rate", "relative_step", "scale_parameter", "warmup_init"),
+_USUAL_NUMBERS = ("beta1", "beta2", "eps", "weight_decay")
+_OPTIMIZER_NUMBERS = {
+    "ADAFACTOR": ("weight_decay",),
+    "ADAGRAD": ("eps", "weight_decay"),
+    "CAME": ("beta1", "beta2", "weight_decay"),
+    "LION": ("beta1", "beta2", "weight_decay"),
+    "RMSPROP": ("eps", "weight_decay", "momentum"),
+    "SCHEDULE_FREE_SGD": ("eps", "weight_decay", "momentum"),
+    "SGD": ("weight_decay", "momentum"),
+    "TIGER": ("beta1", "weight_decay"),
 }
+"""Which of our optimizer fields an update rule has, where they are not the usual ones."""
+_OPTIMIZER_PARAMS = {
+    "ADAGRAD": ("lr_decay", "initial_accumulator_value"),
+    "ADAM": ("amsgrad",),
+    "ADAMW": ("amsgrad",),
+    "PRODIGY": ("d0", "d_coef", "growth_rate", "safeguard_warmup"),
+    "RMSPROP": ("alpha", "centered"),
+    "SCHEDULE_FREE_ADAMW": ("r", "weight_lr_power"),
+    "SCHEDULE_FREE_SGD": ("r", "weight_lr_power"),
+    "SGD": ("nesterov", "dampening"),
+}
+"""Further arguments of update rules that mean the same here and there."""
 _FORMATS = {
     "LEGACY_LORA": "KOHYA_LORA",
     "LEGACY_SAFETENSORS": "SAFETENSORS",
@@ -207,27 +226,25 @@ def _import_optimizer(given: Any, notes: list[str]) -> Data:
     if not isinstance(given, Mapping):
         notes.append(f"optimizer = {show(given)}: not an object")
         return {}
-    owner, _ = unwrap(TrainConfig.model_fields["optimizer"].annotation)
-    known = {name for name in owner.model_fields if name != "params"}
-    made = {name: value for name, value in given.items() if name in known}
-    name = str(given.get("optimizer"))
-    if name in _OPTIMIZERS:
-        made["optimizer"] = _OPTIMIZERS[name]
-        if name.endswith("_8BIT"):
-            notes.append(
-                f"optimizer.optimizer = {name}: its 8-bit states are not offered; {_OPTIMIZERS[name]}"
-            )
+    theirs = str(given.get("optimizer"))
+    name = _OPTIMIZERS.get(theirs, theirs)
+    if name not in Optimizer.__members__:
+        notes.append(
+            f"optimizer.optimizer = {show(theirs)}: not offered; {Optimizer.ADAMW} with its own numbers"
+        )
+        return {}
+    if theirs.endswith("_8BIT"):
+        notes.append(f"optimizer.optimizer = {theirs}: its 8-bit states are not offered; {name} instead")
     defaults = _defaults()["train"]["optimizer"]
+    numbers = _OPTIMIZER_NUMBERS.get(name, _USUAL_NUMBERS)
     params = {
         key: given[key]
-        for key in _OPTIMIZER_PARAMS.get(str(made.get("optimizer")), ())
+        for key in _OPTIMIZER_PARAMS.get(name, ())
         if given.get(key) is not None and given[key] != defaults.get(key)
     }
-    if params:
-        made["params"] = params
     rest = {key: value for key, value in given.items() if value is not None}
-    _note_differences(rest, defaults, {*known, *params, VERSION_KEY}, "optimizer", notes)
-    return made
+    _note_differences(rest, defaults, {"optimizer", *numbers, *params, VERSION_KEY}, "optimizer", notes)
+    return {"optimizer": name, "params": params, **{key: given.get(key) for key in numbers}}
 
 
 def _note_rest(given: Data, notes: list[str]) -> None:

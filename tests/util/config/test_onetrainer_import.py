@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from modules.util.config.onetrainer_import import (
     import_onetrainer_samples,
 )
 from modules.util.config.onetrainer_migrations import upgrade_concept, upgrade_train
+from modules.util.config.OptimizerConfig import OptimizerConfig
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.ModelType import ModelType
+from modules.util.enum.Optimizer import Optimizer
 from modules.util.errors import UserError
 from scripts import import_onetrainer as script
 
@@ -247,6 +250,31 @@ def test_numbers_written_as_text_or_float_are_read(tmp_path: Path) -> None:
     config, notes = load(tmp_path, {"__version": 11, "learning_rate": "3e-4", "batch_size": 2.0, **LISTS})
     assert (config.learning_rate, config.batch_size) == (3e-4, 2)
     assert about(notes) == ["text_encoder.stop_training_after"]
+
+
+@pytest.mark.parametrize("name", [*Optimizer.__members__, "ADAMW_8BIT", "AdEMAMix", "MUON", "LION_8BIT"])
+def test_imported_optimizers_take_their_numbers(tmp_path: Path, name: str) -> None:
+    from modules.trainer.optimizers import optimizer_arguments
+
+    floats = {"beta1": 0.5, "beta2": 0.6, "eps": 1e-6, "weight_decay": 0.1, "momentum": 0.3, "d_coef": 2.0}
+    others = {
+        "nesterov": True,
+        "r": 0.5,
+        "lr_decay": 0.1,
+        "centered": True,
+        "amsgrad": True,
+        "clip_threshold": 2.0,
+    }
+    given = {"optimizer": name, **floats, **others, "alpha": 0.9, "growth_rate": "inf", "dampening": 0.0}
+    config, notes = load(tmp_path, {"__version": 11, "optimizer": given, **LISTS})
+    made = optimizer_arguments(config.optimizer)
+    if name == "MUON":
+        assert "optimizer.optimizer" in about(notes)
+        assert config.optimizer == OptimizerConfig()
+    else:
+        assert made["weight_decay"] == 0.1
+    if name == "PRODIGY":
+        assert (made["d_coef"], made["growth_rate"], made["betas"][:2]) == (2.0, math.inf, (0.5, 0.6))
 
 
 def test_lists_are_found_beside_the_config_and_missing_ones_are_listed(tmp_path: Path) -> None:
