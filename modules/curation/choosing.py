@@ -1,10 +1,10 @@
 """Which images to show next, and what the answers so far say: pure functions over one group of images.
 
-Images are indices 0..N-1 of the group. Nothing here draws, reads files or keeps state; the caller hands over the
-answers and a ``random.Random`` and gets the next question.
+Images are indices 0..N-1 of the group. Nothing here draws, reads files or keeps state; the caller hands
+over the answers and a ``random.Random`` and gets the next question.
 
-Best-worst questions follow Louviere et al. 2015 (Best-Worst Scaling); the next pair is the one with the largest
-expected improvement (Mockus 1975; Jones et al. 1998) over the leader at either end of the ranking.
+Best-worst questions follow Louviere et al. 2015 (Best-Worst Scaling); the next pair is the one with the
+largest expected improvement (Mockus 1975; Jones et al. 1998) over the leader at either end of the ranking.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def all_comparisons(answers: Sequence[Answer]) -> list[Comparison]:
 class Standing:
     """The ranking of one group after some answers.
 
-    ``ratings`` (N,) are on the Elo scale whatever the mode (a logit is 400/ln 10 points), for display and sorting;
-    ``posterior`` is the Bradley-Terry fit, which also says how certain an order is.
+    ``ratings`` (N,) are on the Elo scale whatever the mode (a logit is 400/ln 10 points), for display and
+    sorting; ``posterior`` is the Bradley-Terry fit, which also says how certain an order is.
     """
 
     ratings: Floats
@@ -205,7 +205,8 @@ def is_settled(state: Standing, alive: Collection[int], threshold: float = DEFAU
 
 
 def ranked_pairs(order: Sequence[int], count: int) -> list[tuple[int, int]]:
-    """``count`` pairs (chosen, rejected) from a ranking: best with worst, second best with second worst, ..."""
+    """``count`` pairs (chosen, rejected) from a ranking: best with worst, second best with second worst,
+    ..."""
     return [(order[i], order[-1 - i]) for i in range(min(count, len(order) // 2))]
 
 

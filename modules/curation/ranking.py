@@ -1,8 +1,8 @@
 """How good each image of a group is, from comparisons: Elo, and Bradley-Terry with a Gaussian prior.
 
-Elo keeps one number per image (Elo 1978). Bradley-Terry (1952) is fitted by maximum a posteriori with a Laplace
-approximation of the posterior, so that it also knows how certain an order is. A tie counts as half a win for each
-side in both.
+Elo keeps one number per image (Elo 1978). Bradley-Terry (1952) is fitted by maximum a posteriori with a
+Laplace approximation of the posterior, so that it also knows how certain an order is. A tie counts as half
+a win for each side in both.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ Floats = npt.NDArray[np.float64]
 ELO_START = 1500.0
 ELO_K = 32.0
 PRIOR_STD = 1.8
-"""Standard deviation of the quality of images of one prompt, in logits, as the shipped simulation prefers it."""
+"""Standard deviation of the quality of images of one prompt, in logits, as the shipped simulation prefers
+it."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,11 @@ def bradley_terry(
     precision = np.eye(count) / prior_std**2
     quality = np.zeros(count) if start is None else start.copy()
     if not comparisons:
-        return Posterior(np.zeros(count), np.linalg.inv(precision))
+        return Posterior(np.zeros(count), np.asarray(np.linalg.inv(precision), dtype=np.float64))
     first = np.array([c.first for c in comparisons])
     second = np.array([c.second for c in comparisons])
     outcome = np.array([c.outcome for c in comparisons])
-    hessian = precision
+    hessian: Floats = precision
     for _ in range(50):
         probability = 1.0 / (1.0 + np.exp(-(quality[first] - quality[second])))
         gradient = quality / prior_std**2
@@ -107,4 +108,4 @@ def bradley_terry(
         quality = quality - step
         if float(np.abs(step).max()) < 1e-8:
             break
-    return Posterior(quality, np.linalg.inv(hessian))
+    return Posterior(quality, np.asarray(np.linalg.inv(hessian), dtype=np.float64))

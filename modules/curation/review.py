@@ -39,8 +39,8 @@ class Fault:
 class PairReview:
     """The finalised pairs of one output folder, train and val together.
 
-    Removed files go to a trash folder inside the output folder until ``empty_trash``, so every operation can be
-    undone, without limit.
+    Removed files go to a trash folder inside the output folder until ``empty_trash``, so every operation
+    can be undone, without limit.
     """
 
     def __init__(self, output_dir: str | os.PathLike[str]) -> None:
@@ -59,7 +59,7 @@ class PairReview:
                 return pair
         raise UserError(f"there is no pair {pair_id!r} in {self.output_dir}")
 
-    # --- operations ---------------------------------------------------------------------------------------------
+    # --- operations ---
 
     def remove(self, pair_id: str) -> None:
         """Take both sides, captions and the manifest entry away."""
@@ -72,7 +72,8 @@ class PairReview:
         moved: list[tuple[Path, Path]] = []
         if entry is not None:
             save_manifest(
-                self.output_dir, {**manifest, "pairs": [p for p in manifest["pairs"] if p["pair_id"] != pair_id]}
+                self.output_dir,
+                {**manifest, "pairs": [p for p in manifest["pairs"] if p["pair_id"] != pair_id]},
             )
         for side, image in (("chosen", pair.chosen), ("rejected", pair.rejected)):
             for file in () if image is None else (image, image.with_suffix(".txt")):
@@ -113,7 +114,9 @@ class PairReview:
                 entry["rejected_file"] = to_rejected.relative_to(self.output_dir).as_posix()
                 for key in ("sources", "hashes"):
                     values = entry.get(key, {})
-                    entry[key] = {a: values[b] for a, b in zip(SIDES, reversed(SIDES), strict=True) if b in values}
+                    entry[key] = {
+                        a: values[b] for a, b in zip(SIDES, reversed(SIDES), strict=True) if b in values
+                    }
         save_manifest(self.output_dir, manifest)
 
     def edit_caption(self, pair_id: str, caption: str) -> None:
@@ -160,7 +163,7 @@ class PairReview:
         self._undo.clear()
         shutil.rmtree(self.output_dir / TRASH_NAME, ignore_errors=True)
 
-    # --- checks -------------------------------------------------------------------------------------------------
+    # --- checks ---
 
     def faults(self, resolution: int, size_of: Callable[[Path], tuple[int, int]]) -> list[Fault]:
         """Everything wrong, pair by pair.

@@ -1,7 +1,8 @@
 """A picking session as a state machine: which question is open, what an answer does, what undo takes back.
 
-Nothing here draws. A view shows ``session.state()`` and calls the verbs; every verb is on the disk before it
-returns, and the state is always the fold of the store's events, so a session that was killed goes on where it was.
+Nothing here draws. A view shows ``session.state()`` and calls the verbs; every verb is on the disk before
+it returns, and the state is always the fold of the store's events, so a session that was killed goes on
+where it was.
 
 Phases of a group::
 
@@ -127,7 +128,7 @@ class CurationSession:
         self._group: ImageGroup | None = None
         self._state: GroupState | None = None
 
-    # --- where we are -------------------------------------------------------------------------------------------
+    # --- where we are ---
 
     @property
     def group(self) -> ImageGroup:
@@ -209,12 +210,13 @@ class CurationSession:
             raise RuntimeError(f"this needs the phase {phases}, but the group is {state.phase}")
         return state
 
-    # --- verbs --------------------------------------------------------------------------------------------------
+    # --- verbs ---
 
     def answer(
         self, best: int | None = None, worst: int | None = None, tie: bool = False, both_bad: bool = False
     ) -> GroupState:
-        """Answer the open question by image index; nothing given is a skip. May export a pair (SMART, FOUR-UP).
+        """Answer the open question by image index; nothing given is a skip. May export a pair (SMART,
+        FOUR-UP).
 
         In a question of two, the other image is the worst one without being named.
         """

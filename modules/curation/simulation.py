@@ -1,8 +1,9 @@
 """A simulated person, to measure how many clicks each way of choosing needs.
 
-Qualities of a group are drawn from a normal distribution; the person answers by Bradley-Terry odds, sometimes calls
-near-equal images a tie, and sometimes clicks without looking. What is measured is the quality gap between the image
-the method would export as chosen and the one it would export as rejected, as a share of the largest gap in the group.
+Qualities of a group are drawn from a normal distribution; the person answers by Bradley-Terry odds,
+sometimes calls near-equal images a tie, and sometimes clicks without looking. What is measured is the
+quality gap between the image the method would export as chosen and the one it would export as rejected, as
+a share of the largest gap in the group.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class Annotator:
     """How the simulated person answers.
 
     Args:
-        spread: standard deviation of quality within a group, in logits. 2.65 with the other defaults makes 83 %
-            of the answers that are not ties agree with the quality.
+        spread: standard deviation of quality within a group, in logits. 2.65 with the other defaults makes
+            83 % of the answers that are not ties agree with the quality.
         careless: share of answers given at random.
         tie: probability of calling two equal images a tie; falls off as exp(-|difference|).
     """
@@ -97,7 +98,8 @@ def clicks_to_reach(
     annotator: Annotator | None = None,
     pairs: int = 1,
 ) -> int | None:
-    """Clicks after which the mean share over many groups reaches ``share``; ``None`` when ``limit`` is too few."""
+    """Clicks after which the mean share over many groups reaches ``share``; ``None`` when ``limit`` is too
+    few."""
     person = annotator or Annotator()
     mean = np.mean([gap_curve(mode, images, limit, seed, person, pairs) for seed in seeds], axis=0)
     reached = np.flatnonzero(mean >= share)

@@ -13,9 +13,9 @@ from modules.curation.store import Event
 class AnswerStatistics:
     """Counts over a session; shares are between 0 and 1, ``None`` where nothing was counted.
 
-    ``triples`` are sets of three images compared all ways round, ``circles`` those of them where A beats B, B beats
-    C and C beats A (Kendall & Babington Smith 1940): a careful person makes few. ``repeated`` are pairs asked more
-    than once, ``agreeing`` those always answered alike.
+    ``triples`` are sets of three images compared all ways round, ``circles`` those of them where A beats B,
+    B beats C and C beats A (Kendall & Babington Smith 1940): a careful person makes few. ``repeated`` are
+    pairs asked more than once, ``agreeing`` those always answered alike.
     """
 
     questions: int
@@ -82,6 +82,9 @@ def _circles(winner: dict[tuple[str, str, str], str]) -> tuple[int, int]:
         for third in met[group, low] & met[group, high]:
             if third > high:
                 triples += 1
-                wins = [len(beaten.get((group, image), set()) & {low, high, third}) for image in (low, high, third)]
+                wins = [
+                    len(beaten.get((group, image), set()) & {low, high, third})
+                    for image in (low, high, third)
+                ]
                 circles += wins == [1, 1, 1]
     return triples, circles

@@ -1,8 +1,9 @@
-"""One SQLite file per output folder: every answer, pair and undo of a picking session, durable before it is shown.
+"""One SQLite file per output folder: every answer, pair and undo of a picking session, durable before it is
+shown.
 
-The log is append-only: a session's state is the fold of its events that are not undone, so going on after a crash
-and undoing without limit need no further machinery. SQLite runs in WAL mode with ``synchronous=FULL``: what
-``append`` has returned survives a power cut.
+The log is append-only: a session's state is the fold of its events that are not undone, so going on after a
+crash and undoing without limit need no further machinery. SQLite runs in WAL mode with
+``synchronous=FULL``: what ``append`` has returned survives a power cut.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ LOCK_NAME = ".curation.lock"
 SMALL_MANIFEST = 200
 SCHEMA_VERSION = 1
 
+_EVENT = "seq, group_key, kind, payload, time"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS events (
@@ -134,7 +136,7 @@ class CurationStore:
                 self._db.execute("ROLLBACK")
             raise UserError(f"cannot save in {self.output_dir}: {error}", hint="is the disk full?") from error
 
-    # --- recovery -----------------------------------------------------------------------------------------------
+    # --- recovery ---
 
     def _recover(self) -> None:
         for pattern in (".*.tmp", "*/.*.tmp", "*/*/.*.tmp"):
@@ -178,7 +180,7 @@ class CurationStore:
                     self._db.execute("DELETE FROM pairs WHERE pair_id = ?", (name,))
                     self._insert_event("review", "remove", {"pair": pair})
 
-    # --- small values -------------------------------------------------------------------------------------------
+    # --- small values ---
 
     def meta(self, key: str) -> str | None:
         """A remembered setting of this session."""
@@ -192,7 +194,7 @@ class CurationStore:
     def _set_meta(self, key: str, value: str) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
-    # --- the log ------------------------------------------------------------------------------------------------
+    # --- the log ---
 
     def append(self, group_key: str, kind: str, payload: dict[str, Any]) -> int:
         """Make one event durable; returns its sequence number once it is on the disk."""
@@ -210,30 +212,28 @@ class CurationStore:
 
     def events(self, group_key: str | None = None, undone: bool = False) -> list[Event]:
         """Events in order, of one group or of all; with ``undone`` those that were taken back instead."""
-        where, values = "undone = ?", [int(undone)]
-        rows = (
-            self._db.execute(f"SELECT seq, group_key, kind, payload, time FROM events WHERE {where} ORDER BY seq", values)
-            if group_key is None
-            else self._db.execute(
-                f"SELECT seq, group_key, kind, payload, time FROM events WHERE {where} AND group_key = ? ORDER BY seq",
-                [*values, group_key],
-            )
-        )
+        query = f"SELECT {_EVENT} FROM events WHERE undone = ?"
+        values: list[int | str] = [int(undone)]
+        if group_key is not None:
+            query += " AND group_key = ?"
+            values.append(group_key)
+        rows = self._db.execute(f"{query} ORDER BY seq", values)
         return [Event(seq, key, kind, json.loads(text), at) for seq, key, kind, text, at in rows]
 
     def groups_with(self, kind: str) -> set[str]:
         """The groups whose last event, apart from undone ones, is of ``kind``."""
         rows = self._db.execute(
-            "SELECT group_key FROM events WHERE seq IN (SELECT MAX(seq) FROM events WHERE undone = 0 GROUP BY group_key)"
-            " AND kind = ?",
+            "SELECT group_key FROM events WHERE kind = ? AND seq IN"
+            " (SELECT MAX(seq) FROM events WHERE undone = 0 GROUP BY group_key)",
             (kind,),
         )
         return {str(row[0]) for row in rows}
 
     def undo_last(self) -> Event | None:
-        """Take the last event back, in whatever group it was; a pair it exported leaves the folder with it."""
+        """Take the last event back, in whatever group it was; a pair it exported leaves the folder with
+        it."""
         row = self._db.execute(
-            "SELECT seq, group_key, kind, payload, time FROM events WHERE undone = 0 ORDER BY seq DESC LIMIT 1"
+            f"SELECT {_EVENT} FROM events WHERE undone = 0 ORDER BY seq DESC LIMIT 1"
         ).fetchone()
         if row is None:
             return None
@@ -247,7 +247,7 @@ class CurationStore:
         self._finish_removal(removed)
         return event
 
-    # --- pairs --------------------------------------------------------------------------------------------------
+    # --- pairs ---
 
     def pair(self, pair_id: str) -> Pair | None:
         """One pair's manifest entry."""
@@ -263,12 +263,17 @@ class CurationStore:
         return int(self._db.execute("SELECT COUNT(*) FROM pairs").fetchone()[0])
 
     def export(
-        self, group_key: str, picks: list[tuple[Path, Path]], prompt: str, aspectratio: str, payload: dict[str, Any]
+        self,
+        group_key: str,
+        picks: list[tuple[Path, Path]],
+        prompt: str,
+        aspectratio: str,
+        payload: dict[str, Any],
     ) -> list[Pair]:
         """Copy pairs into the folder and log one ``pick`` event that names them; all or none.
 
-        The files are complete under their final names before the commit that names them; a crash in between is
-        undone at the next opening.
+        The files are complete under their final names before the commit that names them; a crash in between
+        is undone at the next opening.
 
         Args:
             picks: (chosen, rejected) source images.
@@ -359,7 +364,7 @@ class CurationStore:
             while (file := find_exported_file(self.output_dir, side, pair["pair_id"])) is not None:
                 unlink_with_caption(file)
 
-    # --- the readable file --------------------------------------------------------------------------------------
+    # --- the readable file ---
 
     def manifest(self) -> dict[str, Any]:
         """The manifest as the store has it."""

@@ -40,11 +40,14 @@ def copy_image(source: str | os.PathLike[str], target: Path) -> str:
     """
     digest = hashlib.sha256()
     try:
-        with Path(source).open("rb") as reader, atomic_path(target) as temporary:
-            with temporary.open("wb") as writer:
-                while block := reader.read(1 << 20):
-                    digest.update(block)
-                    writer.write(block)
+        with (
+            Path(source).open("rb") as reader,
+            atomic_path(target) as temporary,
+            temporary.open("wb") as writer,
+        ):
+            while block := reader.read(1 << 20):
+                digest.update(block)
+                writer.write(block)
     except OSError as error:
         reason = error.strerror or str(error)
         raise UserError(

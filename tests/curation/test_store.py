@@ -64,7 +64,10 @@ def test_a_failed_copy_leaves_nothing_and_no_acknowledged_pick(tmp_path, images,
         store.export("g", [(images[2], images[3])], "a cat", "1:1", {"used": []})
     assert store.pair_count() == 1
     assert len(store.events()) == 1
-    assert sorted(p.name for p in (tmp_path / "out" / "chosen").iterdir()) == ["pair_0000.png", "pair_0000.txt"]
+    assert sorted(p.name for p in (tmp_path / "out" / "chosen").iterdir()) == [
+        "pair_0000.png",
+        "pair_0000.txt",
+    ]
     monkeypatch.undo()
     store.export("g", [(images[2], images[3])], "a cat", "1:1", {"used": []})
     assert store.pair_count() == 2
@@ -97,8 +100,18 @@ def test_numbers_are_not_used_twice_after_removing(tmp_path, images):
         {"pair_id": "../x", "prompt": "p", "chosen_file": "chosen/a.png", "rejected_file": "rejected/a.png"},
         {"pair_id": "a", "prompt": "p", "chosen_file": "../a.png", "rejected_file": "rejected/a.png"},
         {"pair_id": "a", "prompt": "p", "chosen_file": "/etc/passwd", "rejected_file": "rejected/a.png"},
-        {"pair_id": "a", "prompt": "p", "chosen_file": "chosen/../../a.png", "rejected_file": "rejected/a.png"},
-        {"pair_id": "a", "prompt": "p", "chosen_file": "chosen\\..\\..\\a.png", "rejected_file": "rejected/a.png"},
+        {
+            "pair_id": "a",
+            "prompt": "p",
+            "chosen_file": "chosen/../../a.png",
+            "rejected_file": "rejected/a.png",
+        },
+        {
+            "pair_id": "a",
+            "prompt": "p",
+            "chosen_file": "chosen\\..\\..\\a.png",
+            "rejected_file": "rejected/a.png",
+        },
         {"pair_id": "a", "prompt": 3, "chosen_file": "chosen/a.png", "rejected_file": "rejected/a.png"},
     ],
 )
@@ -123,7 +136,8 @@ KILLED = """
             if n and n % 5 == 4:
                 store.undo_last()
                 print("undo", n - 1, flush=True)
-            (pair,) = store.export("g", [(files[n % 3], files[3 + n % 3])], f"prompt {n}", "1:1", {"used": []})
+            picks = [(files[n % 3], files[3 + n % 3])]
+            (pair,) = store.export("g", picks, f"prompt {n}", "1:1", {"used": []})
             print("pick", pair["pair_id"], store.pair_count(), flush=True)
 """
 

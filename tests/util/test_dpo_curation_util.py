@@ -154,8 +154,14 @@ def test_concepts_are_zipped_in_order_and_uneven_ones_refused():
     def concept(kind: str, name: str, enabled: bool = True):
         return {"type": kind, "name": name, "enabled": enabled}
 
-    listed = [concept("DPO_CHOSEN", "a"), concept("STANDARD", "s"), concept("DPO_CHOSEN", "b"),
-              concept("DPO_REJECTED", "x", False), concept("DPO_REJECTED", "y"), concept("DPO_REJECTED", "z")]  # fmt: skip
+    listed = [
+        concept("DPO_CHOSEN", "a"),
+        concept("STANDARD", "s"),
+        concept("DPO_CHOSEN", "b"),
+        concept("DPO_REJECTED", "x", False),
+        concept("DPO_REJECTED", "y"),
+        concept("DPO_REJECTED", "z"),
+    ]
     assert [(c["name"], r["name"]) for c, r in util.dpo_concept_pairs(listed)] == [("a", "y"), ("b", "z")]
     with pytest.raises(DataError, match="2 chosen and 1 rejected"):
         util.dpo_concept_pairs(listed[:-1])
