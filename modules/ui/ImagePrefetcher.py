@@ -1,0 +1,181 @@
+"""Decoding and resizing ahead of the person, in threads, into a cache bounded in bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from PIL import Image, ImageOps
+
+Box = tuple[int, int]
+Key = tuple[Path, Box | None]
+
+DEFAULT_BUDGET = 384 * 2**20
+BACKGROUND = (96, 96, 96)
+"""Behind transparent pixels."""
+
+
+class ImagePrefetcher:
+    """Images fitted into boxes, ready before they are asked for.
+
+    ``want`` says what is likely to be shown next, most urgent first, and replaces what was wanted before: a person
+    who is fast leaves no queue behind. A box of ``None`` means the image in its own size, for zooming.
+
+    Args:
+        ready: called from a worker thread with the key of each image that got ready (or failed).
+        workers: decoding threads.
+        budget: bytes of pixels kept; the least recently used go first.
+    """
+
+    def __init__(
+        self, ready: Callable[[Key], None], workers: int = 2, budget: int = DEFAULT_BUDGET
+    ) -> None:
+        self._ready = ready
+        self._budget = budget
+        self._cache: OrderedDict[Key, Image.Image] = OrderedDict()
+        self._bytes = 0
+        self._failed: dict[Path, str] = {}
+        self._wanted: list[Key] = []
+        self._running: set[Key] = set()
+        self._condition = threading.Condition()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._work, daemon=True, name=f"prefetch-{i}") for i in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes of pixels held now."""
+        return self._bytes
+
+    def want(self, keys: Iterable[Key]) -> None:
+        """Replace the list of images to get ready, most urgent first.
+
+        No more is decoded ahead than fits the budget: otherwise the last would push out the first.
+        """
+        taken: list[Key] = []
+        expected = 0
+        for key in dict.fromkeys(keys):
+            expected += key[1][0] * key[1][1] * 3 if key[1] is not None else 4 * 2**20 * 3
+            if taken and expected > self._budget:
+                break
+            taken.append(key)
+        with self._condition:
+            self._wanted = [k for k in taken if k not in self._cache and k[0] not in self._failed]
+            for key in reversed(taken):
+                if key in self._cache:
+                    self._cache.move_to_end(key)
+            self._condition.notify_all()
+
+    def get(self, path: Path, box: Box | None) -> Image.Image | None:
+        """The image if it is ready; never waits."""
+        with self._condition:
+            image = self._cache.get((path, box))
+            if image is not None:
+                self._cache.move_to_end((path, box))
+            return image
+
+    def get_now(self, path: Path, box: Box | None) -> Image.Image | None:
+        """The image, decoded here and now if need be; ``None`` when it cannot be read (see ``failure``)."""
+        return self.get(path, box) or self._load((path, box))
+
+    def failure(self, path: Path) -> str | None:
+        """Why an image cannot be shown, if it was tried."""
+        return self._failed.get(path)
+
+    def close(self) -> None:
+        """End the threads; waits for a decode under way."""
+        with self._condition:
+            self._closed = True
+            self._wanted = []
+            self._condition.notify_all()
+        for thread in self._threads:
+            thread.join(timeout=5)
+
+    def _next(self) -> Key | None:
+        with self._condition:
+            while True:
+                if self._closed:
+                    return None
+                for index, key in enumerate(self._wanted):
+                    if key not in self._running:
+                        del self._wanted[index]
+                        self._running.add(key)
+                        return key
+                self._condition.wait()
+
+    def _work(self) -> None:
+        while (key := self._next()) is not None:
+            if key not in self._cache:
+                self._load(key)
+            with self._condition:
+                self._running.discard(key)
+                closed = self._closed
+            if not closed:
+                self._ready(key)
+
+    def _load(self, key: Key) -> Image.Image | None:
+        path, box = key
+        try:
+            image = load_fitted(path, box)
+        except (OSError, ValueError, SyntaxError, EOFError, MemoryError, Image.DecompressionBombError) as error:
+            self._failed[path] = str(error) or type(error).__name__
+            return None
+        with self._condition:
+            old = self._cache.pop(key, None)
+            self._bytes += _size(image) - (0 if old is None else _size(old))
+            self._cache[key] = image
+            while self._bytes > self._budget and len(self._cache) > 1:
+                _, dropped = self._cache.popitem(last=False)
+                self._bytes -= _size(dropped)
+        return image
+
+
+def load_fitted(path: Path, box: Box | None) -> Image.Image:
+    """An image as RGB, upright, scaled down to fit ``box`` (width, height); smaller ones are scaled up to it.
+
+    JPEG is decoded at a fraction of its size where that is enough.
+
+    Raises:
+        OSError, ValueError, SyntaxError, Image.DecompressionBombError: it is no readable image.
+    """
+    with Image.open(path) as opened:
+        turned = opened.format == "JPEG" and opened.getexif().get(0x0112, 1) >= 5
+        if box is not None and opened.format == "JPEG":
+            width, height = reversed(opened.size) if turned else opened.size
+            size = fit((width, height), box)
+            opened.draft("RGB", (size[1], size[0]) if turned else size)
+        image = _to_rgb(opened)
+        image = ImageOps.exif_transpose(image)
+    if box is None:
+        return image
+    size = fit(image.size, box)
+    return image if image.size == size else image.resize(size, Image.Resampling.BICUBIC, reducing_gap=2.0)
+
+
+def fit(size: Box, box: Box) -> Box:
+    """The largest size of the same aspect inside ``box``, at least one pixel each way."""
+    scale = min(box[0] / size[0], box[1] / size[1])
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    image.load()
+    if image.mode == "RGB":
+        return image
+    if image.mode.startswith("I"):
+        return image.point(lambda value: value / 256).convert("L").convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        under = Image.new("RGB", layer.size, BACKGROUND)
+        under.paste(layer, mask=layer.getchannel("A"))
+        return under
+    return image.convert("RGB")
+
+
+def _size(image: Image.Image) -> int:
+    return image.width * image.height * 3

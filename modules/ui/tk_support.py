@@ -1,0 +1,196 @@
+"""What every window needs: results from worker threads, errors that do not end the program, modal dialogs, scaling.
+
+Tk is called from one thread alone. Workers post functions to a ``Pump``; the Tk thread runs them a few times a
+second, so that many results arriving together cost one redraw.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+import tkinter as tk
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+
+import customtkinter as ctk
+
+from modules.util.errors import UserError
+
+log = logging.getLogger(__name__)
+
+PUMP_MS = 50
+PUMP_BUDGET_SECONDS = 0.012
+MIN_SCALE, MAX_SCALE = 75, 200
+
+GOOD = "#2e9e5b"
+BAD = "#c8503c"
+FOCUS = "#3b8ed0"
+
+
+def shade(dark: str, light: str) -> str:
+    """The colour of the two that suits the present appearance; for plain Tk widgets, which do not follow it."""
+    return dark if ctk.get_appearance_mode() == "Dark" else light
+
+
+class Pump:
+    """Runs on the Tk thread what other threads post, every ``PUMP_MS`` milliseconds.
+
+    Args:
+        widget: any widget that lives as long as the pump, usually the window.
+    """
+
+    def __init__(self, widget: tk.Misc) -> None:
+        self._widget = widget
+        self._posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._closed = False
+        self._timer = widget.after(PUMP_MS, self._tick)
+
+    def post(self, call: Callable[[], None]) -> None:
+        """From any thread: run ``call`` on the Tk thread soon. After ``close`` it is dropped."""
+        if not self._closed:
+            self._posted.put(call)
+
+    def drain(self, budget_seconds: float = PUMP_BUDGET_SECONDS) -> None:
+        """Run what is waiting, until the time is used up; the rest waits for the next tick."""
+        end = time.perf_counter() + budget_seconds
+        while time.perf_counter() < end:
+            try:
+                call = self._posted.get_nowait()
+            except queue.Empty:
+                return
+            call()
+
+    def _tick(self) -> None:
+        if self._closed:
+            return
+        self._timer = self._widget.after(PUMP_MS, self._tick)
+        self.drain()
+
+    def close(self) -> None:
+        """Stop; calls that were not run are dropped."""
+        self._closed = True
+        self._widget.after_cancel(self._timer)
+
+
+def run_in_thread(
+    pump: Pump, work: Callable[[], object], done: Callable[[object], None], failed: Callable[[Exception], None]
+) -> threading.Thread:
+    """Run ``work`` away from the Tk thread; ``done`` or ``failed`` is called on it with the outcome."""
+
+    def run() -> None:
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - handed over whole, to be shown
+            caught = error
+            pump.post(lambda: failed(caught))
+        else:
+            pump.post(lambda: done(result))
+
+    thread = threading.Thread(target=run, daemon=True, name="pair-tool-work")
+    thread.start()
+    return thread
+
+
+def install_error_dialog(root: tk.Misc) -> None:
+    """Show exceptions of callbacks in a dialog and in the log; the program lives on."""
+
+    def report(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        show_error(root, error, trace)
+
+    root.winfo_toplevel()
+    tk_root = root._root()  # type: ignore[attr-defined,unused-ignore]
+    tk_root.report_callback_exception = report
+
+
+def show_error(parent: tk.Misc, error: BaseException, trace: TracebackType | None = None) -> ErrorDialog | None:
+    """Log an exception and show it; ``None`` when the window is gone already."""
+    if isinstance(error, UserError):
+        log.warning("%s", error)
+        details = ""
+    else:
+        lines = traceback.format_exception(type(error), error, trace or error.__traceback__)
+        details = "".join(lines)
+        log.error("%s", details)
+    try:
+        open_ones = [w for w in parent._root().winfo_children() if isinstance(w, ErrorDialog)]  # type: ignore[attr-defined]
+        if open_ones and details and open_ones[-1].details == details:
+            return open_ones[-1]
+        return ErrorDialog(parent, error, details)
+    except tk.TclError:
+        log.exception("the error above could not be shown")
+        return None
+
+
+class ErrorDialog(ctk.CTkToplevel):
+    """One problem, with details that can be copied.
+
+    Args:
+        details: traceback of a fault in the program; empty for something the person can put right.
+    """
+
+    def __init__(self, parent: tk.Misc, error: BaseException, details: str) -> None:
+        super().__init__(parent._root())  # type: ignore[attr-defined]
+        self.details = details
+        self.message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        self.title("A problem" if isinstance(error, UserError) else "A fault in the program")
+        self.geometry("640x380" if details else "560x200")
+        self.columnconfigure(0, weight=1)
+        self.rowconfigure(1, weight=1)
+        head = ctk.CTkLabel(self, text=self.message, wraplength=520, justify="left", anchor="w")
+        head.grid(row=0, column=0, sticky="ew", padx=16, pady=(16, 8))
+        if details:
+            box = ctk.CTkTextbox(self, wrap="none")
+            box.insert("1.0", details)
+            box.configure(state="disabled")
+            box.grid(row=1, column=0, sticky="nsew", padx=16)
+        buttons = ctk.CTkFrame(self, fg_color="transparent")
+        buttons.grid(row=2, column=0, sticky="e", padx=16, pady=12)
+        ctk.CTkButton(buttons, text="Copy", width=90, command=self.copy).pack(side="left", padx=6)
+        ctk.CTkButton(buttons, text="Close", width=90, command=self.destroy).pack(side="left")
+        for key in ("<Escape>", "<Return>"):
+            self.bind(key, lambda _event: self.destroy())
+        self.after(20, self._raise)
+
+    def _raise(self) -> None:
+        if self.winfo_exists():
+            self.lift()
+            self.focus_set()
+
+    def copy(self) -> None:
+        """Put message and details on the clipboard."""
+        self.clipboard_clear()
+        self.clipboard_append(f"{self.message}\n\n{self.details}".strip())
+
+
+def make_modal(window: tk.Toplevel, parent: tk.Misc) -> None:
+    """Keep input in ``window`` until it closes. It must be on the screen first: grabbing earlier fails on Linux."""
+    window.transient(parent.winfo_toplevel())  # type: ignore[call-overload,unused-ignore]
+    window.wait_visibility()
+    window.grab_set()
+    window.focus_set()
+
+
+def set_ui_scale(percent: int) -> int:
+    """Scale fonts, widgets and windows; returns the percentage taken, kept within 75 and 200."""
+    taken = max(MIN_SCALE, min(MAX_SCALE, int(percent)))
+    ctk.set_widget_scaling(taken / 100)
+    ctk.set_window_scaling(taken / 100)
+    return taken
+
+
+def elide_middle(text: str, length: int) -> str:
+    """``text`` with its middle replaced by an ellipsis when it is longer than ``length``."""
+    if length < 3 or len(text) <= length:
+        return text
+    head = (length - 1) // 2
+    return f"{text[:head]}\u2026{text[len(text) - (length - 1 - head):]}"
+
+
+def types_text(widget: tk.Misc | None) -> bool:
+    """Whether keys pressed in ``widget`` are text, not commands."""
+    return widget is not None and widget.winfo_class() in ("Entry", "Text", "TEntry", "TCombobox")
