@@ -2,45 +2,54 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from modules.runner.commands import Command, post_command, take_commands
 from modules.runner.events import EventReader, EventWriter
+from modules.runner.process import ProcessId
 from modules.util.errors import UserError
-from modules.util.jsonio import write_json
+from modules.util.jsonio import read_json, write_json
 from modules.util.locking import try_lock
+
+MAX_NAME = 80
+# A watcher holds the lock for a moment when it closes the books of a dead run.
+LOCK_PATIENCE = 2.0
+_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
 
 class RunDirectory:
-    """Names of the files of one run.
+    """Names of the files of one run, and who works in it.
 
     ``config.json``, ``events.jsonl``, ``commands/``, ``log.txt``, ``samples/``, ``backup/``, ``save/``,
-    ``tensorboard/``, and ``run.lock`` with ``process.json`` while a trainer works in it.
+    ``tensorboard/``; ``process.json`` and ``launch.json`` say which process trains and how it was started,
+    and ``run.lock`` is locked while it lives.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()
-        self.config = self.path / "config.json"
-        self.events = self.path / "events.jsonl"
-        self.commands = self.path / "commands"
-        self.log = self.path / "log.txt"
-        self.samples = self.path / "samples"
-        self.backup = self.path / "backup"
-        self.save = self.path / "save"
-        self.tensorboard = self.path / "tensorboard"
-        self._process = self.path / "process.json"
+        self.config_path = self.path / "config.json"
+        self.events_path = self.path / "events.jsonl"
+        self.commands_dir = self.path / "commands"
+        self.log_path = self.path / "log.txt"
+        self.samples_dir = self.path / "samples"
+        self.backup_dir = self.path / "backup"
+        self.save_dir = self.path / "save"
+        self.tensorboard_dir = self.path / "tensorboard"
+        self.process_path = self.path / "process.json"
+        self.launch_path = self.path / "launch.json"
         self._lock_path = self.path / "run.lock"
         self._lock: IO[bytes] | None = None
 
     def create(self) -> RunDirectory:
         """Make the folder. ``UserError`` when that is not possible."""
         try:
-            for folder in (self.path, self.commands):
-                folder.mkdir(parents=True, exist_ok=True)
+            self.commands_dir.mkdir(parents=True, exist_ok=True)
             probe = self.path / f".write-test-{os.getpid()}"
             probe.write_bytes(b"")
             probe.unlink()
@@ -53,88 +62,118 @@ class RunDirectory:
         return self
 
     def __truediv__(self, name: str) -> Path:
-        """A file of the run; a name that leaves the folder is refused."""
-        target = (self.path / name).resolve()
+        """A file of the run; a name that leaves the folder (also through a link) is refused."""
+        try:
+            target = (self.path / name).resolve()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise UserError(f"{name!r} is no name of a file: {error}") from error
         if not target.is_relative_to(self.path.resolve()):
-            raise UserError(f"{name!r} is not inside the run's folder")
+            raise UserError(f"{name!r} is not inside the run's folder {self.path}")
         return target
 
-    # --- the trainer's side --------------------------------------------------------------------------------------
+    # --- the trainer's side -----------------------------------------------------------------------------
 
     def lock(self) -> None:
-        """Claim the run for this process; the claim dies with it.
+        """Claim the run for this process; the claim dies with it. Orders left over from earlier are dropped.
 
         Raises:
             UserError: another process is training here.
         """
-        handle = self._lock_path.open("a+b")
-        if not try_lock(handle):
-            handle.close()
+        self.create()
+        handle = self._claim(LOCK_PATIENCE)
+        if handle is None:
             raise UserError(
                 f"another process is training in {self.path}", hint="stop it, or choose another --run-dir"
             )
+        take_commands(self.commands_dir)
+        write_json(self.process_path, ProcessId.own().to_dict())
         self._lock = handle
-        write_json(self._process, {"pid": os.getpid(), "start": process_start(os.getpid()), "t": time.time()})
 
     def unlock(self) -> None:
         """Give the run back."""
         if self._lock is not None:
-            self._process.unlink(missing_ok=True)
+            self.process_path.unlink(missing_ok=True)
             self._lock.close()
             self._lock = None
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """``lock`` for the length of a block."""
+        self.lock()
+        try:
+            yield
+        finally:
+            self.unlock()
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[bool]:
+        """Keep trainers out for a moment, for a watcher; yields ``False`` when one is at work."""
+        handle = self._claim(0.0) if self.path.is_dir() else None
+        try:
+            yield handle is not None
+        finally:
+            if handle is not None:
+                handle.close()
+
+    def _claim(self, patience: float) -> IO[bytes] | None:
+        handle = self._lock_path.open("a+b")
+        until = time.monotonic() + patience
+        while not try_lock(handle):
+            if time.monotonic() >= until:
+                handle.close()
+                return None
+            time.sleep(0.05)
+        return handle
+
     def writer(self) -> EventWriter:
         """For the events of this process."""
-        return EventWriter(self.events)
+        return EventWriter(self.events_path)
 
     def take_commands(self) -> tuple[list[Command], list[str]]:
-        """Orders given since the last call."""
-        return take_commands(self.commands)
+        """Orders given since the last call, and the names of files that hold none."""
+        return take_commands(self.commands_dir)
 
-    # --- everybody else's side -----------------------------------------------------------------------------------
+    # --- everybody else's side --------------------------------------------------------------------------
 
     def reader(self) -> EventReader:
         """Events from the beginning of the run."""
-        return EventReader(self.events)
+        return EventReader(self.events_path)
 
-    def running_process(self) -> int | None:
-        """The process that trains here, or ``None``; a number used again by another process does not count."""
+    def trainer(self) -> ProcessId | None:
+        """The process that trains here, or ``None``."""
+        found = ProcessId.from_dict(self._read(self.process_path))
+        return found if found is not None and found.alive() else None
+
+    def launched(self) -> ProcessId | None:
+        """The living process that was started to train here; it may still be on its way to ``trainer()``."""
+        found = ProcessId.from_dict(self.launch_record().get("process"))
+        return found if found is not None and found.alive() else None
+
+    def launch_record(self) -> dict[str, Any]:
+        """What the launcher wrote down when it last started a trainer; empty when it never did."""
+        record = self._read(self.launch_path)
+        return record if isinstance(record, dict) else {}
+
+    @staticmethod
+    def _read(path: Path) -> Any:
+        """What is in a small file of ours; ``None`` where it is missing or was damaged by others."""
         try:
-            data = json.loads(self._process.read_bytes())
-            pid, start = int(data["pid"]), data["start"]
-        except (OSError, ValueError, KeyError, TypeError):
+            return read_json(path, max_bytes=1 << 16)
+        except UserError:
             return None
-        return pid if process_start(pid) == start and start is not None else None
 
     def post(self, kind: str, **arguments: Any) -> str:
-        """Order something of the running trainer.
+        """Order something of the running trainer; returns the id that comes back in its ``command`` events.
 
         Raises:
             UserError: nothing is running here, or there is no such command.
         """
-        if self.running_process() is None:
+        if self.trainer() is None:
             raise UserError(f"no training is running in {self.path}", hint="start it first")
-        return post_command(self.commands, kind, **arguments)
-
-    def status(self) -> dict[str, Any]:
-        """Whether it runs, and its last events by kind."""
-        last: dict[str, dict[str, Any]] = {}
-        for event in self.reader().poll():
-            last[event["kind"]] = event
-        pid = self.running_process()
-        ended = last.get("run_finished", {})
-        started = last.get("run_started", {"seq": 0})
-        finished = ended.get("status") if ended.get("seq", 0) > started["seq"] else None
-        state = "running" if pid is not None else (finished or ("died" if last else "never started"))
-        return {"path": str(self.path), "state": state, "pid": pid, "last": last}
+        return post_command(self.commands_dir, kind, **arguments)
 
 
-def process_start(pid: int) -> float | None:
-    """When a process started, in seconds since the epoch: its identity beside the number. ``None``: gone."""
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
-    except psutil.Error:
-        return None
+def run_name(text: str, default: str = "run") -> str:
+    """A file name that every system takes, made from any text: no separators, no dots in front, not empty."""
+    name = re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII).strip("-. ")[:MAX_NAME].rstrip("-. ")
+    return f"{name}-" if _RESERVED.fullmatch(name) else name or default

@@ -1,6 +1,6 @@
 """Orders to a running process: one small file each, taken exactly once.
 
-A poster writes under a temporary name and renames; the trainer moves a file out of the folder before it reads it.
+A poster writes under a temporary name and renames; the trainer moves a file away before it reads it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.util.errors import UserError
-from modules.util.jsonio import write_json
+from modules.util.jsonio import write_text
 
 COMMANDS = ("stop", "backup", "sample", "save", "pause", "resume")
 MAX_BYTES = 64 * 1024
@@ -22,7 +22,7 @@ MAX_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Command:
-    """One order. ``id`` comes back in the ``command`` event that answers it."""
+    """One order. ``id`` comes back in the ``command`` events that answer it."""
 
     id: str
     kind: str
@@ -33,22 +33,25 @@ def post_command(folder: str | os.PathLike[str], kind: str, **arguments: Any) ->
     """Leave an order in a run's ``commands`` folder; returns its id.
 
     Raises:
-        UserError: there is no such command.
+        UserError: there is no such command, or its arguments are too long.
     """
     if kind not in COMMANDS:
         raise UserError(f"there is no command {kind!r}", hint=f"possible: {', '.join(COMMANDS)}")
     name = f"{time.time_ns():020d}-{uuid.uuid4().hex}"
-    write_json(Path(folder) / f"{name}.json", {"id": name, "kind": kind, "arguments": arguments}, indent=None)
+    text = json.dumps({"id": name, "kind": kind, "arguments": arguments}, allow_nan=False)
+    if len(text) > MAX_BYTES:
+        raise UserError(f"the arguments of {kind} are longer than {MAX_BYTES} bytes")
+    write_text(Path(folder) / f"{name}.json", text)
     return name
 
 
 def take_commands(folder: str | os.PathLike[str]) -> tuple[list[Command], list[str]]:
-    """All orders in the order they were given, and the names of files that are none (they are removed too)."""
+    """All orders in their order, and the names of files that hold none (they are removed too)."""
     taken: list[Command] = []
     refused: list[str] = []
     base = Path(folder)
-    for path in sorted(base.glob("*.json")) if base.is_dir() else []:
-        if path.name.startswith("."):
+    for path in sorted(base.glob("*.json")):
+        if path.name.startswith(".") or not path.is_file():  # still being written, or no order at all
             continue
         mine = path.with_suffix(".taken")
         try:
@@ -56,7 +59,7 @@ def take_commands(folder: str | os.PathLike[str]) -> tuple[list[Command], list[s
         except FileNotFoundError:
             continue
         command = _read(mine)
-        mine.unlink(missing_ok=True)
+        mine.unlink()
         if command is None:
             refused.append(path.name)
         else:
@@ -66,7 +69,7 @@ def take_commands(folder: str | os.PathLike[str]) -> tuple[list[Command], list[s
 
 def _read(path: Path) -> Command | None:
     try:
-        if not path.is_file() or path.stat().st_size > MAX_BYTES:
+        if path.stat().st_size > MAX_BYTES:
             return None
         data = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -74,4 +77,4 @@ def _read(path: Path) -> Command | None:
     if not isinstance(data, dict) or data.get("kind") not in COMMANDS or not isinstance(data.get("id"), str):
         return None
     arguments = data.get("arguments", {})
-    return Command(data["id"], data["kind"], arguments if isinstance(arguments, dict) else {})
+    return Command(data["id"], data["kind"], arguments) if isinstance(arguments, dict) else None

@@ -1,0 +1,238 @@
+"""Runs that wait for their turn, in a file that outlives the program."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.runner.launcher import TrainerProcess, attach, launch, settle
+from modules.runner.process import ProcessId
+from modules.runner.RunDirectory import RunDirectory
+from modules.util.errors import DataError, UserError
+from modules.util.jsonio import read_json, write_json
+from modules.util.locking import try_lock
+
+STATES = ("waiting", "running", "finished", "stopped", "failed")
+VERSION = 1
+LOCK_SECONDS = 10.0
+_ANOTHER = "choose another folder for this run"
+
+
+@dataclass
+class QueueEntry:
+    """One run in the queue.
+
+    Args:
+        id: its name in the queue.
+        run_dir: its folder, with ``config.json``.
+        title: what to show.
+        state: one of ``STATES``.
+        added: when it was put there, seconds since the epoch.
+        note: how it ended.
+        claimed: when its turn came, seconds since the epoch.
+        starter: the program that looks after it since then.
+    """
+
+    id: str
+    run_dir: str
+    title: str
+    state: str = "waiting"
+    added: float = 0.0
+    note: str = ""
+    claimed: float = 0.0
+    starter: dict[str, Any] | None = None
+
+    @classmethod
+    def from_dict(cls, data: object, where: str) -> QueueEntry:
+        """Raises ``DataError`` for anything but an entry."""
+        if not isinstance(data, dict) or not data.keys() <= cls.__dataclass_fields__.keys():
+            raise _damaged(f"{where} is no entry of a queue")
+        texts = [data.get(name, "") for name in ("id", "run_dir", "title", "state", "note")]
+        times = [data.get(name, 0.0) for name in ("added", "claimed")]
+        starter = data.get("starter")
+        if (
+            not all(isinstance(text, str) for text in texts)
+            or not data.get("id")
+            or not data.get("run_dir")
+            or data.get("state", "waiting") not in STATES
+            or not all(type(value) in (int, float) for value in times)
+            or not (starter is None or isinstance(starter, dict))
+        ):
+            raise _damaged(f"{where} is no entry of a queue")
+        return cls(**data)
+
+
+def _damaged(message: str) -> DataError:
+    return DataError(message, hint="move the file away to begin with an empty queue")
+
+
+class RunQueue:
+    """The queue in one file; several programs may use it at once, each change is whole or not there.
+
+    Raises:
+        DataError: (every method) the file was damaged by others.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).absolute()
+
+    def entries(self) -> list[QueueEntry]:
+        """All entries, in their order."""
+        return self._load()
+
+    def add(self, run: RunDirectory, config: dict[str, Any], title: str = "") -> QueueEntry:
+        """Put a run at the end, with its settings as they are now.
+
+        Raises:
+            UserError: its folder waits in the queue or is being trained in.
+        """
+        with self._changing() as entries:
+            if any(e.run_dir == str(run.path) and e.state in ("waiting", "running") for e in entries):
+                raise UserError(f"{run.path} is in the queue already", hint=_ANOTHER)
+            if run.trainer() is not None or run.launched() is not None:
+                raise UserError(f"training is running in {run.path}", hint=_ANOTHER)
+            run.create()
+            write_json(run.config_path, config)
+            entry = QueueEntry(uuid.uuid4().hex, str(run.path), title or run.path.name, added=time.time())
+            entries.append(entry)
+        return entry
+
+    def remove(self, entry_id: str) -> None:
+        """Take an entry out; ``UserError`` while it runs. Its folder stays."""
+        with self._changing() as entries:
+            entry = _find(entries, entry_id)
+            if entry.state == "running":
+                raise UserError(f"{entry.title} is running", hint="stop it first")
+            entries.remove(entry)
+
+    def move(self, entry_id: str, position: int) -> None:
+        """Put an entry at another place (0 = first; beyond the end = last)."""
+        with self._changing() as entries:
+            entry = _find(entries, entry_id)
+            entries.remove(entry)
+            entries.insert(max(0, position), entry)
+
+    def requeue(self, entry_id: str) -> None:
+        """Let an ended run wait again; it continues from its last backup if its config says so."""
+        with self._changing() as entries:
+            entry = _find(entries, entry_id)
+            if entry.state == "running":
+                raise UserError(f"{entry.title} is running", hint="stop it first")
+            entry.state, entry.note, entry.starter = "waiting", "", None
+
+    def clear_ended(self) -> None:
+        """Take out what is over."""
+        with self._changing() as entries:
+            entries[:] = [entry for entry in entries if entry.state in ("waiting", "running")]
+
+    def claim_next(self) -> QueueEntry | None:
+        """Mark the first waiting run as running and return it; ``None`` when one runs or none waits."""
+        with self._changing() as entries:
+            if any(entry.state == "running" for entry in entries):
+                return None
+            for entry in entries:
+                if entry.state == "waiting":
+                    entry.state, entry.note = "running", ""
+                    entry.claimed, entry.starter = time.time(), ProcessId.own().to_dict()
+                    return entry
+        return None
+
+    def set_state(self, entry_id: str, state: str, note: str = "") -> None:
+        """Note how an entry stands; one that was taken out meanwhile is left out."""
+        if state not in STATES:
+            raise ValueError(f"no state {state!r}")
+        with self._changing() as entries:
+            for entry in entries:
+                if entry.id == entry_id:
+                    entry.state, entry.note, entry.starter = state, note, None
+
+    def _load(self) -> list[QueueEntry]:
+        if not self.path.exists():
+            return []
+        data = read_json(self.path, "queue of runs")
+        entries = data.get("entries") if isinstance(data, dict) and data.get("version") == VERSION else None
+        if not isinstance(entries, list):
+            raise _damaged(f"{self.path} is no queue of runs")
+        return [QueueEntry.from_dict(entry, f"{self.path}, entry {n}") for n, entry in enumerate(entries)]
+
+    @contextmanager
+    def _changing(self) -> Iterator[list[QueueEntry]]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.with_name(f"{self.path.name}.lock").open("a+b") as handle:
+            until = time.monotonic() + LOCK_SECONDS
+            while not try_lock(handle):
+                if time.monotonic() > until:
+                    raise UserError(f"the queue {self.path} is in use by a program that does not answer")
+                time.sleep(0.01)
+            entries = self._load()
+            before = [asdict(entry) for entry in entries]
+            yield entries
+            after = [asdict(entry) for entry in entries]
+            if after != before:
+                write_json(self.path, {"version": VERSION, "entries": after})
+
+
+def _find(entries: list[QueueEntry], entry_id: str) -> QueueEntry:
+    for entry in entries:
+        if entry.id == entry_id:
+            return entry
+    raise UserError(f"there is no entry {entry_id!r} in the queue", hint="it was taken out meanwhile")
+
+
+class QueueRunner:
+    """Works through a queue, one run at a time; call ``tick`` every second or so.
+
+    Args:
+        queue: the queue.
+        start: starts a run (``launcher.launch``).
+    """
+
+    def __init__(self, queue: RunQueue, start: Callable[[RunDirectory], TrainerProcess] = launch) -> None:
+        self.queue = queue
+        self.active = False
+        self._start = start
+        self._trainers: dict[str, TrainerProcess] = {}
+
+    def tick(self) -> None:
+        """Note runs that have ended; while ``active``, start the next one."""
+        for entry in self.queue.entries():
+            if entry.state == "running":
+                self._look_after(entry)
+        if self.active and (claimed := self.queue.claim_next()):
+            try:
+                self._trainers[claimed.id] = self._start(RunDirectory(claimed.run_dir))
+            except Exception as error:
+                self.queue.set_state(claimed.id, "failed", str(error))
+                if not isinstance(error, UserError):
+                    raise
+
+    def _look_after(self, entry: QueueEntry) -> None:
+        run = RunDirectory(entry.run_dir)
+        trainer = self._trainers.get(entry.id)
+        if trainer is None:
+            starter = ProcessId.from_dict(entry.starter)
+            if starter is not None and starter != ProcessId.own() and starter.alive():
+                return  # another program looks after it, and it alone learns the exit status
+            trainer = attach(run)
+        if trainer is not None:
+            self._trainers[entry.id] = trainer
+            outcome = trainer.poll()
+        elif not _was_launched(run, entry):
+            self.queue.set_state(entry.id, "waiting")  # its program died before it came to start it
+            return
+        else:
+            outcome = settle(run)
+        if outcome is not None:
+            self._trainers.pop(entry.id, None)
+            self.queue.set_state(entry.id, outcome.category if outcome.ok else "failed", outcome.message)
+
+
+def _was_launched(run: RunDirectory, entry: QueueEntry) -> bool:
+    when = run.launch_record().get("t")
+    return isinstance(when, float) and when >= entry.claimed

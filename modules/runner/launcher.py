@@ -1,0 +1,209 @@
+"""Starting a trainer in a process of its own, finding it again, and saying why it ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from modules.runner.events import last_sequence
+from modules.runner.outcome import TAIL_BYTES, Outcome, interpret
+from modules.runner.process import ProcessId
+from modules.runner.RunDirectory import RunDirectory
+from modules.util.errors import UserError
+from modules.util.jsonio import write_json
+
+ROOT = Path(__file__).resolve().parents[2]
+WAIT_STEP = 0.05
+
+
+def train_command(run: RunDirectory) -> list[str]:
+    """The command line that trains what a run's ``config.json`` says."""
+    script = ROOT / "scripts" / "train.py"
+    return [sys.executable, str(script), "--config-path", str(run.config_path), "--run-dir", str(run.path)]
+
+
+class TrainerProcess:
+    """A trainer that this process started, or found running.
+
+    Args:
+        run: its run.
+        process: which process it is.
+        popen: the handle, when this process started it; only then is its exit status known.
+    """
+
+    def __init__(self, run: RunDirectory, process: ProcessId, popen: subprocess.Popen[bytes] | None) -> None:
+        self.run = run
+        self.process = process
+        self._popen = popen
+        self._outcome: Outcome | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def poll(self) -> Outcome | None:
+        """``None`` while it runs, then how it ended; a death it did not report becomes events of the run."""
+        if self._outcome is None:
+            code = self._popen.poll() if self._popen else None
+            if code is not None or (self._popen is None and not self.process.alive()):
+                self._outcome = settle(self.run, code)
+        return self._outcome
+
+    def wait(self, timeout: float | None = None) -> Outcome | None:
+        """``poll`` until it has ended or ``timeout`` seconds are over."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while (outcome := self.poll()) is None:
+            if until is not None and time.monotonic() >= until:
+                return None
+            time.sleep(WAIT_STEP)
+        return outcome
+
+    def end(self, grace: float = 10.0) -> None:
+        """End it now, with its helpers; asks first, then uses force. A clean stop is the command ``stop``."""
+        record = self.run.launch_record()
+        write_json(self.run.launch_path, {**record, "ended": True})
+        if self._popen is not None and self._popen.poll() is not None:
+            return
+        self.process.end(grace)
+
+
+def launch(
+    run: RunDirectory, config: Mapping[str, Any] | None = None, command: Sequence[str] | None = None
+) -> TrainerProcess:
+    """Start a trainer in its own session, its output going to ``log.txt``; it survives this process.
+
+    Args:
+        run: where it works.
+        config: written to the run's ``config.json`` first; ``None`` leaves the file that is there.
+        command: default ``train_command(run)``.
+
+    Raises:
+        UserError: one is running there, there is no config, or it cannot be started.
+    """
+    run.create()
+    if run.trainer() is not None or run.launched() is not None:
+        raise UserError(f"training is already running in {run.path}", hint="stop it or take another folder")
+    if config is not None:
+        write_json(run.config_path, dict(config))
+    elif command is None and not run.config_path.is_file():
+        raise UserError(f"{run.config_path} does not exist", hint="save the settings of the run there first")
+    line = list(command) if command is not None else train_command(run)
+    record = {"command": line, "t": time.time(), "sequence": last_sequence(run.events_path)}
+    with run.log_path.open("ab") as log:
+        title = f"=== {time.strftime('%Y-%m-%d %H:%M:%S')} started: {subprocess.list2cmdline(line)}\n"
+        log.write(title.encode("utf-8", "surrogateescape"))
+        log.flush()
+        record["log_offset"] = log.tell()
+        popen = _spawn(line, log.fileno())
+    process = ProcessId.of(popen.pid) or ProcessId(popen.pid, "gone")
+    write_json(run.launch_path, {**record, "process": process.to_dict()})
+    return TrainerProcess(run, process, popen)
+
+
+def _spawn(line: list[str], log: int) -> subprocess.Popen[bytes]:
+    flags = 0
+    if sys.platform == "win32":
+        flags = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
+    python = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "PYTHONIOENCODING": "utf-8"}
+    try:
+        return subprocess.Popen(
+            line,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **python},
+            start_new_session=True,
+            creationflags=flags,
+        )
+    except OSError as error:
+        raise UserError(
+            f"{line[0]} cannot be started: {error.strerror}", hint="run the set-up again"
+        ) from error
+
+
+def attach(run: RunDirectory) -> TrainerProcess | None:
+    """The trainer that works in a run, whoever started it; ``None`` when there is none."""
+    process = run.launched() or run.trainer()
+    return None if process is None else TrainerProcess(run, process, None)
+
+
+def settle(run: RunDirectory, returncode: int | None = None) -> Outcome | None:
+    """How the last trainer of a run ended; writes that down as events where it could not do so itself.
+
+    Args:
+        run: the run.
+        returncode: the exit status, where it is known.
+
+    Returns:
+        ``None`` when a trainer is at work there again, or none ever was.
+    """
+    with run.undisturbed() as alone:
+        if not alone:
+            return None
+        record = run.launch_record()
+        started, error, finished = _last_words(run, record.get("sequence", 0))
+        if finished is not None:
+            return _as_told(finished, error)
+        if not started and not record:
+            return None
+        outcome = _ended_by_user(run, record) or interpret(returncode, log_tail(run))
+        with run.writer() as writer:
+            if not outcome.ok:
+                writer.emit("error", message=outcome.message, hint=outcome.hint, category=outcome.category)
+            writer.emit("run_finished", status=outcome.category if outcome.ok else "failed")
+        return outcome
+
+
+def _last_words(
+    run: RunDirectory, after: object
+) -> tuple[bool, dict[str, Any] | None, dict[str, Any] | None]:
+    """Of the last start: whether it got going, its ``error`` event and its ``run_finished`` event."""
+    started, error, finished = False, None, None
+    for event in run.reader().poll():
+        if isinstance(after, int) and event["seq"] <= after:
+            continue
+        if event["kind"] == "run_started":
+            started, error, finished = True, None, None
+        elif event["kind"] == "error":
+            error = event
+        elif event["kind"] == "run_finished":
+            finished = event
+    return started, error, finished
+
+
+def _ended_by_user(run: RunDirectory, record: dict[str, Any]) -> Outcome | None:
+    if record.get("ended") is not True:
+        return None
+    return Outcome("killed", "the trainer was ended on request", "it continues from its last backup")
+
+
+def _as_told(finished: dict[str, Any], error: dict[str, Any] | None) -> Outcome:
+    status = finished.get("status")
+    if status in ("finished", "stopped"):
+        return Outcome(
+            str(status), "the training was stopped" if status == "stopped" else "the training is complete"
+        )
+    told = error or {}
+    return Outcome(
+        str(told.get("category", "bug")),
+        str(told.get("message", "the training failed")),
+        str(told.get("hint", "")),
+    )
+
+
+def log_tail(run: RunDirectory, max_bytes: int = TAIL_BYTES) -> str:
+    """The end of what the last trainer of a run printed."""
+    try:
+        with run.log_path.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            offset = run.launch_record().get("log_offset", 0)
+            begin = offset if isinstance(offset, int) and 0 <= offset <= size else 0
+            stream.seek(max(begin, size - max_bytes))
+            return stream.read().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""

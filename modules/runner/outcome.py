@@ -1,0 +1,170 @@
+"""Why a training process ended, in words a user can act on."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass, replace
+
+EXIT_OK = 0
+EXIT_USER_ERROR = 2
+TAIL_BYTES = 64 * 1024
+_SHOWN_LINES = 12
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a process ended.
+
+    Args:
+        category: ``finished``, ``stopped``, or one of ``events.ERROR_CATEGORIES``.
+        message: what happened, one sentence (a user's error: the error's own text).
+        hint: what to do about it; empty where there is nothing to do.
+    """
+
+    category: str
+    message: str
+    hint: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.category in ("finished", "stopped")
+
+
+_LESS_GPU_MEMORY = (
+    "lower the batch size or the resolution, switch gradient checkpointing on, set rlhf_dpo_execution_mode "
+    "to SEQUENTIAL or AUTO, and close other programs that use the graphics card"
+)
+_LESS_MEMORY = (
+    "close other programs, lower dataloader_threads and cache_batch_size, set weight_dtype to BFLOAT_16 or "
+    "FLOAT_16, or add swap space; the run continues from its last backup"
+)
+# Most telling first: running out of memory often leaves other errors behind it.
+_LOG_PATTERNS = (
+    (
+        re.compile(
+            r"(CUDA|HIP|MPS backend|XPU) (error: )?out of memory|\bOutOfMemoryError\b"
+            r"|CUBLAS_STATUS_ALLOC_FAILED"
+        ),
+        Outcome("gpu_memory", "the graphics card ran out of memory", _LESS_GPU_MEMORY),
+    ),
+    (
+        re.compile(
+            r"DefaultCPUAllocator: .*allocate memory|std::bad_alloc|Cannot allocate memory|^MemoryError", re.M
+        ),
+        Outcome("memory", "the computer ran out of memory", _LESS_MEMORY),
+    ),
+    (
+        re.compile(r"No space left on device|Disk quota exceeded|not enough space on the disk", re.I),
+        Outcome(
+            "disk",
+            "the disk is full",
+            "free some space (old backups, caches), then continue from the last backup",
+        ),
+    ),
+    (
+        re.compile(r"^(?P<detail>(ModuleNotFoundError|ImportError): .*)$", re.M),
+        Outcome(
+            "setup", "a package is missing or broken", "run scripts/setup.sh (start-ui.bat on Windows) again"
+        ),
+    ),
+    (
+        re.compile(
+            r"(?P<detail>.*(CUDA driver version is insufficient|no kernel image is available|CUDA error: ).*)"
+        ),
+        Outcome(
+            "setup",
+            "the graphics card or its driver refused to work",
+            "update the driver; if that does not help, set train_device to cpu to see whether the rest works",
+        ),
+    ),
+)
+_CRASH = {"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT"}
+_WINDOWS = {
+    0xC0000005: "SIGSEGV",
+    0xC00000FD: "SIGSEGV",
+    0xC0000374: "SIGABRT",
+    0xC0000409: "SIGABRT",
+    0xC000013A: "SIGINT",
+    0xC0000017: "SIGKILL",
+}
+
+
+def signal_name(returncode: int | None) -> str | None:
+    """The signal behind an exit status: ``-9``, ``137`` (through a shell) or a status of Windows."""
+    if returncode is None:
+        return None
+    if returncode & 0xFFFFFFFF in _WINDOWS:
+        return _WINDOWS[returncode & 0xFFFFFFFF]
+    number = -returncode if returncode < 0 else returncode - 128
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return None
+
+
+def interpret(returncode: int | None, log: str) -> Outcome:
+    """Why a trainer ended that did not say so itself.
+
+    Args:
+        returncode: its exit status (negative: the signal that ended it); ``None`` when it is not known,
+            because another process had started it.
+        log: the end of its log.
+    """
+    if returncode == EXIT_OK:
+        return Outcome("finished", "the process ended without an error")
+    if returncode == EXIT_USER_ERROR:
+        return Outcome("user", last_lines(log, _SHOWN_LINES) or "the settings were refused")
+    name = signal_name(returncode) or _signal_in(log)
+    if name != "SIGKILL":  # nothing can be printed on that; what the log says is older
+        for pattern, outcome in _LOG_PATTERNS:
+            if match := pattern.search(log):
+                return _with_detail(outcome, match)
+    if name is not None:
+        return _by_signal(name)
+    if "Traceback (most recent call last)" in log:
+        hint = "this is a fault of the program: please report it with log.txt of the run"
+        return Outcome("bug", f"the trainer failed: {last_lines(log, 1)}", hint)
+    if returncode is None:
+        hint = f"if nobody ended it, memory ran out: {_LESS_MEMORY}"
+        return Outcome("killed", "the trainer ended without saying why", hint)
+    return Outcome("bug", f"the trainer ended with status {returncode}", "log.txt of the run may say why")
+
+
+def _with_detail(outcome: Outcome, match: re.Match[str]) -> Outcome:
+    detail = match.groupdict().get("detail")
+    return replace(outcome, message=f"{outcome.message}: {detail}") if detail else outcome
+
+
+def _by_signal(name: str) -> Outcome:
+    if name == "SIGKILL":
+        return Outcome(
+            "memory",
+            "the system ended the trainer, most likely because memory ran out (SIGKILL)",
+            _LESS_MEMORY,
+        )
+    if name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):
+        return Outcome(
+            "killed", f"the trainer was ended from outside ({name})", "it continues from its last backup"
+        )
+    if name in _CRASH:
+        return Outcome(
+            "crash",
+            f"the trainer crashed inside a library ({name})",
+            "log.txt shows where; a new driver, train_device cpu, or a fresh set-up (remove .venv) may help",
+        )
+    return Outcome("killed", f"the trainer was ended by {name}")
+
+
+def _signal_in(log: str) -> str | None:
+    """The signal that ended a worker, as a parent process of several reports it."""
+    match = re.search(r"Signal \d+ \((SIG[A-Z]+)\)|exitcode\s*:\s*-(\d+)", log)
+    if match is None:
+        return None
+    return match.group(1) or signal_name(-int(match.group(2)))
+
+
+def last_lines(log: str, count: int) -> str:
+    """The last lines of a log that are not empty; of a progress bar only its final state."""
+    lines = [line.rpartition("\r")[2].rstrip() for line in log.replace("\r\n", "\n").split("\n")]
+    return "\n".join([line for line in lines if line][-count:])[-4000:]

@@ -1,0 +1,105 @@
+"""How a run stands, put together from its events and its process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from modules.runner.RunDirectory import RunDirectory
+
+STATES = ("new", "starting", "running", "paused", "finished", "stopped", "failed", "died")
+
+
+@dataclass
+class RunStatus:
+    """A run as a window shows it.
+
+    Args:
+        path: the run's folder.
+        state: one of ``STATES``; ``died`` means that it ended without saying so.
+        pid: number of the trainer's process while there is one.
+        phase: the latest ``phase`` event (name, done, total).
+        step: the latest ``step`` event (metrics, progress, eta).
+        validation: the latest ``validation`` event.
+        files: the latest path by kind (``sample``, ``backup``, ``save``).
+        warnings: how many there were since the start.
+        error: the latest ``error`` event since the start (message, hint, category).
+        started: when it was last started, seconds since the epoch.
+        updated: time of the latest event.
+        sequence: number of the latest event.
+    """
+
+    path: str
+    state: str = "new"
+    pid: int | None = None
+    phase: dict[str, Any] | None = None
+    step: dict[str, Any] | None = None
+    validation: dict[str, Any] | None = None
+    files: dict[str, str] = field(default_factory=dict)
+    warnings: int = 0
+    error: dict[str, Any] | None = None
+    started: float | None = None
+    updated: float | None = None
+    sequence: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+class StatusFollower:
+    """Keeps a ``RunStatus`` up to date; every event is read once."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
+        self.reader = run.reader()
+        self.status = RunStatus(str(run.path))
+        self._said = "new"
+
+    def poll(self, max_bytes: int | None = None) -> list[dict[str, Any]]:
+        """Read what is new, bring ``status`` up to date, and return the new events.
+
+        Args:
+            max_bytes: read no more than this at once; call again until ``reader.at_end``.
+        """
+        # The process before the events: one that ends in between has then said so already.
+        trainer, launched = self.run.trainer(), self.run.launched()
+        events = self.reader.poll(max_bytes)
+        for event in events:
+            self._take(event)
+        self.status.pid = trainer.pid if trainer else None
+        if trainer is not None:
+            self.status.state = "paused" if self._said == "paused" else "running"
+        elif launched is not None:
+            self.status.state = "starting"
+        else:
+            self.status.state = "died" if self._said in ("running", "paused") else self._said
+        return events
+
+    def _take(self, event: dict[str, Any]) -> None:
+        status, kind = self.status, event["kind"]
+        when = event.get("t")
+        status.updated = when if isinstance(when, (int, float)) else status.updated
+        status.sequence = event["seq"]
+        if kind == "run_started":
+            fresh = RunStatus(status.path, started=status.updated, updated=status.updated, files=status.files)
+            self.status = fresh
+            fresh.sequence = event["seq"]
+            self._said = "running"
+        elif kind in ("phase", "step", "validation", "error"):
+            setattr(status, kind, event)
+        elif kind in ("sample", "backup", "save") and isinstance(event.get("path"), str):
+            status.files[kind] = event["path"]
+        elif kind == "warning":
+            status.warnings += 1
+        elif kind == "command" and event.get("state") == "done":
+            self._said = {"pause": "paused", "resume": "running"}.get(str(event.get("command")), self._said)
+        elif kind == "run_finished":
+            self._said = str(event.get("status")) if event.get("status") in STATES else "failed"
+
+
+def read_status(run: RunDirectory) -> RunStatus:
+    """How a run stands now."""
+    follower = StatusFollower(run)
+    follower.poll()
+    return follower.status
