@@ -327,7 +327,7 @@ def _check_disk(
     if result.free_bytes < low:
         result.faults.append(
             DataError(
-                f"the cache needs at least {_readable(low)}, its disk has {_readable(result.free_bytes)} left",
+                f"the cache needs at least {_readable(low)}, its disk has {_readable(result.free_bytes)}",
                 field="cache_dir",
                 hint="make room or choose a folder on another disk",
             )

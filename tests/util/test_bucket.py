@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -33,7 +34,7 @@ def test_turning_the_image_turns_the_bucket(width: int, height: int, resolution:
     if abs(math.log(width / height)) < math.log(4):
         # exactly between two aspects the narrower one is taken both ways round
         assert turned == (w, h) or any(
-            math.isclose((width / height) ** 2, a * b) for a, b in zip(ASPECTS, ASPECTS[1:], strict=False)
+            math.isclose((width / height) ** 2, a * b) for a, b in pairwise(ASPECTS)
         )
 
 

@@ -38,6 +38,8 @@ FLUSH_SECONDS = 20.0
 OPEN_SHARDS = 128
 _MAX_HEADER = 64 << 20
 _VERIFIED = "verified.json"
+# files of other names in the folder are not ours, and so are never removed
+_SHARDS = "cache-*.safetensors"
 # what reading a file that was tampered with may raise
 _DAMAGE = (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
@@ -79,7 +81,7 @@ class ContentCache:
     def rescan(self) -> None:
         """Look for shards other processes have added; set damaged ones aside."""
         with self._lock:
-            present = {p.name for p in self.folder.glob("*.safetensors")} if self.folder.is_dir() else set()
+            present = {p.name for p in self.folder.glob(_SHARDS)} if self.folder.is_dir() else set()
             for name in [name for name in self._shards if name not in present]:
                 self._forget(name)
             for name in sorted(present - self._shards.keys()):
@@ -209,7 +211,7 @@ class ContentCache:
             self._pending, self._pending_bytes = {}, 0
 
     def _write(self, entries: Mapping[str, Tensors]) -> str:
-        name = f"{time.strftime('%Y%m%d')}-{uuid.uuid4().hex}.safetensors"
+        name = f"cache-{time.strftime('%Y%m%d')}-{uuid.uuid4().hex}.safetensors"
         flat = {f"{key}/{part}": t for key, tensors in entries.items() for part, t in tensors.items()}
         sums = {name: _checksum(tensor) for name, tensor in flat.items()}
         try:

@@ -124,7 +124,9 @@ def crop_box(image_size: tuple[int, int], transform: Transform) -> tuple[float, 
     crop_w, crop_h = target_w * scale, target_h * scale
     if transform.angle:
         cos, sin = abs(math.cos(math.radians(transform.angle))), abs(math.sin(math.radians(transform.angle)))
-        shrink = min(1.0, width / (crop_w * cos + crop_h * sin), height / (crop_w * sin + crop_h * cos))
+        # the pixels at the very edge are mixed with the emptiness outside
+        inner_w, inner_h = max(1.0, width - 3), max(1.0, height - 3)
+        shrink = min(1.0, inner_w / (crop_w * cos + crop_h * sin), inner_h / (crop_w * sin + crop_h * cos))
         crop_w, crop_h = crop_w * shrink, crop_h * shrink
         left, top = (width - crop_w) / 2, (height - crop_h) / 2
     else:

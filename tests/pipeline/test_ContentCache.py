@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from modules.pipeline.cache import ContentCache as module
+from modules.pipeline.cache.ContentCache import ContentCache
+from modules.util.errors import DataError
+
+torch.set_num_threads(1)
+
+
+def entry(number: int) -> dict[str, torch.Tensor]:
+    made = torch.Generator().manual_seed(number)
+    half = torch.randn(5, generator=made).to(torch.bfloat16)
+    return {"latents": torch.randn(4, 2, 3, generator=made), "half": half, "one": torch.tensor(number)}
+
+
+def key(number: int) -> str:
+    return f"{number:032x}"
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(a[n].dtype == b[n].dtype and torch.equal(a[n], b[n]) for n in a)
+
+
+def filled(folder: Path, count: int, shard: int = 4) -> ContentCache:
+    cache = ContentCache(folder)
+    for number in range(count):
+        cache.put(key(number), entry(number))
+        if number % shard == shard - 1:
+            cache.flush()
+    cache.close()
+    return cache
+
+
+def shards(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors"))
+
+
+def test_what_is_put_comes_back(tmp_path: Path) -> None:
+    cache = ContentCache(tmp_path / "c")
+    assert len(cache) == 0 and key(1) not in cache
+    with pytest.raises(KeyError):
+        cache.get(key(1))
+    cache.put(key(1), entry(1))
+    assert key(1) in cache and same(cache.get(key(1)), entry(1))
+    assert not shards(tmp_path / "c")
+    cache.close()
+    for reader in (cache, ContentCache(tmp_path / "c")):
+        assert len(reader) == 1 and same(reader.get(key(1)), entry(1))
+        assert reader.missing([key(1), key(2), key(2), key(3)]) == [key(2), key(3)]
+
+
+def test_a_view_is_stored_alone_and_later_changes_do_not_reach_it(tmp_path: Path) -> None:
+    cache, whole = ContentCache(tmp_path), torch.randn(64, 8)
+    cache.put(key(1), {"row": whole[3]})
+    wanted = whole[3].clone()
+    whole.zero_()
+    cache.close()
+    assert torch.equal(ContentCache(tmp_path).get(key(1))["row"], wanted)
+    assert shards(tmp_path)[0].stat().st_size < 1000
+
+
+def test_a_second_put_changes_nothing(tmp_path: Path) -> None:
+    cache = filled(tmp_path, 1)
+    cache.put(key(0), entry(7))
+    cache.close()
+    assert same(ContentCache(tmp_path).get(key(0)), entry(0)) and len(shards(tmp_path)) == 1
+
+
+def test_shards_are_written_by_size_count_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHARD_ENTRIES", 3)
+    filled(tmp_path / "count", 7, 100)
+    assert len(shards(tmp_path / "count")) == 3
+    monkeypatch.setattr(module, "SHARD_ENTRIES", 100)
+    monkeypatch.setattr(module, "SHARD_BYTES", 250)
+    filled(tmp_path / "bytes", 6, 100)
+    assert len(shards(tmp_path / "bytes")) == 2 + (6 % 3 > 0)
+    monkeypatch.setattr(module, "SHARD_BYTES", 1 << 20)
+    monkeypatch.setattr(module, "FLUSH_SECONDS", 0.0)
+    filled(tmp_path / "time", 3, 100)
+    assert len(shards(tmp_path / "time")) == 3
+
+
+def test_several_writers_share_a_folder(tmp_path: Path) -> None:
+    one, two = ContentCache(tmp_path), ContentCache(tmp_path)
+    for number in range(10):
+        (one if number % 2 else two).put(key(number), entry(number))
+    one.close()
+    two.close()
+    for cache in (one, two):
+        cache.rescan()
+        assert all(same(cache.get(key(number)), entry(number)) for number in range(10))
+
+
+DAMAGE = {
+    "cut short": lambda data: data[: len(data) // 2],
+    "empty": lambda data: b"",
+    "only a length": lambda data: data[:8],
+    "huge header": lambda data: b"\xff" * 8 + data[8:],
+    "header is no json": lambda data: data[:8] + b"\0" * 64 + data[72:],
+    "a flipped bit in a tensor": lambda data: data[:-3] + bytes([data[-3] ^ 1]) + data[-2:],
+    "longer": lambda data: data + b"more",
+    "other format": lambda data: data.replace(b'"format":"1"', b'"format":"0"'),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_shard_is_set_aside_with_a_warning(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path, 12)
+    victim = shards(tmp_path)[1]
+    before = victim.read_bytes()
+    damaged = DAMAGE[what](before)
+    assert damaged != before
+    victim.write_bytes(damaged)
+    with caplog.at_level(logging.WARNING):
+        cache = ContentCache(tmp_path)
+    assert victim.name in caplog.text and "damaged" in caplog.text
+    assert len(cache) == 8 and not victim.exists()
+    missing = cache.missing(key(number) for number in range(12))
+    assert len(missing) == 4
+    for name in missing:
+        cache.put(name, entry(int(name, 16)))
+    assert all(same(cache.get(key(number)), entry(number)) for number in range(12))
+
+
+def test_damage_while_in_use_is_noticed_on_first_touch(tmp_path: Path) -> None:
+    filled(tmp_path, 2)
+    cache = ContentCache(tmp_path)
+    victim = shards(tmp_path)[0]
+    data = bytearray(victim.read_bytes())
+    data[-20] ^= 255
+    with victim.open("r+b") as stream:
+        stream.write(data)
+    with pytest.raises(DataError, match="damaged while"):
+        for number in range(2):
+            cache.get(key(number))
+    assert len(ContentCache(tmp_path)) == 0
+
+
+def test_unchanged_shards_are_verified_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path, 4)
+    looked: list[Path] = []
+    original = module._verify
+    monkeypatch.setattr(module, "_verify", lambda path, e: (looked.append(path), original(path, e))[1])
+    ContentCache(tmp_path)
+    assert looked == []
+    (tmp_path / "verified.json").unlink()
+    ContentCache(tmp_path).close()
+    assert len(looked) == 1
+    (tmp_path / "verified.json").write_text('{"broken', encoding="utf-8")
+    ContentCache(tmp_path)
+    assert len(looked) == 2
+
+
+def test_files_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    tmp_path.joinpath("other.txt").write_text("x", encoding="utf-8")
+    save_file({"a": torch.zeros(3)}, tmp_path / "model.safetensors")
+    cache = ContentCache(tmp_path)
+    cache.put(key(1), entry(1))
+    cache.close()
+    assert len(cache) == 1 and (tmp_path / "model.safetensors").exists()
+
+
+def test_small_shards_are_joined(tmp_path: Path) -> None:
+    filled(tmp_path, 40, 2)
+    assert len(shards(tmp_path)) == 20
+    cache = ContentCache(tmp_path)
+    other = ContentCache(tmp_path)
+    cache.compact()
+    cache.close()
+    assert len(shards(tmp_path)) == 1 and len(cache) == 40
+    for reader in (cache, ContentCache(tmp_path)):
+        assert all(same(reader.get(key(number)), entry(number)) for number in range(40))
+    other.rescan()
+    assert all(same(other.get(key(number)), entry(number)) for number in range(40))
+
+
+def test_many_shards_few_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OPEN_SHARDS", 3)
+    filled(tmp_path, 12, 1)
+    cache = ContentCache(tmp_path)
+    for number in [*range(12), *range(12)]:
+        assert same(cache.get(key(number)), entry(number))
+    assert len(cache._open) == 3
+
+
+def test_threads_may_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OPEN_SHARDS", 2)
+    filled(tmp_path, 20)
+    cache = ContentCache(tmp_path)
+    wrong: list[int] = []
+
+    def work() -> None:
+        wrong.extend(n for _ in range(5) for n in range(20) if not same(cache.get(key(n)), entry(n)))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_full_disk_is_an_error_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any, **more: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    cache = ContentCache(tmp_path)
+    cache.put(key(1), entry(1))
+    monkeypatch.setattr(module, "save_file", full)
+    with pytest.raises(DataError, match="No space left"):
+        cache.flush()
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    cache.flush()
+    assert same(ContentCache(tmp_path).get(key(1)), entry(1))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs SIGKILL")
+def test_killed_at_any_moment_it_goes_on_with_what_is_written(tmp_path: Path) -> None:
+    script = """
+        import sys, torch
+        torch.set_num_threads(1)
+        from modules.pipeline.cache import ContentCache as module
+        from tests.pipeline.test_ContentCache import ContentCache, entry, key
+        module.SHARD_ENTRIES = 2
+        cache = ContentCache(sys.argv[1])
+        print("ready", flush=True)
+        for number in range(5000):
+            if key(number) not in cache:
+                cache.put(key(number), entry(number))
+        """
+    root = Path(__file__).resolve().parents[2]
+    known = 0
+    for attempt in range(4):
+        command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
+        child = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE)
+        assert child.stdout is not None and child.stdout.readline() == b"ready\n"
+        time.sleep(0.15 + 0.07 * attempt)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+        cache = ContentCache(tmp_path)
+        assert all(same(cache.get(key(number)), entry(number)) for number in range(len(cache)))
+        assert len(cache) > known
+        known = len(cache)

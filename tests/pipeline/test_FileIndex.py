@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from modules.pipeline.cache import FileIndex as module
+from modules.pipeline.cache.FileIndex import FileIndex
+from modules.util.errors import DataError
+from tests.dataLoader.making import write_image
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is read from images, as it happens."""
+    seen: list[str] = []
+    for name in ("read_size", "file_digest", "load_rgb"):
+        original = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda path, name=name, original=original: (seen.append(name), original(path))[1]
+        )
+    return seen
+
+
+def old(path: Path, seconds: float = 60) -> Path:
+    """Make a file look ``seconds`` old."""
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+    return path
+
+
+def ask(index: FileIndex, path: Path) -> tuple[tuple[int, int], str]:
+    index.check_decodes(str(path))
+    return index.size(str(path)), index.digest(str(path))
+
+
+def test_facts_are_right_and_found_out_once(tmp_path: Path, reads: list[str]) -> None:
+    path = old(write_image(tmp_path / "a.png", (48, 16)))
+    wanted = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    index = FileIndex(tmp_path / "cache" / "files.sqlite")
+    assert ask(index, path) == ask(index, path) == ((48, 16), wanted)
+    assert sorted(reads) == ["file_digest", "load_rgb", "read_size"]
+    index.flush()
+    reads.clear()
+    assert ask(FileIndex(tmp_path / "cache" / "files.sqlite"), path) == ((48, 16), wanted)
+    assert reads == []
+
+
+def test_a_changed_file_is_looked_at_again(tmp_path: Path, reads: list[str]) -> None:
+    path = old(write_image(tmp_path / "a.png", (48, 16)))
+    index = FileIndex(tmp_path / "files.sqlite")
+    before = ask(index, path)
+    index.flush()
+    old(write_image(path, (16, 48), seed=1), 50)
+    reads.clear()
+    after = ask(FileIndex(tmp_path / "files.sqlite"), path)
+    assert after[0] == (16, 48) and after[1] != before[1] and len(reads) == 3
+
+
+def test_a_file_younger_than_the_clock_step_is_not_believed(tmp_path: Path, reads: list[str]) -> None:
+    path = write_image(tmp_path / "a.png")
+    index = FileIndex(tmp_path / "files.sqlite")
+    ask(index, path)
+    index.flush()
+    ask(index, path)
+    assert len(reads) == 3
+    ask(FileIndex(tmp_path / "files.sqlite"), path)
+    assert len(reads) == 6
+
+
+def test_a_damaged_index_is_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = old(write_image(tmp_path / "a.png"))
+    file = tmp_path / "files.sqlite"
+    file.write_bytes(b"SQLite format 3\0" + b"junk" * 400)
+    index = FileIndex(file)
+    assert "damaged" in caplog.text
+    ask(index, path)
+    index.flush()
+    assert sqlite3.connect(file).execute("SELECT count(*) FROM files").fetchone() == (1,)
+
+
+def test_an_index_that_cannot_be_written_is_only_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    index = FileIndex(tmp_path / "file" / "files.sqlite")
+    path = write_image(tmp_path / "a.png")
+    index.size(str(path))
+    index.flush()
+    assert "cannot be written" in caplog.text
+    assert index.size(str(path)) == (64, 64)
+
+
+def test_missing_and_changing_files(tmp_path: Path) -> None:
+    index = FileIndex()
+    for ask_for in (index.size, index.digest, index.check_decodes):
+        with pytest.raises(DataError, match=r"gone\.png: cannot be read"):
+            ask_for(str(tmp_path / "gone.png"))
+    path = write_image(tmp_path / "a.png")
+    index.digest(str(path))
+    index.check_unchanged(str(path))
+    write_image(path, (16, 16), seed=4)
+    with pytest.raises(DataError, match="changed while"):
+        index.check_unchanged(str(path))
+
+
+def test_equal_content(tmp_path: Path, reads: list[str]) -> None:
+    a, b, c = (write_image(tmp_path / f"{n}.png", seed=s) for n, s in (("a", 1), ("b", 1), ("c", 2)))
+    write_image(tmp_path / "d.png", (16, 16))
+    index = FileIndex()
+    assert index.same_content(str(a), str(b)) and not index.same_content(str(a), str(c))
+    reads.clear()
+    assert not index.same_content(str(a), str(tmp_path / "d.png")) and reads == []
