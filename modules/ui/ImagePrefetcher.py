@@ -29,9 +29,7 @@ class ImagePrefetcher:
         budget: bytes of pixels kept; the least recently used go first.
     """
 
-    def __init__(
-        self, ready: Callable[[Key], None], workers: int = 2, budget: int = DEFAULT_BUDGET
-    ) -> None:
+    def __init__(self, ready: Callable[[Key], None], workers: int = 2, budget: int = DEFAULT_BUDGET) -> None:
         self._ready = ready
         self._budget = budget
         self._cache: OrderedDict[Key, Image.Image] = OrderedDict()
@@ -122,7 +120,14 @@ class ImagePrefetcher:
         path, box = key
         try:
             image = load_fitted(path, box)
-        except (OSError, ValueError, SyntaxError, EOFError, MemoryError, Image.DecompressionBombError) as error:
+        except (
+            OSError,
+            ValueError,
+            SyntaxError,
+            EOFError,
+            MemoryError,
+            Image.DecompressionBombError,
+        ) as error:
             self._failed[path] = str(error) or type(error).__name__
             return None
         with self._condition:

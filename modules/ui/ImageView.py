@@ -189,7 +189,10 @@ class ImageView(tk.Canvas):
             self._zoom.set(None)
             return
         middle = self._middle()
-        dx, dy = (x if x is not None else middle[0]) - middle[0], (y if y is not None else middle[1]) - middle[1]
+        dx, dy = (
+            (x if x is not None else middle[0]) - middle[0],
+            (y if y is not None else middle[1]) - middle[1],
+        )
         at = self._zoom.centre if self._zoom.factor is not None else (0.5, 0.5)
         shift = 1 / before - 1 / factor
         self._zoom.set(factor, (at[0] + dx * shift / size[0], at[1] + dy * shift / size[1]))

@@ -151,7 +151,9 @@ class ThumbGrid(ctk.CTkFrame):
                 left + 10, top + 10, text=self._captions[index], anchor="nw", fill="#ffffff"
             )
             x0, y0, x1, y1 = canvas.bbox(item)
-            canvas.tag_raise(item, canvas.create_rectangle(x0 - 4, y0 - 2, x1 + 4, y1 + 2, fill="#202020", width=0))
+            canvas.tag_raise(
+                item, canvas.create_rectangle(x0 - 4, y0 - 2, x1 + 4, y1 + 2, fill="#202020", width=0)
+            )
 
     # --- hands --------------------------------------------------------------------------------------------------
 

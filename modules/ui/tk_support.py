@@ -76,7 +76,10 @@ class Pump:
 
 
 def run_in_thread(
-    pump: Pump, work: Callable[[], object], done: Callable[[object], None], failed: Callable[[Exception], None]
+    pump: Pump,
+    work: Callable[[], object],
+    done: Callable[[object], None],
+    failed: Callable[[Exception], None],
 ) -> threading.Thread:
     """Run ``work`` away from the Tk thread; ``done`` or ``failed`` is called on it with the outcome."""
 
@@ -97,9 +100,7 @@ def run_in_thread(
 def install_error_dialog(root: tk.Misc) -> None:
     """Show exceptions of callbacks in a dialog and in the log; the program lives on."""
 
-    def report(
-        kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
+    def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         show_error(root, error, trace)
 
     root.winfo_toplevel()
@@ -107,7 +108,9 @@ def install_error_dialog(root: tk.Misc) -> None:
     tk_root.report_callback_exception = report
 
 
-def show_error(parent: tk.Misc, error: BaseException, trace: TracebackType | None = None) -> ErrorDialog | None:
+def show_error(
+    parent: tk.Misc, error: BaseException, trace: TracebackType | None = None
+) -> ErrorDialog | None:
     """Log an exception and show it; ``None`` when the window is gone already."""
     if isinstance(error, UserError):
         log.warning("%s", error)
@@ -188,7 +191,7 @@ def elide_middle(text: str, length: int) -> str:
     if length < 3 or len(text) <= length:
         return text
     head = (length - 1) // 2
-    return f"{text[:head]}\u2026{text[len(text) - (length - 1 - head):]}"
+    return f"{text[:head]}\u2026{text[len(text) - (length - 1 - head) :]}"
 
 
 def types_text(widget: tk.Misc | None) -> bool:

@@ -1,0 +1,87 @@
+"""A moving average of the trained weights, kept beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from modules.util.errors import DataError
+
+Named = Sequence[tuple[str, torch.nn.Parameter]]
+
+
+def decay_at(step: int, highest: float) -> float:
+    """Share of the average that stays at optimizer step ``step`` (from 0): small at first, so that the start values
+    are forgotten, then rising to ``highest``.
+    """
+    return min(highest, (1 + step) / (10 + step))
+
+
+class MovingAverage:
+    """float32 averages of parameters.
+
+    Args:
+        parameters: names and parameters; the averages start at their values.
+        decay: highest decay.
+        interval: optimizer steps between updates.
+        device: where the averages are kept.
+    """
+
+    def __init__(self, parameters: Named, decay: float, interval: int, device: torch.device | str) -> None:
+        self.parameters = list(parameters)
+        self.decay, self.interval = decay, interval
+        self._average = {
+            name: parameter.detach().to(device, torch.float32, copy=True)
+            for name, parameter in self.parameters
+        }
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """After optimizer step ``step`` (from 0); does nothing between the intervals."""
+        if (step + 1) % self.interval:
+            return
+        weight = 1.0 - decay_at(step, self.decay)
+        for name, parameter in self.parameters:
+            average = self._average[name]
+            average.lerp_(parameter.detach().to(average.device, torch.float32), weight)
+
+    @torch.no_grad()
+    def copy_to_parameters(self) -> None:
+        """Give the parameters the averages, for good."""
+        for name, parameter in self.parameters:
+            parameter.copy_(self._average[name])
+
+    @contextmanager
+    def swapped_in(self) -> Iterator[None]:
+        """The averages as parameters inside the block, exactly the former values afterwards."""
+        with kept([parameter for _, parameter in self.parameters]):
+            self.copy_to_parameters()
+            yield
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return dict(self._average)
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Raises ``DataError`` if the averages belong to other parameters."""
+        fits = state.keys() == self._average.keys() and all(
+            state[name].shape == average.shape for name, average in self._average.items()
+        )
+        if not fits:
+            raise DataError("the moving average of the backup does not belong to what is trained now")
+        for name, average in self._average.items():
+            average.copy_(state[name])
+
+
+@contextmanager
+def kept(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None]:
+    """Whatever happens to the values of the parameters inside the block, they are back afterwards, bit for bit."""
+    copies = [parameter.detach().clone() for parameter in parameters]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, copy in zip(parameters, copies, strict=True):
+                parameter.copy_(copy)

@@ -1,0 +1,63 @@
+"""Sample images on disk: their folders, names and the prompt inside them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modules.util.config.SampleConfig import SampleConfig
+from modules.util.jsonio import atomic_path
+
+if TYPE_CHECKING:
+    import torch
+
+_UNSAFE = re.compile(r"[^\w ,.()-]+")
+_EXIF, _USER_COMMENT = 0x8769, 0x9286
+JPEG_QUALITY = 95
+
+
+def sample_folder(root: Path, number: int, prompt: str, suffix: str = "") -> Path:
+    """``<number> - <prompt>``, safe as the name of a folder on every system."""
+    cleaned = _UNSAFE.sub("", " ".join(prompt.split()))[:60].strip(" .")
+    return root / ((f"{number} - {cleaned}" if cleaned else str(number)) + suffix)
+
+
+def parameters_text(sample: SampleConfig, seed: int, model: str = "") -> str:
+    """The text from which other programs, and the pair tool, read how an image was made."""
+    lines = [sample.prompt]
+    if sample.negative_prompt:
+        lines.append(f"Negative prompt: {sample.negative_prompt}")
+    facts = [
+        f"Steps: {sample.diffusion_steps}",
+        f"Sampler: {sample.noise_scheduler.value}",
+        f"CFG scale: {sample.cfg_scale:g}",
+        f"Seed: {seed}",
+        f"Size: {sample.width}x{sample.height}",
+    ]
+    if model:
+        facts.append(f"Model: {model}")
+    return "\n".join([*lines, ", ".join(facts)])
+
+
+def save_image(rgb_CHW: torch.Tensor, path: Path, text: str) -> None:
+    """Write an image with values in [0, 1] atomically, as PNG or JPEG by the name's ending.
+
+    Args:
+        text: how it was made: the ``parameters`` of a PNG, the user comment of a JPEG.
+    """
+    import torch
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    pixels = (rgb_CHW.clamp(0.0, 1.0) * 255.0).round().to(torch.uint8)
+    image = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+    with atomic_path(path) as temporary:
+        if path.suffix.lower() == ".png":
+            info = PngInfo()
+            info.add_itxt("parameters", text) if not text.isascii() else info.add_text("parameters", text)
+            image.save(temporary, format="PNG", pnginfo=info)
+            return
+        exif = Image.Exif()
+        exif.get_ifd(_EXIF)[_USER_COMMENT] = b"UNICODE\x00" + text.encode("utf-16-be")
+        image.save(temporary, format="JPEG", quality=JPEG_QUALITY, exif=exif)

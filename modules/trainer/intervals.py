@@ -1,0 +1,50 @@
+"""When something is due that happens every so often."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from modules.util.enum.TimeUnit import TimeUnit
+from modules.util.TrainProgress import TrainProgress
+
+SECONDS = {TimeUnit.SECOND: 1.0, TimeUnit.MINUTE: 60.0, TimeUnit.HOUR: 3600.0}
+
+
+@dataclass
+class Interval:
+    """Every ``after`` units.
+
+    Intervals in steps and epochs depend on the position alone, so a resumed run does the same things at the same
+    places as one that was never interrupted. Intervals in time count from the start of the process.
+
+    Args:
+        after: how many units; at least 1 unless the unit is NEVER or ALWAYS.
+        unit: of the interval; ALWAYS is after each step.
+        clock: seconds that never go back.
+    """
+
+    after: int
+    unit: TimeUnit
+    clock: Callable[[], float] = time.monotonic
+    _last: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._last = self.clock()
+
+    def due(self, progress: TrainProgress, epoch_ended: bool) -> bool:
+        """Whether it is time, asked once after each step, with the position after that step."""
+        if self.unit is TimeUnit.NEVER:
+            return False
+        if self.unit is TimeUnit.ALWAYS:
+            return True
+        if self.unit is TimeUnit.STEP:
+            return progress.global_step % self.after == 0
+        if self.unit is TimeUnit.EPOCH:
+            return epoch_ended and progress.epoch % self.after == 0
+        return self.clock() - self._last >= self.after * SECONDS[self.unit]
+
+    def restart(self) -> None:
+        """Count time from now on."""
+        self._last = self.clock()

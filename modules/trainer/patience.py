@@ -1,0 +1,80 @@
+"""When validation has stopped getting better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from modules.util.enum.DPOPatienceMetric import DPOPatienceMetric
+from modules.util.enum.DPOPatienceMode import DPOPatienceMode
+
+DECIMALS = 5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one validation came to.
+
+    Args:
+        stalled: names of the metrics that are no better than their best so far.
+        counter: validations in a row that counted as lost.
+        stop: whether patience is at an end.
+        undefined: names of the metrics that were no number (they are among ``stalled``).
+    """
+
+    stalled: tuple[str, ...]
+    counter: int
+    stop: bool
+    undefined: tuple[str, ...] = ()
+
+
+class Patience:
+    """Counts validations without progress.
+
+    A metric stalls when, rounded to five decimals, it is no better than its best so far; NaN stalls. EITHER: the
+    counter advances when any metric stalls. BOTH: only when all of them do. Otherwise it starts again from 0.
+
+    Args:
+        metrics: what is watched.
+        mode: EITHER or BOTH.
+        value: the counter at which training stops.
+    """
+
+    def __init__(self, metrics: Sequence[DPOPatienceMetric], mode: DPOPatienceMode, value: int) -> None:
+        self.metrics, self.mode, self.value = tuple(metrics), mode, value
+        self.counter = 0
+        self.bests = {m.value: -math.inf if m.higher_is_better else math.inf for m in self.metrics}
+
+    def update(self, values: Mapping[str, float]) -> Verdict:
+        """Take in a validation.
+
+        Args:
+            values: by metric name (``val_accuracy``).
+        """
+        stalled, undefined = [], []
+        for metric in self.metrics:
+            value = round(values[metric.value], DECIMALS) if math.isfinite(values[metric.value]) else math.nan
+            best = self.bests[metric.value]
+            if value > best if metric.higher_is_better else value < best:
+                self.bests[metric.value] = value
+                continue
+            stalled.append(metric.value)
+            if math.isnan(value):
+                undefined.append(metric.value)
+        needed = len(self.metrics) if self.mode is DPOPatienceMode.BOTH else 1
+        self.counter = self.counter + 1 if len(stalled) >= needed else 0
+        return Verdict(tuple(stalled), self.counter, self.counter >= self.value, tuple(undefined))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain JSON values; a metric without a value yet is left out."""
+        bests = {name: best for name, best in self.bests.items() if math.isfinite(best)}
+        return {"counter": self.counter, "bests": bests}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue; metrics that were not watched before start anew."""
+        self.counter = int(state["counter"])
+        for name in self.bests:
+            if name in state["bests"]:
+                self.bests[name] = float(state["bests"][name])

@@ -1,0 +1,66 @@
+"""Which settings may change between a backup and the run that goes on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.LearningRateScheduler import LearningRateScheduler
+from modules.util.errors import ConfigError
+
+FREE = {
+    "__version", "workspace_dir", "cache_dir", "continue_last_backup", "only_cache", "train_device", "tensorboard",
+    "tensorboard_port", "cpu_threads", "base_model_name", "output_model_destination", "output_model_format",
+    "output_dtype", "prevent_overwrites", "lora_model_name", "rlhf_dpo_ref_mode", "latent_caching", "cache_batch_size",
+    "dataloader_threads", "concept_file_name", "concepts", "nan_patience", "sample_definition_file_name", "samples",
+    "sample_after", "sample_after_unit", "sample_image_format", "sample_before_training", "non_ema_sampling",
+    "backup_after", "backup_after_unit", "rolling_backup", "rolling_backup_count", "backup_before_save", "save_every",
+    "save_every_unit", "save_skip_first", "save_filename_prefix", "validation", "validate_after", "validate_after_unit",
+    "validation_draws", "rlhf_dpo_execution_mode", "rlhf_dpo_sequential_strategy", "rlhf_dpo_validation_draws",
+    "rlhf_dpo_patience_enabled", "rlhf_dpo_patience_value", "rlhf_dpo_patience_mode", "rlhf_dpo_patience_metrics",
+    "rlhf_dpo_save_best", "rlhf_dpo_timestep_margin_logging",
+}  # fmt: skip
+"""Settings that leave the weights as they are, or are compared by what they mean (base model, data) instead."""
+
+LENGTH = {"epochs", "max_steps"}
+"""May change when the learning rate does not depend on the length of the run."""
+
+PART_FREE = {"gradient_checkpointing"}
+
+
+def check_resumable(config: TrainConfig, saved: Mapping[str, Any]) -> None:
+    """Refuse to go on with settings that would train other weights than the interrupted run.
+
+    Args:
+        config: of now.
+        saved: the config in the backup.
+
+    Raises:
+        ConfigError: settings that must be as they were; all of them are listed.
+    """
+    free = FREE | (LENGTH if _any_length(config) else set())
+    now, before = config.to_dict(), TrainConfig.from_dict(saved, check=False).to_dict()
+    changed: list[str] = []
+    for name, value in now.items():
+        if name in free or value == before[name]:
+            continue
+        if isinstance(value, dict):
+            changed += [
+                f"{name}.{key}: {before[name].get(key)} in the backup, {value.get(key)} now"
+                for key in sorted(value.keys() | before[name].keys())
+                if key not in PART_FREE and value.get(key) != before[name].get(key)
+            ]
+        else:
+            changed.append(f"{name}: {before[name]} in the backup, {value} now")
+    if changed:
+        raise ConfigError(
+            "the run cannot go on from its backup with other settings:\n"
+            + "\n".join(f"    {c}" for c in changed),
+            hint="set them back, or start a new run in another workspace or without continue_last_backup",
+        )
+
+
+def _any_length(config: TrainConfig) -> bool:
+    warmup = config.learning_rate_warmup_steps
+    return config.learning_rate_scheduler is LearningRateScheduler.CONSTANT and not 0 < warmup <= 1

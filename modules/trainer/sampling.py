@@ -1,0 +1,80 @@
+"""Images made from the model while it trains."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from modules.model.Model import Model
+from modules.model.sampling import SamplingCancelled
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.trainer.image_files import parameters_text, sample_folder, save_image
+from modules.util.config.SampleConfig import SampleConfig
+from modules.util.enum.ImageFormat import ImageFormat
+from modules.util.TrainProgress import TrainProgress
+
+Tell = Callable[[str, int, int], bool | None]
+"""Told (what, done, of how many); ``False`` cancels."""
+
+
+class Sampler:
+    """Makes the run's samples.
+
+    Args:
+        samples: what to make; those that are not enabled are left out.
+        folder: each sample gets a folder of its own in it.
+    """
+
+    def __init__(
+        self,
+        setup: BaseModelSetup,
+        model: Model,
+        samples: Sequence[SampleConfig],
+        folder: Path,
+        kind: ImageFormat,
+    ) -> None:
+        self._setup, self._model = setup, model
+        self._samples = [(number, sample) for number, sample in enumerate(samples) if sample.enabled]
+        self._folder, self._ending = folder, kind.value.lower()
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def check(self) -> None:
+        """``ConfigError`` if a sample has a size this model cannot make."""
+        for _, sample in self._samples:
+            self._setup.check_size(self._model, (sample.height, sample.width))
+
+    def run(self, progress: TrainProgress, suffix: str, tell: Tell) -> list[tuple[int, str, Path]]:
+        """Make all samples with the weights as they are; returns (number, prompt, file) of each.
+
+        Cancelled, it returns what is finished.
+
+        Args:
+            suffix: put behind the folders' names (`` - no-ema``).
+        """
+        made: list[tuple[int, str, Path]] = []
+        stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+        name = f"{stamp}-training-sample-{progress.label()}.{self._ending}"
+        steps = sum(sample.diffusion_steps for _, sample in self._samples)
+        done = 0
+        for number, sample in self._samples:
+            before = done
+
+            def report(step: int, _total: int, before: int = before) -> bool | None:
+                return tell("sampling", before + step, steps)
+
+            seed = sample.seed_at(progress.global_step)
+            try:
+                rgb_BCHW = self._setup.sample(
+                    self._model, [sample.prompt], sample.negative_prompt, [seed], sample.diffusion_steps,
+                    sample.cfg_scale, (sample.height, sample.width), sample.noise_scheduler, report,
+                )  # fmt: skip
+            except SamplingCancelled:
+                break
+            done += sample.diffusion_steps
+            path = sample_folder(self._folder, number, sample.prompt, suffix) / name
+            save_image(rgb_BCHW[0], path, parameters_text(sample, seed, Path(self._model.source).stem))
+            made.append((number, sample.prompt, path))
+        return made

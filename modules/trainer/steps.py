@@ -1,0 +1,213 @@
+"""One optimizer step's forward and backward passes: supervised, or on preference pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from modules.adapter.reference import Reference
+from modules.dataLoader.BaseDataLoader import AccumulationGroup
+from modules.model.batch import ImageBatch, PairBatch
+from modules.model.Model import Model
+from modules.model.schedule import Prediction
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.objective.adaptive_beta import AdaptiveBeta
+from modules.objective.diagnostics import PreferenceDiagnostics
+from modules.objective.metrics import PairMetrics, averages_of, training_tags
+from modules.objective.preference import ObjectiveOptions, get_preference_loss
+from modules.objective.scores import ScorePair
+from modules.trainer.distributed import Processes
+from modules.trainer.reference_scores import Draws, ReferenceScores
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import UnsupportedError
+from modules.util.rng import digest64
+
+Backward = Callable[[torch.Tensor], None]
+
+
+class TrainStep(Protocol):
+    """What the loop needs of a way of training."""
+
+    def forward_backward(self, group: AccumulationGroup, step: int, backward: Backward) -> None:
+        """Add the gradients of one optimizer step, averaged over its items in all processes."""
+
+    def metrics(self) -> dict[str, float]:
+        """Averages of the step just done over all processes, by the tag they are logged under. Also the place
+        to learn from them, so it is called exactly once a step. ``loss/train_step`` is always there.
+        """
+
+    def warnings(self) -> list[str]:
+        """Findings since the last call."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class SupervisedStep:
+    """The model family's ordinary training loss.
+
+    Items marked as prior preservation get the untouched model's prediction as their target.
+    """
+
+    def __init__(
+        self, config: TrainConfig, setup: BaseModelSetup, model: Model, processes: Processes
+    ) -> None:
+        self._setup, self._model, self._processes = setup, model, processes
+        self._seed = config.seed
+        self._noise = setup.noise_options(config)
+        self._loss = setup.loss_options(config)
+        self._losses: list[torch.Tensor] = []
+
+    def forward_backward(self, group: AccumulationGroup, step: int, backward: Backward) -> None:
+        self._model.set_mode("train")
+        self._losses.clear()
+        for number, batch in enumerate(group):
+            if batch is None:
+                continue
+            assert isinstance(batch, ImageBatch)
+            # dropout draws from torch's global stream: pin it to the position, not to what ran before
+            torch.manual_seed(digest64("dropout", self._seed, step, number, self._processes.rank) >> 1)
+            loss_B = self._loss_of(batch)
+            backward(loss_B.sum() / group.total)
+            self._losses.append(loss_B.detach())
+
+    def _loss_of(self, batch: ImageBatch) -> torch.Tensor:
+        setup, model = self._setup, self._model
+        draw = setup.draw_noise(model, batch, self._noise, self._seed)
+        if batch.prior_B is None or not bool(batch.prior_B.any()):
+            return setup.calculate_loss(model, batch, draw, self._loss)
+        if model.adapter is None:
+            raise UnsupportedError(
+                "prior preservation compares with the model without its adapter, and none is trained",
+                field="training_method",
+                hint="set training_method to LORA, or disable the PRIOR_PREDICTION concepts",
+            )
+        with torch.no_grad(), model.adapter.disabled():
+            cond = setup.condition(model, batch, draw)
+            prior = setup.predict(model, batch.latents_BChw, cond, draw, batch.size).predicted
+        cond = setup.condition(model, batch, draw)
+        made = setup.predict(model, batch.latents_BChw, cond, draw, batch.size)
+        mask = batch.prior_B.to(made.target.device).view(-1, *[1] * (made.target.dim() - 1))
+        prediction = Prediction(made.predicted, torch.where(mask, prior, made.target))
+        return setup.supervised_loss(model, prediction, draw, batch, self._loss)
+
+    def metrics(self) -> dict[str, float]:
+        sums = torch.zeros(2, dtype=torch.float64)
+        for loss_B in self._losses:
+            # brought to the CPU only now, so that no micro-batch waits for the one before
+            sums += torch.tensor([float(loss_B.double().sum()), len(loss_B)], dtype=torch.float64)
+        total, count = self._processes.sum(sums).tolist()
+        return {"loss/train_step": total / count if count else math.nan}
+
+    def warnings(self) -> list[str]:
+        return []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        return
+
+
+class PreferenceStep:
+    """Diffusion-DPO and its relatives on pairs (Wallace et al. 2023, arXiv 2311.12908).
+
+    Args:
+        reference: the frozen policy the scores are compared with.
+        parameters: what is trained.
+        known: reference scores computed before training; ``None`` computes them in every step.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        setup: BaseModelSetup,
+        model: Model,
+        processes: Processes,
+        reference: Reference,
+        parameters: list[torch.nn.Parameter],
+        known: ReferenceScores | None = None,
+    ) -> None:
+        self._config, self._setup, self._model, self._processes = config, setup, model, processes
+        self._reference, self._parameters, self._known = reference, parameters, known
+        self._noise = setup.noise_options(config, preference=True)
+        self._loss = setup.loss_options(config)
+        self._objective = get_preference_loss(config.rlhf_dpo_objective)
+        self._metrics = PairMetrics()
+        self._diagnostics = PreferenceDiagnostics()
+        self._adaptive = AdaptiveBeta(config.rlhf_dpo_beta) if config.rlhf_dpo_adaptive_beta else None
+        self._findings: list[str] = []
+        self._step = 0
+
+    def _options(self) -> ObjectiveOptions:
+        """The objective's numbers for the next step."""
+        beta = self._config.rlhf_dpo_beta if self._adaptive is None else self._adaptive.beta
+        return ObjectiveOptions(
+            beta=beta,
+            label_smoothing=self._config.rlhf_dpo_label_smoothing,
+            ipo_tau=self._config.rlhf_dpo_ipo_tau,
+        )
+
+    def _draws(self, pair: PairBatch) -> tuple[Draws, ScorePair | None]:
+        if self._known is not None:
+            return self._known.draws(pair)
+        shared = self._config.rlhf_dpo_shared_noise
+        return self._setup.draw_pair_noise(self._model, pair, self._noise, self._config.seed, shared), None
+
+    def forward_backward(self, group: AccumulationGroup, step: int, backward: Backward) -> None:
+        self._step = step
+        self._metrics.clear()
+        options = self._options()
+        config = self._config
+        for batch in group:
+            if batch is None:
+                continue
+            assert isinstance(batch, PairBatch)
+            draws, cached = self._draws(batch)
+            out = self._setup.calculate_dpo_loss(
+                self._model,
+                batch,
+                draws,
+                self._reference,
+                self._objective,
+                options,
+                config.rlhf_dpo_execution_mode.value,
+                parameters=self._parameters,
+                strategy=config.rlhf_dpo_sequential_strategy.value,
+                supervised_mix=config.rlhf_supervised_mix,
+                loss_options=self._loss,
+                loss_scale=len(batch) / group.total,
+                cached_reference=cached,
+                backward=backward,
+            )
+            wanted = config.rlhf_dpo_timestep_margin_logging
+            self._metrics.add(out, draws[0].timestep_B if wanted else None)
+
+    def metrics(self) -> dict[str, float]:
+        averages = averages_of(self._processes.sum(self._metrics.sums()))
+        findings = self._diagnostics.update(self._step, averages)
+        self._findings += [f"{finding.kind}: {finding.message}" for finding in findings]
+        tags = training_tags(averages)
+        if self._adaptive is not None and averages.get("pairs"):
+            tags["dpo/beta"] = self._adaptive.beta
+            self._adaptive.update(averages["margin"])
+        return {"loss/train_step": averages.get("loss", math.nan), **tags}
+
+    def warnings(self) -> list[str]:
+        found, self._findings = self._findings, []
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"diagnostics": self._diagnostics.state_dict()}
+        if self._adaptive is not None:
+            state["adaptive_beta"] = self._adaptive.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._diagnostics.load_state_dict(state["diagnostics"])
+        if self._adaptive is not None and "adaptive_beta" in state:
+            self._adaptive.load_state_dict(state["adaptive_beta"])

@@ -1,0 +1,36 @@
+"""Ctrl+C and termination as a wish to stop, heard between optimizer steps."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class StopSignals:
+    """While active, SIGINT and SIGTERM are remembered instead of ending the process.
+
+    A second SIGINT raises ``KeyboardInterrupt``, for those who do not want to wait. Outside the main thread signals
+    cannot be caught and nothing is changed.
+    """
+
+    def __init__(self) -> None:
+        self.received: str | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._take)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        if self.received is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = signal.Signals(number).name
