@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.util.dpo_curation_util import scan_finalized_pairs
+from modules.util.dpo_curation_util import copy_image, scan_finalized_pairs
 from modules.util.errors import DataError, UserError
 from modules.util.jsonio import parse_json, read_json, write_text
 
@@ -205,30 +204,58 @@ def export_datasets_folder(output_dir: str | os.PathLike[str], target: str | os.
         How many pairs were written.
 
     Raises:
-        UserError: the target is not empty. DataError: a pair has lost a side.
+        UserError: the target is not empty, or nothing is finalised. DataError: a pair has lost a side.
     """
-    destination = Path(target)
-    if destination.exists() and any(destination.iterdir()):
-        raise UserError(f"{destination} is not empty", hint="choose a new folder")
+
+    def row(names: dict[str, str], prompt: str, pair_id: str) -> dict[str, str]:
+        sides = {f"{side}_file_name": name for side, name in names.items()}
+        return {**sides, "prompt": prompt, "pair_id": pair_id}
+
+    return _export_folder(output_dir, Path(target), {"train": "train", "val": "validation"}, "metadata", row)
+
+
+def export_jsonl_folder(output_dir: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
+    """Write the finalised pairs as ``train.jsonl`` and ``val.jsonl`` of ``{"prompt", "chosen", "rejected"}``
+    with the images in folders beside them; ``read_pairs`` reads it again.
+
+    Returns:
+        How many pairs were written.
+
+    Raises:
+        UserError: the target is not empty, or nothing is finalised. DataError: a pair has lost a side.
+    """
+
+    def row(names: dict[str, str], prompt: str, pair_id: str) -> dict[str, str]:
+        return {"prompt": prompt, **names}
+
+    return _export_folder(output_dir, Path(target), {"train": "", "val": ""}, "", row)
+
+
+def _export_folder(
+    output_dir: str | os.PathLike[str],
+    target: Path,
+    folders: dict[str, str],
+    listing: str,
+    row: Callable[[dict[str, str], str, str], dict[str, str]],
+) -> int:
+    """Copy the finalised pairs below ``target`` and write one list per split, the list last."""
+    if target.is_file() or (target.is_dir() and any(target.iterdir())):
+        raise UserError(f"{target} is not empty", hint="choose a new folder")
+    pairs = scan_finalized_pairs(output_dir)
+    if not pairs:
+        raise UserError(f"there are no finalised pairs in {output_dir}", hint="finalise first")
     lines: dict[str, list[str]] = {"train": [], "val": []}
-    for pair in scan_finalized_pairs(output_dir):
+    for pair in pairs:
         if pair.chosen is None or pair.rejected is None:
             raise DataError(f"pair {pair.pair_id} has lost a side", hint="open the review window")
-        folder = destination / ("validation" if pair.split == "val" else "train")
+        folder = target / folders[pair.split]
         names = {}
         for side, image in (("chosen", pair.chosen), ("rejected", pair.rejected)):
             names[side] = f"{side}/{image.name}"
-            (folder / side).mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(image, folder / names[side])
-        row = {
-            "chosen_file_name": names["chosen"],
-            "rejected_file_name": names["rejected"],
-            "prompt": pair.chosen_caption or "",
-            "pair_id": pair.pair_id,
-        }
-        lines[pair.split].append(json.dumps(row, ensure_ascii=False))
+            copy_image(image, folder / names[side])
+        made = row(names, pair.chosen_caption or "", pair.pair_id)
+        lines[pair.split].append(json.dumps(made, ensure_ascii=False))
     for split, rows in lines.items():
         if rows:
-            folder = destination / ("validation" if split == "val" else "train")
-            write_text(folder / "metadata.jsonl", "\n".join(rows) + "\n")
-    return sum(len(rows) for rows in lines.values())
+            write_text(target / folders[split] / f"{listing or split}.jsonl", "\n".join(rows) + "\n")
+    return len(pairs)

@@ -1,0 +1,186 @@
+"""What the pair tool does without a window, one function a command, each giving plain values for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.curation.image_size import image_size
+from modules.curation.importing import import_pairs
+from modules.curation.public_formats import export_datasets_folder, export_jsonl_folder, read_pairs
+from modules.curation.review import PairReview, pairs_per_bucket
+from modules.curation.review_fixes import fix_faults
+from modules.curation.statistics import answer_statistics
+from modules.curation.store import STORE_NAME, CurationStore
+from modules.util.dpo_curation_util import (
+    CONCEPTS_NAME,
+    SIDES,
+    FinalizedPair,
+    check_dpo_pairs,
+    finalize_export,
+    has_existing_exports,
+    scan_finalized_pairs,
+)
+from modules.util.errors import DataError, UserError, list_offenders
+
+Progress = Callable[[str], None]
+Json = dict[str, Any]
+
+
+@contextmanager
+def existing_store(output_dir: Path) -> Iterator[CurationStore]:
+    """The store of a folder that already holds something; nobody else can change it meanwhile.
+
+    Raises:
+        UserError: there is nothing in the folder, or another window has it open.
+    """
+    if not (output_dir / STORE_NAME).is_file() and not has_existing_exports(output_dir):
+        raise UserError(f"{output_dir} is not the output folder of a picking session", hint="check the path")
+    with CurationStore(output_dir) as store:
+        yield store
+
+
+def finalize(output_dir: Path, val_percentage: float) -> Json:
+    """Sort all pairs into train and val and write ``concepts.json``."""
+    with existing_store(output_dir) as store:
+        manifest = store.manifest()
+        train, val = finalize_export(output_dir, manifest, val_percentage)
+        store.sync_from_manifest(manifest)
+    return {"train": train, "val": val, "concepts": str(output_dir / CONCEPTS_NAME)}
+
+
+def import_file(source: Path, output_dir: Path, kind: str | None, progress: Progress) -> Json:
+    """Bring public preference data into the folder, as if it had been picked there."""
+    pairs = read_pairs(source, kind)
+    with CurationStore(output_dir) as store:
+        count = import_pairs(store, pairs, str(source), lambda done: progress(f"{done} pairs"))
+        return {**asdict(count), "pairs": store.pair_count()}
+
+
+def export_folder(output_dir: Path, target: Path, kind: str) -> Json:
+    """Copy the finalised pairs into a folder other programs read."""
+    writer = {"datasets": export_datasets_folder, "jsonl": export_jsonl_folder}[kind]
+    with existing_store(output_dir):
+        return {"pairs": writer(output_dir, target), "format": kind, "target": str(target)}
+
+
+def statistics(output_dir: Path) -> Json:
+    """Counts of a session, and how consistent its answers are."""
+    with existing_store(output_dir) as store:
+        events = store.events()
+        kinds: dict[str, int] = {}
+        for event in events:
+            kinds[event.kind] = kinds.get(event.kind, 0) + 1
+        return {
+            "pairs": store.pair_count(),
+            "groups_finished": len(store.groups_with("done")),
+            "groups_seen": len({event.group_key for event in events}),
+            "events": kinds,
+            "undone": len(store.events(undone=True)),
+            "answers": answer_statistics(events).to_dict(),
+        }
+
+
+def check(chosen: Path, rejected: Path, resolution: int, batch_size: int) -> Json:
+    """Compare two folders pair by pair, and count the pairs per aspect bucket."""
+    found = check_dpo_pairs(chosen, rejected)
+    result: Json = {"ok": found.ok, **{k: v for k, v in asdict(found).items() if k != "matched"}}
+    pairs, mixed, unreadable = _buckets(chosen, rejected, found.matched, resolution)
+    counts = pairs_per_bucket(pairs, resolution, batch_size, image_size)
+    result["pairs"] = len(found.matched)
+    result["unreadable"] = unreadable
+    result["different_buckets"] = mixed
+    result["buckets"] = [
+        {"width": w, "height": h, "pairs": n, "missing_to_full_batch": missing}
+        for (h, w), (n, missing) in counts.items()
+    ]
+    result["ok"] = found.ok and not mixed and not unreadable
+    return result
+
+
+def _buckets(
+    chosen: Path, rejected: Path, keys: Sequence[str], resolution: int
+) -> tuple[list[FinalizedPair], list[str], list[str]]:
+    from modules.util.bucket import bucket_of
+    from modules.util.dpo_curation_util import IMAGE_EXTENSIONS, dpo_pair_key
+
+    files = [
+        {
+            dpo_pair_key(path, folder): path
+            for path in folder.rglob("*")
+            if path.suffix.lower() in IMAGE_EXTENSIONS and path.is_file()
+        }
+        for folder in (chosen, rejected)
+    ]
+    pairs, mixed, unreadable = [], [], []
+    for key in keys:
+        try:
+            buckets = {bucket_of(*image_size(side[key]), resolution) for side in files}
+        except DataError as error:
+            unreadable.append(str(error))
+            continue
+        if len(buckets) > 1:
+            mixed.append(key)
+        pairs.append(FinalizedPair(key, "", files[0][key], files[1][key], None, None))
+    return pairs, mixed, unreadable
+
+
+@dataclass(frozen=True)
+class ReviewOrder:
+    """What to do to the pairs of a folder, in this order.
+
+    Args:
+        remove: pairs to take out (they stay in the trash folder until it is emptied).
+        swap: pairs whose sides are exchanged.
+        captions: (pair, new caption).
+        fix: apply the fix of every fault that has one.
+        empty_trash: delete what was removed, for good.
+    """
+
+    remove: Sequence[str] = ()
+    swap: Sequence[str] = ()
+    captions: Sequence[tuple[str, str]] = ()
+    fix: bool = False
+    empty_trash: bool = False
+
+
+def review(output_dir: Path, resolution: int, order: ReviewOrder) -> Json:
+    """List the finalised pairs and their faults, after what ``order`` asks for.
+
+    Raises:
+        UserError: nothing is finalised, or a named pair does not exist (then nothing is changed).
+    """
+    with existing_store(output_dir):
+        if not scan_finalized_pairs(output_dir):
+            raise UserError(f"there are no finalised pairs in {output_dir}", hint="finalise first")
+        walk = PairReview(output_dir)
+        known = {pair.pair_id for pair in walk.pairs()}
+        named = [*order.remove, *order.swap, *(pair_id for pair_id, _ in order.captions)]
+        unknown = [pair_id for pair_id in dict.fromkeys(named) if pair_id not in known]
+        if unknown:
+            raise UserError(f"there is no such pair in {output_dir}:\n{list_offenders(unknown)}")
+        for pair_id in order.swap:
+            walk.swap(pair_id)
+        for pair_id, caption in order.captions:
+            walk.edit_caption(pair_id, caption)
+        for pair_id in dict.fromkeys(order.remove):
+            walk.remove(pair_id)
+        fixed = fix_faults(walk, walk.faults(resolution, image_size)) if order.fix else []
+        if order.empty_trash:
+            walk.empty_trash()
+        return {
+            "pairs": [_pair_row(pair, output_dir) for pair in walk.pairs()],
+            "faults": [asdict(fault) for fault in walk.faults(resolution, image_size)],
+            "fixed": [asdict(fault) for fault in fixed],
+        }
+
+
+def _pair_row(pair: FinalizedPair, output_dir: Path) -> Json:
+    files = {
+        side: None if image is None else image.relative_to(output_dir).as_posix()
+        for side, image in zip(SIDES, (pair.chosen, pair.rejected), strict=True)
+    }
+    return {"pair_id": pair.pair_id, "split": pair.split, **files, "caption": pair.chosen_caption}

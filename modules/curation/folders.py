@@ -1,0 +1,24 @@
+"""Which source and output folders go together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from modules.util.errors import UserError
+
+
+def check_folders(source: Path, output: Path) -> None:
+    """Refuse folders that would feed a session its own copies.
+
+    Raises:
+        UserError: the source is missing, or it is the output folder or lies inside it.
+    """
+    if not source.is_dir():
+        raise UserError(f"the folder {source} does not exist", hint="check the path")
+    if output.exists() and not output.is_dir():
+        raise UserError(f"{output} is a file, not a folder", hint="choose another output folder")
+    if source.resolve().is_relative_to(output.resolve()):
+        raise UserError(
+            f"the source {source} is inside the output folder {output}",
+            hint="choose an output folder beside the source, so that copies are not taken for new images",
+        )

@@ -1,0 +1,176 @@
+"""Preference pairs without a window: find prompts, pick, import, check, review, finalise, export."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from modules.curation import commands  # noqa: E402
+from modules.curation.public_formats import FORMATS  # noqa: E402
+from modules.util.errors import UserError  # noqa: E402
+from modules.util.jsonio import write_json  # noqa: E402
+
+FAULTS_FOUND = 1
+USER_ERROR = 2
+PROGRESS_SECONDS = 0.5
+
+Options = argparse.Namespace
+
+
+class ProgressLine:
+    """Progress on stderr, at most twice a second: one changing line on a terminal, none elsewhere."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._shown = False
+
+    def __call__(self, text: str) -> None:
+        if sys.stderr.isatty() and time.monotonic() >= self._next:
+            self._next = time.monotonic() + PROGRESS_SECONDS
+            self._shown = True
+            print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._shown:
+            print(file=sys.stderr)
+
+
+def run_finalize(options: Options, progress: ProgressLine) -> dict[str, Any]:
+    return commands.finalize(options.output, options.val_percentage)
+
+
+def run_import(options: Options, progress: ProgressLine) -> dict[str, Any]:
+    return commands.import_file(options.file, options.output, options.format, progress)
+
+
+def run_export(options: Options, progress: ProgressLine) -> dict[str, Any]:
+    return commands.export_folder(options.output, options.target, options.format)
+
+
+def run_stats(options: Options, progress: ProgressLine) -> dict[str, Any]:
+    return commands.statistics(options.output)
+
+
+def run_check(options: Options, progress: ProgressLine) -> dict[str, Any]:
+    chosen, rejected = options.folder, options.rejected
+    if rejected is None:
+        chosen, rejected = options.folder / "chosen", options.folder / "rejected"
+    return commands.check(chosen, rejected, options.resolution, options.batch_size)
+
+
+def run_review(options: Options, progress: ProgressLine) -> dict[str, Any]:
+    order = commands.ReviewOrder(
+        remove=options.remove,
+        swap=options.swap,
+        captions=[(pair_id, text) for pair_id, text in options.caption],
+        fix=options.fix,
+        empty_trash=options.empty_trash,
+    )
+    return commands.review(options.output, options.resolution, order)
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="curate.py",
+        description=__doc__,
+        epilog="The result is JSON on stdout, progress and errors are on stderr. Status: 0 done, 1 check found "
+        "faults, 2 something to put right first.",
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
+
+    def verb(name: str, run: Any, text: str) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=text, description=text)
+        made.set_defaults(run=run)
+        made.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE instead")
+        return made
+
+    command = verb("finalize", run_finalize, "sort the pairs into train and val, write concepts.json")
+    command.add_argument("output", type=Path, help="output folder of a picking session")
+    command.add_argument("--val-percentage", type=float, default=10.0, help="share for validation (10)")
+
+    command = verb(
+        "check", run_check, "compare chosen and rejected images pair by pair; count pairs per bucket"
+    )
+    command.add_argument("folder", type=Path, help="an output folder, or the folder of the chosen images")
+    command.add_argument("rejected", type=Path, nargs="?", help="the folder of the rejected images")
+    add_resolution(command)
+    command.add_argument("--batch-size", type=positive, default=1, help="of the training run (1)")
+
+    command = verb(
+        "review", run_review, "list finalised pairs and their faults; remove, swap, re-caption, fix"
+    )
+    command.add_argument("output", type=Path, help="output folder of a picking session")
+    add_resolution(command)
+    command.add_argument("--remove", nargs="+", default=[], metavar="PAIR", help="take pairs out, both sides")
+    command.add_argument("--swap", nargs="+", default=[], metavar="PAIR", help="exchange chosen and rejected")
+    command.add_argument(
+        "--caption", nargs=2, action="append", default=[], metavar=("PAIR", "TEXT"), help="caption both sides"
+    )
+    command.add_argument("--fix", action="store_true", help="fix every fault that has a fix")
+    command.add_argument("--empty-trash", action="store_true", help="delete removed pairs for good")
+
+    command = verb("import", run_import, "bring public preference data into an output folder")
+    command.add_argument("file", type=Path, help="parquet, JSON or JSONL")
+    command.add_argument("output", type=Path, help="output folder, new or not")
+    command.add_argument("--format", choices=FORMATS, help="found out by default")
+
+    command = verb("export", run_export, "copy the finalised pairs into a folder other programs read")
+    command.add_argument("output", type=Path, help="output folder of a picking session")
+    command.add_argument("target", type=Path, help="a new folder")
+    command.add_argument("--format", choices=("datasets", "jsonl"), default="datasets", help="(datasets)")
+
+    command = verb("stats", run_stats, "counts of a session and how consistent its answers are")
+    command.add_argument("output", type=Path, help="output folder of a picking session")
+    return parser
+
+
+def add_resolution(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--resolution", type=positive, default=512, help="whose crop buckets to use (512)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status; see ``--help``."""
+    options = make_parser().parse_args(arguments)
+    progress = ProgressLine()
+    try:
+        result = options.run(options, progress)
+        if options.json is None:
+            print(json.dumps(result, indent=2, ensure_ascii=False))
+        else:
+            write_json(options.json, result)
+    except UserError as error:
+        progress.end()
+        print(f"error: {error}", file=sys.stderr)
+        return USER_ERROR
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        progress.end()
+        place = error.filename2 or error.filename
+        print(f"error: {f'{place}: ' if place else ''}{error.strerror or error}", file=sys.stderr)
+        return USER_ERROR
+    progress.end()
+    return FAULTS_FOUND if result.get("ok") is False else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
