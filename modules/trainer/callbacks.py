@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from modules.runner.commands import Command
 from modules.runner.events import EventWriter
 from modules.util.TrainProgress import TrainProgress
 
@@ -43,14 +44,14 @@ class Callback:
     def saved(self, progress: TrainProgress, path: Path) -> None:
         """The trained model was written."""
 
-    def command(self, identity: str, kind: str, state: str) -> None:
-        """An order was carried out or refused."""
+    def command(self, command: Command, state: str, message: str = "") -> None:
+        """An order was ``taken``, is ``done`` or has ``failed``."""
 
     def warning(self, message: str) -> None:
         """Something the user should know."""
 
-    def error(self, message: str, kind: str, traceback: str = "") -> None:
-        """The run ends with an error: ``user`` can mend it, ``bug`` cannot."""
+    def error(self, message: str, category: str, hint: str = "", traceback: str = "") -> None:
+        """The run ends with an error; ``category`` is one of ``events.ERROR_CATEGORIES``."""
 
     def finished(self, status: str, progress: TrainProgress) -> None:
         """The run ended: ``finished``, ``stopped`` or ``failed``."""
@@ -95,17 +96,17 @@ class Callbacks(Callback):
         for member in self.members:
             member.saved(progress, path)
 
-    def command(self, identity: str, kind: str, state: str) -> None:
+    def command(self, command: Command, state: str, message: str = "") -> None:
         for member in self.members:
-            member.command(identity, kind, state)
+            member.command(command, state, message)
 
     def warning(self, message: str) -> None:
         for member in self.members:
             member.warning(message)
 
-    def error(self, message: str, kind: str, traceback: str = "") -> None:
+    def error(self, message: str, category: str, hint: str = "", traceback: str = "") -> None:
         for member in self.members:
-            member.error(message, kind, traceback)
+            member.error(message, category, hint, traceback)
 
     def finished(self, status: str, progress: TrainProgress) -> None:
         for member in self.members:
@@ -132,10 +133,13 @@ class EventLog(Callback):
     def _path(self, path: Path) -> str:
         return path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else str(path)
 
-    def _emit(self, kind: str, **fields: Any) -> None:
+    def _flush(self) -> None:
         held, self._held = self._held, None
         if held is not None:
             self._writer.emit("step", **held)
+
+    def _emit(self, kind: str, **fields: Any) -> None:
+        self._flush()
         self._writer.emit(kind, **fields)
 
     def started(self, facts: Mapping[str, Any]) -> None:
@@ -168,14 +172,15 @@ class EventLog(Callback):
     def saved(self, progress: TrainProgress, path: Path) -> None:
         self._emit("save", progress=progress.to_dict(), path=self._path(path))
 
-    def command(self, identity: str, kind: str, state: str) -> None:
-        self._emit("command", id=identity, command=kind, state=state)
+    def command(self, command: Command, state: str, message: str = "") -> None:
+        self._flush()
+        self._writer.answer(command, state, message)
 
     def warning(self, message: str) -> None:
         self._emit("warning", message=message)
 
-    def error(self, message: str, kind: str, traceback: str = "") -> None:
-        self._emit("error", message=message, error_kind=kind, traceback=traceback)
+    def error(self, message: str, category: str, hint: str = "", traceback: str = "") -> None:
+        self._emit("error", message=message, category=category, hint=hint, traceback=traceback)
 
     def finished(self, status: str, progress: TrainProgress) -> None:
         self._emit("run_finished", status=status, progress=progress.to_dict())

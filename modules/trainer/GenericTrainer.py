@@ -1,0 +1,468 @@
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import torch
+
+from modules.dataLoader.BaseDataLoader import AccumulationGroup
+from modules.dataLoader.progress import LoadingCancelled
+from modules.model.Model import torch_dtype
+from modules.runner.RunDirectory import RunDirectory
+from modules.trainer import orders as order
+from modules.trainer.callbacks import Callback
+from modules.trainer.checkpoint import Snapshot, find_backup, list_backups, read_backup, write_backup
+from modules.trainer.distributed import Processes
+from modules.trainer.intervals import Interval
+from modules.trainer.optimizers import set_learning_rate
+from modules.trainer.orders import Orders
+from modules.trainer.pace import Pace
+from modules.trainer.parts import Parts, assemble
+from modules.trainer.resume_rules import check_resumable
+from modules.trainer.run_state import Counters, restore, take_snapshot
+from modules.trainer.stop_signals import StopSignals
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import DataError, UserError
+from modules.util.TrainProgress import TrainProgress
+
+FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
+PHASE_SECONDS = 0.25
+
+
+class GenericTrainer:
+    """Trains what a config says, in a run directory, from the start or from a backup.
+
+    ``run`` does everything; ``start``, ``train`` and ``end`` are its parts.
+
+    Args:
+        config: checked; concepts and samples may be in it or in their files.
+        run: where everything goes; the caller holds its lock.
+        callback: told what happens, in the first process.
+        processes: this process among those of the run; a group of one by default.
+    """
+
+    def __init__(
+        self, config: TrainConfig, run: RunDirectory, callback: Callback, processes: Processes | None = None
+    ) -> None:
+        self.config, self.run_directory = config, run
+        self.processes = processes or Processes.start(config.train_device)
+        self.callback = callback if self.processes.first else Callback()
+        self.progress = TrainProgress()
+        self._signals = StopSignals()
+        self._orders = Orders(run, self._signals, self.callback, self.processes)
+        self._backup_interval = Interval(config.backup_after, config.backup_after_unit)
+        self._save_interval = Interval(config.save_every, config.save_every_unit)
+        self._sample_interval = Interval(config.sample_after, config.sample_after_unit)
+        self._validation_interval = Interval(config.validate_after, config.validate_after_unit)
+        self._pace = Pace()
+        self._last_phase = -math.inf
+        self._resumed_from: Path | None = None
+        self._counters = Counters()
+        self._parts: Parts | None = None
+
+    @property
+    def parts(self) -> Parts:
+        """The model, the data and the rest; there after ``start``."""
+        if self._parts is None:
+            raise RuntimeError("the run has not been started")
+        return self._parts
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self.parts.loader.total_steps
+
+    # -- the run -----------------------------------------------------------------------------------------------
+
+    def run(self) -> str:
+        """Start, train, end; returns ``finished`` or ``stopped``. Errors are told to the callback and raised."""
+        status = FAILED
+        try:
+            with self._signals:
+                status = self.start() or self.train()
+                if status == FINISHED and not self.config.only_cache:
+                    self.end()
+        except LoadingCancelled:
+            status = STOPPED
+        except UserError as error:
+            status = FAILED
+            where = f"{error.field}: " if error.field else ""
+            self.callback.error(f"{where}{error.message}", "user", error.hint or "")
+            raise
+        except Exception as error:
+            status = FAILED
+            category, hint = _diagnosis(error)
+            self.callback.error(f"{type(error).__name__}: {error}", category, hint, traceback.format_exc())
+            raise
+        finally:
+            self.callback.finished(FAILED if sys.exc_info()[0] is not None else status, self.progress)
+            self.close()
+        return status
+
+    def close(self) -> None:
+        """Give back what the run held; commands nobody carried out are answered."""
+        for bit in (order.STOP, order.BACKUP, order.SAMPLE, order.SAVE, order.PAUSE, order.RESUME):
+            self._orders.failed(bit, "the run has ended")
+        if self._parts is not None:
+            self._parts.close()
+        self.callback.close()
+
+    def start(self) -> str | None:
+        """Load, encode, take up a backup; how the run ended if it did so here."""
+        config = self.config
+        if config.cpu_threads:
+            torch.set_num_threads(config.cpu_threads)
+        backup = self._find_backup()
+        if backup is not None:
+            check_resumable(config, backup.config)
+        run = self.run_directory
+        self._parts = assemble(config, run.path, run.samples_dir, self.processes, self._tell)
+        for note in self.parts.handle.notes if self.parts.handle is not None else ():
+            self.callback.warning(note)
+        if backup is not None:
+            restore(self.parts, backup, self._counters, self.config.base_model_name, self.processes.first)
+            self.progress = backup.progress
+            self.processes.barrier()
+        parts = self.parts
+        if parts.known is not None and not parts.known.prepare(
+            parts.loader, self._tell_scores, self._orders.stop_wanted
+        ):
+            return STOPPED
+        self.processes.check_same(parts.named)
+        return FINISHED if config.only_cache else None
+
+    def train(self) -> str:
+        """Take the steps that are left; returns ``finished`` or ``stopped``."""
+        self._announce()
+        if self.config.sample_before_training and self.progress.global_step == 0:
+            self._sample()
+        self._pace.leave_out()
+        for group in self.parts.loader.accumulation_groups(self.progress):
+            if self.progress.global_step >= self.total_steps or self._out_of_patience():
+                break
+            if self._obey(self._orders.hear()):
+                self._backup()
+                self._orders.done(order.STOP)
+                return STOPPED
+            metrics = self._take_step(group)
+            self._advance(group, metrics)
+            self._do_what_is_due(group.last)
+        return FINISHED
+
+    def end(self) -> None:
+        """Settle on the final weights and save them."""
+        parts, config = self.parts, self.config
+        if parts.validation is not None and self._counters.validated_at != self.progress.global_step:
+            self._validate()
+        if config.backup_before_save:
+            self._backup()
+        with parts.exported_weights():
+            if parts.best is not None and parts.best.step is not None:
+                # last of all: neither the average nor the optimizer's own view may come after it
+                parts.best.restore()
+                self.callback.phase(f"keeping the best weights, of step {parts.best.step}", 1, 1)
+            self._save(Path(config.output_model_destination))
+        self.processes.barrier()
+
+    # -- one step ----------------------------------------------------------------------------------------------
+
+    def _take_step(self, group: AccumulationGroup) -> dict[str, float]:
+        parts, step = self.parts, self.progress.global_step
+        set_learning_rate(parts.optimizer, parts.schedule.factor(step))
+        parts.step.forward_backward(group, step, self._backward)
+        self.processes.reduce_gradients(parts.parameters)
+        gradients = [p.grad for p in parts.parameters if p.grad is not None]
+        parts.scaler.unscale(gradients)
+        norm = self._clip(gradients)
+        metrics = parts.step.metrics()
+        finite = math.isfinite(norm) and math.isfinite(metrics["loss/train_step"])
+        if finite:
+            parts.optimizer.step()
+            if parts.ema is not None:
+                parts.ema.update(step)
+            self._counters.undefined_steps = 0
+        elif not parts.scaler.searching:
+            self._undefined(metrics["loss/train_step"], norm)
+        parts.scaler.update(finite)
+        parts.optimizer.zero_grad(set_to_none=True)
+        rates = {f"lr/{group['name']}": float(group["lr"]) for group in parts.optimizer.param_groups}
+        return {**metrics, "grad_norm": norm, **rates}
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        scale = self.parts.scaler.scale
+        (loss if scale == 1.0 else loss * scale).backward()
+
+    def _clip(self, gradients: list[torch.Tensor]) -> float:
+        """The norm of all gradients before clipping."""
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if self.config.clip_grad_norm:
+            torch.nn.utils.clip_grads_with_norm_(self.parts.parameters, self.config.clip_grad_norm, norm)
+        return float(norm)
+
+    def _undefined(self, loss: float, norm: float) -> None:
+        """A loss or gradient that is no number: the weights stay as they are; too many in a row end the run."""
+        self._counters.undefined_steps += 1
+        where = f"step {self.progress.global_step}: the loss is {loss:g} and the gradient's norm {norm:g}"
+        if self._counters.undefined_steps <= self.config.nan_patience:
+            self.callback.warning(f"{where}; the step is skipped")
+            return
+        self.parts.optimizer.zero_grad(set_to_none=True)
+        self._backup()
+        raise DataError(
+            f"{where}. Training ends here; a backup of the weights before this step was made",
+            field="learning_rate",
+            hint="lower the learning rate or beta, train in BFLOAT_16 or FLOAT_32 instead of FLOAT_16, or raise "
+            "nan_patience",
+        )
+
+    def _advance(self, group: AccumulationGroup, metrics: dict[str, float]) -> None:
+        """Log at the step just done, then move on."""
+        self.progress.advance(group.total)
+        self._pace.step()
+        left = self._pace.seconds_left(self.total_steps - self.progress.global_step)
+        memory = _memory(self.processes.device)
+        self.callback.step(self.progress, {**metrics, **memory}, self.total_steps, left)
+        for warning in self.parts.step.warnings():
+            self.callback.warning(warning)
+        if group.last:
+            self.progress.next_epoch()
+
+    # -- between steps -----------------------------------------------------------------------------------------
+
+    def _do_what_is_due(self, epoch_ended: bool) -> None:
+        wall = sum(
+            interval.due(self.progress, epoch_ended) << bit
+            for bit, interval in enumerate(
+                (self._validation_interval, self._sample_interval, self._save_interval, self._backup_interval)
+            )
+        )
+        # intervals in time are not due in all processes at once
+        due = self.processes.agree(wall)
+        if due & 1:
+            self._validation_interval.restart()
+            if self.parts.validation is not None:
+                self._validate()
+        if due & 2:
+            self._sample_interval.restart()
+            self._sample()
+        if due & 4:
+            self._save_interval.restart()
+            self._counters.saves_due += 1
+            if self._counters.saves_due > self.config.save_skip_first:
+                self._save_on_the_way()
+        if due & 8:
+            self._backup_interval.restart()
+            self._backup(must=False)
+
+    def _obey(self, wishes: int) -> bool:
+        """Do what was asked; whether to stop."""
+        if wishes & order.PAUSE:
+            self.callback.phase("paused", 0, 0)
+            wishes |= self._orders.wait_while_paused(self._carry_out)
+            self._pace.leave_out()
+        if wishes & order.RESUME:
+            self._orders.done(order.RESUME)
+        self._carry_out(wishes)
+        return bool(wishes & order.STOP)
+
+    def _carry_out(self, wishes: int) -> None:
+        for bit, act in (
+            (order.SAMPLE, self._sample),
+            (order.SAVE, self._save_on_the_way),
+            (order.BACKUP, self._backup),
+        ):
+            if not wishes & bit:
+                continue
+            try:
+                message = act()
+            except UserError as error:
+                self._orders.failed(bit, str(error))
+                self.callback.warning(str(error))
+            else:
+                self._orders.done(bit, message)
+
+    def _validate(self) -> None:
+        parts = self.parts
+        assert parts.validation is not None
+        self._counters.validated_at = self.progress.global_step
+        with parts.exported_weights():
+            values = parts.validation.run()
+            if parts.best is not None:
+                parts.best.offer(
+                    self.progress.global_step, values["dpo/val_accuracy"], values["dpo/val_loss"]
+                )
+        self.callback.validation(self.progress, values)
+        if parts.patience is not None:
+            verdict = parts.patience.update(
+                {tag.removeprefix("dpo/"): value for tag, value in values.items()}
+            )
+            if verdict.undefined:
+                self.callback.warning(
+                    f"{', '.join(verdict.undefined)} is no number; it counts as no progress"
+                )
+            if verdict.stop:
+                self.callback.warning(
+                    f"{', '.join(verdict.stalled)} did not get better in {verdict.counter} validations: training stops"
+                )
+        self._pace.leave_out()
+
+    def _out_of_patience(self) -> bool:
+        patience = self.parts.patience
+        return patience is not None and patience.counter >= patience.value
+
+    def _sample(self) -> str:
+        """Make the samples, with the average and if asked also without it; returns where they are."""
+        if not len(self.parts.sampler):
+            return "there are no samples to make"
+        if self.processes.first:
+            with self.parts.exported_weights():
+                self._make_samples("")
+            if self.parts.ema is not None and self.config.non_ema_sampling:
+                with self.parts.exported_weights(averaged=False):
+                    self._make_samples(" - no-ema")
+        self.processes.barrier()
+        self._pace.leave_out()
+        return str(self.run_directory.samples_dir)
+
+    def _make_samples(self, suffix: str) -> None:
+        for number, prompt, path in self.parts.sampler.run(self.progress, suffix, self._tell):
+            self.callback.sample(self.progress, path, prompt, number)
+
+    # -- saving ------------------------------------------------------------------------------------------------
+
+    def _save_on_the_way(self) -> str:
+        stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+        name = f"{self.config.save_filename_prefix}{stamp}-save-{self.progress.label()}"
+        with self.parts.exported_weights():
+            path = self._save(self.run_directory.save_dir / f"{name}.safetensors")
+        self._pace.leave_out()
+        return str(path)
+
+    def _save(self, path: Path) -> Path:
+        """Write the model as the weights are now; in the first process alone."""
+        parts, config = self.parts, self.config
+        if not self.processes.first:
+            return path
+        facts: dict[str, object] = {"step": self.progress.global_step, "seed": config.seed}
+        if parts.reference is not None:
+            facts |= {"objective": config.rlhf_dpo_objective.value, "beta": config.rlhf_dpo_beta}
+            facts |= {"reference": parts.reference.mode, "pairs": len(parts.loader)}
+        if parts.best is not None and parts.best.step is not None:
+            facts["best_step"] = parts.best.step
+        dtype = torch_dtype(config.output_dtype, "output_dtype")
+        try:
+            made = parts.setup.save(parts.model, path, config.output_model_format, dtype, facts)
+        except OSError as error:
+            raise UserError(
+                f"the model cannot be saved to {path}: {error.strerror or error}",
+                field="output_model_destination",
+                hint="make room or choose another place, then go on with continue_last_backup",
+            ) from error
+        self.callback.saved(self.progress, made)
+        return made
+
+    def _backup(self, must: bool = True) -> str:
+        """Write a backup; one that is made by the clock may fail, and is tried again at the next interval."""
+        path: Path | None = None
+        if self.processes.first:
+            keep = self.config.rolling_backup_count if self.config.rolling_backup else None
+            try:
+                path = write_backup(
+                    self.run_directory.backup_dir,
+                    take_snapshot(self.parts, self.config, self.progress, self._counters),
+                    keep,
+                )
+            except UserError as error:
+                if must:
+                    raise
+                self.callback.warning(str(error))
+            else:
+                self.callback.backup(self.progress, path)
+        self.processes.barrier()
+        self._pace.leave_out()
+        return str(path or "")
+
+    # -- going on from a backup --------------------------------------------------------------------------------
+
+    def _find_backup(self) -> Snapshot | None:
+        """The backup to go on from. A run that starts anew puts those of the run before it aside."""
+        folder = self.run_directory.backup_dir
+        if not self.config.continue_last_backup:
+            if self.processes.first:
+                self._put_aside(folder)
+            self.processes.barrier()
+            return None
+        path, problems = find_backup(folder) if self.processes.first else (None, [])
+        for problem in problems:
+            self.callback.warning(problem)
+        path = self.processes.broadcast(path)
+        if path is None:
+            if self.processes.first and list_backups(folder):
+                raise DataError(
+                    f"none of the backups in {folder} can be used",
+                    hint="start anew without continue_last_backup",
+                )
+            self.callback.warning(f"there is no backup in {folder} yet: the run starts at the beginning")
+            return None
+        self._resumed_from = path
+        return read_backup(path)
+
+    def _put_aside(self, folder: Path) -> None:
+        if list_backups(folder):
+            aside = folder.with_name(f"{folder.name}-before-{time.strftime('%Y-%m-%d_%H-%M-%S')}")
+            folder.replace(aside)
+            self.callback.warning(f"this run starts anew; the backups of the one before are now in {aside}")
+
+    # -- telling -----------------------------------------------------------------------------------------------
+
+    def _announce(self) -> None:
+        parts, processes = self.parts, self.processes
+        self._pace.leave_out()
+        self.callback.started(
+            {
+                "pid": os.getpid(),
+                "model_type": self.config.model_type.value,
+                "method": self.config.training_method.value,
+                "units": len(parts.loader),
+                "pairs": parts.reference is not None,
+                "trained_parameters": sum(p.numel() for p in parts.parameters),
+                "device": str(processes.device),
+                "processes": processes.world_size,
+                "total_steps": self.total_steps,
+                "progress": self.progress.to_dict(),
+                "resumed_from": None if self._resumed_from is None else self._resumed_from.name,
+            }
+        )
+
+    def _tell(self, what: str, done: int, total: int) -> bool:
+        """Progress of long work; ``False`` cancels it. With several processes it goes on to the next step."""
+        now = time.monotonic()
+        if done == total or now - self._last_phase > PHASE_SECONDS:
+            self._last_phase = now
+            self.callback.phase(what, done, total)
+        return self.processes.world_size > 1 or not self._orders.stop_wanted()
+
+    def _tell_scores(self, done: int, total: int) -> None:
+        self._tell("scoring pairs with the reference", done, total)
+
+
+def _memory(device: torch.device) -> dict[str, float]:
+    if device.type != "cuda":
+        return {}
+    return {"memory/gpu_peak_gib": torch.cuda.max_memory_allocated(device) / 2**30}
+
+
+def _diagnosis(error: Exception) -> tuple[str, str]:
+    """(category, hint) of an unexpected error."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "gpu_memory", (
+            "lower batch_size or resolution, switch gradient checkpointing on, or set rlhf_dpo_execution_mode to "
+            "SEQUENTIAL"
+        )
+    if isinstance(error, MemoryError):
+        return "memory", "close other programs, lower batch_size, cache_batch_size or dataloader_threads"
+    return "bug", "this is a fault of the program: please report it with the log of the run"

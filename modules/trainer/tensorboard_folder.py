@@ -1,0 +1,12 @@
+"""Where a run's curves go: one folder for each start from the beginning, the last one when a run goes on."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+
+def log_folder(root: Path, goes_on: bool) -> Path:
+    """The folder for this process's event file, below the run's ``tensorboard`` folder."""
+    former = sorted(path for path in root.glob("*") if path.is_dir())
+    return former[-1] if goes_on and former else root / time.strftime("%Y-%m-%d_%H-%M-%S")

@@ -1,0 +1,128 @@
+"""Train what a config says. Settings come from a preset, a config file and --set, later ones winning.
+
+Exit status: 0 finished or stopped with a backup, 2 something the user can put right, 1 a fault of the program.
+Several processes: torchrun --nproc-per-node N scripts/train.py ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from modules.runner.RunDirectory import RunDirectory  # noqa: E402
+from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
+from modules.util.errors import UserError  # noqa: E402
+
+INTERRUPTED = 130
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config-path", metavar="FILE", help="the run's config (JSON)")
+    parser.add_argument(
+        "--preset-path", metavar="FILE", help="settings below the config's, e.g. training_presets/..."
+    )
+    parser.add_argument(
+        "--set", dest="overrides", metavar="NAME=VALUE", action="append", default=[],
+        help="change a setting, e.g. --set learning_rate=1e-5 --set unet.train=true; as often as you like",
+    )  # fmt: skip
+    parser.add_argument(
+        "--run-dir", metavar="DIR", help="folder of the run; workspace_dir of the config by default"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check config and data, say what would be done, stop"
+    )
+    options = parser.parse_args(argv)
+    if options.config_path is None and options.preset_path is None:
+        parser.error("--config-path is needed (or --preset-path)")
+    return options
+
+
+def load_config(options: argparse.Namespace) -> TrainConfig:
+    config = TrainConfig.load_layered(options.preset_path, options.config_path, options.overrides)
+    if options.run_dir:
+        config.workspace_dir = options.run_dir
+    return config
+
+
+def check(config: TrainConfig, world_size: int) -> list[str]:
+    """Everything that can be found wrong without a model; lines that say what the run will do."""
+    from modules.dataLoader.preflight import preflight
+
+    lines = [f"warning: {warning}" for warning in config.check()]
+    destination = Path(config.output_model_destination)
+    if config.prevent_overwrites and destination.exists():
+        raise UserError(
+            f"{destination} exists already",
+            field="output_model_destination",
+            hint="choose another name, or switch prevent_overwrites off",
+        )
+    show = _progress if sys.stderr.isatty() else None
+    return lines + preflight(config, show, world_size=world_size).lines()
+
+
+def _progress(what: str, done: int, total: int) -> None:
+    sys.stderr.write(f"\r\x1b[K{what} {done}/{total}" + ("\r\x1b[K" if done == total else ""))
+    sys.stderr.flush()
+
+
+def train(config: TrainConfig, run: RunDirectory, rank: int) -> str:
+    """Run the training in this process; the status it ended with."""
+    from modules.trainer.callbacks import Callback, Callbacks, Console, EventLog, TensorBoardLog
+    from modules.trainer.distributed import Processes
+    from modules.trainer.GenericTrainer import GenericTrainer
+    from modules.trainer.tensorboard_folder import log_folder
+
+    members: list[Callback] = []
+    if rank == 0:
+        config.packed().save(run.config_path)
+        members += [EventLog(run.writer(), run.path), Console()]
+        if config.tensorboard:
+            members.append(TensorBoardLog(log_folder(run.tensorboard_dir, config.continue_last_backup)))
+    processes = Processes.start(config.train_device)
+    try:
+        return GenericTrainer(config, run, Callbacks(members), processes).run()
+    finally:
+        processes.stop()
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = arguments(argv)
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    try:
+        config = load_config(options)
+        if rank == 0:
+            for line in check(config, world_size):
+                print(line)
+        if options.dry_run:
+            return 0
+        run = RunDirectory(config.workspace_dir)
+        if rank == 0:
+            run.lock()
+        try:
+            train(config, run, rank)
+        finally:
+            run.unlock()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the last backup is what there is", file=sys.stderr)
+        return INTERRUPTED
+    except Exception:  # noqa: BLE001 - the outermost place: everything else is a bug and shows its traceback
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""A whole training job on a tiny model: pairs on disk, a config, and ways to run it as a user does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from tests.tiny import tiny_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+PROMPTS = ("a red circle", "a blue square", "a green triangle", "a large cat", "a small dog")
+
+
+def write_pairs(
+    root: Path, count: int = 6, sizes: tuple[tuple[int, int], ...] = ((32, 32),)
+) -> list[dict[str, Any]]:
+    """Noise images, chosen ones brighter; returns the concepts."""
+    rng = np.random.default_rng(1)
+    for side, low in (("chosen", 100), ("rejected", 0)):
+        (root / side).mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            width, height = sizes[i % len(sizes)]
+            pixels = rng.integers(low, low + 150, (height, width, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / side / f"{i:03d}.png")
+            (root / side / f"{i:03d}.txt").write_text(PROMPTS[i % len(PROMPTS)], encoding="utf-8")
+    return [
+        {"name": side, "path": str(root / side), "type": f"DPO_{side.upper()}"}
+        for side in ("chosen", "rejected")
+    ]
+
+
+def settings(folder: Path, **changes: Any) -> dict[str, Any]:
+    """A preference run of a few steps; ``changes`` are laid over it."""
+    made: dict[str, Any] = {
+        "__version": 1,
+        "base_model_name": str(tiny_folder()),
+        "workspace_dir": str(folder / "run"),
+        "cache_dir": str(folder / "cache"),
+        "output_model_destination": str(folder / "out.safetensors"),
+        "output_dtype": "FLOAT_32",
+        "train_device": "cpu",
+        "train_dtype": "FLOAT_32",
+        "cpu_threads": 1,
+        "dataloader_threads": 0,
+        "resolution": "32",
+        "batch_size": 2,
+        "epochs": 2,
+        "learning_rate": 1e-3,
+        "lora_rank": 2,
+        "lora_alpha": 2.0,
+        "rlhf_enabled": True,
+        "rlhf_dpo_beta": 100.0,
+        "backup_after_unit": "NEVER",
+        "tensorboard": False,
+        "unet": {"gradient_checkpointing": False},
+        "samples": [],
+    }
+    if "concepts" not in changes:
+        made["concepts"] = write_pairs(folder / "data")
+    return {**made, **changes}
+
+
+def write_config(folder: Path, **changes: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "config.json"
+    path.write_text(json.dumps(settings(folder, **changes)), encoding="utf-8")
+    return path
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def command(config: Path, *arguments: str) -> list[str]:
+    return [sys.executable, str(ROOT / "scripts" / "train.py"), "--config-path", str(config), *arguments]
+
+
+def train(config: Path, *arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    return subprocess.run(
+        command(config, *arguments),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=environment(),
+        check=False,
+    )
+
+
+def run_here(config: Path, *overrides: str, callback: Any = None) -> Any:
+    """Run in this process, for tests that look inside or at many cases; returns the trainer."""
+    from modules.runner.RunDirectory import RunDirectory
+    from modules.trainer.callbacks import Callback
+    from modules.trainer.distributed import Processes
+    from modules.trainer.GenericTrainer import GenericTrainer
+    from modules.util.config.TrainConfig import TrainConfig
+
+    loaded = TrainConfig.load(config, list(overrides))
+    run = RunDirectory(loaded.workspace_dir)
+    with run.locked():
+        trainer = GenericTrainer(loaded, run, callback or Callback(), Processes(0, 1, 0, torch.device("cpu")))
+        trainer.run()
+    return trainer
+
+
+def same_weights(first: Path, second: Path) -> bool:
+    """Whether two adapter files hold the same tensors, bit for bit."""
+    one, other = load_file(first), load_file(second)
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def events(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "events.jsonl").read_text(encoding="utf-8").splitlines()]
