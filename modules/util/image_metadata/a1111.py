@@ -1,0 +1,63 @@
+"""The text A1111, Forge and many others write: prompt, ``Negative prompt:``, and a line of settings."""
+
+from __future__ import annotations
+
+import re
+
+from modules.util.image_metadata.found import A1111, Found
+
+_NEGATIVE = "Negative prompt:"
+_SETTINGS = re.compile(r"(?:\A|\n)[ \t]*Steps: ?\d+[ \t]*(?:,[ \t]*[A-Z][\w /.-]{0,60}:|,?[ \t]*(?:\n|\Z))")
+_SETTINGS_ELSEWHERE = re.compile(r"(?:\A|\n)(?:[A-Z][\w /.-]{0,60}: ?[^,\n]{0,200}, ?){2,}[^\n]*(?=\n|\Z)")
+_FLATTENED = re.compile(r"(?:\A|[\s,.])Steps: ?\d+, ?(?:Sampler|Seed|Size|Schedule|CFG|Model)\b")
+_SEED = re.compile(r"\bSeed: ?(\d{1,20})\b")
+
+
+def looks_like_a1111(text: str) -> bool:
+    """Whether a text has the line of settings."""
+    return "Steps:" in text and _settings_start(text) >= 0
+
+
+def parse_a1111(text: str) -> Found:
+    """Prompt, negative prompt and seed. A text without markers is all prompt."""
+    text = text.replace("\r\n", "\n")
+    start = _settings_start(text) if "Steps:" in text or ": " in text else -1
+    head, settings = (text, "") if start < 0 else (text[:start], text[start:])
+    head, negative = _split_negative(head)
+    seed = _SEED.search(settings)
+    return Found(head.strip(), negative.strip(), A1111, int(seed.group(1)) if seed else None)
+
+
+def _last(pattern: re.Pattern[str], text: str) -> int:
+    found = -1
+    for match in pattern.finditer(text):
+        found = match.start()
+    return found
+
+
+def _settings_start(text: str) -> int:
+    """Where the settings begin, -1 for nowhere: the last line that is one, since prompts quote such lines."""
+    start = _last(_SETTINGS, text)
+    if start < 0:
+        start = _last(_FLATTENED, text)
+    if start < 0 and ("Seed: " in text or "Sampler: " in text):
+        start = _last_with_seed(text)
+    return start
+
+
+def _last_with_seed(text: str) -> int:
+    found = -1
+    for match in _SETTINGS_ELSEWHERE.finditer(text):
+        if "Seed: " in match.group() or "Sampler: " in match.group():
+            found = match.start()
+    return found
+
+
+def _split_negative(head: str) -> tuple[str, str]:
+    """The negative prompt starts at the first line with its name, as the program itself reads it."""
+    if head.startswith(_NEGATIVE):
+        return "", head[len(_NEGATIVE) :]
+    at = head.find("\n" + _NEGATIVE)
+    if at >= 0:
+        return head[:at], head[at + 1 + len(_NEGATIVE) :]
+    return head, ""

@@ -1,0 +1,67 @@
+"""What a format's reader found in one text."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from modules.util.image_metadata.limits import MAX_JSON_MEMORY, Reason, Unusable
+
+A1111 = "A1111"
+COMFYUI = "ComfyUI"
+DRAW_THINGS = "Draw Things"
+EASY_DIFFUSION = "Easy Diffusion"
+FOOOCUS = "Fooocus"
+INVOKEAI = "InvokeAI"
+MIDJOURNEY = "Midjourney"
+NOVELAI = "NovelAI"
+SWARMUI = "SwarmUI"
+UNKNOWN = "unknown"
+
+
+class Found(NamedTuple):
+    """A prompt, and what came with it."""
+
+    prompt: str
+    negative: str
+    generator: str
+    seed: int | None = None
+
+
+_BYTES = (("[", 88), ("{", 240), (",", 40), (":", 120))
+_SMALL = 64 * 1024
+
+
+def load_json(text: str) -> Any:
+    """A parsed JSON text; ``NaN`` and ``Infinity`` are taken, because generators write them.
+
+    Raises:
+        Unusable: damaged, nested too deep, or it would take too much memory.
+    """
+    text = text.strip(" \t\r\n\0\ufeff")
+    if len(text) > _SMALL and sum(text.count(mark) * size for mark, size in _BYTES) > MAX_JSON_MEMORY:
+        raise Unusable(Reason.TEXT_TOO_LARGE, "its JSON has too many parts")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Unusable(Reason.BAD_JSON) from error
+
+
+def as_seed(value: Any) -> int | None:
+    """A seed if ``value`` is one."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value if 0 <= value < 1 << 64 else None
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 20:
+        return int(value)
+    return None
+
+
+def as_text(value: Any) -> str:
+    """A text from a value that should be one: a list of texts is joined, anything else gives nothing."""
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, list):
+        return ", ".join(part.strip() for part in value[:256] if isinstance(part, str) and part.strip())
+    return ""

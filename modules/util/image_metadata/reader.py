@@ -1,0 +1,294 @@
+"""From a file to its prompt: containers first, then every text a generator may have used, likeliest first."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from modules.util.image_metadata.a1111 import looks_like_a1111, parse_a1111
+from modules.util.image_metadata.fields import Fields
+from modules.util.image_metadata.found import (
+    A1111,
+    COMFYUI,
+    EASY_DIFFUSION,
+    FOOOCUS,
+    INVOKEAI,
+    MIDJOURNEY,
+    NOVELAI,
+    UNKNOWN,
+    Found,
+    as_seed,
+    load_json,
+)
+from modules.util.image_metadata.jpeg import SIGNATURE as JPEG_SIGNATURE
+from modules.util.image_metadata.jpeg import JpegFields
+from modules.util.image_metadata.json_formats import read_json_object, split_invoke
+from modules.util.image_metadata.limits import MAX_PIXELS, MAX_PROMPT, Reason, Unusable
+from modules.util.image_metadata.png import SIGNATURE as PNG_SIGNATURE
+from modules.util.image_metadata.png import PngFields
+from modules.util.image_metadata.source import Source
+from modules.util.image_metadata.webp import WebpFields, is_webp
+
+_INVOKE_KEYS = ("invokeai_metadata", "sd-metadata")
+_DREAM = re.compile(r'\A"(.*)"(?:\s-\S.*)?\Z', re.DOTALL)
+_DREAM_SEED = re.compile(r"\s-S ?(\d{1,20})\b")
+_MIDJOURNEY = re.compile(r"\s*Job ID: [0-9a-f-]{36}\s*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class ImageMetadata:
+    """What one image file says of itself.
+
+    Args:
+        prompt, negative_prompt: as the generator wrote them; ``None`` if there is no prompt.
+        width, height: in pixels as stored, from the header; 0 if unknown.
+        generator: the program that wrote the prompt.
+        seed: of the image, if it is there.
+        error: why there is no prompt, ``None`` if there is one.
+        orientation: EXIF orientation, 1 to 8.
+        kind: PNG, JPEG, WebP or AVIF, whatever the file is called; empty if it is none.
+    """
+
+    prompt: str | None = None
+    negative_prompt: str | None = None
+    width: int = 0
+    height: int = 0
+    generator: str | None = None
+    seed: int | None = None
+    error: str | None = None
+    orientation: int = 1
+    kind: str = ""
+
+    @property
+    def seen_size(self) -> tuple[int, int]:
+        """(width, height) as a viewer shows it."""
+        return (self.height, self.width) if self.orientation > 4 else (self.width, self.height)
+
+
+def read_metadata(path: str | os.PathLike[str], known_regular: bool = False) -> ImageMetadata:
+    """Read the prompt of an image file from its header. Never raises for what is in the file or happens to it.
+
+    Args:
+        path: PNG, JPEG, WebP or AVIF, told by content.
+        known_regular: the caller has just seen that it is a regular file (saves a system call).
+    """
+    try:
+        source = Source(path, known_regular)
+    except Unusable as error:
+        return ImageMetadata(error=str(error))
+    with source:
+        try:
+            fields = open_fields(source)
+        except Unusable as error:
+            return ImageMetadata(error=str(error))
+        return _describe(fields)
+
+
+def open_fields(source: Source) -> Fields:
+    """Size and texts of an open file.
+
+    Raises:
+        Unusable: it is no image of a known kind, or its header is damaged.
+    """
+    head = source.head
+    if head.startswith(PNG_SIGNATURE):
+        return PngFields(source)
+    if head.startswith(JPEG_SIGNATURE):
+        return JpegFields(source)
+    if is_webp(head):
+        return WebpFields(source)
+    raise Unusable(Reason.NOT_AN_IMAGE)
+
+
+def _describe(fields: Fields) -> ImageMetadata:
+    width, height = fields.width, fields.height
+    if width < 1 or height < 1:
+        return ImageMetadata(
+            error=str(Unusable(Reason.BAD_HEADER, f"{width}x{height} pixels")), kind=fields.kind
+        )
+    if width * height > MAX_PIXELS:
+        error = str(Unusable(Reason.TOO_MANY_PIXELS, f"{width}x{height}"))
+        return ImageMetadata(width=width, height=height, error=error, kind=fields.kind)
+    found = _find(fields)
+    orientation = 1
+    if fields.exif_places:
+        orientation = int(fields.exif().get("orientation", "1"))
+    about = ImageMetadata(
+        width=width,
+        height=height,
+        orientation=orientation if 1 <= orientation <= 8 else 1,
+        kind=fields.kind,
+    )
+    if found is None:
+        return replace(about, error=str(fields.note or Unusable(Reason.NO_PROMPT)))
+    if len(found.prompt) > MAX_PROMPT:
+        return replace(about, error=str(Unusable(Reason.PROMPT_TOO_LONG, f"{len(found.prompt)} characters")))
+    return ImageMetadata(
+        found.prompt,
+        found.negative,
+        width,
+        height,
+        found.generator,
+        found.seed,
+        None,
+        about.orientation,
+        fields.kind,
+    )
+
+
+def _find(fields: Fields) -> Found | None:
+    """The first prompt with words in it; else the first empty one; looks behind the pixels if there is none."""
+    empty: Found | None = None
+    while True:
+        for found in _candidates(fields):
+            if found.prompt:
+                return found
+            empty = empty or found
+        if not fields.more():
+            return empty
+
+
+def _candidates(fields: Fields) -> Iterator[Found]:
+    places = fields.places
+    if places:
+        yield from _named_texts(fields)
+    if fields.exif_places:
+        yield from _exif_texts(fields)
+    if fields.xmp_places:
+        for text in fields.xmp():
+            yield from _interpreted(fields, text, plain=False)
+    for text in fields.comment_texts() if fields.comments else ():
+        yield from _interpreted(fields, text, plain=False)
+
+
+def _named_texts(fields: Fields) -> Iterator[Found]:
+    places = fields.places
+    if "parameters" in places:
+        for text in fields.texts("parameters"):
+            yield from _interpreted(fields, text, plain=True)
+    if "prompt" in places:
+        for text in fields.texts("prompt"):
+            yield from _prompt_text(fields, text)
+    for key in _INVOKE_KEYS:
+        if key in places:
+            for text in fields.texts(key):
+                yield from _interpreted(fields, text, plain=False)
+    if "Dream" in places:
+        yield from map(_dream, fields.texts("Dream"))
+    if "Comment" in places or "Description" in places:
+        yield from _described(fields)
+    for key in _OTHER_KEYS:
+        if key in places:
+            for text in fields.texts(key):
+                yield from _interpreted(fields, text, plain=False)
+
+
+_OTHER_KEYS = (
+    "generation_data",
+    "UserComment",
+    "usercomment",
+    "Parameters",
+    "metadata",
+    "workflow",
+    "invokeai_graph",
+    "invokeai_workflow",
+)
+
+
+def _interpreted(fields: Fields, text: str, plain: bool) -> Iterator[Found]:
+    """What one text says; ``plain``: a text in no known form is a prompt itself."""
+    start = text.lstrip("\0 \t\r\n\ufeff")[:1]
+    if start in ("{", "["):
+        try:
+            found = read_json_object(load_json(text))
+        except Unusable as error:
+            fields.note = error
+            # A prompt may start with a brace or bracket, as in "[cat|dog]".
+            found = parse_a1111(text) if looks_like_a1111(text) else None
+        if found is not None:
+            yield found
+    elif looks_like_a1111(text) or (plain and start):
+        yield parse_a1111(text)
+
+
+def _prompt_text(fields: Fields, text: str) -> Iterator[Found]:
+    """The text called ``prompt``: a graph, or the words themselves with their settings under names of their own."""
+    if text.lstrip()[:1] == "{" or looks_like_a1111(text):
+        yield from _interpreted(fields, text, plain=False)
+        return
+    negative = next(fields.texts("negative_prompt"), "") if "negative_prompt" in fields.places else ""
+    seed = as_seed(next(fields.texts("seed"), "").strip()) if "seed" in fields.places else None
+    easy = "num_inference_steps" in fields.places or "use_stable_diffusion_model" in fields.places
+    yield Found(text.strip(), negative.strip(), EASY_DIFFUSION if easy else UNKNOWN, seed)
+
+
+def _dream(text: str) -> Found:
+    """InvokeAI's first generation: a command line, the prompt in quotes."""
+    seed = _DREAM_SEED.search(text)
+    quoted = _DREAM.match(text.strip())
+    prompt, negative = split_invoke(quoted.group(1) if quoted else text)
+    return Found(prompt, negative, INVOKEAI, int(seed.group(1)) if seed else None)
+
+
+def _described(fields: Fields) -> Iterator[Found]:
+    """``Description`` and ``Comment``: NovelAI puts the words into the first, the rest as JSON into the second."""
+    description = next(fields.texts("Description"), "")
+    software = next(fields.texts("Software"), "")
+    for text in fields.texts("Comment"):
+        for found in _interpreted(fields, text, plain=False):
+            if software == NOVELAI or found.generator == NOVELAI:
+                yield found._replace(prompt=description.strip() or found.prompt, generator=NOVELAI)
+            else:
+                yield found
+        if software == NOVELAI and description and '"prompt"' not in text:
+            yield from _novelai_rest(fields, description, text)
+    if description:
+        yield from _from_description(fields, description)
+
+
+def _novelai_rest(fields: Fields, description: str, text: str) -> Iterator[Found]:
+    """The oldest form: no prompt in the JSON, only what was unwanted."""
+    try:
+        data = load_json(text)
+    except Unusable as error:
+        fields.note = error
+        data = {}
+    data = data if isinstance(data, dict) else {}
+    negative = data.get("uc")
+    yield Found(
+        description.strip(),
+        negative.strip() if isinstance(negative, str) else "",
+        NOVELAI,
+        as_seed(data.get("seed")),
+    )
+
+
+def _from_description(fields: Fields, description: str) -> Iterator[Found]:
+    job = _MIDJOURNEY.search(description)
+    if job:
+        yield Found(description[: job.start()].strip(), "", MIDJOURNEY)
+    else:
+        yield from _interpreted(fields, description, plain=False)
+
+
+def _exif_texts(fields: Fields) -> Iterator[Found]:
+    exif = fields.exif()
+    named = fields.prefixed()
+    if "parameters" in named:
+        yield from _interpreted(fields, named["parameters"], plain=True)
+    if "prompt" in named:
+        for found in _interpreted(fields, named["prompt"], plain=True):
+            yield found._replace(generator=UNKNOWN) if found.generator == A1111 else found
+    for name in ("usercomment", "imagedescription", "xpcomment", "makernote", "model", "make"):
+        text = exif.get(name, "")
+        if text and name + ":" not in text[:20].lower():
+            for found in _interpreted(fields, text, plain=False):
+                fooocus = exif.get("makernote", "") == "fooocus" or exif.get("software", "").startswith(
+                    FOOOCUS
+                )
+                yield found._replace(generator=FOOOCUS) if fooocus else found
+    if "workflow" in named:
+        for found in _interpreted(fields, named["workflow"], plain=False):
+            yield found._replace(generator=COMFYUI)
