@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from modules.runner.commands import Command, post_command, take_commands
-from modules.runner.events import EventReader, EventWriter
+from modules.runner.events import EventReader, EventWriter, last_sequence
 from modules.runner.process import ProcessId
 from modules.util.errors import UserError
 from modules.util.jsonio import read_json, write_json
@@ -20,6 +20,8 @@ from modules.util.locking import try_lock
 MAX_NAME = 80
 # A watcher holds the lock for a moment when it closes the books of a dead run.
 LOCK_PATIENCE = 2.0
+LAUNCHED_IN = "TASTEMAKER_LAUNCHED_IN"
+"""Environment variable of a trainer that was launched: the path of its run."""
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
 
@@ -85,9 +87,26 @@ class RunDirectory:
             raise UserError(
                 f"another process is training in {self.path}", hint="stop it, or choose another --run-dir"
             )
-        take_commands(self.commands_dir)
-        write_json(self.process_path, ProcessId.own().to_dict())
         self._lock = handle
+        if hasattr(os, "register_at_fork"):
+            # A helper that outlives this process would keep the claim alive.
+            os.register_at_fork(after_in_child=handle.close)
+        self._clear_orders()
+        if self._started_by_hand():
+            # What is known of an earlier start is not true of this one.
+            record = {"t": time.time(), "sequence": last_sequence(self.events_path)}
+            write_json(self.launch_path, record)
+        write_json(self.process_path, ProcessId.own().to_dict())
+
+    def _started_by_hand(self) -> bool:
+        # The launcher may still be busy with its record: it says who it is through the environment too.
+        told = os.environ.get(LAUNCHED_IN, "")
+        return self.launched() is None and (not told or Path(told).resolve() != self.path.resolve())
+
+    def _clear_orders(self) -> None:
+        take_commands(self.commands_dir)
+        for half in self.commands_dir.glob("*.taken"):  # of a trainer that died while it read them
+            half.unlink(missing_ok=True)
 
     def unlock(self) -> None:
         """Give the run back."""

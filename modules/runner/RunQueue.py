@@ -57,7 +57,8 @@ class QueueEntry:
         times = [data.get(name, 0.0) for name in ("added", "claimed")]
         starter = data.get("starter")
         if (
-            not all(isinstance(text, str) for text in texts)
+            not {"id", "run_dir", "title"} <= data.keys()
+            or not all(isinstance(text, str) for text in texts)
             or not data.get("id")
             or not data.get("run_dir")
             or data.get("state", "waiting") not in STATES

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from modules.runner.events import last_sequence
+from modules.runner.events import ERROR_CATEGORIES, last_sequence
 from modules.runner.outcome import TAIL_BYTES, Outcome, interpret
 from modules.runner.process import ProcessId
-from modules.runner.RunDirectory import RunDirectory
+from modules.runner.RunDirectory import LAUNCHED_IN, RunDirectory
 from modules.util.errors import UserError
 from modules.util.jsonio import write_json
 
@@ -99,24 +99,29 @@ def launch(
         log.write(title.encode("utf-8", "surrogateescape"))
         log.flush()
         record["log_offset"] = log.tell()
-        popen = _spawn(line, log.fileno())
+        popen = _spawn(line, run, log.fileno())
     process = ProcessId.of(popen.pid) or ProcessId(popen.pid, "gone")
     write_json(run.launch_path, {**record, "process": process.to_dict()})
     return TrainerProcess(run, process, popen)
 
 
-def _spawn(line: list[str], log: int) -> subprocess.Popen[bytes]:
+def _spawn(line: list[str], run: RunDirectory, log: int) -> subprocess.Popen[bytes]:
     flags = 0
     if sys.platform == "win32":
         flags = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
-    python = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "PYTHONIOENCODING": "utf-8"}
+    extra = {
+        LAUNCHED_IN: str(run.path),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
+        "PYTHONIOENCODING": "utf-8",
+    }
     try:
         return subprocess.Popen(
             line,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **python},
+            env={**os.environ, **extra},
             start_new_session=True,
             creationflags=flags,
         )
@@ -189,20 +194,23 @@ def _as_told(finished: dict[str, Any], error: dict[str, Any] | None) -> Outcome:
             str(status), "the training was stopped" if status == "stopped" else "the training is complete"
         )
     told = error or {}
+    category = told.get("category")
     return Outcome(
-        str(told.get("category", "bug")),
+        category if category in ERROR_CATEGORIES else "bug",
         str(told.get("message", "the training failed")),
         str(told.get("hint", "")),
     )
 
 
 def log_tail(run: RunDirectory, max_bytes: int = TAIL_BYTES) -> str:
-    """The end of what the last trainer of a run printed."""
+    """The end of what the last trainer of a run printed; empty when it was not started by ``launch``."""
+    offset = run.launch_record().get("log_offset")
+    if type(offset) is not int or offset < 0:
+        return ""
     try:
         with run.log_path.open("rb") as stream:
             size = stream.seek(0, os.SEEK_END)
-            offset = run.launch_record().get("log_offset", 0)
-            begin = offset if isinstance(offset, int) and 0 <= offset <= size else 0
+            begin = offset if offset <= size else 0
             stream.seek(max(begin, size - max_bytes))
             return stream.read().decode("utf-8", errors="replace")
     except FileNotFoundError:

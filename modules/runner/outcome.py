@@ -116,10 +116,9 @@ def interpret(returncode: int | None, log: str) -> Outcome:
     if returncode == EXIT_USER_ERROR:
         return Outcome("user", last_lines(log, _SHOWN_LINES) or "the settings were refused")
     name = signal_name(returncode) or _signal_in(log)
-    if name != "SIGKILL":  # nothing can be printed on that; what the log says is older
-        for pattern, outcome in _LOG_PATTERNS:
-            if match := pattern.search(log):
-                return _with_detail(outcome, match)
+    # Nothing can be printed on SIGKILL: what the log says is older.
+    if name != "SIGKILL" and (known := explain(log)) is not None:
+        return known
     if name is not None:
         return _by_signal(name)
     if "Traceback (most recent call last)" in log:
@@ -129,6 +128,14 @@ def interpret(returncode: int | None, log: str) -> Outcome:
         hint = f"if nobody ended it, memory ran out: {_LESS_MEMORY}"
         return Outcome("killed", "the trainer ended without saying why", hint)
     return Outcome("bug", f"the trainer ended with status {returncode}", "log.txt of the run may say why")
+
+
+def explain(text: str) -> Outcome | None:
+    """What a traceback or a log says about a cause the user can mend; ``None`` when it names none."""
+    for pattern, outcome in _LOG_PATTERNS:
+        if match := pattern.search(text):
+            return _with_detail(outcome, match)
+    return None
 
 
 def _with_detail(outcome: Outcome, match: re.Match[str]) -> Outcome:

@@ -55,6 +55,7 @@ class StatusFollower:
         self.reader = run.reader()
         self.status = RunStatus(str(run.path))
         self._said = "new"
+        self._ended_at = 0
 
     def poll(self, max_bytes: int | None = None) -> list[dict[str, Any]]:
         """Read what is new, bring ``status`` up to date, and return the new events.
@@ -70,11 +71,16 @@ class StatusFollower:
         self.status.pid = trainer.pid if trainer else None
         if trainer is not None:
             self.status.state = "paused" if self._said == "paused" else "running"
-        elif launched is not None:
+        elif launched is not None and not self._ended_since_launch():
             self.status.state = "starting"
         else:
             self.status.state = "died" if self._said in ("running", "paused") else self._said
         return events
+
+    def _ended_since_launch(self) -> bool:
+        """Whether the launched process is only cleaning up."""
+        since = self.run.launch_record().get("sequence")
+        return isinstance(since, int) and self._ended_at > since
 
     def _take(self, event: dict[str, Any]) -> None:
         status, kind = self.status, event["kind"]
@@ -96,6 +102,7 @@ class StatusFollower:
             self._said = {"pause": "paused", "resume": "running"}.get(str(event.get("command")), self._said)
         elif kind == "run_finished":
             self._said = str(event.get("status")) if event.get("status") in STATES else "failed"
+            self._ended_at = event["seq"]
 
 
 def read_status(run: RunDirectory) -> RunStatus:

@@ -1,0 +1,37 @@
+"""Starting fake trainers and waiting for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from modules.runner.RunDirectory import RunDirectory
+
+ROOT = Path(__file__).resolve().parents[2]
+FAKE = Path(__file__).with_name("fake_trainer.py")
+T = TypeVar("T")
+
+
+def fake_command(run: RunDirectory, behaviour: str) -> list[str]:
+    """Command line of a fake trainer."""
+    return [sys.executable, str(FAKE), str(run.path), behaviour]
+
+
+def start_fake(run: RunDirectory, behaviour: str) -> subprocess.Popen[bytes]:
+    """A fake trainer that somebody else started (not the launcher)."""
+    return subprocess.Popen(
+        fake_command(run, behaviour), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def wait_until(condition: Callable[[], T], seconds: float = 30.0) -> T:
+    """Poll ``condition`` until it is true; returns what it returned."""
+    until = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.02)
+    return found
