@@ -9,6 +9,7 @@ crash and undoing without limit need no further machinery. SQLite runs in WAL mo
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sqlite3
 import time
@@ -30,6 +31,8 @@ from modules.util.dpo_curation_util import (
 from modules.util.dpo_pair_files import find_exported_file
 from modules.util.errors import DataError, UserError
 from modules.util.locking import try_lock
+
+log = logging.getLogger(__name__)
 
 STORE_NAME = "curation.sqlite"
 LOCK_NAME = ".curation.lock"
@@ -81,7 +84,13 @@ class CurationStore:
         self._manifest_dirty = False
         try:
             self._db = self._open_database()
-            self._recover()
+            try:
+                with self._saving():
+                    self._check_schema()
+                    self._recover()
+            except BaseException:
+                self._db.close()
+                raise
         except BaseException:
             self._lock.close()
             raise
@@ -98,21 +107,29 @@ class CurationStore:
                 f"{path} cannot be opened: {error}",
                 hint="if it is damaged, rename it: the pairs are still in manifest.json",
             ) from error
-        row = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-        if row is None:
-            db.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA_VERSION),))
-        elif int(row[0]) > SCHEMA_VERSION:
-            raise UserError(f"{path} was written by a newer version of this program", hint="update it")
         return db
 
+    def _check_schema(self) -> None:
+        version = self.meta("schema")
+        if version is None:
+            self._set_meta("schema", str(SCHEMA_VERSION))
+        elif int(version) > SCHEMA_VERSION:
+            path = self.output_dir / STORE_NAME
+            raise UserError(f"{path} was written by a newer version of this program", hint="update it")
+
     def close(self) -> None:
-        """Write the manifest if it is behind, close the file and give the lock back."""
+        """Write the manifest if it is behind, close the file and give the lock back.
+
+        Raises:
+            UserError: the manifest cannot be written; everything is closed and safe in the store all the same.
+        """
         if self._lock.closed:
             return
         try:
-            self.write_manifest()
-            self._db.close()
+            with self._saving():
+                self.write_manifest()
         finally:
+            self._db.close()
             self._lock.close()
 
     def __enter__(self) -> CurationStore:
@@ -122,19 +139,30 @@ class CurationStore:
         self.close()
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
+    def _saving(self) -> Iterator[None]:
+        """A disk that is full or fails becomes one clear error."""
         try:
             yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        try:
-            self._db.execute("COMMIT")
         except sqlite3.DatabaseError as error:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
             raise UserError(f"cannot save in {self.output_dir}: {error}", hint="is the disk full?") from error
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise UserError(
+                f"cannot save in {self.output_dir}: {reason}", hint="is the disk full?"
+            ) from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._saving():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                # A full disk makes SQLite roll back by itself.
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
 
     # --- recovery ---
 
@@ -288,20 +316,20 @@ class CurationStore:
         with self._transaction():
             for entry in entries:
                 self._insert_intent(entry)
-        made: list[Pair] = []
         try:
-            made += [copy_pair(self.output_dir, entry) for entry in entries]
+            with self._saving():
+                made = [copy_pair(self.output_dir, entry) for entry in entries]
             with self._transaction():
                 for pair in made:
                     self._insert_pair(group_key, pair)
                     self._db.execute("DELETE FROM intents WHERE pair_id = ?", (pair["pair_id"],))
                 self._insert_event(group_key, "pick", {**payload, "pair_ids": [p["pair_id"] for p in made]})
-        except (UserError, OSError):
+        except UserError:
             self._finish_removal(entries)
             raise
         self._manifest_dirty = True
         if self.pair_count() <= SMALL_MANIFEST:
-            self.write_manifest()
+            self._refresh_manifest()
         return made
 
     def remove(self, pair_id: str) -> Pair:
@@ -350,12 +378,13 @@ class CurationStore:
         self._db.execute("INSERT OR REPLACE INTO intents VALUES (?, ?)", (pair["pair_id"], text))
 
     def _finish_removal(self, pairs: list[Pair]) -> None:
-        for pair in pairs:
-            self._remove_files(pair)
-            self._db.execute("DELETE FROM intents WHERE pair_id = ?", (pair["pair_id"],))
+        with self._saving():
+            for pair in pairs:
+                self._remove_files(pair)
+                self._db.execute("DELETE FROM intents WHERE pair_id = ?", (pair["pair_id"],))
         if pairs:
             self._manifest_dirty = True
-            self.write_manifest()
+            self._refresh_manifest()
 
     def _remove_files(self, pair: Pair) -> None:
         for side in SIDES:
@@ -375,6 +404,13 @@ class CurationStore:
         if self._manifest_dirty:
             save_manifest(self.output_dir, self.manifest())
             self._manifest_dirty = False
+
+    def _refresh_manifest(self) -> None:
+        """Write it if that is possible now; what it repeats is committed, so a failure waits until closing."""
+        try:
+            self.write_manifest()
+        except OSError as error:
+            log.warning("manifest.json is behind, it could not be written: %s", error)
 
     def sync_from_manifest(self, manifest: dict[str, Any]) -> None:
         """After finalising has moved files: take over the places the manifest names."""
