@@ -145,7 +145,7 @@ class CurationSession:
         """Show ``group`` from where it was left."""
         self._group = group
         self._state = None
-        return self.state()
+        return self._pair_when_judged(self.state())
 
     def state(self) -> GroupState:
         """The state of the open group."""
@@ -157,7 +157,7 @@ class CurationSession:
         index = {name: i for i, name in enumerate(self.group.files)}
         alive = dict.fromkeys(range(len(self.group.files)))
         answers: list[Answer] = []
-        verdicts: dict[int, bool] = {}
+        verdicts: dict[int, bool | None] = {}
         pairs, target, phase = 0, self.settings.pairs_per_group, Phase.QUESTION
         for event in events:
             data = event.payload
@@ -166,7 +166,7 @@ class CurationSession:
                 answers += [answer] if answer is not None else []
             elif event.kind == "judge":
                 if data["file"] in index:
-                    verdicts[index[data["file"]]] = bool(data["good"])
+                    verdicts[index[data["file"]]] = data["good"]
             elif event.kind == "pick":
                 for name in data["used"]:
                     alive.pop(index.get(name, -1), None)
@@ -260,15 +260,26 @@ class CurationSession:
             raise UserError("choose two different images of the group")
         return self._pick([(best, worst)])
 
-    def judge(self, good: bool) -> GroupState:
-        """TRIAGE: the shown image is good or bad. After the last one, the pools are paired and exported."""
+    def judge(self, good: bool | None) -> GroupState:
+        """TRIAGE: the shown image is good, bad, or neither (``None``), and then in no pair.
+
+        After the last one, the pools are paired and exported.
+        """
         state = self._need(Phase.QUESTION)
         if self.settings.mode is not CurationMode.TRIAGE:
             raise RuntimeError("judging belongs to TRIAGE")
-        state = self._log("judge", {"file": self.group.files[state.question[0]], "good": good})
-        if state.question:
+        return self._pair_when_judged(
+            self._log("judge", {"file": self.group.files[state.question[0]], "good": good})
+        )
+
+    def _pair_when_judged(self, state: GroupState) -> GroupState:
+        """TRIAGE: once nothing is left to judge, pair the pools, or end a group that gives no pair."""
+        triage = self.settings.mode is CurationMode.TRIAGE
+        if not triage or state.phase is not Phase.QUESTION or state.question:
             return state
-        pairs = pools_to_pairs(state.good, state.bad, self._image_distance, state.pairs_target)
+        pairs = pools_to_pairs(
+            state.good, state.bad, self._image_distance, max(1, state.pairs_target - state.pairs)
+        )
         if pairs:
             return self._pick(pairs, automatic=True)
         return self._log("done", {"automatic": True})
@@ -312,11 +323,15 @@ class CurationSession:
     def go_on(self) -> GroupState:
         """Keep scoring this prompt."""
         self._need(Phase.CONTINUE)
-        return self._log("go_on", {})
+        return self._pair_when_judged(self._log("go_on", {}))
 
-    def finish_group(self) -> GroupState:
-        """This group is done, with however many pairs it has."""
-        return self._log("done", {})
+    def finish_group(self, automatic: bool = False) -> GroupState:
+        """This group is done, with however many pairs it has.
+
+        Args:
+            automatic: it follows from the step before and is undone with it.
+        """
+        return self._log("done", {"automatic": automatic})
 
     def undo(self) -> str | None:
         """Take back the last event, in this or an earlier group.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tkinter import ttk
 
-import customtkinter as ctk
 from PIL import ImageTk
 
 from modules.ui.ImagePrefetcher import ImagePrefetcher, Key
@@ -16,7 +16,7 @@ MIN_CELL, MAX_CELL = 110, 520
 PAD = 6
 
 
-class ThumbGrid(ctk.CTkFrame):
+class ThumbGrid(ttk.Frame):
     """A grid of images with a cursor and coloured marks.
 
     Args:
@@ -34,7 +34,7 @@ class ThumbGrid(ctk.CTkFrame):
         on_move: Callable[[int, int], None] | None = None,
         cell: int = 220,
     ) -> None:
-        super().__init__(parent, corner_radius=0)
+        super().__init__(parent)
         self._prefetcher = prefetcher
         self._on_best, self._on_worst, self._on_move = on_best, on_worst, on_move
         self.cell = cell
@@ -48,7 +48,7 @@ class ThumbGrid(ctk.CTkFrame):
         self.rowconfigure(0, weight=1)
         self.canvas = tk.Canvas(self, highlightthickness=0, borderwidth=0, takefocus=0)
         self.canvas.grid(row=0, column=0, sticky="nsew")
-        bar = ctk.CTkScrollbar(self, command=self._scroll)
+        bar = ttk.Scrollbar(self, orient="vertical", command=self._scroll)
         bar.grid(row=0, column=1, sticky="ns")
         self.canvas.configure(yscrollcommand=bar.set)
         self.canvas.bind("<Configure>", lambda _event: self.redraw())

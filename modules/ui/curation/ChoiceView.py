@@ -1,0 +1,141 @@
+"""What every way of choosing has in common: actions with keys, images to get ready, a snapshot to show."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from tkinter import ttk
+
+from modules.curation.session import GroupState, ImageGroup
+from modules.ui.curation.PairController import PairController, Snapshot
+from modules.ui.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.ImageView import ZoomState
+from modules.ui.theme import Theme
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something a person can do, by key or by button.
+
+    Args:
+        label: what the button says.
+        keys: Tk key names; the first is shown on the button.
+        run: what it does.
+        main: it is what one does here most.
+        judges: it says something about the images, so they must be on the screen.
+    """
+
+    label: str
+    keys: tuple[str, ...]
+    run: Callable[[], None]
+    main: bool = False
+    judges: bool = False
+
+
+KEY_NAMES = {
+    "Left": "\u2190",
+    "Right": "\u2192",
+    "Up": "\u2191",
+    "Down": "\u2193",
+    "space": "Space",
+    "Escape": "Esc",
+    "Return": "Enter",
+    "Control-z": "Ctrl+Z",
+}
+
+
+def key_name(key: str) -> str:
+    """How a Tk key name is written for people."""
+    return KEY_NAMES.get(key, key.upper() if len(key) == 1 else key)
+
+
+@dataclass
+class ViewContext:
+    """What views share.
+
+    Args:
+        blind: hide file names and ratings.
+        want: decode what the view needs now; it has another size or shows something else.
+    """
+
+    theme: Theme
+    controller: PairController
+    prefetcher: ImagePrefetcher
+    zoom: ZoomState = field(default_factory=ZoomState)
+    blind: bool = False
+    want: Callable[[], None] = lambda: None
+
+
+class ChoiceView(ttk.Frame):
+    """One way of choosing. Subclasses fill ``actions`` and draw in ``draw``."""
+
+    def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
+        super().__init__(parent, style="Back.TFrame")
+        self.context = context
+        self.shot: Snapshot | None = None
+        self.actions: list[Action] = []
+        self.hint = ""
+
+    @property
+    def controller(self) -> PairController:
+        """Where answers go."""
+        return self.context.controller
+
+    @property
+    def group(self) -> ImageGroup:
+        """The open group."""
+        assert self.shot is not None
+        assert self.shot.group is not None
+        return self.shot.group
+
+    @property
+    def state(self) -> GroupState:
+        """Its state."""
+        assert self.shot is not None
+        assert self.shot.state is not None
+        return self.shot.state
+
+    def show(self, shot: Snapshot) -> None:
+        """Show a snapshot that has an open group."""
+        self.shot = shot
+        self.draw()
+
+    def draw(self) -> None:
+        """Bring the widgets in line with ``shot``."""
+        raise NotImplementedError
+
+    def wanted(self) -> list[Key]:
+        """What to decode, most urgent first."""
+        raise NotImplementedError
+
+    def arrived(self, path: Path) -> None:
+        """An image got ready."""
+        raise NotImplementedError
+
+    def ready(self) -> bool:
+        """Whether the person can see what is asked about."""
+        return True
+
+    def may_judge(self) -> bool:
+        """Whether an answer would be about what is on the screen."""
+        return self.shot is not None and not self.controller.waiting and self.ready()
+
+    def on_key(self, key: str, shift: bool) -> bool:
+        """A key that is in no action; ``True`` if it meant something."""
+        return False
+
+    def flicker(self, on: bool) -> None:
+        """Show the images in each other's place, or stop doing so."""
+
+    def zoom_by(self, direction: int) -> None:
+        """One step closer (1) or away (-1)."""
+
+    def caption(self, index: int, label: str = "") -> str:
+        """What stands on an image: nothing that could sway a person in blind mode."""
+        if self.context.blind:
+            return label
+        rating = self.state.standing.ratings[index]
+        name = Path(self.group.files[index]).name
+        return f"{label}  {name}   {rating:.0f}".strip()

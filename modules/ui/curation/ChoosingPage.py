@@ -1,0 +1,365 @@
+"""The page where pairs are picked: question, keys, prompt, progress."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from pathlib import Path
+from tkinter import ttk
+
+from modules.curation.session import Phase
+from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext, key_name
+from modules.ui.curation.GridViews import RankedView, SelectView
+from modules.ui.curation.ImagesView import ContinueView, FourUpView, PairView, TriageView
+from modules.ui.curation.PairController import PairController, Snapshot
+from modules.ui.FlowFrame import FlowFrame
+from modules.ui.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.theme import Theme, style_text
+from modules.ui.tk_support import elide_middle
+from modules.util.enum.CurationMode import CurationMode
+
+FLICKER_RELEASE_MS = 60
+"""A key held down arrives as releases and presses in turn; a release that lasts is a real one."""
+
+_RANKING_MODES = (CurationMode.ELO, CurationMode.SMART, CurationMode.FOUR_UP)
+
+
+class ChoosingPage(ttk.Frame):
+    """One session on the screen.
+
+    Args:
+        leave: called for the export page.
+    """
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        theme: Theme,
+        controller: PairController,
+        prefetcher: ImagePrefetcher,
+        leave: Callable[[], None],
+        blind: bool = False,
+    ) -> None:
+        super().__init__(parent, style="Back.TFrame")
+        self.theme = theme
+        self.controller = controller
+        self.context = ViewContext(theme, controller, prefetcher, blind=blind, want=self._prefetch)
+        self.shot: Snapshot | None = None
+        self.view: ChoiceView | None = None
+        self.ranking = False
+        self.leave = leave
+        self._views: dict[str, ChoiceView] = {}
+        self._actions: list[Action] = []
+        self._shown_actions: tuple[tuple[str, str], ...] = ()
+        self._question: tuple[str, int] | None = None
+        self._flicker_end: str | None = None
+        self._prefetching: str | None = None
+        self.common = [
+            Action("Pair now", ("p",), controller.pick_now),
+            Action("Rank", ("r",), lambda: self.show_ranking(True)),
+            Action("Next prompt", ("n",), controller.next_group),
+            Action("Undo", ("Control-z", "BackSpace"), controller.undo),
+        ]
+        self.switches = [
+            Action("Prompt", ("t",), self.toggle_prompt),
+            Action("Blind", ("h",), self.toggle_blind),
+            Action("1:1", ("z",), self.context.zoom.toggle_actual_size),
+            Action("Export", ("e",), leave),
+        ]
+        self.columnconfigure(0, weight=1)
+        self.rowconfigure(3, weight=1)
+        self._build_top()
+        self._build_bottom()
+        self._say("Looking for images\u2026")
+        theme.on_change(self._restyle, self)
+
+    def _build_top(self) -> None:
+        px = self.theme.px
+        top = ttk.Frame(self)
+        top.grid(row=0, column=0, sticky="ew")
+        top.columnconfigure(1, weight=1)
+        self.place_label = ttk.Label(top, text="", style="Bold.TLabel")
+        self.place_label.grid(row=0, column=0, sticky="w", padx=px(10), pady=px(3))
+        self.count_label = ttk.Label(top, text="", style="Muted.TLabel", width=1)
+        self.count_label.grid(row=0, column=1, sticky="ew")
+        for column, action in enumerate(self.switches, 2):
+            self._button(top, action, "Flat.TButton").grid(row=0, column=column, padx=(0, px(6)))
+        self.progress = ttk.Progressbar(self, maximum=1.0)
+        self.progress.grid(row=1, column=0, sticky="ew")
+        self.prompt_box = tk.Text(self, height=2, wrap="word", takefocus=0, state="disabled", cursor="arrow")
+        style_text(self.theme, self.prompt_box)
+        self.prompt_box.grid(row=2, column=0, sticky="ew")
+        self.middle = ttk.Frame(self, style="Back.TFrame")
+        self.middle.grid(row=3, column=0, sticky="nsew")
+        self.middle.columnconfigure(0, weight=1)
+        self.middle.rowconfigure(0, weight=1)
+        self.message = ttk.Label(self.middle, text="", justify="center", style="Back.TLabel")
+
+    def _build_bottom(self) -> None:
+        px = self.theme.px
+        bottom = ttk.Frame(self)
+        bottom.grid(row=4, column=0, sticky="ew")
+        bottom.columnconfigure(0, weight=1)
+        self.hint_label = ttk.Label(bottom, text="", style="Bold.TLabel", width=1)
+        self.hint_label.grid(row=0, column=0, sticky="ew", padx=px(10), pady=px(3))
+        self.certainty_label = ttk.Label(bottom, text="", style="Muted.TLabel")
+        self.certainty_label.grid(row=0, column=1, padx=px(8))
+        self.certainty_bar = ttk.Progressbar(bottom, maximum=1.0, length=px(110))
+        self.certainty_bar.grid(row=0, column=2, padx=(0, px(10)))
+        self.action_row = FlowFrame(bottom, self.theme)
+        self.action_row.grid(row=1, column=0, columnspan=3, sticky="ew", padx=px(10), pady=(0, px(6)))
+
+    def _button(self, parent: tk.Misc, action: Action, style: str) -> ttk.Button:
+        text = f"{key_name(action.keys[0])}  {action.label}"
+        return ttk.Button(parent, text=text, style=style, takefocus=0, command=lambda: self.run(action))
+
+    def _restyle(self) -> None:
+        self.message.configure(wraplength=self.theme.px(520))
+        self._shown_actions = ()
+        if self.view is not None:
+            self._draw_actions(self._actions)
+            self.view.draw()
+
+    # --- showing ------------------------------------------------------------------------------------------------
+
+    def show(self, shot: Snapshot) -> None:
+        """Draw a snapshot."""
+        self.shot = shot
+        self._draw_counts(shot)
+        if shot.group is None or shot.state is None:
+            self._show_nothing(shot)
+            return
+        question = (shot.group.key, shot.state.events)
+        same = question == self._question
+        if not same:
+            self.ranking = self.ranking and self._question is not None and question[0] == self._question[0]
+            self.context.zoom.set(None)
+            self._draw_prompt(shot.group.prompt, shot.group.aspectratio)
+        self._question = question
+        view = self._view_for(shot)
+        if not same or view is not self.view:
+            self._put_up(view)
+            view.show(shot)
+            self._draw_actions(view.actions + (self.common if shot.state.phase is Phase.QUESTION else []))
+        self._draw_hint()
+        self._draw_certainty(shot)
+        self._prefetch()
+
+    def _view_for(self, shot: Snapshot) -> ChoiceView:
+        assert shot.state is not None
+        mode = self.controller.options.session.mode
+        if shot.state.phase is Phase.CONTINUE and not self.ranking:
+            name = "continue"
+        elif self.ranking:
+            name = "ranking"
+        elif mode is CurationMode.SELECT:
+            name = "select"
+        elif mode is CurationMode.TRIAGE:
+            name = "triage"
+        else:
+            name = "pair" if len(shot.state.question) <= 2 else "four"
+        if name not in self._views:
+            self._views[name] = self._make_view(name)
+        return self._views[name]
+
+    def _make_view(self, name: str) -> ChoiceView:
+        if name == "ranking":
+            view: ChoiceView = RankedView(self.middle, self.context, lambda: self.show_ranking(False))
+            view.bind("<<HintChanged>>", lambda _event: self._draw_hint())
+            return view
+        kinds: dict[str, type[ChoiceView]] = {
+            "continue": ContinueView,
+            "select": SelectView,
+            "triage": TriageView,
+            "pair": PairView,
+            "four": FourUpView,
+        }
+        return kinds[name](self.middle, self.context)  # type: ignore[call-arg]
+
+    def _put_up(self, view: ChoiceView) -> None:
+        if view is self.view:
+            return
+        if self.view is not None:
+            self.view.flicker(False)
+            self.view.grid_forget()
+        self.message.grid_forget()
+        self.view = view
+        view.grid(row=0, column=0, sticky="nsew")
+        self.update_idletasks()
+
+    def _show_nothing(self, shot: Snapshot) -> None:
+        if self.view is not None:
+            self.view.grid_forget()
+        self.view, self._question = None, None
+        self._draw_prompt("", "")
+        self.certainty_label.configure(text="")
+        self.certainty_bar.grid_remove()
+        if shot.feed.searching:
+            self._say("Looking for images\u2026")
+            return
+        undo = self.common[-1]
+        if shot.feed.groups == 0:
+            self._say(
+                f"No two images in {elide_middle(str(self.controller.options.source), 60)} have the same prompt and "
+                f"shape, so there is nothing to compare.\n{shot.feed.faults} files could not be used."
+            )
+            self._draw_actions([Action("Back", ("Return",), self.leave)])
+        else:
+            self._say(f"All {shot.feed.groups} prompts are done: {shot.counts.paired} pairs.")
+            self._draw_actions([Action("Export", ("Return", "KP_Enter"), self.leave), undo])
+
+    def _say(self, text: str) -> None:
+        self.message.configure(text=text)
+        self.message.grid(row=0, column=0)
+        self.hint_label.configure(text="")
+        self._draw_actions([])
+
+    def _draw_prompt(self, prompt: str, aspect: str) -> None:
+        self.prompt_box.configure(state="normal")
+        self.prompt_box.delete("1.0", "end")
+        self.prompt_box.insert("1.0", f"{prompt}   [{aspect}]" if prompt else "")
+        self.prompt_box.configure(state="disabled")
+
+    def _draw_counts(self, shot: Snapshot) -> None:
+        found = shot.feed.groups
+        place = min(found, shot.finished + (shot.group is not None))
+        searching = "\u2026" if shot.feed.searching else ""
+        self.place_label.configure(text=f"Prompt {place} of {found}{searching}")
+        counts = shot.counts
+        text = f"seen {counts.seen} \u00b7 skipped {counts.skipped} \u00b7 paired {counts.paired}"
+        if shot.seconds_left is not None:
+            text += f" \u00b7 {time_left(shot.seconds_left)} left"
+        self.count_label.configure(text=shot.note or text)
+        self.progress.configure(value=shot.finished / found if found else 0)
+
+    def _draw_hint(self) -> None:
+        if self.view is not None:
+            self.hint_label.configure(text=self.view.hint)
+
+    def _draw_certainty(self, shot: Snapshot) -> None:
+        assert shot.state is not None
+        options = self.controller.options.session
+        if options.mode not in _RANKING_MODES or shot.state.phase is not Phase.QUESTION:
+            self.certainty_label.configure(text="")
+            self.certainty_bar.grid_remove()
+            return
+        text = f"best over worst: {shot.state.certainty:.0%} certain"
+        if options.mode is not CurationMode.ELO:
+            text += f", saved at {options.threshold:.0%}"
+        self.certainty_label.configure(text=text)
+        self.certainty_bar.grid()
+        self.certainty_bar.configure(value=max(0.0, 2 * shot.state.certainty - 1))
+
+    def _draw_actions(self, actions: list[Action]) -> None:
+        shown = tuple((action.label, action.keys[0]) for action in actions)
+        self._actions = actions
+        if shown == self._shown_actions:
+            return
+        self._shown_actions = shown
+        self.action_row.clear()
+        for action in actions:
+            style = "Accent.TButton" if action.main else "TButton"
+            self.action_row.add(self._button(self.action_row, action, style))
+
+    # --- decoding ahead -----------------------------------------------------------------------------------------
+
+    def _prefetch(self) -> None:
+        """Soon, when the images have their places."""
+        if self._prefetching is None:
+            self._prefetching = self.after_idle(self._prefetch_now)
+
+    def _prefetch_now(self) -> None:
+        self._prefetching = None
+        if self.view is not None and self.view.shot is not None and self.view.winfo_width() > 1:
+            self.context.prefetcher.want(self.view.wanted())
+
+    def destroy(self) -> None:
+        for timer in (self._prefetching, self._flicker_end):
+            if timer is not None:
+                self.after_cancel(timer)
+        super().destroy()
+
+    def arrived(self, key: Key) -> None:
+        """An image got ready; from the pump."""
+        if self.view is not None and self.winfo_exists():
+            self.view.arrived(Path(key[0]))
+
+    # --- hands --------------------------------------------------------------------------------------------------
+
+    def run(self, action: Action) -> None:
+        """Do something, unless the screen is out of date."""
+        if self.controller.waiting or (action.judges and self.view is not None and not self.view.ready()):
+            return
+        action.run()
+
+    def on_key(self, key: str, control: bool = False, shift: bool = False) -> bool:
+        """A key was pressed; ``True`` if it meant something here."""
+        name = key.lower() if len(key) == 1 else key
+        if control:
+            name = f"Control-{name}"
+        for action in [*self._actions, *self.switches]:
+            if name in action.keys and not (
+                shift and self.ranking and name in ("Left", "Right", "Up", "Down")
+            ):
+                self.run(action)
+                return True
+        if name == "f" and self.view is not None:
+            self._flicker_pressed()
+            return True
+        if self.view is not None and not control and self.view.on_key(key, shift):
+            return True
+        if (
+            key in ("plus", "minus", "equal", "KP_Add", "KP_Subtract")
+            and self.view is not None
+            and not control
+        ):
+            self.view.zoom_by(-1 if key in ("minus", "KP_Subtract") else 1)
+            return True
+        if key == "Escape":
+            self.context.zoom.set(None)
+            return True
+        return False
+
+    def on_release(self, key: str) -> None:
+        """A key was let go."""
+        if key.lower() == "f" and self.view is not None and self._flicker_end is None:
+            self._flicker_end = self.after(FLICKER_RELEASE_MS, self._flicker_released)
+
+    def _flicker_pressed(self) -> None:
+        if self._flicker_end is not None:
+            self.after_cancel(self._flicker_end)
+            self._flicker_end = None
+        if self.view is not None:
+            self.view.flicker(True)
+
+    def _flicker_released(self) -> None:
+        self._flicker_end = None
+        if self.view is not None:
+            self.view.flicker(False)
+
+    def toggle_prompt(self) -> None:
+        """Fold the prompt away or show it again."""
+        if self.prompt_box.winfo_ismapped():
+            self.prompt_box.grid_remove()
+        else:
+            self.prompt_box.grid()
+
+    def toggle_blind(self) -> None:
+        """Hide names and ratings, or show them."""
+        self.context.blind = not self.context.blind
+        if self.view is not None:
+            self.view.draw()
+
+    def show_ranking(self, on: bool) -> None:
+        """All images from best to worst, or back to the questions."""
+        self.ranking = on
+        if self.shot is not None:
+            self.show(self.shot)
+
+
+def time_left(seconds: float) -> str:
+    """``45 s``, ``12 min`` or ``3 h 20 min``."""
+    if seconds < 90:
+        return f"{round(seconds)} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"

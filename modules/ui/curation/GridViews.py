@@ -1,0 +1,177 @@
+"""All images of a group at once: SELECT, and the review of a ranking."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from pathlib import Path
+
+from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext
+from modules.ui.curation.PairController import Snapshot
+from modules.ui.ImagePrefetcher import Key
+from modules.ui.ThumbGrid import ThumbGrid
+from modules.ui.tk_support import BAD, GOOD
+
+
+class GridView(ChoiceView):
+    """A grid whose arrow keys move a cursor."""
+
+    def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
+        super().__init__(parent, context)
+        self.columnconfigure(0, weight=1)
+        self.rowconfigure(0, weight=1)
+        self.grid_of_images = self.make_grid()
+        self.grid_of_images.grid(row=0, column=0, sticky="nsew")
+        self.grid_of_images.canvas.bind("<Configure>", lambda _event: context.want(), add="+")
+
+    def make_grid(self) -> ThumbGrid:
+        """The grid with what its clicks do."""
+        raise NotImplementedError
+
+    def wanted(self) -> list[Key]:
+        return self.grid_of_images.keys()
+
+    def arrived(self, path: Path) -> None:
+        self.grid_of_images.arrived(path)
+
+    def zoom_by(self, direction: int) -> None:
+        self.grid_of_images.resize_cells(direction)
+
+
+class SelectView(GridView):
+    """Click the best, right-click the worst; with both the pair is saved."""
+
+    def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
+        super().__init__(parent, context)
+        self.best: int | None = None
+        self.worst: int | None = None
+        self.shown: list[int] = []
+        self._place: tuple[str, int] | None = None
+        grid = self.grid_of_images
+        self.actions = [
+            Action("Best", ("Return", "KP_Enter"), lambda: self.mark(best=grid.cursor), True),
+            Action("Worst", ("w",), lambda: self.mark(worst=grid.cursor)),
+            Action("Skip this prompt", ("space",), context.controller.next_group),
+        ]
+        self.hint = "Click the best, right-click the worst"
+
+    def make_grid(self) -> ThumbGrid:
+        return ThumbGrid(
+            self,
+            self.context.prefetcher,
+            on_best=lambda place: self.mark(best=place),
+            on_worst=lambda place: self.mark(worst=place),
+        )
+
+    def show(self, shot: Snapshot) -> None:
+        assert shot.group is not None
+        assert shot.state is not None
+        place = (shot.group.key, shot.state.events)
+        if place != self._place:
+            self.best = self.worst = None
+        self._place = place
+        super().show(shot)
+
+    def draw(self) -> None:
+        alive = list(self.state.question)
+        same = alive == self.shown
+        self.shown = alive
+        captions = [] if self.context.blind else [Path(self.group.files[i]).name for i in alive]
+        self.grid_of_images.show([self.group.path(i) for i in alive], captions, keep_place=same)
+        self._draw_marks()
+
+    def _draw_marks(self) -> None:
+        pairs = ((self.best, GOOD), (self.worst, BAD))
+        self.grid_of_images.set_marks({place: colour for place, colour in pairs if place is not None})
+
+    def mark(self, best: int | None = None, worst: int | None = None) -> None:
+        """Mark an image by its position in the grid; a second time takes the mark off."""
+        if not self.may_judge():
+            return
+        if best is not None:
+            self.best = None if self.best == best else best
+            self.worst = None if self.worst == best else self.worst
+        if worst is not None:
+            self.worst = None if self.worst == worst else worst
+            self.best = None if self.best == worst else self.best
+        self._draw_marks()
+        if self.best is not None and self.worst is not None:
+            self.controller.choose(self.shown[self.best], self.shown[self.worst])
+
+    def on_key(self, key: str, shift: bool) -> bool:
+        return self.grid_of_images.move_cursor(key.removeprefix("KP_"))
+
+
+class RankedView(GridView):
+    """The images from best to worst: put them in order, say how many pairs, export in one go.
+
+    Args:
+        leave: back to the questions.
+    """
+
+    def __init__(self, parent: tk.Misc, context: ViewContext, leave: Callable[[], None]) -> None:
+        super().__init__(parent, context)
+        self.order: list[int] = []
+        self.count = 1
+        self._place: tuple[str, int] | None = None
+        self.actions = [
+            Action("Export", ("Return", "KP_Enter"), self._export, True),
+            Action("Fewer pairs", ("minus", "KP_Subtract"), lambda: self.set_count(self.count - 1)),
+            Action("More pairs", ("plus", "KP_Add", "equal"), lambda: self.set_count(self.count + 1)),
+            Action("Move up", ("less", "comma"), lambda: self._shift(-1)),
+            Action("Move down", ("greater", "period"), lambda: self._shift(1)),
+            Action("Back", ("Escape",), leave),
+        ]
+
+    def make_grid(self) -> ThumbGrid:
+        return ThumbGrid(self, self.context.prefetcher, on_move=self.move)
+
+    def show(self, shot: Snapshot) -> None:
+        assert shot.group is not None
+        assert shot.state is not None
+        place = (shot.group.key, shot.state.events)
+        if place != self._place:
+            self.order = shot.state.standing.order(shot.state.alive)
+            self.count = max(1, min(self.count, len(self.order) // 2))
+        self._place = place
+        super().show(shot)
+
+    def draw(self) -> None:
+        blind = self.context.blind
+        captions = [f"{n}" if blind else self.caption(i, f"{n}") for n, i in enumerate(self.order, 1)]
+        self.grid_of_images.show([self.group.path(i) for i in self.order], captions, keep_place=True)
+        last = len(self.order)
+        marks = dict.fromkeys(range(self.count), GOOD)
+        marks |= dict.fromkeys(range(last - self.count, last), BAD)
+        self.grid_of_images.set_marks(marks)
+        made = f"{self.count} pair{'s' if self.count != 1 else ''}"
+        self.hint = f"Best first: drag to reorder. {made}: green over red"
+
+    def set_count(self, count: int) -> None:
+        """How many pairs to export."""
+        self.count = max(1, min(count, len(self.order) // 2))
+        self.draw()
+        self.event_generate("<<HintChanged>>")
+
+    def move(self, start: int, end: int) -> None:
+        """Put the image at ``start`` to ``end``."""
+        self.order.insert(end, self.order.pop(start))
+        self.grid_of_images.cursor = end
+        self.draw()
+
+    def _shift(self, step: int) -> None:
+        start = self.grid_of_images.cursor
+        if 0 <= start + step < len(self.order):
+            self.move(start, start + step)
+            self.grid_of_images.see_cursor()
+
+    def _export(self) -> None:
+        self.controller.export_ranked(self.order, self.count)
+
+    def on_key(self, key: str, shift: bool) -> bool:
+        key = key.removeprefix("KP_")
+        step = {"Left": -1, "Right": 1, "Up": -1, "Down": 1}.get(key)
+        if shift and step is not None:
+            self._shift(step * (self.grid_of_images.columns() if key in ("Up", "Down") else 1))
+            return True
+        return self.grid_of_images.move_cursor(key)

@@ -1,0 +1,250 @@
+"""Questions of two or four images: ELO, SMART and FOUR-UP."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from pathlib import Path
+
+from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext
+from modules.ui.ImagePrefetcher import Key
+from modules.ui.ImageView import ImageView
+from modules.ui.tk_support import BAD, GOOD
+
+MAX_AHEAD = 32
+FLICKER_MS = 350
+
+
+class ImagesView(ChoiceView):
+    """Images beside each other that zoom and move together.
+
+    Args:
+        places: 1, 2 or 4.
+    """
+
+    def __init__(self, parent: tk.Misc, context: ViewContext, places: int) -> None:
+        super().__init__(parent, context)
+        self.views = [
+            ImageView(self, context.prefetcher, context.zoom, on_click=self._clicker(i))
+            for i in range(places)
+        ]
+        columns = 1 if places == 1 else 2
+        for i, view in enumerate(self.views):
+            view.grid(row=i // columns, column=i % columns, sticky="nsew", padx=2, pady=2)
+            view.bind("<Configure>", lambda _event: context.want(), add="+")
+        for column in range(columns):
+            self.columnconfigure(column, weight=1, uniform="images")
+        for row in range(-(-places // columns)):
+            self.rowconfigure(row, weight=1, uniform="images")
+        self._order = list(range(places))
+        self._flickering: str | None = None
+
+    def _clicker(self, place: int):  # type: ignore[no-untyped-def]
+        return lambda: self.clicked(place)
+
+    def clicked(self, place: int) -> None:
+        """An image was clicked."""
+
+    def labels(self) -> list[str]:
+        """What stands on the places."""
+        return [""] * len(self.views)
+
+    @property
+    def question(self) -> tuple[int, ...]:
+        """Image numbers in screen order."""
+        return self.state.question
+
+    def draw(self) -> None:
+        labels = self.labels()
+        shown = self.question
+        for place, view in enumerate(self.views):
+            source = self._order[place]
+            if source < len(shown):
+                index = shown[source]
+                view.show(self.group.path(index), self.caption(index, labels[source]))
+            else:
+                view.show(None)
+
+    def wanted(self) -> list[Key]:
+        assert self.shot is not None
+        boxes = [view.box for view in self.views]
+        asked = list(self.question)
+        others = [i for i in self.state.alive if i not in asked][:MAX_AHEAD]
+        keys: list[Key] = [
+            (self.group.path(i), boxes[min(k, len(boxes) - 1)]) for k, i in enumerate(asked[: len(boxes)])
+        ]
+        different = list(dict.fromkeys(boxes))
+        keys += [(self.group.path(i), box) for i in asked + others for box in different]
+        keys += [(path, box) for path in self.shot.coming for box in different]
+        return keys
+
+    def arrived(self, path: Path) -> None:
+        for view in self.views:
+            view.arrived(path)
+
+    def ready(self) -> bool:
+        return all(
+            view.path is None
+            or view.shown == view.path
+            or self.context.prefetcher.failure(view.path) is not None
+            for view in self.views
+        )
+
+    def zoom_by(self, direction: int) -> None:
+        self.views[0].zoom_by(direction)
+
+    def flicker(self, on: bool) -> None:
+        if on and self._flickering is None:
+            self._swap()
+        elif not on and self._flickering is not None:
+            self.after_cancel(self._flickering)
+            self._flickering = None
+            self._order = list(range(len(self.views)))
+            self.draw()
+
+    def _swap(self) -> None:
+        self._order = [*self._order[1:], self._order[0]]
+        self.draw()
+        self._flickering = self.after(FLICKER_MS, self._swap)
+
+    def destroy(self) -> None:
+        if self._flickering is not None:
+            self.after_cancel(self._flickering)
+            self._flickering = None
+        super().destroy()
+
+
+class PairView(ImagesView):
+    """Two images: which one is better?"""
+
+    def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
+        super().__init__(parent, context, 2)
+        answer = context.controller.answer
+        self.actions = [
+            Action("Left is better", ("Left", "KP_Left"), lambda: self.clicked(0), True, True),
+            Action("Right is better", ("Right", "KP_Right"), lambda: self.clicked(1), True, True),
+            Action("Tie", ("Up", "KP_Up"), lambda: answer(tie=True), judges=True),
+            Action("Both bad", ("b",), lambda: answer(both_bad=True), judges=True),
+            Action("Skip", ("Down", "space", "KP_Down"), lambda: answer()),
+        ]
+        self.hint = "Which image is better?"
+
+    def clicked(self, place: int) -> None:
+        if place < len(self.question) and self.may_judge():
+            self.controller.answer(best=self.question[place])
+
+
+class FourUpView(ImagesView):
+    """Four images: the best and the worst of them. The first key or click says best, the second worst."""
+
+    def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
+        super().__init__(parent, context, 4)
+        answer = context.controller.answer
+        self.best: int | None = None
+        self.actions = [
+            Action("Tie", ("Up", "KP_Up"), lambda: answer(tie=True), judges=True),
+            Action("All bad", ("b",), lambda: answer(both_bad=True), judges=True),
+            Action("Skip", ("Down", "space", "KP_Down"), lambda: answer()),
+            Action("Only the best", ("Return", "KP_Enter"), self._only_best, judges=True),
+        ]
+        self.hint = "1-4: first the best, then the worst"
+        for place, view in enumerate(self.views):
+            view.bind("<Button-3>", lambda _event, place=place: self.worst(place))
+
+    def show(self, shot) -> None:  # type: ignore[no-untyped-def]
+        self.best = None
+        super().show(shot)
+
+    def labels(self) -> list[str]:
+        return ["1", "2", "3", "4"]
+
+    def draw(self) -> None:
+        super().draw()
+        for place, view in enumerate(self.views):
+            view.mark(GOOD if self._order[place] == self.best else None)
+
+    def clicked(self, place: int) -> None:
+        if place >= len(self.question) or not self.may_judge():
+            return
+        if self.best is None or self.best == place:
+            self.best = place if self.best is None else None
+            self.draw()
+        else:
+            self.worst(place)
+
+    def worst(self, place: int) -> None:
+        """Answer with this image as the worst, if another one is marked as the best."""
+        if not self.may_judge():
+            return
+        if self.best is not None and place < len(self.question) and place != self.best:
+            self.controller.answer(best=self.question[self.best], worst=self.question[place])
+
+    def _only_best(self) -> None:
+        if self.best is not None:
+            self.controller.answer(best=self.question[self.best])
+
+    def on_key(self, key: str, shift: bool) -> bool:
+        key = key.removeprefix("KP_")
+        if key in ("1", "2", "3", "4"):
+            self.clicked(int(key) - 1)
+        elif key == "Escape" and self.best is not None:
+            self.best = None
+            self.draw()
+        else:
+            return False
+        return True
+
+
+class TriageView(ImagesView):
+    """One image after the other: good, bad, or neither."""
+
+    def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
+        super().__init__(parent, context, 1)
+        judge = context.controller.judge
+        self.actions = [
+            Action("Bad", ("Left", "b", "KP_Left"), lambda: judge(False), judges=True),
+            Action("Good", ("Right", "g", "KP_Right"), lambda: judge(True), True, True),
+            Action("Neither", ("Down", "space", "KP_Down"), lambda: judge(None)),
+        ]
+
+    def draw(self) -> None:
+        state = self.state
+        left = len(state.alive) - len(state.good) - len(state.bad)
+        self.hint = f"Good or bad?   {len(state.good)} good, {len(state.bad)} bad, {left} others"
+        super().draw()
+
+    def caption(self, index: int, label: str = "") -> str:
+        return "" if self.context.blind else Path(self.group.files[index]).name
+
+
+class ContinueView(ImagesView):
+    """After a pick: the pair that was made, and whether to keep scoring this prompt."""
+
+    def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
+        super().__init__(parent, context, 2)
+        self.actions = [
+            Action("Yes, keep scoring", ("y",), context.controller.go_on),
+            Action("No, next prompt", ("n", "Return", "KP_Enter"), context.controller.next_group, True),
+            Action("Cancel this pick", ("Escape",), context.controller.undo),
+        ]
+
+    @property
+    def question(self) -> tuple[int, ...]:
+        """The last pair: chosen, rejected."""
+        assert self.shot is not None
+        if not self.shot.pairs:
+            return ()
+        places = {str(self.group.path(i)): i for i in range(len(self.group.files))}
+        sources = self.shot.pairs[-1].get("sources", {})
+        found = [places.get(sources.get(side, "")) for side in ("chosen", "rejected")]
+        return tuple(i for i in found if i is not None)
+
+    def labels(self) -> list[str]:
+        return ["Chosen", "Rejected"]
+
+    def draw(self) -> None:
+        state = self.state
+        made = f"{state.pairs} pair{'s' if state.pairs != 1 else ''}"
+        self.hint = f"Saved: {made}. Keep scoring this prompt? {len(state.alive)} images are left."
+        super().draw()
+        for view, colour in zip(self.views, (GOOD, BAD), strict=True):
+            view.mark(colour)

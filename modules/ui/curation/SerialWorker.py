@@ -1,0 +1,87 @@
+"""One thread for everything that waits for the disk, in the order it was asked for."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import tkinter as tk
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+POLL_MS = 3
+
+Done = Callable[[Any], None]
+Failed = Callable[[Exception], None]
+
+
+class SerialWorker:
+    """Runs calls one after another away from the Tk thread and hands each result back on it.
+
+    Results are looked for every ``POLL_MS`` milliseconds while a call is under way, and not at all otherwise: a
+    key press must not wait for a slow timer.
+
+    Args:
+        widget: lives as long as the worker.
+        failed: gets, on the Tk thread, what a call has raised, where the call does not say otherwise.
+    """
+
+    def __init__(self, widget: tk.Misc, failed: Failed) -> None:
+        self._widget = widget
+        self._failed = failed
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Done, Failed] | None] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._open_calls = 0
+        self._closed = False
+        self._timer: str | None = None
+        self._thread = threading.Thread(target=self._work, daemon=True, name="pair-tool-store")
+        self._thread.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a result is still to come."""
+        return self._open_calls > 0
+
+    def submit(self, work: Callable[[], Any], done: Done, failed: Failed | None = None) -> None:
+        """Run ``work`` when the calls before it are through; ``done`` gets its result on the Tk thread.
+
+        Args:
+            failed: gets what ``work`` raises, instead of the worker's own.
+        """
+        if self._closed:
+            return
+        self._open_calls += 1
+        self._calls.put((work, done, failed or self._failed))
+        if self._timer is None:
+            self._timer = self._widget.after(POLL_MS, self._poll)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            work, done, failed = call
+            try:
+                outcome = partial(done, work())
+            except Exception as error:  # noqa: BLE001 - handed over whole, to be shown
+                outcome = partial(failed, error)
+            self._outcomes.put(outcome)
+
+    def _poll(self) -> None:
+        self._timer = None
+        try:
+            while not self._closed:
+                outcome = self._outcomes.get_nowait()
+                self._open_calls -= 1
+                outcome()
+        except queue.Empty:
+            pass
+        finally:
+            if self._open_calls and not self._closed and self._timer is None:
+                self._timer = self._widget.after(POLL_MS, self._poll)
+
+    def close(self) -> None:
+        """Finish what was asked for, drop the results, end the thread."""
+        self._closed = True
+        if self._timer is not None:
+            self._widget.after_cancel(self._timer)
+            self._timer = None
+        self._calls.put(None)
+        self._thread.join(timeout=30)
