@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from modules.runner.RunDirectory import RunDirectory
 
 STATES = ("new", "starting", "running", "paused", "finished", "stopped", "failed", "died")
+ENDED = ("finished", "stopped", "failed")
 
 
 @dataclass
@@ -55,7 +56,8 @@ class StatusFollower:
         self.reader = run.reader()
         self.status = RunStatus(str(run.path))
         self._said = "new"
-        self._ended_at = 0
+        self._start: object = None
+        self._announced = False
 
     def poll(self, max_bytes: int | None = None) -> list[dict[str, Any]]:
         """Read what is new, bring ``status`` up to date, and return the new events.
@@ -66,33 +68,50 @@ class StatusFollower:
         # The process before the events: one that ends in between has then said so already.
         trainer, launched = self.run.trainer(), self.run.launched()
         events = self.reader.poll(max_bytes)
+        # The record after the events: they tell nothing of a start that is not on record.
+        record = self.run.launch_record()
+        since = record.get("sequence")
         for event in events:
+            if type(since) is int and event["seq"] > since:
+                self._begin(record)
             self._take(event)
+        if type(since) is int and self.reader.at_end:
+            self._begin(record)
         self.status.pid = trainer.pid if trainer else None
+        ended = self._said in ENDED
         if trainer is not None:
             self.status.state = "paused" if self._said == "paused" else "running"
-        elif launched is not None and not self._ended_since_launch():
+        elif launched is not None and not ended:
             self.status.state = "starting"
         else:
-            self.status.state = "died" if self._said in ("running", "paused") else self._said
+            self.status.state = self._said if ended or self._said == "new" else "died"
         return events
 
-    def _ended_since_launch(self) -> bool:
-        """Whether the launched process is only cleaning up."""
-        since = self.run.launch_record().get("sequence")
-        return isinstance(since, int) and self._ended_at > since
+    def _begin(self, record: dict[str, Any]) -> None:
+        """Forget the start before, when ``record`` is of another one. Loading comes before ``run_started``."""
+        start = record.get("t")
+        if start != self._start:
+            self._start, self._announced = start, False
+            self._renew(start)
+
+    def _renew(self, when: object) -> None:
+        status = self.status
+        started = float(when) if isinstance(when, (int, float)) else None
+        self.status = RunStatus(
+            status.path, started=started, files=status.files, updated=status.updated, sequence=status.sequence
+        )
+        self._said = "running"
 
     def _take(self, event: dict[str, Any]) -> None:
-        status, kind = self.status, event["kind"]
-        when = event.get("t")
+        kind, when = event["kind"], event.get("t")
+        if kind == "run_started":
+            if self._announced or self._start is None:
+                self._renew(when)
+            self._announced = True
+        status = self.status
         status.updated = when if isinstance(when, (int, float)) else status.updated
         status.sequence = event["seq"]
-        if kind == "run_started":
-            fresh = RunStatus(status.path, started=status.updated, updated=status.updated, files=status.files)
-            self.status = fresh
-            fresh.sequence = event["seq"]
-            self._said = "running"
-        elif kind in ("phase", "step", "validation", "error"):
+        if kind in ("phase", "step", "validation", "error"):
             setattr(status, kind, event)
         elif kind in ("sample", "backup", "save") and isinstance(event.get("path"), str):
             status.files[kind] = event["path"]
@@ -101,8 +120,7 @@ class StatusFollower:
         elif kind == "command" and event.get("state") == "done":
             self._said = {"pause": "paused", "resume": "running"}.get(str(event.get("command")), self._said)
         elif kind == "run_finished":
-            self._said = str(event.get("status")) if event.get("status") in STATES else "failed"
-            self._ended_at = event["seq"]
+            self._said = str(event.get("status")) if event.get("status") in ENDED else "failed"
 
 
 def read_status(run: RunDirectory) -> RunStatus:

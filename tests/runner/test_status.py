@@ -73,3 +73,48 @@ def test_foreign_words_in_events_do_no_harm(tmp_path):
     run.events_path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     status = read_status(run)
     assert (status.state, status.updated, status.files, status.sequence) == ("failed", None, {}, 5)
+
+
+def test_a_start_begins_before_it_is_announced(tmp_path):
+    """Loading takes minutes: what it tells, and that it may die, belongs to the new start."""
+    run = RunDirectory(tmp_path)
+    follower = StatusFollower(run)
+    with run.locked(), run.writer() as writer:
+        writer.emit("run_started")
+        writer.emit("error", message="m", category="bug", hint="")
+        writer.emit("run_finished", status="failed")
+    follower.poll()
+    assert (follower.status.state, follower.status.error["message"]) == ("failed", "m")
+    with run.locked(), run.writer() as writer:
+        for status in (follower, StatusFollower(run)):
+            status.poll()
+            assert (status.status.state, status.status.error) == ("running", None)
+        writer.emit("phase", name="loading", done=0, total=2)
+        writer.emit("warning", message="the backups were put aside")
+        writer.emit("run_started")
+        for status in (follower, StatusFollower(run)):
+            status.poll()
+            assert (status.status.phase["name"], status.status.warnings) == ("loading", 1)
+            assert status.status.started is not None
+    for status in (follower, StatusFollower(run)):
+        status.poll()
+        assert status.status.state == "died"
+    with run.locked():
+        pass
+    assert read_status(run).state == "died"
+
+
+def test_small_reads_give_the_same_status(tmp_path):
+    run = RunDirectory(tmp_path)
+    for number in range(3):
+        with run.locked(), run.writer() as writer:
+            writer.emit("warning", message="x")
+            writer.emit("run_started")
+            writer.emit("step", progress={"global_step": number}, metrics={}, total_steps=3, eta=None)
+            if number != 1:
+                writer.emit("run_finished", status="finished")
+    follower = StatusFollower(run)
+    while not follower.reader.at_end:
+        follower.poll(100)
+    assert follower.status == read_status(run)
+    assert (follower.status.state, follower.status.warnings) == ("finished", 1)

@@ -1,0 +1,192 @@
+"""Watch a training run and give it orders through its folder, from any terminal.
+
+    scripts/runctl.py workspace/run status
+    scripts/runctl.py workspace/run backup --wait
+    scripts/runctl.py workspace/run follow
+
+Orders are carried out between two steps. stop makes a backup first, so that continue_last_backup goes on from there;
+with --wait it returns when the trainer has ended. Exit status: 0 done, 2 not possible, failed or no answer in time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from modules.runner.commands import COMMANDS  # noqa: E402
+from modules.runner.RunDirectory import RunDirectory  # noqa: E402
+from modules.runner.status import RunStatus, StatusFollower, read_status  # noqa: E402
+from modules.util.errors import UserError  # noqa: E402
+
+POLL_SECONDS = 0.1
+INTERRUPTED = 130
+ANSWERS = ("done", "failed")
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="runctl.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", help="folder of the run (its workspace_dir)")
+    parser.add_argument("action", choices=["status", "follow", "tensorboard", *COMMANDS], help="what to do")
+    parser.add_argument("--wait", action="store_true", help="wait until the order is carried out")
+    parser.add_argument(
+        "--timeout", type=float, default=600.0, metavar="S", help="longest wait (600 seconds)"
+    )
+    parser.add_argument("--all", action="store_true", help="follow: also what happened before")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser.parse_args(argv)
+
+
+def open_run(path: str) -> RunDirectory:
+    """The run in a folder; ``UserError`` when there never was one."""
+    run = RunDirectory(path)
+    if not any(p.exists() for p in (run.events_path, run.config_path, run.launch_path, run.process_path)):
+        raise UserError(f"{run.path} is not the folder of a run", hint="give the run's workspace_dir")
+    return run
+
+
+# -- orders --------------------------------------------------------------------------------------------------
+
+
+def give_order(run: RunDirectory, options: argparse.Namespace) -> int:
+    reader = run.reader()
+    reader.poll()
+    trainer = run.trainer()
+    identity = run.post(options.action)
+    if not options.wait:
+        tell({"id": identity, "state": "ordered"}, f"{options.action}: ordered", options.json)
+        return 0
+    until = time.monotonic() + options.timeout
+    answer: dict[str, Any] | None = None
+    while answer is None:
+        alive = run.trainer() is not None
+        answers = [e for e in reader.poll() if e["kind"] == "command" and e.get("id") == identity]
+        answer = next((event for event in answers if event.get("state") in ANSWERS), None)
+        if answer is None and not alive:
+            raise UserError("the training ended before it answered", hint=f"see {run.log_path} and status")
+        if answer is None:
+            sleep_until(until, options.timeout)
+    if options.action == "stop" and answer["state"] == "done":
+        while trainer is not None and trainer.alive() and run.trainer() == trainer:
+            sleep_until(until, options.timeout)
+    message = answer.get("message")
+    tell(answer, f"{options.action}: {answer['state']}" + (f" ({message})" if message else ""), options.json)
+    return 0 if answer["state"] == "done" else 2
+
+
+def sleep_until(until: float, timeout: float) -> None:
+    """A moment, or ``UserError`` when there is none left."""
+    if time.monotonic() >= until:
+        raise UserError(f"no answer within {timeout:g} s", hint="orders wait for the step in progress to end")
+    time.sleep(POLL_SECONDS)
+
+
+# -- looking -------------------------------------------------------------------------------------------------
+
+
+def show_status(run: RunDirectory, options: argparse.Namespace) -> int:
+    status = read_status(run)
+    tell(status.to_dict(), "\n".join(status_lines(status)), options.json)
+    return 0
+
+
+def status_lines(status: RunStatus) -> list[str]:
+    """A status for people."""
+    lines = [f"{status.path}: {status.state}" + (f" (process {status.pid})" if status.pid else "")]
+    events = [event for event in (status.phase, status.step, status.validation, status.error) if event]
+    lines += [f"  {event_line(event)}" for event in sorted(events, key=lambda event: event["seq"])]
+    lines += [f"  last {kind}: {path}" for kind, path in sorted(status.files.items())]
+    if status.warnings:
+        lines.append(f"  warnings: {status.warnings}")
+    if status.updated is not None:
+        lines.append(f"  last heard of {max(0.0, time.time() - status.updated):.0f} s ago")
+    return lines
+
+
+def follow(run: RunDirectory, options: argparse.Namespace) -> int:
+    """Print how the run stands and events as they come until it has ended; 0 if it ended well."""
+    follower = StatusFollower(run)
+    events = follower.poll()
+    if not options.all and follower.status.pid is None and follower.status.state != "starting":
+        raise UserError(
+            f"no training is running in {run.path} ({follower.status.state})",
+            hint="--all shows what happened before",
+        )
+    if not options.all:
+        events = []
+        if not options.json:
+            print("\n".join(status_lines(follower.status)), flush=True)
+    while True:
+        for event in events:
+            tell(event, event_line(event), options.json)
+        if follower.status.state not in ("starting", "running", "paused"):
+            return 0 if follower.status.state in ("finished", "stopped") else 2
+        time.sleep(POLL_SECONDS)
+        events = follower.poll()
+
+
+def event_line(event: dict[str, Any]) -> str:
+    """An event in one line."""
+    fields = {name: value for name, value in event.items() if name not in ("t", "seq", "kind", "traceback")}
+    progress, metrics = fields.pop("progress", None), fields.pop("metrics", None)
+    words = [str(event["kind"])]
+    if isinstance(progress, dict):
+        total = fields.pop("total_steps", None)
+        words.append(f"{progress.get('global_step')}" + (f"/{total}" if total is not None else ""))
+    words += [f"{name}={short(value)}" for name, value in fields.items() if value not in (None, "")]
+    if isinstance(metrics, dict):
+        words += [f"{name}={short(value)}" for name, value in sorted(metrics.items())]
+    return " ".join(words).replace("\n", "\n    ")
+
+
+def short(value: object) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def tell(data: dict[str, Any], text: str, as_json: bool) -> None:
+    print(json.dumps(data) if as_json else text, flush=True)
+
+
+def tensorboard(run: RunDirectory) -> int:
+    """Show the run's curves in a browser, on the port its config names, until interrupted."""
+    from modules.util.config.TrainConfig import TrainConfig
+
+    port = TrainConfig.load(run.config_path).tensorboard_port
+    logs = str(run.tensorboard_dir)
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", logs, "--port", str(port)]
+    return 2 if subprocess.run(command, check=False).returncode else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = arguments(argv)
+    try:
+        run = open_run(options.run)
+        if options.action == "status":
+            return show_status(run, options)
+        if options.action == "follow":
+            return follow(run, options)
+        if options.action == "tensorboard":
+            return tensorboard(run)
+        return give_order(run, options)
+    except UserError as error:
+        if options.json:
+            print(json.dumps({"state": "error", "message": error.message, "hint": error.hint}))
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

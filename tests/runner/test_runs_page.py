@@ -1,0 +1,81 @@
+"""docs/runs.md names every event with its fields, every category, state and command."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from modules.runner.commands import COMMANDS, Command
+from modules.runner.events import (
+    COMMAND_STATES,
+    ERROR_CATEGORIES,
+    FINISH_STATUSES,
+    KINDS,
+    EventReader,
+    EventWriter,
+)
+from modules.runner.RunDirectory import RunDirectory
+from modules.runner.status import STATES
+from modules.trainer.callbacks import EventLog
+from modules.util.TrainProgress import TrainProgress
+from tests.runner.support import ROOT
+
+PAGE = (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
+
+
+def rows(heading: str) -> dict[str, str]:
+    """First column of a table under a heading to the whole row."""
+    part = re.search(rf"^#+ {heading}$(.*?)(?=^#+ |\Z)", PAGE, re.M | re.S).group(1)
+    lines = [line for line in part.splitlines() if line.startswith("| `")]
+    return {name: line for line in lines for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+
+
+@pytest.fixture
+def written(tmp_path) -> list[dict]:
+    """One event of each kind, as the trainer's event log writes it."""
+    log = EventLog(EventWriter(tmp_path / "e"), tmp_path)
+    progress = TrainProgress()
+    log.phase("loading", 0, 1)
+    log.step(progress, {"loss": 1.0}, 9, None)
+    log.validation(progress, {"loss": 1.0})
+    log.sample(progress, Path("a.png"), "a prompt", 0)
+    log.backup(progress, Path("backup/1"))
+    log.saved(progress, Path("save/1"))
+    log.command(Command("1", "stop"), "done")
+    log.warning("few pairs")
+    log.error("m", "bug", "h", "t")
+    log.finished("failed", progress)
+    log.close()
+    return EventReader(tmp_path / "e").poll()
+
+
+def test_every_field_is_described_with_its_event(written):
+    events = rows("Events")
+    assert {event["kind"] for event in written} | {"run_started"} == set(KINDS)
+    for event in written:
+        row = events[event["kind"]]
+        missing = [name for name in event if name not in ("t", "seq", "kind") and f"`{name}`" not in row]
+        assert not missing, f"{event['kind']}: {missing}"
+
+
+@pytest.mark.parametrize(
+    ("heading", "names"),
+    [("Events", (*KINDS, *ERROR_CATEGORIES, "t", "seq", "kind")), ("Commands", COMMANDS), ("States", STATES)],
+)
+def test_every_name_has_its_row_and_no_row_is_stale(heading, names):
+    assert set(rows(heading)) == set(names)
+
+
+def test_states_of_commands_and_ends_are_named():
+    events = rows("Events")
+    assert all(f"`{state}`" in events["command"] for state in COMMAND_STATES)
+    assert all(f"`{status}`" in events["run_finished"] for status in FINISH_STATUSES)
+
+
+def test_every_file_of_a_run_is_described(tmp_path):
+    run = RunDirectory(tmp_path)
+    names = {path.name for key, path in vars(run).items() if isinstance(path, Path) and key != "path"}
+    described = set(re.findall(r"^\| `([\w.]+)/?` \|", PAGE, re.M))
+    assert names <= described
