@@ -113,6 +113,11 @@ class Fields:
                     self.note = error
         return self._exif
 
+    def orientation(self) -> int:
+        """How to turn the stored image for looking at it, 1 to 8 as in EXIF."""
+        value = int(self.exif().get("orientation", "1")) if self.exif_places else 1
+        return value if 1 <= value <= 8 else 1
+
     def prefixed(self) -> dict[str, str]:
         """EXIF values that name themselves (``prompt:{...}``, ``Workflow: {...}``), by that name."""
         found: dict[str, str] = {}

@@ -16,6 +16,7 @@ INVOKEAI = "InvokeAI"
 MIDJOURNEY = "Midjourney"
 NOVELAI = "NovelAI"
 SWARMUI = "SwarmUI"
+TEXT_FILE = "text file"
 UNKNOWN = "unknown"
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from modules.util.image_metadata.a1111 import looks_like_a1111, parse_a1111
-from modules.util.image_metadata.fields import Fields
+from modules.util.image_metadata.avif import AvifFields, is_avif
+from modules.util.image_metadata.fields import Fields, decode_text
 from modules.util.image_metadata.found import (
     A1111,
     COMFYUI,
@@ -17,6 +18,7 @@ from modules.util.image_metadata.found import (
     INVOKEAI,
     MIDJOURNEY,
     NOVELAI,
+    TEXT_FILE,
     UNKNOWN,
     Found,
     as_seed,
@@ -26,11 +28,24 @@ from modules.util.image_metadata.jpeg import SIGNATURE as JPEG_SIGNATURE
 from modules.util.image_metadata.jpeg import JpegFields
 from modules.util.image_metadata.json_formats import read_json_object, split_invoke
 from modules.util.image_metadata.limits import MAX_PIXELS, MAX_PROMPT, Reason, Unusable
+from modules.util.image_metadata.normalise import plain_unicode
 from modules.util.image_metadata.png import SIGNATURE as PNG_SIGNATURE
 from modules.util.image_metadata.png import PngFields
 from modules.util.image_metadata.source import Source
+from modules.util.image_metadata.stealth import stealth_texts
 from modules.util.image_metadata.webp import WebpFields, is_webp
 
+_STILL_AN_IMAGE = tuple(
+    reason.value
+    for reason in (
+        Reason.NO_PROMPT,
+        Reason.TEXT_TOO_LARGE,
+        Reason.BAD_TEXT,
+        Reason.BAD_JSON,
+        Reason.BAD_EXIF,
+        Reason.PROMPT_TOO_LONG,
+    )
+)
 _INVOKE_KEYS = ("invokeai_metadata", "sd-metadata")
 _DREAM = re.compile(r'\A"(.*)"(?:\s-\S.*)?\Z', re.DOTALL)
 _DREAM_SEED = re.compile(r"\s-S ?(\d{1,20})\b")
@@ -67,23 +82,65 @@ class ImageMetadata:
         return (self.height, self.width) if self.orientation > 4 else (self.width, self.height)
 
 
-def read_metadata(path: str | os.PathLike[str], known_regular: bool = False) -> ImageMetadata:
+def read_metadata(
+    path: str | os.PathLike[str], *, known_regular: bool = False, sidecar: bool = True, stealth: bool = False
+) -> ImageMetadata:
     """Read the prompt of an image file from its header. Never raises for what is in the file or happens to it.
 
     Args:
         path: PNG, JPEG, WebP or AVIF, told by content.
         known_regular: the caller has just seen that it is a regular file (saves a system call).
+        sidecar: where the image has no prompt, take one from a text file of its name beside it.
+        stealth: where there is none either, decode the pixels and look for hidden text.
     """
     try:
-        source = Source(path, known_regular)
+        with Source(path, known_regular) as source:
+            about, found = _read(open_fields(source))
     except Unusable as error:
         return ImageMetadata(error=str(error))
-    with source:
+    if found is None and about.error and about.error.startswith(_STILL_AN_IMAGE):
         try:
-            fields = open_fields(source)
+            if sidecar:
+                found = _beside(path)
+            if found is None and stealth and about.kind in ("PNG", "WebP"):
+                found = _hidden(path, about)
         except Unusable as error:
-            return ImageMetadata(error=str(error))
-        return _describe(fields)
+            return replace(about, error=str(error))
+    return about if found is None else _with_prompt(about, found)
+
+
+def _beside(path: str | os.PathLike[str]) -> Found | None:
+    """The prompt in ``<name>.txt``: a caption, or the text A1111 saves."""
+    stem = os.path.splitext(os.fspath(path))[0]  # noqa: PTH122 - as fast as it gets
+    for suffix in (".txt", ".swarm.json"):
+        try:
+            with Source(stem + suffix) as source:
+                if source.size > MAX_PROMPT * 4:
+                    raise Unusable(Reason.TEXT_TOO_LARGE, f"a caption of {source.size} bytes")
+                text = decode_text(source.read(0, source.size)).lstrip("\ufeff")
+        except Unusable as error:
+            if error.reason in (Reason.GONE, Reason.EMPTY):
+                continue
+            raise
+        found = _alone(text)
+        if found is not None and found.generator == A1111 and not looks_like_a1111(text):
+            found = found._replace(generator=TEXT_FILE)
+        if found is not None:
+            return found
+    return None
+
+
+def _hidden(path: str | os.PathLike[str], about: ImageMetadata) -> Found | None:
+    for text in stealth_texts(path, about.width, about.height):
+        found = _alone(text)
+        if found is not None:
+            return found
+    return None
+
+
+def _alone(text: str) -> Found | None:
+    """The prompt in a text that has no name: JSON, or words with or without settings."""
+    return read_json_object(load_json(text)) if text.lstrip()[:1] == "{" else parse_a1111(text)
 
 
 def open_fields(source: Source) -> Fields:
@@ -99,42 +156,48 @@ def open_fields(source: Source) -> Fields:
         return JpegFields(source)
     if is_webp(head):
         return WebpFields(source)
+    if is_avif(head):
+        return AvifFields(source)
     raise Unusable(Reason.NOT_AN_IMAGE)
 
 
-def _describe(fields: Fields) -> ImageMetadata:
+def _read(fields: Fields) -> tuple[ImageMetadata, Found | None]:
+    """What an image says, without its prompt, and its prompt."""
     width, height = fields.width, fields.height
     if width < 1 or height < 1:
-        return ImageMetadata(
-            error=str(Unusable(Reason.BAD_HEADER, f"{width}x{height} pixels")), kind=fields.kind
-        )
+        raise Unusable(Reason.BAD_HEADER, f"{width}x{height} pixels")
     if width * height > MAX_PIXELS:
-        error = str(Unusable(Reason.TOO_MANY_PIXELS, f"{width}x{height}"))
-        return ImageMetadata(width=width, height=height, error=error, kind=fields.kind)
+        error = Unusable(Reason.TOO_MANY_PIXELS, f"{width}x{height}")
+        return ImageMetadata(None, None, width, height, error=str(error), kind=fields.kind), None
     found = _find(fields)
-    orientation = 1
-    if fields.exif_places:
-        orientation = int(fields.exif().get("orientation", "1"))
     about = ImageMetadata(
-        width=width,
-        height=height,
-        orientation=orientation if 1 <= orientation <= 8 else 1,
-        kind=fields.kind,
-    )
-    if found is None:
-        return replace(about, error=str(fields.note or Unusable(Reason.NO_PROMPT)))
-    if len(found.prompt) > MAX_PROMPT:
-        return replace(about, error=str(Unusable(Reason.PROMPT_TOO_LONG, f"{len(found.prompt)} characters")))
-    return ImageMetadata(
-        found.prompt,
-        found.negative,
+        None,
+        None,
         width,
         height,
+        None,
+        None,
+        None if found else str(fields.note or Reason.NO_PROMPT),
+        fields.orientation(),
+        fields.kind,
+    )
+    return about, found
+
+
+def _with_prompt(about: ImageMetadata, found: Found) -> ImageMetadata:
+    if max(len(found.prompt), len(found.negative)) > MAX_PROMPT:
+        long = max(len(found.prompt), len(found.negative))
+        return replace(about, error=str(Unusable(Reason.PROMPT_TOO_LONG, f"{long} characters")))
+    return ImageMetadata(
+        plain_unicode(found.prompt).strip(),
+        plain_unicode(found.negative).strip(),
+        about.width,
+        about.height,
         found.generator,
         found.seed,
         None,
         about.orientation,
-        fields.kind,
+        about.kind,
     )
 
 
