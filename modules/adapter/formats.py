@@ -17,6 +17,7 @@ from modules.adapter.PeftAdapter import NAME, AdapterHandle, AdapterOptions
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, DataError, UnsupportedError, list_offenders
 from modules.util.jsonio import atomic_path, parse_json
+from modules.util.tensor_files import write_safetensors
 
 KOHYA = "KOHYA_LORA"
 DIFFUSERS = "DIFFUSERS_LORA"
@@ -388,11 +389,9 @@ def save_adapter(
         metadata: facts about the run beside those the adapter knows itself.
         title: of the file's metadata; its name by default.
     """
-    from safetensors.torch import save_file
-
     target = Path(path)
     tensors = adapter_tensors(handle, layout, dtype)
     facts = model_metadata(handle, tensors, title or target.stem, metadata or {})
     with atomic_path(target) as temporary:
-        save_file(tensors, temporary, metadata=facts)
+        write_safetensors(tensors, temporary, facts)
     return target

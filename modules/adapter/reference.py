@@ -13,6 +13,7 @@ from torch import nn
 from modules.adapter.PeftAdapter import AdapterHandle, check_same
 from modules.util.errors import DataError, UnsupportedError
 from modules.util.jsonio import atomic_path
+from modules.util.tensor_files import write_safetensors
 
 NEW_ADAPTER = "NEW_ADAPTER"
 EXISTING_ADAPTER = "EXISTING_ADAPTER"
@@ -102,10 +103,8 @@ class Reference:
 
     def save(self, path: str | Path) -> None:
         """Write the snapshot as safetensors, atomically."""
-        from safetensors.torch import save_file
-
         with atomic_path(path) as temporary:
-            save_file({name: t.cpu().contiguous() for name, t in self._snapshot.items()}, temporary)
+            write_safetensors(self._snapshot, temporary)
 
     def load(self, path: str | Path) -> None:
         """Read a snapshot written by ``save``. Raises ``DataError`` if there is none or it does not fit."""

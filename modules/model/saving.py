@@ -18,6 +18,7 @@ from modules.model.Model import Model, base_tensors
 from modules.model.single_file import to_ldm
 from modules.util.errors import UnsupportedError
 from modules.util.jsonio import atomic_path, fsync_path
+from modules.util.tensor_files import write_safetensors
 
 WEIGHTS_NAME = {
     "denoiser": "diffusion_pytorch_model",
@@ -33,8 +34,6 @@ def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None
     Args:
         dtype: of the weights; as they are if ``None``.
     """
-    from safetensors.torch import save_file
-
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -45,7 +44,7 @@ def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None
             place.mkdir()
             _write_config(module, place)
             weights = place / f"{WEIGHTS_NAME[kind]}.safetensors"
-            save_file(part_tensors(model, name, dtype), weights, metadata={"format": "pt"})
+            write_safetensors(part_tensors(model, name, dtype), weights, {"format": "pt"})
             fsync_path(weights)
         for spec in model.spec.of_kind("tokenizer"):
             model.parts[spec.name].save_pretrained(str(fresh / spec.name))
@@ -70,8 +69,6 @@ def save_single_file(
     Raises:
         UnsupportedError: the family has no such layout.
     """
-    from safetensors.torch import save_file
-
     if not model.spec.single_file:
         raise UnsupportedError(
             f"{model.spec.label} has no single-file layout here",
@@ -95,7 +92,7 @@ def save_single_file(
         **(metadata or {}),
     }
     with atomic_path(target) as temporary:
-        save_file(tensors, temporary, metadata=facts)
+        write_safetensors(tensors, temporary, facts)
     return target
 
 

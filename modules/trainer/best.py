@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from modules.util.errors import DataError
+from modules.util.errors import DataError, UserError
 from modules.util.jsonio import atomic_path
+from modules.util.tensor_files import write_safetensors
 
 DECIMALS = 5
 Named = Sequence[tuple[str, torch.nn.Parameter]]
@@ -38,34 +39,42 @@ class BestKeeper:
     @property
     def path(self) -> Path | None:
         """The file of the best so far."""
-        return None if self.step is None else self.folder / f"best-{self.step}.safetensors"
+        return None if self.step is None else self._file(self.step)
 
     def offer(self, step: int, accuracy: float, loss: float) -> bool:
-        """Keep the present weights if they are better than the best so far; NaN never is."""
-        accuracy = round(accuracy, DECIMALS) if math.isfinite(accuracy) else accuracy
-        if not math.isfinite(loss) or (-accuracy, loss) >= (-self.accuracy, self.loss):
+        """Keep the present weights if they are better than the best so far; NaN never is.
+
+        Raises:
+            UserError: the file cannot be written; the best so far stays.
+        """
+        if not math.isfinite(accuracy) or not math.isfinite(loss):
             return False
-        former = self.path
-        self.step, self.accuracy, self.loss = step, accuracy, loss
+        accuracy = round(accuracy, DECIMALS)
+        if (-accuracy, loss) >= (-self.accuracy, self.loss):
+            return False
+        former, fresh = self.path, self._file(step)
         if self.writes:
-            write_tensors(self._file(), dict(self.parameters))
-            if former is not None and former != self.path:
+            write_tensors(fresh, dict(self.parameters), "the best weights")
+            if former is not None and former != fresh:
                 former.unlink(missing_ok=True)
+        self.step, self.accuracy, self.loss = step, accuracy, loss
         return True
 
-    def _file(self) -> Path:
-        if self.path is None:
-            raise RuntimeError("there is no best yet")
-        return self.path
+    def _file(self, step: int) -> Path:
+        return self.folder / f"best-{step}.safetensors"
 
     @torch.no_grad()
     def restore(self) -> None:
         """Give the parameters the best values.
 
         Raises:
-            DataError: the file is gone or damaged.
+            DataError: the file is gone or damaged, or holds other weights.
         """
-        state = read_tensors(self._file(), "the best weights")
+        if self.path is None:
+            raise RuntimeError("there is no best yet")
+        state = read_tensors(self.path, "the best weights")
+        if {n: t.shape for n, t in state.items()} != {n: p.shape for n, p in self.parameters}:
+            raise DataError(f"{self.path} does not hold the weights that are trained now")
         for name, parameter in self.parameters:
             parameter.copy_(state[name])
 
@@ -82,12 +91,15 @@ class BestKeeper:
             self.accuracy, self.loss = float(state["accuracy"]), float(state["loss"])
 
 
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors as safetensors, atomically."""
-    from safetensors.torch import save_file
-
-    with atomic_path(path) as temporary:
-        save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, temporary)
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], what: str) -> None:
+    """Write tensors as safetensors, atomically; ``UserError`` naming ``what`` if that is not possible."""
+    try:
+        with atomic_path(path) as temporary:
+            write_safetensors(tensors, temporary)
+    except OSError as error:
+        raise UserError(
+            f"{what} cannot be written to {path}: {error.strerror or error}", hint="make room on the disk"
+        ) from error
 
 
 def read_tensors(path: Path, what: str) -> dict[str, torch.Tensor]:

@@ -23,6 +23,7 @@ import torch
 from modules.trainer.best import read_tensors
 from modules.util.errors import DataError, UserError
 from modules.util.jsonio import fsync_path, read_json, write_json
+from modules.util.tensor_files import write_safetensors, write_torch
 from modules.util.TrainProgress import TrainProgress
 
 FORMAT = 1
@@ -92,17 +93,14 @@ def _stamp(folder: Path) -> str:
 
 
 def _write_files(folder: Path, snapshot: Snapshot) -> None:
-    from safetensors.torch import save_file
-
     for name, tensors in snapshot.tensors.items():
         (folder / name).mkdir()
-        ready = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
-        save_file(ready, folder / name / f"{name}.safetensors")
+        write_safetensors(tensors, folder / name / f"{name}.safetensors")
     for name, source in snapshot.files.items():
         (folder / name).mkdir()
         _take(source, folder / name / f"{name}{source.suffix}")
     (folder / OPTIMIZER).parent.mkdir()
-    torch.save(snapshot.optimizer, folder / OPTIMIZER)
+    write_torch(snapshot.optimizer, folder / OPTIMIZER)
     write_json(folder / META, {"train_progress": snapshot.progress.to_dict(), "state": snapshot.state})
     write_json(folder / CONFIG, snapshot.config)
     files = sorted(path for path in folder.rglob("*") if path.is_file())

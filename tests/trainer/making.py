@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +118,19 @@ def same_weights(first: Path, second: Path) -> bool:
     """Whether two adapter files hold the same tensors, bit for bit."""
     one, other = load_file(first), load_file(second)
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@contextmanager
+def small_files_only(limit: int) -> Iterator[None]:
+    """A disk on which no file can grow beyond ``limit`` bytes: writing more fails as on a full one."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def events(run: Path) -> list[dict[str, Any]]:
