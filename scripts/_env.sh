@@ -1,5 +1,5 @@
 # Sourced by the wrappers: finds a Python and makes the environment; sets ROOT and PYTHON. The caller stays in its folder.
-ROOT="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)"
+ROOT="$(CDPATH="" cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)"
 
 find_python() {
     local candidate

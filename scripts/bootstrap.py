@@ -19,13 +19,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parent.parent
 MINIMUM = (3, 11)
 STAMP = ".tastemaker-install"
 LOCK_SECONDS = 1800
 
-Run = Callable[[Sequence[str]], int]
+if TYPE_CHECKING:  # old Pythons, which are to be told that they are too old, cannot evaluate this
+    Run = Callable[[Sequence[str]], int]
 
 
 class SetupError(Exception):
