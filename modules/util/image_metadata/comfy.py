@@ -39,6 +39,8 @@ _PASSED = (
     "guider",
 )
 _ANY_INPUT = ("", "any", "anything", "any_input", "input", "input1", "input_1", "value", "source", "data")
+_STARTS = frozenset(("guider", "positive", *_PIPES))
+_CONDITIONS = frozenset(("positive", "negative", *_PASSED, *_PIPES))
 _SPLIT_TYPES = re.compile(r"zero_?out", re.IGNORECASE)
 _DETAILER = re.compile(r"detailer|upscale|refin", re.IGNORECASE)
 _ENCODER = re.compile(r"text_?encode|encoder?.?text|prompt", re.IGNORECASE)
@@ -110,6 +112,8 @@ class _Walk:
 
     @staticmethod
     def _is_sampler(inputs: dict[str, Any]) -> bool:
+        if _STARTS.isdisjoint(inputs):
+            return False
         if is_link(inputs.get("guider")):
             return True
         conditioned = any(is_link(inputs.get(key)) for key in ("positive", *_PIPES))
@@ -196,6 +200,8 @@ class _Walk:
 
     def _onward(self, inputs: dict[str, Any], link: list[Any], role: str) -> list[tuple[list[Any], str]]:
         """Conditioning links of a node that lead on, with the role each has there."""
+        if _CONDITIONS.isdisjoint(inputs):
+            return [(further, role) for further in self._unnamed(inputs)]
         if is_link(inputs.get("positive")) and is_link(inputs.get("negative")):
             # Nodes that hand on both sides do so in this order; others are asked for the side wanted.
             side = ("positive", "negative")[link[1]] if link[1] in (0, 1) else role
@@ -204,16 +210,16 @@ class _Walk:
         if is_link(inputs.get(role)):
             return [(inputs[role], role)]
         links = [inputs[key] for key in _PASSED if is_link(inputs.get(key))]
-        if not links:
-            links = [
-                value for key, value in inputs.items() if key.startswith("conditioning") and is_link(value)
-            ]
-        if not links:
-            links = [inputs[key] for key in _PIPES if is_link(inputs.get(key))]
-        if not links and not self.strings.has_text(inputs):
-            links = [inputs[key] for key in _ANY_INPUT if is_link(inputs.get(key))]
-            links = links or self._switched(inputs)
-        return [(further, role) for further in links]
+        links = links or [inputs[key] for key in _PIPES if is_link(inputs.get(key))]
+        return [(further, role) for further in links or self._unnamed(inputs)]
+
+    def _unnamed(self, inputs: dict[str, Any]) -> list[list[Any]]:
+        """Links of a node whose inputs have none of the usual names."""
+        links = [value for key, value in inputs.items() if key.startswith("conditioning") and is_link(value)]
+        if links or self.strings.has_text(inputs):
+            return links
+        links = [inputs[key] for key in _ANY_INPUT if is_link(inputs.get(key))]
+        return links or self._switched(inputs)
 
     @staticmethod
     def _switched(inputs: dict[str, Any]) -> list[list[Any]]:

@@ -50,6 +50,7 @@ _POSITIVE_TWIN = (
     "prompt",
     "text",
 )
+_OWN_TEXTS = frozenset((*_ENCODED, *_NEGATIVE))
 _MADE = ("populated_text", "result", "output_text", "text_0")
 _SINGLE = (
     "value",
@@ -93,7 +94,7 @@ class StringWalk:
 
     def has_text(self, inputs: dict[str, Any]) -> bool:
         """Whether a node carries texts itself."""
-        return any(isinstance(inputs.get(key), str) for key in (*_ENCODED, *_NEGATIVE))
+        return any(key in _OWN_TEXTS and isinstance(value, str) for key, value in inputs.items())
 
     def encoder_text(self, inputs: dict[str, Any], role: str) -> str:
         """The text of an encoder; of two-headed ones, what both were given, else each once, the longest first."""
@@ -101,11 +102,11 @@ class StringWalk:
             for key in _NEGATIVE:
                 if key in inputs:
                     return self._value(inputs[key], role, frozenset(), 0).strip()
-            if any(key in inputs for key in _NEGATIVE):
-                return ""
         texts: list[str] = []
-        for key in _ENCODED:
-            text = self._value(inputs[key], role, frozenset(), 0).strip() if key in inputs else ""
+        for key in _ENCODED if len(inputs) > 2 else inputs:
+            if key not in inputs or key not in _OWN_TEXTS:
+                continue
+            text = self._value(inputs[key], role, frozenset(), 0).strip()
             if text and text not in texts:
                 texts.append(text)
         if len(texts) < 2:

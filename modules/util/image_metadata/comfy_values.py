@@ -32,7 +32,7 @@ class Budget:
 def is_link(value: Any) -> TypeGuard[list[Any]]:
     """Whether an input comes from another node: ``[its name, output number]``."""
     return (
-        isinstance(value, list)
+        type(value) is list
         and len(value) == 2
         and isinstance(value[0], str | int)
         and isinstance(value[1], int)
