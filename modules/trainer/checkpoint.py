@@ -68,11 +68,13 @@ def write_backup(folder: Path, snapshot: Snapshot, keep: int | None = None) -> P
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(folder)
+        if target.exists():
+            if backup_problem(target) is None:
+                # the same position within the same second: it holds the same
+                return target
+            remove_backup(target)
         temporary.mkdir()
         _write_files(temporary, snapshot)
-        if target.exists():
-            # the same position within the same second: it holds the same
-            remove_backup(target)
         temporary.replace(target)
         fsync_path(folder)
     except OSError as error:
@@ -82,7 +84,13 @@ def write_backup(folder: Path, snapshot: Snapshot, keep: int | None = None) -> P
             hint="make room on the disk; the backups before it are intact",
         ) from error
     for old in list_backups(folder)[keep:] if keep else []:
-        remove_backup(old)
+        try:
+            remove_backup(old)
+        except OSError as error:
+            raise UserError(
+                f"the backup {target} is written, but the old one {old} cannot be removed: {error.strerror}",
+                hint="check who may write in this folder",
+            ) from error
     return target
 
 
@@ -163,9 +171,12 @@ def backup_problem(path: Path) -> str | None:
         return "its manifest is none"
     if manifest.get("format") != FORMAT:
         return f"it has format {manifest.get('format')!r}, this program knows {FORMAT}"
+    for name in (META, CONFIG, OPTIMIZER):
+        if name not in manifest["files"]:
+            return f"its manifest does not name {name}"
     for name, digest in manifest["files"].items():
         file = path / name
-        if not file.resolve().is_relative_to(path.resolve()):
+        if "\0" in name or not file.resolve().is_relative_to(path.resolve()):
             return f"its manifest names {name!r}"
         if not file.is_file() or _digest(file) != digest:
             return f"{name} is missing or damaged"
@@ -194,7 +205,10 @@ def read_backup(path: Path) -> Snapshot:
         raise DataError(f"the backup {path} cannot be used: {problem}", hint="continue from another one")
     meta, config = read_json(path / META, "backup"), read_json(path / CONFIG, "config")
     tensors, files = {}, {}
-    for file in sorted(path.glob("*/*.safetensors")):
+    for name in sorted(read_json(path / MANIFEST, "manifest")["files"]):
+        file = path / name
+        if file.suffix != ".safetensors":
+            continue
         if file.stem == "best":
             files[file.stem] = file
         else:
@@ -203,5 +217,5 @@ def read_backup(path: Path) -> Snapshot:
         optimizer = torch.load(path / OPTIMIZER, map_location="cpu", weights_only=True)
         progress = TrainProgress.from_dict(meta["train_progress"])
         return Snapshot(progress, tensors, files, optimizer, meta["state"], config)
-    except (KeyError, TypeError, pickle.UnpicklingError, RuntimeError) as error:
+    except (LookupError, TypeError, AttributeError, EOFError, pickle.UnpicklingError, RuntimeError) as error:
         raise DataError(f"the backup {path} cannot be read: {error}") from error
