@@ -99,20 +99,29 @@ class Setting:
 
 @cache
 def iter_settings(model: type[BaseConfig]) -> tuple[Setting, ...]:
-    """All fields of a config class in the order they are shown, those of its parts included."""
+    """All fields of a config class in the order they are shown, those of its parts included.
+
+    What a subclass of ``TrainConfig`` adds comes last, under the subclass's ``SECTION``.
+    """
     from modules.util.config.TrainConfig import SECTIONS, TrainConfig
 
     if not issubclass(model, TrainConfig):
         return tuple(_settings_of(model, "", "", ""))
-    return tuple(
-        found
-        for section in SECTIONS
-        for found in _settings_of(section, "", str(getattr(section, "SECTION", "")), "")
-    )
+    known = frozenset(TrainConfig.model_fields)
+    found = [one for kind in SECTIONS for one in _settings_of(kind, "", _section_name(kind), "")]
+    return (*found, *_settings_of(model, "", _section_name(model), "", known))
 
 
-def _settings_of(model: type[BaseConfig], prefix: str, section: str, group: str) -> Iterator[Setting]:
+def _section_name(model: type[BaseConfig]) -> str:
+    return str(getattr(model, "SECTION", ""))
+
+
+def _settings_of(
+    model: type[BaseConfig], prefix: str, section: str, group: str, leaving_out: frozenset[str] = frozenset()
+) -> Iterator[Setting]:
     for name, field in model.model_fields.items():
+        if name in leaving_out:
+            continue
         path = f"{prefix}{name}"
         plain, _ = unwrap(field.annotation)
         extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}

@@ -1,0 +1,69 @@
+"""Writing the session shortly after every change, away from the Tk thread, and once more at the end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import tkinter as tk
+from collections.abc import Callable
+
+from modules.ui.state.SessionStore import Session, SessionStore, WindowMemory
+
+log = logging.getLogger(__name__)
+DELAY_MS = 700
+
+
+class Autosave:
+    """Saves what ``snapshot`` returns.
+
+    Args:
+        root: the window whose clock is used.
+        store: where to.
+        snapshot: the session and the window as they are; called on the Tk thread.
+        failed: called (from any thread) with the reason when nothing can be written; once until it works again.
+    """
+
+    def __init__(
+        self,
+        root: tk.Misc,
+        store: SessionStore,
+        snapshot: Callable[[], tuple[Session, WindowMemory]],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._root, self._store, self._snapshot, self._failed = root, store, snapshot, failed
+        self._timer: str | None = None
+        self._lock = threading.Lock()
+        self._complained = False
+
+    def soon(self) -> None:
+        """Something changed."""
+        if self._timer is None:
+            self._timer = self._root.after(DELAY_MS, self._start)
+
+    def _start(self) -> None:
+        self._timer = None
+        session, memory = self._snapshot()
+        threading.Thread(target=self._write, args=(session, memory), daemon=True, name="autosave").start()
+
+    def now(self) -> None:
+        """Write before going on; for the end of the program."""
+        if self._timer is not None:
+            self._root.after_cancel(self._timer)
+            self._timer = None
+        self._write(*self._snapshot())
+
+    def _write(self, session: Session, memory: WindowMemory) -> None:
+        with self._lock:
+            try:
+                self._store.save_session(session)
+                self._store.save_window(memory)
+            except OSError as error:
+                log.warning("settings are not saved: %s", error)
+                if not self._complained:
+                    self._complained = True
+                    self._failed(
+                        f"The settings cannot be saved in {self._store.folder}: {error.strerror or error}. "
+                        "Everything else works; use Save as to keep them."
+                    )
+                return
+            self._complained = False

@@ -1,0 +1,412 @@
+"""The main window: pages on the left, settings in the middle, the run below."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tkinter as tk
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tkinter import ttk
+
+import customtkinter as ctk
+
+from modules.ui.Autosave import Autosave
+from modules.ui.BottomBar import BottomBar
+from modules.ui.context import Ui
+from modules.ui.FileActions import FileActions
+from modules.ui.form.Tooltip import Tooltips
+from modules.ui.keys import bind_keys
+from modules.ui.pages.Page import Page
+from modules.ui.pages.registry import page_of, pages_for
+from modules.ui.ProblemsPanel import ProblemsPanel
+from modules.ui.RunActions import RunActions
+from modules.ui.ScrollFrame import ScrollFrame, install_wheel
+from modules.ui.SideBar import SideBar
+from modules.ui.state.ConfigState import ConfigState
+from modules.ui.state.PresetStore import PresetStore
+from modules.ui.state.RunControl import RunControl
+from modules.ui.state.SessionStore import Session, SessionStore, settings_folder
+from modules.ui.theme import Theme, is_dark
+from modules.ui.tk_support import MAX_SCALE, MIN_SCALE, Pump, install_error_dialog, set_ui_scale
+from modules.ui.TopBar import TopBar
+from modules.ui.ViewDialog import SCALES, open_view_dialog
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import UserError
+
+NAME = "Tastemaker"
+ICON = Path(__file__).resolve().parents[2] / "resources" / "icons" / "tastemaker.png"
+DEFAULT_SIZE = (1240, 780)
+MIN_SIZE = (760, 480)
+
+
+class MainWindow(ctk.CTk):
+    """The window with everything in it.
+
+    Args:
+        store: the settings folder.
+        model: the config's class.
+        presets: where presets are.
+        control: the run that is watched.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        model: type[TrainConfig] = TrainConfig,
+        presets: PresetStore | None = None,
+        control: RunControl | None = None,
+    ) -> None:
+        self.store = store
+        self.memory, said = store.load_window()
+        # Left to itself, customtkinter asks the desktop for its appearance thirty times a second.
+        ctk.set_appearance_mode("Dark" if is_dark(self.memory.appearance) else "Light")
+        super().__init__(className=NAME)
+        self.withdraw()
+        config, session, trouble = store.load_session(model)
+        self._messages = [text for text in (said, trouble) if text]
+        self.state_ = ConfigState(config if config is not None else model())
+        self.theme = Theme(self)
+        self.pump = Pump(self)
+        self.ui = Ui(self, self.theme, self.state_, self.pump, self.say, self.jump)
+        self.control = control or RunControl()
+        self.presets = presets or PresetStore()
+        self.pages = pages_for(self.state_.settings)
+        self._built: dict[str, Page] = {}
+        self.page = ""
+        self._problems_open = False
+        self._checking = False
+        self.ui.services.update(tooltips=Tooltips(self.theme), store=store, runs=self.control)
+        self.files = FileActions(self.ui, self.memory, self.presets, self._file_changed)
+        self.autosave = Autosave(
+            self, store, self.snapshot, lambda text: self.pump.post(lambda: self._warn(text))
+        )
+        install_error_dialog(self)
+        self.theme.apply(self.memory.appearance, self.memory.scale)
+        set_ui_scale(self.memory.scale)
+        self.runs = RunActions(self.ui, self.control, self._refuse_start, self._run_heard)
+        self.ui.services["run_actions"] = self.runs
+        self._build()
+        install_wheel(self)
+        bind_keys(self)
+        self.state_.listen(self._changed)
+        if session is not None:
+            self._restore(session)
+        self.protocol("WM_DELETE_WINDOW", self.quit_window)
+        self._place()
+        self.show_page(self.memory.page)
+        self._set_icon()
+        self.after(200, self._tell)
+
+    # CTk would resize the window with its content; here the content alone is scaled.
+    def _set_scaling(self, new_widget_scaling: float, new_window_scaling: float) -> None:
+        return
+
+    # -- building --------------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        """The frame around the pages, at the present scale."""
+        ui, files = self.ui, self.files
+        self.columnconfigure(1, weight=1)
+        self.rowconfigure(1, weight=1)
+        actions: dict[str, Callable[[], object]] = {
+            "new": self.new, "load": files.ask_load, "save": files.save, "save_as": files.ask_save,
+            "import": files.ask_import, "undo": self.undo, "redo": self.redo, "view": self.open_view,
+            "quit": self.quit_window,
+        }  # fmt: skip
+        self.top_bar = TopBar(
+            self, ui, actions, self.presets, files.apply_preset, files.keep_preset, files.remove_preset,
+            lambda: self.memory.recent, lambda name: files.load(Path(name)),
+        )  # fmt: skip
+        self.top_bar.grid(row=0, column=0, columnspan=2, sticky="ew")
+        side = ScrollFrame(self, self.theme, auto_hide=True)
+        self.side_bar = SideBar(side.inside, ui, self.pages, self.show_page)
+        self.side_bar.pack(fill="both", expand=True)
+        side.grid(row=1, column=0, sticky="ns")
+        self.theme.on_change(lambda: side.canvas.configure(background=self.theme.palette.panel), side)
+        side.inside.update_idletasks()
+        side.canvas.configure(width=self.side_bar.winfo_reqwidth())
+        self.middle = ttk.Frame(self, style="Back.TFrame")
+        self.middle.grid(row=1, column=1, sticky="nsew")
+        self.problems = ProblemsPanel(self, ui, self.close_problems)
+        self.bottom_bar = BottomBar(self, ui, self.runs.start, self.runs.order, self.toggle_problems)
+        self.bottom_bar.grid(row=3, column=0, columnspan=2, sticky="ew")
+        self._shell = (self.top_bar, side, self.middle, self.problems, self.bottom_bar)
+        self._refresh_bars()
+        self.bottom_bar.show_run(self.control)
+
+    def _rebuild(self) -> None:
+        page, self.page = self.page, ""
+        for part in self._shell:
+            part.destroy()
+        self._built.clear()
+        self._build()
+        if self._problems_open:
+            self._problems_open = False
+            self.toggle_problems()
+        self.show_page(page)
+
+    def _place(self) -> None:
+        width = min(DEFAULT_SIZE[0], self.winfo_screenwidth() - 20)
+        height = min(DEFAULT_SIZE[1], self.winfo_screenheight() - 60)
+        tk.Tk.wm_minsize(self, min(MIN_SIZE[0], width), min(MIN_SIZE[1], height))
+        wanted = self.memory.geometry or f"{width}x{height}"
+        tk.Tk.wm_geometry(self, _on_screen(wanted, self.winfo_screenwidth(), self.winfo_screenheight()))
+        self.deiconify()
+        if self.memory.maximized:
+            _maximize(self)
+
+    def _set_icon(self) -> None:
+        if ICON.is_file():
+            self._icon = tk.PhotoImage(file=ICON, master=self)
+            self.iconphoto(True, self._icon)
+
+    # -- pages -----------------------------------------------------------------------------------------------
+
+    def show_page(self, key: str) -> None:
+        """Bring a page to the front; build it the first time."""
+        specs = {spec.key: spec for spec in self.pages}
+        spec = specs.get(key) or self.pages[0]
+        if spec.key == self.page:
+            return
+        if self.page in self._built:
+            self._built[self.page].pack_forget()
+        made = self._built.get(spec.key)
+        if made is None:
+            made = self._built[spec.key] = spec.page_class()(self.middle, self.ui, spec)
+        self.page = self.memory.page = spec.key
+        made.pack(fill="both", expand=True)
+        made.opened()
+        self.side_bar.select(spec.key)
+        self.autosave.soon()
+
+    def current_page(self) -> Page:
+        """The page in front."""
+        return self._built[self.page]
+
+    def jump(self, path: str) -> None:
+        """Go to the row of a field; where its row is hidden, say what shows it."""
+        setting = self.state_.settings.get(path) or self.state_.settings.get(path.partition("[")[0])
+        if setting is None:
+            self.say(f"{path} has no row")
+            return
+        self.show_page(page_of(self.pages, setting).key)
+        self.update_idletasks()
+        if not self.current_page().focus_field(setting.path):
+            self.say(f"{setting.title} is shown when: {setting.visible.replace(',', ', ')}")
+
+    # -- changes ---------------------------------------------------------------------------------------------
+
+    def _changed(self, paths: frozenset[str]) -> None:
+        for page in self._built.values():
+            page.refresh(paths)
+        self.autosave.soon()
+        if not self._checking:
+            self._checking = True
+            self.after_idle(self._refresh_bars)
+
+    def _refresh_bars(self) -> None:
+        self._checking = False
+        found = self.state_.problems()
+        errors = [problem for problem in found if not problem.warning]
+        counts: dict[str, int] = {}
+        for problem in errors:
+            setting = self.state_.settings.get(problem.path)
+            if setting is not None:
+                key = page_of(self.pages, setting).key
+                counts[key] = counts.get(key, 0) + 1
+        self.side_bar.mark(counts)
+        self.bottom_bar.show_problems(len(errors), len(found) - len(errors))
+        self.problems.show(found)
+        self.top_bar.show_undo(self.state_.can_undo(), self.state_.can_redo())
+        self._show_title()
+
+    def _file_changed(self) -> None:
+        self._show_title()
+        self.autosave.soon()
+
+    def _show_title(self) -> None:
+        name = Path(self.files.path).name if self.files.path else "untitled"
+        self.title(f"{name}{' *' if self.state_.is_modified() else ''} \u2013 {NAME}")
+
+    def undo(self) -> None:
+        """Take back the last edit."""
+        title = self.state_.undo()
+        self.say(f"Undone: {title}" if title else "Nothing to undo")
+
+    def redo(self) -> None:
+        """Do it again."""
+        title = self.state_.redo()
+        self.say(f"Done again: {title}" if title else "Nothing to do again")
+
+    def new(self) -> None:
+        """Begin with the defaults; undo brings the old settings back."""
+        self.state_.replace(self.state_.model(), "new config")
+        self.files.path = ""
+        self._file_changed()
+
+    # -- messages --------------------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        """A line at the bottom."""
+        self.bottom_bar.say(text)
+
+    def _warn(self, text: str) -> None:
+        self.say(text)
+        self.ui.error(UserError(text))
+
+    def _tell(self) -> None:
+        for text in self._messages:
+            self._warn(text)
+        self._messages.clear()
+
+    def toggle_problems(self) -> None:
+        """Open or close the list of problems."""
+        if self._problems_open:
+            self.close_problems()
+            return
+        self._problems_open = True
+        self.problems.grid(row=2, column=0, columnspan=2, sticky="ew")
+        self.problems.focus_list()
+
+    def close_problems(self) -> None:
+        self._problems_open = False
+        self.problems.grid_remove()
+        self.bottom_bar.problems.focus_set()
+
+    # -- the run ---------------------------------------------------------------------------------------------
+
+    def _refuse_start(self, errors: int) -> None:
+        self.say(f"{errors} problem{'s' if errors > 1 else ''} must be put right before training can start")
+        if not self._problems_open:
+            self.toggle_problems()
+
+    def _run_heard(self) -> None:
+        self.bottom_bar.show_run(self.control)
+        for page in self._built.values():
+            page.run_changed()
+
+    # -- view ------------------------------------------------------------------------------------------------
+
+    def open_view(self) -> None:
+        """Choose appearance and size."""
+        open_view_dialog(self.ui, self.memory.appearance, self.memory.scale, self.set_view)
+
+    def set_view(self, appearance: str, scale: int) -> None:
+        """Change appearance (see ``theme.APPEARANCES``) and scale in percent."""
+        scale = max(MIN_SCALE, min(MAX_SCALE, scale))
+        rebuild = scale != self.memory.scale
+        self.memory.appearance, self.memory.scale = appearance, scale
+        self.theme.apply(appearance, scale)
+        if rebuild:
+            set_ui_scale(scale)
+            self._rebuild()
+        self.autosave.soon()
+
+    def zoom(self, step: int) -> None:
+        """One size up (1), down (-1), or back to 100 % (0)."""
+        wanted = [size for size in SCALES if (size - self.memory.scale) * step > 0]
+        scale = (
+            100 if step == 0 else (min(wanted) if step > 0 else max(wanted)) if wanted else self.memory.scale
+        )
+        self.set_view(self.memory.appearance, scale)
+        self.say(f"Size {scale} %")
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[Session, object]:
+        """What is remembered."""
+        self.memory.maximized = _is_maximized(self)
+        if not self.memory.maximized:
+            self.memory.geometry = tk.Tk.wm_geometry(self)
+        session = Session(
+            self.state_.config.to_dict(), self.files.path, not self.state_.is_modified(), self.state_.typed(),
+            str(self.control.run.path) if self.control.run is not None else "",
+        )  # fmt: skip
+        return session, self.memory
+
+    def _restore(self, session: Session) -> None:
+        self.files.path = session.path
+        if session.saved:
+            self.state_.mark_saved()
+        else:
+            self.state_.mark_unsaved()
+        self.state_.restore_typed(session.typed)
+        self._refresh_bars()
+        if session.run and Path(session.run).is_dir():
+            self.runs.attach(session.run)
+
+    def quit_window(self) -> None:
+        """Save the session and close; a run goes on by itself."""
+        self.autosave.now()
+        self.runs.close()
+        self.pump.close()
+        self.destroy()
+
+
+def _maximize(window: tk.Tk) -> None:
+    try:
+        window.state("zoomed")
+    except tk.TclError:  # X11
+        window.attributes("-zoomed", True)
+
+
+def _is_maximized(window: tk.Tk) -> bool:
+    if window.tk.call("tk", "windowingsystem") == "x11":
+        return bool(window.attributes("-zoomed"))
+    return window.state() == "zoomed"
+
+
+def _on_screen(geometry: str, width: int, height: int) -> str:
+    """A remembered geometry, shrunk and moved so that all of it is on a screen of that size."""
+    size, *places = geometry.replace("-", "+").split("+")
+    try:
+        wide, high = (int(part) for part in size.split("x"))
+        left, top = (int(part) for part in places[:2]) if len(places) >= 2 else (None, None)
+    except ValueError:
+        return f"{min(DEFAULT_SIZE[0], width)}x{min(DEFAULT_SIZE[1], height)}"
+    wide, high = min(wide, width), min(high, height)
+    if left is None or top is None:
+        return f"{wide}x{high}"
+    return f"{wide}x{high}+{max(0, min(left, width - wide))}+{max(0, min(top, height - high))}"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of the window."""
+    made = argparse.ArgumentParser(
+        prog="train_ui.py", description="Tastemaker: teach image models your taste."
+    )
+    made.add_argument("config", nargs="?", type=Path, help="config to open")
+    made.add_argument("--settings-dir", type=Path, help="folder of the program's own settings")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Open the window; returns when it is closed."""
+    options = parser().parse_args(argv)
+    store = SessionStore(options.settings_dir or settings_folder())
+    _log_to(store.log_path)
+    window = MainWindow(store)
+    if options.config is not None:
+        window.after(50, lambda: window.files.load(options.config))
+    try:
+        window.mainloop()
+    except BaseException:
+        window.autosave.now()
+        raise
+    return 0
+
+
+def _log_to(path: Path) -> None:
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.FileHandler(path, encoding="utf-8"))
+    except OSError:
+        pass
+    logging.basicConfig(level=logging.INFO, handlers=handlers, format="%(asctime)s %(levelname)s %(message)s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

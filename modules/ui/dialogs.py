@@ -1,0 +1,160 @@
+"""Small modal windows: a question, a choice, a list to read."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Sequence
+from tkinter import ttk
+
+from modules.ui.context import Ui
+from modules.ui.theme import style_text
+from modules.ui.tk_support import make_modal
+
+
+class Dialog(tk.Toplevel):
+    """A modal window with a body and a row of buttons; Escape closes it.
+
+    Args:
+        ui: what parts share.
+        title: of the window.
+        width, height: at 100 %; 0 for what it needs.
+    """
+
+    def __init__(self, ui: Ui, title: str, width: int = 0, height: int = 0) -> None:
+        super().__init__(ui.root)
+        self.ui = ui
+        self.withdraw()
+        self.title(title)
+        px = ui.theme.px
+        self.configure(background=ui.theme.palette.panel)
+        self.columnconfigure(0, weight=1)
+        self.rowconfigure(0, weight=1)
+        self.body = ttk.Frame(self, padding=(px(16), px(14)))
+        self.body.grid(row=0, column=0, sticky="nsew")
+        self.foot = ttk.Frame(self, padding=(px(16), px(8), px(16), px(14)))
+        self.foot.grid(row=1, column=0, sticky="ew")
+        self._size = (px(width) if width else 0, px(height) if height else 0)
+        self.bind("<Escape>", lambda _event: self.cancel())
+        self.protocol("WM_DELETE_WINDOW", self.cancel)
+
+    def add_button(self, text: str, command: Callable[[], object], accent: bool = False) -> ttk.Button:
+        """A button at the right end."""
+        style = "Accent.TButton" if accent else "TButton"
+        button = ttk.Button(self.foot, text=text, style=style, command=command)
+        button.bind("<Return>", lambda _event: button.invoke())
+        button.pack(side="right", padx=(self.ui.theme.px(6), 0))
+        return button
+
+    def cancel(self) -> None:
+        """Close without an answer."""
+        self.destroy()
+
+    def present(self, focus: tk.Misc | None = None) -> None:
+        """Show it over the middle of the main window, within the screen, and keep the input."""
+        self.update_idletasks()
+        width = min(max(self._size[0], self.winfo_reqwidth()), self.winfo_screenwidth() - 40)
+        height = min(max(self._size[1], self.winfo_reqheight()), self.winfo_screenheight() - 80)
+        root = self.ui.root
+        left = root.winfo_rootx() + (root.winfo_width() - width) // 2
+        top = root.winfo_rooty() + (root.winfo_height() - height) // 2
+        left = max(0, min(left, self.winfo_screenwidth() - width))
+        top = max(0, min(top, self.winfo_screenheight() - height - 40))
+        self.geometry(f"{width}x{height}+{left}+{top}")
+        self.deiconify()
+        make_modal(self, root)
+        (focus or self).focus_set()
+
+
+def ask_text(ui: Ui, title: str, question: str, text: str = "") -> str | None:
+    """A line of text, or ``None`` when the person changed their mind."""
+    answer: list[str] = []
+    dialog = Dialog(ui, title, width=420)
+    ttk.Label(dialog.body, text=question).pack(anchor="w")
+    entry = ttk.Entry(dialog.body, width=40, font=ui.theme.fonts["text"])
+    entry.insert(0, text)
+    entry.pack(fill="x", pady=(ui.theme.px(6), 0))
+
+    def take(_event: object = None) -> None:
+        if entry.get().strip():
+            answer.append(entry.get().strip())
+            dialog.destroy()
+
+    dialog.add_button("OK", take, accent=True)
+    dialog.add_button("Cancel", dialog.cancel)
+    entry.bind("<Return>", take)
+    dialog.present(entry)
+    ui.root.wait_window(dialog)
+    return answer[0] if answer else None
+
+
+def ask_choice(ui: Ui, title: str, question: str, labels: Sequence[str]) -> int | None:
+    """The position of the chosen label."""
+    answer: list[int] = []
+    dialog = Dialog(ui, title, width=420)
+    ttk.Label(dialog.body, text=question).pack(anchor="w")
+    box = tk.Listbox(dialog.body, height=min(12, max(3, len(labels))), exportselection=False)
+    style_text(ui.theme, box)
+    box.insert("end", *labels)
+    box.selection_set(0)
+    box.pack(fill="both", expand=True, pady=(ui.theme.px(6), 0))
+
+    def take(_event: object = None) -> None:
+        if box.curselection():
+            answer.append(int(box.curselection()[0]))
+            dialog.destroy()
+
+    for key in ("<Return>", "<Double-Button-1>"):
+        box.bind(key, take)
+    dialog.add_button("OK", take, accent=True)
+    dialog.add_button("Cancel", dialog.cancel)
+    dialog.present(box)
+    ui.root.wait_window(dialog)
+    return answer[0] if answer else None
+
+
+def confirm(ui: Ui, title: str, question: str, yes: str, no: str = "Cancel") -> bool:
+    """Whether the person agrees."""
+    return ask_buttons(ui, title, question, (yes, no)) == 0
+
+
+def ask_buttons(ui: Ui, title: str, question: str, labels: Sequence[str]) -> int | None:
+    """Which button was pressed; the first is the one Enter presses."""
+    answer: list[int] = []
+    dialog = Dialog(ui, title, width=460)
+    ttk.Label(dialog.body, text=question, wraplength=ui.theme.px(430), justify="left").pack(anchor="w")
+    first: tk.Misc | None = None
+
+    def take(index: int) -> None:
+        answer.append(index)
+        dialog.destroy()
+
+    for index, label in enumerate(labels):
+        button = dialog.add_button(label, lambda index=index: take(index), accent=index == 0)  # type: ignore[misc]
+        first = first or button
+    dialog.present(first)
+    ui.root.wait_window(dialog)
+    return answer[0] if answer else None
+
+
+def show_notes(ui: Ui, title: str, head: str, lines: Sequence[str]) -> Dialog:
+    """A list to read and copy."""
+    dialog = Dialog(ui, title, width=680, height=420)
+    label = ttk.Label(dialog.body, text=head, wraplength=ui.theme.px(640), justify="left")
+    label.pack(anchor="w", pady=(0, ui.theme.px(8)))
+    box = tk.Text(dialog.body, wrap="word", height=12, width=60)
+    style_text(ui.theme, box)
+    box.insert("1.0", "\n".join(lines))
+    box.configure(state="disabled")
+    bar = ttk.Scrollbar(dialog.body, command=box.yview)
+    box.configure(yscrollcommand=bar.set)
+    bar.pack(side="right", fill="y")
+    box.pack(side="left", fill="both", expand=True)
+
+    def copy() -> None:
+        dialog.clipboard_clear()
+        dialog.clipboard_append("\n".join(lines))
+
+    close = dialog.add_button("Close", dialog.cancel, accent=True)
+    dialog.add_button("Copy", copy)
+    dialog.present(close)
+    return dialog

@@ -1,0 +1,107 @@
+"""Boxes of different heights in as many columns as there is room for."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from tkinter import ttk
+
+from modules.ui.theme import Theme
+
+CARD_WIDTH = 500
+MAX_CARD_WIDTH = 760
+GAP = 12
+
+
+class CardBoard(ttk.Frame):
+    """Places its cards; they are ordinary frames that may grow, shrink and be hidden.
+
+    Args:
+        parent: where it goes; it takes all the width and as much height as it needs.
+        theme: scale.
+    """
+
+    def __init__(self, parent: tk.Misc, theme: Theme) -> None:
+        super().__init__(parent, style="Back.TFrame", height=10)
+        self._theme = theme
+        self._cards: list[ttk.Frame] = []
+        self._shown: dict[ttk.Frame, bool] = {}
+        self._waiting = False
+        self.bind("<Configure>", lambda _event: self.arrange_soon())
+        theme.on_change(self.arrange_soon, self)
+
+    def add(self, title: str) -> ttk.Frame:
+        """A new card; put widgets into it with ``grid`` from row 1 on."""
+        px = self._theme.px
+        card = ttk.Frame(self, padding=(px(14), px(10), px(14), px(14)))
+        card.columnconfigure(1, minsize=px(150))
+        card.columnconfigure(2, weight=1)
+        if title:
+            label = ttk.Label(card, text=title, style="Bold.TLabel")
+            label.grid(row=0, column=0, columnspan=4, sticky="w", pady=(0, px(6)))
+        self._cards.append(card)
+        self._shown[card] = True
+        card.bind("<Configure>", lambda _event: self.arrange_soon())
+        self._theme.on_change(lambda: card.configure(padding=(px(14), px(10), px(14), px(14))), card)
+        return card
+
+    def show(self, card: ttk.Frame, shown: bool) -> None:
+        """Hide a card that has nothing to show, or bring it back."""
+        if self._shown[card] is not shown:
+            self._shown[card] = shown
+            self.arrange_soon()
+
+    def arrange_soon(self) -> None:
+        """Once the present changes are done."""
+        if not self._waiting and self.winfo_exists():
+            self._waiting = True
+            self.after_idle(self._arrange)
+
+    def columns(self) -> int:
+        return max(1, min(3, self.winfo_width() // self._theme.px(CARD_WIDTH)))
+
+    def _arrange(self) -> None:
+        self._waiting = False
+        if not self.winfo_exists() or self.winfo_width() <= 1:
+            return
+        gap, columns = self._theme.px(GAP), self.columns()
+        width = min((self.winfo_width() - gap * (columns + 1)) // columns, self._theme.px(MAX_CARD_WIDTH))
+        shown = [card for card in self._cards if self._shown[card]]
+        heights = [card.winfo_reqheight() for card in shown]
+        tall = 0
+        for column, members in enumerate(_split(heights, columns)):
+            top = 0
+            for index in members:
+                shown[index].place(x=gap + column * (width + gap), y=top, width=width)
+                top += heights[index] + gap
+            tall = max(tall, top)
+        for card in self._cards:
+            if not self._shown[card]:
+                card.place_forget()
+        if self.winfo_reqheight() != tall:
+            self.configure(height=max(tall, 10))
+
+
+def _split(heights: list[int], columns: int) -> list[list[int]]:
+    """Positions by column, in order, so that the tallest column is as low as possible."""
+    if not heights:
+        return []
+    low, high = max(heights), sum(heights)
+    while low < high:
+        middle = (low + high) // 2
+        if len(_fill(heights, middle)) <= columns:
+            high = middle
+        else:
+            low = middle + 1
+    return _fill(heights, low)
+
+
+def _fill(heights: list[int], limit: int) -> list[list[int]]:
+    made: list[list[int]] = [[]]
+    used = 0
+    for index, height in enumerate(heights):
+        if made[-1] and used + height > limit:
+            made.append([])
+            used = 0
+        made[-1].append(index)
+        used += height
+    return made

@@ -1,0 +1,167 @@
+"""One field of a config as a row: mark of change, label, input, fault."""
+
+from __future__ import annotations
+
+import json
+import tkinter as tk
+from collections.abc import Callable
+from tkinter import ttk
+from typing import TYPE_CHECKING
+
+from modules.ui.form.inputs import make_input
+from modules.util.config.settings import Setting
+from modules.util.errors import UserError
+
+if TYPE_CHECKING:
+    from modules.ui.form.FieldSource import FieldSource
+    from modules.ui.form.Tooltip import Tooltips
+    from modules.ui.theme import Theme
+
+LABEL_WIDTH = 170
+CHANGED = "\u25cf"
+
+
+class FieldRow:
+    """Shows a field of a source and reports edits to it.
+
+    Args:
+        card: the frame it is gridded into, columns 0 to 2.
+        row: its row; it takes two, the second for the fault.
+        setting: what it edits.
+        source: where values come from and go to.
+        theme, tooltips: looks.
+        focused: called when the input gets the focus.
+    """
+
+    def __init__(
+        self,
+        card: tk.Misc,
+        row: int,
+        setting: Setting,
+        source: FieldSource,
+        theme: Theme,
+        tooltips: Tooltips,
+        focused: Callable[[Setting], None],
+    ) -> None:
+        self.setting = setting
+        self._card, self._row, self._source, self._theme, self._tooltips = card, row, source, theme, tooltips
+        self._fault: ttk.Label | None = None
+        self._mark: ttk.Label | None = None
+        self.shown = False
+        self.label = ttk.Label(card, text=setting.title, wraplength=theme.px(LABEL_WIDTH), justify="left")
+        self.input = make_input(card, setting, theme, self._typed, self._picked)
+        tooltips.add(self.label, self._tip)
+        widget = self.input.focus_widget
+        widget.bind("<FocusIn>", lambda _event: focused(setting), add="+")
+        widget.bind("<FocusOut>", lambda _event: source.seal(), add="+")
+        for target in (self.label, widget):
+            target.bind("<Button-3>", self._menu, add="+")
+        self.label.bind("<Button-1>", lambda _event: widget.focus_set())
+        widget.bind("<Control-r>", lambda _event: self.reset())
+        widget.bind("<Menu>", self._menu, add="+")
+
+    def _tip(self) -> str:
+        setting = self.setting
+        limits = setting.limits.text()
+        default = json.dumps(setting.default, ensure_ascii=False)
+        lines = [setting.tip, ""]
+        if limits:
+            lines.append(f"Allowed: {limits}")
+        lines.append(f"Default: {default}   Name: {setting.path}")
+        return "\n".join(lines)
+
+    # -- edits -----------------------------------------------------------------------------------------------
+
+    def _typed(self, text: str) -> None:
+        self._show_fault(self._source.set_text(self.setting.path, text))
+
+    def _picked(self, value: object) -> None:
+        try:
+            self._source.set_value(self.setting.path, value)
+        except UserError as error:
+            self._show_fault(error)
+
+    def reset(self) -> str:
+        """Back to the default."""
+        self._source.reset([self.setting.path])
+        return "break"
+
+    # -- showing ---------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Show what the source holds."""
+        path = self.setting.path
+        self.input.show(self._source.value(path), self._source.text(path))
+        self._show_fault(self._source.fault(path))
+        self._show_mark(not self._source.is_default(path))
+
+    def show(self, shown: bool) -> None:
+        """Put the row up or take it away."""
+        if shown is self.shown:
+            return
+        self.shown = shown
+        px = self._theme.px
+        if not shown:
+            for widget in (self.label, self.input.widget, self._fault, self._mark):
+                if widget is not None:
+                    widget.grid_remove()
+            return
+        pad = px(3)
+        self.label.grid(row=self._row, column=1, sticky="w", pady=pad, padx=(0, px(10)))
+        self.input.widget.grid(row=self._row, column=2, sticky="ew", pady=pad)
+        self.refresh()
+
+    def _show_fault(self, fault: UserError | None) -> None:
+        self.input.mark(fault is not None)
+        if fault is None:
+            if self._fault is not None:
+                self._fault.grid_remove()
+            return
+        if self._fault is None:
+            self._fault = ttk.Label(
+                self._card, style="Error.TLabel", justify="left", font=self._theme.fonts["small"]
+            )
+        words = fault.message if not fault.hint else f"{fault.message} ({fault.hint})"
+        self._fault.configure(
+            text=words, wraplength=max(self._theme.px(180), self.input.widget.winfo_width())
+        )
+        if self.shown:
+            self._fault.grid(row=self._row + 1, column=2, sticky="w")
+
+    def _show_mark(self, changed: bool) -> None:
+        if self._mark is None:
+            if not changed:
+                return
+            self._mark = ttk.Label(self._card, text=CHANGED, cursor="hand2", style="Mark.TLabel")
+            self._mark.bind("<Button-1>", lambda _event: self.reset())
+            self._tooltips.add(
+                self._mark,
+                lambda: f"Changed. Click: back to {json.dumps(self.setting.default, ensure_ascii=False)}",
+            )
+        if changed and self.shown:
+            self._mark.grid(row=self._row, column=0, sticky="w", padx=(0, self._theme.px(5)))
+        else:
+            self._mark.grid_remove()
+
+    def restyle(self) -> None:
+        """After a change of scale."""
+        self.label.configure(wraplength=self._theme.px(LABEL_WIDTH))
+
+    def focus(self) -> None:
+        """Give the input the focus."""
+        self.input.focus_widget.focus_set()
+
+    def _menu(self, event: tk.Event[tk.Misc]) -> str:
+        menu = tk.Menu(self._card, tearoff=False)
+        menu.add_command(label="Reset to default", command=self.reset)
+        menu.add_command(label=f"Copy name: {self.setting.path}", command=self._copy)
+        widget = self.input.focus_widget
+        x, y = (
+            (event.x_root, event.y_root) if event.num == 3 else (widget.winfo_rootx(), widget.winfo_rooty())
+        )
+        menu.tk_popup(x, y)
+        return "break"
+
+    def _copy(self) -> None:
+        self._card.clipboard_clear()
+        self._card.clipboard_append(self.setting.path)

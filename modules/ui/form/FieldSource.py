@@ -1,0 +1,96 @@
+"""Where the rows of a form get values and put edits: the config under edit, or one object of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from modules.ui.state.ConfigState import plain_value, value_text
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.settings import Setting, is_visible, iter_settings, read_setting
+from modules.util.errors import UserError
+
+
+class FieldSource(Protocol):
+    """What a row needs; ``ConfigState`` is one."""
+
+    def value(self, path: str) -> Any: ...
+    def text(self, path: str) -> str: ...
+    def fault(self, path: str) -> UserError | None: ...
+    def is_default(self, path: str) -> bool: ...
+    def is_visible(self, path: str) -> bool: ...
+    def set_text(self, path: str, text: str) -> UserError | None: ...
+    def set_value(self, path: str, value: Any) -> None: ...
+    def reset(self, paths: Iterable[str]) -> None: ...
+    def seal(self) -> None: ...
+
+
+class ObjectSource:
+    """A single config object (a concept, a sample) as a source.
+
+    Args:
+        config: a copy that may be changed.
+        changed: called with the path after every change of a value.
+    """
+
+    def __init__(self, config: BaseConfig, changed: Callable[[str], None] = lambda path: None) -> None:
+        self.config = config
+        self.settings: dict[str, Setting] = {s.path: s for s in iter_settings(type(config))}
+        self._changed = changed
+        self._texts: dict[str, str] = {}
+        self._faults: dict[str, UserError] = {}
+
+    def value(self, path: str) -> Any:
+        found: Any = self.config
+        for part in path.split("."):
+            found = getattr(found, part)
+        return found
+
+    def text(self, path: str) -> str:
+        typed = self._texts.get(path)
+        return typed if typed is not None else value_text(self.value(path))
+
+    def fault(self, path: str) -> UserError | None:
+        return self._faults.get(path)
+
+    def faults(self) -> list[tuple[Setting, UserError]]:
+        """Every text that is no value."""
+        return [(self.settings[path], fault) for path, fault in self._faults.items()]
+
+    def is_default(self, path: str) -> bool:
+        return path not in self._texts and plain_value(self.value(path)) == self.settings[path].default
+
+    def is_visible(self, path: str) -> bool:
+        setting = self.settings[path]
+        return not setting.hidden and is_visible(setting.visible, lambda name: plain_value(self.value(name)))
+
+    def set_text(self, path: str, text: str) -> UserError | None:
+        try:
+            value = read_setting(type(self.config), path, text)
+        except UserError as error:
+            self._texts[path], self._faults[path] = text, error
+            self._changed(path)
+            return error
+        self._assign(path, value)
+        return None
+
+    def set_value(self, path: str, value: Any) -> None:
+        self._assign(path, value)
+
+    def reset(self, paths: Iterable[str]) -> None:
+        fresh = ObjectSource(type(self.config)())
+        for path in paths:
+            self._assign(path, fresh.value(path))
+
+    def seal(self) -> None:
+        """Single objects have no undo of their own."""
+
+    def _assign(self, path: str, value: Any) -> None:
+        *owners, name = path.split(".")
+        target: Any = self.config
+        for owner in owners:
+            target = getattr(target, owner)
+        setattr(target, name, value)
+        self._texts.pop(path, None)
+        self._faults.pop(path, None)
+        self._changed(path)

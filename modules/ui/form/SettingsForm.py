@@ -1,0 +1,104 @@
+"""Rows for many fields, in cards by group."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from tkinter import ttk
+
+from modules.ui.form.CardBoard import CardBoard
+from modules.ui.form.FieldRow import FieldRow
+from modules.ui.form.FieldSource import FieldSource
+from modules.ui.form.Tooltip import Tooltips
+from modules.ui.theme import Theme
+from modules.util.config.settings import Setting
+
+FORM_KINDS = ("bool", "int", "float", "text", "choice", "choices")
+NotShown = Callable[[Setting], bool]
+
+
+class SettingsForm:
+    """A board of cards, one for each group of settings.
+
+    Args:
+        parent: where the board is packed.
+        settings: what to show, in order; those without a row (hidden, lists) are left out.
+        source: values and edits.
+        theme, tooltips: looks.
+        focused: called with a setting whose input gets the focus.
+    """
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        settings: Iterable[Setting],
+        source: FieldSource,
+        theme: Theme,
+        tooltips: Tooltips,
+        focused: Callable[[Setting], None] = lambda setting: None,
+    ) -> None:
+        self.board = CardBoard(parent, theme)
+        self.board.pack(fill="x")
+        self.source, self._theme, self._tooltips, self._focused = source, theme, tooltips, focused
+        self.rows: dict[str, FieldRow] = {}
+        self.cards: dict[str, ttk.Frame] = {}
+        self._members: dict[str, list[FieldRow]] = {}
+        self._extra: set[str] = set()
+        for group, members in groupby([s for s in settings if has_row(s)], key=lambda s: s.group):
+            self._add_group(group, list(members))
+        self.refresh()
+        theme.on_change(self._restyle, self.board)
+
+    def _add_group(self, group: str, members: list[Setting]) -> None:
+        card = self.cards.get(group)
+        if card is None:
+            card = self.cards[group] = self.board.add(group)
+            self._members[group] = []
+        for setting in members:
+            row = 1 + 2 * len(self._members[group])
+            made = FieldRow(card, row, setting, self.source, self._theme, self._tooltips, self._focused)
+            self.rows[setting.path] = made
+            self._members[group].append(made)
+
+    def add_card(self, title: str) -> ttk.Frame:
+        """A card of the page's own, always shown."""
+        card = self.board.add(title)
+        self.cards[title] = card
+        self._extra.add(title)
+        return card
+
+    def extend_card(self, group: str) -> ttk.Frame:
+        """A frame below the rows of a group, for what the page adds to it."""
+        frame = ttk.Frame(self.cards[group])
+        frame.grid(row=500, column=0, columnspan=4, sticky="ew", pady=(self._theme.px(6), 0))
+        return frame
+
+    def refresh(self, paths: Iterable[str] | None = None) -> None:
+        """Show new values (``None``: of all rows) and the rows that fit them."""
+        wanted = self.rows.keys() if paths is None else self.rows.keys() & set(paths)
+        for row in self.rows.values():
+            row.show(self.source.is_visible(row.setting.path))
+        for path in wanted:
+            if self.rows[path].shown:
+                self.rows[path].refresh()
+        for group, members in self._members.items():
+            self.board.show(self.cards[group], group in self._extra or any(row.shown for row in members))
+
+    def focus(self, path: str) -> bool:
+        """Give a field the focus; false where it has no visible row."""
+        row = self.rows.get(path)
+        if row is None or not row.shown:
+            return False
+        self.board.update_idletasks()
+        row.focus()
+        return True
+
+    def _restyle(self) -> None:
+        for row in self.rows.values():
+            row.restyle()
+
+
+def has_row(setting: Setting) -> bool:
+    """Whether forms show a setting."""
+    return not setting.hidden and setting.kind in FORM_KINDS

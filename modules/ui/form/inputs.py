@@ -1,0 +1,250 @@
+"""The widgets in which fields are edited, one class for each kind of value."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from tkinter import filedialog, ttk
+from typing import Any
+
+from modules.ui.theme import Theme, style_text
+from modules.util.config.settings import Choice, Setting
+
+TextChanged = Callable[[str], None]
+ValueChanged = Callable[[Any], None]
+DEVICES = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps")
+LAYER_PRESETS = ("attn-mlp", "attn-only", "blocks", "full", "custom")
+
+
+class Input(ABC):
+    """An editor of one value. ``widget`` is what is gridded, ``focus_widget`` what takes keys."""
+
+    widget: tk.Widget
+    focus_widget: tk.Widget
+
+    @abstractmethod
+    def show(self, value: Any, text: str) -> None:
+        """Show a value (and the text it was typed as) without reporting a change."""
+
+    def mark(self, wrong: bool) -> None:
+        """Show whether the content is refused; what can only be chosen never is."""
+        return
+
+    def enable(self, on: bool) -> None:
+        """Allow editing or grey it out."""
+        self.focus_widget.state([("!" if on else "") + "disabled"])  # type: ignore[attr-defined]
+
+
+class Switch(Input):
+    """On or off."""
+
+    def __init__(self, parent: tk.Misc, changed: ValueChanged) -> None:
+        self._variable = tk.BooleanVar(parent)
+        self.widget = self.focus_widget = ttk.Checkbutton(
+            parent, variable=self._variable, command=lambda: changed(self._variable.get())
+        )
+        self.widget.bind("<Return>", lambda _event: self.focus_widget.invoke())  # type: ignore[attr-defined]
+
+    def show(self, value: Any, text: str) -> None:
+        self._variable.set(bool(value))
+
+
+class Line(Input):
+    """One line of text, with a button where it names a file or folder."""
+
+    def __init__(self, parent: tk.Misc, setting: Setting, theme: Theme, changed: TextChanged) -> None:
+        self._variable = tk.StringVar(parent)
+        self._loading = False
+        self._changed = changed
+        self._variable.trace_add("write", self._written)
+        browse = _BROWSERS.get(setting.widget)
+        holder: tk.Misc = ttk.Frame(parent) if browse else parent
+        entry = ttk.Entry(holder, textvariable=self._variable, font=theme.fonts["text"], width=12)
+        self.widget = self.focus_widget = entry
+        if browse and isinstance(holder, ttk.Frame):
+            holder.columnconfigure(0, weight=1)
+            entry.grid(row=0, column=0, sticky="ew")
+            button = ttk.Button(
+                holder, text="\u2026", width=2, command=lambda: self._browse(browse, setting.title)
+            )
+            button.grid(row=0, column=1, padx=(theme.px(4), 0))
+            self.widget = holder
+
+    def _written(self, *_: object) -> None:
+        if not self._loading:
+            self._changed(self._variable.get())
+
+    def _browse(self, browse: Callable[..., str], title: str) -> None:
+        name = browse(parent=self.widget.winfo_toplevel(), title=title)
+        if name:
+            self._variable.set(name)
+
+    def show(self, value: Any, text: str) -> None:
+        if self._variable.get() == text:
+            return
+        self._loading = True
+        self._variable.set(text)
+        self._loading = False
+
+    def mark(self, wrong: bool) -> None:
+        self.focus_widget.state([("" if wrong else "!") + "invalid"])  # type: ignore[attr-defined]
+
+
+_BROWSERS: dict[str, Callable[..., str]] = {
+    "file": filedialog.askopenfilename,
+    "folder": filedialog.askdirectory,
+    "save_file": filedialog.asksaveasfilename,
+    "model": filedialog.askopenfilename,
+}
+
+
+class Paragraph(Input):
+    """Several lines of text."""
+
+    def __init__(self, parent: tk.Misc, theme: Theme, changed: TextChanged, height: int = 3) -> None:
+        self._changed = changed
+        self._shown = ""
+        box = tk.Text(parent, height=height, width=20, wrap="word", undo=False)
+        style_text(theme, box)
+        box.bind("<Tab>", self._leave)
+        box.bind("<<Modified>>", self._modified)
+        self._box = box
+        self.widget = self.focus_widget = box
+
+    def _leave(self, event: tk.Event[tk.Misc]) -> str:
+        following = self._box.tk_focusNext()
+        if following is not None:
+            following.focus_set()
+        return "break"
+
+    def _modified(self, _event: object) -> None:
+        if not self._box.edit_modified():
+            return
+        self._box.edit_modified(False)
+        text = self._box.get("1.0", "end-1c")
+        if text != self._shown:
+            self._shown = text
+            self._changed(text)
+
+    def show(self, value: Any, text: str) -> None:
+        if text == self._shown:
+            return
+        self._shown = text
+        self._box.delete("1.0", "end")
+        self._box.insert("1.0", text)
+
+    def enable(self, on: bool) -> None:
+        self._box.configure(state="normal" if on else "disabled")
+
+
+class Pick(Input):
+    """One of several choices."""
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        choices: tuple[Choice, ...],
+        optional: bool,
+        theme: Theme,
+        changed: ValueChanged,
+    ) -> None:
+        self._values: list[str | None] = [choice.value for choice in choices]
+        labels = [choice.label for choice in choices]
+        if optional:
+            self._values.insert(0, None)
+            labels.insert(0, "\u2014")
+        self._changed = changed
+        combo = ttk.Combobox(parent, values=labels, state="readonly", font=theme.fonts["text"], width=12)
+        combo.configure(height=min(len(labels), 14), postcommand=lambda: style_popdown(theme, combo))
+        combo.bind("<<ComboboxSelected>>", self._selected)
+        self._combo = combo
+        self.widget = self.focus_widget = combo
+
+    def _selected(self, _event: object) -> None:
+        self._combo.selection_clear()
+        self._changed(self._values[self._combo.current()])
+
+    def show(self, value: Any, text: str) -> None:
+        wanted = getattr(value, "value", value)
+        self._combo.current(self._values.index(wanted))
+
+
+class Suggest(Line):
+    """Text with usual values to pick from."""
+
+    def __init__(
+        self, parent: tk.Misc, suggestions: tuple[str, ...], theme: Theme, changed: TextChanged
+    ) -> None:
+        self._variable = tk.StringVar(parent)
+        self._loading = False
+        self._changed = changed
+        self._variable.trace_add("write", self._written)
+        combo = ttk.Combobox(
+            parent, textvariable=self._variable, values=suggestions, font=theme.fonts["text"], width=12
+        )
+        combo.configure(postcommand=lambda: style_popdown(theme, combo))
+        self.widget = self.focus_widget = combo
+
+
+class Several(Input):
+    """Any number of several choices."""
+
+    def __init__(self, parent: tk.Misc, choices: tuple[Choice, ...], changed: ValueChanged) -> None:
+        self._changed = changed
+        self._variables: dict[str, tk.BooleanVar] = {}
+        self._order: list[str] = []
+        frame = ttk.Frame(parent)
+        self._buttons = []
+        for choice in choices:
+            variable = tk.BooleanVar(parent)
+            button = ttk.Checkbutton(frame, text=choice.label, variable=variable, command=self._toggled)
+            button.pack(anchor="w")
+            self._variables[choice.value] = variable
+            self._buttons.append(button)
+        self.widget = frame
+        self.focus_widget = self._buttons[0]
+
+    def _toggled(self) -> None:
+        on = [name for name, variable in self._variables.items() if variable.get()]
+        self._order = [name for name in self._order if name in on] + [n for n in on if n not in self._order]
+        self._changed(list(self._order))
+
+    def show(self, value: Any, text: str) -> None:
+        self._order = [getattr(item, "value", item) for item in value or ()]
+        for name, variable in self._variables.items():
+            variable.set(name in self._order)
+
+    def enable(self, on: bool) -> None:
+        for button in self._buttons:
+            button.state([("!" if on else "") + "disabled"])
+
+
+def style_popdown(theme: Theme, combo: ttk.Combobox) -> None:
+    """The list of a combobox is a plain Tk list: give it the theme's colours before it opens."""
+    palette = theme.palette
+    popdown = combo.tk.call("ttk::combobox::PopdownWindow", str(combo))
+    combo.tk.call(
+        f"{popdown}.f.l", "configure", "-background", palette.field, "-foreground", palette.text,
+        "-selectbackground", palette.selected, "-selectforeground", palette.text,
+        "-font", str(theme.fonts["text"]), "-borderwidth", 0, "-highlightthickness", 0,
+    )  # fmt: skip
+
+
+def make_input(
+    parent: tk.Misc, setting: Setting, theme: Theme, text_changed: TextChanged, value_changed: ValueChanged
+) -> Input:
+    """The editor that suits a setting."""
+    if setting.kind == "bool":
+        return Switch(parent, value_changed)
+    if setting.kind == "choice":
+        return Pick(parent, setting.choices, setting.optional, theme, value_changed)
+    if setting.kind == "choices":
+        return Several(parent, setting.choices, value_changed)
+    if setting.widget == "multiline":
+        return Paragraph(parent, theme, text_changed)
+    if setting.widget == "device":
+        return Suggest(parent, DEVICES, theme, text_changed)
+    if setting.widget == "layers":
+        return Suggest(parent, LAYER_PRESETS, theme, text_changed)
+    return Line(parent, setting, theme, text_changed)

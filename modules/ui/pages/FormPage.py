@@ -1,0 +1,49 @@
+"""A page that consists of the settings of its sections."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Iterable
+from tkinter import ttk
+
+from modules.ui.context import Ui
+from modules.ui.form.SettingsForm import SettingsForm
+from modules.ui.pages.Page import Page
+from modules.ui.pages.registry import PageSpec
+from modules.ui.ScrollFrame import ScrollFrame
+from modules.util.config.settings import Setting
+
+
+class FormPage(Page):
+    """Title, then the form. Override ``add_before`` and ``add_to_form`` to put more on the page."""
+
+    def __init__(self, parent: tk.Misc, ui: Ui, spec: PageSpec) -> None:
+        super().__init__(parent, ui, spec)
+        px = ui.theme.px
+        self.scroll = ScrollFrame(self, ui.theme)
+        self.scroll.pack(fill="both", expand=True)
+        head = ttk.Frame(self.scroll.inside, style="Back.TFrame", padding=(px(14), px(12), px(14), px(8)))
+        head.pack(fill="x")
+        ttk.Label(head, text=spec.title, style="Title.TLabel").pack(side="left")
+        ttk.Label(head, text=spec.about, style="Back.TLabel").pack(side="left", padx=px(14))
+        self.add_before(self.scroll.inside)
+        settings = [s for s in ui.state.settings.values() if s.section in spec.sections]
+        self.form = SettingsForm(
+            self.scroll.inside, settings, ui.state, ui.theme, ui.services["tooltips"], self._focused
+        )
+        self.add_to_form()
+
+    def add_before(self, parent: ttk.Frame) -> None:
+        """Widgets between the title and the form."""
+
+    def add_to_form(self) -> None:
+        """Cards beside those of the settings, widgets below their rows."""
+
+    def _focused(self, setting: Setting) -> None:
+        self.ui.status(f"{setting.title}: {setting.tip}")
+
+    def refresh(self, paths: Iterable[str] | None) -> None:
+        self.form.refresh(paths)
+
+    def focus_field(self, path: str) -> bool:
+        return self.form.focus(path)

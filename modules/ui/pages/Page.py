@@ -1,0 +1,44 @@
+"""What every page of the main window is."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Iterable
+from tkinter import ttk
+
+from modules.ui.context import Ui
+from modules.ui.pages.registry import PageSpec
+
+
+class Page(ttk.Frame):
+    """A page: built when first opened, told of changes while it exists.
+
+    Args:
+        parent: the window's middle.
+        ui: what pages share.
+        spec: its entry in the sidebar.
+    """
+
+    def __init__(self, parent: tk.Misc, ui: Ui, spec: PageSpec) -> None:
+        super().__init__(parent, style="Back.TFrame")
+        self.ui = ui
+        self.spec = spec
+
+    def refresh(self, paths: Iterable[str] | None) -> None:
+        """Settings changed (``None``: any of them)."""
+
+    def run_changed(self) -> None:
+        """The run that is watched has something new to show."""
+
+    def opened(self) -> None:
+        """The page came to the front."""
+
+    def focus_field(self, path: str) -> bool:
+        """Give a field the focus; false when the page has no visible row for it."""
+        return False
+
+    def focus_first(self) -> None:
+        """Give the first input of the page the focus."""
+        following = self.tk_focusNext()
+        if following is not None:
+            following.focus_set()

@@ -1,0 +1,293 @@
+"""The settings being edited: values, texts that are no values yet, undo and redo. No Tk here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.overrides import parse_place
+from modules.util.config.settings import Setting, is_visible, iter_settings, read_setting
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import UserError, UserErrors
+
+TYPING_SECONDS = 1.5
+MAX_UNDO = 500
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a field holds: its last good value, and the text typed over it when that is no value."""
+
+    value: Any
+    text: str | None = None
+
+
+@dataclass
+class Edit:
+    """One step of undo."""
+
+    title: str
+    before: dict[str, Cell]
+    after: dict[str, Cell]
+    when: float
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong (or, as a warning, probably not meant) with a field."""
+
+    path: str
+    message: str
+    hint: str = ""
+    warning: bool = False
+
+
+Listener = Callable[[frozenset[str]], None]
+
+
+class ConfigState:
+    """A config under edit. Listeners hear the paths whose cells changed.
+
+    Args:
+        config: where to begin; also decides the class.
+    """
+
+    def __init__(self, config: TrainConfig | None = None) -> None:
+        self.config = config if config is not None else TrainConfig()
+        self.model = type(self.config)
+        self.settings: dict[str, Setting] = {s.path: s for s in iter_settings(self.model)}
+        self._texts: dict[str, str] = {}
+        self._faults: dict[str, UserError] = {}
+        self._undo: list[Edit] = []
+        self._redo: list[Edit] = []
+        self._listeners: list[Listener] = []
+        self._saved = self.config.to_dict()
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def value(self, path: str) -> Any:
+        """The last good value of a field."""
+        found: Any = self.config
+        for part in path.split("."):
+            found = getattr(found, part)
+        return found
+
+    def cell(self, path: str) -> Cell:
+        return Cell(self.value(path), self._texts.get(path))
+
+    def text(self, path: str) -> str:
+        """What to show in an entry: what was typed, else the value."""
+        typed = self._texts.get(path)
+        return typed if typed is not None else value_text(self.value(path))
+
+    def typed(self) -> dict[str, str]:
+        """The texts that are no values, by field."""
+        return dict(self._texts)
+
+    def fault(self, path: str) -> UserError | None:
+        """What is wrong with the text of a field."""
+        return self._faults.get(path)
+
+    def is_default(self, path: str) -> bool:
+        """Whether a field holds its default."""
+        return path not in self._texts and plain_value(self.value(path)) == self.settings[path].default
+
+    def is_visible(self, path: str) -> bool:
+        """Whether the field's row is shown at the present values of others."""
+        setting = self.settings[path]
+        return not setting.hidden and is_visible(setting.visible, lambda name: plain_value(self.value(name)))
+
+    def problems(self) -> list[Problem]:
+        """Unreadable texts first, then values that contradict each other, then warnings."""
+        made = [_as_problem(error, path) for path, error in self._faults.items()]
+        found = self.config.problems()
+        for error in found.errors:
+            several = error.errors if isinstance(error, UserErrors) else (error,)
+            made.extend(_as_problem(one, one.field or "") for one in several)
+        made.extend(Problem(w.field, w.message, warning=True) for w in found.warnings)
+        return made
+
+    # -- changing --------------------------------------------------------------------------------------------
+
+    def set_text(self, path: str, text: str) -> UserError | None:
+        """Take what a person typed; a text that is no value is kept and its fault returned."""
+        cell, fault = self._read(path, text)
+        self._change(self.settings[path].title, {path: cell}, {path: fault}, typing=True)
+        return fault
+
+    def set_value(self, path: str, value: Any) -> None:
+        """Take a value from a switch, a list or a window.
+
+        Raises:
+            ConfigError: the field cannot have it.
+        """
+        self.set_values({path: value}, self.settings[path].title)
+
+    def set_values(self, values: dict[str, Any], title: str) -> None:
+        """Several fields in one step of undo."""
+        trial = self.config.copy_of()
+        for path, value in values.items():
+            _assign(trial, path, value)
+        cells = {path: Cell(_get(trial, path)) for path in values}
+        self._change(title, cells, {})
+
+    def reset(self, paths: Iterable[str]) -> None:
+        """Back to the defaults."""
+        fresh = self.model()
+        listed = list(paths)
+        title = f"reset {self.settings[listed[0]].title}" if len(listed) == 1 else "reset"
+        self._change(title, {path: Cell(_get(fresh, path)) for path in listed}, {})
+
+    def replace(self, config: TrainConfig, title: str, saved: bool = False) -> None:
+        """Take over another config whole, as one step of undo."""
+        self._change(title, {path: Cell(_get(config, path)) for path in self.settings}, {})
+        if saved:
+            self.mark_saved()
+
+    def restore_typed(self, texts: dict[str, str]) -> None:
+        """Put back texts that were no values when the program ended."""
+        for path, text in texts.items():
+            if path in self.settings and self.settings[path].kind in ("int", "float", "text"):
+                self.set_text(path, text)
+                self.seal()
+
+    def seal(self) -> None:
+        """The next typing is a step of its own (the person left the field)."""
+        if self._undo:
+            self._undo[-1].when = 0.0
+
+    def _read(self, path: str, text: str) -> tuple[Cell, UserError | None]:
+        try:
+            return Cell(read_setting(self.model, path, text)), None
+        except UserError as error:
+            return Cell(self.value(path), text), error
+
+    def _change(
+        self, title: str, cells: dict[str, Cell], faults: dict[str, UserError | None], typing: bool = False
+    ) -> None:
+        before = {path: self.cell(path) for path in cells}
+        changed = {path: cell for path, cell in cells.items() if not _same(cell, before[path])}
+        if not changed:
+            return
+        now = time.monotonic()
+        last = self._undo[-1] if self._undo else None
+        together = typing and last is not None and last.after.keys() == changed.keys()
+        if together and last is not None and now - last.when < TYPING_SECONDS:
+            last.after, last.when = changed, now
+        else:
+            self._undo.append(Edit(title, {p: before[p] for p in changed}, changed, now if typing else 0.0))
+            del self._undo[:-MAX_UNDO]
+        self._redo.clear()
+        self._put(changed, faults)
+
+    def _put(self, cells: dict[str, Cell], faults: dict[str, UserError | None] | None = None) -> None:
+        for path, cell in cells.items():
+            _assign(self.config, path, cell.value)
+            if cell.text is None:
+                self._texts.pop(path, None)
+                self._faults.pop(path, None)
+            else:
+                fault = (faults or {}).get(path) or self._read(path, cell.text)[1]
+                self._texts[path] = cell.text
+                if fault is not None:
+                    self._faults[path] = fault
+        paths = frozenset(cells)
+        for listener in list(self._listeners):
+            listener(paths)
+
+    # -- undo ------------------------------------------------------------------------------------------------
+
+    def undo(self) -> str | None:
+        """Take back the last step; returns its title."""
+        return self._step(self._undo, self._redo, lambda edit: edit.before)
+
+    def redo(self) -> str | None:
+        """Do again what was taken back."""
+        return self._step(self._redo, self._undo, lambda edit: edit.after)
+
+    def _step(
+        self, source: list[Edit], target: list[Edit], cells: Callable[[Edit], dict[str, Cell]]
+    ) -> str | None:
+        if not source:
+            return None
+        edit = source.pop()
+        edit.when = 0.0
+        target.append(edit)
+        self._put(cells(edit))
+        return edit.title
+
+    def can_undo(self) -> bool:
+        return bool(self._undo)
+
+    def can_redo(self) -> bool:
+        return bool(self._redo)
+
+    # -- saving ----------------------------------------------------------------------------------------------
+
+    def mark_saved(self) -> None:
+        """What is there now is what the file holds."""
+        self._saved = self.config.to_dict()
+
+    def mark_unsaved(self) -> None:
+        """No file holds what is there now."""
+        self._saved = {}
+
+    def is_modified(self) -> bool:
+        """Whether there is anything the file does not hold."""
+        return bool(self._texts) or self.config.to_dict() != self._saved
+
+    # -- listeners -------------------------------------------------------------------------------------------
+
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def unlisten(self, listener: Listener) -> None:
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+
+def value_text(value: Any) -> str:
+    """A value as it is typed."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Enum):
+        return str(value.value)
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def plain_value(value: Any) -> Any:
+    """A value as files have it."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, list):
+        return [plain_value(item) for item in value]
+    return value.to_dict() if isinstance(value, BaseConfig) else value
+
+
+def _get(config: BaseConfig, path: str) -> Any:
+    found: Any = config
+    for part in parse_place(path):
+        found = getattr(found, part)
+    return found
+
+
+def _assign(config: BaseConfig, path: str, value: Any) -> None:
+    *owners, name = parse_place(path)
+    target: Any = config
+    for owner in owners:
+        target = getattr(target, owner)
+    setattr(target, name, value)
+
+
+def _same(one: Cell, other: Cell) -> bool:
+    return one.text == other.text and type(one.value) is type(other.value) and one.value == other.value
+
+
+def _as_problem(error: UserError, path: str) -> Problem:
+    return Problem(path, error.message, error.hint or "")

@@ -1,0 +1,218 @@
+"""The run the window watches: starting it, giving it orders, hearing what it says. No Tk here."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.runner.launcher import TrainerProcess, attach, launch, settle
+from modules.runner.outcome import Outcome
+from modules.runner.RunDirectory import RunDirectory
+from modules.runner.status import RunStatus, StatusFollower
+from modules.ui.state.RunHistory import RunHistory
+
+POLL_BYTES = 1 << 15
+POLL_SECONDS = 0.010
+LIVE = ("starting", "running", "paused")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is: shares of 0 to 1, and words for it."""
+
+    run: float = 0.0
+    epoch: float = 0.0
+    text: str = ""
+
+
+class RunControl:
+    """Follows one run directory at a time.
+
+    Args:
+        command: the trainer's command line instead of the usual one, for tests.
+    """
+
+    def __init__(self, command: Callable[[RunDirectory], Sequence[str]] | None = None) -> None:
+        self.run: RunDirectory | None = None
+        self.history = RunHistory()
+        self.outcome: Outcome | None = None
+        self._command = command
+        self._follower: StatusFollower | None = None
+        self._trainer: TrainerProcess | None = None
+        self._was_live = False
+
+    # -- choosing a run --------------------------------------------------------------------------------------
+
+    def start(self, folder: str | os.PathLike[str], config: dict[str, Any]) -> None:
+        """Start training in a folder and follow it.
+
+        Raises:
+            UserError: one is running there, or it cannot be started.
+        """
+        run = RunDirectory(folder)
+        trainer = launch(run, config, self._command(run) if self._command else None)
+        self.follow(folder)
+        self._trainer = trainer
+        self._was_live = True
+
+    def follow(self, folder: str | os.PathLike[str]) -> None:
+        """Watch the run in a folder, running or over."""
+        self.run = RunDirectory(folder)
+        self.history = RunHistory()
+        self.outcome = None
+        self._follower = StatusFollower(self.run)
+        self._trainer = attach(self.run)
+        self._was_live = self._trainer is not None
+
+    # -- watching --------------------------------------------------------------------------------------------
+
+    def poll(self) -> bool:
+        """Hear what is new, for a few milliseconds at most; whether there was anything."""
+        if self._follower is None:
+            return False
+        before = self.state
+        end = time.perf_counter() + POLL_SECONDS
+        heard = False
+        while True:
+            events = self._follower.poll(POLL_BYTES)
+            self.history.take(events)
+            heard = heard or bool(events)
+            if self._follower.reader.at_end or time.perf_counter() > end:
+                break
+        self._look_after()
+        return heard or before != self.state
+
+    def _look_after(self) -> None:
+        if self._trainer is None or self.run is None:
+            return
+        outcome = self._trainer.poll()
+        if outcome is not None:
+            self.outcome = outcome
+            self._trainer = None
+        elif not self._trainer.process.alive() and not self.is_live:
+            self.outcome = settle(self.run)
+            self._trainer = None
+
+    @property
+    def status(self) -> RunStatus:
+        return self._follower.status if self._follower is not None else RunStatus("")
+
+    @property
+    def state(self) -> str:
+        """One of ``status.STATES``."""
+        return self.status.state
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a trainer is at work, or on its way."""
+        return self.state in LIVE
+
+    def take_outcome(self) -> Outcome | None:
+        """How the run ended, once, if it did while it was watched."""
+        if self.outcome is None or not self._was_live:
+            return None
+        self._was_live = False
+        return self.outcome
+
+    def progress(self) -> Progress:
+        """For the bars and the line beside them."""
+        status = self.status
+        if status.state == "new":
+            return Progress()
+        if status.state == "starting":
+            return Progress(text="Starting\u2026")
+        step, phase = status.step, status.phase
+        if phase is not None and (step is None or phase["seq"] > step["seq"]) and status.state in LIVE:
+            done, total = _pair(phase.get("done"), phase.get("total"))
+            share = done / total if total else 0.0
+            count = f" {done} of {total}" if total else ""
+            return Progress(_run_share(step), share, f"{str(phase.get('name', '')).capitalize()}{count}")
+        if step is None:
+            return Progress(text=_STATE_WORDS.get(status.state, status.state))
+        return Progress(_run_share(step), self._epoch_share(step), self._step_text(step))
+
+    def _epoch_share(self, step: dict[str, Any]) -> float:
+        done = _progress_of(step).get("epoch_step", 0)
+        whole = self.history.steps_per_epoch
+        return min(1.0, done / whole) if whole else 0.0
+
+    def _step_text(self, step: dict[str, Any]) -> str:
+        place, metrics = _progress_of(step), step.get("metrics") or {}
+        parts = [] if self.state == "running" else [_STATE_WORDS.get(self.state, self.state)]
+        parts.append(f"Epoch {place.get('epoch', 0) + 1}")
+        parts.append(f"step {place.get('global_step', 0)} of {step.get('total_steps', '?')}")
+        loss = metrics.get("loss/train_step")
+        if isinstance(loss, (int, float)):
+            parts.append(f"loss {loss:.4g}")
+        accuracy = metrics.get("dpo/accuracy")
+        if isinstance(accuracy, (int, float)):
+            parts.append(f"accuracy {accuracy:.0%}")
+        for tag, value in metrics.items():
+            if "memory" in tag and isinstance(value, (int, float)):
+                parts.append(f"{value:.3g} GB")
+                break
+        eta = step.get("eta")
+        if isinstance(eta, (int, float)) and self.state == "running":
+            parts.append(f"{duration(eta)} left")
+        return "  \u00b7  ".join(parts)
+
+    # -- orders ----------------------------------------------------------------------------------------------
+
+    def post(self, kind: str) -> str:
+        """Order something (``commands.COMMANDS``).
+
+        Raises:
+            UserError: nothing is running.
+        """
+        if self.run is None:
+            raise RuntimeError("no run is watched")
+        return self.run.post(kind)
+
+    def end_now(self) -> None:
+        """End a trainer that does not stop when asked."""
+        if self._trainer is not None:
+            self._trainer.end()
+
+    def file(self, name: str) -> Path:
+        """A file the run reported, wherever its name starts from."""
+        if self.run is None:
+            raise RuntimeError("no run is watched")
+        path = Path(name)
+        return path if path.is_absolute() else self.run.path / path
+
+
+_STATE_WORDS = {
+    "paused": "Paused",
+    "finished": "Finished",
+    "stopped": "Stopped",
+    "failed": "Failed",
+    "died": "Ended without a word",
+    "running": "Running",
+}
+
+
+def _progress_of(step: dict[str, Any]) -> dict[str, Any]:
+    found = step.get("progress")
+    return found if isinstance(found, dict) else {}
+
+
+def _run_share(step: dict[str, Any] | None) -> float:
+    if step is None:
+        return 0.0
+    done, total = _pair(_progress_of(step).get("global_step"), step.get("total_steps"))
+    return min(1.0, done / total) if total else 0.0
+
+
+def _pair(done: object, total: object) -> tuple[int, int]:
+    return (done if isinstance(done, int) else 0), (total if isinstance(total, int) else 0)
+
+
+def duration(seconds: float) -> str:
+    """``1:02:03``, or ``2:03`` below an hour."""
+    whole = max(0, round(seconds))
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"

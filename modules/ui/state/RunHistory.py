@@ -1,0 +1,170 @@
+"""What a run has reported, kept in a form that can be drawn: curves, samples, messages. No Tk here."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_POINTS = 4000
+MAX_MESSAGES = 400
+
+
+@dataclass
+class Series:
+    """One curve. When it gets long, neighbours are averaged, so memory stays bounded and its shape stays."""
+
+    steps: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    _share: int = 1
+    _held: list[tuple[float, float]] = field(default_factory=list)
+
+    def add(self, step: float, value: float) -> None:
+        """A new point; numbers that are not finite are left out."""
+        if not math.isfinite(value):
+            return
+        if self.steps and step <= self.steps[-1]:
+            self._rewind(step)  # the run went on from an earlier backup
+        self._held.append((step, value))
+        if len(self._held) < self._share:
+            return
+        self.steps.append(self._held[-1][0])
+        self.values.append(sum(v for _, v in self._held) / len(self._held))
+        self._held.clear()
+        if len(self.steps) >= MAX_POINTS:
+            self._halve()
+
+    def _rewind(self, step: float) -> None:
+        keep = bisect_left(self.steps, step)
+        del self.steps[keep:], self.values[keep:]
+        self._held.clear()
+
+    def _halve(self) -> None:
+        half = len(self.values) // 2 * 2
+        self.values = [(a + b) / 2 for a, b in zip(self.values[:half:2], self.values[1:half:2], strict=True)]
+        self.steps = self.steps[1:half:2]
+        self._share *= 2
+
+    def last(self) -> float | None:
+        """The newest value."""
+        if self._held:
+            return self._held[-1][1]
+        return self.values[-1] if self.values else None
+
+
+@dataclass(frozen=True)
+class SampleImage:
+    """A sample the trainer made: where it is, for which prompt and step."""
+
+    path: str
+    prompt: str
+    number: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Message:
+    """A line of the run's diary."""
+
+    when: float
+    kind: str
+    text: str
+
+
+class RunHistory:
+    """Fed with events; holds what pages draw."""
+
+    def __init__(self) -> None:
+        self.series: dict[str, Series] = {}
+        self.samples: list[SampleImage] = []
+        self.messages: list[Message] = []
+        self.total_steps = 0
+        self.steps_per_epoch = 0
+        self.epochs = 0
+
+    def take(self, events: Iterable[dict[str, Any]]) -> None:
+        """Add events in their order."""
+        for event in events:
+            handler = getattr(self, f"_take_{event['kind']}", None)
+            if handler is not None:
+                handler(event)
+
+    def _take_run_started(self, event: dict[str, Any]) -> None:
+        self.total_steps = _whole(event.get("total_steps"))
+        self.steps_per_epoch = _whole(event.get("steps_per_epoch"))
+        self.epochs = _whole(event.get("epochs"))
+        again = " again" if event.get("resumed_from") else ""
+        self._say(event, f"Training started{again} on {event.get('device', 'this computer')}")
+
+    def _take_step(self, event: dict[str, Any]) -> None:
+        self.total_steps = _whole(event.get("total_steps")) or self.total_steps
+        self._add_metrics(event)
+
+    def _take_validation(self, event: dict[str, Any]) -> None:
+        self._add_metrics(event)
+        metrics = event.get("metrics")
+        if isinstance(metrics, dict):
+            words = ", ".join(
+                f"{tag.rpartition('/')[2]} {_number(value):.4g}" for tag, value in list(metrics.items())[:6]
+            )
+            self._say(event, f"Validation at step {_step(event)}: {words}")
+
+    def _add_metrics(self, event: dict[str, Any]) -> None:
+        metrics = event.get("metrics")
+        if isinstance(metrics, dict):
+            for tag, value in metrics.items():
+                self.series.setdefault(tag, Series()).add(_step(event), _number(value))
+
+    def _take_sample(self, event: dict[str, Any]) -> None:
+        path = event.get("path")
+        if isinstance(path, str):
+            made = SampleImage(path, str(event.get("prompt", "")), _whole(event.get("number")), _step(event))
+            self.samples = [s for s in self.samples if s.path != path]
+            self.samples.append(made)
+
+    def _take_backup(self, event: dict[str, Any]) -> None:
+        self._say(event, f"Backup at step {_step(event)}: {event.get('path')}")
+
+    def _take_save(self, event: dict[str, Any]) -> None:
+        self._say(event, f"Saved at step {_step(event)}: {event.get('path')}")
+
+    def _take_warning(self, event: dict[str, Any]) -> None:
+        self._say(event, str(event.get("message", "")))
+
+    def _take_error(self, event: dict[str, Any]) -> None:
+        hint = event.get("hint")
+        self._say(event, f"{event.get('message', '')}{f' - {hint}' if hint else ''}")
+
+    def _take_command(self, event: dict[str, Any]) -> None:
+        words = f": {event['message']}" if event.get("message") else ""
+        self._say(event, f"{event.get('command')}: {event.get('state')}{words}")
+
+    def _take_run_finished(self, event: dict[str, Any]) -> None:
+        self._say(event, f"Training {event.get('status')}")
+
+    def _say(self, event: dict[str, Any], text: str) -> None:
+        when = event.get("t")
+        self.messages.append(Message(_number(when), event["kind"], text))
+        del self.messages[:-MAX_MESSAGES]
+
+    def tags(self) -> list[str]:
+        """The curves there are, by name."""
+        return sorted(self.series)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    words = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+    return words.get(value, math.nan) if isinstance(value, str) else math.nan
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _step(event: dict[str, Any]) -> int:
+    progress = event.get("progress")
+    return _whole(progress.get("global_step")) if isinstance(progress, dict) else 0

@@ -1,0 +1,160 @@
+"""What the program remembers between starts: the settings as they were, and the window. No Tk here."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import UserError
+from modules.util.jsonio import read_json, write_json
+
+VERSION = 1
+MAX_RECENT = 12
+FOLDER_VARIABLE = "TASTEMAKER_SETTINGS"
+
+
+def settings_folder() -> Path:
+    """Where the program keeps its own files for this user."""
+    if given := os.environ.get(FOLDER_VARIABLE):
+        return Path(given)
+    home = Path.home()
+    if sys.platform == "win32":
+        return Path(os.environ.get("APPDATA", home / "AppData" / "Roaming")) / "Tastemaker"
+    if sys.platform == "darwin":
+        return home / "Library" / "Application Support" / "Tastemaker"
+    return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "tastemaker"
+
+
+@dataclass
+class WindowMemory:
+    """How the window was left.
+
+    Args:
+        geometry: as Tk has it (``1200x800+10+10``); empty for the default.
+        maximized: whether it filled the screen.
+        appearance: ``System``, ``Dark`` or ``Light``.
+        scale: percent.
+        page: key of the page that was open.
+        recent: config files, newest first.
+    """
+
+    geometry: str = ""
+    maximized: bool = False
+    appearance: str = "System"
+    scale: int = 100
+    page: str = "project"
+    recent: list[str] = field(default_factory=list)
+
+    @classmethod
+    def from_dict(cls, data: object) -> WindowMemory:
+        """What of ``data`` makes sense; the rest keeps its default."""
+        made = cls()
+        if isinstance(data, dict):
+            for one in fields(cls):
+                value = data.get(one.name)
+                if type(value) is type(getattr(made, one.name)):
+                    setattr(made, one.name, value)
+        made.recent = [name for name in made.recent if isinstance(name, str)][:MAX_RECENT]
+        made.scale = min(200, max(75, made.scale))
+        return made
+
+    def remember(self, path: Path) -> None:
+        """Put a config file at the top of the recent ones."""
+        name = str(path.absolute())
+        self.recent = [name, *(other for other in self.recent if other != name)][:MAX_RECENT]
+
+
+@dataclass
+class Session:
+    """The settings as they were.
+
+    Args:
+        config: complete plain data of a config.
+        path: the file they were loaded from or saved to; empty if none.
+        saved: whether that file holds the same.
+        typed: texts that were no values, by field.
+        run: folder of the run that was watched.
+    """
+
+    config: dict[str, Any]
+    path: str = ""
+    saved: bool = True
+    typed: dict[str, str] = field(default_factory=dict)
+    run: str = ""
+
+
+class SessionStore:
+    """The files of the settings folder; each is written whole or not at all.
+
+    Args:
+        folder: where they are; made when something is first written.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self.session_path = self.folder / "session.json"
+        self.window_path = self.folder / "window.json"
+        self.queue_path = self.folder / "queue.json"
+        self.log_path = self.folder / "tastemaker.log"
+
+    def load_window(self) -> tuple[WindowMemory, str]:
+        """How the window was left, and a message when that could not be read."""
+        if not self.window_path.exists():
+            return WindowMemory(), ""
+        try:
+            return WindowMemory.from_dict(read_json(self.window_path, "window settings")), ""
+        except UserError as error:
+            return WindowMemory(), f"{self._set_aside(self.window_path, error)}"
+
+    def save_window(self, memory: WindowMemory) -> None:
+        """Raises ``OSError`` when the folder cannot be written."""
+        write_json(self.window_path, {"version": VERSION, **asdict(memory)})
+
+    def load_session(
+        self, model: type[TrainConfig] = TrainConfig
+    ) -> tuple[TrainConfig | None, Session | None, str]:
+        """The settings as they were; ``None`` when there are none, with a message when they are unreadable.
+
+        A file that cannot be used is kept under another name, never overwritten.
+        """
+        if not self.session_path.exists():
+            return None, None, ""
+        try:
+            session = self._read_session()
+            return model.from_dict(session.config, check=False), session, ""
+        except UserError as error:
+            return None, None, self._set_aside(self.session_path, error)
+
+    def _read_session(self) -> Session:
+        data = read_json(self.session_path, "saved session")
+        if not isinstance(data, Mapping) or not isinstance(data.get("config"), Mapping):
+            raise UserError(f"{self.session_path} is no saved session")
+        if data.get("version") != VERSION:
+            raise UserError(
+                f"the saved session has format {data.get('version')}; this program knows format {VERSION}",
+                hint="it was written by a newer version of the program",
+            )
+        typed = data.get("typed")
+        texts = {str(k): str(v) for k, v in typed.items()} if isinstance(typed, Mapping) else {}
+        path, run = (str(data.get(name) or "") for name in ("path", "run"))
+        return Session(dict(data["config"]), path, data.get("saved") is True, texts, run)
+
+    def save_session(self, session: Session) -> None:
+        """Raises ``OSError`` when the folder cannot be written."""
+        write_json(self.session_path, {"version": VERSION, "saved_at": time.time(), **asdict(session)})
+
+    def _set_aside(self, path: Path, error: UserError) -> str:
+        aside = path.with_name(f"{path.stem}.unreadable-{time.strftime('%Y%m%d-%H%M%S')}.json")
+        try:
+            path.rename(aside)
+        except OSError as problem:
+            return (
+                f"{error}\n\nThe file stays where it is ({problem.strerror}); the defaults are shown instead."
+            )
+        return f"{error}\n\nThe file was kept as {aside}; the defaults are shown instead."

@@ -1,0 +1,49 @@
+"""Finding settings by a few letters of their title, name, tip or choices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from modules.util.config.settings import Setting
+
+MAX_FOUND = 30
+
+
+def search_settings(settings: Iterable[Setting], words: str, limit: int = MAX_FOUND) -> list[Setting]:
+    """Settings in which every word occurs, best first.
+
+    A word at the start of a title counts most, then in the title, in the name, in the tip. Hidden settings are
+    left out.
+    """
+    wanted = [word for word in re.split(r"[\s_.]+", words.lower()) if word]
+    if not wanted:
+        return []
+    found = []
+    for place, setting in enumerate(settings):
+        if setting.hidden:
+            continue
+        scores = [_score(setting, word) for word in wanted]
+        if all(scores):
+            found.append((-sum(scores), place, setting))
+    return [setting for _, _, setting in sorted(found, key=lambda item: item[:2])[:limit]]
+
+
+def _score(setting: Setting, word: str) -> int:
+    title, path = setting.title.lower(), setting.path.lower()
+    names = re.split(r"[_.]+", path)
+    if title == word or path == word:
+        return 100
+    if title.startswith(word):
+        return 60
+    if any(part.startswith(word) for part in re.split(r"[\s-]+", title)):
+        return 40
+    if any(part.startswith(word) for part in names):
+        return 30
+    if word in title or word in path:
+        return 20
+    if word in setting.group.lower() or word in setting.section.lower():
+        return 10
+    if any(word in choice.label.lower() or word in choice.value.lower() for choice in setting.choices):
+        return 8
+    return 5 if word in setting.tip.lower() else 0
