@@ -49,6 +49,10 @@ class Reason(StrEnum):
     FOLDER_LINK = "a link to a folder, not followed"
     NOT_A_FILE = "not a regular file"
     READ_ERROR = "it cannot be read"
+    BAD_NAME = "its name is not valid text"
+    CHANGED = "it changed during the scan"
+    DUPLICATE = "the same file as"
+    LOOKS_LIKE = "it looks like"
     UNDECODABLE = "its pixels cannot be decoded"
 
 
