@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     if options.pair_tool is not None:
-        from modules.ui.curation.DPOCurationWindow import run_pair_tool
+        from modules.ui.curation.windows import run_pair_tool
 
         run_pair_tool(Path(options.pair_tool) if options.pair_tool else None)
         return 0

@@ -175,13 +175,25 @@ class PairReview:
         found: list[Fault] = []
         for pair in self.pairs():
             found += self._pair_faults(pair, resolution, size_of)
-        for entry in load_manifest(self.output_dir)["pairs"]:
-            for side in SIDES:
-                if find_exported_file(self.output_dir, side, entry["pair_id"]) is None:
-                    found.append(
-                        Fault(entry["pair_id"], "orphan", f"the {side} image is gone from the disk", "remove")
-                    )
-        return found
+        return found + self._orphans()
+
+    def faults_of(
+        self, pair_id: str, resolution: int, size_of: Callable[[Path], tuple[int, int]]
+    ) -> list[Fault]:
+        """As ``faults``, of one pair; nothing when it is not there any more."""
+        found: list[Fault] = []
+        for pair in self.pairs():
+            if pair.pair_id == pair_id:
+                found += self._pair_faults(pair, resolution, size_of)
+        return found + [fault for fault in self._orphans() if fault.pair_id == pair_id]
+
+    def _orphans(self) -> list[Fault]:
+        return [
+            Fault(entry["pair_id"], "orphan", f"the {side} image is gone from the disk", "remove")
+            for entry in load_manifest(self.output_dir)["pairs"]
+            for side in SIDES
+            if find_exported_file(self.output_dir, side, entry["pair_id"]) is None
+        ]
 
     def _pair_faults(
         self, pair: FinalizedPair, resolution: int, size_of: Callable[[Path], tuple[int, int]]

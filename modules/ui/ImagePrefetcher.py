@@ -35,6 +35,7 @@ class ImagePrefetcher:
         self._cache: OrderedDict[Key, Image.Image] = OrderedDict()
         self._bytes = 0
         self._failed: dict[Path, str] = {}
+        self._epoch = 0
         self._wanted: list[Key] = []
         self._running: set[Key] = set()
         self._condition = threading.Condition()
@@ -81,6 +82,14 @@ class ImagePrefetcher:
         """The image, decoded here and now if need be; ``None`` when it cannot be read (see ``failure``)."""
         return self.get(path, box) or self._load((path, box))
 
+    def forget_all(self) -> None:
+        """Files have changed: nothing that was decoded is true any more, nor what is being decoded."""
+        with self._condition:
+            self._cache.clear()
+            self._bytes = 0
+            self._failed.clear()
+            self._epoch += 1
+
     def failure(self, path: Path) -> str | None:
         """Why an image cannot be shown, if it was tried."""
         return self._failed.get(path)
@@ -118,6 +127,7 @@ class ImagePrefetcher:
 
     def _load(self, key: Key) -> Image.Image | None:
         path, box = key
+        epoch = self._epoch
         try:
             image = load_fitted(path, box)
         except (
@@ -128,9 +138,12 @@ class ImagePrefetcher:
             MemoryError,
             Image.DecompressionBombError,
         ) as error:
-            self._failed[path] = str(error) or type(error).__name__
+            if epoch == self._epoch:
+                self._failed[path] = str(error) or type(error).__name__
             return None
         with self._condition:
+            if epoch != self._epoch:
+                return None
             old = self._cache.pop(key, None)
             self._bytes += _size(image) - (0 if old is None else _size(old))
             self._cache[key] = image

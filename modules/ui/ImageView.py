@@ -5,6 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 from pathlib import Path
+from tkinter import font as tkfont
 
 from PIL import Image, ImageTk
 
@@ -50,6 +51,7 @@ class ImageView(tk.Canvas):
     Args:
         zoom: shared with the views that should move together.
         on_click: what a click without dragging does.
+        font: of the caption.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class ImageView(tk.Canvas):
         prefetcher: ImagePrefetcher,
         zoom: ZoomState,
         on_click: Callable[[], None] | None = None,
+        font: tkfont.Font | str = "TkDefaultFont",
     ) -> None:
         super().__init__(parent, highlightthickness=BORDER, borderwidth=0, takefocus=0, width=64, height=64)
         self.path: Path | None = None
@@ -65,6 +68,7 @@ class ImageView(tk.Canvas):
         self._prefetcher = prefetcher
         self._zoom = zoom
         self._on_click = on_click
+        self._font = font
         self._photo: ImageTk.PhotoImage | None = None
         self._photo_key: tuple[Path, Box] | None = None
         self._caption = ""
@@ -91,6 +95,14 @@ class ImageView(tk.Canvas):
         """Put up an image; until it is decoded the place says so."""
         self.path, self._caption = path, caption
         self.redraw()
+
+    def forget(self) -> None:
+        """The file may hold another image now: draw it anew when it is decoded."""
+        self._photo_key, self.shown = None, None
+
+    def destroy(self) -> None:
+        self._photo = None  # megabytes, which must not wait for the garbage collector
+        super().destroy()
 
     def mark(self, colour: str | None) -> None:
         """Frame the image in a colour, or not."""
@@ -158,12 +170,16 @@ class ImageView(tk.Canvas):
     def _say(self, failure: str | None) -> None:
         name = "" if self.path is None else self.path.name
         text = "\u2026" if failure is None else f"{name}\ncannot be shown: {failure}"
-        self.create_text(*self._middle(), text=text, fill=shade("#bbbbbb", "#444444"), width=self.box[0] - 20)
+        self.create_text(
+            *self._middle(),
+            text=text,
+            fill=shade("#bbbbbb", "#444444"),
+            width=self.box[0] - 20,
+            font=self._font,
+        )
 
     def _draw_caption(self) -> None:
-        item = self.create_text(
-            10, 8, text=self._caption, anchor="nw", fill="#ffffff", font=("TkDefaultFont", 10, "bold")
-        )
+        item = self.create_text(10, 8, text=self._caption, anchor="nw", fill="#ffffff", font=self._font)
         left, top, right, bottom = self.bbox(item)
         ground = self.create_rectangle(left - 5, top - 2, right + 5, bottom + 2, fill="#202020", width=0)
         self.tag_raise(item, ground)

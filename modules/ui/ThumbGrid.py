@@ -5,6 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tkinter import font as tkfont
 from tkinter import ttk
 
 from PIL import ImageTk
@@ -23,6 +24,8 @@ class ThumbGrid(ttk.Frame):
         on_best: left click or Enter on an image, by position.
         on_worst: right click or W.
         on_move: an image was dragged from one position to another; ``None`` forbids dragging.
+        cell: side of one image's place in pixels.
+        font: of captions.
     """
 
     def __init__(
@@ -33,11 +36,13 @@ class ThumbGrid(ttk.Frame):
         on_worst: Callable[[int], None] | None = None,
         on_move: Callable[[int, int], None] | None = None,
         cell: int = 220,
+        font: tkfont.Font | str = "TkDefaultFont",
     ) -> None:
         super().__init__(parent)
         self._prefetcher = prefetcher
         self._on_best, self._on_worst, self._on_move = on_best, on_worst, on_move
         self.cell = cell
+        self._font = font
         self.cursor = 0
         self.paths: list[Path] = []
         self._captions: list[str] = []
@@ -58,6 +63,10 @@ class ThumbGrid(ttk.Frame):
         for name, step in (("<Button-4>", -1), ("<Button-5>", 1)):
             self.canvas.bind(name, lambda event, step=step: self._wheel(event, step))  # type: ignore[misc]
         self.canvas.bind("<MouseWheel>", lambda event: self._wheel(event, -1 if event.delta > 0 else 1))
+
+    def destroy(self) -> None:
+        self._photos = {}  # megabytes, which must not wait for the garbage collector
+        super().destroy()
 
     # --- content ------------------------------------------------------------------------------------------------
 
@@ -139,7 +148,9 @@ class ThumbGrid(ttk.Frame):
             canvas.create_image(*middle, image=photo)
         else:
             text = self._prefetcher.failure(key[0]) or "\u2026"
-            canvas.create_text(*middle, text=text, fill=shade("#aaaaaa", "#555555"), width=cell - 20)
+            canvas.create_text(
+                *middle, text=text, fill=shade("#aaaaaa", "#555555"), width=cell - 20, font=self._font
+            )
         mark = self._marks.get(index)
         edge = (left + 2, top + 2, left + cell - 2, top + cell - 2)
         if mark is not None:
@@ -148,7 +159,7 @@ class ThumbGrid(ttk.Frame):
             canvas.create_rectangle(*edge, outline=FOCUS, width=2, dash=(6, 4) if mark else ())
         if index < len(self._captions) and self._captions[index]:
             item = canvas.create_text(
-                left + 10, top + 10, text=self._captions[index], anchor="nw", fill="#ffffff"
+                left + 10, top + 10, text=self._captions[index], anchor="nw", fill="#ffffff", font=self._font
             )
             x0, y0, x1, y1 = canvas.bbox(item)
             canvas.tag_raise(

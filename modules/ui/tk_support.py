@@ -6,6 +6,7 @@ second, so that many results arriving together cost one redraw.
 
 from __future__ import annotations
 
+import gc
 import logging
 import queue
 import threading
@@ -35,8 +36,42 @@ def shade(dark: str, light: str) -> str:
     return dark if ctk.get_appearance_mode() == "Dark" else light
 
 
+class _TkGarbage:
+    """Cyclic garbage is collected on the Tk thread alone, as long as there is a pump.
+
+    Destroyed widgets, variables and images lie in reference cycles, and their finalisers call Tk. Python collects
+    on whatever thread happens to allocate: on a worker that call waits for the Tk thread, or fails.
+    """
+
+    def __init__(self) -> None:
+        self._pumps = 0
+
+    def opened(self) -> None:
+        self._pumps += 1
+        gc.disable()
+
+    def closed(self) -> None:
+        self._pumps -= 1
+        if not self._pumps:
+            gc.enable()
+
+    def collect(self) -> None:
+        """What Python would have done by itself by now."""
+        for generation, (count, limit) in reversed(
+            list(enumerate(zip(gc.get_count(), gc.get_threshold(), strict=True)))
+        ):
+            if limit and count > limit:
+                gc.collect(generation)
+                return
+
+
+_garbage = _TkGarbage()
+
+
 class Pump:
     """Runs on the Tk thread what other threads post, every ``PUMP_MS`` milliseconds.
+
+    While one is open, cyclic garbage is collected here and nowhere else (see ``_TkGarbage``).
 
     Args:
         widget: any widget that lives as long as the pump, usually the window.
@@ -46,6 +81,7 @@ class Pump:
         self._widget = widget
         self._posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._closed = False
+        _garbage.opened()
         self._timer = widget.after(PUMP_MS, self._tick)
 
     def post(self, call: Callable[[], None]) -> None:
@@ -68,10 +104,14 @@ class Pump:
             return
         self._timer = self._widget.after(PUMP_MS, self._tick)
         self.drain()
+        _garbage.collect()
 
     def close(self) -> None:
         """Stop; calls that were not run are dropped."""
+        if self._closed:
+            return
         self._closed = True
+        _garbage.closed()
         self._widget.after_cancel(self._timer)
 
 

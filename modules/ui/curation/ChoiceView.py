@@ -43,6 +43,11 @@ KEY_NAMES = {
     "Escape": "Esc",
     "Return": "Enter",
     "Control-z": "Ctrl+Z",
+    "Delete": "Del",
+    "plus": "+",
+    "minus": "\u2212",
+    "less": "<",
+    "greater": ">",
 }
 
 

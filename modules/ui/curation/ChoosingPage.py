@@ -12,6 +12,7 @@ from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext, key_
 from modules.ui.curation.GridViews import RankedView, SelectView
 from modules.ui.curation.ImagesView import ContinueView, FourUpView, PairView, TriageView
 from modules.ui.curation.PairController import PairController, Snapshot
+from modules.ui.curation.ThinBar import ThinBar
 from modules.ui.FlowFrame import FlowFrame
 from modules.ui.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.theme import Theme, style_text
@@ -84,7 +85,7 @@ class ChoosingPage(ttk.Frame):
         self.count_label.grid(row=0, column=1, sticky="ew")
         for column, action in enumerate(self.switches, 2):
             self._button(top, action, "Flat.TButton").grid(row=0, column=column, padx=(0, px(6)))
-        self.progress = ttk.Progressbar(self, maximum=1.0)
+        self.progress = ThinBar(self, self.theme)
         self.progress.grid(row=1, column=0, sticky="ew")
         self.prompt_box = tk.Text(self, height=2, wrap="word", takefocus=0, state="disabled", cursor="arrow")
         style_text(self.theme, self.prompt_box)
@@ -104,7 +105,7 @@ class ChoosingPage(ttk.Frame):
         self.hint_label.grid(row=0, column=0, sticky="ew", padx=px(10), pady=px(3))
         self.certainty_label = ttk.Label(bottom, text="", style="Muted.TLabel")
         self.certainty_label.grid(row=0, column=1, padx=px(8))
-        self.certainty_bar = ttk.Progressbar(bottom, maximum=1.0, length=px(110))
+        self.certainty_bar = ThinBar(bottom, self.theme, px(110))
         self.certainty_bar.grid(row=0, column=2, padx=(0, px(10)))
         self.action_row = FlowFrame(bottom, self.theme)
         self.action_row.grid(row=1, column=0, columnspan=3, sticky="ew", padx=px(10), pady=(0, px(6)))
@@ -122,7 +123,7 @@ class ChoosingPage(ttk.Frame):
 
     # --- showing ------------------------------------------------------------------------------------------------
 
-    def show(self, shot: Snapshot) -> None:
+    def show_snapshot(self, shot: Snapshot) -> None:
         """Draw a snapshot."""
         self.shot = shot
         self._draw_counts(shot)
@@ -140,10 +141,18 @@ class ChoosingPage(ttk.Frame):
         if not same or view is not self.view:
             self._put_up(view)
             view.show(shot)
-            self._draw_actions(view.actions + (self.common if shot.state.phase is Phase.QUESTION else []))
+            self._draw_actions(view.actions + self._common_actions(shot.state.phase))
         self._draw_hint()
         self._draw_certainty(shot)
         self._prefetch()
+
+    def _common_actions(self, phase: Phase) -> list[Action]:
+        if phase is not Phase.QUESTION:
+            return []
+        if self.ranking:
+            return self.common[-1:]
+        ranks = self.controller.options.session.mode in _RANKING_MODES
+        return self.common if ranks else self.common[-2:]
 
     def _view_for(self, shot: Snapshot) -> ChoiceView:
         assert shot.state is not None
@@ -230,7 +239,7 @@ class ChoosingPage(ttk.Frame):
         if shot.seconds_left is not None:
             text += f" \u00b7 {time_left(shot.seconds_left)} left"
         self.count_label.configure(text=shot.note or text)
-        self.progress.configure(value=shot.finished / found if found else 0)
+        self.progress.show(shot.finished / found if found else 0)
 
     def _draw_hint(self) -> None:
         if self.view is not None:
@@ -239,7 +248,8 @@ class ChoosingPage(ttk.Frame):
     def _draw_certainty(self, shot: Snapshot) -> None:
         assert shot.state is not None
         options = self.controller.options.session
-        if options.mode not in _RANKING_MODES or shot.state.phase is not Phase.QUESTION:
+        hidden = self.ranking or shot.state.phase is not Phase.QUESTION
+        if hidden or options.mode not in _RANKING_MODES:
             self.certainty_label.configure(text="")
             self.certainty_bar.grid_remove()
             return
@@ -248,7 +258,7 @@ class ChoosingPage(ttk.Frame):
             text += f", saved at {options.threshold:.0%}"
         self.certainty_label.configure(text=text)
         self.certainty_bar.grid()
-        self.certainty_bar.configure(value=max(0.0, 2 * shot.state.certainty - 1))
+        self.certainty_bar.show(2 * shot.state.certainty - 1)
 
     def _draw_actions(self, actions: list[Action]) -> None:
         shown = tuple((action.label, action.keys[0]) for action in actions)
@@ -354,7 +364,7 @@ class ChoosingPage(ttk.Frame):
         """All images from best to worst, or back to the questions."""
         self.ranking = on
         if self.shot is not None:
-            self.show(self.shot)
+            self.show_snapshot(self.shot)
 
 
 def time_left(seconds: float) -> str:

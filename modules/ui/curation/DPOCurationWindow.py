@@ -2,122 +2,154 @@
 
 from __future__ import annotations
 
+import logging
 import tkinter as tk
 from collections.abc import Callable
 from pathlib import Path
-from tkinter import ttk
 
 from modules.ui.curation.ChoosingPage import ChoosingPage
-from modules.ui.curation.PairController import PairController, PickingOptions
-from modules.ui.curation.SerialWorker import SerialWorker
-from modules.ui.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.curation.ExportPage import ExportPage
+from modules.ui.curation.PairController import PairController, PickingOptions, Snapshot
+from modules.ui.curation.PairToolMemory import PairToolMemory
+from modules.ui.curation.ReviewPage import ReviewPage
+from modules.ui.curation.StartPage import LooksLike, StartActions, StartPage
+from modules.ui.curation.ToolHost import ToolHost
 from modules.ui.theme import Theme
-from modules.ui.tk_support import Pump, install_error_dialog, show_error, types_text
 
-CONTROL, SHIFT = 0x4, 0x1
+log = logging.getLogger(__name__)
 
 
-class PairTool(ttk.Frame):
-    """All pages of the pair tool; fills the window it is put in.
+class PairTool(ToolHost):
+    """All pages of the pair tool.
 
     Args:
-        window: gets the title and the keys.
-        theme: looks and scale.
-        closed: called when everything is on the disk and the window may go.
+        settings: folder in which it remembers its fields.
+        looks: appearance and scale, where the tool itself offers them.
     """
 
-    def __init__(self, window: tk.Tk | tk.Toplevel, theme: Theme, closed: Callable[[], None]) -> None:
-        super().__init__(window, style="Back.TFrame")
-        self.window = window
-        self.theme = theme
-        self.closed = closed
-        self.pump = Pump(window)
-        self.worker = SerialWorker(window, self.failed)
-        self.prefetcher = ImagePrefetcher(self._image_ready)
+    name = "Pair tool"
+
+    def __init__(
+        self,
+        window: tk.Tk | tk.Toplevel,
+        theme: Theme,
+        settings: Path,
+        closed: Callable[[], None],
+        looks: LooksLike | None = None,
+    ) -> None:
+        super().__init__(window, theme, closed)
         self.controller: PairController | None = None
-        self.page: ttk.Frame | None = None
-        self.columnconfigure(0, weight=1)
-        self.rowconfigure(0, weight=1)
-        install_error_dialog(window)
-        window.bind("<KeyPress>", self._key, add="+")
-        window.bind("<KeyRelease>", self._key_released, add="+")
-        window.protocol("WM_DELETE_WINDOW", self.close)
+        self.settings = settings
+        self.looks = looks
+        self.memory = PairToolMemory.load(settings)
+        self._shot: Snapshot | None = None
 
-    def _image_ready(self, key: Key) -> None:
-        self.pump.post(lambda: self._arrived(key))
+    def show_start(self) -> None:
+        """The page that asks for folders; ends the present session."""
 
-    def _arrived(self, key: Key) -> None:
-        if isinstance(self.page, ChoosingPage):
-            self.page.arrived(key)
+        def ended() -> None:
+            page = StartPage(
+                self,
+                self.theme,
+                self.pump,
+                self.memory,
+                StartActions(self.start, self.show_review, self._change_looks),
+                self.looks,
+            )
+            self.show(page, "")
 
-    def failed(self, error: Exception) -> None:
-        """Show what went wrong."""
-        show_error(self.window, error)
+        self._end_session(ended)
 
-    def _show(self, page: ttk.Frame, title: str) -> None:
-        if self.page is not None:
-            self.page.destroy()
-        self.page = page
-        page.grid(row=0, column=0, sticky="nsew")
-        self.window.title(f"{title} \u2013 Pair tool")
-        self.window.focus_set()
+    def _change_looks(self, appearance: str, scale: int) -> None:
+        assert self.looks is not None
+        try:
+            self.looks.set(appearance, scale)
+        except OSError as error:
+            log.warning("the looks cannot be saved: %s", error)
+        self.show_start()
 
-    def start(self, options: PickingOptions, blind: bool = False) -> None:
+    def start(self, options: PickingOptions) -> None:
         """Begin picking, or go on where it stopped."""
-
-        def changed(shot):  # type: ignore[no-untyped-def]
-            page.show(shot)
-
-        self.controller = PairController(options, self.worker, changed, self.failed, self.pump.post)
-        page = ChoosingPage(self, self.theme, self.controller, self.prefetcher, self.show_export, blind)
-        self._show(page, options.source.name)
+        self._save()
+        self.controller = PairController(
+            options, self.worker, self._changed, self._verb_failed, self.pump.post
+        )
+        self._shot = None
+        self.show_choosing()
         self.controller.start()
+
+    def _changed(self, shot: Snapshot) -> None:
+        self._shot = shot
+        if isinstance(self.page, ChoosingPage):
+            self.page.show_snapshot(shot)
+
+    def _verb_failed(self, error: Exception) -> None:
+        if self.controller is not None and self._shot is None:
+            self.show_start()
+        self.failed(error)
+
+    def show_choosing(self) -> None:
+        """The page where pairs are picked."""
+        controller = self.controller
+        assert controller is not None
+        page = ChoosingPage(
+            self, self.theme, controller, self.prefetcher, self.show_export, self.memory.blind
+        )
+        self.show(page, controller.options.source.name)
+        if self._shot is not None:
+            page.show_snapshot(self._shot)
+            controller.refresh()
 
     def show_export(self) -> None:
         """The page that finalises."""
+        controller = self.controller
+        if controller is None or self._shot is None:
+            return
+        options = controller.options
+        page = ExportPage(
+            self,
+            self.theme,
+            controller,
+            self.memory,
+            self.show_choosing,
+            lambda: self.show_review(options.output),
+            self.show_start,
+        )
+        self.show(page, f"Export {options.output.name}")
 
-    def _key(self, event: tk.Event[tk.Misc]) -> str | None:
-        focus = self.window.focus_get()
-        if types_text(focus) or (
-            isinstance(focus, ttk.Widget)
-            and str(focus.cget("takefocus")) != "0"
-            and event.keysym in ("space", "Return", "KP_Enter")
-        ):
-            return None
-        handler = getattr(self.page, "on_key", None)
-        state = int(event.state)
-        if handler is not None and handler(event.keysym, bool(state & CONTROL), bool(state & SHIFT)):
-            return "break"
-        return None
+    def show_review(self, output: Path) -> None:
+        """Walk through the finalised pairs of a folder; the session goes on afterwards."""
+        options = None if self.controller is None else self.controller.options
 
-    def _key_released(self, event: tk.Event[tk.Misc]) -> None:
-        handler = getattr(self.page, "on_release", None)
-        if handler is not None:
-            handler(event.keysym)
+        def back() -> None:
+            if options is None:
+                self.show_start()
+            else:
+                self.start(options)
 
-    def close(self) -> None:
-        """Close the store, then the window."""
-        if self.controller is not None:
+        def opened() -> None:
+            page = ReviewPage(self, self.theme, self.worker, self.prefetcher, output, back)
+            self.show(page, f"Review {output.name}")
+            page.open()
+
+        self._end_session(opened)
+
+    def _end_session(self, then: Callable[[], None]) -> None:
+        page = self.page
+        if isinstance(page, ReviewPage):
+            page.close_folder(then)
+        elif self.controller is not None:
             controller, self.controller = self.controller, None
-            controller.close(self._closed)
+            controller.close(then)
         else:
-            self._closed()
+            then()
 
-    def _closed(self) -> None:
-        self.prefetcher.close()
-        self.worker.close()
-        self.pump.close()
-        self.closed()
+    def _save(self) -> None:
+        try:
+            self.memory.save(self.settings)
+        except OSError as error:
+            log.warning("the settings of the pair tool cannot be saved in %s: %s", self.settings, error)
 
-
-def run_pair_tool(source: Path | None = None) -> None:
-    """The pair tool as a program of its own; returns when its window is closed."""
-    root = tk.Tk(className="Tastemaker")
-    theme = Theme(root)
-    theme.apply("Dark", 100)
-    root.geometry("1180x680")
-    tool = PairTool(root, theme, root.destroy)
-    tool.pack(fill="both", expand=True)
-    if source is not None:
-        tool.start(PickingOptions(source, source.with_name(source.name + "-pairs")))
-    root.mainloop()
+    def prepare_close(self, then: Callable[[], None]) -> None:
+        self._save()
+        self._end_session(then)

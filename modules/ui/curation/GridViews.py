@@ -61,6 +61,8 @@ class SelectView(GridView):
             self.context.prefetcher,
             on_best=lambda place: self.mark(best=place),
             on_worst=lambda place: self.mark(worst=place),
+            cell=self.context.theme.px(220),
+            font=self.context.theme.fonts["text"],
         )
 
     def show(self, shot: Snapshot) -> None:
@@ -124,7 +126,14 @@ class RankedView(GridView):
         ]
 
     def make_grid(self) -> ThumbGrid:
-        return ThumbGrid(self, self.context.prefetcher, on_move=self.move)
+        theme = self.context.theme
+        return ThumbGrid(
+            self,
+            self.context.prefetcher,
+            on_move=self.move,
+            cell=theme.px(200),
+            font=theme.fonts["text"],
+        )
 
     def show(self, shot: Snapshot) -> None:
         assert shot.group is not None

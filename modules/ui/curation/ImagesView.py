@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import tkinter as tk
+from functools import partial
 from pathlib import Path
 
 from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext
+from modules.ui.curation.PairController import Snapshot
 from modules.ui.ImagePrefetcher import Key
 from modules.ui.ImageView import ImageView
 from modules.ui.tk_support import BAD, GOOD
@@ -24,7 +26,13 @@ class ImagesView(ChoiceView):
     def __init__(self, parent: tk.Misc, context: ViewContext, places: int) -> None:
         super().__init__(parent, context)
         self.views = [
-            ImageView(self, context.prefetcher, context.zoom, on_click=self._clicker(i))
+            ImageView(
+                self,
+                context.prefetcher,
+                context.zoom,
+                on_click=partial(self.clicked, i),
+                font=context.theme.fonts["bold"],
+            )
             for i in range(places)
         ]
         columns = 1 if places == 1 else 2
@@ -37,9 +45,6 @@ class ImagesView(ChoiceView):
             self.rowconfigure(row, weight=1, uniform="images")
         self._order = list(range(places))
         self._flickering: str | None = None
-
-    def _clicker(self, place: int):  # type: ignore[no-untyped-def]
-        return lambda: self.clicked(place)
 
     def clicked(self, place: int) -> None:
         """An image was clicked."""
@@ -150,7 +155,7 @@ class FourUpView(ImagesView):
         for place, view in enumerate(self.views):
             view.bind("<Button-3>", lambda _event, place=place: self.worst(place))
 
-    def show(self, shot) -> None:  # type: ignore[no-untyped-def]
+    def show(self, shot: Snapshot) -> None:
         self.best = None
         super().show(shot)
 

@@ -6,16 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from modules.curation.folders import check_folders
+from modules.curation.public_formats import export_datasets_folder, export_jsonl_folder
 from modules.curation.session import CurationSession, GroupState, ImageGroup, Phase, SessionSettings
 from modules.curation.statistics import AnswerStatistics, answer_statistics
 from modules.curation.store import CurationStore
 from modules.ui.curation.GroupFeed import FeedStatus, GroupFeed
-from modules.ui.curation.scanning import ScanOptions, image_distance
-from modules.ui.curation.SerialWorker import SerialWorker
+from modules.ui.curation.scanning import ScanFault, ScanOptions, image_distance
+from modules.ui.curation.SerialWorker import Failed, SerialWorker
 from modules.util.dpo_curation_util import Pair, finalize_export
-from modules.util.errors import UserError
 
 PAUSE_SECONDS = 30.0
 """A longer wait between two answers is a break and does not count as work."""
@@ -81,7 +81,7 @@ class PairController:
         options: PickingOptions,
         worker: SerialWorker,
         changed: Callable[[Snapshot], None],
-        failed: Callable[[Exception], None],
+        failed: Failed,
         post: Callable[[Callable[[], None]], None],
     ) -> None:
         self.options = options
@@ -128,10 +128,7 @@ class PairController:
 
     def _open(self) -> str:
         options = self.options
-        if not options.source.is_dir():
-            raise UserError(f"the folder {options.source} does not exist", field="source")
-        if options.source.resolve() == options.output.resolve():
-            raise UserError("source and output are the same folder", hint="choose another output folder")
+        check_folders(options.source, options.output)
         self._store = CurationStore(options.output)
         self._session = CurationSession(self._store, options.session, image_distance)
         self._finished = self._session.finished_groups()
@@ -148,6 +145,10 @@ class PairController:
 
     def _look(self) -> None:
         self._look_posted = False
+        self._submit(lambda: "", verb=False)
+
+    def refresh(self) -> None:
+        """Ask for a snapshot of how things stand."""
         self._submit(lambda: "", verb=False)
 
     def close(self, done: Callable[[], None] | None = None) -> None:
@@ -312,28 +313,38 @@ class PairController:
 
     # --- at the end ---------------------------------------------------------------------------------------------
 
-    def finalise(self, percentage: float, done: Callable[[tuple[int, int]], None]) -> None:
+    def faults(self) -> list[ScanFault]:
+        """The files that were left out so far."""
+        return [] if self._feed is None else list(self._feed.faults)
+
+    def _open_store(self) -> CurationStore:
+        if self._store is None:
+            raise RuntimeError("the session is not open")
+        return self._store
+
+    def finalise(self, percentage: float, done: Callable[[tuple[int, int]], None], failed: Failed) -> None:
         """Sort the pairs into train and val; ``done`` gets how many are in each."""
 
         def work() -> tuple[int, int]:
-            store = self._store
-            if store is None:
-                raise RuntimeError("the session is not open")
+            store = self._open_store()
             manifest = store.manifest()
             try:
                 return finalize_export(store.output_dir, manifest, percentage)
             finally:
                 store.sync_from_manifest(manifest)
 
-        self._worker.submit(work, done)
+        self._worker.submit(work, done, failed)
 
-    def statistics(self, done: Callable[[tuple[AnswerStatistics, list[dict[str, Any]]]], None]) -> None:
+    def export_other(self, kind: str, target: Path, done: Callable[[int], None], failed: Failed) -> None:
+        """Copy the finalised pairs in a form other programs read; ``done`` gets how many."""
+        writer = {"datasets": export_datasets_folder, "jsonl": export_jsonl_folder}[kind]
+        self._worker.submit(lambda: writer(self._open_store().output_dir, target), done, failed)
+
+    def statistics(self, done: Callable[[tuple[AnswerStatistics, list[Pair]]], None]) -> None:
         """How consistent the answers are, and all pairs."""
 
-        def work() -> tuple[AnswerStatistics, list[dict[str, Any]]]:
-            store = self._store
-            if store is None:
-                raise RuntimeError("the session is not open")
+        def work() -> tuple[AnswerStatistics, list[Pair]]:
+            store = self._open_store()
             return answer_statistics(store.events()), store.pairs()
 
         self._worker.submit(work, done)

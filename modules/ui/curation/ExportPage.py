@@ -1,0 +1,227 @@
+"""The last page of the pair tool: what was made, finalising, and how consistent the answers are."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from pathlib import Path
+from tkinter import filedialog, ttk
+from typing import Any
+
+from modules.curation.statistics import AnswerStatistics
+from modules.ui.curation.PairController import PairController
+from modules.ui.curation.PairToolMemory import PairToolMemory
+from modules.ui.FlowFrame import FlowFrame
+from modules.ui.ScrollFrame import ScrollFrame
+from modules.ui.theme import Theme, style_text
+from modules.util.dpo_curation_util import CONCEPTS_NAME
+
+MAX_LISTED = 2000
+
+
+class ExportPage(ttk.Frame):
+    """Sorts the pairs into train and validation.
+
+    Args:
+        back: to the choosing page.
+        review: to the review of the finalised pairs.
+        restart: to the start page.
+    """
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        theme: Theme,
+        controller: PairController,
+        memory: PairToolMemory,
+        back: Callable[[], None],
+        review: Callable[[], None],
+        restart: Callable[[], None],
+    ) -> None:
+        super().__init__(parent, style="Back.TFrame")
+        self.theme, self.controller, self.memory = theme, controller, memory
+        self._back = back
+        self.columnconfigure(0, weight=1)
+        self.rowconfigure(0, weight=1)
+        scroll = ScrollFrame(self, theme)
+        scroll.grid(row=0, column=0, sticky="nsew")
+        scroll.inside.columnconfigure(0, weight=1)
+        self._inside = scroll.inside
+        self.percentage = tk.StringVar(self, f"{memory.validation:g}")
+        self._finalise_card()
+        self._answers_card()
+        self._files_card()
+        self._bottom(review, restart)
+        self._refresh()
+        self.after_idle(self.go.focus_set)
+
+    def _card(self, row: int, title: str) -> ttk.Frame:
+        px = self.theme.px
+        card = ttk.Frame(self._inside, padding=px(16))
+        card.grid(row=row, column=0, sticky="ew", padx=px(16), pady=(px(12), 0))
+        card.columnconfigure(0, weight=1)
+        ttk.Label(card, text=title, style="Bold.TLabel").grid(row=0, column=0, sticky="w", pady=(0, px(8)))
+        return card
+
+    def _finalise_card(self) -> None:
+        px = self.theme.px
+        card = self._card(0, "Finalise")
+        self.summary = ttk.Label(card, text="\u2026", wraplength=px(700), justify="left")
+        self.summary.grid(row=1, column=0, sticky="w")
+        line = ttk.Frame(card)
+        line.grid(row=2, column=0, sticky="w", pady=px(8))
+        self.entry = ttk.Entry(line, textvariable=self.percentage, width=6, font=self.theme.fonts["text"])
+        self.entry.pack(side="left")
+        self.entry.bind("<Return>", lambda _event: self.finalise())
+        ttk.Label(line, text="% of the prompts go to validation", style="Muted.TLabel").pack(
+            side="left", padx=px(8)
+        )
+        self.error = ttk.Label(card, style="Error.TLabel", wraplength=px(700))
+        self.error.grid(row=3, column=0, sticky="w")
+        self.result = ttk.Label(card, style="Good.TLabel", wraplength=px(700), justify="left")
+        self.result.grid(row=4, column=0, sticky="w")
+
+    def _answers_card(self) -> None:
+        card = self._card(1, "Your answers")
+        self.answers = ttk.Label(card, text="\u2026", wraplength=self.theme.px(700), justify="left")
+        self.answers.grid(row=1, column=0, sticky="w")
+
+    def _files_card(self) -> None:
+        faults = self.controller.faults()
+        if not faults:
+            return
+        card = self._card(2, f"{len(faults)} files were left out")
+        box = tk.Text(card, height=min(8, len(faults)), wrap="none")
+        style_text(self.theme, box)
+        root = self.controller.options.source
+        lines = [f"{relative(fault.path, root)}: {fault.reason}" for fault in faults[:MAX_LISTED]]
+        box.insert("1.0", "\n".join(lines))
+        box.configure(state="disabled")
+        box.grid(row=1, column=0, sticky="ew")
+
+    def _bottom(self, review: Callable[[], None], restart: Callable[[], None]) -> None:
+        px = self.theme.px
+        bottom = ttk.Frame(self, padding=(px(16), px(8)))
+        bottom.grid(row=1, column=0, sticky="ew")
+        bottom.columnconfigure(0, weight=1)
+        row = FlowFrame(bottom, self.theme)
+        row.grid(row=0, column=0, sticky="ew")
+
+        def button(text: str, call: Callable[[], None], style: str = "TButton") -> ttk.Button:
+            made = ttk.Button(row, text=text, command=call, style=style)
+            made.bind("<Return>", lambda _event: made.invoke())
+            row.add(made)
+            return made
+
+        self.go = button("Finalise", self.finalise, "Accent.TButton")
+        button("Esc  Back to choosing", self._back)
+        self.review_button = button("Review pairs", review)
+        button("Copy the path of concepts.json", self._copy)
+        button("Datasets folder\u2026", lambda: self._export("datasets"))
+        button("JSON lines\u2026", lambda: self._export("jsonl"))
+        button("Other folders", restart)
+
+    def on_key(self, key: str, control: bool = False, shift: bool = False) -> bool:
+        """Escape goes back."""
+        if key == "Escape":
+            self._back()
+            return True
+        return False
+
+    # --- what there is ------------------------------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        self.controller.statistics(self._show)
+
+    def _show(self, found: tuple[AnswerStatistics, list[dict[str, Any]]]) -> None:
+        if not self.winfo_exists():
+            return
+        statistics, pairs = found
+        places = [str(pair["chosen_file"]).split("/") for pair in pairs]
+        split = {name: sum(len(p) > 2 and p[1] == name for p in places) for name in ("train", "val")}
+        waiting = len(pairs) - sum(split.values())
+        text = f"{len(pairs)} pairs from {len({p['prompt'] for p in pairs})} prompts in {self._folder}"
+        text += f"\n{split['train']} in train, {split['val']} in validation, {waiting} not sorted yet."
+        self.summary.configure(text=text)
+        self.answers.configure(text=statistics_text(statistics))
+        self.go.state(["!disabled" if pairs else "disabled"])
+        self.review_button.state(["!disabled" if pairs else "disabled"])
+
+    @property
+    def _folder(self) -> Path:
+        return self.controller.options.output
+
+    # --- doing --------------------------------------------------------------------------------------------------
+
+    def finalise(self) -> None:
+        """Sort into train and validation and write concepts.json."""
+        try:
+            percentage = float(self.percentage.get())
+        except ValueError:
+            percentage = -1.0
+        good = 0 <= percentage <= 100
+        text = "" if good else f"{self.percentage.get()!r} is not a percentage"
+        self.error.configure(text=text)
+        self.entry.state(["!invalid" if good else "invalid"])
+        if not good:
+            self.entry.focus_set()
+            return
+        self.memory.validation = percentage
+        self.go.state(["disabled"])
+        self.controller.finalise(percentage, self._finalised, self._failed)
+
+    def _finalised(self, counts: tuple[int, int]) -> None:
+        if not self.winfo_exists():
+            return
+        train, val = counts
+        self.result.configure(
+            text=f"Ready to train: {train} pairs in train, {val} in validation.\n"
+            f"The concepts are in {self._folder / CONCEPTS_NAME}"
+        )
+        self._refresh()
+
+    def _failed(self, error: Exception) -> None:
+        if self.winfo_exists():
+            self.go.state(["!disabled"])
+            self.error.configure(text=str(error))
+
+    def _copy(self) -> None:
+        self.clipboard_clear()
+        self.clipboard_append(str((self._folder / CONCEPTS_NAME).absolute()))
+
+    def _export(self, kind: str) -> None:
+        name = filedialog.askdirectory(parent=self, title="An empty folder for the copies")
+        if name:
+            self.export(kind, Path(name))
+
+    def export(self, kind: str, target: Path) -> None:
+        """Copy the finalised pairs to ``target`` as a ``datasets`` folder or as ``jsonl``."""
+        self.error.configure(text="")
+
+        def done(count: int) -> None:
+            if self.winfo_exists():
+                self.result.configure(text=f"{count} pairs were copied to {target}")
+
+        self.controller.export_other(kind, target, done, self._failed)
+
+
+def relative(path: Path, root: Path) -> str:
+    """``path`` below ``root``, or as it is."""
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+def statistics_text(found: AnswerStatistics) -> str:
+    """A few sentences about a person's consistency."""
+    if not found.questions:
+        return "No comparisons yet."
+    lines = [
+        f"{found.questions} questions: {found.answered} answered, {found.ties} ties, {found.both_bad} both bad, "
+        f"{found.skips} skipped."
+    ]
+    if found.first_place_share is not None:
+        lines.append(f"The left image won {found.first_place_share:.0%} of the time; 50% means no habit.")
+    if found.repeated:
+        lines.append(f"{found.agreeing} of {found.repeated} repeated questions were answered alike.")
+    if found.triples:
+        lines.append(f"{found.circles} of {found.triples} triples go in a circle (A over B over C over A).")
+    return "\n".join(lines)

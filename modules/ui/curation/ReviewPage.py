@@ -1,0 +1,387 @@
+"""Walking through finalised pairs: remove, swap, re-caption, mend faults, each with an undo."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tkinter import ttk
+
+from modules.curation.image_size import image_size
+from modules.curation.review import Fault, PairReview
+from modules.curation.review_fixes import fix_faults
+from modules.curation.store import CurationStore
+from modules.ui.curation.ChoiceView import Action, key_name
+from modules.ui.curation.SerialWorker import SerialWorker
+from modules.ui.FlowFrame import FlowFrame
+from modules.ui.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.ImageView import ImageView, ZoomState
+from modules.ui.theme import Theme, style_text
+from modules.ui.tk_support import BAD, GOOD, show_error
+from modules.util.dpo_curation_util import FinalizedPair
+
+AHEAD = 4
+RESOLUTION = 512
+
+
+@dataclass(frozen=True)
+class ReviewState:
+    """What the page shows."""
+
+    pairs: tuple[FinalizedPair, ...]
+    faults: dict[str, tuple[Fault, ...]]
+
+
+class ReviewFolder:
+    """A folder under review; its methods are called on the worker.
+
+    The store is kept open for its lock alone: picking into a folder under review is refused.
+    """
+
+    def __init__(self, output: Path, resolution: int) -> None:
+        self.resolution = resolution
+        self._store = CurationStore(output)
+        self._review = PairReview(output)
+
+    def close(self) -> None:
+        """Give the folder back."""
+        self._store.close()
+
+    def read(self) -> ReviewState:
+        """The pairs as they lie on the disk, without looking for faults."""
+        return ReviewState(tuple(self._review.pairs()), {})
+
+    def check(self) -> ReviewState:
+        """The pairs and everything wrong with them."""
+        faults: dict[str, tuple[Fault, ...]] = {}
+        for fault in self._review.faults(self.resolution, image_size):
+            faults[fault.pair_id] = (*faults.get(fault.pair_id, ()), fault)
+        return ReviewState(tuple(self._review.pairs()), faults)
+
+    def act(self, state: ReviewState, pair_id: str, do: Callable[[PairReview], object]) -> ReviewState:
+        """Do something to one pair and look at that one again."""
+        do(self._review)
+        faults = {name: found for name, found in state.faults.items() if name != pair_id}
+        found = self._review.faults_of(pair_id, self.resolution, image_size)
+        if found:
+            faults[pair_id] = tuple(found)
+        return ReviewState(tuple(self._review.pairs()), faults)
+
+    def undo(self) -> ReviewState | None:
+        """Take back the last step; ``None`` when there is none."""
+        return self.check() if self._review.undo() else None
+
+    def fix_all(self, state: ReviewState) -> ReviewState:
+        """Every fault that has a fix."""
+        fix_faults(self._review, [fault for found in state.faults.values() for fault in found])
+        return self.check()
+
+
+class ReviewPage(ttk.Frame):
+    """One pair at a time, train and validation together.
+
+    Args:
+        output: the folder with finalised pairs.
+        back: where Escape leads.
+    """
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        theme: Theme,
+        worker: SerialWorker,
+        prefetcher: ImagePrefetcher,
+        output: Path,
+        back: Callable[[], None],
+        resolution: int = RESOLUTION,
+    ) -> None:
+        super().__init__(parent, style="Back.TFrame")
+        self.theme, self.output, self.back = theme, output, back
+        self._worker, self._prefetcher = worker, prefetcher
+        self._resolution = resolution
+        self._folder: ReviewFolder | None = None
+        self.state_shown: ReviewState | None = None
+        self.place = 0
+        self.only_faults = False
+        self.checked = False
+        self.zoom = ZoomState()
+        self.columnconfigure(0, weight=1)
+        self.rowconfigure(1, weight=1)
+        self.actions = [
+            Action("Back", ("Left", "KP_Left"), lambda: self.go(-1)),
+            Action("Next", ("Right", "KP_Right"), lambda: self.go(1), True),
+            Action("Remove pair", ("Delete", "KP_Delete"), self.remove),
+            Action("Swap sides", ("s",), self.swap),
+            Action("Edit caption", ("e",), self.edit),
+            Action("Mend", ("x",), self.mend),
+            Action("Mend all", ("a",), self.mend_all),
+            Action("Only faults", ("o",), self.toggle_faults),
+            Action("Undo", ("Control-z", "BackSpace"), self.undo),
+            Action("1:1", ("z",), self.zoom.toggle_actual_size),
+            Action("Done", ("Escape",), self.leave),
+        ]
+        self._build()
+
+    def _build(self) -> None:
+        px = self.theme.px
+        top = ttk.Frame(self)
+        top.grid(row=0, column=0, sticky="ew")
+        top.columnconfigure(1, weight=1)
+        self.place_label = ttk.Label(top, text="Reading\u2026", style="Bold.TLabel")
+        self.place_label.grid(row=0, column=0, padx=px(10), pady=px(4))
+        self.fault_label = ttk.Label(top, style="Warning.TLabel", width=1)
+        self.fault_label.grid(row=0, column=1, sticky="ew")
+        self.check_label = ttk.Label(top, style="Muted.TLabel")
+        self.check_label.grid(row=0, column=2, padx=px(10))
+        middle = ttk.Frame(self, style="Back.TFrame")
+        middle.grid(row=1, column=0, sticky="nsew")
+        middle.rowconfigure(0, weight=1)
+        self.views = [
+            ImageView(middle, self._prefetcher, self.zoom, font=self.theme.fonts["bold"]) for _ in range(2)
+        ]
+        for column, view in enumerate(self.views):
+            middle.columnconfigure(column, weight=1, uniform="sides")
+            view.grid(row=0, column=column, sticky="nsew", padx=2, pady=2)
+            view.bind("<Configure>", lambda _event: self._prefetch(), add="+")
+        self.caption = tk.Text(self, height=2, wrap="word", takefocus=0)
+        style_text(self.theme, self.caption)
+        self.caption.grid(row=2, column=0, sticky="ew")
+        self.caption.bind("<Control-Return>", lambda _event: self._save_caption())
+        self.caption.bind("<Return>", lambda _event: self._save_caption())
+        bottom = ttk.Frame(self, padding=(px(10), px(6)))
+        bottom.grid(row=3, column=0, sticky="ew")
+        bottom.columnconfigure(0, weight=1)
+        row = FlowFrame(bottom, self.theme)
+        row.grid(row=0, column=0, sticky="ew")
+        for action in self.actions:
+            style = "Accent.TButton" if action.main else "TButton"
+            text = f"{key_name(action.keys[0])}  {action.label}"
+            row.add(ttk.Button(row, text=text, style=style, takefocus=0, command=action.run))
+
+    # --- opening ------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Read the folder, then look for faults."""
+
+        def work() -> ReviewState:
+            self._folder = ReviewFolder(self.output, self._resolution)
+            return self._folder.read()
+
+        self._worker.submit(work, self._opened, self._cannot_open)
+
+    def _opened(self, state: ReviewState) -> None:
+        self._take(state)
+        if state.pairs:
+            self.check_label.configure(text="looking for faults\u2026")
+            self._do(lambda folder: folder.check(), self._was_checked)
+
+    def _was_checked(self, state: ReviewState) -> None:
+        self.checked = True
+        self._take(state)
+
+    def _cannot_open(self, error: Exception) -> None:
+        self.back()
+        self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        show_error(self, error)
+
+    def close_folder(self, then: Callable[[], None]) -> None:
+        """Give the folder back, then go on."""
+        folder, self._folder = self._folder, None
+        self._worker.submit(lambda: None if folder is None else folder.close(), lambda _: then())
+
+    def leave(self) -> None:
+        """Back to where the review was opened."""
+        self.close_folder(self.back)
+
+    def _do(
+        self, work: Callable[[ReviewFolder], ReviewState | None], done: Callable[[ReviewState], None]
+    ) -> None:
+        folder = self._folder
+        if folder is None:
+            return
+
+        def finished(state: ReviewState | None) -> None:
+            if state is None:
+                self.check_label.configure(text="There is nothing to undo.")
+            elif self.winfo_exists():
+                done(state)
+
+        self._worker.submit(lambda: work(folder), finished, self._fail)
+
+    # --- showing ------------------------------------------------------------------------------------------------
+
+    @property
+    def listed(self) -> list[FinalizedPair]:
+        """The pairs the keys walk through."""
+        state = self.state_shown
+        if state is None:
+            return []
+        return [p for p in state.pairs if not self.only_faults or p.pair_id in state.faults]
+
+    @property
+    def pair(self) -> FinalizedPair | None:
+        """The pair on the screen."""
+        listed = self.listed
+        return listed[self.place] if self.place < len(listed) else None
+
+    def _take(self, state: ReviewState) -> None:
+        self.state_shown = state
+        self.draw()
+
+    def _take_changed(self, state: ReviewState) -> None:
+        """As ``_take``, after files have changed places: a name may stand for another image now."""
+        for view in self.views:
+            view.forget()
+        self._prefetcher.forget_all()
+        self._take(state)
+
+    def draw(self) -> None:
+        """Bring the widgets in line."""
+        listed = self.listed
+        self.place = max(0, min(self.place, len(listed) - 1))
+        pair = self.pair
+        state = self.state_shown
+        faults = {} if state is None else state.faults
+        if pair is None:
+            empty = "No pair has a fault." if self.only_faults else "There are no finalised pairs here."
+            self.place_label.configure(text=empty)
+        else:
+            self.place_label.configure(
+                text=f"Pair {self.place + 1} of {len(listed)} \u00b7 {pair.split} \u00b7 {pair.pair_id}"
+            )
+        here = faults.get(pair.pair_id, ()) if pair is not None else ()
+        self.fault_label.configure(text="; ".join(fault.message for fault in here))
+        total = sum(len(found) for found in faults.values())
+        text = f"{total} fault{'s' if total != 1 else ''}" if total else "no faults"
+        self.check_label.configure(text=text if self.checked else "")
+        self._draw_sides(pair)
+        self._prefetch()
+
+    def _draw_sides(self, pair: FinalizedPair | None) -> None:
+        sides = (None, None) if pair is None else (pair.chosen, pair.rejected)
+        self.zoom.set(None)
+        for view, image, label, colour in zip(
+            self.views, sides, ("Chosen", "Rejected"), (GOOD, BAD), strict=True
+        ):
+            view.show(image, f"{label}  {image.name}" if image is not None else "")
+            view.mark(colour if image is not None else None)
+        captions = [] if pair is None else [pair.chosen_caption or "", pair.rejected_caption or ""]
+        text = "\n".join(dict.fromkeys(captions))
+        self.caption.configure(state="normal")
+        self.caption.delete("1.0", "end")
+        self.caption.insert("1.0", text)
+        self.caption.configure(state="disabled")
+
+    def _prefetch(self) -> None:
+        listed = self.listed
+        box = self.views[0].box
+        order = [self.place, *(self.place + step for n in range(1, AHEAD + 1) for step in (n, -n))]
+        keys: list[Key] = []
+        for place in order:
+            if 0 <= place < len(listed):
+                sides = (listed[place].chosen, listed[place].rejected)
+                keys += [(side, view.box) for side, view in zip(sides, self.views, strict=True) if side]
+        if box[0] > 1:
+            self._prefetcher.want(keys)
+
+    def arrived(self, key: Key) -> None:
+        """An image got ready."""
+        for view in self.views:
+            view.arrived(key[0])
+
+    # --- hands --------------------------------------------------------------------------------------------------
+
+    def on_key(self, key: str, control: bool = False, shift: bool = False) -> bool:
+        """A key was pressed; ``True`` if it meant something."""
+        if self.editing:
+            if key == "Escape":
+                self._stop_editing()
+            return key == "Escape"
+        name = key.lower() if len(key) == 1 else key
+        if control:
+            name = f"Control-{name}"
+        for action in self.actions:
+            if name in action.keys:
+                action.run()
+                return True
+        if key in ("Home", "End"):
+            self.place = 0 if key == "Home" else len(self.listed) - 1
+            self.draw()
+        elif key in ("plus", "equal", "minus", "KP_Add", "KP_Subtract"):
+            self.views[0].zoom_by(-1 if key in ("minus", "KP_Subtract") else 1)
+        else:
+            return False
+        return True
+
+    def go(self, step: int) -> None:
+        """The next pair, or the one before."""
+        self.place += step
+        self.draw()
+
+    def toggle_faults(self) -> None:
+        """Walk through pairs with faults alone, or through all."""
+        self.only_faults = not self.only_faults
+        self.place = 0
+        self.draw()
+
+    def _act(self, do: Callable[[PairReview, str], object]) -> None:
+        pair, state = self.pair, self.state_shown
+        if pair is None or state is None:
+            return
+        name = pair.pair_id
+        self._do(lambda folder: folder.act(state, name, lambda review: do(review, name)), self._take_changed)
+
+    def remove(self) -> None:
+        """Take both sides away."""
+        self._act(lambda review, name: review.remove(name))
+
+    def swap(self) -> None:
+        """Chosen becomes rejected and the other way round."""
+        self._act(lambda review, name: review.swap(name))
+
+    def mend(self) -> None:
+        """The fix of this pair's faults."""
+        state, pair = self.state_shown, self.pair
+        if state is not None and pair is not None and pair.pair_id in state.faults:
+            faults = state.faults[pair.pair_id]
+            self._act(lambda review, _: fix_faults(review, faults))
+
+    def mend_all(self) -> None:
+        """The fixes of all faults."""
+        state = self.state_shown
+        if state is not None and state.faults:
+            self._do(lambda folder: folder.fix_all(state), self._take_changed)
+
+    def undo(self) -> None:
+        """Take the last step back."""
+        state = self.state_shown
+        if state is not None:
+            self._do(lambda folder: folder.undo(), self._take_changed)
+
+    # --- the caption --------------------------------------------------------------------------------------------
+
+    @property
+    def editing(self) -> bool:
+        """Whether the caption is being typed."""
+        return str(self.caption.cget("state")) == "normal"
+
+    def edit(self) -> None:
+        """Type the caption of both sides; Enter saves, Escape does not."""
+        if self.pair is not None:
+            self.caption.configure(state="normal")
+            self.caption.focus_set()
+            self.check_label.configure(text="Enter saves, Esc does not")
+
+    def _save_caption(self) -> str:
+        if self.editing:
+            text = self.caption.get("1.0", "end").strip()
+            self._stop_editing()
+            self._act(lambda review, name: review.edit_caption(name, text))
+        return "break"
+
+    def _stop_editing(self) -> None:
+        self.winfo_toplevel().focus_set()
+        self.draw()

@@ -1,0 +1,377 @@
+"""The first page of the pair tool: which images, where to, and how to choose."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tkinter import filedialog, ttk
+from typing import Protocol
+
+from modules.curation.folders import check_folders
+from modules.curation.session import SessionSettings
+from modules.ui.curation.PairController import PickingOptions
+from modules.ui.curation.PairToolMemory import PairToolMemory
+from modules.ui.curation.scanning import ScanOptions
+from modules.ui.FlowFrame import FlowFrame
+from modules.ui.ScrollFrame import ScrollFrame
+from modules.ui.theme import Theme
+from modules.ui.tk_support import Pump, elide_middle, run_in_thread
+from modules.util.dpo_curation_util import load_manifest
+from modules.util.enum.CurationMode import CurationMode
+from modules.util.errors import UserError
+
+MODES: dict[CurationMode, tuple[str, str]] = {
+    CurationMode.SMART: (
+        "Smart",
+        "Two at a time, only the questions that matter; saves by itself once certain.",
+    ),
+    CurationMode.ELO: ("Elo", "Two at a time, rated as in chess; you say when to save."),
+    CurationMode.FOUR_UP: ("Four-up", "Four at a time: the best and the worst of them."),
+    CurationMode.SELECT: ("Select", "All at once: click the best, right-click the worst."),
+    CurationMode.TRIAGE: ("Triage", "One at a time, good or bad; look-alikes are paired."),
+}
+LOOK_MS = 300
+
+
+class LooksLike(Protocol):
+    """Appearance and scale that can be changed here."""
+
+    appearances: Sequence[str]
+    scales: Sequence[int]
+
+    @property
+    def now(self) -> tuple[str, int]: ...
+
+    def set(self, appearance: str, scale: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class StartActions:
+    """What the page leads to.
+
+    Args:
+        start: gets valid options.
+        review: opens the review of an output folder.
+        looks: gets another appearance and scale.
+    """
+
+    start: Callable[[PickingOptions], None]
+    review: Callable[[Path], None]
+    looks: Callable[[str, int], None]
+
+
+class StartPage(ttk.Frame):
+    """A form with one button that starts, or goes on with, a session.
+
+    Args:
+        memory: filled in and, on a start, brought up to date.
+        looks: offered where there is no main window to set them.
+    """
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        theme: Theme,
+        pump: Pump,
+        memory: PairToolMemory,
+        actions: StartActions,
+        looks: LooksLike | None = None,
+    ) -> None:
+        super().__init__(parent, style="Back.TFrame")
+        self.theme, self.memory = theme, memory
+        self._pump, self._actions = pump, actions
+        self._looking: str | None = None
+        self.columnconfigure(0, weight=1)
+        self.rowconfigure(0, weight=1)
+        self.source = tk.StringVar(self, memory.source)
+        self.output = tk.StringVar(self, memory.output)
+        self.mode = CurationMode(memory.mode)
+        self.pairs = tk.StringVar(self, str(memory.pairs_per_group))
+        self.certainty = tk.StringVar(self, f"{memory.certainty:g}")
+        self.merge = tk.BooleanVar(self, memory.near_duplicates >= 0)
+        self.bits = tk.StringVar(self, str(memory.near_duplicates if memory.near_duplicates >= 0 else 2))
+        self.blind = tk.BooleanVar(self, memory.blind)
+        self.ask = tk.BooleanVar(self, memory.ask_to_continue)
+        self.errors: dict[str, ttk.Label] = {}
+        self.entries: dict[str, ttk.Entry] = {}
+        self.mode_buttons: dict[CurationMode, ttk.Button] = {}
+        scroll = ScrollFrame(self, theme)
+        scroll.grid(row=0, column=0, sticky="nsew")
+        scroll.inside.columnconfigure(0, weight=1)
+        card = ttk.Frame(scroll.inside, padding=theme.px(16))
+        card.grid(row=0, column=0, sticky="new", padx=theme.px(16), pady=theme.px(12))
+        card.columnconfigure(1, weight=1)
+        self._card, self._row = card, 0
+        self._folders()
+        self._modes()
+        self._details()
+        if looks is not None:
+            self._looks(looks)
+        self._bottom()
+        self._show_mode()
+        for name in (self.source, self.output):
+            name.trace_add("write", lambda *_: self._look_soon())
+        self._look_soon()
+        first = "source" if not memory.source else "output"
+        self.after_idle(lambda: self.entries[first].focus_set() if not memory.output else self.go.focus_set())
+
+    # --- building -----------------------------------------------------------------------------------------------
+
+    def _add(self, label: str, widget: tk.Widget, name: str | None = None, sticky: str = "ew") -> None:
+        px = self.theme.px
+        if label:
+            ttk.Label(self._card, text=label).grid(
+                row=self._row, column=0, sticky="nw", padx=(0, px(14)), pady=px(6)
+            )
+        widget.grid(row=self._row, column=1, sticky=sticky, pady=px(3))
+        self._row += 1
+        if name is not None:
+            error = ttk.Label(self._card, style="Error.TLabel", wraplength=px(560))
+            error.grid(row=self._row, column=1, sticky="w")
+            error.grid_remove()
+            self.errors[name] = error
+            self._row += 1
+
+    def _folder_field(self, label: str, name: str, variable: tk.StringVar) -> None:
+        holder = ttk.Frame(self._card)
+        holder.columnconfigure(0, weight=1)
+        entry = ttk.Entry(holder, textvariable=variable, font=self.theme.fonts["text"])
+        entry.grid(row=0, column=0, sticky="ew")
+        entry.bind("<Return>", lambda _event: self.submit())
+        self.entries[name] = entry
+        button = ttk.Button(holder, text="Browse\u2026", command=lambda: self._browse(label, variable))
+        button.grid(row=0, column=1, padx=(self.theme.px(6), 0))
+        self._add(label, holder, name)
+
+    def _browse(self, title: str, variable: tk.StringVar) -> None:
+        name = filedialog.askdirectory(parent=self, title=title, initialdir=variable.get() or None)
+        if name:
+            variable.set(name)
+
+    def _folders(self) -> None:
+        if self.memory.recent:
+            names = [elide_middle(source, 70) for source, _ in self.memory.recent]
+            box = ttk.Combobox(self._card, values=names, state="readonly", font=self.theme.fonts["text"])
+            box.set("Earlier sessions\u2026")
+            box.bind("<<ComboboxSelected>>", lambda _event: self._take_recent(box.current()))
+            self._add("Resume", box)
+        self._folder_field("Images", "source", self.source)
+        self._folder_field("Pairs go to", "output", self.output)
+        self.found = ttk.Label(self._card, style="Small.TLabel", wraplength=self.theme.px(560))
+        self._add("", self.found)
+
+    def _take_recent(self, index: int) -> None:
+        source, output = self.memory.recent[index]
+        self.source.set(source)
+        self.output.set(output)
+
+    def _modes(self) -> None:
+        px = self.theme.px
+        holder = ttk.Frame(self._card)
+        holder.columnconfigure(1, weight=1)
+        modes = list(MODES)
+        for row, (mode, (title, text)) in enumerate(MODES.items()):
+            button = ttk.Button(holder, text=title, width=9, command=lambda mode=mode: self.set_mode(mode))  # type: ignore[misc]
+            button.grid(row=row, column=0, sticky="ew")
+            for key, step in (("<Up>", -1), ("<Down>", 1)):
+                other = modes[(row + step) % len(modes)]
+                button.bind(key, lambda _event, other=other: self._focus_mode(other))  # type: ignore[misc]
+            label = ttk.Label(holder, text=text, style="Muted.TLabel")
+            label.grid(row=row, column=1, sticky="ew", padx=px(10))
+            label.bind("<Button-1>", lambda _event, mode=mode: self.set_mode(mode))  # type: ignore[misc]
+            wrap_to_width(label)
+            self.mode_buttons[mode] = button
+        self._add("How to choose", holder)
+
+    def _focus_mode(self, mode: CurationMode) -> str:
+        self.mode_buttons[mode].focus_set()
+        self.set_mode(mode)
+        return "break"
+
+    def set_mode(self, mode: CurationMode) -> None:
+        """Choose a way of choosing."""
+        self.mode = mode
+        self._show_mode()
+
+    def _show_mode(self) -> None:
+        for mode, button in self.mode_buttons.items():
+            button.configure(style="SideOn.TButton" if mode is self.mode else "Side.TButton")
+        automatic = self.mode in (CurationMode.SMART, CurationMode.FOUR_UP)
+        self.entries["threshold"].state(["!disabled" if automatic else "disabled"])
+
+    def _number(self, label: str, name: str, variable: tk.StringVar, unit: str) -> None:
+        holder = ttk.Frame(self._card)
+        entry = ttk.Entry(holder, textvariable=variable, width=6, font=self.theme.fonts["text"])
+        entry.pack(side="left")
+        entry.bind("<Return>", lambda _event: self.submit())
+        ttk.Label(holder, text=unit, style="Muted.TLabel").pack(side="left", padx=self.theme.px(8))
+        self.entries[name] = entry
+        self._add(label, holder, name)
+
+    def _switch(self, text: str, variable: tk.BooleanVar) -> None:
+        button = ttk.Checkbutton(self._card, text=text, variable=variable)
+        button.bind("<Return>", lambda _event: button.invoke())
+        self._add("", button, sticky="w")
+
+    def _details(self) -> None:
+        self._number("Pairs per prompt", "pairs_per_group", self.pairs, "then the next prompt")
+        self._number("Save at", "threshold", self.certainty, "% certainty that the best beats the worst")
+        self._switch("Show near-identical images once", self.merge)
+        self._number("", "near_duplicates", self.bits, "bits of 64 in which look-alikes may differ")
+        self._switch("Hide file names and ratings while choosing", self.blind)
+        self._switch("After each pick, ask whether to keep scoring the prompt", self.ask)
+
+    def _looks(self, looks: LooksLike) -> None:
+        px, font = self.theme.px, self.theme.fonts["text"]
+        holder = ttk.Frame(self._card)
+        appearance = ttk.Combobox(
+            holder, values=list(looks.appearances), state="readonly", width=9, font=font
+        )
+        appearance.set(looks.now[0])
+        appearance.pack(side="left")
+        scale = ttk.Combobox(
+            holder, values=[f"{n} %" for n in looks.scales], state="readonly", width=7, font=font
+        )
+        scale.set(f"{looks.now[1]} %")
+        scale.pack(side="left", padx=px(8))
+
+        def changed(_event: object) -> None:
+            self._keep()
+            self._actions.looks(appearance.get(), int(scale.get().split()[0]))
+
+        for box in (appearance, scale):
+            box.bind("<<ComboboxSelected>>", changed)
+        self._add("Looks", holder)
+
+    def _bottom(self) -> None:
+        px = self.theme.px
+        bottom = ttk.Frame(self, padding=(px(16), px(8)))
+        bottom.grid(row=1, column=0, sticky="ew")
+        bottom.columnconfigure(0, weight=1)
+        row = FlowFrame(bottom, self.theme)
+        row.grid(row=0, column=0, sticky="ew")
+        self.go = ttk.Button(row, text="Start choosing", style="Accent.TButton", command=self.submit)
+        self.go.bind("<Return>", lambda _event: self.submit())
+        self.review_button = ttk.Button(row, text="Review pairs", command=self._open_review)
+        self.review_button.bind("<Return>", lambda _event: self._open_review())
+        row.add(self.go, self.review_button)
+
+    # --- the output folder --------------------------------------------------------------------------------------
+
+    def _look_soon(self) -> None:
+        if self._looking is not None:
+            self.after_cancel(self._looking)
+        self._looking = self.after(LOOK_MS, self._look)
+
+    def _look(self) -> None:
+        self._looking = None
+        if not self.output.get().strip() and self.source.get().strip():
+            source = Path(self.source.get().strip())
+            self.output.set(str(source.with_name(source.name + "-pairs")))
+            return
+        name = self.output.get().strip()
+        if not name:
+            self._found(None)
+            return
+        run_in_thread(
+            self._pump,
+            lambda: len(load_manifest(name)["pairs"]) if (Path(name) / "manifest.json").exists() else None,
+            lambda count: self._found(count if isinstance(count, int) else None),
+            lambda error: self._found(None, str(error)),
+        )
+
+    def _found(self, pairs: int | None, problem: str = "") -> None:
+        if not self.winfo_exists():
+            return
+        text = (
+            "A new folder is made." if pairs is None else f"Goes on where it stopped: {pairs} pairs so far."
+        )
+        self.found.configure(text=problem or text)
+        self.go.configure(text="Start choosing" if pairs is None else "Go on choosing")
+        self.review_button.state(["!disabled" if pairs else "disabled"])
+
+    def _open_review(self) -> None:
+        self._actions.review(Path(self.output.get().strip()))
+
+    # --- starting -----------------------------------------------------------------------------------------------
+
+    def show_error(self, name: str, message: str) -> None:
+        """Mark a field and say why; an empty message takes that away."""
+        label = self.errors[name]
+        label.configure(text=message)
+        if message:
+            label.grid()
+            self.entries[name].focus_set()
+        else:
+            label.grid_remove()
+        self.entries[name].state(["invalid" if message else "!invalid"])
+
+    def _read_number(self, name: str, text: str, low: float, high: float, whole: bool) -> float | None:
+        try:
+            value = float(int(text)) if whole else float(text)
+        except ValueError:
+            value = float("nan")
+        if low <= value <= high:
+            return value
+        kind = "a whole number" if whole else "a number"
+        self.show_error(name, f"{text!r} is not {kind} from {low:g} to {high:g}")
+        return None
+
+    def submit(self) -> None:
+        """Start, or show what is wrong at the fields."""
+        for name in self.errors:
+            self.show_error(name, "")
+        certainty = self._read_number("threshold", self.certainty.get(), 50.1, 99.99, False)
+        pairs = self._read_number("pairs_per_group", self.pairs.get(), 1, 1000, True)
+        bits = self._read_number("near_duplicates", self.bits.get(), 0, 32, True)
+        source, output = (Path(v.get().strip()).expanduser() for v in (self.source, self.output))
+        if not self.output.get().strip():
+            self.show_error("output", "choose where the pairs go")
+            return
+        try:
+            check_folders(source, output)
+        except UserError as error:
+            self.show_error("source" if str(source) in error.message else "output", str(error))
+            return
+        if certainty is None or pairs is None or bits is None:
+            return
+        self._keep()
+        memory = self.memory
+        memory.pairs_per_group, memory.certainty = int(pairs), certainty
+        memory.near_duplicates = int(bits) if self.merge.get() else -1
+        memory.source, memory.output = str(source), str(output)
+        memory.remember()
+        self._actions.start(picking_options(memory))
+
+    def _keep(self) -> None:
+        """Remember what needs no check."""
+        memory = self.memory
+        memory.source, memory.output = self.source.get(), self.output.get()
+        memory.mode = self.mode.value
+        memory.blind, memory.ask_to_continue = self.blind.get(), self.ask.get()
+
+    def destroy(self) -> None:
+        if self._looking is not None:
+            self.after_cancel(self._looking)
+            self._looking = None
+        super().destroy()
+
+
+def wrap_to_width(label: ttk.Label) -> None:
+    """Break the lines of a label where its place ends."""
+    label.bind("<Configure>", lambda event: label.configure(wraplength=max(1, event.width)), add="+")
+
+
+def picking_options(memory: PairToolMemory) -> PickingOptions:
+    """The options of a session from what the form holds."""
+    settings = SessionSettings(CurationMode(memory.mode), memory.pairs_per_group, memory.certainty / 100)
+    merge = memory.near_duplicates if memory.near_duplicates >= 0 else None
+    return PickingOptions(
+        Path(memory.source),
+        Path(memory.output),
+        settings,
+        ScanOptions(seed=settings.seed, near_duplicates=merge),
+        memory.ask_to_continue,
+    )

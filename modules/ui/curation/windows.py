@@ -1,0 +1,113 @@
+"""Opening the pair tool and the review: as a program, or from another window."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from pathlib import Path
+
+from modules.ui.curation.DPOCurationWindow import PairTool
+from modules.ui.curation.DPOReviewWindow import ReviewTool
+from modules.ui.ScrollFrame import install_wheel
+from modules.ui.state.SessionStore import SessionStore, WindowMemory, settings_folder
+from modules.ui.theme import APPEARANCES, Theme
+
+SCALES = (75, 90, 100, 110, 125, 150, 175, 200)
+WIDTH, HEIGHT = 1180, 760
+ROOM = 0.94
+
+
+def open_pair_tool(parent: tk.Misc, theme: Theme, source: Path | None = None) -> tk.Toplevel:
+    """The pair tool in a window of its own."""
+    window = _window(parent, theme)
+    tool = PairTool(window, theme, settings_folder(), window.destroy)
+    tool.pack(fill="both", expand=True)
+    _begin(tool, source)
+    return window
+
+
+def open_review(
+    parent: tk.Misc, theme: Theme, output: Path, resolution: int, closed: Callable[[], None] = lambda: None
+) -> tk.Toplevel:
+    """The review of a folder of pairs in a window of its own.
+
+    Args:
+        resolution: the training resolution whose crop buckets are compared.
+        closed: called when the person is done.
+    """
+    window = _window(parent, theme)
+
+    def end() -> None:
+        window.destroy()
+        closed()
+
+    tool = ReviewTool(window, theme, output, end, resolution)
+    tool.pack(fill="both", expand=True)
+    return window
+
+
+def run_pair_tool(source: Path | None = None) -> None:
+    """The pair tool as a program of its own; returns when its window is closed."""
+    root = tk.Tk(className="Tastemaker")
+    root.withdraw()
+    install_wheel(root)
+    store = SessionStore(settings_folder())
+    memory, _ = store.load_window()
+    theme = Theme(root)
+    theme.apply(memory.appearance, memory.scale)
+    _fit(root, theme)
+    tool = PairTool(root, theme, store.folder, root.destroy, Looks(theme, store, memory))
+    tool.pack(fill="both", expand=True)
+    _begin(tool, source)
+    root.deiconify()
+    root.focus_force()
+    root.mainloop()
+
+
+class Looks:
+    """Appearance and scale where there is no main window to set them.
+
+    Args:
+        store: keeps them; the main window reads the same file.
+    """
+
+    appearances = APPEARANCES
+    scales = SCALES
+
+    def __init__(self, theme: Theme, store: SessionStore, memory: WindowMemory) -> None:
+        self._theme, self._store, self._memory = theme, store, memory
+
+    @property
+    def now(self) -> tuple[str, int]:
+        """Appearance and scale."""
+        return self._memory.appearance, self._memory.scale
+
+    def set(self, appearance: str, scale: int) -> None:
+        """Change and remember them. Raises ``OSError`` when that cannot be saved."""
+        self._memory, _ = self._store.load_window()
+        self._memory.appearance, self._memory.scale = appearance, scale
+        self._theme.apply(appearance, scale)
+        self._store.save_window(self._memory)
+
+
+def _begin(tool: PairTool, source: Path | None) -> None:
+    if source is not None:
+        tool.memory.source = str(source)
+        tool.memory.output = ""
+    tool.show_start()
+
+
+def _window(parent: tk.Misc, theme: Theme) -> tk.Toplevel:
+    window = tk.Toplevel(parent)
+    theme.on_change(lambda: window.configure(background=theme.palette.back), window)
+    _fit(window, theme)
+    return window
+
+
+def _fit(window: tk.Tk | tk.Toplevel, theme: Theme) -> None:
+    """As large as is good, never larger than the screen."""
+    width = min(theme.px(WIDTH), int(window.winfo_screenwidth() * ROOM))
+    height = min(theme.px(HEIGHT), int(window.winfo_screenheight() * ROOM) - 30)
+    left = (window.winfo_screenwidth() - width) // 2
+    window.geometry(f"{width}x{height}+{left}+{max(0, (window.winfo_screenheight() - height) // 3)}")
+    window.minsize(480, 320)
