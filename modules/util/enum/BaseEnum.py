@@ -2,6 +2,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+_WORDS = (
+    "Adam", "AdamW", "AdEMAMix", "AdaBelief", "ADOPT", "CAME", "CPU", "DDIM", "DPO", "DGPO", "EMA",
+    "GPU", "GRPO", "GSPO", "IPO", "JPG", "Karras", "Kohya", "LAMB", "LoHa", "LoKr", "LoRA", "OFT",
+    "PNG", "RMSprop", "SDE", "SGD", "SNR", "UniPC", "P2", "REX"
+)  # fmt: skip
+_SPELLED = {word.upper(): word for word in _WORDS} | {"DPMPP": "DPM++"}
+"""Words that are not written in small letters."""
+
 
 class BaseEnum(StrEnum):
     """A choice in a config, stored by name: every value equals its member's name.
@@ -11,5 +19,7 @@ class BaseEnum(StrEnum):
 
     @property
     def label(self) -> str:
-        """The choice as people read it: ``FULL_CONCURRENT`` is "Full concurrent"."""
-        return self.value.replace("_", " ").capitalize()
+        """The choice as people read it: ``FULL_CONCURRENT`` is "Full concurrent", ``DPO`` stays "DPO"."""
+        words = [_SPELLED.get(word, word.lower()) for word in self.value.split("_")]
+        text = " ".join(words)
+        return text[:1].upper() + text[1:]
