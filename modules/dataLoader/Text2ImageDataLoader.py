@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
 from modules.dataLoader.mixin.DataLoaderMgdsMixin import DataLoaderMgdsMixin
@@ -9,6 +10,7 @@ from modules.dataLoader.mixin.DataLoaderText2ImageMixin import DataLoaderText2Im
 from modules.dataLoader.progress import in_threads
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseDataLoader):
@@ -36,17 +38,26 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
                 tasks.append(task)
             if done % 256 == 0:
                 self._report("looking through the cache", min(done, total), total)
-        # equal sizes together; each process encodes every W-th batch
+        # equal sizes together
         tasks.sort(key=lambda task: (task.size, task.unit, task.visit, task.side))
-        mine = [chunk for n, chunk in enumerate(_chunks(tasks, self.config.cache_batch_size))
-                if n % self.world_size == self.rank]  # fmt: skip
+        missing = set(self.latents.missing(task.key for task in tasks))
+        chunks = _chunks(tasks, self.config.cache_batch_size)
         try:
-            self._encode_latents(mine)
+            self._encode_latents(self._share(chunks, lambda task: task.key in missing))
             self.latents.compact()
         finally:
             self.latents.close()
         self._wait_for_others()
         self.latents.rescan()
+
+    def _share(self, chunks: list[list[T]], is_missing: Callable[[T], bool]) -> list[list[T]]:
+        """The batches this process encodes: every W-th one, if anything in it is missing.
+
+        Batches are made from everything, cached or not. So it does not matter what other processes have written
+        in the meantime, and an image is always encoded in the same company: to the last bit, interrupted or not.
+        """
+        mine = [chunk for n, chunk in enumerate(chunks) if n % self.world_size == self.rank]
+        return [chunk for chunk in mine if any(map(is_missing, chunk))]
 
     def _digest_files(self) -> None:
         paths = list(dict.fromkeys(item.path for item in self.units.items()))
@@ -75,28 +86,29 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
     def _prepare_texts(self) -> None:
         assert self.texts is not None
         prompts = {self.text_key(prompt): prompt for prompt in self.all_prompts()}
-        missing = self.texts.missing(prompts)[self.rank :: self.world_size]
+        keys, size = list(prompts), self.config.cache_batch_size
+        chunks = [keys[start : start + size] for start in range(0, len(keys), size)]
+        missing = set(self.texts.missing(keys))
         try:
             with self.on_device(*self.setup.spec.text_encoders):
-                self._encode_texts({key: prompts[key] for key in missing})
+                self._encode_texts(prompts, self._share(chunks, missing.__contains__))
             self.texts.compact()
         finally:
             self.texts.close()
         self._wait_for_others()
         self.texts.rescan()
 
-    def _encode_texts(self, prompts: dict[str, str]) -> None:
+    def _encode_texts(self, prompts: dict[str, str], chunks: list[list[str]]) -> None:
         assert self.texts is not None
-        keys = list(prompts)
-        size = self.config.cache_batch_size
-        for start in range(0, len(keys), size):
-            self._report("encoding prompts", start, len(keys))
-            part = keys[start : start + size]
-            cond = self.setup.encode_text(self.model, [prompts[key] for key in part])
-            for row, key in enumerate(part):
+        total, done = sum(len(chunk) for chunk in chunks), 0
+        for chunk in chunks:
+            self._report("encoding prompts", done, total)
+            cond = self.setup.encode_text(self.model, [prompts[key] for key in chunk])
+            for row, key in enumerate(chunk):
                 self.texts.put(key, {name: tensor[row] for name, tensor in cond.tensors.items()})
-        if keys:
-            self._report("encoding prompts", len(keys), len(keys))
+            done += len(chunk)
+        if total:
+            self._report("encoding prompts", done, total)
 
 
 def _chunks(tasks: list[EncodeTask], size: int) -> list[list[EncodeTask]]:

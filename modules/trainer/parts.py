@@ -113,22 +113,11 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
         UserError: something in the config or the data does not fit; LoadingCancelled: ``tell`` said so.
     """
     torch.manual_seed(config.seed)
-    setup = create_model_setup(config.model_type)
-    tell("loading the model", 0, 1)
-    model = setup.load_from_config(config)
-    fingerprints = (model.spec.denoiser, *model.spec.text_encoders)
-    for name in fingerprints:
-        # before anything trains them
-        model.fingerprint(name)
-    handle = setup.setup_training(model, config)
-    on_device = (model.spec.denoiser, *(model.spec.text_encoders if model.trains_text else ()))
-    model.place(processes.device, on_device)
-    tell("loading the model", 1, 1)
+    setup, model, handle = _load(config, processes, tell)
     sampler = Sampler(setup, model, config.load_samples(), samples, config.sample_image_format)
     sampler.check()
-    dpo = is_dpo(config)
     reference = None
-    if dpo:
+    if is_dpo(config):
         reference = create_reference(config.training_method, config.effective_dpo_ref_mode(), handle)
         reference.self_check()
     loader = create_data_loader(
@@ -145,8 +134,7 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
     known = None
     if reference is not None and config.rlhf_dpo_reference_cache:
         known = ReferenceScores(config, setup, model, reference, processes)
-    validated = validation_loader is not None
-    ema_device = processes.device if config.ema is EMAMode.GPU else "cpu"
+    validated = reference is not None and validation_loader is not None
     return Parts(
         setup=setup,
         model=model,
@@ -157,27 +145,49 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
         optimizer=create_optimizer(config.optimizer, groups),
         schedule=LearningRateSchedule.from_config(config, loader.total_steps),
         scaler=LossScaler(config.train_dtype is DataType.FLOAT_16),
-        ema=None
-        if config.ema is EMAMode.OFF
-        else MovingAverage(named, config.ema_decay, config.ema_update_step_interval, ema_device),
+        ema=_average(config, named, processes),
         step=SupervisedStep(config, setup, model, processes)
         if reference is None
-        else PreferenceStep(
-            config, setup, model, processes, reference, [parameter for _, parameter in named], known
-        ),
+        else PreferenceStep(config, setup, model, processes, reference, [p for _, p in named], known),
         known=known,
         validation=_validation(config, setup, model, validation_loader, reference, processes),
         validation_loader=validation_loader,
         patience=Patience(
             config.rlhf_dpo_patience_metrics, config.rlhf_dpo_patience_mode, config.rlhf_dpo_patience_value
         )
-        if dpo and validated and config.rlhf_dpo_patience_enabled
+        if validated and config.rlhf_dpo_patience_enabled
         else None,
         best=BestKeeper(folder / BEST_FOLDER, named, processes.first)
-        if dpo and validated and config.rlhf_dpo_save_best
+        if validated and config.rlhf_dpo_save_best
         else None,
         sampler=sampler,
     )
+
+
+def _load(
+    config: TrainConfig, processes: Processes, tell: Tell
+) -> tuple[BaseModelSetup, Model, AdapterHandle | None]:
+    setup = create_model_setup(config.model_type)
+    tell("loading the model", 0, 1)
+    model = setup.load_from_config(config)
+    fingerprints = (model.spec.denoiser, *model.spec.text_encoders)
+    for name in fingerprints:
+        # before anything trains them
+        model.fingerprint(name)
+    handle = setup.setup_training(model, config)
+    on_device = (model.spec.denoiser, *(model.spec.text_encoders if model.trains_text else ()))
+    model.place(processes.device, on_device)
+    tell("loading the model", 1, 1)
+    return setup, model, handle
+
+
+def _average(
+    config: TrainConfig, named: list[tuple[str, torch.nn.Parameter]], processes: Processes
+) -> MovingAverage | None:
+    if config.ema is EMAMode.OFF:
+        return None
+    device = processes.device if config.ema is EMAMode.GPU else "cpu"
+    return MovingAverage(named, config.ema_decay, config.ema_update_step_interval, device)
 
 
 def _validation_loader(

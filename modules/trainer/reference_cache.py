@@ -16,7 +16,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -197,11 +197,13 @@ class ReferenceCache:
         done, saved_at, fresh = 0, time.monotonic(), False
         try:
             for pair in batches:
-                wanted = self.missing(pair)
-                for start in range(0, len(wanted), batch_size):
+                missing = set(self.missing(pair))
+                for wanted in self._batches(len(pair), batch_size):
+                    if missing.isdisjoint(wanted):
+                        continue
                     if should_stop():
                         return False
-                    self._score(pair, wanted[start : start + batch_size], score)
+                    self._score(pair, wanted, score)
                     fresh = True
                     if time.monotonic() - saved_at > SAVE_EVERY_SECONDS:
                         self.save()
@@ -213,6 +215,14 @@ class ReferenceCache:
             if fresh:
                 self.save()
         return True
+
+    def _batches(self, pairs: int, size: int) -> Iterator[list[tuple[int, int]]]:
+        """(pair, draw) in batches of one pair's draws, known or not: a draw is always scored in the same company,
+        so its score is the same to the last bit whether the work was interrupted or not.
+        """
+        for index in range(pairs):
+            for start in range(0, self.draws, size):
+                yield [(index, draw) for draw in range(start, min(start + size, self.draws))]
 
     def _score(self, pair: PairBatch, wanted: Sequence[tuple[int, int]], score: ScoreFunction) -> None:
         positions, draws = [index for index, _ in wanted], [draw for _, draw in wanted]

@@ -31,10 +31,12 @@ COLOURS: dict[str, tuple[int, int, int]] = {
     "white": (245, 245, 245),
 }
 BACKGROUNDS: dict[str, tuple[int, int, int]] = {**COLOURS, "black": (18, 18, 18)}
-SIZES = {"small": (10.0, 12.0), "medium": (14.0, 17.0), "large": (19.0, 22.0)}
+SIZES = {"small": (12.0, 14.0), "medium": (16.0, 19.0), "large": (21.0, 24.0)}
 POSITIONS = {"left": (-1, 0), "right": (1, 0), "top": (0, -1), "bottom": (0, 1)}
 BRIGHTNESS = {"dark": (0.65, 0.73), "bright": (0.92, 1.0)}
-RADIUS_RANGE = (10.0, 22.0)
+RADIUS_RANGE = (12.0, 24.0)
+FARTHEST = 10.0
+"""Pixels between the centres of a shape and of its image, at most, along each axis."""
 BRIGHTNESS_RANGE = (0.65, 1.0)
 HELD_OUT_SHARE = 0.15
 
@@ -128,7 +130,7 @@ def draw_scene(wish: Wish, rng: random.Random) -> Scene:
     """Fill in what the wish leaves open."""
     radius = rng.uniform(*(SIZES[wish.size] if wish.size else RADIUS_RANGE))
     brightness = rng.uniform(*(BRIGHTNESS[wish.brightness] if wish.brightness else BRIGHTNESS_RANGE))
-    free = SIZE / 2 - 3.0 - radius
+    free = min(SIZE / 2 - 3.0 - radius, FARTHEST)
     x, y = rng.uniform(-free, free), rng.uniform(-free, free)
     if wish.position:
         dx, dy = POSITIONS[wish.position]

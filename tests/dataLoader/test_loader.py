@@ -278,12 +278,15 @@ def test_max_steps_goes_on_past_the_epochs(tmp_path: Path) -> None:
 
 
 def test_a_loader_left_in_the_middle_lets_go(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
     own = loader(images(tmp_path, 9))
     groups = own.accumulation_groups(at())
     next(groups)
+    started = set(threading.enumerate()) - before
+    assert started
     groups.close()
     own.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("loader")]
+    assert not started & set(threading.enumerate())
 
 
 def test_faults_are_raised_before_anything_is_encoded(tmp_path: Path) -> None:

@@ -118,8 +118,7 @@ class DataLoaderText2ImageMixin:
     texts_of: str
 
     def encode_tasks(self) -> Iterator[EncodeTask | None]:
-        """Every image of every variation that has no entry yet; ``None`` for one that has."""
-        assert self.latents is not None
+        """Every image of every variation, cached or not; ``None`` for one with the same content as an earlier one."""
         known: set[str] = set()
         pipeline = self.dataset.pipeline
         for unit, entry in enumerate(self.units.entries):
@@ -127,7 +126,7 @@ class DataLoaderText2ImageMixin:
                 item: Item = getattr(entry, side[:-1]) if side else entry
                 for visit in range(self.rules[item.concept].variations):
                     key = pipeline.get(f"{side}latent_key", visit, unit)
-                    if key in self.latents or key in known:
+                    if key in known:
                         yield None
                         continue
                     known.add(key)

@@ -1,0 +1,135 @@
+"""Several processes train what one does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.trainer.making import ROOT, environment, events, run_here, same_weights, write_config
+
+pytestmark = pytest.mark.dist
+
+COMMON: dict[str, Any] = {"epochs": 2, "gradient_accumulation_steps": 1, "train_dtype": "FLOAT_32"}
+
+
+def torchrun(config: Path, *arguments: str, processes: int = 2) -> list[str]:
+    return [
+        sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes}", "--master-port=0",
+        "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", str(ROOT / "scripts" / "train.py"),
+        "--config-path", str(config), *arguments,
+    ]  # fmt: skip
+
+
+def run_two(config: Path, *arguments: str) -> str:
+    made = subprocess.run(
+        torchrun(config, *arguments), capture_output=True, text=True, timeout=240, env=environment(), check=False
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    return made.stdout
+
+
+def difference(first: Path, second: Path) -> float:
+    """Largest difference between two adapter files, relative to the largest value."""
+    one, other = load_file(first), load_file(second)
+    assert one.keys() == other.keys()
+    names = [name for name in one if "alpha" not in name]
+    gap = max(float((one[n] - other[n]).abs().max()) for n in names)
+    return gap / max(float(one[n].abs().max()) for n in names)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "preference": {
+        "rlhf_dpo_validation": True,
+        "rlhf_dpo_validation_percentage": 30.0,
+        "rlhf_dpo_adaptive_beta": True,
+        "ema": "CPU",
+        "ema_update_step_interval": 1,
+    },
+    "cached_reference": {"rlhf_dpo_reference_cache": True, "rlhf_dpo_reference_cache_draws": 2},
+    "sequential": {"rlhf_dpo_execution_mode": "SEQUENTIAL"},
+    "supervised": {"rlhf_enabled": False, "text_encoder": {"dropout_probability": 0.3}},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_train_the_weights_of_one(tmp_path: Path, name: str) -> None:
+    changes = {**COMMON, **CASES[name]}
+    if name == "supervised":
+        from tests.trainer.making import write_pairs
+
+        write_pairs(tmp_path / "data", 7)
+        changes["concepts"] = [{"path": str(tmp_path / "data" / "chosen"), "type": "STANDARD"}]
+    one = write_config(tmp_path / "one", **changes, batch_size=4)
+    run_here(one)
+    two = write_config(tmp_path / "two", **changes, batch_size=2)
+    run_two(two)
+    started = next(e for e in events(tmp_path / "two" / "run") if e["kind"] == "run_started")
+    assert started["processes"] == 2
+    assert difference(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors") < 2e-4
+
+    def curve(run: Path) -> list[float]:
+        return [e["metrics"]["dpo/val_loss"] for e in events(run) if e["kind"] == "validation"]
+
+    assert curve(tmp_path / "two" / "run") == pytest.approx(
+        _validations(one, changes) if "rlhf_dpo_validation" in changes else [], rel=1e-5
+    )
+
+
+def _validations(config: Path, changes: dict[str, Any]) -> list[float]:
+    from modules.trainer.callbacks import Callback
+
+    told: list[float] = []
+
+    class Listening(Callback):
+        def validation(self, progress: Any, metrics: Any) -> None:
+            told.append(metrics["dpo/val_loss"])
+
+    again = write_config(config.parent.parent / "again", **changes, batch_size=4)
+    run_here(again, callback=Listening())
+    return told
+
+
+def test_two_processes_stop_together_and_go_on_bit_equal(tmp_path: Path) -> None:
+    changes = {**COMMON, "epochs": 60}
+    whole = write_config(tmp_path / "one", **changes)
+    run_two(whole)
+    config = write_config(tmp_path / "two", **changes)
+    process = subprocess.Popen(
+        torchrun(config), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+    )
+    run = tmp_path / "two" / "run"
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        if (run / "events.jsonl").exists() and any(e["kind"] == "step" for e in events(run)):
+            break
+        time.sleep(0.05)
+    pid = json.loads((run / "process.json").read_text(encoding="utf-8"))["pid"]
+    os.kill(pid, signal.SIGTERM)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert events(run)[-1]["status"] == "stopped"
+    stopped_at = events(run)[-1]["progress"]["global_step"]
+    assert 0 < stopped_at < 180
+    run_two(config, "--set", "continue_last_backup=true")
+    assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
+
+
+def test_an_error_in_the_data_ends_all_processes(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    (tmp_path / "data" / "chosen" / "000.txt").write_text("another prompt", encoding="utf-8")
+    made = subprocess.run(
+        torchrun(config), capture_output=True, text=True, timeout=120, env=environment(), check=False
+    )
+    assert made.returncode != 0
+    assert "000" in made.stderr and "prompt" in made.stderr
+
+
