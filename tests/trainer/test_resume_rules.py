@@ -11,9 +11,6 @@ from modules.trainer.resume_rules import FREE, LENGTH, PART_FREE, check_resumabl
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError
 
-Change = tuple[str, Any, Any]
-"""(dotted name, value in the backup, value now)"""
-
 
 def config(**changes: Any) -> TrainConfig:
     return TrainConfig.from_dict(changes, check=False)
@@ -57,8 +54,8 @@ def leaves() -> list[tuple[str, str | None]]:
     return made
 
 
-def changed(name: str, inner: str | None) -> tuple[TrainConfig, str, str]:
-    """A config with one other value, and both values as JSON has them."""
+def changed(name: str, inner: str | None) -> tuple[TrainConfig, str]:
+    """A config with one other value, and that value as JSON has it."""
     made = TrainConfig().copy_of()
     holder, key = (made, name) if inner is None else (getattr(made, name), inner)
     fresh = {"params": {"amsgrad": True}}.get(key) or another(getattr(holder, key))
@@ -66,7 +63,7 @@ def changed(name: str, inner: str | None) -> tuple[TrainConfig, str, str]:
         fresh = []
     object.__setattr__(holder, key, fresh)
     plain = made.to_dict()[name]
-    return made, "", str(plain if inner is None else plain[inner])
+    return made, str(plain if inner is None else plain[inner])
 
 
 def test_the_lists_name_real_settings_and_no_setting_twice() -> None:
@@ -79,7 +76,7 @@ def test_the_lists_name_real_settings_and_no_setting_twice() -> None:
 
 @pytest.mark.parametrize(("name", "inner"), leaves(), ids=lambda value: value or "")
 def test_every_setting_is_free_or_compared(name: str, inner: str | None) -> None:
-    before, (now, _, value) = TrainConfig(), changed(name, inner)
+    before, (now, value) = TrainConfig(), changed(name, inner)
     lines = refused(before, now)
     if name in FREE | LENGTH or inner in PART_FREE:
         assert lines == []
