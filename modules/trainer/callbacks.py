@@ -186,7 +186,10 @@ class EventLog(Callback):
         self._emit("run_finished", status=status, progress=progress.to_dict())
 
     def close(self) -> None:
-        self._writer.close()
+        try:
+            self._flush()
+        finally:
+            self._writer.close()
 
 
 class TensorBoardLog(Callback):
