@@ -12,15 +12,18 @@ from tkinter import ttk
 
 import customtkinter as ctk
 
+from modules.runner.RunQueue import QueueRunner, RunQueue
 from modules.ui.Autosave import Autosave
 from modules.ui.BottomBar import BottomBar
 from modules.ui.context import Ui
 from modules.ui.FileActions import FileActions
 from modules.ui.form.Tooltip import Tooltips
+from modules.ui.image_window import open_image
 from modules.ui.keys import bind_keys
 from modules.ui.pages.Page import Page
 from modules.ui.pages.registry import page_of, pages_for
 from modules.ui.ProblemsPanel import ProblemsPanel
+from modules.ui.QueuePanel import QueueWork
 from modules.ui.RunActions import RunActions
 from modules.ui.ScrollFrame import ScrollFrame, install_wheel
 from modules.ui.SideBar import SideBar
@@ -28,6 +31,7 @@ from modules.ui.state.ConfigState import ConfigState
 from modules.ui.state.PresetStore import PresetStore
 from modules.ui.state.RunControl import RunControl
 from modules.ui.state.SessionStore import Session, SessionStore, settings_folder
+from modules.ui.TensorBoard import TensorBoard
 from modules.ui.theme import Theme, is_dark
 from modules.ui.tk_support import MAX_SCALE, MIN_SCALE, Pump, install_error_dialog, set_ui_scale
 from modules.ui.TopBar import TopBar
@@ -86,7 +90,13 @@ class MainWindow(ctk.CTk):
         self.theme.apply(self.memory.appearance, self.memory.scale)
         set_ui_scale(self.memory.scale)
         self.runs = RunActions(self.ui, self.control, self._refuse_start, self._run_heard)
-        self.ui.services["run_actions"] = self.runs
+        runner = QueueRunner(RunQueue(store.queue_path))
+        self.queue = QueueWork(self.ui, runner, self.runs.attach)
+        self.tensorboard = TensorBoard()
+        self.ui.services.update(
+            run_actions=self.runs, queue=self.queue, tensorboard=self.tensorboard,
+            show_image=lambda path: open_image(self.ui, path),
+        )  # fmt: skip
         self._build()
         install_wheel(self)
         bind_keys(self)
@@ -341,6 +351,8 @@ class MainWindow(ctk.CTk):
         """Save the session and close; a run goes on by itself."""
         self.autosave.now()
         self.runs.close()
+        self.queue.close()
+        self.tensorboard.close()
         self.pump.close()
         self.destroy()
 

@@ -260,6 +260,8 @@ class _StyleMaker:
             "TCheckbutton", background=p.panel, foreground=p.text, padding=(0, px(4), px(6), px(4))
         )
         self.style.map("TCheckbutton", background=[("active", p.panel)], foreground=[("disabled", p.muted)])
+        self.style.configure("Back.TCheckbutton", background=p.back)
+        self.style.map("Back.TCheckbutton", background=[("active", p.back)])
 
     def _toggle(self, fill: str, knob: str, on: bool, edge: str) -> ImageTk.PhotoImage:
         width, height, many = self.px(40), self.px(20), _OVERSAMPLE

@@ -44,6 +44,7 @@ PAGES = (
     PageSpec("rlhf", "RLHF", ("RLHF",), about="Learning from what you prefer."),
     PageSpec("sampling", "Sampling", ("Sampling",), about="Images made while training."),
     PageSpec("backup", "Backup", ("Backup",), about="Copies to go on from, and models saved on the way."),
+    PageSpec("run", "Run", module="RunPage", about="Curves, samples and log of the training under way."),
 )
 
 

@@ -14,6 +14,8 @@ from modules.runner.outcome import Outcome
 from modules.runner.RunDirectory import RunDirectory
 from modules.runner.status import RunStatus, StatusFollower
 from modules.ui.state.RunHistory import RunHistory
+from modules.util.errors import UserError
+from modules.util.jsonio import read_json
 
 POLL_BYTES = 1 << 15
 POLL_SECONDS = 0.010
@@ -44,6 +46,7 @@ class RunControl:
         self._follower: StatusFollower | None = None
         self._trainer: TrainerProcess | None = None
         self._was_live = False
+        self._epochs = 0
 
     # -- choosing a run --------------------------------------------------------------------------------------
 
@@ -65,6 +68,7 @@ class RunControl:
         self.history = RunHistory()
         self.outcome = None
         self._follower = StatusFollower(self.run)
+        self._epochs = _epochs_of(self.run)
         self._trainer = attach(self.run)
         self._was_live = self._trainer is not None
 
@@ -136,14 +140,21 @@ class RunControl:
         return Progress(_run_share(step), self._epoch_share(step), self._step_text(step))
 
     def _epoch_share(self, step: dict[str, Any]) -> float:
-        done = _progress_of(step).get("epoch_step", 0)
-        whole = self.history.steps_per_epoch
+        place = _progress_of(step)
+        epoch, done = _pair(place.get("epoch"), place.get("epoch_step"))
+        before = place.get("global_step", 0) - done
+        if epoch and before > 0:
+            return min(1.0, done * epoch / before)
+        whole = self.history.total_steps / self._epochs if self._epochs else 0.0
         return min(1.0, done / whole) if whole else 0.0
 
     def _step_text(self, step: dict[str, Any]) -> str:
         place, metrics = _progress_of(step), step.get("metrics") or {}
         parts = [] if self.state == "running" else [_STATE_WORDS.get(self.state, self.state)]
-        parts.append(f"Epoch {place.get('epoch', 0) + 1}")
+        epoch = place.get("epoch", 0) + 1
+        parts.append(
+            f"Epoch {min(epoch, self._epochs)} of {self._epochs}" if self._epochs else f"Epoch {epoch}"
+        )
         parts.append(f"step {place.get('global_step', 0)} of {step.get('total_steps', '?')}")
         loss = metrics.get("loss/train_step")
         if isinstance(loss, (int, float)):
@@ -193,6 +204,18 @@ _STATE_WORDS = {
     "died": "Ended without a word",
     "running": "Running",
 }
+
+
+def _epochs_of(run: RunDirectory) -> int:
+    """How many epochs the run's settings ask for; 0 when they limit the steps instead, or cannot be read."""
+    try:
+        data = read_json(run.config_path)
+    except UserError:
+        return 0
+    if not isinstance(data, dict) or data.get("max_steps"):
+        return 0
+    epochs = data.get("epochs")
+    return epochs if isinstance(epochs, int) else 0
 
 
 def _progress_of(step: dict[str, Any]) -> dict[str, Any]:

@@ -81,8 +81,6 @@ class RunHistory:
         self.samples: list[SampleImage] = []
         self.messages: list[Message] = []
         self.total_steps = 0
-        self.steps_per_epoch = 0
-        self.epochs = 0
 
     def take(self, events: Iterable[dict[str, Any]]) -> None:
         """Add events in their order."""
@@ -93,8 +91,6 @@ class RunHistory:
 
     def _take_run_started(self, event: dict[str, Any]) -> None:
         self.total_steps = _whole(event.get("total_steps"))
-        self.steps_per_epoch = _whole(event.get("steps_per_epoch"))
-        self.epochs = _whole(event.get("epochs"))
         again = " again" if event.get("resumed_from") else ""
         self._say(event, f"Training started{again} on {event.get('device', 'this computer')}")
 

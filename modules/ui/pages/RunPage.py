@@ -1,0 +1,266 @@
+"""The run: curves, samples, log, diary and the queue."""
+
+from __future__ import annotations
+
+import time
+import tkinter as tk
+import webbrowser
+from tkinter import filedialog, ttk
+
+from modules.ui.context import Ui
+from modules.ui.CurvePlot import Curve, CurvePlot
+from modules.ui.form.inputs import style_popdown
+from modules.ui.pages.Page import Page
+from modules.ui.pages.registry import PageSpec
+from modules.ui.QueuePanel import QueuePanel
+from modules.ui.SampleGallery import SampleGallery
+from modules.ui.state.curve_groups import group_curves
+from modules.ui.state.LogTail import LogTail
+from modules.ui.state.RunControl import RunControl
+from modules.ui.theme import style_text
+from modules.ui.tk_support import elide_middle
+from modules.util.errors import UserError
+
+LOG_MS = 500
+MAX_LOG_LINES = 3000
+SMOOTHING = 0.85
+FIRST_GROUPS = ("Loss", "Accuracy")
+
+
+class RunPage(Page):
+    """Everything about the run that is watched."""
+
+    def __init__(self, parent: tk.Misc, ui: Ui, spec: PageSpec) -> None:
+        super().__init__(parent, ui, spec)
+        self.control: RunControl = ui.services["runs"]
+        px = ui.theme.px
+        self.configure(padding=(px(12), px(10), px(12), px(8)))
+        self.columnconfigure(0, weight=1)
+        self.rowconfigure(2, weight=3)
+        self.rowconfigure(3, weight=4)
+        self._head()
+        self.advice = ttk.Label(self, style="Error.TLabel", justify="left", padding=(px(10), px(6)))
+        self._plots()
+        self.tabs = ttk.Notebook(self, takefocus=True)
+        self.tabs.grid(row=3, column=0, sticky="nsew", pady=(px(8), 0))
+        self.gallery = SampleGallery(self.tabs, ui, lambda name: self.control.file(name))
+        self.gallery.configure(padding=px(8))
+        self.log = self._text_tab()
+        self.diary = self._text_tab()
+        self.queue = QueuePanel(self.tabs, ui, ui.services["queue"])
+        for widget, title in (
+            (self.gallery, "Samples"), (self.log.master, "Log"), (self.diary.master, "Events"), (self.queue, "Queue")
+        ):  # fmt: skip
+            self.tabs.add(widget, text=title)  # type: ignore[arg-type]
+        self._tail: LogTail | None = None
+        self._told = -1
+        self._timer = ""
+        self.bind("<Destroy>", self._destroyed, add="+")
+        self.bind(
+            "<Configure>",
+            lambda event: self.advice.configure(wraplength=max(100, self.winfo_width() - px(60))),
+        )
+        self.run_changed()
+
+    # -- building --------------------------------------------------------------------------------------------
+
+    def _head(self) -> None:
+        px, tips = self.ui.theme.px, self.ui.services["tooltips"]
+        head = ttk.Frame(self, style="Back.TFrame")
+        head.grid(row=0, column=0, sticky="ew", pady=(0, px(8)))
+        head.columnconfigure(1, weight=1)
+        ttk.Label(head, text="Run", style="Title.TLabel").grid(row=0, column=0, padx=(0, px(12)))
+        self.folder = ttk.Label(head, style="Back.TLabel", width=10)
+        self.folder.grid(row=0, column=1, sticky="ew")
+        tips.add(self.folder, lambda: str(self.control.run.path) if self.control.run else "")
+        self._smooth = tk.BooleanVar(self, True)
+        switch = ttk.Checkbutton(
+            head, text="Smooth", variable=self._smooth, command=self._draw, style="Back.TCheckbutton"
+        )
+        switch.grid(row=0, column=2, padx=px(8))
+        buttons = (
+            ("Watch another\u2026", self.watch_another, "Follow the run in another folder, running or over"),
+            ("Folder", self.open_folder, "Open the run's folder"),
+            ("TensorBoard", self.open_tensorboard, "All curves in the browser"),
+            ("End now", self.end_now, "End a trainer that does not react; it goes on from its last backup"),
+        )
+        for column, (text, command, tip) in enumerate(buttons, 3):
+            button = ttk.Button(head, text=text, style="Back.TButton", command=command)
+            button.grid(row=0, column=column, padx=(px(4), 0))
+            tips.add(button, tip)
+            if text == "End now":
+                self.end_button = button
+
+    def _plots(self) -> None:
+        px = self.ui.theme.px
+        frame = ttk.Frame(self, style="Back.TFrame")
+        frame.grid(row=2, column=0, sticky="nsew")
+        frame.rowconfigure(0, weight=1)
+        self.plots: list[CurvePlot] = []
+        self.pickers: list[ttk.Combobox] = []
+        for column, group in enumerate(FIRST_GROUPS):
+            frame.columnconfigure(column, weight=1, uniform="plots")
+            card = ttk.Frame(frame)
+            card.grid(row=0, column=column, sticky="nsew", padx=(0 if column == 0 else px(8), 0))
+            plot = CurvePlot(card, self.ui.theme, height=150)
+            plot.pack(fill="both", expand=True)
+            picker = ttk.Combobox(
+                card, state="readonly", values=[group], font=self.ui.theme.fonts["text"], width=16
+            )
+            picker.set(group)
+            picker.configure(postcommand=lambda picker=picker: style_popdown(self.ui.theme, picker))
+            picker.bind("<<ComboboxSelected>>", lambda _event: self._draw())
+            picker.place(x=px(6), y=px(5))
+            self.plots.append(plot)
+            self.pickers.append(picker)
+
+    def _text_tab(self) -> tk.Text:
+        frame = ttk.Frame(self.tabs, padding=self.ui.theme.px(8))
+        box = tk.Text(frame, wrap="word", state="disabled", height=5, width=30, undo=False)
+        style_text(self.ui.theme, box, mono=True)
+        bar = ttk.Scrollbar(frame, command=box.yview)
+        box.configure(yscrollcommand=bar.set)
+        bar.pack(side="right", fill="y")
+        box.pack(side="left", fill="both", expand=True)
+        box.bind("<Tab>", lambda _event: self._leave(box))
+        return box
+
+    def _leave(self, box: tk.Text) -> str:
+        following = box.tk_focusNext()
+        if following is not None:
+            following.focus_set()
+        return "break"
+
+    # -- showing ---------------------------------------------------------------------------------------------
+
+    def opened(self) -> None:
+        self.run_changed()
+        self._look_at_log()
+
+    def run_changed(self) -> None:
+        if not self.winfo_ismapped() and self._told >= 0:
+            return
+        run = self.control.run
+        words = (
+            f"{self.control.state}  \u2013  {elide_middle(str(run.path), 70)}"
+            if run
+            else "No run yet: Start begins one"
+        )
+        self.folder.configure(text=words)
+        self.end_button.state([("!" if self.control.is_live else "") + "disabled"])
+        self._show_advice()
+        self._draw()
+        self.gallery.show(self.control.history.samples)
+        self._write_diary()
+        self._told = 1
+
+    def _show_advice(self) -> None:
+        error = self.control.status.error if self.control.state in ("failed", "died") else None
+        if error is None:
+            self.advice.grid_remove()
+            return
+        hint = error.get("hint")
+        text = str(error.get("message", ""))
+        self.advice.configure(text=f"{text}\n\u2192 {hint}" if hint else text)
+        self.advice.grid(row=1, column=0, sticky="ew", pady=(0, self.ui.theme.px(8)))
+
+    def _draw(self) -> None:
+        history = self.control.history
+        groups = group_curves(history.series)
+        for plot, picker in zip(self.plots, self.pickers, strict=True):
+            picker.selection_clear()
+            shown = picker.get()
+            picker.configure(values=list(dict.fromkeys([*groups, shown])))
+            members = groups.get(shown, {})
+            curves = [
+                Curve(name, history.series[tag].steps, history.series[tag].values)
+                for tag, name in members.items()
+            ]
+            plot.show("", curves, SMOOTHING if self._smooth.get() else 0.0)
+
+    def _write_diary(self) -> None:
+        lines = [
+            f"{time.strftime('%H:%M:%S', time.localtime(m.when)) if m.when == m.when else '':9}{m.kind:14}{m.text}"
+            for m in self.control.history.messages
+        ]
+        _replace(self.diary, "\n".join(lines))
+
+    def _look_at_log(self) -> None:
+        if self._timer:
+            self.after_cancel(self._timer)
+            self._timer = ""
+        if not self.winfo_ismapped() and self._tail is not None:
+            return
+        run = self.control.run
+        if run is not None:
+            if self._tail is None or self._tail.path != run.log_path:
+                self._tail = LogTail(run.log_path)
+                _replace(self.log, "")
+            text, fresh = self._tail.poll()
+            if fresh:
+                _replace(self.log, text)
+            elif text:
+                _append(self.log, text)
+        self._timer = self.after(LOG_MS, self._look_at_log)
+
+    # -- buttons ---------------------------------------------------------------------------------------------
+
+    def watch_another(self) -> None:
+        """Ask for a run's folder."""
+        name = filedialog.askdirectory(parent=self.ui.root, title="The folder of a run", mustexist=True)
+        if name:
+            self.ui.services["run_actions"].attach(name)
+
+    def open_folder(self) -> None:
+        """Show the run's folder in the file manager."""
+        if self.control.run is not None:
+            webbrowser.open(self.control.run.path.as_uri())
+
+    def open_tensorboard(self) -> None:
+        """Open TensorBoard on the run."""
+        if self.control.run is None:
+            self.ui.status("There is no run yet")
+            return
+        board, port = self.ui.services["tensorboard"], self.ui.state.config.tensorboard_port
+        try:
+            self.ui.status(f"TensorBoard: {board.open(self.control.run.tensorboard_dir, port)}")
+        except UserError as error:
+            self.ui.error(error)
+
+    def end_now(self) -> None:
+        """End the trainer by force, after asking."""
+        from modules.ui.dialogs import confirm
+
+        if confirm(
+            self.ui,
+            "End the trainer",
+            "Steps since the last backup are lost. Stop ends it orderly.",
+            "End now",
+        ):
+            self.ui.work(self.control.end_now, lambda _result: self.ui.status("The trainer was ended"))
+
+    def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
+        if event.widget is self and self._timer:
+            self.after_cancel(self._timer)
+
+
+def _replace(box: tk.Text, text: str) -> None:
+    if box.get("1.0", "end-1c") == text:
+        return
+    box.configure(state="normal")
+    box.delete("1.0", "end")
+    box.insert("1.0", text)
+    box.configure(state="disabled")
+    box.see("end")
+
+
+def _append(box: tk.Text, text: str) -> None:
+    at_end = box.yview()[1] >= 0.999
+    box.configure(state="normal")
+    box.insert("end", text)
+    lines = int(box.index("end-1c").split(".")[0])
+    if lines > MAX_LOG_LINES:
+        box.delete("1.0", f"{lines - MAX_LOG_LINES}.0")
+    box.configure(state="disabled")
+    if at_end:
+        box.see("end")

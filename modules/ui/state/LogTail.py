@@ -1,0 +1,47 @@
+"""The end of a log file as it grows. No Tk here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+FIRST_BYTES = 64 * 1024
+MAX_BYTES = 128 * 1024
+
+
+class LogTail:
+    """Reads what was appended since the last look.
+
+    Args:
+        path: the file; it need not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset: int | None = None
+        self._rest = b""
+
+    def poll(self) -> tuple[str, bool]:
+        """New whole lines, and whether they replace everything shown so far (a new or shortened file)."""
+        try:
+            with self.path.open("rb") as stream:
+                size = stream.seek(0, os.SEEK_END)
+                fresh = self._offset is None or size < self._offset
+                start = max(0, size - FIRST_BYTES) if fresh or self._offset is None else self._offset
+                if size - start > MAX_BYTES:
+                    start, fresh = size - MAX_BYTES, True
+                stream.seek(start)
+                data = stream.read(size - start)
+        except FileNotFoundError:
+            return "", False
+        if fresh:
+            self._rest = b""
+        self._offset = start + len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return "".join(f"{_final(line)}\n" for line in lines), fresh
+
+
+def _final(line: bytes) -> str:
+    """Of a line that was written over and over (a progress bar) what it ended as."""
+    text = line.decode("utf-8", errors="replace").rstrip("\r")
+    return text.rpartition("\r")[2].replace("\x1b[K", "")
