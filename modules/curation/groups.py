@@ -18,7 +18,7 @@ from modules.util.image_metadata_util import ImageMetadata, normalise_prompt, re
 from modules.util.rng import digest64
 
 _FIRST_AFTER_S = 0.4
-_FIRST_AT_LATEST_S = 0.7
+_FIRST_AT_LATEST_S = 0.8
 _ANOTHER_AFTER_S = 2.0
 _AGAIN_AFTER_S = 0.1
 _QUIET = 256
@@ -60,6 +60,7 @@ def scan_groups(
     finished: Collection[str] = (),
     stopped: Callable[[], bool] = lambda: False,
     cache: HashCache | None = None,
+    counted: Callable[[int], None] | None = None,
 ) -> Iterator[ImageGroup | ScanFault]:
     """Groups of at least two images, and the files that are in none.
 
@@ -75,12 +76,13 @@ def scan_groups(
         finished: keys of groups that are done; they come as found, without decoding.
         stopped: asked now and then; ends the scan.
         cache: hashes of earlier scans.
+        counted: told once, when all files have been seen, how many groups of two or more there are.
 
     Raises:
         UserError: ``source`` cannot be read.
     """
     start = time.monotonic()
-    early, latest = start + _FIRST_AFTER_S, start + _FIRST_AT_LATEST_S
+    early, latest = start + _FIRST_AFTER_S, 0.0
     board = _Board(source, options, finished, cache)
     images = scan_images(source, output_folders(source, output), options.recursive, options.stealth, stopped)
     for found in images:
@@ -89,12 +91,15 @@ def scan_groups(
         else:
             board.add(found.name, found.about)
         if (now := time.monotonic()) >= early:
+            latest = latest or max(start + _FIRST_AT_LATEST_S, now + _AGAIN_AFTER_S)
             key = board.likely_complete(0 if now >= latest else _QUIET)
             if key is None:
                 early = now + _AGAIN_AFTER_S
                 continue
             yield from board.hand_out(key)
             early = time.monotonic() + _ANOTHER_AFTER_S
+    if counted is not None and not stopped():
+        counted(board.count())
     for key in board.remaining():
         if stopped():
             return
@@ -141,6 +146,10 @@ class _Board:
         ]
         key = min(open_keys, key=lambda key: self._groups[key].last, default=None)
         return key if key is not None and self._count - self._groups[key].last >= quiet else None
+
+    def count(self) -> int:
+        """How many groups have two images or more."""
+        return sum(len(members.names) > 1 for members in self._groups.values())
 
     def remaining(self) -> list[str]:
         """Groups that were not handed out, or have grown since, in a seeded order."""

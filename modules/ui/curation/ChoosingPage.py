@@ -232,7 +232,7 @@ class ChoosingPage(ttk.Frame):
     def _draw_counts(self, shot: Snapshot) -> None:
         found = shot.feed.groups
         place = min(found, shot.finished + (shot.group is not None))
-        searching = "\u2026" if shot.feed.searching else ""
+        searching = "" if shot.feed.counted else "\u2026"
         self.place_label.configure(text=f"Prompt {place} of {found}{searching}")
         counts = shot.counts
         text = f"seen {counts.seen} \u00b7 skipped {counts.skipped} \u00b7 paired {counts.paired}"

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.curation.duplicates import HashCache
+from modules.curation.groups import ScanOptions, scan_groups
+from modules.curation.scan import ScanFault
 from modules.curation.session import ImageGroup
-from modules.ui.curation.scanning import ScanFault, ScanOptions, scan_groups
 
-log = logging.getLogger(__name__)
+AHEAD = 12
+"""So many groups are looked through for duplicates before they are asked for."""
+HASHES_NAME = ".hashes.sqlite"
 
 
 @dataclass(frozen=True)
 class FeedStatus:
-    """How far the scan is."""
+    """How far the scan is.
+
+    Args:
+        groups: found so far; all of them once ``counted``.
+        counted: every file has been seen, though duplicates may still be looked for.
+        searching: more groups may come.
+    """
 
     groups: int
-    images: int
     faults: int
+    counted: bool
     searching: bool
     failure: Exception | None = None
 
@@ -31,7 +40,7 @@ class GroupFeed:
 
     Args:
         source: the folder with images.
-        output: left out of the scan.
+        output: left out of the scan; it also keeps the hashes of images.
         finished: keys of groups that are done; they are remembered, not handed out.
         changed: called from the scanning thread when there is something new.
     """
@@ -44,73 +53,97 @@ class GroupFeed:
         options: ScanOptions,
         changed: Callable[[], None],
     ) -> None:
+        self._source, self._output, self._options = source, output, options
         self._finished = frozenset(finished)
         self._changed = changed
-        self._lock = threading.Lock()
+        self._room = threading.Condition()
         self._known: dict[str, ImageGroup] = {}
-        self._ready: deque[ImageGroup] = deque()
-        self._images = 0
+        self._ready: deque[str] = deque()
+        self._total: int | None = None
         self._searching = True
         self._failure: Exception | None = None
         self._stop = threading.Event()
         self.faults: list[ScanFault] = []
-        self._thread = threading.Thread(
-            target=self._run, args=(source, output, options), daemon=True, name="pair-tool-scan"
-        )
+        self._thread = threading.Thread(target=self._run, daemon=True, name="pair-tool-scan")
         self._thread.start()
 
-    def _run(self, source: Path, output: Path, options: ScanOptions) -> None:
+    def _run(self) -> None:
         try:
-            for found in scan_groups(source, output, options, self._finished, self._stop.is_set):
-                with self._lock:
-                    if isinstance(found, ScanFault):
-                        self.faults.append(found)
-                    else:
-                        self._take(found)
-                self._changed()
+            with HashCache(self._output / HASHES_NAME) as cache:
+                self._scan(cache)
         except Exception as error:  # noqa: BLE001 - handed over whole, to be shown
             self._failure = error
         self._searching = False
         if not self._stop.is_set():
             self._changed()
 
+    def _scan(self, cache: HashCache) -> None:
+        stream = scan_groups(
+            self._source,
+            self._output,
+            self._options,
+            self._finished,
+            self._stop.is_set,
+            cache,
+            counted=self._count,
+        )
+        for found in stream:
+            with self._room:
+                if isinstance(found, ScanFault):
+                    self.faults.append(found)
+                    continue
+                self._take(found)
+            self._changed()
+            with self._room:
+                self._room.wait_for(self._has_room)
+
+    def _count(self, groups: int) -> None:
+        self._total = groups
+        self._changed()
+
+    def _has_room(self) -> bool:
+        return self._stop.is_set() or self._total is None or len(self._ready) < AHEAD
+
     def _take(self, group: ImageGroup) -> None:
+        new = group.key not in self._known
         self._known[group.key] = group
-        self._images += len(group.files)
-        if group.key not in self._finished:
-            self._ready.append(group)
+        if new and group.key not in self._finished:
+            self._ready.append(group.key)
 
     def next(self) -> ImageGroup | None:
         """The next group that is not done, if one is ready."""
-        with self._lock:
-            return self._ready.popleft() if self._ready else None
+        with self._room:
+            self._room.notify_all()
+            return self._known[self._ready.popleft()] if self._ready else None
 
     def put_back(self, group: ImageGroup) -> None:
         """Hand this one out again, before all others."""
-        with self._lock:
-            self._ready.appendleft(group)
+        with self._room:
+            self._ready.appendleft(group.key)
 
     def take(self, key: str) -> ImageGroup | None:
-        """A group by its key, wherever it stands."""
-        with self._lock:
-            group = self._known.get(key)
-            if group is not None and group in self._ready:
-                self._ready.remove(group)
-            return group
+        """A group by its key, with all images found so far, wherever it stands."""
+        with self._room:
+            if key in self._ready:
+                self._ready.remove(key)
+            return self._known.get(key)
 
     def coming(self, count: int) -> list[ImageGroup]:
         """The groups that come next, for decoding ahead."""
-        with self._lock:
-            return [self._ready[i] for i in range(min(count, len(self._ready)))]
+        with self._room:
+            return [self._known[self._ready[i]] for i in range(min(count, len(self._ready)))]
 
     def status(self) -> FeedStatus:
-        """Counts so far."""
-        with self._lock:
+        """How far it is."""
+        with self._room:
+            groups = max(len(self._known), self._total or 0)
             return FeedStatus(
-                len(self._known), self._images, len(self.faults), self._searching, self._failure
+                groups, len(self.faults), self._total is not None, self._searching, self._failure
             )
 
     def close(self) -> None:
         """Stop the scan."""
         self._stop.set()
+        with self._room:
+            self._room.notify_all()
         self._thread.join(timeout=10)

@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from modules.curation.duplicates import image_distance
 from modules.curation.folders import check_folders
+from modules.curation.groups import ScanOptions
 from modules.curation.public_formats import export_datasets_folder, export_jsonl_folder
+from modules.curation.scan import ScanFault
 from modules.curation.session import CurationSession, GroupState, ImageGroup, Phase, SessionSettings
 from modules.curation.statistics import AnswerStatistics, answer_statistics
 from modules.curation.store import CurationStore
 from modules.ui.curation.GroupFeed import FeedStatus, GroupFeed
-from modules.ui.curation.scanning import ScanFault, ScanOptions, image_distance
 from modules.ui.curation.SerialWorker import Failed, SerialWorker
 from modules.util.dpo_curation_util import Pair, finalize_export
 
@@ -177,6 +179,8 @@ class PairController:
                 state = self._open_session().finish_group(automatic=True)
             if state.phase is Phase.DONE:
                 self._close_group()
+            else:
+                self._take_growth()
             return ""
 
         self._submit(work)
@@ -262,6 +266,15 @@ class PairController:
                 self._seen += 1
                 self._skipped += data["good"] is None
 
+    def _take_growth(self) -> None:
+        """Between two questions, take in images that the scan has found since the group was opened."""
+        assert self._feed is not None
+        if self._group is not None:
+            group = self._feed.take(self._group.key)
+            if group is not None and group is not self._group:
+                self._group = group
+                self._open_session().open(group)
+
     def _count_time(self) -> None:
         now = time.monotonic()
         self._worked += min(now - self._last, PAUSE_SECONDS)
@@ -307,7 +320,7 @@ class PairController:
 
     def _seconds_left(self, status: FeedStatus) -> float | None:
         left = status.groups - len(self._finished)
-        if not self._done_here or status.searching:
+        if not self._done_here or not status.counted:
             return None
         return self._worked / self._done_here * max(0, left)
 

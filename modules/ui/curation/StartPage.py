@@ -10,10 +10,10 @@ from tkinter import filedialog, ttk
 from typing import Protocol
 
 from modules.curation.folders import check_folders
+from modules.curation.groups import ScanOptions
 from modules.curation.session import SessionSettings
 from modules.ui.curation.PairController import PickingOptions
 from modules.ui.curation.PairToolMemory import PairToolMemory
-from modules.ui.curation.scanning import ScanOptions
 from modules.ui.FlowFrame import FlowFrame
 from modules.ui.ScrollFrame import ScrollFrame
 from modules.ui.theme import Theme
