@@ -11,7 +11,6 @@ from torch.nn.functional import logsigmoid
 from torch.utils.flop_counter import FlopCounterMode
 
 from modules.objective import execution
-from modules.objective.execution import resolve_strategy
 from modules.objective.preference import (
     LossOut,
     ObjectiveOptions,
@@ -19,9 +18,6 @@ from modules.objective.preference import (
     PreferenceLoss,
     get_preference_loss,
 )
-from modules.util.enum.DPOExecutionMode import DPOExecutionMode
-from modules.util.enum.DPOSequentialStrategy import DPOSequentialStrategy
-from modules.util.errors import UnsupportedError
 from tests.objective.toy import ToyNet, ToyReference, ToyScorer, toy_pairs
 
 OPTIONS = {
@@ -450,26 +446,6 @@ def test_evaluate_matches_and_leaves_no_gradient() -> None:
     assert torch.equal(trained.chosen_reward_B, together.chosen_reward_B)
 
 
-class TestStrategy:
-    def test_auto(self) -> None:
-        parameters = ToyNet().trained()
-        assert resolve_strategy("AUTO", parameters) == "GRAD_STASH"
-        assert resolve_strategy("AUTO", parameters, world_size=2) == "THREE_FORWARD"
-        assert resolve_strategy("GRAD_STASH", parameters, world_size=2) == "GRAD_STASH"
-
-    def test_fused_backward(self) -> None:
-        parameters = ToyNet().trained()
-        parameters[0].register_post_accumulate_grad_hook(lambda parameter: None)
-        assert resolve_strategy("AUTO", parameters) == "THREE_FORWARD"
-        assert resolve_strategy("THREE_FORWARD", parameters) == "THREE_FORWARD"
-        with pytest.raises(UnsupportedError, match="fused"):
-            resolve_strategy("GRAD_STASH", parameters)
-
-    def test_unknown(self) -> None:
-        with pytest.raises(ValueError, match="unknown sequential strategy"):
-            resolve_strategy("FASTEST", [])
-
-
 class TestRefusals:
     def call(self, mode: str = "FULL_CONCURRENT", **changes: object) -> None:
         net = ToyNet()
@@ -512,20 +488,3 @@ class TestRefusals:
         pairs = toy_pairs(ToyNet(), 2)
         with pytest.raises(RuntimeError, match="supervised"):
             self.call(scorer=Forgetful(pairs.net, pairs.chosen, pairs.rejected), supervised_mix=0.5)
-
-
-def test_every_choice_of_the_config_runs() -> None:
-    for mode in DPOExecutionMode:
-        for strategy in DPOSequentialStrategy:
-            net = ToyNet()
-            out = execution.run(
-                mode,
-                strategy,
-                toy_pairs(net, 2),
-                ToyReference(net, existing=False),
-                objective_named("SIGMOID"),
-                OPTIONS["SIGMOID"],
-                parameters=net.trained(),
-            )
-            assert out.loss.isfinite()
-            assert all(gradient is not None for gradient in gradients(net))

@@ -181,6 +181,9 @@ def test_concept_migrations() -> None:
     assert upgrade_concept({"__version": 2, "type": "STANDARD"}) == {"type": "STANDARD"}
 
 
+MASKS = {"enable_random_circular_mask_shrink": True, "enable_random_mask_rotate_crop": False}
+
+
 def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: Path) -> None:
     data = {
         "__version": 11,
@@ -207,10 +210,7 @@ def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: 
         "concepts": [
             {
                 "path": "x",
-                "image": {
-                    "enable_random_circular_mask_shrink": True,
-                    "enable_random_mask_rotate_crop": False,
-                },
+                "image": MASKS,
                 "text": {"tag_dropout_mode": "RANDOM WEIGHTED"},
                 "concept_stats": {"image_count": 3},
             },
