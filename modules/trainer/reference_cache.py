@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from modules.model.batch import ImageBatch, PairBatch
 from modules.objective.draw_pool import draw_indices
 from modules.objective.scores import ScorePair
 from modules.util.errors import DataError
 from modules.util.jsonio import atomic_path
+from modules.util.tensor_files import write_safetensors
 
 FORMAT = 1
 SAVE_EVERY_SECONDS = 30.0
@@ -125,7 +125,11 @@ class ReferenceCache:
         return {bytes(name): row for name, row in zip(names, scores.astype(np.float32), strict=True)}
 
     def save(self) -> None:
-        """Write this process's file anew, atomically. Nothing is written while there is nothing."""
+        """Write this process's file anew, atomically. Nothing is written while there is nothing.
+
+        Raises:
+            DataError: the disk is full or cannot be written.
+        """
         if not self._written:
             return
         names = sorted(self._written)
@@ -133,8 +137,15 @@ class ReferenceCache:
             "names": torch.frombuffer(bytearray(b"".join(names)), dtype=torch.uint8).view(-1, _KEY_BYTES),
             "scores": torch.from_numpy(np.stack([self._rows[name] for name in names])),
         }
-        with atomic_path(self._own) as temporary:
-            save_file(tensors, temporary, metadata={"format": str(FORMAT)})
+        try:
+            with atomic_path(self._own) as temporary:
+                write_safetensors(tensors, temporary, {"format": str(FORMAT)})
+        except OSError as error:
+            raise DataError(
+                f"the reference scores cannot be written to {self._own}: {error.strerror or error}",
+                field="cache_dir",
+                hint="make room or choose another folder; what was written before is kept",
+            ) from error
 
     def _name(self, pair: PairBatch, index: int) -> bytes:
         """What pair ``index`` of the batch is filed under; its content is hashed once a run."""

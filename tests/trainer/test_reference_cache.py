@@ -16,6 +16,7 @@ from modules.objective.scores import ScorePair
 from modules.trainer import reference_cache
 from modules.trainer.reference_cache import ReferenceCache, at_draws, pooled, reference_key
 from modules.util.errors import DataError
+from tests.trainer.making import small_files_only
 
 KEY = reference_key({"model": "tiny", "seed": 1})
 DRAWS = 4
@@ -228,3 +229,13 @@ class TestFaults:
     def test_no_rejected_image(self, tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match="no rejected image"):
             open_cache(tmp_path).missing(replace(pairs("a"), rejected=None))
+
+
+def test_a_full_disk_is_told_and_keeps_what_was_written(tmp_path: Path) -> None:
+    cache = ReferenceCache(tmp_path, KEY, DRAWS)
+    cache.fill([pairs("a")], Scorer(), 2, total=1)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with small_files_only(100), pytest.raises(DataError, match="cannot be written") as caught:
+        cache.fill([pairs("b", "c")], Scorer(), 2, total=2)
+    assert caught.value.field == "cache_dir"
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
