@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sqlite3
 import sys
 import time
 from collections.abc import Sequence
@@ -16,34 +17,69 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.curation import commands  # noqa: E402
+from modules.curation.choosing import DEFAULT_THRESHOLD  # noqa: E402
+from modules.curation.groups import ScanOptions  # noqa: E402
 from modules.curation.public_formats import FORMATS  # noqa: E402
+from modules.curation.session import SessionSettings  # noqa: E402
+from modules.util.enum.CurationMode import CurationMode  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
-from modules.util.jsonio import write_json  # noqa: E402
+from modules.util.jsonio import atomic_path, write_json  # noqa: E402
 
 FAULTS_FOUND = 1
 USER_ERROR = 2
-PROGRESS_SECONDS = 0.5
+INTERRUPTED = 130
+TERMINAL_SECONDS = 0.25
+LOG_SECONDS = 5.0
 
 Options = argparse.Namespace
 
 
 class ProgressLine:
-    """Progress on stderr, at most twice a second: one changing line on a terminal, none elsewhere."""
+    """Progress on stderr: one changing line on a terminal, elsewhere a new line now and then."""
 
     def __init__(self) -> None:
-        self._next = 0.0
-        self._shown = False
+        self._terminal = sys.stderr.isatty()
+        self._every = TERMINAL_SECONDS if self._terminal else LOG_SECONDS
+        self._next = time.monotonic() + self._every
+        self._open = False
 
     def __call__(self, text: str) -> None:
-        if sys.stderr.isatty() and time.monotonic() >= self._next:
-            self._next = time.monotonic() + PROGRESS_SECONDS
-            self._shown = True
-            print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self._every
+            self._open = self._terminal
+            start, end = ("\r", "\x1b[K") if self._terminal else ("", "\n")
+            print(f"{start}{text}", end=end, file=sys.stderr, flush=True)
 
-    def end(self) -> None:
-        """Leave the line."""
-        if self._shown:
+    def end(self, text: str = "") -> None:
+        """Leave the line, with a last word."""
+        if self._open:
             print(file=sys.stderr)
+            self._open = False
+        if text:
+            print(text, file=sys.stderr)
+
+
+def run_scan(options: Options, progress: ProgressLine) -> None:
+    arguments = (not options.flat, options.stealth, progress)
+    if options.json is None:
+        count = commands.scan(options.folder, sys.stdout, *arguments)
+    else:
+        with atomic_path(options.json) as temporary, temporary.open("w", encoding="utf-8") as stream:
+            count = commands.scan(options.folder, stream, *arguments)
+    progress.end(str(count))
+
+
+def run_serve(options: Options, progress: ProgressLine) -> None:
+    settings = SessionSettings(
+        CurationMode(options.mode), options.pairs_per_group, options.threshold, options.seed
+    )
+    keep_all = options.near_duplicates < 0
+    scan = ScanOptions(
+        options.seed, None if keep_all else options.near_duplicates, not options.flat, options.stealth
+    )
+    streams = (sys.stdin.buffer, sys.stdout)
+    commands.serve_pairs(options.source, options.output, settings, scan, *streams, progress)
 
 
 def run_finalize(options: Options, progress: ProgressLine) -> dict[str, Any]:
@@ -98,9 +134,34 @@ def make_parser() -> argparse.ArgumentParser:
 
     def verb(name: str, run: Any, text: str) -> argparse.ArgumentParser:
         made = verbs.add_parser(name, help=text, description=text)
-        made.set_defaults(run=run)
-        made.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE instead")
+        made.set_defaults(run=run, json=None)
+        if run is not run_serve:
+            made.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE instead")
         return made
+
+    command = verb("scan", run_scan, "list what every image of a folder says of itself")
+    command.add_argument("folder", type=Path, help="folder with images")
+    add_scanning(command)
+
+    command = verb("serve-pairs", run_serve, "pick pairs over JSON lines on stdin and stdout")
+    command.add_argument("source", type=Path, help="folder with images")
+    command.add_argument("output", type=Path, help="output folder, new or not")
+    command.add_argument(
+        "--mode", choices=[mode.value for mode in CurationMode], default="SMART", help="(SMART)"
+    )
+    command.add_argument("--pairs-per-group", type=positive, default=1, metavar="N", help="(1)")
+    command.add_argument(
+        "--threshold", type=float, default=DEFAULT_THRESHOLD, help="certainty that ends asking"
+    )
+    command.add_argument("--seed", type=int, default=42, help="of places and orders (42)")
+    command.add_argument(
+        "--near-duplicates",
+        type=int,
+        default=2,
+        metavar="BITS",
+        help="images whose hashes differ in so few of 64 bits count as one (2); -1 keeps all",
+    )
+    add_scanning(command)
 
     command = verb("finalize", run_finalize, "sort the pairs into train and val, write concepts.json")
     command.add_argument("output", type=Path, help="output folder of a picking session")
@@ -142,8 +203,21 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def add_scanning(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--flat", action="store_true", help="do not go into folders in the folder")
+    command.add_argument("--stealth", action="store_true", help="look for text hidden in the pixels; slow")
+
+
 def add_resolution(command: argparse.ArgumentParser) -> None:
     command.add_argument("--resolution", type=positive, default=512, help="whose crop buckets to use (512)")
+
+
+def describe(error: OSError | sqlite3.DatabaseError) -> str:
+    """What the system refused, and where."""
+    if isinstance(error, OSError):
+        place = error.filename2 or error.filename
+        return f"{f'{place}: ' if place else ''}{error.strerror or error}"
+    return str(error)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -152,7 +226,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     progress = ProgressLine()
     try:
         result = options.run(options, progress)
-        if options.json is None:
+        if result is None:
+            pass
+        elif options.json is None:
             print(json.dumps(result, indent=2, ensure_ascii=False))
         else:
             write_json(options.json, result)
@@ -163,13 +239,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
+    except KeyboardInterrupt:
+        progress.end("stopped")
+        return INTERRUPTED
+    except (OSError, sqlite3.DatabaseError) as error:
         progress.end()
-        place = error.filename2 or error.filename
-        print(f"error: {f'{place}: ' if place else ''}{error.strerror or error}", file=sys.stderr)
+        print(f"error: {describe(error)}", file=sys.stderr)
         return USER_ERROR
     progress.end()
-    return FAULTS_FOUND if result.get("ok") is False else 0
+    return FAULTS_FOUND if result is not None and result.get("ok") is False else 0
 
 
 if __name__ == "__main__":

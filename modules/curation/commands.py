@@ -6,15 +6,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from modules.curation.ahead import GroupsAhead
+from modules.curation.duplicates import HashCache, image_distance
+from modules.curation.folders import HASH_CACHE_NAME, check_folders
+from modules.curation.groups import ScanOptions, scan_groups
 from modules.curation.image_size import image_size
 from modules.curation.importing import import_pairs
+from modules.curation.protocol import PairServer
 from modules.curation.public_formats import export_datasets_folder, export_jsonl_folder, read_pairs
 from modules.curation.review import PairReview, pairs_per_bucket
 from modules.curation.review_fixes import fix_faults
+from modules.curation.scan import ScanFault
+from modules.curation.scan_report import ScanCount, scan_rows, write_rows
+from modules.curation.session import CurationSession, ImageGroup, SessionSettings
 from modules.curation.statistics import answer_statistics
 from modules.curation.store import STORE_NAME, CurationStore
+from modules.curation.walk import GroupWalk
 from modules.util.dpo_curation_util import (
     CONCEPTS_NAME,
     SIDES,
@@ -41,6 +50,39 @@ def existing_store(output_dir: Path) -> Iterator[CurationStore]:
         raise UserError(f"{output_dir} is not the output folder of a picking session", hint="check the path")
     with CurationStore(output_dir) as store:
         yield store
+
+
+def scan(source: Path, stream: IO[str], recursive: bool, stealth: bool, progress: Progress) -> ScanCount:
+    """Write what every image of a folder says of itself as a JSON list."""
+    return write_rows(scan_rows(source, recursive, stealth), stream, progress)
+
+
+def serve_pairs(
+    source: Path,
+    output_dir: Path,
+    settings: SessionSettings,
+    options: ScanOptions,
+    requests: IO[bytes],
+    replies: IO[str],
+    progress: Progress,
+) -> None:
+    """Pick pairs over two streams of lines; see ``PairServer``."""
+    check_folders(source, output_dir)
+    faults: list[ScanFault] = []
+
+    def fault(found: ScanFault) -> None:
+        faults.append(found)
+        progress(f"{len(faults)} files left out")
+
+    with CurationStore(output_dir) as store, HashCache(output_dir / HASH_CACHE_NAME) as cache:
+        session = CurationSession(store, settings, image_distance)
+        finished = session.finished_groups()
+
+        def groups(stopped: Callable[[], bool]) -> Iterator[ImageGroup | ScanFault]:
+            return scan_groups(source, output_dir, options, finished, stopped, cache)
+
+        with GroupsAhead(groups, fault) as ahead:
+            PairServer(GroupWalk(session, ahead), requests, replies, faults).serve()
 
 
 def finalize(output_dir: Path, val_percentage: float) -> Json:

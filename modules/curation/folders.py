@@ -6,6 +6,9 @@ from pathlib import Path
 
 from modules.util.errors import UserError
 
+HASH_CACHE_NAME = ".hashes.sqlite"
+"""Hashes of the source images, in the output folder; losing it costs time and nothing else."""
+
 
 def check_folders(source: Path, output: Path) -> None:
     """Refuse folders that would feed a session its own copies.

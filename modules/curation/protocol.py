@@ -7,9 +7,10 @@ of ``CurationSession``; see docs/curation.md for the fields.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import IO, Any
 
+from modules.curation.scan import ScanFault
 from modules.curation.session import GroupState, ImageGroup, Phase
 from modules.curation.statistics import answer_statistics
 from modules.curation.walk import GroupWalk
@@ -19,6 +20,7 @@ from modules.util.jsonio import parse_json
 
 PROTOCOL = 1
 MAX_LINE = 1 << 20
+MAX_FAULTS = 1000
 COMPARING = (CurationMode.SMART, CurationMode.ELO, CurationMode.FOUR_UP)
 Message = dict[str, Any]
 
@@ -30,16 +32,21 @@ class PairServer:
         walk: where the session is.
         requests: lines of UTF-8 bytes.
         replies: lines of text; flushed after each.
+        faults: files the scan leaves out, as far as it is.
     """
 
-    def __init__(self, walk: GroupWalk, requests: IO[bytes], replies: IO[str]) -> None:
+    def __init__(
+        self, walk: GroupWalk, requests: IO[bytes], replies: IO[str], faults: Sequence[ScanFault] = ()
+    ) -> None:
         self.walk = walk
+        self._faults = faults
         self._requests = requests
         self._replies = replies
         self._verbs: dict[str, Callable[[Message], Message]] = {
             "state": lambda request: self.where(),
             "ranking": lambda request: self._ranking(),
             "stats": lambda request: self._statistics(),
+            "faults": lambda request: self._left_out(),
             "undo": lambda request: self._undo(),
             "later": lambda request: self._later(),
             "answer": self._answer,
@@ -91,7 +98,8 @@ class PairServer:
         return request
 
     def _say(self, message: Message) -> None:
-        self._replies.write(json.dumps(message, ensure_ascii=False, allow_nan=False) + "\n")
+        # ASCII with escapes: whatever encoding the other end expects, and names that are no UTF-8.
+        self._replies.write(json.dumps(message, allow_nan=False) + "\n")
         self._replies.flush()
 
     def _pair_count(self) -> int:
@@ -219,6 +227,10 @@ class PairServer:
 
     def _statistics(self) -> Message:
         return {"type": "stats", **answer_statistics(self._session.store.events()).to_dict()}
+
+    def _left_out(self) -> Message:
+        first = [{"path": str(f.path), "reason": f.reason} for f in self._faults[:MAX_FAULTS]]
+        return {"type": "faults", "count": len(self._faults), "first": first}
 
     def _later(self) -> Message:
         self.walk.later()

@@ -13,7 +13,8 @@ class GroupWalk:
 
     Args:
         session: open on the output folder.
-        groups: in the order to show them; taken one by one as they are needed, so that a scan may still run.
+        groups: in the order to show them; taken one by one as they are needed, so that a scan may still run. A
+            group may come again with more images; it then takes the place of the smaller one.
     """
 
     def __init__(self, session: CurationSession, groups: Iterator[ImageGroup]) -> None:
@@ -51,10 +52,19 @@ class GroupWalk:
         if self._first:
             return self._first.popleft()
         for group in self._coming:
-            self._known[group.key] = group
-            if group.key not in self._finished:
+            if self._is_new(group):
                 return group
         return self._last.popleft() if self._last else None
+
+    def _is_new(self, group: ImageGroup) -> bool:
+        """Whether a group just found is one to show; more images of one that is waiting join it there."""
+        before = self._known.get(group.key)
+        self._known[group.key] = group
+        for queue in (self._first, self._last):
+            if before is not None and before in queue:
+                queue[queue.index(before)] = group
+                return False
+        return group.key not in self._finished
 
     def later(self) -> None:
         """Come back to the open group after all others."""
@@ -85,8 +95,7 @@ class GroupWalk:
 
     def _find(self, key: str) -> ImageGroup | None:
         while key not in self._known and (group := next(self._coming, None)) is not None:
-            self._known[group.key] = group
-            if group.key not in self._finished:
+            if self._is_new(group):
                 self._first.append(group)
         group = self._known.get(key)
         for queue in (self._first, self._last):
