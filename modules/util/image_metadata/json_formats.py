@@ -95,7 +95,9 @@ def _invoke(data: dict[str, Any]) -> Found | None:
     """Third generation (``positive_prompt``), and the second (``image`` with a list of prompts)."""
     if isinstance(data.get("positive_prompt"), str):
         return Found(as_text(data["positive_prompt"]), _negative(data), INVOKEAI, _seed(data))
-    image = data.get("image")
+    image, images = data.get("image"), data.get("images")
+    if image is None and isinstance(images, list) and images:
+        image = images[0]
     if not isinstance(image, dict) or "prompt" not in image:
         return None
     prompts = image["prompt"]
