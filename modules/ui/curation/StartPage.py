@@ -5,6 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tkinter import filedialog, ttk
 from typing import Protocol
@@ -15,6 +16,7 @@ from modules.curation.session import SessionSettings
 from modules.ui.curation.PairController import PickingOptions
 from modules.ui.curation.PairToolMemory import PairToolMemory
 from modules.ui.FlowFrame import FlowFrame
+from modules.ui.form.inputs import style_popdown
 from modules.ui.ScrollFrame import ScrollFrame
 from modules.ui.theme import Theme
 from modules.ui.tk_support import Pump, elide_middle, run_in_thread
@@ -155,6 +157,7 @@ class StartPage(ttk.Frame):
             names = [elide_middle(source, 70) for source, _ in self.memory.recent]
             box = ttk.Combobox(self._card, values=names, state="readonly", font=self.theme.fonts["text"])
             box.set("Earlier sessions\u2026")
+            box.configure(postcommand=partial(style_popdown, self.theme, box))
             box.bind("<<ComboboxSelected>>", lambda _event: self._take_recent(box.current()))
             self._add("Resume", box)
         self._folder_field("Images", "source", self.source)
@@ -243,6 +246,7 @@ class StartPage(ttk.Frame):
 
         for box in (appearance, scale):
             box.bind("<<ComboboxSelected>>", changed)
+            box.configure(postcommand=partial(style_popdown, self.theme, box))
         self._add("Looks", holder)
 
     def _bottom(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import logging
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from modules.ui.curation.DPOCurationWindow import PairTool
@@ -46,12 +48,27 @@ def open_review(
     return window
 
 
-def run_pair_tool(source: Path | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """The pair tool as a program of its own; returns when its window is closed."""
+    parser = argparse.ArgumentParser(
+        prog="train_ui.py --pair-tool", description="From a folder of generated images to preference pairs."
+    )
+    parser.add_argument("--pair-tool", nargs="?", metavar="SOURCE", type=Path, help="folder with images")
+    parser.add_argument("--settings-dir", type=Path, help="folder of the program's own settings")
+    options = parser.parse_args(arguments)
+    if options.pair_tool is not None and not options.pair_tool.is_dir():
+        parser.error(f"the folder {options.pair_tool} does not exist")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    root = make_window(SessionStore(options.settings_dir or settings_folder()), options.pair_tool)
+    root.mainloop()
+    return 0
+
+
+def make_window(store: SessionStore, source: Path | None) -> tk.Tk:
+    """The window of the program, with the pair tool in it."""
     root = tk.Tk(className="Tastemaker")
     root.withdraw()
     install_wheel(root)
-    store = SessionStore(settings_folder())
     memory, _ = store.load_window()
     theme = Theme(root)
     theme.apply(memory.appearance, memory.scale)
@@ -60,8 +77,7 @@ def run_pair_tool(source: Path | None = None) -> None:
     tool.pack(fill="both", expand=True)
     _begin(tool, source)
     root.deiconify()
-    root.focus_force()
-    root.mainloop()
+    return root
 
 
 class Looks:
@@ -72,7 +88,7 @@ class Looks:
     """
 
     appearances = APPEARANCES
-    scales = SCALES
+    scales: Sequence[int] = SCALES
 
     def __init__(self, theme: Theme, store: SessionStore, memory: WindowMemory) -> None:
         self._theme, self._store, self._memory = theme, store, memory
@@ -92,7 +108,7 @@ class Looks:
 
 def _begin(tool: PairTool, source: Path | None) -> None:
     if source is not None:
-        tool.memory.source = str(source)
+        tool.memory.source = str(source.absolute())
         tool.memory.output = ""
     tool.show_start()
 
