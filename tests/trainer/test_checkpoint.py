@@ -124,7 +124,7 @@ def test_only_the_newest_stay(tmp_path: Path) -> None:
     assert steps(tmp_path) == [22]
 
 
-def test_the_same_position_in_the_same_second_is_written_over(
+def test_the_same_position_in_the_same_second_is_one_backup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint.time, "strftime", lambda _: "2026-01-01_00-00-00")
