@@ -218,8 +218,7 @@ class _Walk:
         links = [value for key, value in inputs.items() if key.startswith("conditioning") and is_link(value)]
         if links or self.strings.has_text(inputs):
             return links
-        links = [inputs[key] for key in _ANY_INPUT if is_link(inputs.get(key))]
-        return links or self._switched(inputs)
+        return self._switched(inputs) or [inputs[key] for key in _ANY_INPUT if is_link(inputs.get(key))]
 
     @staticmethod
     def _switched(inputs: dict[str, Any]) -> list[list[Any]]:

@@ -50,6 +50,7 @@ _POSITIVE_TWIN = (
     "prompt",
     "text",
 )
+_ENCODED_SET = frozenset(_ENCODED)
 _OWN_TEXTS = frozenset((*_ENCODED, *_NEGATIVE))
 _MADE = ("populated_text", "result", "output_text", "text_0")
 _SINGLE = (
@@ -104,7 +105,7 @@ class StringWalk:
                     return self._value(inputs[key], role, frozenset(), 0).strip()
         texts: list[str] = []
         for key in _ENCODED if len(inputs) > 2 else inputs:
-            if key not in inputs or key not in _OWN_TEXTS:
+            if key not in inputs or key not in _ENCODED_SET:
                 continue
             text = self._value(inputs[key], role, frozenset(), 0).strip()
             if text and text not in texts:

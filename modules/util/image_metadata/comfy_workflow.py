@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from modules.util.image_metadata.comfy import read_graph
@@ -11,6 +12,8 @@ from modules.util.image_metadata.limits import Reason, Unusable
 
 _MUTED, _BYPASSED = 2, 4
 _MAX_ITEMS = 20_000
+_SEED_CONTROLS = ("fixed", "randomize", "increment", "decrement")
+"""What stands behind a seed among the values of a node."""
 _HEADS = {
     "CLIPTextEncodeSDXL": ("text_g", "text_l"),
     "CLIPTextEncodeFlux": ("clip_l", "t5xxl"),
@@ -93,9 +96,9 @@ def _add_values(node: dict[str, Any], inputs: dict[str, Any], named: list[str]) 
     texts = [value for value in values if isinstance(value, str)]
     if "Sampler" in kind or "Noise" in kind:
         inputs.setdefault("steps", 0)
-        seeds = [v for v in values if isinstance(v, int) and not isinstance(v, bool)]
-        if seeds:
-            inputs.setdefault("noise_seed" if "Noise" in kind else "seed", max(seeds))
+        for value, control in pairwise(values):
+            if control in _SEED_CONTROLS:
+                inputs.setdefault("noise_seed" if "Noise" in kind else "seed", value)
         return
     if named and len(named) == len(values):
         for name, value in zip(named, values, strict=True):

@@ -48,6 +48,7 @@ _STILL_AN_IMAGE = tuple(
 )
 _INVOKE_KEYS = ("invokeai_metadata", "sd-metadata")
 _DREAM = re.compile(r'\A"(.*)"(?:\s-\S.*)?\Z', re.DOTALL)
+_DREAM_SWITCHES = re.compile(r"\s-[sSWHCAnGUI] ?[\w.]+(?:\s|\Z)")
 _DREAM_SEED = re.compile(r"\s-S ?(\d{1,20})\b")
 _MIDJOURNEY = re.compile(r"\s*Job ID: [0-9a-f-]{36}\s*\Z")
 
@@ -291,7 +292,9 @@ def _dream(text: str) -> Found:
     """InvokeAI's first generation: a command line, the prompt in quotes."""
     seed = _DREAM_SEED.search(text)
     quoted = _DREAM.match(text.strip())
-    prompt, negative = split_invoke(quoted.group(1) if quoted else text)
+    switches = _DREAM_SWITCHES.search(text)
+    bare = text[: switches.start()] if switches else text
+    prompt, negative = split_invoke(quoted.group(1) if quoted else bare)
     return Found(prompt, negative, INVOKEAI, int(seed.group(1)) if seed else None)
 
 
