@@ -16,6 +16,7 @@ from modules.runner.RunQueue import QueueRunner, RunQueue
 from modules.ui.Autosave import Autosave
 from modules.ui.BottomBar import BottomBar
 from modules.ui.context import Ui
+from modules.ui.drop import accept_drops, load_drops
 from modules.ui.FileActions import FileActions
 from modules.ui.form.Tooltip import Tooltips
 from modules.ui.image_window import open_image
@@ -83,6 +84,7 @@ class MainWindow(ctk.CTk):
         self._checking = False
         self.ui.services.update(tooltips=Tooltips(self.theme), store=store, runs=self.control)
         self.files = FileActions(self.ui, self.memory, self.presets, self._file_changed)
+        self.ui.services["files"] = self.files
         self.autosave = Autosave(
             self, store, self.snapshot, lambda text: self.pump.post(lambda: self._warn(text))
         )
@@ -97,6 +99,7 @@ class MainWindow(ctk.CTk):
             run_actions=self.runs, queue=self.queue, tensorboard=self.tensorboard,
             show_image=lambda path: open_image(self.ui, path),
         )  # fmt: skip
+        load_drops(self)
         self._build()
         install_wheel(self)
         bind_keys(self)
@@ -143,6 +146,8 @@ class MainWindow(ctk.CTk):
         self.bottom_bar = BottomBar(self, ui, self.runs.start, self.runs.order, self.toggle_problems)
         self.bottom_bar.grid(row=3, column=0, columnspan=2, sticky="ew")
         self._shell = (self.top_bar, side, self.middle, self.problems, self.bottom_bar)
+        for part in (self.top_bar, self.middle, self.bottom_bar):
+            accept_drops(part, self._dropped)
         self._refresh_bars()
         self.bottom_bar.show_run(self.control)
 
@@ -249,6 +254,11 @@ class MainWindow(ctk.CTk):
         """Do it again."""
         title = self.state_.redo()
         self.say(f"Done again: {title}" if title else "Nothing to do again")
+
+    def _dropped(self, paths: list[Path]) -> None:
+        for path in paths:
+            if path.suffix.lower() == ".json":
+                self.files.load(path)
 
     def new(self) -> None:
         """Begin with the defaults; undo brings the old settings back."""

@@ -38,12 +38,15 @@ class PageSpec:
 PAGES = (
     PageSpec("project", "Project", ("Project",), about="What is trained, where it runs, where files go."),
     PageSpec("model", "Model", ("Model",), about="The base model, its parts, and the file that comes out."),
-    PageSpec("data", "Data & concepts", ("Data",), about="The images, and what each folder is for."),
+    PageSpec(
+        "data", "Data & concepts", ("Data",), "DataPage", about="The images, and what each folder is for."
+    ),
     PageSpec("training", "Training", ("Training", "Validation"), about="Optimizer, length, noise and loss."),
     PageSpec("lora", "LoRA", ("LoRA",), about="The adapter and the layers it changes."),
-    PageSpec("rlhf", "RLHF", ("RLHF",), about="Learning from what you prefer."),
-    PageSpec("sampling", "Sampling", ("Sampling",), about="Images made while training."),
+    PageSpec("rlhf", "RLHF", ("RLHF",), "RlhfPage", about="Learning from what you prefer."),
+    PageSpec("sampling", "Sampling", ("Sampling",), "SamplingPage", about="Images made while training."),
     PageSpec("backup", "Backup", ("Backup",), about="Copies to go on from, and models saved on the way."),
+    PageSpec("tools", "Tools", module="ToolsPage", about="Beside training."),
     PageSpec("run", "Run", module="RunPage", about="Curves, samples and log of the training under way."),
 )
 

@@ -1,0 +1,128 @@
+"""The concepts and how their images are prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from tkinter import filedialog, ttk
+
+from modules.ui.ConceptWindow import ConceptWindow
+from modules.ui.drop import accept_drops
+from modules.ui.ItemTable import Column, ItemTable
+from modules.ui.pages.FormPage import FormPage
+from modules.ui.state.folder_stats import count_images
+from modules.ui.state.ItemList import ItemList
+from modules.ui.state.pair_reports import concepts_of_output
+from modules.ui.tk_support import elide_middle
+from modules.util.config.ConceptConfig import ConceptConfig
+
+CHECK = "\u2713"
+_WATCHED = {"concepts", "concept_file_name"}
+
+
+class DataPage(FormPage):
+    """Concept manager above the settings of the section."""
+
+    def add_before(self, parent: ttk.Frame) -> None:
+        px = self.ui.theme.px
+        self._counts: dict[tuple[str, bool], int | None] = {}
+        self._asked: set[tuple[str, bool]] = set()
+        self.concepts: ItemList[ConceptConfig] = ItemList(
+            self.ui.state, ConceptConfig, "concepts", "concept_file_name"
+        )
+        card = ttk.Frame(parent, padding=(px(14), px(10)))
+        card.pack(fill="x", padx=px(12), pady=(0, px(12)))
+        ttk.Label(card, text="Concepts", style="Bold.TLabel").pack(anchor="w", pady=(0, px(6)))
+        self.table = ItemTable(
+            card,
+            self.ui,
+            self.concepts,
+            (
+                Column("", 34, lambda c: CHECK if c.enabled else ""),
+                Column("Name", 190, lambda c: c.name or Path(c.path).name or "(no folder yet)"),
+                Column("Type", 150, lambda c: c.type.label),
+                Column("Images", 80, self._count_text),
+                Column("Folder", 300, lambda c: elide_middle(c.path, 70), stretch=True),
+            ),
+            self.open_concept,
+            (
+                ("Add\u2026", self.add_folders, "Choose a folder of images"),
+                ("Add pairs\u2026", self.add_pairs, "Choose the output folder of the pair tool"),
+            ),
+        )
+        self.table.pack(fill="both", expand=True)
+        accept_drops(self.table.tree, self._dropped)
+        self._show()
+
+    # -- showing ---------------------------------------------------------------------------------------------
+
+    def refresh(self, paths: Iterable[str] | None) -> None:
+        super().refresh(paths)
+        if paths is None or not _WATCHED.isdisjoint(paths):
+            self._show()
+
+    def opened(self) -> None:
+        self._asked.clear()  # folders may have changed meanwhile
+        self._show()
+
+    def _show(self) -> None:
+        self.table.refresh(
+            lambda c: c.enabled and self._counts.get((c.path, c.include_subdirectories), 1) is None
+        )
+        wanted = {(c.path, c.include_subdirectories) for c in self.concepts.items()} - self._asked
+        if wanted:
+            self._asked |= wanted
+            self.ui.work(lambda: {key: count_images(*key) for key in wanted}, self._counted)
+
+    def _counted(self, counts: dict[tuple[str, bool], int | None]) -> None:
+        self._counts.update(counts)
+        if self.winfo_exists():
+            self.table.refresh(
+                lambda c: c.enabled and self._counts.get((c.path, c.include_subdirectories), 1) is None
+            )
+
+    def _count_text(self, concept: ConceptConfig) -> str:
+        key = (concept.path, concept.include_subdirectories)
+        if key not in self._counts:
+            return "\u2026"
+        count = self._counts[key]
+        return "missing" if count is None else str(count)
+
+    # -- hands -----------------------------------------------------------------------------------------------
+
+    def open_concept(self, index: int) -> ConceptWindow:
+        """The window of a concept."""
+        window = ConceptWindow(
+            self.ui, self.concepts.items()[index], lambda concept: self.concepts.replace(index, concept)
+        )
+        window.open()
+        return window
+
+    def add_folders(self) -> None:
+        """Ask for a folder and make a concept of it."""
+        name = filedialog.askdirectory(parent=self.ui.root, title="A folder of images")
+        if name:
+            self.add([Path(name)])
+
+    def add(self, folders: Iterable[Path]) -> None:
+        """A concept for each folder."""
+        made = [ConceptConfig(name=folder.name, path=str(folder)) for folder in folders]
+        if made:
+            first = self.concepts.add(made)
+            self.table.select([first])
+            self.table.tree.focus_set()
+
+    def add_pairs(self) -> None:
+        """Ask for a folder the pair tool has finished and add its concepts."""
+        name = filedialog.askdirectory(parent=self.ui.root, title="Output folder of the pair tool")
+        if name:
+            self.concepts.add(concepts_of_output(Path(name)))
+
+    def _dropped(self, paths: list[Path]) -> None:
+        self.add([path for path in paths if path.is_dir()])
+
+    def focus_field(self, path: str) -> bool:
+        if path == "concepts":
+            self.table.tree.focus_set()
+            return True
+        return super().focus_field(path)

@@ -1,0 +1,157 @@
+"""Learning from preferences: the settings, what follows from them, and the pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from tkinter import filedialog, ttk
+
+from modules.ui.dialogs import show_notes
+from modules.ui.pages.FormPage import FormPage
+from modules.ui.state.ItemList import ItemList
+from modules.ui.state.pair_reports import bucket_report, check_pairs, concept_pairs
+from modules.util.config.ConceptConfig import ConceptConfig
+from modules.util.config.resolution import parse_resolutions
+from modules.util.enum.DPOExecutionMode import DPOExecutionMode
+from modules.util.enum.DPORefMode import DPORefMode
+from modules.util.enum.DPOSequentialStrategy import DPOSequentialStrategy
+from modules.util.errors import UserError
+
+_MEMORY = {
+    DPOExecutionMode.FULL_CONCURRENT: "Fastest; holds the activations of both images: twice an ordinary step.",
+    DPOExecutionMode.POLICY_CONCURRENT: "The reference sees one image after the other, the trained model both at once.",
+    DPOExecutionMode.SEQUENTIAL: "One image at a time: no more memory than an ordinary LoRA step, a tenth slower.",
+}
+PAPER_FACTOR = 2.0
+"""The Diffusion-DPO paper's code halves beta before it is multiplied with the margin."""
+
+
+class RlhfPage(FormPage):
+    """The form, and cards with what can be derived and checked."""
+
+    def add_to_form(self) -> None:
+        px = self.ui.theme.px
+        self.concepts: ItemList[ConceptConfig] = ItemList(
+            self.ui.state, ConceptConfig, "concepts", "concept_file_name"
+        )
+        card = self.form.add_card("What this trains")
+        self.kind = ttk.Label(card, justify="left", wraplength=px(430))
+        self.kind.grid(row=1, column=0, columnspan=4, sticky="w")
+        self.paper = ttk.Label(
+            self.form.extend_card("Loss"), style="Muted.TLabel", justify="left", wraplength=px(430)
+        )
+        self.paper.pack(anchor="w")
+        self.memory = ttk.Label(
+            self.form.extend_card("Memory"), style="Muted.TLabel", justify="left", wraplength=px(430)
+        )
+        self.memory.pack(anchor="w")
+        pairs = self.form.add_card("Pairs")
+        self._pair_buttons(pairs)
+        self.derive()
+
+    def _pair_buttons(self, card: ttk.Frame) -> None:
+        px, tips = self.ui.theme.px, self.ui.services["tooltips"]
+        buttons: tuple[tuple[str, Callable[[], object], str], ...] = (
+            ("Open pair tool", self.open_pair_tool, "Choose between generated images with a few keys"),
+            (
+                "Review pairs\u2026",
+                self.review_pairs,
+                "Walk through finished pairs: swap, edit captions, remove",
+            ),
+            ("Check pairs", self.check, "Compare the folders of the concepts, pair by pair"),
+            ("Bucket analysis", self.buckets, "Pairs by shape, and what is missing to full batches"),
+        )
+        self.pair_buttons = {}
+        for index, (text, command, tip) in enumerate(buttons):
+            button = ttk.Button(card, text=text, command=command)
+            button.grid(row=1 + index // 2, column=index % 2 + 1, sticky="ew", padx=(0, px(6)), pady=px(3))
+            tips.add(button, tip)
+            self.pair_buttons[text] = button
+        card.columnconfigure(1, weight=1)
+
+    # -- derived ---------------------------------------------------------------------------------------------
+
+    def refresh(self, paths: Iterable[str] | None) -> None:
+        super().refresh(paths)
+        self.derive()
+
+    def derive(self) -> None:
+        """Write what follows from the settings."""
+        config = self.ui.state.config
+        self.kind.configure(text=describe_training(self.ui.state.config))
+        beta = config.rlhf_dpo_beta * PAPER_FACTOR
+        shown = config.rlhf_enabled
+        self.paper.configure(text=f"In the Diffusion-DPO paper's scale: beta {beta:g}" if shown else "")
+        note = _MEMORY[config.rlhf_dpo_execution_mode]
+        if config.rlhf_dpo_execution_mode is DPOExecutionMode.SEQUENTIAL and (
+            config.rlhf_dpo_sequential_strategy is DPOSequentialStrategy.THREE_FORWARD
+        ):
+            note += " THREE_FORWARD computes one forward pass more."
+        self.memory.configure(text=note if shown else "")
+
+    # -- pairs -----------------------------------------------------------------------------------------------
+
+    def open_pair_tool(self) -> None:
+        """The pair tool in a window of its own."""
+        from modules.ui.curation.windows import open_pair_tool
+
+        open_pair_tool(self.ui.root, self.ui.theme)
+
+    def review_pairs(self) -> None:
+        """Ask for a finished folder of pairs and walk through it."""
+        from modules.ui.curation.windows import open_review
+
+        name = filedialog.askdirectory(parent=self.ui.root, title="Output folder of the pair tool")
+        if name:
+            resolution = parse_resolutions(self.ui.state.config.resolution)[0]
+            open_review(self.ui.root, self.ui.theme, Path(name), resolution)
+
+    def _concepts(self) -> list[ConceptConfig] | None:
+        """The concepts, or a message why there are no pairs among them."""
+        items = self.concepts.items()
+        try:
+            if self.concepts.fault is not None:
+                raise self.concepts.fault
+            concept_pairs(items)
+        except UserError as error:
+            self.ui.error(error)
+            return None
+        return items
+
+    def check(self) -> None:
+        """Compare the folders of the pairs in a thread, then show what was found."""
+        concepts = self._concepts()
+        if concepts is not None:
+            self._report("Check pairs", lambda: check_pairs(concepts))
+
+    def buckets(self) -> None:
+        """Count pairs by shape in a thread, then show them."""
+        concepts, config = self._concepts(), self.ui.state.config
+        if concepts is not None:
+            resolution, batch = config.resolution, config.batch_size
+            self._report("Bucket analysis", lambda: (True, bucket_report(concepts, resolution, batch)))
+
+    def _report(self, title: str, work: Callable[[], tuple[bool, Sequence[str]]]) -> None:
+        self.ui.status(f"{title}\u2026")
+
+        def done(found: tuple[bool, Sequence[str]]) -> None:
+            good, lines = found
+            self.ui.status(f"{title}: {'done' if good else 'there is something to put right'}")
+            show_notes(self.ui, title, "" if good else "These pairs cannot be trained on as they are.", lines)
+
+        self.ui.work(work, done)
+
+
+def describe_training(config: object) -> str:
+    """One or two sentences on what the settings train, and against what."""
+    from modules.util.config.TrainConfig import TrainConfig
+
+    assert isinstance(config, TrainConfig)
+    if not config.rlhf_enabled:
+        return "Ordinary training on images. Switch preference training on to learn from pairs."
+    if config.effective_dpo_ref_mode() is DPORefMode.EXISTING_ADAPTER:
+        return (
+            f"Goes on with the adapter {Path(config.lora_model_name).name}. Its state at the start is the reference: "
+            "the trained adapter is compared with a frozen copy of itself."
+        )
+    return "Trains a new adapter. The reference is the base model without it."

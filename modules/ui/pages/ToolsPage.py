@@ -1,0 +1,75 @@
+"""Tools beside training: pairs, import, help."""
+
+from __future__ import annotations
+
+import tkinter as tk
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+from tkinter import ttk
+
+from modules.ui.context import Ui
+from modules.ui.form.CardBoard import CardBoard
+from modules.ui.keys import KEYS
+from modules.ui.pages.Page import Page
+from modules.ui.pages.registry import PageSpec
+from modules.ui.ScrollFrame import ScrollFrame
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+Tool = tuple[str, str, Callable[[], object]]
+
+
+class ToolsPage(Page):
+    """Cards with buttons."""
+
+    def __init__(self, parent: tk.Misc, ui: Ui, spec: PageSpec) -> None:
+        super().__init__(parent, ui, spec)
+        px = ui.theme.px
+        scroll = ScrollFrame(self, ui.theme)
+        scroll.pack(fill="both", expand=True)
+        head = ttk.Frame(scroll.inside, style="Back.TFrame", padding=(px(14), px(12), px(14), px(8)))
+        head.pack(fill="x")
+        ttk.Label(head, text=spec.title, style="Title.TLabel").pack(side="left")
+        ttk.Label(head, text=spec.about, style="Back.TLabel").pack(side="left", padx=px(14))
+        board = CardBoard(scroll.inside, ui.theme)
+        board.pack(fill="x")
+        files = ui.services["files"]
+        self._card(board, "Preference pairs", (
+            ("Pair tool", "Turn a folder of generated images into chosen and rejected pairs.", self._pair_tool),
+        ))  # fmt: skip
+        self._card(board, "Files of other programs", (
+            ("Import\u2026", "A config, concept list or sample list of OneTrainer.", files.ask_import),
+        ))  # fmt: skip
+        self._card(board, "Help", (
+            ("All settings", "Every setting with its range and default.", lambda: self._open(DOCS / "config.md")),
+            ("Settings folder", "Where this program keeps its own files and its log.", self._settings_folder),
+        ))  # fmt: skip
+        self._keys(board)
+
+    def _card(self, board: CardBoard, title: str, tools: tuple[Tool, ...]) -> None:
+        card, px = board.add(title), self.ui.theme.px
+        card.columnconfigure(1, minsize=0)
+        for row, (text, about, command) in enumerate(tools, 1):
+            button = ttk.Button(card, text=text, command=command, width=14)
+            button.grid(row=row, column=1, sticky="w", pady=px(3), padx=(0, px(10)))
+            label = ttk.Label(card, text=about, style="Muted.TLabel", wraplength=px(290), justify="left")
+            label.grid(row=row, column=2, sticky="w")
+
+    def _keys(self, board: CardBoard) -> None:
+        card, px = board.add("Keys"), self.ui.theme.px
+        for row, (keys, meaning) in enumerate(KEYS, 1):
+            label = ttk.Label(card, text=keys, wraplength=px(200), justify="left")
+            label.grid(row=row, column=1, sticky="w", pady=px(2), padx=(0, px(12)))
+            ttk.Label(card, text=meaning, style="Muted.TLabel").grid(row=row, column=2, sticky="w")
+
+    def _pair_tool(self) -> None:
+        from modules.ui.curation.windows import open_pair_tool
+
+        open_pair_tool(self.ui.root, self.ui.theme)
+
+    def _settings_folder(self) -> None:
+        self._open(self.ui.services["store"].folder)
+
+    def _open(self, path: Path) -> None:
+        self.ui.status(f"{path}")
+        webbrowser.open(path.absolute().as_uri())

@@ -1,0 +1,111 @@
+"""The concepts or samples of a config as a list that can be edited. No Tk here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from modules.ui.state.ConfigState import ConfigState
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.config_list import load_list
+from modules.util.errors import UserError
+
+T = TypeVar("T", bound=BaseConfig)
+
+
+class ItemList(Generic[T]):
+    """A list that lives in the config itself, or as long as nobody edits it in the file the config names.
+
+    The first edit takes the file's list into the config: from then on it is part of what is saved and undone.
+
+    Args:
+        state: the settings being edited.
+        kind: class of the items.
+        field: where the config keeps the list (``concepts``).
+        file_field: where it keeps the name of the file (``concept_file_name``).
+    """
+
+    def __init__(self, state: ConfigState, kind: type[T], field: str, file_field: str) -> None:
+        self.state, self.kind, self.field, self.file_field = state, kind, field, file_field
+        self.fault: UserError | None = None
+        self._read: tuple[str, int, list[T]] | None = None
+
+    @property
+    def from_file(self) -> bool:
+        """Whether the list is still the file's."""
+        return self.state.value(self.field) is None
+
+    def items(self) -> list[T]:
+        """The items as they are; ``fault`` says why a file's are missing."""
+        inline = self.state.value(self.field)
+        if inline is not None:
+            self.fault = None
+            return list(inline)
+        name = str(self.state.value(self.file_field))
+        try:
+            stamp = Path(name).stat().st_mtime_ns
+        except OSError:
+            self.fault = None  # a list that was never written is empty
+            return []
+        if self._read is None or self._read[:2] != (name, stamp):
+            self.fault = None
+            made: list[T] = []
+            try:
+                made = self.load(Path(name))
+            except UserError as error:
+                self.fault = error
+            self._read = (name, stamp, made)
+        return list(self._read[2])
+
+    def load(self, path: Path) -> list[T]:
+        """The items in a file. Raises ``UserError``, all faults at once."""
+        return load_list(self.kind, path, None, self.field, f"list of {self.field}")
+
+    def _store(self, items: Sequence[T], title: str) -> None:
+        self.state.set_values({self.field: list(items)}, title)
+
+    def read(self, path: Path) -> None:
+        """Take over the list in a file. Raises ``UserError``."""
+        self._store(self.load(path), f"read {path.name}")
+
+    def add(self, items: Sequence[T]) -> int:
+        """Put items at the end; returns the position of the first."""
+        before = self.items()
+        self._store([*before, *items], f"add to {self.field}")
+        return len(before)
+
+    def replace(self, index: int, item: T) -> None:
+        """Put another item in the place of one."""
+        items = self.items()
+        items[index] = item
+        self._store(items, f"edit {self.field}")
+
+    def remove(self, indices: Sequence[int]) -> None:
+        """Take items out."""
+        gone = set(indices)
+        self._store(
+            [item for i, item in enumerate(self.items()) if i not in gone], f"remove from {self.field}"
+        )
+
+    def duplicate(self, indices: Sequence[int]) -> int:
+        """Copies at the end; returns the position of the first."""
+        items = self.items()
+        return self.add([items[i].copy_of() for i in indices])
+
+    def move(self, indices: Sequence[int], step: int) -> list[int]:
+        """Move items up (-1) or down (1) by one; returns where they are now."""
+        items, chosen = self.items(), sorted(indices, reverse=step > 0)
+        if not chosen or not 0 <= chosen[0] + step < len(items):
+            return sorted(indices)
+        for index in chosen:
+            items[index], items[index + step] = items[index + step], items[index]
+        self._store(items, f"order of {self.field}")
+        return sorted(index + step for index in chosen)
+
+    def set_all(self, name: str, value: object, indices: Sequence[int]) -> None:
+        """Give several items the same value."""
+        items = [item.copy_of() for item in self.items()]
+        for index in indices:
+            setattr(items[index], name, value)
+        self._store(items, f"edit {self.field}")

@@ -1,0 +1,119 @@
+"""What is in a folder of images, from names and headers alone. No Tk here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from modules.curation.image_size import image_size
+from modules.util.bucket import aspect_label
+from modules.util.dpo_pair_files import IMAGE_EXTENSIONS
+from modules.util.errors import DataError, UserError
+
+MAX_HEADERS = 2000
+MASKS = ("-masklabel", "-condlabel")
+
+
+@dataclass
+class FolderStats:
+    """Counts.
+
+    Args:
+        images: how many there are.
+        captions: how many have a text file with anything in it.
+        bytes: of all images.
+        smallest, largest: (width, height) by area, of those looked into.
+        aspects: how many images of each nominal shape.
+        unreadable: names of images whose header cannot be read.
+        first: the first images, for a preview.
+    """
+
+    images: int = 0
+    captions: int = 0
+    bytes: int = 0
+    smallest: tuple[int, int] | None = None
+    largest: tuple[int, int] | None = None
+    aspects: Counter[str] = field(default_factory=Counter)
+    unreadable: list[str] = field(default_factory=list)
+    first: list[Path] = field(default_factory=list)
+
+
+def image_files(folder: Path, subfolders: bool) -> Iterator[Path]:
+    """The images of a concept, masks left out."""
+    for path in sorted(folder.rglob("*") if subfolders else folder.iterdir()):
+        if (
+            path.suffix.lower() in IMAGE_EXTENSIONS
+            and not path.stem.lower().endswith(MASKS)
+            and path.is_file()
+        ):
+            yield path
+
+
+def count_images(folder: str, subfolders: bool) -> int | None:
+    """How many images there are; ``None`` when there is no such folder."""
+    path = Path(folder)
+    if not folder or not path.is_dir():
+        return None
+    try:
+        return sum(1 for _ in image_files(path, subfolders))
+    except OSError:
+        return None
+
+
+def folder_stats(folder: str, subfolders: bool) -> FolderStats:
+    """Look at all names and up to ``MAX_HEADERS`` headers.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    path = Path(folder)
+    if not folder or not path.is_dir():
+        raise UserError(
+            f"the folder {folder or '(none)'} does not exist", "path", "choose the folder of the images"
+        )
+    stats = FolderStats()
+    for image in image_files(path, subfolders):
+        stats.images += 1
+        stats.bytes += image.stat().st_size
+        caption = image.with_suffix(".txt")
+        stats.captions += caption.is_file() and caption.stat().st_size > 0
+        if len(stats.first) < 60:
+            stats.first.append(image)
+        if stats.images <= MAX_HEADERS:
+            _look_into(image, stats)
+    return stats
+
+
+def _look_into(image: Path, stats: FolderStats) -> None:
+    try:
+        size = image_size(image)
+    except DataError:
+        stats.unreadable.append(image.name)
+        return
+    stats.aspects[aspect_label(*size)] += 1
+    area = size[0] * size[1]
+    if stats.smallest is None or area < stats.smallest[0] * stats.smallest[1]:
+        stats.smallest = size
+    if stats.largest is None or area > stats.largest[0] * stats.largest[1]:
+        stats.largest = size
+
+
+def stats_lines(stats: FolderStats) -> list[str]:
+    """The counts in words."""
+    missing = stats.images - stats.captions
+    lines = [
+        f"{stats.images} images, {stats.bytes / 2**20:.1f} MiB",
+        f"{stats.captions} captions" + (f", {missing} images without one" if missing else ""),
+    ]
+    if stats.smallest and stats.largest:
+        small, large = ("{} \u00d7 {}".format(*size) for size in (stats.smallest, stats.largest))
+        lines.append(f"Smallest {small}, largest {large}")
+    if stats.aspects:
+        shapes = ", ".join(f"{name} ({count})" for name, count in stats.aspects.most_common(12))
+        lines.append(f"Shapes: {shapes}")
+    if stats.unreadable:
+        names = ", ".join(stats.unreadable[:8])
+        lines.append(f"{len(stats.unreadable)} cannot be read: {names}")
+    return lines
