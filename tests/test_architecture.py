@@ -62,6 +62,7 @@ ALLOWED = {
 }
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
+MAX_FAMILY_LINES = 350
 
 
 def reachable(room: str) -> set[str]:
@@ -298,6 +299,14 @@ def test_files_and_functions_stay_small():
                 if length > MAX_FUNCTION_LINES:
                     faults.append(f"{source.relative}:{node.lineno}: {node.name} has {length} lines")
     assert not faults, "\n".join(faults)
+
+
+def test_a_family_is_one_short_file():
+    families = [
+        s for s in sources("modules/modelSetup") if re.fullmatch(r"(?!Base)\w+Setup\.py", s.path.name)
+    ]
+    assert families
+    assert not [f.relative for f in families if f.text.count("\n") > MAX_FAMILY_LINES]
 
 
 def test_modules_do_not_print():
