@@ -144,23 +144,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_scanning(command)
 
     command = verb("serve-pairs", run_serve, "pick pairs over JSON lines on stdin and stdout")
-    command.add_argument("source", type=Path, help="folder with images")
-    command.add_argument("output", type=Path, help="output folder, new or not")
-    command.add_argument(
-        "--mode", choices=[mode.value for mode in CurationMode], default="SMART", help="(SMART)"
-    )
-    command.add_argument("--pairs-per-group", type=positive, default=1, metavar="N", help="(1)")
-    command.add_argument(
-        "--threshold", type=float, default=DEFAULT_THRESHOLD, help="certainty that ends asking"
-    )
-    command.add_argument("--seed", type=int, default=42, help="of places and orders (42)")
-    command.add_argument(
-        "--near-duplicates",
-        type=int,
-        default=2,
-        metavar="BITS",
-        help="images whose hashes differ in so few of 64 bits count as one (2); -1 keeps all",
-    )
+    add_picking(command)
     add_scanning(command)
 
     command = verb("finalize", run_finalize, "sort the pairs into train and val, write concepts.json")
@@ -180,13 +164,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     command.add_argument("output", type=Path, help="output folder of a picking session")
     add_resolution(command)
-    command.add_argument("--remove", nargs="+", default=[], metavar="PAIR", help="take pairs out, both sides")
-    command.add_argument("--swap", nargs="+", default=[], metavar="PAIR", help="exchange chosen and rejected")
-    command.add_argument(
-        "--caption", nargs=2, action="append", default=[], metavar=("PAIR", "TEXT"), help="caption both sides"
-    )
-    command.add_argument("--fix", action="store_true", help="fix every fault that has a fix")
-    command.add_argument("--empty-trash", action="store_true", help="delete removed pairs for good")
+    add_review(command)
 
     command = verb("import", run_import, "bring public preference data into an output folder")
     command.add_argument("file", type=Path, help="parquet, JSON or JSONL")
@@ -201,6 +179,36 @@ def make_parser() -> argparse.ArgumentParser:
     command = verb("stats", run_stats, "counts of a session and how consistent its answers are")
     command.add_argument("output", type=Path, help="output folder of a picking session")
     return parser
+
+
+def add_picking(command: argparse.ArgumentParser) -> None:
+    command.add_argument("source", type=Path, help="folder with images")
+    command.add_argument("output", type=Path, help="output folder, new or not")
+    command.add_argument(
+        "--mode", choices=[mode.value for mode in CurationMode], default="SMART", help="(SMART)"
+    )
+    command.add_argument("--pairs-per-group", type=positive, default=1, metavar="N", help="(1)")
+    command.add_argument(
+        "--threshold", type=float, default=DEFAULT_THRESHOLD, help="certainty that ends asking"
+    )
+    command.add_argument("--seed", type=int, default=42, help="of places and orders (42)")
+    command.add_argument(
+        "--near-duplicates",
+        type=int,
+        default=2,
+        metavar="BITS",
+        help="images whose hashes differ in so few of 64 bits count as one (2); -1 keeps all",
+    )
+
+
+def add_review(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--remove", nargs="+", default=[], metavar="PAIR", help="take pairs out, both sides")
+    command.add_argument("--swap", nargs="+", default=[], metavar="PAIR", help="exchange chosen and rejected")
+    command.add_argument(
+        "--caption", nargs=2, action="append", default=[], metavar=("PAIR", "TEXT"), help="caption both sides"
+    )
+    command.add_argument("--fix", action="store_true", help="fix every fault that has a fix")
+    command.add_argument("--empty-trash", action="store_true", help="delete removed pairs for good")
 
 
 def add_scanning(command: argparse.ArgumentParser) -> None:

@@ -77,15 +77,19 @@ class PairServer:
                     line = self._requests.readline(MAX_LINE)
                 self._say({"type": "error", "message": f"a line is longer than {MAX_LINE} bytes"})
                 continue
-            try:
-                request = self._read(line)
-                if request["do"] == "quit":
-                    break
-                reply = self._verbs[request["do"]](request)
-            except UserError as error:
-                reply = {"type": "error", "message": error.message, "hint": error.hint}
+            reply = self.reply(line)
+            if reply is None:
+                break
             self._say(reply)
         self._say({"type": "bye", "pairs": self._pair_count(), "groups_finished": self.walk.finished})
+
+    def reply(self, line: bytes) -> Message | None:
+        """What to say to one request, after carrying it out; ``None`` to ``quit``."""
+        try:
+            request = self._read(line)
+            return None if request["do"] == "quit" else self._verbs[request["do"]](request)
+        except UserError as error:
+            return {"type": "error", "message": error.message, "hint": error.hint}
 
     def _read(self, line: bytes) -> Message:
         request = parse_json(line, "request")

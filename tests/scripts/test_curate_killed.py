@@ -1,0 +1,178 @@
+"""A picking session killed at random moments: it goes on exactly where it was, and no file is half there.
+
+The same requests go to a session in this process that is never killed. After every kill the real one must stand
+where that one stands, with or without the request whose answer never came.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from modules.curation.duplicates import image_distance
+from modules.curation.groups import ScanOptions, scan_groups
+from modules.curation.protocol import PairServer
+from modules.curation.scan import ScanFault
+from modules.curation.session import CurationSession, SessionSettings
+from modules.curation.store import CurationStore
+from modules.curation.walk import GroupWalk
+from modules.util.dpo_curation_util import load_manifest
+from modules.util.enum.CurationMode import CurationMode
+from tests.scripts.test_curate_pairs import Reply, Served, generated
+
+IMAGES = 24
+PROMPT = "a quiet harbour"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    for i in range(IMAGES):
+        generated(tmp_path / "in" / f"{i}.png", PROMPT, i)
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def mirror(source: Path, tmp_path: Path) -> Iterator[PairServer]:
+    with CurationStore(tmp_path / "mirror") as store:
+        session = CurationSession(store, SessionSettings(CurationMode.ELO, pairs_per_group=2), image_distance)
+        found = scan_groups(source, tmp_path / "mirror", ScanOptions())
+        walk = GroupWalk(session, (group for group in found if not isinstance(group, ScanFault)))
+        yield PairServer(walk, io.BytesIO(), io.StringIO())
+
+
+def plan(now: Reply, rng: random.Random) -> bytes:
+    """What a restless person does next."""
+    if now["type"] == "finished":
+        request = {"do": "undo"}
+    elif now["type"] == "continue":
+        request = {"do": rng.choice(["go_on", "go_on", "go_on", "undo", "finish_group"])}
+    else:
+        verb = rng.choice(["answer"] * 4 + ["pick"] * 3 + ["undo"] * 2 + ["skip", "tie"])
+        request = {"do": verb, "best": rng.randrange(2)} if verb == "answer" else {"do": verb}
+    return json.dumps(request).encode() + b"\n"
+
+
+def place(reply: Reply) -> Reply:
+    """Where a reply says the session is, without what the request before it did."""
+    return {key: value for key, value in reply.items() if key not in ("exported", "undone")}
+
+
+def steps_of(store: CurationStore) -> list[tuple[str, Reply]]:
+    """What was done; that a group of fewer than two images is done follows by itself and need not be noted."""
+    return [
+        (e.kind, e.payload) for e in store.events() if not (e.kind == "done" and e.payload.get("automatic"))
+    ]
+
+
+class Killed:
+    """A session in a folder that is killed again and again."""
+
+    def __init__(self, source: Path, output: Path, mirror: PairServer) -> None:
+        self.source = source
+        self.output = output
+        self.mirror = mirror
+        self.rng = random.Random(11)
+        self.unanswered: bytes | None = None
+        self.answered = 0
+        self.in_flight = 0
+
+    def start(self) -> tuple[Served, Reply | None]:
+        served = Served(self.source, self.output, "--mode", "ELO", "--pairs-per-group", "2")
+        return served, served.read() and served.read()
+
+    def work_until_killed(self) -> None:
+        served, now = self.start()
+        if now is not None:
+            self.settle(now)
+        timer = threading.Timer(self.rng.uniform(0.0, 0.12), served.process.kill)
+        timer.start()
+        while now is not None:
+            request = plan(now, self.rng)
+            self.unanswered = request
+            now = served.ask(**json.loads(request))
+            if now is not None:
+                assert now == self.mirror.reply(request)
+                self.unanswered = None
+                self.answered += 1
+                if now["type"] == "error":
+                    now = place(self.mirror.where())
+        timer.join()
+        served.end(-9)
+        self.check_files()
+
+    def killed_while_starting(self) -> None:
+        served = Served(self.source, self.output, "--mode", "ELO", "--pairs-per-group", "2")
+        threading.Timer(self.rng.uniform(0.05, 0.6), served.process.kill).start()
+        served.process.wait()
+        served.end(-9)
+        self.check_files()
+
+    def settle(self, now: Reply) -> None:
+        """After a start: nothing acknowledged is gone, and of the last request all or nothing is there."""
+        before = place(self.mirror.where())
+        if now != before:
+            assert self.unanswered is not None, "something acknowledged was lost"
+            self.mirror.reply(self.unanswered)
+            assert now == place(self.mirror.where())
+            self.in_flight += 1
+        self.unanswered = None
+
+    def check_files(self) -> None:
+        """Whatever has a final name is whole, before anything has cleaned up."""
+        images = {path.read_bytes() for path in self.source.iterdir()}
+        for side in ("chosen", "rejected"):
+            for path in (self.output / side).glob("[!.]*"):
+                if path.suffix == ".txt":
+                    assert path.read_text() == f"{PROMPT}\n"
+                else:
+                    assert path.read_bytes() in images
+        load_manifest(self.output)
+
+    def check_end(self) -> None:
+        """After a last start: the folder holds the files of its pairs and no others."""
+        served, now = self.start()
+        assert now is not None
+        self.settle(now)
+        served.end()
+        with CurationStore(self.output) as store:
+            pairs = store.pairs()
+            steps = steps_of(store)
+        mirrored = self.mirror.walk.session.store
+        assert steps == steps_of(mirrored)
+        assert pairs == load_manifest(self.output)["pairs"] == mirrored.pairs()
+        for side in ("chosen", "rejected"):
+            names = {f"{pair['pair_id']}.{end}" for pair in pairs for end in ("png", "txt")}
+            folder = self.output / side
+            assert {p.name for p in folder.iterdir()} == names if folder.is_dir() else not names
+            for pair in pairs:
+                copied = (self.output / pair[f"{side}_file"]).read_bytes()
+                assert copied == Path(pair["sources"][side]).read_bytes()
+
+
+def kill(killed: Killed, times: int) -> None:
+    for i in range(times):
+        if i % 10 == 7:
+            killed.killed_while_starting()
+        else:
+            killed.work_until_killed()
+    killed.check_end()
+
+
+def test_fifteen_kills(source, tmp_path, mirror):
+    killed = Killed(source, tmp_path / "out", mirror)
+    kill(killed, 15)
+    assert killed.answered > 15
+
+
+@pytest.mark.slow
+def test_two_hundred_kills(source, tmp_path, mirror):
+    killed = Killed(source, tmp_path / "out", mirror)
+    kill(killed, 200)
+    assert killed.answered > 200
+    assert killed.in_flight > 0
