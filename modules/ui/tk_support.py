@@ -197,7 +197,16 @@ class ErrorDialog(ctk.CTkToplevel):
         ctk.CTkButton(buttons, text="Close", width=90, command=self.destroy).pack(side="left")
         for key in ("<Escape>", "<Return>"):
             self.bind(key, lambda _event: self.destroy())
+        self.bind("<Control-c>", lambda _event: self.copy())
+        self._centre(parent)
         self.after(20, self._raise)
+
+    def _centre(self, parent: tk.Misc) -> None:
+        over = parent.winfo_toplevel()
+        self.update_idletasks()
+        left = over.winfo_rootx() + (over.winfo_width() - self.winfo_reqwidth()) // 2
+        top = over.winfo_rooty() + (over.winfo_height() - self.winfo_reqheight()) // 3
+        tk.Toplevel.wm_geometry(self, f"+{max(0, left)}+{max(0, top)}")
 
     def _raise(self) -> None:
         if self.winfo_exists():

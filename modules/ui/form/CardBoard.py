@@ -29,8 +29,8 @@ class CardBoard(ttk.Frame):
         self.bind("<Configure>", lambda _event: self.arrange_soon())
         theme.on_change(self.arrange_soon, self)
 
-    def add(self, title: str) -> ttk.Frame:
-        """A new card; put widgets into it with ``grid`` from row 1 on."""
+    def add(self, title: str, first: bool = False) -> ttk.Frame:
+        """A new card, last or ``first``; put widgets into it with ``grid`` from row 1 on."""
         px = self._theme.px
         card = ttk.Frame(self, padding=(px(14), px(10), px(14), px(14)))
         card.columnconfigure(1, minsize=px(150))
@@ -38,7 +38,9 @@ class CardBoard(ttk.Frame):
         if title:
             label = ttk.Label(card, text=title, style="Bold.TLabel")
             label.grid(row=0, column=0, columnspan=4, sticky="w", pady=(0, px(6)))
-        self._cards.append(card)
+        self._cards.insert(0 if first else len(self._cards), card)
+        if first:
+            card.lower()  # the order of stacking is the order of Tab
         self._shown[card] = True
         card.bind("<Configure>", lambda _event: self.arrange_soon())
         self._theme.on_change(lambda: card.configure(padding=(px(14), px(10), px(14), px(14))), card)

@@ -61,9 +61,9 @@ class SettingsForm:
             self.rows[setting.path] = made
             self._members[group].append(made)
 
-    def add_card(self, title: str) -> ttk.Frame:
+    def add_card(self, title: str, first: bool = False) -> ttk.Frame:
         """A card of the page's own, always shown."""
-        card = self.board.add(title)
+        card = self.board.add(title, first)
         self.cards[title] = card
         self._extra.add(title)
         return card

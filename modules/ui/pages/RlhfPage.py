@@ -34,9 +34,10 @@ class RlhfPage(FormPage):
         self.concepts: ItemList[ConceptConfig] = ItemList(
             self.ui.state, ConceptConfig, "concepts", "concept_file_name"
         )
-        card = self.form.add_card("What this trains")
-        self.kind = ttk.Label(card, justify="left", wraplength=px(430))
-        self.kind.grid(row=1, column=0, columnspan=4, sticky="w")
+        pairs = self.form.add_card("Pairs and reference", first=True)
+        self.kind = ttk.Label(pairs, justify="left", wraplength=px(430))
+        self.kind.grid(row=1, column=0, columnspan=4, sticky="w", pady=(0, px(6)))
+        self._pair_buttons(pairs)
         self.paper = ttk.Label(
             self.form.extend_card("Loss"), style="Muted.TLabel", justify="left", wraplength=px(430)
         )
@@ -45,8 +46,6 @@ class RlhfPage(FormPage):
             self.form.extend_card("Memory"), style="Muted.TLabel", justify="left", wraplength=px(430)
         )
         self.memory.pack(anchor="w")
-        pairs = self.form.add_card("Pairs")
-        self._pair_buttons(pairs)
         self.derive()
 
     def _pair_buttons(self, card: ttk.Frame) -> None:
@@ -64,7 +63,7 @@ class RlhfPage(FormPage):
         self.pair_buttons = {}
         for index, (text, command, tip) in enumerate(buttons):
             button = ttk.Button(card, text=text, command=command)
-            button.grid(row=1 + index // 2, column=index % 2 + 1, sticky="ew", padx=(0, px(6)), pady=px(3))
+            button.grid(row=2 + index // 2, column=index % 2 + 1, sticky="ew", padx=(0, px(6)), pady=px(3))
             tips.add(button, tip)
             self.pair_buttons[text] = button
         card.columnconfigure(1, weight=1)
