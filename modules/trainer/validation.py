@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from itertools import islice
 
 import torch
 
@@ -109,6 +110,10 @@ class ImageValidation(Validation):
         )
         self._loss = replace(setup.loss_options(config), weight_function="CONSTANT")
         self._concepts = [rules.name for rules, _ in loader.units.groups]
+        entries = iter(loader.units.entries)
+        self._concept_of = {
+            item.id: rules.name for rules, count in loader.units.groups for item in islice(entries, count)
+        }
 
     @torch.no_grad()
     def run(self) -> dict[str, float]:
@@ -122,8 +127,7 @@ class ImageValidation(Validation):
                 )
                 loss_B = self._setup.calculate_loss(self._model, batch, drawn, self._loss)
                 for name, loss in zip(batch.ids, loss_B.double().tolist(), strict=True):
-                    # ids begin with the name of the concept
-                    held = sums[next(c for c in self._concepts if name.startswith(f"{c}/"))]
+                    held = sums[self._concept_of[name]]
                     held[0] += loss
                     held[1] += 1
         table = torch.tensor([sums[concept] for concept in self._concepts], dtype=torch.float64)
@@ -131,5 +135,6 @@ class ImageValidation(Validation):
         made = {"loss/validation": float(table[:, 0].sum() / table[:, 1].sum())}
         if len(self._concepts) > 1:
             for concept, (total, count) in zip(self._concepts, table.tolist(), strict=True):
-                made[f"loss/validation/{concept}"] = total / count
+                if count:
+                    made[f"loss/validation/{concept}"] = total / count
         return made
