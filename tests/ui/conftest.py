@@ -1,0 +1,97 @@
+"""A screen for the windows under test: a virtual one for each test process where there is no other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import tkinter as tk
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SCREEN = "1280x720x24"
+
+
+@pytest.fixture(scope="session")
+def display(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A display with a window manager; under xdist each worker has its own, so that they do not fight for the focus."""
+    shared = os.environ.get("DISPLAY") and not os.environ.get("PYTEST_XDIST_WORKER")
+    if not sys.platform.startswith("linux") or shared:
+        yield
+        return
+    program = shutil.which("Xvfb")
+    if program is None:
+        pytest.skip("there is neither a display nor Xvfb")
+    read, write = os.pipe()
+    command = [program, "-displayfd", str(write), "-screen", "0", SCREEN, "-nolisten", "tcp"]
+    server = subprocess.Popen(command, pass_fds=[write], stderr=subprocess.DEVNULL)
+    os.close(write)
+    with os.fdopen(read) as stream:
+        number = stream.readline().strip()
+    if not number:
+        server.kill()
+        pytest.fail("Xvfb did not start")
+    before = os.environ.get("DISPLAY")
+    os.environ["DISPLAY"] = f":{number}"
+    manager = _window_manager(tmp_path_factory.mktemp("screen"))
+    yield
+    if manager is not None:
+        manager.terminate()
+        manager.wait(10)
+    server.terminate()
+    server.wait(10)
+    if before is None:
+        del os.environ["DISPLAY"]
+    else:
+        os.environ["DISPLAY"] = before
+
+
+def _window_manager(folder: Path) -> subprocess.Popen[bytes] | None:
+    """Started and ready: a window that opens while it starts loses the focus for good."""
+    program = shutil.which("openbox")
+    if program is None:
+        return None
+    ready = folder / "ready"
+    command = [program, "--sm-disable", "--startup", f"touch {shlex.quote(str(ready))}"]
+    manager = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 20
+    while not ready.exists() and manager.poll() is None and time.monotonic() < end:
+        time.sleep(0.02)
+    return manager
+
+
+def take_focus(window: tk.Tk, seconds: float = 20.0) -> None:
+    """Wait until ``window`` is on the screen and has the focus; the window manager may still be starting."""
+    end = time.monotonic() + seconds
+    window.update()
+    while not window.winfo_viewable() or window.focus_get() is None:
+        assert time.monotonic() < end, "the window does not get the focus"
+        window.focus_force()
+        window.update()
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def root(display: None) -> Iterator[tk.Tk]:
+    """A window with the focus; errors in its callbacks fail the test."""
+    window = tk.Tk()
+    window.geometry("1000x640+20+20")
+    errors: list[BaseException] = []
+
+    def report(kind: type[BaseException], error: BaseException, trace: object) -> None:
+        errors.append(error.with_traceback(trace))  # type: ignore[arg-type]
+
+    window.report_callback_exception = report  # type: ignore[assignment]
+    window.errors = errors  # type: ignore[attr-defined]
+    take_focus(window)
+    yield window
+    with contextlib.suppress(tk.TclError):  # closed by the test
+        window.destroy()
+    if errors:
+        raise errors[0]

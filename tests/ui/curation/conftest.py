@@ -1,0 +1,27 @@
+"""A person before an open pair tool."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.ui.curation.hands import Hands, make_images
+
+
+@pytest.fixture
+def sit_down(root: tk.Tk, tmp_path: Path) -> Iterator[Callable[..., Hands]]:
+    """Make images and open the tool on them."""
+    made: list[Hands] = []
+
+    def sit(groups: int = 3, per_group: int = 4) -> Hands:
+        source = make_images(tmp_path / "images", groups, per_group)
+        made.append(Hands(root, source, tmp_path / "pairs", tmp_path / "settings"))
+        return made[-1]
+
+    yield sit
+    for hands in made:
+        if not hands.closed:
+            hands.close()
