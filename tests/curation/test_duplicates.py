@@ -1,0 +1,177 @@
+"""Images that are the same."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageEnhance
+
+from modules.curation.duplicates import (
+    HashCache,
+    dhash,
+    equal_files,
+    file_dhash,
+    image_distance,
+    near_hashes,
+    without_duplicates,
+)
+from modules.curation.session import ImageGroup
+from modules.util.image_metadata.limits import Reason, Unusable
+
+
+def scene(seed: int, size: int = 256) -> Image.Image:
+    """A smooth random picture."""
+    coarse = numpy.random.default_rng(seed).integers(0, 256, (9, 9, 3), dtype=numpy.uint8)
+    return Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC)
+
+
+def bits(first: int, second: int) -> int:
+    return (first ^ second).bit_count()
+
+
+def test_the_hash_is_the_brightness_of_neighbours() -> None:
+    falling = Image.fromarray(numpy.tile(numpy.arange(90, 0, -1, dtype=numpy.uint8), (80, 1)))
+    assert dhash(falling) == (1 << 64) - 1
+    assert dhash(falling.transpose(Image.Transpose.FLIP_LEFT_RIGHT)) == 0
+    top = numpy.zeros((80, 90), numpy.uint8)
+    top[:10, :10] = 200
+    assert dhash(Image.fromarray(top)) == 1 << 63
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_small_changes_stay_near_and_other_pictures_do_not(seed: int, tmp_path: Path) -> None:
+    image = scene(seed)
+    whole = dhash(image)
+    image.save(tmp_path / "a.jpg", quality=85)
+    image.save(tmp_path / "a.webp", quality=85)
+    image.save(tmp_path / "a.png")
+    assert bits(whole, file_dhash(tmp_path / "a.png")) == 0
+    for changed in ("a.jpg", "a.webp"):
+        assert bits(whole, file_dhash(tmp_path / changed)) <= 3
+    assert bits(whole, dhash(image.resize((200, 200), Image.Resampling.LANCZOS))) <= 3
+    assert bits(whole, dhash(ImageEnhance.Brightness(image).enhance(0.9))) <= 3
+    assert bits(whole, dhash(scene(seed + 100))) > 10
+    assert image_distance(tmp_path / "a.png", tmp_path / "a.png") == 0.0
+
+
+@pytest.mark.parametrize(
+    "mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I", "F", "PA"]
+)
+def test_every_mode_has_a_hash_near_that_of_its_picture(mode: str) -> None:
+    image = scene(3).convert("L")
+    if mode == "I;16":
+        changed = Image.fromarray(numpy.asarray(image).astype(numpy.uint16) * 257)
+    elif mode == "PA":
+        changed = image.convert("P").convert("PA")
+    else:
+        changed = image.convert(mode)
+    assert bits(dhash(image), dhash(changed)) <= (20 if mode == "1" else 2)
+
+
+def test_colours_under_full_transparency_do_not_count() -> None:
+    visible = numpy.asarray(scene(1).convert("RGBA")).copy()
+    visible[:, 128:, 3] = 0
+    hidden = visible.copy()
+    hidden[:, 128:, :3] = 255
+    assert dhash(Image.fromarray(visible)) == dhash(Image.fromarray(hidden))
+
+
+def test_files_without_a_picture(tmp_path: Path) -> None:
+    whole = tmp_path / "whole.png"
+    noise = numpy.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=numpy.uint8)
+    Image.fromarray(noise).save(whole)
+    cut = tmp_path / "cut.png"
+    cut.write_bytes(whole.read_bytes()[:5000])
+    words = tmp_path / "words.png"
+    words.write_bytes(b"no picture")
+    for path, reason in (
+        (cut, Reason.UNDECODABLE),
+        (words, Reason.UNDECODABLE),
+        (tmp_path / "none.png", Reason.GONE),
+    ):
+        with pytest.raises(Unusable) as caught:
+            file_dhash(path)
+        assert caught.value.reason is reason
+        assert image_distance(path, whole) == 64.0
+
+
+HASHES = st.integers(0, (1 << 64) - 1)
+NEAR = st.lists(st.sampled_from([0, 1, 3, 7, 15, 1 << 63, (1 << 64) - 1]) | HASHES, max_size=30)
+
+
+@given(NEAR, st.integers(0, 64))
+def test_what_is_dropped_lies_near_what_stays(hashes: list[int], threshold: int) -> None:
+    verdicts = near_hashes(hashes, threshold)
+    kept = [i for i, twin in enumerate(verdicts) if twin is None]
+    assert len(verdicts) == len(hashes)
+    for i, twin in enumerate(verdicts):
+        earlier = [k for k in kept if k < i and bits(hashes[k], hashes[i]) <= threshold]
+        assert twin == (earlier[0] if earlier else None)
+
+
+def test_equal_files_are_found_among_those_of_equal_size(tmp_path: Path) -> None:
+    contents = [b"abc", b"abd", b"abc", b"abcd", b"", b"", b"abd"]
+    paths = []
+    for i, content in enumerate(contents):
+        paths.append(tmp_path / str(i))
+        paths[-1].write_bytes(content)
+    sizes = [len(content) for content in contents]
+    assert equal_files(paths, sizes) == [None, None, 0, None, None, 4, 1]
+    paths[0].unlink()
+    assert equal_files(paths, sizes) == [None, None, None, None, None, 4, 1]
+
+
+def group_of(folder: Path, *names: str) -> ImageGroup:
+    return ImageGroup("key", "a cat", "1:1", folder, names)
+
+
+def test_the_newest_stays_and_the_order_too(tmp_path: Path) -> None:
+    for name, seed, age in (
+        ("a.png", 1, 3),
+        ("b.png", 2, 2),
+        ("c.jpg", 1, 1),
+        ("d.png", 3, 0),
+        ("e.png", 1, 9),
+    ):
+        scene(seed).save(tmp_path / name)
+        os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
+    (tmp_path / "broken.png").write_bytes(b"x")
+    group = group_of(tmp_path, "a.png", "b.png", "c.jpg", "gone.png", "d.png", "e.png", "broken.png")
+    kept, left_out = without_duplicates(group, 3)
+    assert kept.files == ("b.png", "c.jpg", "d.png")
+    assert (kept.key, kept.prompt, kept.aspectratio, kept.root) == ("key", "a cat", "1:1", tmp_path)
+    reasons = dict(left_out)
+    assert list(reasons) == ["a.png", "gone.png", "e.png", "broken.png"]
+    assert reasons["a.png"] == "it looks like c.jpg"
+    assert reasons["e.png"] == "the same file as a.png"
+    assert reasons["gone.png"] == Reason.GONE.value
+    assert reasons["broken.png"].startswith(Reason.UNDECODABLE.value)
+
+
+def test_a_changed_file_is_hashed_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    scene(1).save(path)
+    with HashCache(tmp_path / "cache" / "hashes.sqlite") as cache:
+        info = path.stat()
+        assert cache.get(path, info) is None
+        cache.put(path, info, (1 << 64) - 1)
+        assert cache.get(path, info) == (1 << 64) - 1
+        os.utime(path, (1, 1))
+        assert cache.get(path, path.stat()) is None
+        cache.put(path, path.stat(), 0)
+        assert cache.get(path, path.stat()) == 0
+
+
+def test_a_damaged_cache_is_replaced(tmp_path: Path) -> None:
+    place = tmp_path / "hashes.sqlite"
+    place.write_bytes(b"this is no database at all" * 100)
+    scene(1).save(tmp_path / "a.png")
+    info = (tmp_path / "a.png").stat()
+    with HashCache(place) as cache:
+        cache.put(tmp_path / "a.png", info, 5)
+        assert cache.get(tmp_path / "a.png", info) == 5
