@@ -104,6 +104,20 @@ def test_going_on_from_a_saved_state_is_bit_for_bit_the_same(kind: Optimizer, dt
     _same(optimizer.state_dict(), second.state_dict())
 
 
+def test_state_keeps_a_wider_type_than_the_weights() -> None:
+    named = toy(torch.bfloat16)
+    optimizer = made(Optimizer.ADAMW, named)
+    step(optimizer, named, 0)
+    wide = torch.full((6, 4), 1.0 + 2.0**-20)  # nothing bfloat16 can hold
+    optimizer.state[named[0][1]]["exp_avg"] = wide
+    state = through_a_file(optimizer_state(optimizer, names(named)))
+    second = made(Optimizer.ADAMW, named)
+    load_optimizer_state(second, state, names(named))
+    back = second.state[named[0][1]]["exp_avg"]
+    assert back.dtype == torch.float32
+    assert torch.equal(back, wide)
+
+
 def _same(one: Any, other: Any, where: str = "state") -> None:
     assert type(one) is type(other), where
     if isinstance(one, torch.Tensor):
