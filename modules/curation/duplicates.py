@@ -44,21 +44,27 @@ def dhash(image: Image.Image) -> int:
 
     64 bits row by row, the first one highest.
     """
-    grey = numpy.asarray(_flat(image).resize(_GRID, Image.Resampling.BOX).convert("L"))
+    grey = numpy.asarray(_shrunk(image).convert("L"))
     return int.from_bytes(numpy.packbits(grey[:, :-1] > grey[:, 1:]).tobytes(), "big")
 
 
-def _flat(image: Image.Image) -> Image.Image:
-    """In eight bits and without transparency: what is transparent looks black, whatever colour lies under it."""
+def _shrunk(image: Image.Image) -> Image.Image:
+    """The 9x8 areas, in eight bits and without transparency: what is transparent looks black."""
     if image.mode[:1] in ("I", "F"):
         values = numpy.asarray(image, dtype=numpy.float32)
-        return Image.fromarray(
+        image = Image.fromarray(
             (values / 257 if values.size and values.max() > 255 else values).astype(numpy.uint8)
         )
-    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
-        rgba = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", rgba.size, (0, 0, 0, 255)), rgba).convert("RGB")
-    return image if image.mode in ("L", "RGB") else image.convert("RGB")
+    elif image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        image = image if image.mode == "RGBA" else image.convert("RGBA")
+        if image.getchannel("A").getextrema() != (255, 255):
+            # Colours times opacity are what lies over black.
+            small = image.convert("RGBa").resize(_GRID, Image.Resampling.BOX)
+            return Image.merge("RGB", small.split()[:3])
+        image = image.convert("RGB")
+    elif image.mode not in ("L", "RGB"):
+        image = image.convert("RGB")
+    return image.resize(_GRID, Image.Resampling.BOX)
 
 
 def file_dhash(path: str | os.PathLike[str]) -> int:
