@@ -53,6 +53,7 @@ class RunActions:
 
     def _started(self, _result: object) -> None:
         self.starting = False
+        self.control.poll()
         self._heard()
 
     def _not_started(self, error: Exception) -> None:
@@ -72,6 +73,7 @@ class RunActions:
     def attach(self, folder: str) -> None:
         """Watch the run in a folder."""
         self.control.follow(folder)
+        self.control.poll()
         self._heard()
 
     def _tick(self) -> None:

@@ -56,7 +56,7 @@ class FieldRow:
         widget.bind("<FocusOut>", lambda _event: source.seal(), add="+")
         for target in (self.label, widget):
             target.bind("<Button-3>", self._menu, add="+")
-        self.label.bind("<Button-1>", lambda _event: widget.focus_set())
+        self.label.bind("<Button-1>", lambda _event: self._take_focus())
         widget.bind("<Control-r>", lambda _event: self.reset())
         widget.bind("<Menu>", self._menu, add="+")
 
@@ -150,6 +150,10 @@ class FieldRow:
     def focus(self) -> None:
         """Give the input the focus."""
         self.input.focus_widget.focus_set()
+
+    def _take_focus(self) -> str:
+        self.focus()
+        return "break"  # or what was clicked would get the focus after all
 
     def _menu(self, event: tk.Event[tk.Misc]) -> str:
         menu = tk.Menu(self._card, tearoff=False)

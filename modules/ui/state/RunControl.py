@@ -91,15 +91,17 @@ class RunControl:
         return heard or before != self.state
 
     def _look_after(self) -> None:
-        if self._trainer is None or self.run is None:
+        if self._trainer is None or self.run is None or self._follower is None:
             return
         outcome = self._trainer.poll()
+        if outcome is None and not self._trainer.process.alive() and not self.is_live:
+            outcome = settle(self.run)
         if outcome is not None:
-            self.outcome = outcome
-            self._trainer = None
-        elif not self._trainer.process.alive() and not self.is_live:
-            self.outcome = settle(self.run)
-            self._trainer = None
+            self.outcome, self._trainer = outcome, None
+            while True:  # its last words, which may have been written for it just now
+                self.history.take(self._follower.poll(POLL_BYTES))
+                if self._follower.reader.at_end:
+                    break
 
     @property
     def status(self) -> RunStatus:

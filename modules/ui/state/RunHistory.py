@@ -18,6 +18,7 @@ class Series:
 
     steps: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
+    newest: float | None = None
     _share: int = 1
     _held: list[tuple[float, float]] = field(default_factory=list)
 
@@ -27,6 +28,7 @@ class Series:
             return
         if self.steps and step <= self.steps[-1]:
             self._rewind(step)  # the run went on from an earlier backup
+        self.newest = value
         self._held.append((step, value))
         if len(self._held) < self._share:
             return
@@ -46,12 +48,6 @@ class Series:
         self.values = [(a + b) / 2 for a, b in zip(self.values[:half:2], self.values[1:half:2], strict=True)]
         self.steps = self.steps[1:half:2]
         self._share *= 2
-
-    def last(self) -> float | None:
-        """The newest value."""
-        if self._held:
-            return self._held[-1][1]
-        return self.values[-1] if self.values else None
 
 
 @dataclass(frozen=True)

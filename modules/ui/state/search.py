@@ -25,7 +25,9 @@ def search_settings(settings: Iterable[Setting], words: str, limit: int = MAX_FO
             continue
         scores = [_score(setting, word) for word in wanted]
         if all(scores):
-            found.append((-sum(scores), place, setting))
+            whole = words.strip().lower()
+            exact = 2000 * (whole == setting.path.lower()) + 1000 * (whole == setting.title.lower())
+            found.append((-sum(scores) - exact, place, setting))
     return [setting for _, _, setting in sorted(found, key=lambda item: item[:2])[:limit]]
 
 
