@@ -188,30 +188,25 @@ class _Walk:
         kind, inputs = node_type(node), node_inputs(node)
         if _SPLIT_TYPES.search(kind):
             return []
-        links = self._onward(inputs, link, role)
+        links = self._onward(inputs, role)
         if links:
             found: list[str] = []
-            for further, its_role in links:
-                found += [t for t in self._texts(further, its_role, seen, depth + 1) if t not in found]
+            for further in links:
+                found += [t for t in self._texts(further, role, seen, depth + 1) if t not in found]
             if found:
                 return found
-        text = self.strings.encoder_text(inputs, role)
+        text = self.strings.encoder_text(inputs, role) or self.strings.text_from(link, role)
         return [text] if text else []
 
-    def _onward(self, inputs: dict[str, Any], link: list[Any], role: str) -> list[tuple[list[Any], str]]:
-        """Conditioning links of a node that lead on, with the role each has there."""
+    def _onward(self, inputs: dict[str, Any], role: str) -> list[list[Any]]:
+        """Conditioning links of a node that lead on. Nodes that hand on both sides are asked for the one wanted."""
         if _CONDITIONS.isdisjoint(inputs):
-            return [(further, role) for further in self._unnamed(inputs)]
-        if is_link(inputs.get("positive")) and is_link(inputs.get("negative")):
-            # Nodes that hand on both sides do so in this order; others are asked for the side wanted.
-            side = ("positive", "negative")[link[1]] if link[1] in (0, 1) else role
-            side = role if any(key in inputs for key in ("model", "clip", "vae")) else side
-            return [(inputs[side], role)]
+            return self._unnamed(inputs)
         if is_link(inputs.get(role)):
-            return [(inputs[role], role)]
+            return [inputs[role]]
         links = [inputs[key] for key in _PASSED if is_link(inputs.get(key))]
         links = links or [inputs[key] for key in _PIPES if is_link(inputs.get(key))]
-        return [(further, role) for further in links or self._unnamed(inputs)]
+        return links or self._unnamed(inputs)
 
     def _unnamed(self, inputs: dict[str, Any]) -> list[list[Any]]:
         """Links of a node whose inputs have none of the usual names."""

@@ -116,6 +116,10 @@ class StringWalk:
         rest = [text for text in texts if text not in longest]
         return ", ".join([longest, *rest])
 
+    def text_from(self, link: list[Any], role: str) -> str:
+        """What a node puts out as text."""
+        return self._made_by(link, role, frozenset(), 0).strip()
+
     def _value(self, value: Any, role: str, seen: frozenset[str], depth: int) -> str:
         if isinstance(value, str):
             return value

@@ -123,6 +123,28 @@ FINE = ("a cat", "bad", 5)
             "e": node("Efficient Loader", positive="a cat", negative="bad"),
         },
         {
+            "k": node("KSampler (Efficient)", seed=5, steps=2, positive=["e", 1], negative=["e", 2]),
+            "e": node("Efficient Loader", positive=["t", 0], negative=["u", 0], ckpt_name="x"),
+            "t": node("PrimitiveString", value="a cat"),
+            "u": node("StringConcatenate", string_a="ba", string_b="d", delimiter=""),
+        },
+        {
+            "k": node(
+                "KSampler (Efficient)",
+                seed=5,
+                steps=2,
+                positive=["j", 1],
+                negative=["j", 2],
+                latent_image=["j", 3],
+            ),
+            "j": node("KSampler (Efficient)", seed=5, steps=2, positive=["p", 0], negative=["n", 0]),
+        },
+        {
+            "p": node("CLIPTextEncodeSDXL", text_g=["t", 2], text_l=["t", 2]),
+            "t": node("LoraTagLoader", text=["u", 0], model=["m", 0], clip=["m", 1]),
+            "u": node("SDXLPromptStyler", text_positive="a cat", text_negative="bad"),
+        },
+        {
             "k": node("KSamplerPipe", seed=5, steps=2, basic_pipe=["b", 0]),
             "b": node("ToBasicPipe", model=["m", 0], positive=["p", 0], negative=["n", 0]),
         },
