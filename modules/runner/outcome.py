@@ -114,7 +114,7 @@ def interpret(returncode: int | None, log: str) -> Outcome:
     if returncode == EXIT_OK:
         return Outcome("finished", "the process ended without an error")
     if returncode == EXIT_USER_ERROR:
-        return Outcome("user", last_lines(log, _SHOWN_LINES) or "the settings were refused")
+        return Outcome("user", _refusal(last_lines(log, _SHOWN_LINES)) or "the settings were refused")
     name = signal_name(returncode) or _signal_in(log)
     # Nothing can be printed on SIGKILL: what the log says is older.
     if name != "SIGKILL" and (known := explain(log)) is not None:
@@ -128,6 +128,11 @@ def interpret(returncode: int | None, log: str) -> Outcome:
         hint = f"if nobody ended it, memory ran out: {_LESS_MEMORY}"
         return Outcome("killed", "the trainer ended without saying why", hint)
     return Outcome("bug", f"the trainer ended with status {returncode}", "log.txt of the run may say why")
+
+
+def _refusal(text: str) -> str:
+    """What a command line said after ``error:``, without what it printed before; else all of it."""
+    return re.split(r"^error: ", text, flags=re.M)[-1]
 
 
 def explain(text: str) -> Outcome | None:

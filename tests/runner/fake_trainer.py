@@ -14,7 +14,7 @@ from modules.runner.events import EventWriter
 from modules.runner.RunDirectory import RunDirectory
 
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
-REFUSED = "error: rlhf_dpo_beta: -1 is not above 0"
+REFUSED = "rlhf_dpo_beta: -1 is not above 0"
 LIFETIME = 60.0
 
 
@@ -44,7 +44,7 @@ def obey(run: RunDirectory, writer: EventWriter, fails: str = "") -> None:
 def die(behaviour: str) -> None:
     """End in one of the ways trainers do not report themselves."""
     if behaviour == "refused":
-        print(REFUSED, flush=True)
+        print(f"error: {REFUSED}", flush=True)
         sys.exit(2)
     if behaviour == "oom":
         print(f"Traceback (most recent call last):\n{OUT_OF_MEMORY}", flush=True)

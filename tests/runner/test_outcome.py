@@ -61,6 +61,15 @@ def test_every_end_has_a_category_and_a_sentence(code, log):
     assert outcome.ok == (code == 0)
 
 
+def test_a_refusal_is_told_without_what_was_printed_before():
+    log = "warning: few pairs\nerror: 2 problems found\n- a: x\n  -> y\n- b: z\n"
+    assert interpret(2, log).message == "2 problems found\n- a: x\n  -> y\n- b: z"
+    assert (
+        interpret(2, "usage: train.py\ntrain.py: error: what?").message
+        == "usage: train.py\ntrain.py: error: what?"
+    )
+
+
 def test_the_cause_is_found_before_its_consequences():
     log = f"{TRACEBACK}{CUDA}\n{TRACEBACK}OSError: [Errno 28] No space left on device"
     assert explain(log).category == "gpu_memory"
