@@ -121,6 +121,16 @@ def _draw_things(data: dict[str, Any]) -> Found | None:
     return Found(as_text(data["c"]), as_text(data.get("uc")), DRAW_THINGS, _seed(data))
 
 
+def _novelai_whole(data: dict[str, Any]) -> Found | None:
+    """All texts of a NovelAI image as one object, the way it hides them and puts them into EXIF."""
+    words, rest = data.get("Description"), data.get("Comment")
+    if not isinstance(words, str) or not words.strip() or not isinstance(rest, str):
+        return None
+    settings = load_json(rest)
+    settings = settings if isinstance(settings, dict) else {}
+    return Found(words.strip(), _negative(settings), NOVELAI, _seed(settings))
+
+
 def _novelai_v4(data: dict[str, Any]) -> Found | None:
     """The caption object of NovelAI 4, where an image has no plain ``prompt``."""
     if isinstance(data.get("prompt"), str):
@@ -160,6 +170,7 @@ _READERS: tuple[Callable[[dict[str, Any]], Found | None], ...] = (
     _swarm,
     _invoke,
     _draw_things,
+    _novelai_whole,
     _novelai_v4,
     _plain,
 )

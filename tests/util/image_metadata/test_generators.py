@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from modules.pipeline.nodes.images import read_size
 from modules.util.image_metadata.a1111 import parse_a1111
 from modules.util.image_metadata_util import ImageMetadata, extract_metadata, read_metadata
 from scripts.demo.metadata import STYLES, Made, write_image
@@ -238,6 +239,21 @@ def test_other_generators(data: bytes, expected: tuple[Any, ...], tmp_path: Path
     assert summary(read(tmp_path, data)) == expected
 
 
+def test_novelai_in_one_piece(tmp_path: Path) -> None:
+    whole = _json(Software="NovelAI", Description="a cat", Comment=_json(uc="bad", seed=9, steps=28))
+    path = tmp_path / "hidden.png"
+    _hide(gzip.compress(whole.encode()), b"stealth_pngcomp", "A").save(path)
+    about = read_metadata(path, stealth=True)
+    assert (about.prompt, about.negative_prompt, about.generator, about.seed) == (
+        "a cat",
+        "bad",
+        "NovelAI",
+        9,
+    )
+    data = f.webp((b"EXIF", f.tiff({}, {_USER: f.comment(whole, "utf-8")})))
+    assert summary(read(tmp_path, data)) == ("a cat", "bad", "NovelAI", 9)
+
+
 def test_a_prompt_may_start_with_a_bracket(tmp_path: Path) -> None:
     about = read(tmp_path, f.png(f.text("parameters", "[cat|dog] and {x}\nSteps: 2, Sampler: x, Seed: 1")))
     assert about.prompt == "[cat|dog] and {x}"
@@ -358,3 +374,15 @@ def test_webp_sizes_without_an_extended_header(options: dict[str, bool], tmp_pat
     Image.new("RGB", (301, 203)).save(tmp_path / "image.webp", **options)
     about = read_metadata(tmp_path / "image.webp")
     assert (about.width, about.height, about.kind) == (301, 203, "WebP")
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP", "AVIF", "PNG", "MPO"])
+def test_the_size_seen_is_the_size_trained_on(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "image.bin"
+    for turned in range(1, 9):
+        exif = Image.Exif()
+        exif[_MAKE] = "someone"
+        exif[0x0112] = turned
+        Image.new("RGB", (64, 32)).save(path, kind, exif=exif)
+        assert read_metadata(path).seen_size == read_size(path)
+        assert read_metadata(path).seen_size == ((32, 64) if turned > 4 else (64, 32))
