@@ -47,13 +47,14 @@ class FieldRow:
         self._card, self._row, self._source, self._theme, self._tooltips = card, row, source, theme, tooltips
         self._fault: ttk.Label | None = None
         self._mark: ttk.Label | None = None
+        self._typing = False
         self.shown = False
         self.label = ttk.Label(card, text=setting.title, wraplength=theme.px(LABEL_WIDTH), justify="left")
         self.input = make_input(card, setting, theme, self._typed, self._picked)
         tooltips.add(self.label, self._tip)
         widget = self.input.focus_widget
         widget.bind("<FocusIn>", lambda _event: focused(setting), add="+")
-        widget.bind("<FocusOut>", lambda _event: source.seal(), add="+")
+        widget.bind("<FocusOut>", lambda _event: self._left(), add="+")
         for target in (self.label, widget):
             target.bind("<Button-3>", self._menu, add="+")
         self.label.bind("<Button-1>", lambda _event: self._take_focus())
@@ -73,7 +74,16 @@ class FieldRow:
     # -- edits -----------------------------------------------------------------------------------------------
 
     def _typed(self, text: str) -> None:
-        self._show_fault(self._source.set_text(self.setting.path, text))
+        self._typing = True  # what is typed stays as it is typed ("1e-4", not 0.0001) until the field is left
+        try:
+            self._show_fault(self._source.set_text(self.setting.path, text))
+        finally:
+            self._typing = False
+
+    def _left(self) -> None:
+        self._source.seal()
+        if self.shown:
+            self.refresh()
 
     def _picked(self, value: object) -> None:
         try:
@@ -91,7 +101,8 @@ class FieldRow:
     def refresh(self) -> None:
         """Show what the source holds."""
         path = self.setting.path
-        self.input.show(self._source.value(path), self._source.text(path))
+        if not self._typing:
+            self.input.show(self._source.value(path), self._source.text(path))
         self._show_fault(self._source.fault(path))
         self._show_mark(not self._source.is_default(path))
 

@@ -1,0 +1,63 @@
+"""A person before the open main window."""
+
+from __future__ import annotations
+
+import sys
+import tkinter as tk
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from modules.ui.MainWindow import MainWindow
+from modules.ui.state.PresetStore import PresetStore
+from modules.ui.state.RunControl import RunControl
+from modules.ui.state.SessionStore import SessionStore, WindowMemory
+from modules.util.config.TrainConfig import TrainConfig
+from tests.ui.conftest import take_focus
+from tests.ui.main.hands import Hands
+from tests.ui.main.trainer import TRAINER
+
+OpenWindow = Callable[..., Hands]
+
+
+@pytest.fixture
+def open_window(display: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenWindow]:
+    """Opens windows on the settings folder of the test; each is closed at the end."""
+    monkeypatch.chdir(tmp_path)
+    opened: list[Hands] = []
+
+    def open_one(
+        model: type[TrainConfig] = TrainConfig,
+        memory: WindowMemory | None = None,
+        trainer: tuple[str, ...] = ("--steps", "20"),
+        store: SessionStore | None = None,
+    ) -> Hands:
+        kept = store or SessionStore(tmp_path / "settings")
+        if memory is not None:
+            kept.save_window(memory)
+        elif not kept.folder.exists():
+            kept.save_window(WindowMemory(geometry="1240x680+10+10", appearance="Dark"))
+        control = RunControl(lambda run: [sys.executable, str(TRAINER), str(run.path), *trainer])
+        window = MainWindow(kept, model, PresetStore(tmp_path / "presets"), control)
+        take_focus(window)
+        opened.append(Hands(window))
+        return opened[-1]
+
+    yield open_one
+    for hands in opened:
+        if hands.window.control.is_live:
+            hands.window.control.end_now()
+        hands.close()
+    errors = [error for hands in opened for error in hands.unexpected()]
+    if errors:
+        raise errors[0]
+
+
+@pytest.fixture
+def hands(open_window: OpenWindow) -> Hands:
+    """One window."""
+    return open_window()
+
+
+__all__ = ["Hands", "OpenWindow", "tk"]

@@ -1,0 +1,194 @@
+"""Fields, faults, undo, search and resets by keys and clicks."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from tkinter import ttk
+
+import pytest
+
+from tests.ui.main.conftest import OpenWindow
+from tests.ui.main.hands import Hands
+
+pytestmark = pytest.mark.gui
+
+
+def test_typing_sets_the_value_and_marks_the_field(hands: Hands) -> None:
+    row = hands.fill("learning_rate", "3e-5")
+    assert hands.window.state_.config.learning_rate == 3e-5
+    assert row._mark is not None and row._mark.winfo_viewable()
+    assert hands.window.title().startswith("untitled *")
+
+
+def test_a_bad_text_is_refused_at_the_field_in_the_list_and_in_the_sidebar(hands: Hands) -> None:
+    row = hands.fill("batch_size", "many")
+    assert row.input.focus_widget.instate(["invalid"])  # type: ignore[attr-defined]
+    assert row._fault is not None and row._fault.winfo_viewable()
+    assert "whole number" in str(row._fault.cget("text"))
+    assert hands.window.bottom_bar.problems.cget("text") == "1 problem"
+    assert hands.window.side_bar.buttons["training"].cget("text") == "Training  (1)"
+    hands.window.show_page("project")
+    hands.keys("<F4>", to=hands.window)
+    tree = hands.window.problems.tree
+    assert tree.item("0", "values")[0] == "Batch size"
+    hands.focus(tree)
+    hands.keys("<Return>")
+    assert hands.window.page == "training"
+    assert hands.window.focus_get() is row.input.focus_widget
+    hands.fill("batch_size", "8")
+    assert hands.window.state_.config.batch_size == 8
+    assert not row._fault.winfo_viewable()
+    assert hands.window.bottom_bar.problems.cget("text") == "No problems"
+
+
+def test_a_start_with_problems_is_refused_with_their_list(hands: Hands) -> None:
+    hands.fill("epochs", "-1")
+    hands.keys("<F5>")
+    assert hands.window.problems.winfo_viewable()
+    assert "must be put right" in hands.status()
+    assert hands.window.control.run is None
+
+
+def test_undo_and_redo_by_keys(hands: Hands) -> None:
+    row = hands.fill("epochs", "77")
+    hands.keys("<Control-z>")
+    assert hands.window.state_.config.epochs == 10
+    assert row.input.focus_widget.get() == "10"  # type: ignore[attr-defined]
+    hands.keys("<Control-y>")
+    assert hands.window.state_.config.epochs == 77
+    assert row.input.focus_widget.get() == "77"  # type: ignore[attr-defined]
+
+
+def test_reset_by_key_and_by_a_click_on_the_mark(hands: Hands) -> None:
+    row = hands.fill("epochs", "77")
+    hands.keys("<Control-r>")
+    assert hands.window.state_.is_default("epochs")
+    hands.fill("epochs", "78")
+    assert row._mark is not None
+    hands.click(row._mark)
+    assert hands.window.state_.is_default("epochs")
+    assert not row._mark.winfo_viewable()
+
+
+def test_a_switch_by_space_and_by_click_shows_what_depends_on_it(hands: Hands) -> None:
+    switch = hands.row("rlhf_enabled").input.focus_widget
+    page = hands.window.current_page()
+    assert not page.form.rows["rlhf_dpo_beta"].shown  # type: ignore[attr-defined]
+    hands.focus(switch)
+    hands.keys("<space>")
+    assert hands.window.state_.config.rlhf_enabled
+    assert hands.row("rlhf_dpo_beta").label.winfo_viewable()
+    hands.click(switch, x=8)
+    assert not hands.window.state_.config.rlhf_enabled
+
+
+def test_a_choice_by_keys(hands: Hands) -> None:
+    combo = hands.row("optimizer.optimizer").input.focus_widget
+    hands.focus(combo)
+    hands.keys("<Down>")
+    popdown = combo.tk.call("ttk::combobox::PopdownWindow", str(combo))
+    hands.wait(lambda: combo.tk.call("winfo", "viewable", popdown), "the list does not open")
+    combo.tk.call("event", "generate", f"{popdown}.f.l", "<Down>")
+    combo.tk.call("event", "generate", f"{popdown}.f.l", "<Return>")
+    hands.rest()
+    assert hands.window.state_.config.optimizer.optimizer.value == "ADAM"
+
+
+def test_the_wheel_scrolls_and_never_changes_a_choice(hands: Hands) -> None:
+    combo = hands.row("optimizer.optimizer").input.focus_widget
+    page = hands.window.current_page()
+    before = page.scroll.canvas.canvasy(0)  # type: ignore[attr-defined]
+    value = combo.get()  # type: ignore[attr-defined]
+    for _ in range(3):
+        combo.event_generate("<Button-5>", x=5, y=5)
+    hands.rest()
+    assert combo.get() == value  # type: ignore[attr-defined]
+    assert page.scroll.canvas.canvasy(0) > before  # type: ignore[attr-defined]
+
+
+def test_search_jumps_to_the_field(hands: Hands) -> None:
+    hands.window.state_.set_value("rlhf_enabled", True)
+    hands.keys("<Control-f>", to=hands.window)
+    hands.wait(lambda: hands.window.focus_get() is hands.window.top_bar.search.entry)
+    hands.type("beta")
+    assert hands.window.top_bar.search.list.winfo_viewable()
+    assert hands.window.top_bar.search.found[0].path == "rlhf_dpo_beta"
+    hands.keys("<Return>")
+    assert hands.window.page == "rlhf"
+    row = hands.row("rlhf_dpo_beta")
+    assert hands.window.focus_get() is row.input.focus_widget
+    assert not hands.window.top_bar.search.list.winfo_viewable()
+
+
+def test_search_tells_what_shows_a_hidden_field(hands: Hands) -> None:
+    hands.window.jump("rlhf_dpo_beta")
+    assert hands.window.page == "rlhf"
+    assert "rlhf_enabled" in hands.status()
+
+
+def test_escape_closes_the_search(hands: Hands) -> None:
+    hands.keys("<Control-f>", to=hands.window)
+    hands.type("rate")
+    hands.keys("<Down>", "<Escape>")
+    assert not hands.window.top_bar.search.list.winfo_viewable()
+    assert hands.window.top_bar.search.entry.get() == ""
+
+
+def test_pages_by_keys(hands: Hands) -> None:
+    for number, page in enumerate(hands.window.pages[:10], 1):
+        hands.keys(f"<Control-Key-{number % 10}>", to=hands.window)
+        assert hands.window.page == page.key
+    hands.keys("<Control-Tab>", to=hands.window)
+    assert hands.window.page == hands.window.pages[0].key
+
+
+def test_tab_reaches_every_field_of_a_page_and_the_focus_is_in_sight(hands: Hands) -> None:
+    hands.window.show_page("training")
+    hands.rest()
+    page = hands.window.current_page()
+    wanted = {str(row.input.focus_widget) for row in page.form.rows.values() if row.shown}  # type: ignore[attr-defined]
+    hands.focus(page.form.rows["epochs"].input.focus_widget)  # type: ignore[attr-defined]
+    canvas = page.scroll.canvas  # type: ignore[attr-defined]
+    reached: set[str] = set()
+    for _ in range(150):
+        widget = hands.window.focus_get()
+        assert isinstance(widget, tk.Misc)
+        if str(widget) in wanted:
+            reached.add(str(widget))
+            top = widget.winfo_rooty() - canvas.winfo_rooty()
+            assert 0 <= top <= canvas.winfo_height() - widget.winfo_height()
+        hands.keys("<Tab>")
+    assert reached == wanted
+
+
+def test_every_setting_has_a_row_on_some_page(open_window: OpenWindow) -> None:
+    hands = open_window()
+    rows: set[str] = set()
+    for page in hands.window.pages:
+        hands.window.show_page(page.key)
+        hands.rest()
+        form = getattr(hands.window.current_page(), "form", None)
+        rows |= set(form.rows) if form is not None else set()
+    wanted = {path for path, s in hands.window.state_.settings.items() if not s.hidden and s.kind != "table"}
+    assert rows == wanted
+
+
+def test_the_tip_of_the_field_in_focus_is_told(hands: Hands) -> None:
+    row = hands.row("lora_rank")
+    hands.focus(row.input.focus_widget)
+    assert row.setting.tip in hands.status()
+
+
+def test_real_keystrokes_from_outside(hands: Hands) -> None:
+    import shutil
+    import subprocess
+
+    if shutil.which("xdotool") is None:
+        pytest.skip("there is no xdotool")
+    row = hands.row("epochs")
+    hands.focus(row.input.focus_widget)
+    subprocess.run(["xdotool", "key", "ctrl+slash", "Delete", "4", "2"], check=True, timeout=20)
+    hands.wait(lambda: hands.window.state_.config.epochs == 42, "the keys do not arrive")
+    subprocess.run(["xdotool", "key", "ctrl+z"], check=True, timeout=20)
+    hands.wait(lambda: hands.window.state_.config.epochs == 10)
+    assert isinstance(row.input.focus_widget, ttk.Entry)
