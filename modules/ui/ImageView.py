@@ -35,8 +35,11 @@ class ZoomState:
 
     def set(self, factor: float | None, centre: tuple[float, float] = (0.5, 0.5)) -> None:
         """Look at ``centre`` with ``factor``; ``None`` shows everything."""
+        before = (self.factor, self.centre)
         self.factor = None if factor is None else min(MAX_ZOOM, factor)
         self.centre = (min(1.0, max(0.0, centre[0])), min(1.0, max(0.0, centre[1])))
+        if (self.factor, self.centre) == before:
+            return
         for redraw in self._views:
             redraw()
 

@@ -11,6 +11,7 @@ from modules.curation.session import Phase
 from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext, key_name
 from modules.ui.curation.GridViews import RankedView, SelectView
 from modules.ui.curation.ImagesView import ContinueView, FourUpView, PairView, TriageView
+from modules.ui.curation.KeysWindow import show_keys
 from modules.ui.curation.PairController import PairController, Snapshot
 from modules.ui.curation.ThinBar import ThinBar
 from modules.ui.FlowFrame import FlowFrame
@@ -21,6 +22,13 @@ from modules.util.enum.CurationMode import CurationMode
 
 FLICKER_RELEASE_MS = 60
 """A key held down arrives as releases and presses in turn; a release that lasts is a real one."""
+
+LOOKING_KEYS = (
+    ("F, held", "each image in the other's place"),
+    ("+, \u2212, wheel", "closer, away"),
+    ("drag", "move what is seen, in all images together"),
+    ("Esc", "the whole image"),
+)
 
 _RANKING_MODES = (CurationMode.ELO, CurationMode.SMART, CurationMode.FOUR_UP)
 
@@ -66,6 +74,7 @@ class ChoosingPage(ttk.Frame):
             Action("Blind", ("h",), self.toggle_blind),
             Action("1:1", ("z",), self.context.zoom.toggle_actual_size),
             Action("Export", ("e",), leave),
+            Action("Keys", ("F1",), self.show_keys),
         ]
         self.columnconfigure(0, weight=1)
         self.rowconfigure(3, weight=1)
@@ -359,6 +368,12 @@ class ChoosingPage(ttk.Frame):
         self.context.blind = not self.context.blind
         if self.view is not None:
             self.view.draw()
+
+    def show_keys(self) -> None:
+        """All keys of what is on the screen."""
+        shown = [*self._actions, *self.switches]
+        keys = [(", ".join(key_name(key) for key in a.keys if "KP_" not in key), a.label) for a in shown]
+        show_keys(self, self.theme, [*keys, *LOOKING_KEYS])
 
     def show_ranking(self, on: bool) -> None:
         """All images from best to worst, or back to the questions."""

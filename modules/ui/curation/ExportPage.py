@@ -53,7 +53,7 @@ class ExportPage(ttk.Frame):
         self._files_card()
         self._bottom(review, restart)
         self._refresh()
-        self.after_idle(self.go.focus_set)
+        self.after_idle(lambda: self.go.focus_set() if self.winfo_exists() else None)
 
     def _card(self, row: int, title: str) -> ttk.Frame:
         px = self.theme.px

@@ -15,6 +15,7 @@ from modules.curation.groups import ScanOptions
 from modules.curation.session import SessionSettings
 from modules.ui.curation.PairController import PickingOptions
 from modules.ui.curation.PairToolMemory import PairToolMemory
+from modules.ui.drop import accept_drops
 from modules.ui.FlowFrame import FlowFrame
 from modules.ui.form.inputs import style_popdown
 from modules.ui.ScrollFrame import ScrollFrame
@@ -116,8 +117,23 @@ class StartPage(ttk.Frame):
         for name in (self.source, self.output):
             name.trace_add("write", lambda *_: self._look_soon())
         self._look_soon()
-        first = "source" if not memory.source else "output"
-        self.after_idle(lambda: self.entries[first].focus_set() if not memory.output else self.go.focus_set())
+        for name, entry in self.entries.items():
+            if name in ("source", "output"):
+                accept_drops(entry, partial(self._dropped, name))
+        self.after_idle(self._first_focus)
+
+    def _first_focus(self) -> None:
+        if self.winfo_exists():
+            empty = [name for name in ("source", "output") if not self.folder_of(name)]
+            (self.entries[empty[0]] if empty else self.go).focus_set()
+
+    def folder_of(self, name: str) -> str:
+        """What is in a folder field."""
+        return (self.source if name == "source" else self.output).get().strip()
+
+    def _dropped(self, name: str, paths: list[Path]) -> None:
+        folder = paths[0] if paths[0].is_dir() else paths[0].parent
+        (self.source if name == "source" else self.output).set(str(folder))
 
     # --- building -----------------------------------------------------------------------------------------------
 

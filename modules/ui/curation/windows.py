@@ -10,6 +10,7 @@ from pathlib import Path
 
 from modules.ui.curation.DPOCurationWindow import PairTool
 from modules.ui.curation.DPOReviewWindow import ReviewTool
+from modules.ui.drop import load_drops
 from modules.ui.ScrollFrame import install_wheel
 from modules.ui.state.SessionStore import SessionStore, WindowMemory, settings_folder
 from modules.ui.theme import APPEARANCES, Theme
@@ -69,6 +70,7 @@ def make_window(store: SessionStore, source: Path | None) -> tk.Tk:
     root = tk.Tk(className="Tastemaker")
     root.withdraw()
     install_wheel(root)
+    load_drops(root)
     memory, _ = store.load_window()
     theme = Theme(root)
     theme.apply(memory.appearance, memory.scale)

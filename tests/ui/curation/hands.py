@@ -94,8 +94,7 @@ class Hands:
 
     def type(self, entry: tk.Entry, text: str) -> None:
         """Replace what an entry holds by typing."""
-        entry.focus_force()
-        self.until(lambda: self.root.focus_get() is entry, "the focus")
+        self.focus(entry)
         entry.delete(0, "end")
         for character in text:
             name = {" ": "space", "/": "slash", ".": "period", "-": "minus", "_": "underscore"}.get(character)
@@ -114,11 +113,20 @@ class Hands:
         for name, value in fields.items():
             assert hasattr(self.tool.memory, name)
             setattr(self.tool.memory, name, value)
+        self.open_start()
+        self.focus(self.start_page.go)
+        self.press("Return")
+
+    def open_start(self) -> None:
+        """Show the start page and wait until it has put the focus somewhere."""
         self.tool.show_start()
         self.settle()
-        self.start_page.go.focus_force()
-        self.until(lambda: self.root.focus_get() is self.start_page.go, "the focus")
-        self.press("Return")
+        self.until(lambda: self.root.focus_get() not in (None, self.root), "the first focus")
+
+    def focus(self, widget: tk.Misc) -> None:
+        """Give a widget the focus."""
+        widget.focus_force()
+        self.until(lambda: self.root.focus_get() is widget, "the focus")
 
     @property
     def start_page(self) -> Any:

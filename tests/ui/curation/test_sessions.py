@@ -85,8 +85,7 @@ def finalise_by_keyboard(hands: Hands) -> None:
     hands.press("e")
     page = hands.tool.page
     assert isinstance(page, ExportPage)
-    page.go.focus_force()
-    hands.until(lambda: hands.root.focus_get() is page.go, "the focus")
+    hands.focus(page.go)
     hands.press("Return")
     hands.until(lambda: "Ready to train" in str(page.result.cget("text")) or page.error.cget("text"))
     assert page.error.cget("text") == ""

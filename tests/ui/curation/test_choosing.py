@@ -1,0 +1,333 @@
+"""What single keys and clicks do while choosing."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tkinter as tk
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.ui.curation.ExportPage import ExportPage
+from modules.ui.tk_support import BAD, GOOD
+from modules.util.dpo_curation_util import load_manifest
+from modules.util.enum.CurationMode import CurationMode
+from tests.ui.curation.hands import CONTROL, SHIFT, Hands
+
+pytestmark = pytest.mark.gui
+
+
+def logged(tmp_path: Path) -> list[dict[str, Any]]:
+    """The events that hold, read from the disk as another program would."""
+    with sqlite3.connect(tmp_path / "pairs" / "curation.sqlite") as base:
+        rows = base.execute("SELECT kind, payload FROM events WHERE undone = 0 ORDER BY seq").fetchall()
+    return [{"kind": kind, **json.loads(payload)} for kind, payload in rows]
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("Left", {"best": 0}),
+        ("Right", {"best": 1}),
+        ("KP_Right", {"best": 1}),
+        ("Up", {"tie": True}),
+        ("b", {"both_bad": True}),
+        ("Down", {}),
+        ("space", {}),
+    ],
+)
+def test_every_key_of_a_question_of_two_is_on_the_disk_at_once(sit_down, tmp_path, key, expected):
+    hands = sit_down()
+    hands.begin(CurationMode.ELO)
+    places = [hands.name(i) for i in hands.question]
+    hands.press(key)
+    (event,) = logged(tmp_path)
+    assert event["places"] == places
+    best = expected.get("best")
+    assert event["best"] == (None if best is None else places[best])
+    assert (event["tie"], event["both_bad"]) == (expected.get("tie", False), expected.get("both_bad", False))
+    counted = str(hands.page.count_label.cget("text"))
+    assert counted.startswith(f"seen 1 \u00b7 skipped {int(not expected)} \u00b7 paired 0")
+
+
+def test_undo_goes_back_without_limit_and_into_earlier_prompts(sit_down, tmp_path):
+    hands = sit_down(groups=2, per_group=3)
+    hands.begin(CurationMode.ELO)
+    first = hands.shot.group.key
+    hands.press("Left", "Right", "p")
+    assert hands.phase == "question"  # one image is left of three, so the next prompt follows by itself
+    second = hands.shot.group.key
+    assert second != first
+    assert len(load_manifest(tmp_path / "pairs")["pairs"]) == 1
+    hands.press("Up")
+    hands.press("z", state=CONTROL)
+    assert hands.shot.group.key == second
+    hands.press("z", state=CONTROL)
+    assert hands.shot.group.key == first
+    assert load_manifest(tmp_path / "pairs")["pairs"] == []
+    hands.press("BackSpace", "BackSpace")
+    assert logged(tmp_path) == []
+    hands.press("BackSpace")
+    assert "nothing to undo" in str(hands.page.count_label.cget("text"))
+    hands.press("Left", "Left", "p")
+    assert hands.shot.group.key == second, "the prompt that was left comes again"
+
+
+def test_after_a_pick_yes_keeps_scoring_and_cancel_takes_the_pick_back(sit_down, tmp_path):
+    hands = sit_down(groups=2, per_group=6)
+    hands.begin(CurationMode.ELO)
+    key = hands.shot.group.key
+    hands.press("Left", "p")
+    assert hands.phase == "continue"
+    assert [view.cget("highlightbackground") for view in hands.page.view.views] == [GOOD, BAD]
+    hands.press("Escape")
+    assert hands.phase == "question"
+    assert load_manifest(tmp_path / "pairs")["pairs"] == []
+    hands.press("p", "y")
+    assert (hands.phase, hands.shot.group.key) == ("question", key)
+    assert len(hands.shot.state.alive) == 4
+    hands.press("p", "n")
+    assert hands.shot.group.key != key
+    assert len(load_manifest(tmp_path / "pairs")["pairs"]) == 2
+
+
+def test_without_asking_the_next_prompt_follows_and_one_undo_brings_it_back(sit_down, tmp_path):
+    hands = sit_down(groups=2, per_group=6)
+    hands.begin(CurationMode.ELO, ask_to_continue=False)
+    key = hands.shot.group.key
+    hands.press("Left", "p")
+    assert hands.shot.group.key != key
+    hands.press("BackSpace")
+    assert (hands.phase, hands.shot.group.key) == ("question", key)
+    assert load_manifest(tmp_path / "pairs")["pairs"] == []
+
+
+def test_smart_saves_by_itself_and_shows_the_certainty_on_the_way(sit_down, tmp_path):
+    hands = sit_down(groups=1, per_group=6)
+    hands.begin(CurationMode.SMART, certainty=80.0)
+    shown = []
+    while hands.phase == "question":
+        shown.append(str(hands.page.certainty_label.cget("text")))
+        left, right = (hands.quality(i) for i in hands.question)
+        hands.press("Left" if left > right else "Right")
+    assert shown[0] == "best over worst: 50% certain, saved at 80%"
+    assert len(set(shown)) > 1
+    (pair,) = load_manifest(tmp_path / "pairs")["pairs"]
+    assert pair["prompt"] == "a fox number 0 in the snow"
+    assert pair["sources"]["chosen"].endswith("_i05.png")
+
+
+def test_blind_mode_shows_neither_names_nor_ratings(sit_down):
+    hands = sit_down()
+    hands.begin(CurationMode.ELO)
+
+    def texts() -> str:
+        views = hands.page.view.views
+        return " ".join(v.itemcget(i, "text") for v in views for i in v.find_all() if v.type(i) == "text")
+
+    assert "1500" in texts()
+    assert "_i0" in texts()
+    hands.press("h")
+    assert texts() == ""
+    hands.press("Left")
+    assert texts() == ""
+
+
+def test_the_prompt_folds_away(sit_down):
+    hands = sit_down()
+    hands.begin(CurationMode.ELO)
+    box = hands.page.prompt_box
+    assert box.get("1.0", "end").startswith("a fox number")
+    assert box.winfo_ismapped()
+    hands.press("t")
+    hands.until(lambda: not box.winfo_ismapped())
+    hands.press("t")
+    hands.until(box.winfo_ismapped)
+
+
+def test_all_images_zoom_and_move_together_and_the_next_question_is_whole_again(sit_down):
+    hands = sit_down()
+    hands.begin(CurationMode.ELO)
+    views, zoom = hands.page.view.views, hands.page.context.zoom
+    hands.press("plus")
+    assert zoom.factor is not None
+    factor = zoom.factor
+    views[1].event_generate("<Button-4>", x=30, y=40)
+    hands.settle()
+    assert zoom.factor == pytest.approx(factor * 1.25)
+    assert zoom.centre[0] < 0.5
+    before = zoom.centre
+    views[0].event_generate("<ButtonPress-1>", x=200, y=200)
+    views[0].event_generate("<B1-Motion>", x=150, y=200)
+    views[0].event_generate("<ButtonRelease-1>", x=150, y=200)
+    hands.settle()
+    assert zoom.centre[0] > before[0]
+    assert hands.shot.state.events == 0, "dragging is no answer"
+    hands.press("z")
+    assert zoom.factor is None
+    hands.press("z")
+    assert zoom.factor == 1.0
+    hands.press("Right")
+    assert zoom.factor is None
+
+
+def test_a_click_picks_the_image(sit_down, tmp_path):
+    hands = sit_down()
+    hands.begin(CurationMode.ELO)
+    best = hands.name(hands.question[1])
+    view = hands.page.view.views[1]
+    view.event_generate("<ButtonPress-1>", x=60, y=60)
+    view.event_generate("<ButtonRelease-1>", x=61, y=60)
+    hands.settle()
+    assert logged(tmp_path)[0]["best"] == best
+
+
+def test_holding_f_shows_each_image_in_the_others_place_until_it_is_let_go(sit_down):
+    hands = sit_down()
+    hands.begin(CurationMode.ELO)
+    left, right = hands.page.view.views
+    paths = [left.path, right.path]
+    hands.root.event_generate("<KeyPress-f>")
+    hands.root.update()
+    assert [left.path, right.path] == paths[::-1]
+    for _ in range(3):  # as the key repeats
+        hands.root.event_generate("<KeyRelease-f>")
+        hands.root.event_generate("<KeyPress-f>")
+    hands.root.update()
+    assert hands.page.view._flickering is not None
+    hands.root.event_generate("<KeyRelease-f>")
+    hands.until(lambda: hands.page.view._flickering is None)
+    assert [left.path, right.path] == paths
+
+
+def test_in_four_up_the_first_key_is_the_best_and_the_second_the_worst(sit_down, tmp_path):
+    hands = sit_down(groups=1, per_group=5)
+    hands.begin(CurationMode.FOUR_UP)
+    names = [hands.name(i) for i in hands.question]
+    hands.press("3")
+    assert logged(tmp_path) == []
+    hands.press("3", "2", "4")
+    event = logged(tmp_path)[0]
+    assert (event["best"], event["worst"]) == (names[1], names[3])
+    names = [hands.name(i) for i in hands.question]
+    hands.press("1", "Return")
+    event = logged(tmp_path)[1]
+    assert (event["best"], event["worst"]) == (names[0], None)
+
+
+def test_select_by_mouse(sit_down, tmp_path):
+    hands = sit_down(groups=1, per_group=4)
+    hands.begin(CurationMode.SELECT)
+    grid = hands.page.view.grid_of_images
+    names = [hands.name(i) for i in hands.question]
+    middle, second = grid.cell // 2, grid.cell + grid.cell // 2
+    for button, x in ((1, second), (3, middle)):
+        grid.canvas.event_generate(f"<ButtonPress-{button}>", x=x, y=middle)
+        grid.canvas.event_generate(f"<ButtonRelease-{button}>", x=x, y=middle)
+    hands.settle()
+    (pair,) = load_manifest(tmp_path / "pairs")["pairs"]
+    ends = [Path(pair["sources"][side]).name for side in ("chosen", "rejected")]
+    assert ends == [names[1], names[0]]
+
+
+def test_triage_passes_over_what_is_neither(sit_down, tmp_path):
+    hands = sit_down(groups=1, per_group=4)
+    hands.begin(CurationMode.TRIAGE)
+    neither = hands.name(hands.question[0])
+    hands.press("Down", "Right", "Left", "g")
+    (pair,) = load_manifest(tmp_path / "pairs")["pairs"]
+    assert neither not in {Path(path).name for path in pair["sources"].values()}
+    assert hands.phase == "continue"
+    hands.press("Escape")
+    assert load_manifest(tmp_path / "pairs")["pairs"] == []
+    assert hands.phase == "question"
+
+
+def test_a_ranking_is_put_in_order_and_exported_in_one_go(sit_down, tmp_path):
+    hands = sit_down(groups=1, per_group=6)
+    hands.begin(CurationMode.ELO)
+    hands.press("Left", "r")
+    view = hands.page.view
+    order = list(view.order)
+    hands.press("Right", state=SHIFT)
+    assert view.order == [order[1], order[0], *order[2:]]
+    view.move(0, 1)
+    hands.press("plus", "plus", "plus")
+    assert view.count == 3
+    hands.press("minus", "Return")
+    pairs = load_manifest(tmp_path / "pairs")["pairs"]
+    made = [tuple(Path(p["sources"][side]).name for side in ("chosen", "rejected")) for p in pairs]
+    assert made == [
+        (hands.name(order[0]), hands.name(order[5])),
+        (hands.name(order[1]), hands.name(order[4])),
+    ]
+
+
+def test_escape_leaves_the_ranking_without_a_pair(sit_down, tmp_path):
+    hands = sit_down(groups=1, per_group=6)
+    hands.begin(CurationMode.ELO)
+    hands.press("r", "Escape", "Left")
+    assert [event["kind"] for event in logged(tmp_path)] == ["answer"]
+
+
+def test_an_answer_counts_only_when_the_images_are_on_the_screen(sit_down, tmp_path):
+    hands = sit_down()
+    hands.begin(CurationMode.ELO)
+    hands.page.view.views[0].forget()
+    hands.root.event_generate("<KeyPress-Left>")
+    hands.root.update()
+    hands.page.view.draw()
+    hands.press("Right")
+    assert len(logged(tmp_path)) == 1
+
+
+def test_closing_and_going_on_where_it_stopped(sit_down, tmp_path, root):
+    hands = sit_down(groups=3, per_group=4)
+    hands.begin(CurationMode.ELO)
+    hands.press("Left", "p", "n", "Right")
+    key, events = hands.shot.group.key, hands.shot.state.events
+    hands.close()
+    again = Hands(root, tmp_path / "images", tmp_path / "pairs", tmp_path / "settings")
+    again.tool.show_start()
+    again.until(lambda: str(again.start_page.go.cget("text")) == "Go on choosing")
+    assert "1 pairs so far" in str(again.start_page.found.cget("text"))
+    again.begin(CurationMode.ELO)
+    again.press("t")
+    for _ in range(3):
+        if again.shot.group.key == key:
+            break
+        again.press("n")
+    assert (again.shot.group.key, again.shot.state.events) == (key, events)
+    assert again.shot.counts.paired == 1
+    again.close()
+
+
+def test_a_folder_that_is_open_elsewhere_is_refused_on_the_start_page(sit_down, tmp_path):
+    from modules.curation.store import CurationStore
+
+    hands = sit_down()
+    with CurationStore(tmp_path / "pairs"):
+        hands.begin(CurationMode.ELO)
+        hands.until(lambda: hands.failures)
+    assert "open in another window" in str(hands.failures[0])
+    assert hasattr(hands.tool.page, "go")
+
+
+def test_a_folder_with_nothing_to_compare_says_so(sit_down):
+    hands = sit_down(groups=3, per_group=1)
+    hands.begin(CurationMode.SMART)
+    assert "nothing to compare" in str(hands.page.message.cget("text"))
+    hands.press("Return")
+    assert isinstance(hands.tool.page, ExportPage)
+
+
+def test_all_keys_are_listed(sit_down):
+    hands = sit_down()
+    hands.begin(CurationMode.ELO)
+    hands.press("F1")
+    (window,) = [w for w in hands.page.winfo_toplevel().winfo_children() if isinstance(w, tk.Toplevel)]
+    words = [str(w.cget("text")) for body in window.winfo_children() for w in body.winfo_children()]
+    assert {"Left is better", "Undo", "Ctrl+Z, BackSpace", "F, held"} <= set(words)
+    window.destroy()

@@ -1,0 +1,187 @@
+"""The first and the last page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modules.ui.curation.ExportPage import ExportPage
+from modules.ui.curation.PairToolMemory import FILE_NAME, PairToolMemory
+from modules.util.dpo_curation_util import load_manifest
+from modules.util.enum.CurationMode import CurationMode
+from tests.ui.curation.hands import Hands, make_images
+
+pytestmark = pytest.mark.gui
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "message"),
+    [
+        ("pairs_per_group", "0", "'0' is not a whole number from 1 to 1000"),
+        ("pairs_per_group", "two", "'two' is not a whole number"),
+        ("threshold", "50", "'50' is not a number from 50.1 to 99.99"),
+        ("near_duplicates", "2.5", "'2.5' is not a whole number"),
+        ("source", "no/such/folder", "no/such/folder does not exist"),
+    ],
+)
+def test_a_wrong_value_is_refused_at_its_field(sit_down, tmp_path, field, text, message):
+    hands = sit_down()
+    hands.open_start()
+    page = hands.start_page
+    hands.type(page.entries[field], text)
+    hands.press("Return")
+    assert hands.start_page is page, "the session must not start"
+    assert message in str(page.errors[field].cget("text"))
+    assert "invalid" in page.entries[field].state()
+    assert not (tmp_path / "pairs").exists()
+
+
+def test_images_inside_the_output_folder_are_refused(sit_down, tmp_path):
+    hands = sit_down()
+    make_images(tmp_path / "pairs" / "new", 1, 2)
+    hands.tool.memory.source = str(tmp_path / "pairs" / "new")
+    hands.open_start()
+    hands.start_page.go.invoke()
+    assert "inside the output folder" in str(hands.start_page.errors["source"].cget("text"))
+
+
+def test_without_an_output_folder_one_beside_the_images_is_offered(sit_down, tmp_path):
+    hands = sit_down()
+    hands.tool.memory.output = ""
+    hands.open_start()
+    hands.until(lambda: hands.start_page.output.get() == str(tmp_path / "images-pairs"))
+
+
+def test_ways_of_choosing_are_picked_by_arrow_keys(sit_down):
+    hands = sit_down()
+    hands.open_start()
+    page = hands.start_page
+    hands.focus(page.mode_buttons[CurationMode.SMART])
+    hands.press("Down", "Down")
+    assert page.mode is CurationMode.FOUR_UP
+    hands.press("Down")
+    assert page.mode is CurationMode.SELECT
+    assert "disabled" in page.entries["threshold"].state()
+    hands.press("Up")
+    assert "disabled" not in page.entries["threshold"].state()
+
+
+def test_tab_alone_reaches_every_field_and_the_button(sit_down):
+    hands = sit_down()
+    hands.open_start()
+    page = hands.start_page
+    start = page.entries["source"]
+    hands.focus(start)
+    reached = {start}
+    for _ in range(40):
+        hands.press("Tab")
+        reached.add(hands.root.focus_get())
+    assert {page.go, *page.entries.values(), *page.mode_buttons.values()} <= reached
+
+
+def test_the_form_is_remembered(sit_down, tmp_path, root):
+    hands = sit_down()
+    hands.begin(CurationMode.TRIAGE, pairs_per_group=3, near_duplicates=-1, blind=True)
+    hands.close()
+    memory = PairToolMemory.load(tmp_path / "settings")
+    assert (memory.mode, memory.pairs_per_group, memory.near_duplicates, memory.blind) == (
+        "TRIAGE",
+        3,
+        -1,
+        True,
+    )
+    assert memory.recent == [[str(tmp_path / "images"), str(tmp_path / "pairs")]]
+    again = Hands(root, Path("elsewhere"), Path("other"), tmp_path / "settings")
+    again.open_start()
+    page = again.start_page
+    assert (page.mode, page.pairs.get(), page.merge.get()) == (CurationMode.TRIAGE, "3", False)
+    page._take_recent(0)
+    assert (page.source.get(), page.output.get()) == (str(tmp_path / "images"), str(tmp_path / "pairs"))
+    again.close()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", '{"mode": "NO", "recent": [1, ["a"], [2, 3]], "certainty": "x", "blind": 1}']
+)
+def test_a_damaged_memory_is_like_none(tmp_path, text):
+    (tmp_path / FILE_NAME).write_text(text)
+    assert PairToolMemory.load(tmp_path) == PairToolMemory()
+
+
+def finish_two_pairs(hands: Hands) -> ExportPage:
+    hands.begin(CurationMode.ELO, ask_to_continue=False)
+    hands.press("Left", "p", "Right", "p", "e")
+    page = hands.tool.page
+    assert isinstance(page, ExportPage)
+    hands.until(lambda: "pairs from" in str(page.summary.cget("text")))
+    return page
+
+
+def finalise(hands: Hands, page: ExportPage, percentage: str) -> None:
+    hands.type(page.entry, percentage)
+    hands.press("Return")
+    hands.until(lambda: page.result.cget("text") or page.error.cget("text"))
+
+
+def test_finalising_is_repeatable_and_the_session_goes_on_after_it(sit_down, tmp_path):
+    hands = sit_down(groups=3, per_group=4)
+    page = finish_two_pairs(hands)
+    assert "0 in train, 0 in validation, 2 not sorted yet" in str(page.summary.cget("text"))
+    assert "2 questions: 2 answered" in str(page.answers.cget("text"))
+    finalise(hands, page, "50")
+    assert "1 pairs in train, 1 in validation" in str(page.result.cget("text"))
+    hands.until(lambda: "1 in train, 1 in validation, 0 not" in str(page.summary.cget("text")))
+    hands.press("Escape")
+    hands.press("Up", "p", "e")
+    page = hands.tool.page
+    finalise(hands, page, "0")
+    assert "3 pairs in train, 0 in validation" in str(page.result.cget("text"))
+    hands.close()
+    assert len(list((tmp_path / "pairs" / "chosen" / "train").glob("*.png"))) == 3
+    concepts = json.loads((tmp_path / "pairs" / "concepts.json").read_text())
+    assert [concept["enabled"] for concept in concepts] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("text", ["many", "-1", "100.5", ""])
+def test_a_wrong_percentage_is_refused(sit_down, tmp_path, text):
+    hands = sit_down()
+    page = finish_two_pairs(hands)
+    finalise(hands, page, text)
+    assert "is not a percentage" in str(page.error.cget("text"))
+    assert not (tmp_path / "pairs" / "concepts.json").exists()
+
+
+def test_a_pair_that_lost_a_file_stops_finalising_with_its_name(sit_down, tmp_path):
+    hands = sit_down()
+    page = finish_two_pairs(hands)
+    name = load_manifest(tmp_path / "pairs")["pairs"][0]["chosen_file"]
+    (tmp_path / "pairs" / name).unlink()
+    finalise(hands, page, "10")
+    assert "pair_0000" in str(page.error.cget("text"))
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("datasets", "train/metadata.jsonl"), ("jsonl", "train.jsonl")])
+def test_other_forms_are_written_after_finalising(sit_down, tmp_path, kind, wanted):
+    hands = sit_down()
+    page = finish_two_pairs(hands)
+    page.export(kind, tmp_path / "copy")
+    hands.until(lambda: page.error.cget("text"))
+    finalise(hands, page, "0")
+    page.export(kind, tmp_path / "copy")
+    hands.until(lambda: "2 pairs were copied" in str(page.result.cget("text")))
+    assert len((tmp_path / "copy" / wanted).read_text().splitlines()) == 2
+
+
+def test_files_that_were_left_out_are_listed_with_their_reason(sit_down, tmp_path):
+    hands = sit_down()
+    (tmp_path / "images" / "empty.png").touch()
+    page = finish_two_pairs(hands)
+    boxes = [
+        w
+        for card in page._inside.winfo_children()
+        for w in card.winfo_children()
+        if w.winfo_class() == "Text"
+    ]
+    assert boxes[0].get("1.0", "end").startswith("empty.png: ")
