@@ -18,7 +18,18 @@ from modules.util.image_metadata.limits import Reason, Unusable
 _MAX_NODES = 20_000
 _MAX_DEPTH = 120
 _LATENT_INPUTS = ("latent_image", "samples", "latent", "latents", "optional_latent", "init_latent")
-_PIPES = ("basic_pipe", "pipe", "detailer_pipe", "optional_pipe", "sdxl_pipe", "context", "base_ctx", "ctx")
+_PIPES = (
+    "text_embeds",
+    "hyvid_embeds",
+    "basic_pipe",
+    "pipe",
+    "detailer_pipe",
+    "optional_pipe",
+    "sdxl_pipe",
+    "context",
+    "base_ctx",
+    "ctx",
+)
 _GUIDED = ("positive", "cond1", "conditioning", "cond", "cond_1")
 _PASSED = (
     "conditioning",
@@ -39,7 +50,8 @@ _PASSED = (
     "guider",
 )
 _ANY_INPUT = ("", "any", "anything", "any_input", "input", "input1", "input_1", "value", "source", "data")
-_STARTS = frozenset(("guider", "positive", *_PIPES))
+_STARTS = frozenset(("guider", "positive", "conditioning", *_PIPES))
+_ONE_SIDED = {"positive": ("conditioning",), "negative": ("neg_conditioning", "negative_conditioning")}
 _CONDITIONS = frozenset(("positive", "negative", *_PASSED, *_PIPES))
 _SPLIT_TYPES = re.compile(r"zero_?out", re.IGNORECASE)
 _DETAILER = re.compile(r"detailer|upscale|refin", re.IGNORECASE)
@@ -70,6 +82,10 @@ def read_graph(data: dict[str, Any]) -> Found | None:
     return _Walk(graph).result()
 
 
+def _joined(texts: list[str] | None) -> str:
+    return ", ".join(text for text in texts or () if text)
+
+
 class _Walk:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -77,19 +93,24 @@ class _Walk:
         self.strings = StringWalk(graph, self.budget)
 
     def result(self) -> Found | None:
-        empty: Found | None = None
+        # Whether an (empty) text was found there, and what else was.
+        asked: tuple[bool, Found] | None = None
         for name in self._samplers():
             positive = self._from_sampler(name, "positive")
             if positive is None:
                 continue
-            negative = self._from_sampler(name, "negative")
-            found = Found(
-                ", ".join(positive), ", ".join(negative or ()), COMFYUI, self._seed(name, frozenset())
-            )
+            negative = _joined(self._from_sampler(name, "negative"))
+            found = Found(_joined(positive), negative, COMFYUI, self._seed(name, frozenset()))
             if found.prompt:
                 return found
-            empty = empty or found
-        return self._longest() or empty
+            if asked is None or (positive and not asked[0]):
+                asked = (bool(positive), found)
+        if asked is not None and asked[0]:
+            return asked[1]
+        longest = self._longest()
+        if longest:
+            return asked[1]._replace(prompt=longest) if asked else Found(longest, "", COMFYUI)
+        return None
 
     # --- which sampler ---
 
@@ -118,6 +139,8 @@ class _Walk:
             return True
         conditioned = any(is_link(inputs.get(key)) for key in ("positive", *_PIPES))
         timed = any(key in inputs for key in ("steps", "sigmas", "sampler_name", "sampler", "denoise"))
+        if is_link(inputs.get("conditioning")) and "steps" in inputs:
+            return any(key in inputs for key in ("seed", "noise_seed", "noise"))
         return conditioned and (timed or (is_link(inputs.get("positive")) and "seed" in inputs))
 
     def _upstream(self, names: list[str]) -> set[str]:
@@ -159,7 +182,7 @@ class _Walk:
             return self._from_guider(str(link[0]), role, 0)
         if is_link(inputs.get(role)):
             return self._texts(inputs[role], role, frozenset(), 0)
-        for key in _PIPES:
+        for key in (*_PIPES, *_ONE_SIDED[role]):
             if is_link(inputs.get(key)):
                 return self._texts(inputs[key], role, frozenset(), 0)
         return None
@@ -195,7 +218,10 @@ class _Walk:
                 found += [t for t in self._texts(further, role, seen, depth + 1) if t not in found]
             if found:
                 return found
-        text = self.strings.encoder_text(inputs, role) or self.strings.text_from(link, role)
+        text = self.strings.encoder_text(inputs, role)
+        if text or self.strings.has_text(inputs):
+            return [text]
+        text = self.strings.text_from(link, role)
         return [text] if text else []
 
     def _onward(self, inputs: dict[str, Any], role: str) -> list[list[Any]]:
@@ -227,7 +253,7 @@ class _Walk:
 
     # --- when there is no sampler to start from ---
 
-    def _longest(self) -> Found | None:
+    def _longest(self) -> str:
         """The longest text of any encoder that no sampler uses as the negative side."""
         avoid = set(self._negatives())
         best = ""
@@ -240,7 +266,7 @@ class _Walk:
             if text in avoid or (isinstance(title, str) and _NEGATIVE_NAME.search(title)):
                 continue
             best = max(best, text, key=len)
-        return Found(best, "", COMFYUI) if best else None
+        return best
 
     def _negatives(self) -> Iterator[str]:
         for node in self.graph.values():

@@ -140,6 +140,15 @@ FINE = ("a cat", "bad", 5)
             "j": node("KSampler (Efficient)", seed=5, steps=2, positive=["p", 0], negative=["n", 0]),
         },
         {
+            "k": node(
+                "XlabsSampler", noise_seed=5, steps=2, conditioning=["p", 0], neg_conditioning=["n", 0]
+            ),
+        },
+        {
+            "k": node("WanVideoSampler", seed=5, steps=2, text_embeds=["e", 0], image_embeds=["i", 0]),
+            "e": node("WanVideoTextEncode", positive_prompt="a cat", negative_prompt="bad"),
+        },
+        {
             "p": node("CLIPTextEncodeSDXL", text_g=["t", 2], text_l=["t", 2]),
             "t": node("LoraTagLoader", text=["u", 0], model=["m", 0], clip=["m", 1]),
             "u": node("SDXLPromptStyler", text_positive="a cat", text_negative="bad"),
@@ -253,6 +262,28 @@ def test_a_graph_that_runs_in_circles_ends_with_a_text() -> None:
 def test_odd_graphs_end(data: Graph) -> None:
     result = read_graph(data)
     assert result is None or isinstance(result, Found)
+
+
+def test_a_zeroed_positive_side_falls_back_on_the_longest_text() -> None:
+    changes = {
+        "k": node("KSampler", seed=5, steps=2, positive=["z", 0], negative=["n", 0]),
+        "z": node("ConditioningZeroOut", conditioning=["p", 0]),
+    }
+    assert found(graph(**changes)) == FINE
+
+
+def test_empty_texts_are_an_empty_prompt_and_no_texts_are_none() -> None:
+    empty = node("CLIPTextEncode", text="")
+    assert found(graph(p=empty)) == ("", "bad", 5)
+    assert found(graph(p=empty, x=node("CLIPTextEncode", text="not connected"))) == ("", "bad", 5)
+    lost = node("CLIPTextEncode", text=["LLM", 0])
+    assert found(graph(p=lost, x=node("CLIPTextEncode", text="something"))) == ("something", "bad", 5)
+    video = {
+        "k": node("KSampler", seed=5, steps=2, positive=["c", 0], negative=["c", 1]),
+        "c": node("SVD_img2vid_Conditioning", clip_vision=["x", 0], init_image=["i", 0]),
+        "i": node("LoadImage", image="cat.png"),
+    }
+    assert read_graph(video) is None
 
 
 def test_a_graph_without_words_is_none() -> None:
