@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import math
 import os
 import sys
@@ -99,8 +100,10 @@ class GenericTrainer:
             self.callback.error(f"{type(error).__name__}: {error}", category, hint, traceback.format_exc())
             raise
         finally:
-            self.callback.finished(FAILED if sys.exc_info()[0] is not None else status, self.progress)
-            self.close()
+            try:
+                self.callback.finished(FAILED if sys.exc_info()[0] is not None else status, self.progress)
+            finally:
+                self.close()
         return status
 
     def close(self) -> None:
@@ -465,4 +468,6 @@ def _diagnosis(error: Exception) -> tuple[str, str]:
         )
     if isinstance(error, MemoryError):
         return "memory", "close other programs, lower batch_size, cache_batch_size or dataloader_threads"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "disk", "free some space (old backups, caches), then go on with continue_last_backup"
     return "bug", "this is a fault of the program: please report it with the log of the run"

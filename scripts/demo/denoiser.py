@@ -34,9 +34,9 @@ Report = Callable[[str], None]
 class DenoiserRecipe:
     """The settings that reached the figures in docs/demo.md."""
 
-    samples: int = 120_000
+    legs: tuple[tuple[int, float], ...] = ((120_000, 1e-3), (96_000, 6e-4))
+    """(samples, highest learning rate), each with a warm-up and a cosine to nothing."""
     batch: int = 16
-    learning_rate: float = 1e-3
     warmup: int = 200
     ema: float = 0.999
     caption_dropout: float = 0.1
@@ -152,9 +152,9 @@ def train_denoiser(folder: Path, seed: int, recipe: DenoiserRecipe, report: Repo
         module.train()
     parameters = [p for module in trained.values() for p in module.parameters()]
     averages = [p.detach().clone() for p in parameters]
-    optimizer = torch.optim.AdamW(parameters, lr=recipe.learning_rate, weight_decay=1e-2)
-    steps = recipe.samples // recipe.batch
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: _rate(s, steps, recipe.warmup))
+    optimizer = torch.optim.AdamW(parameters, lr=recipe.legs[0][1], weight_decay=1e-2)
+    steps = sum(samples // recipe.batch for samples, _ in recipe.legs)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _factor(step, recipe))
     draws = generator("demo-denoiser", seed)
     kept = _Leg(folder / "training_state.pt", parameters, averages, optimizer, schedule, draws)
     running = 0.0
@@ -256,10 +256,16 @@ def _loss(
     return (weight_B * loss_B).mean()  # type: ignore[no-any-return]
 
 
-def _rate(step: int, steps: int, warmup: int) -> float:
-    if step < warmup:
-        return (step + 1) / warmup
-    return 0.5 * (1.0 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup))) + 1e-3
+def _factor(step: int, recipe: DenoiserRecipe) -> float:
+    """Learning rate of a step as a share of the first leg's highest."""
+    legs = [(samples // recipe.batch, highest / recipe.legs[0][1]) for samples, highest in recipe.legs]
+    while len(legs) > 1 and step >= legs[0][0]:
+        step -= legs.pop(0)[0]
+    length, part = legs[0]
+    if step < recipe.warmup:
+        return part * (step + 1) / recipe.warmup
+    share = min(1.0, (step - recipe.warmup) / max(1, length - recipe.warmup))
+    return part * (0.5 * (1.0 + math.cos(math.pi * share)) + 1e-3)
 
 
 class _swapped:

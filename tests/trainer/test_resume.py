@@ -141,7 +141,8 @@ def test_a_run_of_the_same_config_has_the_same_weights(tmp_path: Path) -> None:
 def test_resume_refuses_other_settings_and_other_data(tmp_path: Path) -> None:
     config = write_config(tmp_path)
     run_here(config, callback=StopAt(2))
-    with pytest.raises(UserError, match=r"(?s)seed: 42 in the backup, 1 now.*rlhf_dpo_beta: 100.0 in the backup, 200.0 now"):
+    changed = r"(?s)seed: 42 in the backup, 1 now.*rlhf_dpo_beta: 100.0 in the backup, 200.0 now"
+    with pytest.raises(UserError, match=changed):
         run_here(config, "continue_last_backup=true", "rlhf_dpo_beta=200", "seed=1")
     write_pairs(tmp_path / "data", 5)
     (tmp_path / "data" / "chosen" / "001.txt").write_text("a red square", encoding="utf-8")
