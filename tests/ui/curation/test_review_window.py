@@ -1,0 +1,226 @@
+"""Walking through finalised pairs by keyboard."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from modules.curation.store import CurationStore
+from modules.ui.curation.DPOReviewWindow import ReviewTool
+from modules.ui.curation.ReviewPage import ReviewPage
+from modules.ui.theme import Theme
+from modules.util.dpo_curation_util import (
+    export_single_pair,
+    finalize_export,
+    load_manifest,
+    read_caption,
+    scan_finalized_pairs,
+)
+from modules.util.enum.CurationMode import CurationMode
+from modules.util.errors import UserError
+from tests.ui.curation.hands import CONTROL, Hands
+
+pytestmark = pytest.mark.gui
+
+BLUE, RED = (0, 0, 200), (200, 0, 0)
+
+
+def make_pairs(folder: Path, count: int = 4) -> Path:
+    """Finalised pairs of a blue chosen and a red rejected image."""
+    source, output = folder / "images", folder / "pairs"
+    source.mkdir()
+    output.mkdir()
+    manifest = load_manifest(output)
+    for i in range(count):
+        for name, colour in (("good", BLUE), ("bad", RED)):
+            Image.new("RGB", (64, 64), (*colour[:1], i, *colour[2:])).save(source / f"{name}_{i}.png")
+        export_single_pair(
+            output, manifest, source / f"good_{i}.png", source / f"bad_{i}.png", f"prompt {i}", "1:1"
+        )
+    finalize_export(output, manifest, 25)
+    return output
+
+
+class Reader(Hands):
+    """A person before the review window."""
+
+    def __init__(self, root: tk.Tk, output: Path) -> None:
+        self.root, self.closed, self.failures = root, False, []
+        self.theme = Theme(root)
+        self.theme.apply("Light", 100)
+        root.report_callback_exception = self._report
+        self.tool = ReviewTool(root, self.theme, output, self._was_closed, 512)
+        self.tool.pack(fill="both", expand=True)
+        self.until(lambda: self.review.checked or not self.names)
+
+    @property
+    def review(self) -> ReviewPage:
+        assert isinstance(self.tool.page, ReviewPage)
+        return self.tool.page
+
+    @property
+    def names(self) -> list[str]:
+        return [pair.pair_id for pair in self.review.listed]
+
+    def _settled(self) -> bool:
+        if self.closed:
+            return True
+        return not self.tool.worker.busy and all(view.shown == view.path for view in self.review.views)
+
+    def colours(self) -> list[str]:
+        """What is on the screen, by looking at the middle of each side's picture."""
+        seen = []
+        for view in self.review.views:
+            photo = view._photo
+            red, _, blue = self.tk_colour(photo, photo.width() // 2, photo.height() // 2)
+            seen.append("blue" if blue > red else "red")
+        return seen
+
+    def tk_colour(self, photo: object, x: int, y: int) -> tuple[int, int, int]:
+        value = self.root.tk.call(str(photo), "get", x, y)
+        red, green, blue = (int(part) for part in (value if isinstance(value, tuple) else value.split()))
+        return red, green, blue
+
+
+@pytest.fixture
+def read(root: tk.Tk, tmp_path: Path) -> Iterator[Callable[..., Reader]]:
+    """Make pairs, let a function spoil them, open the review."""
+    made: list[Reader] = []
+
+    def open_review(count: int = 4, spoil: Callable[[Path], object] = lambda output: None) -> Reader:
+        output = make_pairs(tmp_path, count)
+        spoil(output)
+        made.append(Reader(root, output))
+        made[-1].settle()
+        return made[-1]
+
+    yield open_review
+    for reader in made:
+        if not reader.closed:
+            reader.close()
+
+
+def test_train_and_validation_are_walked_through_together(read, tmp_path):
+    reader = read()
+    splits = [pair.split for pair in reader.review.listed]
+    assert splits == ["train", "train", "train", "val"]
+    seen = [str(reader.review.pair.pair_id)]
+    for _ in range(5):
+        reader.press("Right")
+        seen.append(str(reader.review.pair.pair_id))
+    assert seen == [*reader.names, reader.names[-1], reader.names[-1]]
+    reader.press("Left", "Home")
+    assert reader.review.pair.pair_id == reader.names[0]
+    assert "Pair 1 of 4" in str(reader.review.place_label.cget("text"))
+    assert str(reader.review.check_label.cget("text")) == "no faults"
+
+
+def test_delete_removes_both_sides_and_undo_brings_them_back(read, tmp_path):
+    reader = read()
+    name = reader.names[1]
+    reader.press("Right", "Delete")
+    assert name not in reader.names
+    left = [p for p in (tmp_path / "pairs").glob("*/*/*") if p.stem == name]
+    assert left == []
+    assert name not in {pair["pair_id"] for pair in load_manifest(tmp_path / "pairs")["pairs"]}
+    reader.press("z", state=CONTROL)
+    assert name in reader.names
+    assert len([p for p in (tmp_path / "pairs").glob("*/*/*") if p.stem == name]) == 4
+    reader.press("z", state=CONTROL)
+    assert "nothing to undo" in str(reader.review.check_label.cget("text"))
+
+
+def test_swapped_sides_are_swapped_on_the_screen_too(read, tmp_path):
+    reader = read()
+    assert reader.colours() == ["blue", "red"]
+    reader.press("s")
+    assert reader.colours() == ["red", "blue"]
+    pair = scan_finalized_pairs(tmp_path / "pairs")[0]
+    with Image.open(pair.chosen) as image:
+        assert image.convert("RGB").getpixel((5, 5))[0] == RED[0]
+    reader.press("BackSpace")
+    assert reader.colours() == ["blue", "red"]
+
+
+def test_the_caption_is_edited_on_both_sides(read, tmp_path):
+    reader = read()
+    pair = reader.review.pair
+    reader.press("e")
+    assert reader.root.focus_get() is reader.review.caption
+    reader.review.caption.delete("1.0", "end")
+    reader.press("s", "p", "Return")
+    assert {read_caption(pair.chosen), read_caption(pair.rejected)} == {"sp"}
+    assert reader.names == [pair.pair_id, *reader.names[1:]], "typing s has swapped nothing"
+    assert reader.colours() == ["blue", "red"]
+    reader.press("e")
+    reader.press("x", "Escape")
+    assert read_caption(pair.chosen) == "sp"
+    assert reader.review.caption.get("1.0", "end").strip() == "sp"
+    reader.press("z", state=CONTROL)
+    assert read_caption(pair.rejected).startswith("prompt")
+
+
+def spoil(output: Path) -> None:
+    pairs = scan_finalized_pairs(output)
+    pairs[0].rejected.write_bytes(pairs[0].chosen.read_bytes())
+    pairs[1].rejected.with_suffix(".txt").write_text("another caption")
+    pairs[2].chosen.with_suffix(".txt").write_text("two\nlines")
+    pairs[2].rejected.with_suffix(".txt").write_text("two\nlines")
+
+
+def test_faults_are_found_shown_and_mended(read, tmp_path):
+    reader = read(spoil=spoil)
+    assert str(reader.review.check_label.cget("text")) == "3 faults"
+    assert str(reader.review.fault_label.cget("text")) == "both sides are the same image"
+    reader.press("o")
+    assert len(reader.names) == 3
+    reader.press("Right", "x")
+    assert str(reader.review.check_label.cget("text")) == "2 faults"
+    reader.press("a")
+    assert str(reader.review.check_label.cget("text")) == "no faults"
+    assert str(reader.review.place_label.cget("text")) == "No pair has a fault."
+    reader.press("o")
+    assert len(reader.names) == 3
+    captions = {read_caption(pair.rejected) for pair in scan_finalized_pairs(tmp_path / "pairs")}
+    assert all(caption.startswith("prompt") for caption in captions)
+
+
+def test_the_folder_is_locked_while_it_is_reviewed(read, tmp_path):
+    reader = read()
+    with pytest.raises(UserError, match="another window"):
+        CurationStore(tmp_path / "pairs")
+    reader.press("Delete")
+    reader.press("Escape")
+    reader.until(lambda: reader.closed)
+    with CurationStore(tmp_path / "pairs") as store:
+        assert store.pair_count() == 3
+
+
+def test_a_folder_without_pairs_says_so(root, tmp_path):
+    (tmp_path / "empty").mkdir()
+    reader = Reader(root, tmp_path / "empty")
+    reader.until(lambda: "no finalised pairs" in str(reader.review.place_label.cget("text")))
+    reader.press("Delete", "s", "x", "a", "Right", "z")
+    reader.close()
+
+
+def test_from_picking_to_review_and_back(sit_down, tmp_path):
+    hands = sit_down(groups=3, per_group=4)
+    hands.begin(CurationMode.ELO, ask_to_continue=False)
+    hands.press("Left", "p", "Right", "p", "e")
+    page = hands.tool.page
+    hands.focus(page.go)
+    hands.press("Return")
+    hands.until(lambda: page.result.cget("text"))
+    page.review_button.invoke()
+    hands.until(lambda: isinstance(hands.tool.page, ReviewPage) and hands.tool.page.checked)
+    hands.press("Delete")
+    hands.press("Escape")
+    hands.until(lambda: hands.tool.page.__class__.__name__ == "ChoosingPage")
+    hands.settle()
+    assert hands.shot.counts.paired == 1
+    assert len(scan_finalized_pairs(tmp_path / "pairs")) == 1
