@@ -1,0 +1,117 @@
+"""Make images with a model, with or without an adapter; the same seed gives the same start for both."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from modules.util.config.SampleConfig import SampleConfig  # noqa: E402
+from modules.util.enum.DataType import DataType  # noqa: E402
+from modules.util.enum.ModelType import ModelType  # noqa: E402
+from modules.util.enum.NoiseScheduler import NoiseScheduler  # noqa: E402
+from modules.util.errors import ConfigError, UserError  # noqa: E402
+
+
+def arguments(argv: list[str] | None) -> argparse.Namespace:
+    defaults = SampleConfig()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--model", required=True, help="diffusers folder, safetensors file or Hugging Face name"
+    )
+    parser.add_argument("--model-type", default="STABLE_DIFFUSION_15", help=f"one of {', '.join(ModelType)}")
+    parser.add_argument("--adapter", help="an adapter file, in any of the usual layouts")
+    parser.add_argument("--prompt", action="append", required=True, help="as often as you like")
+    parser.add_argument("--negative-prompt", default="")
+    parser.add_argument("--seed", type=int, default=defaults.seed)
+    parser.add_argument(
+        "--count", type=int, default=1, help="images for each prompt, with seeds one after another"
+    )
+    parser.add_argument("--steps", type=int, default=defaults.diffusion_steps)
+    parser.add_argument("--cfg-scale", type=float, default=defaults.cfg_scale)
+    parser.add_argument("--width", type=int, default=defaults.width)
+    parser.add_argument("--height", type=int, default=defaults.height)
+    parser.add_argument("--scheduler", default=defaults.noise_scheduler.value, help=", ".join(NoiseScheduler))
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--dtype", default="FLOAT_32", help="FLOAT_32, BFLOAT_16 or FLOAT_16")
+    parser.add_argument("--out", type=Path, default=Path("samples"), help="folder for the images")
+    return parser.parse_args(argv)
+
+
+def samples(options: argparse.Namespace) -> list[SampleConfig]:
+    """One checked sample for each image."""
+    if not 1 <= options.count <= 10_000:
+        raise ConfigError(f"{options.count} is not between 1 and 10000", "--count")
+    return [
+        SampleConfig.from_dict(
+            {
+                "prompt": prompt,
+                "negative_prompt": options.negative_prompt,
+                "seed": options.seed + number,
+                "diffusion_steps": options.steps,
+                "cfg_scale": options.cfg_scale,
+                "width": options.width,
+                "height": options.height,
+                "noise_scheduler": options.scheduler,
+            }
+        )
+        for prompt in options.prompt
+        for number in range(options.count)
+    ]
+
+
+def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> list[Path]:
+    """Load and sample; the files written."""
+    from modules.adapter.formats import read_adapter
+    from modules.adapter.PeftAdapter import AdapterOptions, attach
+    from modules.model.Model import PartDtypes, torch_dtype
+    from modules.modelSetup.registry import create_model_setup
+    from modules.trainer.distributed import choose_device
+    from modules.trainer.image_files import parameters_text, save_image
+
+    dtype = torch_dtype(options.dtype, "--dtype")
+    setup = create_model_setup(options.model_type)
+    device = choose_device(options.device)
+    model = setup.load(options.model, PartDtypes(default=dtype, compute=dtype))
+    for sample in wanted:
+        setup.check_size(model, (sample.height, sample.width))
+    if options.adapter:
+        handle = attach(model, AdapterOptions(), read_adapter(options.adapter, model))
+        for note in handle.notes:
+            print(f"note: {note}", file=sys.stderr)
+    model.place(device)
+    made = []
+    for number, sample in enumerate(wanted):
+        rgb_BCHW = setup.sample(
+            model, [sample.prompt], sample.negative_prompt, [sample.seed], sample.diffusion_steps, sample.cfg_scale,
+            (sample.height, sample.width), sample.noise_scheduler,
+        )  # fmt: skip
+        path = options.out / f"{number:04d}-{sample.seed}.png"
+        save_image(rgb_BCHW[0], path, parameters_text(sample, sample.seed, Path(options.model).stem))
+        print(path)
+        made.append(path)
+    return made
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = arguments(argv)
+    try:
+        if options.model_type not in list(ModelType):
+            raise ConfigError(
+                f"unknown family {options.model_type}", "--model-type", f"known: {', '.join(ModelType)}"
+            )
+        if options.dtype not in list(DataType):
+            raise ConfigError(f"unknown type {options.dtype}", "--dtype", f"known: {', '.join(DataType)}")
+        make(options, samples(options))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
