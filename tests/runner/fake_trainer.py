@@ -35,6 +35,7 @@ def obey(run: RunDirectory, writer: EventWriter, fails: str = "") -> None:
             state = "failed" if command.kind == fails else "done"
             writer.answer(command, state, message="the disk is full" if state == "failed" else "")
             if command.kind == "stop":
+                time.sleep(0.3)  # it has files to close
                 writer.emit("run_finished", status="stopped")
                 return
         time.sleep(0.01)

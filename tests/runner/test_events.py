@@ -183,6 +183,16 @@ def test_a_number_is_found_behind_a_lot_of_garbage(tmp_path):
     assert reader.damaged == 1
 
 
+def test_the_end_of_a_damaged_line_is_no_event(tmp_path):
+    """Also where the file is read in pieces and one begins within that line."""
+    path = tmp_path / "e"
+    good, inner = ({"t": 0, "seq": seq, "kind": "step"} for seq in (3, 99))
+    piece = json.dumps(inner).encode().ljust(events.MAX_LINE - 1) + b"\n"
+    path.write_bytes(json.dumps(good).encode() + b"\nxxx" + piece)
+    assert last_sequence(path) == 3
+    assert [event["seq"] for event in EventReader(path).poll()] == [3]
+
+
 @pytest.mark.parametrize("earlier", [1, 5])
 def test_a_replaced_file_is_read_from_its_start(tmp_path, earlier):
     path = tmp_path / "e"

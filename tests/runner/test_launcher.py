@@ -10,7 +10,7 @@ import time
 import pytest
 
 from modules.runner.launcher import TrainerProcess, attach, launch, log_tail, settle, train_command
-from modules.runner.RunDirectory import RunDirectory
+from modules.runner.RunDirectory import LAUNCHED_IN, RunDirectory
 from modules.runner.status import read_status
 from modules.util.errors import UserError
 from tests.runner.fake_trainer import REFUSED
@@ -168,6 +168,18 @@ def test_config_and_log_of_a_launch(run):
     assert run.log_path.read_text().startswith(first)
     assert "shapes do not fit" not in log_tail(run)
     assert run.config_path.read_text() == '{\n  "behaviour": "finish"\n}\n'
+
+
+def test_the_end_of_the_start_before_is_not_that_of_this_one(run):
+    assert start(run, "finish").wait(30).category == "finished"
+    assert start(run, "refused").wait(30).category == "user"
+    assert start(run, "nothing").wait(30).message == "the process ended without an error"
+
+
+def test_a_trainer_is_told_that_it_was_launched(run):
+    code = f"import os; print(os.environ[{LAUNCHED_IN!r}])"
+    launch(run, command=[sys.executable, "-c", code]).wait(30)
+    assert log_tail(run) == f"{run.path}\n"
 
 
 def test_the_tail_of_a_log_is_its_end_in_any_encoding(run):

@@ -182,6 +182,16 @@ def test_processes_end_with_their_helpers(tmp_path):
     process.end()  # nothing is left to end
 
 
+def test_a_process_that_ended_and_was_not_waited_for_is_none():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as ended:
+        process = ProcessId.of(ended.pid)
+        assert process.alive()
+        ended.stdin.close()
+        wait_until(lambda: not process.alive())
+        assert ended.returncode is None  # nobody has asked for its status: the system still lists it
+        assert ProcessId.of(ended.pid) is None
+
+
 def test_a_process_that_does_not_listen_is_ended_by_force(tmp_path):
     program = (
         "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
