@@ -1,56 +1,57 @@
-"""A row of widgets that goes on in a second row where the window is too narrow."""
+"""Widgets in a row that goes on in the next line where there is no more room."""
 
 from __future__ import annotations
 
 import tkinter as tk
 from tkinter import ttk
 
-from modules.ui.theme import Theme
-
 
 class FlowFrame(ttk.Frame):
-    """Places its children left to right in rows, each as wide as it wants to be.
+    """Create widgets in it, then ``add`` them in order. Pack or grid the frame so that it gets all the width.
 
     Args:
-        gap: pixels between children at 100 %.
+        gap: pixels between widgets.
     """
 
-    def __init__(self, parent: tk.Misc, theme: Theme, gap: int = 6, style: str = "TFrame") -> None:
-        super().__init__(parent, height=theme.px(30), style=style)
-        self._theme = theme
+    def __init__(self, parent: tk.Misc, gap: int, style: str = "TFrame") -> None:
+        super().__init__(parent, style=style, height=1, width=1)
         self._gap = gap
-        self._flowing: list[tk.Widget] = []
-        self._laid: tuple[int, ...] = ()
-        self.bind("<Configure>", lambda _event: self.flow())
+        self._members: list[tk.Widget] = []
+        self._waiting = False
+        self.bind("<Configure>", lambda _event: self._soon())
 
-    def add(self, *children: tk.Widget) -> None:
-        """Put children of this frame after the others."""
-        for child in children:
-            self._flowing.append(child)
-            child.bind("<Configure>", lambda _event: self.flow(), add="+")
-        self.flow()
+    def add(self, widget: tk.Widget) -> None:
+        """Put a widget behind the others."""
+        self._members.append(widget)
+        widget.bind("<Configure>", lambda _event: self._soon(), add="+")
+        self._soon()
 
-    def clear(self) -> None:
-        """Destroy all children."""
-        for child in self._flowing:
-            child.destroy()
-        self._flowing = []
-        self._laid = ()
+    def _soon(self) -> None:
+        if not self._waiting and self.winfo_exists():
+            self._waiting = True
+            self.after_idle(self._arrange)
 
-    def flow(self) -> None:
-        """Lay out again if anything has another size."""
-        if not self.winfo_exists():
+    def _arrange(self) -> None:
+        self._waiting = False
+        if not self.winfo_exists() or not self._members:
             return
-        width, gap = self.winfo_width(), self._theme.px(self._gap)
-        sizes = [(child.winfo_reqwidth(), child.winfo_reqheight()) for child in self._flowing]
-        laid = (width, gap, *(n for size in sizes for n in size))
-        if width <= 1 or laid == self._laid or not sizes:
-            return
-        self._laid = laid
-        x = y = row = 0
-        for child, (wide, high) in zip(self._flowing, sizes, strict=True):
-            if x and x + wide > width:
-                x, y, row = 0, y + row + gap, 0
-            child.place(x=x, y=y)
-            x, row = x + wide + gap, max(row, high)
-        self.configure(height=y + row)
+        width = self.winfo_width() if self.winfo_width() > 1 else 1 << 15
+        lines: list[list[tk.Widget]] = [[]]
+        used = 0
+        for widget in self._members:
+            need = widget.winfo_reqwidth() + self._gap
+            if lines[-1] and used + need - self._gap > width:
+                lines.append([])
+                used = 0
+            lines[-1].append(widget)
+            used += need
+        top = 0
+        for line in lines:
+            high = max(widget.winfo_reqheight() for widget in line)
+            left = 0
+            for widget in line:
+                widget.place(x=left, y=top + (high - widget.winfo_reqheight()) // 2)
+                left += widget.winfo_reqwidth() + self._gap
+            top += high + self._gap
+        if self.winfo_reqheight() != top - self._gap:
+            self.configure(height=top - self._gap)

@@ -11,6 +11,7 @@ from typing import Any
 
 from modules.ui.context import Ui
 from modules.ui.FileActions import TYPES, write_list
+from modules.ui.FlowFrame import FlowFrame
 from modules.ui.state.ItemList import ItemList
 from modules.util.errors import UserError
 
@@ -52,7 +53,7 @@ class ItemTable(ttk.Frame):
         px = ui.theme.px
         super().__init__(parent)
         self._ui, self.items, self._columns, self._edit = ui, items, columns, edit
-        bar = ttk.Frame(self)
+        bar = FlowFrame(self, px(4))
         bar.pack(fill="x", pady=(0, px(6)))
         self._buttons(bar, first_actions)
         names = [str(index) for index in range(len(columns))]
@@ -79,8 +80,8 @@ class ItemTable(ttk.Frame):
         self.note.pack(fill="x", pady=(px(4), 0))
         ui.theme.on_change(self._restyle, self)
 
-    def _buttons(self, bar: ttk.Frame, first_actions: Sequence[Action]) -> None:
-        px, tips = self._ui.theme.px, self._ui.services["tooltips"]
+    def _buttons(self, bar: FlowFrame, first_actions: Sequence[Action]) -> None:
+        tips = self._ui.services["tooltips"]
         usual: tuple[Action, ...] = (
             ("Edit", self.edit, "Open its window (Enter)"),
             ("Duplicate", self.duplicate, "A copy at the end (Ctrl+D)"),
@@ -94,7 +95,7 @@ class ItemTable(ttk.Frame):
         for text, command, tip in (*first_actions, *usual):
             size = {"width": 2} if len(text) == 1 else {}
             button = ttk.Button(bar, text=text, command=lambda command=command: self._do(command), **size)  # type: ignore[misc]
-            button.pack(side="left", padx=(0, px(4)))
+            bar.add(button)
             tips.add(button, tip)
 
     def _restyle(self) -> None:

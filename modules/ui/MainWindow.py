@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import sys
 import tkinter as tk
 from collections.abc import Callable, Sequence
@@ -44,6 +45,7 @@ NAME = "Tastemaker"
 ICON = Path(__file__).resolve().parents[2] / "resources" / "icons" / "tastemaker.png"
 DEFAULT_SIZE = (1240, 780)
 MIN_SIZE = (760, 480)
+_GEOMETRY = re.compile(r"(\d+)x(\d+)(?:\+(-?\d+)\+(-?\d+))?")
 
 
 class MainWindow(ctk.CTk):
@@ -138,8 +140,7 @@ class MainWindow(ctk.CTk):
         self.side_bar.pack(fill="both", expand=True)
         side.grid(row=1, column=0, sticky="ns")
         self.theme.on_change(lambda: side.canvas.configure(background=self.theme.palette.panel), side)
-        side.inside.update_idletasks()
-        side.canvas.configure(width=self.side_bar.winfo_reqwidth())
+        side.canvas.configure(width=self.side_bar.widest())
         self.middle = ttk.Frame(self, style="Back.TFrame")
         self.middle.grid(row=1, column=1, sticky="nsew")
         self.problems = ProblemsPanel(self, ui, self.close_problems)
@@ -382,15 +383,14 @@ def _is_maximized(window: tk.Tk) -> bool:
 
 def _on_screen(geometry: str, width: int, height: int) -> str:
     """A remembered geometry, shrunk and moved so that all of it is on a screen of that size."""
-    size, *places = geometry.replace("-", "+").split("+")
-    try:
-        wide, high = (int(part) for part in size.split("x"))
-        left, top = (int(part) for part in places[:2]) if len(places) >= 2 else (None, None)
-    except ValueError:
+    found = _GEOMETRY.fullmatch(geometry)
+    if found is None:
         return f"{min(DEFAULT_SIZE[0], width)}x{min(DEFAULT_SIZE[1], height)}"
+    wide, high = int(found[1]), int(found[2])
     wide, high = min(wide, width), min(high, height)
-    if left is None or top is None:
+    if found[3] is None:
         return f"{wide}x{high}"
+    left, top = int(found[3]), int(found[4])
     return f"{wide}x{high}+{max(0, min(left, width - wide))}+{max(0, min(top, height - high))}"
 
 

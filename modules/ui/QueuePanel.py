@@ -10,6 +10,7 @@ from tkinter import ttk
 from modules.runner.RunDirectory import RunDirectory
 from modules.runner.RunQueue import QueueEntry, QueueRunner
 from modules.ui.context import Ui
+from modules.ui.FlowFrame import FlowFrame
 from modules.util.errors import UserError
 
 TICK_MS = 1000
@@ -89,7 +90,7 @@ class QueuePanel(ttk.Frame):
         super().__init__(parent, padding=px(8))
         self._ui, self._work = ui, work
         self.queue = work.runner.queue
-        row = ttk.Frame(self)
+        row = FlowFrame(self, px(4))
         row.pack(fill="x", pady=(0, px(6)))
         for text, command in (
             ("Add these settings", self.add),
@@ -100,9 +101,9 @@ class QueuePanel(ttk.Frame):
             ("Clear ended", self.queue.clear_ended),
         ):
             button = ttk.Button(row, text=text, command=lambda command=command: self._do(command))  # type: ignore[misc]
-            button.pack(side="left", padx=(0, px(4)))
+            row.add(button)
         self._go = ttk.Button(row, text="Work through", style="Accent.TButton", command=self.toggle)
-        self._go.pack(side="right")
+        row.add(self._go)
         self.tree = ttk.Treeview(self, columns=("state", "folder", "note"), height=5, selectmode="browse")
         for name, title, width in (("#0", "Run", 150), ("state", "State", 80), ("folder", "Folder", 260)):
             self.tree.heading(name, text=title, anchor="w")

@@ -24,10 +24,11 @@ class SideBar(ttk.Frame):
         px = ui.theme.px
         super().__init__(parent, padding=(px(8), px(4)))
         self.buttons: dict[str, ttk.Button] = {}
+        self._theme = ui.theme
         self._titles = {page.key: page.title for page in pages}
         for number, page in enumerate(pages, 1):
             button = ttk.Button(
-                self, text=page.title, style="Side.TButton", width=16, command=lambda key=page.key: show(key)
+                self, text=page.title, style="Side.TButton", command=lambda key=page.key: show(key)
             )
             button.pack(fill="x", pady=1)
             button.bind("<Down>", lambda _event, step=number: self._focus(step))
@@ -35,6 +36,13 @@ class SideBar(ttk.Frame):
             key = f"Ctrl+{number % 10}" if number <= 10 else ""
             ui.services["tooltips"].add(button, f"{page.about}  {key}".strip())
             self.buttons[page.key] = button
+
+    def widest(self) -> int:
+        """Pixels in which every button fits, selected and with a number of problems."""
+        measure, px = self._theme.fonts["bold"].measure, self._theme.px
+        return (
+            max(measure(f"{title}  (88)") for title in self._titles.values()) + px(10) * 2 + px(8) * 2 + px(8)
+        )
 
     def _focus(self, index: int) -> str:
         buttons = list(self.buttons.values())

@@ -83,6 +83,21 @@ class CardBoard(ttk.Frame):
             self.configure(height=max(tall, 10))
 
 
+def wrap_within(label: ttk.Label, card: tk.Misc, theme: Theme, beside: int = 0) -> None:
+    """Break a label's lines where its card ends.
+
+    Args:
+        beside: what stands in the same line, in pixels at 100 %.
+    """
+
+    def follow(_event: object) -> None:
+        wide = card.winfo_width() - theme.px(32 + beside)
+        if wide > 1 and label.winfo_exists():
+            label.configure(wraplength=wide)
+
+    card.bind("<Configure>", follow, add="+")
+
+
 def _split(heights: list[int], columns: int) -> list[list[int]]:
     """Positions by column, in order, so that the tallest column is as low as possible."""
     if not heights:

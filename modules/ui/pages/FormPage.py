@@ -19,13 +19,9 @@ class FormPage(Page):
 
     def __init__(self, parent: tk.Misc, ui: Ui, spec: PageSpec) -> None:
         super().__init__(parent, ui, spec)
-        px = ui.theme.px
         self.scroll = ScrollFrame(self, ui.theme)
         self.scroll.pack(fill="both", expand=True)
-        head = ttk.Frame(self.scroll.inside, style="Back.TFrame", padding=(px(14), px(12), px(14), px(8)))
-        head.pack(fill="x")
-        ttk.Label(head, text=spec.title, style="Title.TLabel").pack(side="left")
-        ttk.Label(head, text=spec.about, style="Back.TLabel").pack(side="left", padx=px(14))
+        self.add_head(self.scroll.inside)
         self.add_before(self.scroll.inside)
         settings = [s for s in ui.state.settings.values() if s.section in spec.sections]
         self.form = SettingsForm(

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tkinter import ttk
 
 from modules.ui.context import Ui
+from modules.ui.FlowFrame import FlowFrame
 from modules.ui.pages.registry import PageSpec
 
 
@@ -23,6 +24,15 @@ class Page(ttk.Frame):
         super().__init__(parent, style="Back.TFrame")
         self.ui = ui
         self.spec = spec
+
+    def add_head(self, parent: tk.Misc) -> FlowFrame:
+        """Title and explanation."""
+        px = self.ui.theme.px
+        head = FlowFrame(parent, px(14), style="Back.TFrame")
+        head.pack(fill="x", padx=px(14), pady=(px(12), px(8)))
+        head.add(ttk.Label(head, text=self.spec.title, style="Title.TLabel"))
+        head.add(ttk.Label(head, text=self.spec.about, style="Back.TLabel"))
+        return head
 
     def refresh(self, paths: Iterable[str] | None) -> None:
         """Settings changed (``None``: any of them)."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from tkinter import filedialog, ttk
 
 from modules.ui.dialogs import show_notes
+from modules.ui.form.CardBoard import wrap_within
 from modules.ui.pages.FormPage import FormPage
 from modules.ui.state.ItemList import ItemList
 from modules.ui.state.pair_reports import bucket_report, check_pairs, concept_pairs
@@ -35,16 +36,15 @@ class RlhfPage(FormPage):
             self.ui.state, ConceptConfig, "concepts", "concept_file_name"
         )
         pairs = self.form.add_card("Pairs and reference", first=True)
-        self.kind = ttk.Label(pairs, justify="left", wraplength=px(430))
+        self.kind = ttk.Label(pairs, justify="left")
+        wrap_within(self.kind, pairs, self.ui.theme)
         self.kind.grid(row=1, column=0, columnspan=4, sticky="w", pady=(0, px(6)))
         self._pair_buttons(pairs)
-        self.paper = ttk.Label(
-            self.form.extend_card("Loss"), style="Muted.TLabel", justify="left", wraplength=px(430)
-        )
+        self.paper = ttk.Label(self.form.extend_card("Loss"), style="Muted.TLabel", justify="left")
+        wrap_within(self.paper, self.form.cards["Loss"], self.ui.theme)
         self.paper.pack(anchor="w")
-        self.memory = ttk.Label(
-            self.form.extend_card("Memory"), style="Muted.TLabel", justify="left", wraplength=px(430)
-        )
+        self.memory = ttk.Label(self.form.extend_card("Memory"), style="Muted.TLabel", justify="left")
+        wrap_within(self.memory, self.form.cards["Memory"], self.ui.theme)
         self.memory.pack(anchor="w")
         self.derive()
 

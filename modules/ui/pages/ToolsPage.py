@@ -9,7 +9,7 @@ from pathlib import Path
 from tkinter import ttk
 
 from modules.ui.context import Ui
-from modules.ui.form.CardBoard import CardBoard
+from modules.ui.form.CardBoard import CardBoard, wrap_within
 from modules.ui.keys import KEYS
 from modules.ui.pages.Page import Page
 from modules.ui.pages.registry import PageSpec
@@ -24,13 +24,9 @@ class ToolsPage(Page):
 
     def __init__(self, parent: tk.Misc, ui: Ui, spec: PageSpec) -> None:
         super().__init__(parent, ui, spec)
-        px = ui.theme.px
         scroll = ScrollFrame(self, ui.theme)
         scroll.pack(fill="both", expand=True)
-        head = ttk.Frame(scroll.inside, style="Back.TFrame", padding=(px(14), px(12), px(14), px(8)))
-        head.pack(fill="x")
-        ttk.Label(head, text=spec.title, style="Title.TLabel").pack(side="left")
-        ttk.Label(head, text=spec.about, style="Back.TLabel").pack(side="left", padx=px(14))
+        self.add_head(scroll.inside)
         board = CardBoard(scroll.inside, ui.theme)
         board.pack(fill="x")
         files = ui.services["files"]
@@ -52,7 +48,8 @@ class ToolsPage(Page):
         for row, (text, about, command) in enumerate(tools, 1):
             button = ttk.Button(card, text=text, command=command, width=14)
             button.grid(row=row, column=1, sticky="w", pady=px(3), padx=(0, px(10)))
-            label = ttk.Label(card, text=about, style="Muted.TLabel", wraplength=px(290), justify="left")
+            label = ttk.Label(card, text=about, style="Muted.TLabel", justify="left")
+            wrap_within(label, card, self.ui.theme, beside=190)
             label.grid(row=row, column=2, sticky="w")
 
     def _keys(self, board: CardBoard) -> None:
@@ -60,7 +57,9 @@ class ToolsPage(Page):
         for row, (keys, meaning) in enumerate(KEYS, 1):
             label = ttk.Label(card, text=keys, wraplength=px(200), justify="left")
             label.grid(row=row, column=1, sticky="w", pady=px(2), padx=(0, px(12)))
-            ttk.Label(card, text=meaning, style="Muted.TLabel").grid(row=row, column=2, sticky="w")
+            about = ttk.Label(card, text=meaning, style="Muted.TLabel", justify="left")
+            wrap_within(about, card, self.ui.theme, beside=225)
+            about.grid(row=row, column=2, sticky="w")
 
     def _pair_tool(self) -> None:
         from modules.ui.curation.windows import open_pair_tool

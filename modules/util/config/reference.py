@@ -63,13 +63,14 @@ def _tidy(node: Any) -> Any:
     }
 
 
-def settings_page() -> str:
-    """``docs/config.md``."""
+def settings_page(config: type[TrainConfig] = TrainConfig) -> str:
+    """``docs/config.md``; of a subclass, with what it adds."""
     lines = [_HEAD]
+    settings = iter_settings(config)
     for section in SECTIONS:
         title = str(getattr(section, "SECTION", ""))
         lines.append(f"\n## {title}\n\n{_first_line(section)}\n")
-        lines.extend(_tables([s for s in iter_settings(TrainConfig) if s.section == title]))
+        lines.extend(_tables([s for s in settings if s.section == title]))
     for kind, title in ((ConceptConfig, "Concepts"), (SampleConfig, "Samples")):
         lines.append(f"\n## {title}\n\n{_first_line(kind)}\n")
         lines.extend(_tables(list(iter_settings(kind))))

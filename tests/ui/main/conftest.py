@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tkinter as tk
 from collections.abc import Callable, Iterator
@@ -37,7 +38,8 @@ def open_window(display: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         if memory is not None:
             kept.save_window(memory)
         elif not kept.folder.exists():
-            kept.save_window(WindowMemory(geometry="1240x680+10+10", appearance="Dark"))
+            with contextlib.suppress(OSError):
+                kept.save_window(WindowMemory(geometry="1240x680+10+10", appearance="Dark"))
         control = RunControl(lambda run: [sys.executable, str(TRAINER), str(run.path), *trainer])
         window = MainWindow(kept, model, PresetStore(tmp_path / "presets"), control)
         take_focus(window)

@@ -66,12 +66,18 @@ class Hands:
     def expect_dialog(self, words: str) -> None:
         """A message with these words comes up; it is closed with Escape."""
         self.wait(lambda: any(words in d.message for d in self.dialogs()), f"no message says {words!r}")
-        for dialog in self.dialogs():
-            dialog.event_generate("<Escape>")
-        self.wait(lambda: not self.dialogs())
+        self.wait(self._closed)
         self._errors.clear()
         self.window.focus_force()
         self.rest()
+
+    def _closed(self) -> bool:
+        for dialog in self.dialogs():  # keys go to where the focus is, and a new window has to get it first
+            dialog.focus_force()
+            self.window.update()
+            if dialog.winfo_exists():
+                dialog.event_generate("<Escape>")
+        return not self.dialogs()
 
     def dialog(self) -> tk.Toplevel:
         """The window that was opened last."""

@@ -1,0 +1,222 @@
+"""Opening, saving, importing, presets; what survives the end of the program, however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from modules.ui.state.SessionStore import Session, SessionStore
+from modules.util.config.TrainConfig import TrainConfig
+from tests.ui.main.conftest import OpenWindow
+from tests.ui.main.hands import Hands
+
+pytestmark = pytest.mark.gui
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_save_and_open(hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "deep" / "my config.json"
+    target.parent.mkdir()
+    monkeypatch.setattr("modules.ui.FileActions.filedialog.asksaveasfilename", lambda **_: str(target))
+    hands.fill("epochs", "33")
+    hands.keys("<Control-s>")
+    assert TrainConfig.load(target).epochs == 33
+    assert hands.window.title().startswith("my config.json \u2013")
+    hands.fill("epochs", "44")
+    assert hands.window.title().startswith("my config.json * \u2013")
+    monkeypatch.setattr("modules.ui.FileActions.filedialog.askopenfilename", lambda **_: str(target))
+    hands.keys("<Control-o>")
+    assert hands.row("epochs").input.focus_widget.get() == "33"  # type: ignore[attr-defined]
+    hands.keys("<Control-z>")
+    assert hands.window.state_.config.epochs == 44
+    assert hands.window.memory.recent == [str(target)]
+
+
+def test_a_config_with_faults_is_told_and_changes_nothing(hands: Hands, tmp_path: Path) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text('{"__version": 1, "epochs": "ten", "learning_rte": 1}')
+    hands.fill("epochs", "5")
+    hands.window.files.load(path)
+    assert {"epochs", "learning_rte"} <= set(hands.dialogs()[0].message.replace(":", " ").split())
+    hands.expect_dialog("did you mean 'learning_rate'")
+    assert hands.window.state_.config.epochs == 5
+
+
+def test_a_config_of_a_newer_program_is_told(hands: Hands, tmp_path: Path) -> None:
+    path = tmp_path / "newer.json"
+    path.write_text(json.dumps({"__version": 50, "epochs": 3}))
+    assert not hands.window.files.load(path)
+    hands.expect_dialog("has format 50")
+    assert hands.window.state_.config.epochs == 10
+
+
+def test_contradictions_in_a_config_are_shown_not_refused(hands: Hands, tmp_path: Path) -> None:
+    path = tmp_path / "mixed.json"
+    path.write_text('{"__version": 1, "rlhf_enabled": true, "training_method": "FINE_TUNE"}')
+    assert hands.window.files.load(path)
+    hands.rest()
+    assert "problem" in str(hands.window.bottom_bar.problems.cget("text"))
+
+
+def test_a_onetrainer_config_is_taken_over_with_a_list_of_the_rest(hands: Hands, tmp_path: Path) -> None:
+    path = tmp_path / "ot.json"
+    data = {
+        "__version": 11, "training_method": "LORA", "epochs": 21, "lora_rank": 4, "cloud": {"enabled": True},
+        "compile": True, "concepts": [{"__version": 2, "path": "/images", "name": "cats", "concept_stats": {}}],
+    }  # fmt: skip
+    path.write_text(json.dumps(data))
+    hands.window.files.load(path)
+    hands.rest()
+    window = hands.dialog()
+    assert window.title() == "Imported, without the following"
+    text = window.body.winfo_children()[1].get("1.0", "end")  # type: ignore[attr-defined]
+    assert "compile" in text
+    window.event_generate("<Escape>")
+    hands.rest()
+    config = hands.window.state_.config
+    assert (config.epochs, config.lora_rank) == (21, 4)
+    assert config.concepts is not None and config.concepts[0].name == "cats"
+    hands.keys("<Control-z>", to=hands.window)
+    assert hands.window.state_.config.epochs == 10
+
+
+def test_presets_in_the_picker(hands: Hands) -> None:
+    folder = hands.window.presets.folder / "Demo"
+    folder.mkdir(parents=True)
+    (folder / "#fast.json").write_text('{"__version": 1, "epochs": 1}')
+    picker = hands.window.top_bar.preset
+    hands.focus(picker)
+    hands.keys("<Down>")
+    popdown = picker.tk.call("ttk::combobox::PopdownWindow", str(picker))
+    hands.wait(lambda: picker.tk.call("winfo", "viewable", popdown))
+    assert picker.cget("values")[0] == "# Demo / fast"
+    picker.tk.call("event", "generate", f"{popdown}.f.l", "<Home>")
+    picker.tk.call("event", "generate", f"{popdown}.f.l", "<Return>")
+    hands.rest()
+    assert hands.window.state_.config.epochs == 1
+    assert picker.get() == "# Demo / fast"
+
+
+def test_an_own_preset_is_kept_by_name(hands: Hands) -> None:
+    hands.fill("epochs", "12")
+    hands.window.after(50, lambda: _answer(hands, "mine"))
+    hands.window.files.keep_preset()
+    kept = hands.window.presets.presets()
+    assert [preset.label for preset in kept] == ["mine"]
+    assert json.loads(kept[0].path.read_text())["epochs"] == 12
+
+
+def _answer(hands: Hands, text: str) -> None:
+    window = hands.dialog()
+    hands.wait(lambda: window.focus_get() is not None and window.focus_get().winfo_class() == "TEntry")
+    hands.type(text)
+    hands.keys("<Return>")
+
+
+def test_everything_comes_back_after_the_window_was_closed(open_window: OpenWindow) -> None:
+    first = open_window()
+    first.fill("epochs", "66")
+    first.fill("batch_size", "many")
+    first.window.show_page("lora")
+    first.close()
+    second = open_window()
+    assert second.window.page == "lora"
+    assert second.window.state_.config.epochs == 66
+    assert second.window.state_.typed() == {"batch_size": "many"}
+    assert second.window.title().startswith("untitled *")
+    row = second.row("batch_size")
+    assert row._fault is not None and row._fault.winfo_viewable()
+
+
+def test_a_damaged_session_is_told_and_the_window_works(open_window: OpenWindow, tmp_path: Path) -> None:
+    store = SessionStore(tmp_path / "settings")
+    store.save_session(Session(TrainConfig().to_dict()))
+    store.session_path.write_bytes(store.session_path.read_bytes()[:100])
+    hands = open_window()
+    hands.expect_dialog("not valid JSON")
+    hands.fill("epochs", "9")
+    assert hands.window.state_.config.epochs == 9
+    assert len(list(store.folder.glob("session.unreadable-*.json"))) == 1
+
+
+def test_a_settings_folder_that_cannot_be_written_is_told_once(
+    open_window: OpenWindow, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    hands = open_window(store=SessionStore(tmp_path / "file" / "settings"))
+    hands.fill("epochs", "9")
+    hands.expect_dialog("The settings cannot be saved in")
+    hands.fill("epochs", "8")
+    hands.rest(1.2)
+    assert hands.dialogs() == []
+    assert hands.window.state_.config.epochs == 8
+
+
+def test_a_killed_program_has_its_settings_back(display: None, tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from modules.ui.MainWindow import MainWindow\n"
+        "from modules.ui.state.SessionStore import SessionStore\n"
+        "window = MainWindow(SessionStore(Path(sys.argv[1])))\n"
+        "window.after(100, lambda: window.state_.set_text('epochs', '31'))\n"
+        "window.mainloop()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "s")], cwd=ROOT, env=dict(os.environ)
+    )
+    session = tmp_path / "s" / "session.json"
+    end = time.monotonic() + 30
+    while not (session.is_file() and json.loads(session.read_text())["config"]["epochs"] == 31):
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait(10)
+    config, _, trouble = SessionStore(tmp_path / "s").load_session()
+    assert trouble == ""
+    assert config is not None and config.epochs == 31
+
+
+def test_nothing_heavy_is_imported_by_the_window(display: None, tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from modules.ui.MainWindow import MainWindow\n"
+        "from modules.ui.state.SessionStore import SessionStore\n"
+        "window = MainWindow(SessionStore(Path(sys.argv[1])))\n"
+        "for page in window.pages:\n"
+        "    window.show_page(page.key); window.update()\n"
+        "window.quit_window()\n"
+        "heavy = {'torch', 'diffusers', 'transformers', 'peft', 'accelerate', 'tensorboard'} & set(sys.modules)\n"
+        "sys.exit(' '.join(sorted(heavy)) or 0)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert found.returncode == 0, found.stderr
+
+
+def test_the_command_line_opens_a_config_and_its_help_is_short(tmp_path: Path) -> None:
+    from modules.ui.MainWindow import main
+
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+
+
+def test_an_error_in_a_callback_is_shown_and_the_program_lives_on(hands: Hands) -> None:
+    hands.window.after(1, lambda: 1 // 0)
+    hands.wait(lambda: hands.dialogs())
+    dialog = hands.dialogs()[0]
+    assert "ZeroDivisionError" in dialog.message
+    assert "Traceback" in dialog.details
+    dialog.copy()
+    assert "ZeroDivisionError" in hands.window.clipboard_get()
+    hands.expect_dialog("ZeroDivisionError")
+    hands.fill("epochs", "9")
+    assert hands.window.state_.config.epochs == 9

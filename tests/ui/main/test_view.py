@@ -1,0 +1,165 @@
+"""Sizes, appearances, small screens, and where the window was."""
+
+from __future__ import annotations
+
+import time
+import tkinter as tk
+from pathlib import Path
+from tkinter import ttk
+
+import customtkinter as ctk
+import pytest
+
+from modules.ui.MainWindow import ICON, _on_screen
+from modules.ui.state.SessionStore import WindowMemory
+from modules.ui.theme import DARK, LIGHT
+from tests.ui.main.conftest import OpenWindow
+from tests.ui.main.hands import Hands
+
+OUTPUT = Path(__file__).resolve().parents[2] / "output" / "main"
+pytestmark = pytest.mark.gui
+
+
+def shown(widget: tk.Misc) -> list[tk.Misc]:
+    """All widgets on the screen below one."""
+    found: list[tk.Misc] = []
+    for child in widget.winfo_children():
+        if child.winfo_viewable() and not isinstance(child, tk.Toplevel):
+            found += [child, *shown(child)]
+    return found
+
+
+def cropped(window: tk.Misc) -> list[str]:
+    """Texts that have less room than they need, and widgets that stick out of the window at the right."""
+    right = window.winfo_rootx() + window.winfo_width()
+    found = []
+    for widget in shown(window):
+        if widget.winfo_rootx() + widget.winfo_width() > right + 1:
+            found.append(f"{widget} ends {widget.winfo_rootx() + widget.winfo_width() - right} px outside")
+        if isinstance(widget, (ttk.Button, ttk.Checkbutton)) or (
+            isinstance(widget, ttk.Label) and not str(widget.cget("width"))
+        ):
+            missing = widget.winfo_reqwidth() - widget.winfo_width()
+            if missing > 1:
+                found.append(f"{widget.cget('text')!r} lacks {missing} px")
+    return found
+
+
+@pytest.mark.parametrize("scale", [75, 100, 150, 200])
+def test_nothing_is_cropped_on_a_small_screen(open_window: OpenWindow, scale: int) -> None:
+    hands = open_window(memory=WindowMemory(geometry="1280x690+0+0", scale=scale, appearance="Dark"))
+    hands.window.state_.set_values({"rlhf_enabled": True, "rlhf_dpo_validation": True}, "more rows")
+    for page in hands.window.pages:
+        hands.window.show_page(page.key)
+        hands.rest(0.1)
+        assert cropped(hands.window) == [], f"{page.title} at {scale} %"
+        hands.picture(OUTPUT / f"{page.key}-{scale}.png")
+
+
+def test_sizes_by_keys_are_remembered_and_values_stay(open_window: OpenWindow) -> None:
+    hands = open_window()
+    hands.fill("epochs", "55")
+    before = hands.window.theme.fonts["text"].cget("size")
+    size = (hands.window.winfo_width(), hands.window.winfo_height())
+    hands.keys("<Control-plus>", "<Control-plus>", to=hands.window)
+    assert hands.window.memory.scale == 125
+    assert abs(hands.window.theme.fonts["text"].cget("size")) > abs(before)
+    assert hands.row("epochs").input.focus_widget.get() == "55"  # type: ignore[attr-defined]
+    assert (hands.window.winfo_width(), hands.window.winfo_height()) == size
+    hands.close()
+    again = open_window()
+    assert again.window.memory.scale == 125
+    for _ in range(9):
+        again.window.zoom(1)
+    assert again.window.memory.scale == 200
+    for _ in range(12):
+        again.window.zoom(-1)
+    assert again.window.memory.scale == 75
+    again.window.zoom(0)
+    assert again.window.memory.scale == 100
+
+
+def test_appearance_changes_what_is_open(hands: Hands) -> None:
+    for page in ("training", "run"):
+        hands.window.show_page(page)
+        hands.rest()
+    hands.window.set_view("Light", 100)
+    hands.rest(0.1)
+    assert ctk.get_appearance_mode() == "Light"
+    plot = hands.window.current_page().plots[0]  # type: ignore[attr-defined]
+    assert str(plot.cget("background")) == LIGHT.panel
+    assert hands.window.theme.style.lookup("TLabel", "foreground") == LIGHT.text
+    hands.window.set_view("Dark", 100)
+    assert str(plot.cget("background")) == DARK.panel
+
+
+def test_the_view_window_by_keys(hands: Hands) -> None:
+    hands.window.open_view()
+    hands.rest()
+    window = hands.dialog()
+    assert window.title() == "View"
+    hands.wait(lambda: window.grab_status() == "local")
+    window.event_generate("<Escape>")
+    hands.rest()
+    assert not window.winfo_exists()
+    assert hands.window.memory.scale == 100
+
+
+def test_the_place_of_the_window_is_remembered(open_window: OpenWindow) -> None:
+    first = open_window()
+    tk.Tk.wm_geometry(first.window, "900x600+60+40")
+    first.wait(lambda: first.window.winfo_width() == 900)
+    first.rest(0.2)
+    first.close()
+    second = open_window()
+    second.rest(0.2)
+    assert (second.window.winfo_width(), second.window.winfo_height()) == (900, 600)
+
+
+@pytest.mark.parametrize(
+    ("geometry", "wanted"),
+    [
+        ("900x600+60+40", "900x600+60+40"),
+        ("3000x2000+0+0", "1280x720+0+0"),
+        ("900x600+5000+4000", "900x600+380+120"),
+        ("900x600+-50+10", "900x600+0+10"),
+        ("900x600", "900x600"),
+        ("nonsense", "1240x720"),
+    ],
+)
+def test_a_window_is_never_off_the_screen(geometry: str, wanted: str) -> None:
+    assert _on_screen(geometry, 1280, 720) == wanted
+
+
+def test_the_window_has_an_icon_and_a_title(hands: Hands) -> None:
+    assert ICON.is_file()
+    assert hands.window._icon.width() == 64
+    assert hands.window.title().endswith("Tastemaker")
+
+
+def test_pages_are_built_when_first_opened(hands: Hands) -> None:
+    assert list(hands.window._built) == ["project"]
+    start = time.process_time()
+    hands.window.show_page("lora")
+    hands.window.update()
+    assert (
+        time.process_time() - start < 0.5
+    )  # a tenth of a second on an idle machine; the benchmark measures it
+    assert list(hands.window._built) == ["project", "lora"]
+
+
+def test_colours_can_be_read() -> None:
+    """Text against what is behind it: at least 4.5 to 1, the usual demand on contrast."""
+
+    def light(colour: str) -> float:
+        parts = [value / 255 for value in bytes.fromhex(colour[1:])]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    for palette in (DARK, LIGHT):
+        for text in (palette.text, palette.muted, palette.error, palette.warning, palette.good):
+            for under in (palette.panel, palette.back, palette.field):
+                bright, dim = sorted((light(text), light(under)), reverse=True)
+                assert (bright + 0.05) / (dim + 0.05) >= 4.5, (text, under)
+        bright, dim = sorted((light(palette.on_accent), light(palette.accent)), reverse=True)
+        assert (bright + 0.05) / (dim + 0.05) >= 4.5
