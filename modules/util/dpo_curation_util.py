@@ -400,7 +400,7 @@ def remove_pair(output_dir: str | os.PathLike[str], manifest: Manifest, pair_id:
             for file in files:
                 if file is not None:
                     unlink_with_caption(file)
-            return pair
+            return dict(pair)
     raise UserError(f"there is no pair {pair_id!r} in {base}")
 
 
