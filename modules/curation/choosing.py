@@ -26,9 +26,9 @@ from modules.curation.ranking import (
 )
 from modules.util.enum.CurationMode import CurationMode
 
-OPTIMISM = 1.5
-"""How many standard deviations of optimism a contender in a question of four gets."""
 DEFAULT_THRESHOLD = 0.95
+DEFAULT_SHARE = 0.8
+"""Expected share of the possible quality gap that a pair needs, too, before asking stops."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,13 @@ class Standing:
         order = self.order(alive)
         return self.posterior.probability_ordered(order[0], order[-1]) if len(order) > 1 else 0.0
 
+    def expected_share(self, alive: Collection[int]) -> float:
+        """Expected quality gap between the best and the worst of ``alive`` as they stand, as a share of the
+        largest gap that is there, whichever images it lies between."""
+        order = self.order(alive)
+        gap = float(self.posterior.mean[order[0]] - self.posterior.mean[order[-1]])
+        return gap / self.posterior.expected_spread(order)
+
 
 def standing(mode: CurationMode, count: int, answers: Sequence[Answer]) -> Standing:
     """Ratings and posterior of ``count`` images after ``answers``."""
@@ -140,7 +147,7 @@ def ask(
     elif mode is CurationMode.SMART or (mode is CurationMode.FOUR_UP and len(images) < 4):
         chosen = _decisive_pair(state, images, answers, rng, pairs_wanted)
     elif mode is CurationMode.FOUR_UP:
-        chosen = _contenders(state, images, rng)
+        chosen = _contenders(state, images, answers, rng)
     else:
         raise ValueError(f"{mode} has no questions to choose")
     rng.shuffle(chosen)
@@ -162,10 +169,16 @@ def _similar_rating(
 def _decisive_pair(
     state: Standing, images: list[int], answers: Sequence[Answer], rng: random.Random, pairs_wanted: int
 ) -> list[int]:
-    """The pair across the boundary of the kept (or the dropped) images with the largest expected gain.
+    """Two images not seen yet; later the pair across the boundary of the kept (or the dropped) images with the
+    largest expected gain.
 
-    With one pair wanted these are leader and challenger for best, and the same at the worst end.
+    Pairing what is unseen first needs half a question an image and helps at both ends: the winner may be the
+    best, the loser the worst (3N/2 - 2 questions would do if answers were never wrong; Pohl 1972). With one
+    pair wanted the rest are leader and challenger for best, and the same at the worst end.
     """
+    unseen = [i for i in images if not state.shown[i]]
+    if len(unseen) > 1:
+        return rng.sample(unseen, 2)
     keep = max(1, min(pairs_wanted, len(images) // 2))
     skipped = set(answers[-1].places) if answers and answers[-1].skipped and len(images) > 2 else set()
     candidates = []
@@ -189,19 +202,35 @@ def _expected_gain(posterior: Posterior, sign: float, inside: int, outside: int)
     return std * density + gap * 0.5 * (1.0 + math.erf(z / math.sqrt(2.0)))
 
 
-def _contenders(state: Standing, images: list[int], rng: random.Random) -> list[int]:
-    """The two likeliest to be the best and the two likeliest to be the worst, by optimistic bounds."""
+def _contenders(
+    state: Standing, images: list[int], answers: Sequence[Answer], rng: random.Random
+) -> list[int]:
+    """Four images not seen yet; later leader and best challenger for best, and the same for worst."""
+    unseen = [i for i in images if not state.shown[i]]
+    if len(unseen) > 3:
+        return rng.sample(unseen, 4)
+    skipped = set(answers[-1].places) if answers and answers[-1].skipped and len(images) > 4 else set()
+    mean = state.posterior.mean
     chosen: list[int] = []
-    mean, std = state.posterior.mean, np.sqrt(np.diag(state.posterior.covariance))
-    for sign in (1.0, -1.0, 1.0, -1.0):
+    for sign in (1.0, -1.0):
         left = [i for i in images if i not in chosen]
-        chosen.append(max(left, key=lambda i: (sign * mean[i] + OPTIMISM * std[i], rng.random())))
+        leader = max(left, key=lambda i: (sign * mean[i], rng.random()))
+        left.remove(leader)
+        left.sort(key=lambda i: (-_expected_gain(state.posterior, sign, leader, i), rng.random()))
+        again = {*chosen, leader, left[0]} == skipped
+        chosen += [leader, left[1] if again else left[0]]
     return chosen
 
 
 def is_settled(state: Standing, alive: Collection[int], threshold: float = DEFAULT_THRESHOLD) -> bool:
-    """Whether asking can stop: all were shown, and best over worst is certain enough."""
-    return len(alive) > 1 and all(state.shown[i] for i in alive) and state.certainty(alive) >= threshold
+    """Whether asking can stop: all were shown, best over worst is certain enough, and not much more is to be
+    had by finding a better best or a worse worst.
+
+    The second bar is ``DEFAULT_SHARE`` of the possible gap at the default threshold, and moves with it.
+    """
+    if len(alive) < 2 or not all(state.shown[i] for i in alive) or state.certainty(alive) < threshold:
+        return False
+    return state.expected_share(alive) >= DEFAULT_SHARE * (threshold - 0.5) / (DEFAULT_THRESHOLD - 0.5)
 
 
 def ranked_pairs(order: Sequence[int], count: int) -> list[tuple[int, int]]:

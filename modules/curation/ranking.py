@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ Floats = npt.NDArray[np.float64]
 
 ELO_START = 1500.0
 ELO_K = 32.0
+DRAWS = 512
 PRIOR_STD = 1.8
 """Standard deviation of the quality of images of one prompt, in logits, as the shipped simulation prefers
 it."""
@@ -52,6 +54,12 @@ def elo_ratings(count: int, comparisons: Sequence[Comparison]) -> Floats:
     return ratings
 
 
+@lru_cache(maxsize=64)
+def _normals(count: int) -> Floats:
+    """(DRAWS, count) standard normal numbers, always the same."""
+    return np.random.default_rng(0).standard_normal((DRAWS, count))
+
+
 @dataclass(frozen=True)
 class Posterior:
     """Quality of the images of one group: ``mean`` (N,) and ``covariance`` (N, N), both in logits."""
@@ -68,6 +76,14 @@ class Posterior:
         """Posterior probability that ``better`` really is better than ``worse``."""
         gap = (self.mean[better] - self.mean[worse]) / self.difference_std(better, worse)
         return 0.5 * (1.0 + math.erf(float(gap) / math.sqrt(2.0)))
+
+    def expected_spread(self, images: Sequence[int]) -> float:
+        """Expected difference of quality between the truly best and the truly worst of ``images``, in logits,
+        over fixed draws from the posterior."""
+        picked = np.ix_(images, images)
+        factor = np.linalg.cholesky(self.covariance[picked])
+        quality = self.mean[list(images)] + _normals(len(images)) @ factor.T
+        return float((quality.max(axis=1) - quality.min(axis=1)).mean())
 
     def order(self) -> list[int]:
         """Indices from best to worst; equal means keep their index order."""

@@ -9,12 +9,23 @@ a share of the largest gap in the group.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from random import Random
+from typing import Protocol
 
 import numpy as np
 
-from modules.curation.choosing import Answer, ask, ranked_pairs, standing
+from modules.curation.choosing import (
+    DEFAULT_THRESHOLD,
+    Answer,
+    Standing,
+    ask,
+    is_settled,
+    ranked_pairs,
+    standing,
+)
 from modules.curation.ranking import Floats
 from modules.util.enum.CurationMode import CurationMode
 from modules.util.rng import python_random
@@ -62,8 +73,48 @@ class Annotator:
         return right / answered
 
 
+class Chooser(Protocol):
+    """What picks the next question; ``choosing.ask`` or something to compare it with."""
+
+    def __call__(
+        self,
+        mode: CurationMode,
+        state: Standing,
+        alive: Collection[int],
+        answers: Sequence[Answer],
+        rng: Random,
+        pairs_wanted: int = 1,
+    ) -> tuple[int, ...]: ...
+
+
+def closest_rating(
+    mode: CurationMode,
+    state: Standing,
+    alive: Collection[int],
+    answers: Sequence[Answer],
+    rng: Random,
+    pairs_wanted: int = 1,
+) -> tuple[int, ...]:
+    """Plain similar-rating pairing, to compare with: of all pairs one with the least difference in rating, drawn
+    at random, but not the pair asked last."""
+    last = set(answers[-1].places) if answers and len(alive) > 2 else set()
+    _, _, *pair = min(
+        (abs(float(state.ratings[a] - state.ratings[b])), rng.random(), a, b)
+        for a, b in combinations(sorted(alive), 2)
+        if {a, b} != last
+    )
+    rng.shuffle(pair)
+    return tuple(int(image) for image in pair)
+
+
 def gap_curve(
-    mode: CurationMode, images: int, clicks: int, seed: int, annotator: Annotator, pairs: int = 1
+    mode: CurationMode,
+    images: int,
+    clicks: int,
+    seed: int,
+    annotator: Annotator,
+    pairs: int = 1,
+    choose: Chooser = ask,
 ) -> list[float]:
     """Share of the largest possible quality gap after 1..``clicks`` clicks, for one group.
 
@@ -79,7 +130,7 @@ def gap_curve(
     value = 0.0
     alive = range(images)
     while len(curve) < clicks:
-        places = ask(mode, state, alive, answers, python_random("simulation", seed, len(answers)), pairs)
+        places = choose(mode, state, alive, answers, python_random("simulation", seed, len(answers)), pairs)
         curve += [value] * (1 if len(places) == 4 else 0)
         answers.append(annotator.answer(quality, places, rng.random(2 + len(places)).tolist()))
         state = standing(mode, images, answers)
@@ -97,10 +148,53 @@ def clicks_to_reach(
     seeds: Iterable[int],
     annotator: Annotator | None = None,
     pairs: int = 1,
+    choose: Chooser = ask,
 ) -> int | None:
     """Clicks after which the mean share over many groups reaches ``share``; ``None`` when ``limit`` is too
     few."""
     person = annotator or Annotator()
-    mean = np.mean([gap_curve(mode, images, limit, seed, person, pairs) for seed in seeds], axis=0)
+    mean = np.mean([gap_curve(mode, images, limit, seed, person, pairs, choose) for seed in seeds], axis=0)
     reached = np.flatnonzero(mean >= share)
     return int(reached[0]) + 1 if len(reached) else None
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Means over many groups at the moment asking stopped by itself.
+
+    ``share`` is of the largest possible quality gap; ``ordered`` how often the chosen image really was better.
+    """
+
+    clicks: float
+    share: float
+    ordered: float
+
+
+def stop_by_itself(
+    mode: CurationMode,
+    images: int,
+    seeds: Iterable[int],
+    annotator: Annotator | None = None,
+    threshold: float = DEFAULT_THRESHOLD,
+    limit: int = 400,
+) -> Stopped:
+    """Where SMART or FOUR-UP stop by themselves, with one pair per group."""
+    person = annotator or Annotator()
+    ends: list[tuple[float, float, float]] = []
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        quality = rng.normal(size=images) * person.spread
+        answers: list[Answer] = []
+        state = standing(mode, images, answers)
+        clicks = 0
+        while clicks < limit and not is_settled(state, range(images), threshold):
+            random = python_random("simulation", seed, len(answers))
+            places = ask(mode, state, range(images), answers, random)
+            answers.append(person.answer(quality, places, rng.random(2 + len(places)).tolist()))
+            clicks += len(places) // 2
+            state = standing(mode, images, answers)
+        order = state.order(range(images))
+        gap = float(quality[order[0]] - quality[order[-1]])
+        ends.append((clicks, gap / float(np.ptp(quality)), gap > 0))
+    clicks_mean, share, ordered = np.mean(ends, axis=0)
+    return Stopped(float(clicks_mean), float(share), float(ordered))
