@@ -44,12 +44,12 @@ def dhash(image: Image.Image) -> int:
 
     64 bits row by row, the first one highest.
     """
-    grey = numpy.asarray(_shrunk(image).convert("L"))
+    grey = numpy.asarray(_shrunk(image))
     return int.from_bytes(numpy.packbits(grey[:, :-1] > grey[:, 1:]).tobytes(), "big")
 
 
 def _shrunk(image: Image.Image) -> Image.Image:
-    """The 9x8 areas, in eight bits and without transparency: what is transparent looks black."""
+    """The 9x8 areas in eight bits of grey, over black where they are transparent."""
     if image.mode[:1] in ("I", "F"):
         values = numpy.asarray(image, dtype=numpy.float32)
         image = Image.fromarray(
@@ -60,11 +60,10 @@ def _shrunk(image: Image.Image) -> Image.Image:
         if image.getchannel("A").getextrema() != (255, 255):
             # Colours times opacity are what lies over black.
             small = image.convert("RGBa").resize(_GRID, Image.Resampling.BOX)
-            return Image.merge("RGB", small.split()[:3])
-        image = image.convert("RGB")
+            return Image.merge("RGB", small.split()[:3]).convert("L")
     elif image.mode not in ("L", "RGB"):
         image = image.convert("RGB")
-    return image.resize(_GRID, Image.Resampling.BOX)
+    return image.convert("L").resize(_GRID, Image.Resampling.BOX)
 
 
 def file_dhash(path: str | os.PathLike[str]) -> int:

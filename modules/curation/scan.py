@@ -136,39 +136,49 @@ def _list_folder(path: str) -> _Listing:
     with os.scandir(path) as entries:
         for entry in entries:
             name = entry.name
-            if name.startswith("."):
+            if name[0] == ".":
                 continue
-            is_image = os.path.splitext(name)[1].lower() in IMAGE_EXTENSIONS  # noqa: PTH122
+            is_image = name[name.rfind(".") :].lower() in IMAGE_EXTENSIONS
             try:
-                _sort_entry(entry, is_image, listing)
+                if not entry.is_file(follow_symlinks=False):
+                    _sort_odd(entry, is_image, listing)
+                elif is_image:
+                    if name.isascii() or _is_text(name):
+                        listing.files.append(name)
+                    else:
+                        listing.faults.append((name, Reason.BAD_NAME))
             except OSError as error:
                 listing.faults.append((name, unusable(error).reason))
     return listing
 
 
-def _sort_entry(entry: os.DirEntry[str], is_image: bool, listing: _Listing) -> None:
+def _is_text(name: str) -> bool:
+    """Whether a name can be written down; names in no known encoding cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _sort_odd(entry: os.DirEntry[str], is_image: bool, listing: _Listing) -> None:
+    """Folders, links, pipes."""
     name = entry.name
-    if not is_image and entry.is_file(follow_symlinks=False):
+    is_folder = entry.is_dir()
+    if not is_folder and not is_image:
         return
-    if is_image or entry.is_dir():
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            listing.faults.append((name, Reason.BAD_NAME))
-            return
-    if entry.is_dir(follow_symlinks=False):
-        listing.folders.append(name)
+    if not _is_text(name):
+        listing.faults.append((name, Reason.BAD_NAME))
     elif entry.is_symlink():
-        if entry.is_dir():
+        if is_folder:
             listing.faults.append((name, Reason.FOLDER_LINK))
-        elif is_image:
+        else:
             listing.files.append(name)
             listing.links.add(name)
-    elif is_image:
-        if entry.is_file(follow_symlinks=False):
-            listing.files.append(name)
-        else:
-            listing.faults.append((name, Reason.NOT_A_FILE))
+    elif is_folder:
+        listing.folders.append(name)
+    else:
+        listing.faults.append((name, Reason.NOT_A_FILE))
 
 
 def scan_images(

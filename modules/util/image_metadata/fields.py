@@ -22,6 +22,7 @@ RAW, DEFLATED = 0, 1
 Place = tuple[int, int, int]
 """(length, offset, RAW or DEFLATED) of a text in its file; the length first, because short ones are tried first."""
 
+_PREFIX_END = 16
 _PREFIXES = ("prompt", "workflow", "parameters")
 
 
@@ -121,12 +122,12 @@ class Fields:
     def prefixed(self) -> dict[str, str]:
         """EXIF values that name themselves (``prompt:{...}``, ``Workflow: {...}``), by that name."""
         found: dict[str, str] = {}
-        for name in ("make", "model", "imagedescription", "software", "usercomment"):
-            value = self.exif().get(name, "")
-            head, colon, rest = value.partition(":")
-            key = head.strip().lower()
-            if colon and key in _PREFIXES:
-                found.setdefault(key, rest.strip())
+        for value in self.exif().values():
+            colon = value.find(":", 0, _PREFIX_END)
+            if colon > 0:
+                key = value[:colon].strip().lower()
+                if key in _PREFIXES:
+                    found.setdefault(key, value[colon + 1 :].strip())
         return found
 
     def xmp(self) -> list[str]:

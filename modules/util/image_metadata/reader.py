@@ -96,18 +96,22 @@ def read_metadata(
     """
     try:
         with Source(path, known_regular) as source:
-            about, found = _read(open_fields(source))
+            about = _read(open_fields(source))
     except Unusable as error:
         return ImageMetadata(error=str(error))
-    if found is None and about.error and about.error.startswith(_STILL_AN_IMAGE):
-        try:
-            if sidecar:
-                found = _beside(path)
-            if found is None and stealth and about.kind in ("PNG", "WebP"):
-                found = _hidden(path, about)
-        except Unusable as error:
-            return replace(about, error=str(error))
-    return about if found is None else _with_prompt(about, found)
+    if about.error is None or not about.error.startswith(_STILL_AN_IMAGE):
+        return about
+    try:
+        found = _beside(path) if sidecar else None
+        if found is None and stealth and about.kind in ("PNG", "WebP"):
+            found = _hidden(path, about)
+    except Unusable as error:
+        return replace(about, error=str(error))
+    return (
+        about
+        if found is None
+        else _with_prompt(found, about.width, about.height, about.orientation, about.kind)
+    )
 
 
 def _beside(path: str | os.PathLike[str]) -> Found | None:
@@ -162,44 +166,28 @@ def open_fields(source: Source) -> Fields:
     raise Unusable(Reason.NOT_AN_IMAGE)
 
 
-def _read(fields: Fields) -> tuple[ImageMetadata, Found | None]:
-    """What an image says, without its prompt, and its prompt."""
+def _read(fields: Fields) -> ImageMetadata:
     width, height = fields.width, fields.height
     if width < 1 or height < 1:
         raise Unusable(Reason.BAD_HEADER, f"{width}x{height} pixels")
     if width * height > MAX_PIXELS:
-        error = Unusable(Reason.TOO_MANY_PIXELS, f"{width}x{height}")
-        return ImageMetadata(None, None, width, height, error=str(error), kind=fields.kind), None
+        error = str(Unusable(Reason.TOO_MANY_PIXELS, f"{width}x{height}"))
+        return ImageMetadata(None, None, width, height, error=error, kind=fields.kind)
     found = _find(fields)
-    about = ImageMetadata(
-        None,
-        None,
-        width,
-        height,
-        None,
-        None,
-        None if found else str(fields.note or Reason.NO_PROMPT),
-        fields.orientation(),
-        fields.kind,
-    )
-    return about, found
+    if found is not None:
+        return _with_prompt(found, width, height, fields.orientation(), fields.kind)
+    error = str(fields.note or Reason.NO_PROMPT)
+    return ImageMetadata(None, None, width, height, None, None, error, fields.orientation(), fields.kind)
 
 
-def _with_prompt(about: ImageMetadata, found: Found) -> ImageMetadata:
-    if max(len(found.prompt), len(found.negative)) > MAX_PROMPT:
-        long = max(len(found.prompt), len(found.negative))
-        return replace(about, error=str(Unusable(Reason.PROMPT_TOO_LONG, f"{long} characters")))
-    return ImageMetadata(
-        plain_unicode(found.prompt).strip(),
-        plain_unicode(found.negative).strip(),
-        about.width,
-        about.height,
-        found.generator,
-        found.seed,
-        None,
-        about.orientation,
-        about.kind,
-    )
+def _with_prompt(found: Found, width: int, height: int, orientation: int, kind: str) -> ImageMetadata:
+    prompt, negative, generator, seed = found
+    long = max(len(prompt), len(negative))
+    if long > MAX_PROMPT:
+        error = str(Unusable(Reason.PROMPT_TOO_LONG, f"{long} characters"))
+        return ImageMetadata(None, None, width, height, None, None, error, orientation, kind)
+    prompt, negative = plain_unicode(prompt).strip(), plain_unicode(negative).strip()
+    return ImageMetadata(prompt, negative, width, height, generator, seed, None, orientation, kind)
 
 
 def _find(fields: Fields) -> Found | None:
