@@ -224,6 +224,18 @@ class ThumbGrid(ttk.Frame):
             self.canvas.yview_moveto((top + self.cell - self.canvas.winfo_height()) / height)
         self.redraw()
 
+    def fit_cells(self, smallest: int) -> None:
+        """As large as all images together may be in the place there is, but no smaller than ``smallest``."""
+        width, height = self.canvas.winfo_width(), self.canvas.winfo_height()
+        count = len(self.paths)
+        if width <= 1 or not count:
+            return
+        sides = [min(width // n, height // -(-count // n)) for n in range(1, count + 1)]
+        side = max(smallest, min(MAX_CELL, max(sides)))
+        if side != self.cell:
+            self.cell = side
+            self.redraw()
+
     def resize_cells(self, step: int) -> None:
         """Larger (1) or smaller (-1) images."""
         self.cell = max(MIN_CELL, min(MAX_CELL, round(self.cell * 1.25**step)))

@@ -56,6 +56,15 @@ def key_name(key: str) -> str:
     return KEY_NAMES.get(key, key.upper() if len(key) == 1 else key)
 
 
+def action_button(parent: tk.Misc, theme: Theme, action: Action, run: Callable[[], object]) -> ttk.Button:
+    """A low button that says its key; the keyboard has the keys, so it takes no focus."""
+    style = "Compact.Accent.TButton" if action.main else "Compact.TButton"
+    padding = (theme.px(9), theme.px(1))
+    theme.style.configure(style, padding=padding)
+    text = f"{key_name(action.keys[0])}  {action.label}"
+    return ttk.Button(parent, text=text, style=style, takefocus=0, command=run)
+
+
 @dataclass
 class ViewContext:
     """What views share.

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tkinter import ttk
 
 from modules.curation.session import Phase
-from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext, key_name
+from modules.ui.curation.ActionRow import ActionRow
+from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext, action_button, key_name
 from modules.ui.curation.GridViews import RankedView, SelectView
 from modules.ui.curation.ImagesView import ContinueView, FourUpView, PairView, TriageView
 from modules.ui.curation.KeysWindow import show_keys
 from modules.ui.curation.PairController import PairController, Snapshot
 from modules.ui.curation.ThinBar import ThinBar
-from modules.ui.FlowFrame import FlowFrame
 from modules.ui.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.theme import Theme, style_text
 from modules.ui.tk_support import elide_middle
@@ -70,11 +71,11 @@ class ChoosingPage(ttk.Frame):
             Action("Undo", ("Control-z", "BackSpace"), controller.undo),
         ]
         self.switches = [
-            Action("Prompt", ("t",), self.toggle_prompt),
-            Action("Blind", ("h",), self.toggle_blind),
             Action("1:1", ("z",), self.context.zoom.toggle_actual_size),
-            Action("Export", ("e",), leave),
+            Action("Blind", ("h",), self.toggle_blind),
+            Action("Prompt", ("t",), self.toggle_prompt),
             Action("Keys", ("F1",), self.show_keys),
+            Action("Export", ("e",), leave),
         ]
         self.columnconfigure(0, weight=1)
         self.rowconfigure(3, weight=1)
@@ -92,8 +93,14 @@ class ChoosingPage(ttk.Frame):
         self.place_label.grid(row=0, column=0, sticky="w", padx=px(10), pady=px(3))
         self.count_label = ttk.Label(top, text="", style="Muted.TLabel", width=1)
         self.count_label.grid(row=0, column=1, sticky="ew")
+        self.switch_buttons = []
         for column, action in enumerate(self.switches, 2):
-            self._button(top, action, "Flat.TButton").grid(row=0, column=column, padx=(0, px(6)))
+            text = f"{key_name(action.keys[0])}  {action.label}"
+            run = partial(self.run, action)
+            button = ttk.Button(top, text=text, style="Flat.TButton", takefocus=0, command=run)
+            button.grid(row=0, column=column, padx=(0, px(6)))
+            self.switch_buttons.append(button)
+        self.bind("<Configure>", lambda _event: self._fit_top())
         self.progress = ThinBar(self, self.theme)
         self.progress.grid(row=1, column=0, sticky="ew")
         self.prompt_box = tk.Text(self, height=2, wrap="word", takefocus=0, state="disabled", cursor="arrow")
@@ -116,12 +123,20 @@ class ChoosingPage(ttk.Frame):
         self.certainty_label.grid(row=0, column=1, padx=px(8))
         self.certainty_bar = ThinBar(bottom, self.theme, px(110))
         self.certainty_bar.grid(row=0, column=2, padx=(0, px(10)))
-        self.action_row = FlowFrame(bottom, self.theme)
+        self.action_row = ActionRow(bottom, self.theme)
         self.action_row.grid(row=1, column=0, columnspan=3, sticky="ew", padx=px(10), pady=(0, px(6)))
 
-    def _button(self, parent: tk.Misc, action: Action, style: str) -> ttk.Button:
-        text = f"{key_name(action.keys[0])}  {action.label}"
-        return ttk.Button(parent, text=text, style=style, takefocus=0, command=lambda: self.run(action))
+    def _fit_top(self) -> None:
+        """Where the window is too narrow, buttons give way to the counts; their keys stay."""
+        px, font = self.theme.px, self.theme.fonts["text"]
+        words = font.measure(str(self.count_label.cget("text"))) + self.place_label.winfo_reqwidth() + px(40)
+        room = self.winfo_width() - words
+        for button in reversed(self.switch_buttons):
+            room -= button.winfo_reqwidth() + px(6)
+            if room >= 0 and not button.winfo_manager():
+                button.grid()
+            elif room < 0 and button.winfo_manager():
+                button.grid_remove()
 
     def _restyle(self) -> None:
         self.message.configure(wraplength=self.theme.px(520))
@@ -160,8 +175,10 @@ class ChoosingPage(ttk.Frame):
             return []
         if self.ranking:
             return self.common[-1:]
-        ranks = self.controller.options.session.mode in _RANKING_MODES
-        return self.common if ranks else self.common[-2:]
+        mode = self.controller.options.session.mode
+        if mode in _RANKING_MODES:
+            return self.common
+        return self.common[-1:] if mode is CurationMode.SELECT else self.common[-2:]
 
     def _view_for(self, shot: Snapshot) -> ChoiceView:
         assert shot.state is not None
@@ -248,6 +265,7 @@ class ChoosingPage(ttk.Frame):
         if shot.seconds_left is not None:
             text += f" \u00b7 {time_left(shot.seconds_left)} left"
         self.count_label.configure(text=shot.note or text)
+        self._fit_top()
         self.progress.show(shot.finished / found if found else 0)
 
     def _draw_hint(self) -> None:
@@ -263,9 +281,10 @@ class ChoosingPage(ttk.Frame):
             self.certainty_bar.grid_remove()
             return
         text = f"best over worst: {shot.state.certainty:.0%} certain"
-        if options.mode is not CurationMode.ELO:
-            text += f", saved at {options.threshold:.0%}"
-        self.certainty_label.configure(text=text)
+        long = text if options.mode is CurationMode.ELO else f"{text}, saved at {options.threshold:.0%}"
+        bold, font = self.theme.fonts["bold"], self.theme.fonts["text"]
+        room = self.winfo_width() - bold.measure(str(self.hint_label.cget("text"))) - self.theme.px(160)
+        self.certainty_label.configure(text=next((t for t in (long, text) if font.measure(t) <= room), ""))
         self.certainty_bar.grid()
         self.certainty_bar.show(2 * shot.state.certainty - 1)
 
@@ -277,8 +296,8 @@ class ChoosingPage(ttk.Frame):
         self._shown_actions = shown
         self.action_row.clear()
         for action in actions:
-            style = "Accent.TButton" if action.main else "TButton"
-            self.action_row.add(self._button(self.action_row, action, style))
+            row = self.action_row
+            row.add(action_button(row, self.theme, action, partial(self.run, action)))
 
     # --- decoding ahead -----------------------------------------------------------------------------------------
 

@@ -9,9 +9,9 @@ from tkinter import filedialog, ttk
 from typing import Any
 
 from modules.curation.statistics import AnswerStatistics
+from modules.ui.curation.ActionRow import ActionRow
 from modules.ui.curation.PairController import PairController
 from modules.ui.curation.PairToolMemory import PairToolMemory
-from modules.ui.FlowFrame import FlowFrame
 from modules.ui.ScrollFrame import ScrollFrame
 from modules.ui.theme import Theme, style_text
 from modules.util.dpo_curation_util import CONCEPTS_NAME
@@ -104,7 +104,7 @@ class ExportPage(ttk.Frame):
         bottom = ttk.Frame(self, padding=(px(16), px(8)))
         bottom.grid(row=1, column=0, sticky="ew")
         bottom.columnconfigure(0, weight=1)
-        row = FlowFrame(bottom, self.theme)
+        row = ActionRow(bottom, self.theme)
         row.grid(row=0, column=0, sticky="ew")
 
         def button(text: str, call: Callable[[], None], style: str = "TButton") -> ttk.Button:

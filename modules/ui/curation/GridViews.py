@@ -12,6 +12,9 @@ from modules.ui.ImagePrefetcher import Key
 from modules.ui.ThumbGrid import ThumbGrid
 from modules.ui.tk_support import BAD, GOOD
 
+SMALLEST = 150
+"""Side of an image's place at 100 % below which the grid scrolls instead."""
+
 
 class GridView(ChoiceView):
     """A grid whose arrow keys move a cursor."""
@@ -22,11 +25,21 @@ class GridView(ChoiceView):
         self.rowconfigure(0, weight=1)
         self.grid_of_images = self.make_grid()
         self.grid_of_images.grid(row=0, column=0, sticky="nsew")
-        self.grid_of_images.canvas.bind("<Configure>", lambda _event: context.want(), add="+")
+        self.grid_of_images.canvas.bind("<Configure>", lambda _event: self._resized(), add="+")
+        self._own_size = False
 
     def make_grid(self) -> ThumbGrid:
         """The grid with what its clicks do."""
         raise NotImplementedError
+
+    def fit(self) -> None:
+        """Make the images as large as there is room for, unless the person has chosen a size."""
+        if not self._own_size:
+            self.grid_of_images.fit_cells(self.context.theme.px(SMALLEST))
+
+    def _resized(self) -> None:
+        self.fit()
+        self.context.want()
 
     def wanted(self) -> list[Key]:
         return self.grid_of_images.keys()
@@ -35,6 +48,7 @@ class GridView(ChoiceView):
         self.grid_of_images.arrived(path)
 
     def zoom_by(self, direction: int) -> None:
+        self._own_size = True
         self.grid_of_images.resize_cells(direction)
 
 
@@ -51,7 +65,7 @@ class SelectView(GridView):
         self.actions = [
             Action("Best", ("Return", "KP_Enter"), lambda: self.mark(best=grid.cursor), True),
             Action("Worst", ("w",), lambda: self.mark(worst=grid.cursor)),
-            Action("Skip this prompt", ("space",), context.controller.next_group),
+            Action("Next prompt", ("space", "n"), context.controller.next_group),
         ]
         self.hint = "Click the best, right-click the worst"
 
@@ -61,7 +75,6 @@ class SelectView(GridView):
             self.context.prefetcher,
             on_best=lambda place: self.mark(best=place),
             on_worst=lambda place: self.mark(worst=place),
-            cell=self.context.theme.px(220),
             font=self.context.theme.fonts["text"],
         )
 
@@ -80,6 +93,7 @@ class SelectView(GridView):
         self.shown = alive
         captions = [] if self.context.blind else [Path(self.group.files[i]).name for i in alive]
         self.grid_of_images.show([self.group.path(i) for i in alive], captions, keep_place=same)
+        self.fit()
         self._draw_marks()
 
     def _draw_marks(self) -> None:
@@ -131,7 +145,6 @@ class RankedView(GridView):
             self,
             self.context.prefetcher,
             on_move=self.move,
-            cell=theme.px(200),
             font=theme.fonts["text"],
         )
 
@@ -149,6 +162,7 @@ class RankedView(GridView):
         blind = self.context.blind
         captions = [f"{n}" if blind else self.caption(i, f"{n}") for n, i in enumerate(self.order, 1)]
         self.grid_of_images.show([self.group.path(i) for i in self.order], captions, keep_place=True)
+        self.fit()
         last = len(self.order)
         marks = dict.fromkeys(range(self.count), GOOD)
         marks |= dict.fromkeys(range(last - self.count, last), BAD)

@@ -12,9 +12,9 @@ from modules.curation.image_size import image_size
 from modules.curation.review import Fault, PairReview
 from modules.curation.review_fixes import fix_faults
 from modules.curation.store import CurationStore
-from modules.ui.curation.ChoiceView import Action, key_name
+from modules.ui.curation.ActionRow import ActionRow
+from modules.ui.curation.ChoiceView import Action, action_button
 from modules.ui.curation.SerialWorker import SerialWorker
-from modules.ui.FlowFrame import FlowFrame
 from modules.ui.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.ImageView import ImageView, ZoomState
 from modules.ui.theme import Theme, style_text
@@ -152,12 +152,10 @@ class ReviewPage(ttk.Frame):
         bottom = ttk.Frame(self, padding=(px(10), px(6)))
         bottom.grid(row=3, column=0, sticky="ew")
         bottom.columnconfigure(0, weight=1)
-        row = FlowFrame(bottom, self.theme)
+        row = ActionRow(bottom, self.theme)
         row.grid(row=0, column=0, sticky="ew")
         for action in self.actions:
-            style = "Accent.TButton" if action.main else "TButton"
-            text = f"{key_name(action.keys[0])}  {action.label}"
-            row.add(ttk.Button(row, text=text, style=style, takefocus=0, command=action.run))
+            row.add(action_button(row, self.theme, action, action.run))
 
     # --- opening ------------------------------------------------------------------------------------------------
 

@@ -13,10 +13,10 @@ from typing import Protocol
 from modules.curation.folders import check_folders
 from modules.curation.groups import ScanOptions
 from modules.curation.session import SessionSettings
+from modules.ui.curation.ActionRow import ActionRow
 from modules.ui.curation.PairController import PickingOptions
 from modules.ui.curation.PairToolMemory import PairToolMemory
 from modules.ui.drop import accept_drops
-from modules.ui.FlowFrame import FlowFrame
 from modules.ui.form.inputs import style_popdown
 from modules.ui.ScrollFrame import ScrollFrame
 from modules.ui.theme import Theme
@@ -270,7 +270,7 @@ class StartPage(ttk.Frame):
         bottom = ttk.Frame(self, padding=(px(16), px(8)))
         bottom.grid(row=1, column=0, sticky="ew")
         bottom.columnconfigure(0, weight=1)
-        row = FlowFrame(bottom, self.theme)
+        row = ActionRow(bottom, self.theme)
         row.grid(row=0, column=0, sticky="ew")
         self.go = ttk.Button(row, text="Start choosing", style="Accent.TButton", command=self.submit)
         self.go.bind("<Return>", lambda _event: self.submit())

@@ -20,10 +20,17 @@ WIDTH, HEIGHT = 1180, 760
 ROOM = 0.94
 
 
-def open_pair_tool(parent: tk.Misc, theme: Theme, source: Path | None = None) -> tk.Toplevel:
-    """The pair tool in a window of its own."""
+def open_pair_tool(
+    parent: tk.Misc, theme: Theme, source: Path | None = None, settings: Path | None = None
+) -> tk.Toplevel:
+    """The pair tool in a window of its own.
+
+    Args:
+        source: folder with images to begin with.
+        settings: folder in which it remembers its fields.
+    """
     window = _window(parent, theme)
-    tool = PairTool(window, theme, settings_folder(), window.destroy)
+    tool = PairTool(window, theme, settings or settings_folder(), window.destroy)
     tool.pack(fill="both", expand=True)
     _begin(tool, source)
     return window

@@ -14,10 +14,10 @@ from PIL import Image, ImageTk
 from modules.curation.groups import ScanOptions
 from modules.curation.session import ImageGroup
 from modules.ui.curation import GroupFeed as feed_module
+from modules.ui.curation.ActionRow import ActionRow
 from modules.ui.curation.ChoosingPage import time_left
 from modules.ui.curation.GroupFeed import AHEAD, GroupFeed
 from modules.ui.curation.SerialWorker import SerialWorker
-from modules.ui.FlowFrame import FlowFrame
 from modules.ui.theme import Theme
 from modules.ui.tk_support import Pump
 from tests.ui.curation.hands import make_images
@@ -195,7 +195,7 @@ def test_a_scan_that_fails_says_why(tmp_path):
 def test_a_row_breaks_where_the_window_ends(root):
     theme = Theme(root)
     theme.apply("Light", 100)
-    row = FlowFrame(root, theme)
+    row = ActionRow(root, theme)
     row.pack(fill="x")
     buttons = [ttk.Button(row, text=f"button {i}") for i in range(8)]
     row.add(*buttons)
