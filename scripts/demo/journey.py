@@ -81,7 +81,13 @@ class Journey:
 
     def check(self) -> None:
         """Everything that can be wrong before work begins."""
-        get_taste(self.taste)
+        Person(get_taste(self.taste), self.seed, self.error_rate)
+        if self.mode not in MODES:
+            raise ConfigError(f"there is no mode {self.mode}", "--mode", f"possible: {', '.join(MODES)}")
+        if not (self.model / "model_index.json").is_file():
+            raise DataError(
+                f"there is no model in {self.model}", "--model", "scripts/make_demo.py model trains one"
+            )
         if self.mode not in MODES:
             raise ConfigError(f"there is no mode {self.mode}", "--mode", f"possible: {', '.join(MODES)}")
         if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):

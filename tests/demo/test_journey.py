@@ -1,0 +1,73 @@
+"""The whole journey, small: images, picks, two trainings, a report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from safetensors import safe_open
+
+from scripts.demo.journey import FULL, Journey, Size, run_journey, win_rate
+from scripts.make_demo import main
+
+FIELDS = {
+    "mode", "seed", "prompts", "pairs", "heldout_pair_accuracy", "win_rate", "fidelity_base", "fidelity_adapter",
+    "attribute_base", "attribute_adapter", "supervised_win_rate", "train_seconds", "total_seconds",
+}  # fmt: skip
+
+
+def test_a_small_journey(tmp_path: Path) -> None:
+    told: list[str] = []
+    size = Size(prompts=8, images_per_prompt=4, pairs_per_prompt=1, judged=12, epochs=3)
+    out = tmp_path / "a folder with spaces"
+    made = run_journey(Journey(out, seed=3, size=size, overrides=("cpu_threads=1",)), told.append)
+    written = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    assert written == made
+    assert set(made) >= FIELDS
+    assert made["pairs"] + made["heldout_pairs"] == 8 and made["steps"] == 3
+    for name in (
+        "win_rate",
+        "fidelity_base",
+        "fidelity_adapter",
+        "heldout_pair_accuracy",
+        "supervised_win_rate",
+    ):
+        assert 0.0 <= made[name] <= 1.0
+    with Image.open(out / "before_after.png") as sheet:
+        assert sheet.width > 500 and sheet.height > 200
+    with safe_open(out / "adapter-dpo.safetensors", framework="pt") as adapter:
+        assert adapter.metadata()["tastemaker.objective"] == "SIGMOID"
+    assert len(list((out / "images").iterdir())) == 32
+    assert {p.suffix for p in (out / "images").iterdir()} == {".png", ".webp"}
+    assert any("chose 8 pairs" in line for line in told)
+
+
+def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("x", encoding="utf-8")
+    for arguments, expected in (
+        (["--mode", "NOTHING", "--out", str(tmp_path / "new")], "NOTHING"),
+        (["--out", str(tmp_path / "full")], "not empty"),
+        (["--error-rate", "0.7", "--out", str(tmp_path / "new")], "0.7"),
+        (["--model", str(tmp_path / "nowhere"), "--out", str(tmp_path / "new")], "nowhere"),
+    ):
+        assert main(["journey", *arguments]) == 2
+        assert expected in capsys.readouterr().err
+        assert not (tmp_path / "new").exists()
+
+
+def test_win_rate_counts_equals_half() -> None:
+    assert win_rate([1.0, 0.0, 0.5, 0.5], [0.0, 1.0, 0.5, 0.4]) == pytest.approx(0.625)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_preference_training_wins(tmp_path: Path, seed: int) -> None:
+    made = run_journey(Journey(tmp_path / "out", seed=seed, size=FULL), print)
+    assert made["win_rate"] >= 0.70
+    assert made["fidelity_base"] - made["fidelity_adapter"] <= 0.03
+    assert made["win_rate"] > made["supervised_win_rate"]
+    assert made["heldout_pair_accuracy"] > 0.6
+    assert made["train_cpu_seconds"] <= 300
