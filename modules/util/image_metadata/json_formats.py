@@ -111,8 +111,13 @@ def _invoke(data: dict[str, Any]) -> Found | None:
 
 def split_invoke(text: str) -> tuple[str, str]:
     """InvokeAI's first syntax: negative words stand in brackets within the prompt."""
-    negative = ", ".join(part.strip() for part in _BRACKETED.findall(text))
-    return (_BRACKETED.sub("", text).strip(), negative) if negative else (text.strip(), "")
+    pieces = _BRACKETED.split(text)
+    if len(pieces) == 1:
+        return text.strip(), ""
+    # Behind a piece that is left out, or before it, stand commas that separated it.
+    wanted = [pieces[0].strip(), *(piece.strip(" ,\n") for piece in pieces[2::2])]
+    unwanted = [piece.strip() for piece in pieces[1::2]]
+    return ", ".join(piece.rstrip(" ,") for piece in wanted if piece), ", ".join(filter(None, unwanted))
 
 
 def _draw_things(data: dict[str, Any]) -> Found | None:

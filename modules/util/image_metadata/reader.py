@@ -47,6 +47,8 @@ _STILL_AN_IMAGE = tuple(
     )
 )
 _INVOKE_KEYS = ("invokeai_metadata", "sd-metadata")
+_SETTING_KEYS = ("negative_prompt", "seed", "num_inference_steps")
+_TITLED_KEYS = ("Negative Prompt", "Seed", "Stable Diffusion model")
 _DREAM = re.compile(r'\A"(.*)"(?:\s-\S.*)?\Z', re.DOTALL)
 _DREAM_SWITCHES = re.compile(r"\s-[sSWHCAnGUI] ?[\w.]+(?:\s|\Z)")
 _DREAM_SEED = re.compile(r"\s-S ?(\d{1,20})\b")
@@ -223,6 +225,9 @@ def _named_texts(fields: Fields) -> Iterator[Found]:
     if "prompt" in places:
         for text in fields.texts("prompt"):
             yield from _prompt_text(fields, text)
+    if "Prompt" in places:
+        for text in fields.texts("Prompt"):
+            yield from _worded(fields, text, _TITLED_KEYS)
     for key in _INVOKE_KEYS:
         if key in places:
             for text in fields.texts(key):
@@ -270,10 +275,17 @@ def _prompt_text(fields: Fields, text: str) -> Iterator[Found]:
     if text.lstrip()[:1] == "{" or looks_like_a1111(text):
         yield from _interpreted(fields, text, plain=False)
         return
-    negative = next(fields.texts("negative_prompt"), "") if "negative_prompt" in fields.places else ""
-    seed = as_seed(next(fields.texts("seed"), "").strip()) if "seed" in fields.places else None
-    easy = "num_inference_steps" in fields.places or "use_stable_diffusion_model" in fields.places
-    yield Found(text.strip(), negative.strip(), EASY_DIFFUSION if easy else UNKNOWN, seed)
+    yield from _worded(fields, text, _SETTING_KEYS)
+
+
+def _worded(fields: Fields, text: str, keys: tuple[str, str, str]) -> Iterator[Found]:
+    """A prompt that stands under its own name, as Easy Diffusion writes it, and others with less around it."""
+    negative, seed, mark = keys
+    places = fields.places
+    unwanted = next(fields.texts(negative), "") if negative in places else ""
+    number = as_seed(next(fields.texts(seed), "").strip()) if seed in places else None
+    generator = EASY_DIFFUSION if mark in places or negative in places else UNKNOWN
+    yield Found(text.strip(), unwanted.strip(), generator, number)
 
 
 def _dream(text: str) -> Found:

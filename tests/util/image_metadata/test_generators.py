@@ -14,6 +14,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from modules.pipeline.nodes.images import read_size
 from modules.util.image_metadata.a1111 import parse_a1111
+from modules.util.image_metadata.json_formats import split_invoke
 from modules.util.image_metadata_util import ImageMetadata, extract_metadata, read_metadata
 from scripts.demo.metadata import STYLES, Made, write_image
 from tests.util.image_metadata import files as f
@@ -237,6 +238,30 @@ XMP = "<rdf:li><exif:UserComment><rdf:Alt><rdf:li>{}</rdf:li></rdf:Alt></exif:Us
 )
 def test_other_generators(data: bytes, expected: tuple[Any, ...], tmp_path: Path) -> None:
     assert summary(read(tmp_path, data)) == expected
+
+
+def test_easy_diffusion_with_its_other_names(tmp_path: Path) -> None:
+    chunks = [("Prompt", "a cat"), ("Negative Prompt", "bad"), ("Seed", "9"), ("Steps", "25")]
+    data = f.png(*(f.text(key, value) for key, value in chunks))
+    assert summary(read(tmp_path, data)) == ("a cat", "bad", "Easy Diffusion", 9)
+    whole = json.dumps(dict(chunks))
+    data = f.webp((b"EXIF", f.tiff({}, {_USER: f.comment(whole)})))
+    assert summary(read(tmp_path, data)) == ("a cat", "bad", "Easy Diffusion", 9)
+
+
+@pytest.mark.parametrize(
+    ("text", "prompt", "negative"),
+    [
+        ("a cat", "a cat", ""),
+        ("a cat, mat,", "a cat, mat,", ""),
+        ("a, b, [c, d], e, f, [g, h], i", "a, b, e, f, i", "c, d, g, h"),
+        ("[bad]", "", "bad"),
+        ("a cat []", "a cat", ""),
+        ("a cat [bad", "a cat [bad", ""),
+    ],
+)
+def test_brackets_of_invokeai(text: str, prompt: str, negative: str) -> None:
+    assert split_invoke(text) == (prompt, negative)
 
 
 def test_novelai_in_one_piece(tmp_path: Path) -> None:
