@@ -10,6 +10,7 @@ EXIT_OK = 0
 EXIT_USER_ERROR = 2
 TAIL_BYTES = 64 * 1024
 _SHOWN_LINES = 12
+_SHOWN_LETTERS = 4000
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def interpret(returncode: int | None, log: str) -> Outcome:
     if returncode == EXIT_OK:
         return Outcome("finished", "the process ended without an error")
     if returncode == EXIT_USER_ERROR:
-        return Outcome("user", _refusal(last_lines(log, _SHOWN_LINES)) or "the settings were refused")
+        return Outcome("user", _refusal(log) or "the settings were refused")
     name = signal_name(returncode) or _signal_in(log)
     # Nothing can be printed on SIGKILL: what the log says is older.
     if name != "SIGKILL" and (known := explain(log)) is not None:
@@ -130,9 +131,10 @@ def interpret(returncode: int | None, log: str) -> Outcome:
     return Outcome("bug", f"the trainer ended with status {returncode}", "log.txt of the run may say why")
 
 
-def _refusal(text: str) -> str:
-    """What a command line said after ``error:``, without what it printed before; else all of it."""
-    return re.split(r"^error: ", text, flags=re.M)[-1]
+def _refusal(log: str) -> str:
+    """What a command line said after its last ``error:``, else its last lines."""
+    *_, found = re.split(r"^error: ", log, flags=re.M)
+    return last_lines(log, _SHOWN_LINES) if found == log else found.strip()[:_SHOWN_LETTERS]
 
 
 def explain(text: str) -> Outcome | None:
@@ -179,4 +181,4 @@ def _signal_in(log: str) -> str | None:
 def last_lines(log: str, count: int) -> str:
     """The last lines of a log that are not empty; of a progress bar only its final state."""
     lines = [line.rpartition("\r")[2].rstrip() for line in log.replace("\r\n", "\n").split("\n")]
-    return "\n".join([line for line in lines if line][-count:])[-4000:]
+    return "\n".join([line for line in lines if line][-count:])[-_SHOWN_LETTERS:]

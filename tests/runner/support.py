@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from modules.runner.RunDirectory import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE = Path(__file__).with_name("fake_trainer.py")
+PAGE = (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
 T = TypeVar("T")
 
 
@@ -35,3 +37,10 @@ def wait_until(condition: Callable[[], T], seconds: float = 30.0) -> T:
         assert time.monotonic() < until, "waited in vain"
         time.sleep(0.02)
     return found
+
+
+def page_rows(heading: str) -> dict[str, str]:
+    """First column of a table under a heading of docs/runs.md to the whole row."""
+    part = re.search(rf"^#+ {heading}$(.*?)(?=^#+ |\Z)", PAGE, re.M | re.S).group(1)
+    lines = [line for line in part.splitlines() if line.startswith("| `")]
+    return {name: line for line in lines for name in re.findall(r"`(\w+)`", line.split("|")[1])}

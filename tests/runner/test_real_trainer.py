@@ -13,7 +13,7 @@ import pytest
 from modules.runner.launcher import launch
 from modules.runner.RunDirectory import RunDirectory
 from modules.runner.status import read_status
-from tests.runner.support import ROOT, wait_until
+from tests.runner.support import ROOT, page_rows, wait_until
 from tests.trainer.making import settings
 
 
@@ -64,6 +64,11 @@ def test_a_run_is_steered_killed_and_goes_on(run, tmp_path):
     assert runctl(run, "stop", "--wait").returncode == 0
     assert again.wait(30).category == "stopped"
     assert read_status(run).state == "stopped"
+    for event in run.reader().poll():
+        described = page_rows("Events")[event["kind"]]
+        assert [
+            name for name in event if name not in ("t", "seq", "kind") and f"`{name}`" not in described
+        ] == []
 
 
 @pytest.mark.parametrize(

@@ -20,16 +20,7 @@ from modules.runner.RunDirectory import RunDirectory
 from modules.runner.status import STATES
 from modules.trainer.callbacks import EventLog
 from modules.util.TrainProgress import TrainProgress
-from tests.runner.support import ROOT
-
-PAGE = (ROOT / "docs" / "runs.md").read_text(encoding="utf-8")
-
-
-def rows(heading: str) -> dict[str, str]:
-    """First column of a table under a heading to the whole row."""
-    part = re.search(rf"^#+ {heading}$(.*?)(?=^#+ |\Z)", PAGE, re.M | re.S).group(1)
-    lines = [line for line in part.splitlines() if line.startswith("| `")]
-    return {name: line for line in lines for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+from tests.runner.support import PAGE, page_rows
 
 
 @pytest.fixture
@@ -52,7 +43,7 @@ def written(tmp_path) -> list[dict]:
 
 
 def test_every_field_is_described_with_its_event(written):
-    events = rows("Events")
+    events = page_rows("Events")
     assert {event["kind"] for event in written} | {"run_started"} == set(KINDS)
     for event in written:
         row = events[event["kind"]]
@@ -65,11 +56,11 @@ def test_every_field_is_described_with_its_event(written):
     [("Events", (*KINDS, *ERROR_CATEGORIES, "t", "seq", "kind")), ("Commands", COMMANDS), ("States", STATES)],
 )
 def test_every_name_has_its_row_and_no_row_is_stale(heading, names):
-    assert set(rows(heading)) == set(names)
+    assert set(page_rows(heading)) == set(names)
 
 
 def test_states_of_commands_and_ends_are_named():
-    events = rows("Events")
+    events = page_rows("Events")
     assert all(f"`{state}`" in events["command"] for state in COMMAND_STATES)
     assert all(f"`{status}`" in events["run_finished"] for status in FINISH_STATUSES)
 
