@@ -52,6 +52,7 @@ class BottomBar(ttk.Frame):
         middle.columnconfigure(0, weight=1)
         self._text = ttk.Label(middle, text="", anchor="w", width=10)
         self._text.grid(row=0, column=0, columnspan=2, sticky="ew")
+        tips.add(self._text, lambda: str(self._text.cget("text")))
         self.run_bar = ttk.Progressbar(middle, maximum=1.0)
         self.run_bar.grid(row=1, column=0, sticky="ew", pady=(px(3), 0))
         self.epoch_bar = ttk.Progressbar(middle, maximum=1.0, length=px(110))

@@ -69,9 +69,12 @@ class CurvePlot(tk.Canvas):
         parent: where it goes.
         theme: colours and scale.
         title: shown above.
+        reserved: pixels at 100 % at the left of the legend that belong to something else.
     """
 
-    def __init__(self, parent: tk.Misc, theme: Theme, title: str = "", height: int = 220) -> None:
+    def __init__(
+        self, parent: tk.Misc, theme: Theme, title: str = "", height: int = 220, reserved: int = 0
+    ) -> None:
         super().__init__(
             parent,
             highlightthickness=0,
@@ -81,7 +84,7 @@ class CurvePlot(tk.Canvas):
             height=theme.px(height),
         )
         self._theme = theme
-        self.title = title
+        self.title, self._reserved = title, reserved
         self.curves: list[Curve] = []
         self.smoothing = 0.0
         self._drawn: list[tuple[Curve, list[float]]] = []
@@ -105,7 +108,7 @@ class CurvePlot(tk.Canvas):
         width, height = self.winfo_width(), self.winfo_height()
         if width <= px(80) or height <= px(60):
             return
-        self._area = (px(58), px(42), width - px(14), height - px(26))
+        self._area = (px(58), px(48), width - px(14), height - px(26))
         font = self._theme.fonts["bold"]
         if self.title:
             self.create_text(px(12), px(8), text=self.title, anchor="nw", fill=palette.text, font=font)
@@ -183,6 +186,9 @@ class CurvePlot(tk.Canvas):
                 right, px(14), text=words, anchor="ne", fill=palette.text, font=fonts["small"]
             )
             left = self.bbox(item)[0]
+            if left - px(14) < px(self._reserved):
+                self.delete(item)
+                return
             self.create_rectangle(left - px(14), px(17), left - px(5), px(25), fill=colour, outline="")
             right = left - px(26)
 

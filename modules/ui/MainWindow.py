@@ -135,7 +135,7 @@ class MainWindow(ctk.CTk):
             lambda: self.memory.recent, lambda name: files.load(Path(name)),
         )  # fmt: skip
         self.top_bar.grid(row=0, column=0, columnspan=2, sticky="ew")
-        side = ScrollFrame(self, self.theme, auto_hide=True)
+        side = self._side = ScrollFrame(self, self.theme, auto_hide=True)
         self.side_bar = SideBar(side.inside, ui, self.pages, self.show_page)
         self.side_bar.pack(fill="both", expand=True)
         side.grid(row=1, column=0, sticky="ns")
@@ -195,6 +195,7 @@ class MainWindow(ctk.CTk):
         made.pack(fill="both", expand=True)
         made.opened()
         self.side_bar.select(spec.key)
+        self._side.see(self.side_bar.buttons[spec.key])
         self.autosave.soon()
 
     def current_page(self) -> Page:

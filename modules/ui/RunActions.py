@@ -63,6 +63,9 @@ class RunActions:
 
     def order(self, kind: str) -> None:
         """Give the run an order."""
+        if self.control.state not in ("running", "paused"):
+            self._ui.status("No run is under way")
+            return
         try:
             self.control.post(kind)
         except UserError as error:

@@ -17,9 +17,10 @@ class ScrollFrame(ttk.Frame):
         parent: where it goes.
         theme: colours.
         auto_hide: show the bar only while there is something to scroll.
+        fill: let the content be at least as high as what is in sight.
     """
 
-    def __init__(self, parent: tk.Misc, theme: Theme, auto_hide: bool = False) -> None:
+    def __init__(self, parent: tk.Misc, theme: Theme, auto_hide: bool = False, fill: bool = False) -> None:
         super().__init__(parent, style="Back.TFrame")
         self.columnconfigure(0, weight=1)
         self.rowconfigure(0, weight=1)
@@ -31,14 +32,24 @@ class ScrollFrame(ttk.Frame):
         self.inside = ttk.Frame(self.canvas, style="Back.TFrame")
         self._item = self.canvas.create_window(0, 0, anchor="nw", window=self.inside)
         self.inside.bind("<Configure>", self._content_changed)
-        self.canvas.bind(
-            "<Configure>", lambda event: self.canvas.itemconfigure(self._item, width=event.width)
-        )
+        self._fill = fill
+        self.canvas.bind("<Configure>", self._resized)
         self._theme, self._auto_hide = theme, auto_hide
         theme.on_change(lambda: self.canvas.configure(background=theme.palette.back), self)
 
+    def _height(self) -> int:
+        """Of the content."""
+        needed = self.inside.winfo_reqheight()
+        return max(needed, self.canvas.winfo_height()) if self._fill else needed
+
+    def _resized(self, _event: object) -> None:
+        self.canvas.itemconfigure(self._item, width=self.canvas.winfo_width())
+        self._content_changed(None)
+
     def _content_changed(self, _event: object) -> None:
-        self.canvas.configure(scrollregion=(0, 0, 1, self.inside.winfo_reqheight()))
+        if self._fill:
+            self.canvas.itemconfigure(self._item, height=self._height())
+        self.canvas.configure(scrollregion=(0, 0, 1, self._height()))
 
     def _moved(self, first: str, last: str) -> None:
         self._bar.set(first, last)
@@ -50,12 +61,12 @@ class ScrollFrame(ttk.Frame):
 
     def wheel(self, step: int) -> None:
         """Move by a notch of the wheel (-1 up, 1 down)."""
-        if self.inside.winfo_reqheight() > self.canvas.winfo_height():
+        if self._height() > self.canvas.winfo_height():
             self.canvas.yview_scroll(step * self._theme.px(60), "units")
 
     def page(self, step: int) -> None:
         """Move by most of what is in sight."""
-        if self.inside.winfo_reqheight() > self.canvas.winfo_height():
+        if self._height() > self.canvas.winfo_height():
             self.canvas.yview_scroll(step * int(self.canvas.winfo_height() * 0.85), "units")
 
     def top(self) -> None:
@@ -63,7 +74,7 @@ class ScrollFrame(ttk.Frame):
 
     def see(self, widget: tk.Misc) -> None:
         """Scroll until a widget inside is in sight."""
-        height, whole = self.canvas.winfo_height(), self.inside.winfo_reqheight()
+        height, whole = self.canvas.winfo_height(), self._height()
         if whole <= height:
             return
         top = widget.winfo_rooty() - self.inside.winfo_rooty()

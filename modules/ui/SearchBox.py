@@ -23,7 +23,7 @@ class SearchBox(ttk.Frame):
         self._ui = ui
         self.found: list[Setting] = []
         self._text = tk.StringVar(self)
-        self.entry = ttk.Entry(self, textvariable=self._text, width=18, font=ui.theme.fonts["text"])
+        self.entry = ttk.Entry(self, textvariable=self._text, width=11, font=ui.theme.fonts["text"])
         self.entry.pack(fill="x", expand=True)
         self._hint = tk.Label(self.entry, text=HINT, cursor="xterm")
         self._hint.bind("<Button-1>", lambda _event: self.focus_entry())

@@ -47,11 +47,11 @@ class TopBar(ttk.Frame):
         self._actions, self._recent, self._open = actions, recent, open_recent
         self._listed: list[Preset] = []
         self.preset = ttk.Combobox(
-            self, state="readonly", width=22, postcommand=self._list, font=ui.theme.fonts["text"]
+            self, state="readonly", width=14, postcommand=self._list, font=ui.theme.fonts["text"]
         )
         self.preset.set(NO_PRESET)
         self.preset.bind("<<ComboboxSelected>>", self._chosen)
-        self.preset.grid(row=0, column=0)
+        self.preset.grid(row=0, column=0, sticky="ew")
         tips = ui.services["tooltips"]
         tips.add(self.preset, "Settings for a purpose. Your folders, concepts and samples stay as they are.")
         self.file = ttk.Menubutton(self, text="File \u25be")
@@ -73,7 +73,8 @@ class TopBar(ttk.Frame):
             self.buttons[name] = button
         self.search = SearchBox(self, ui)
         self.search.grid(row=0, column=5, sticky="ew", padx=px(12))
-        self.columnconfigure(5, weight=1)
+        self.columnconfigure(0, weight=1)
+        self.columnconfigure(5, weight=4)
         self.view = ttk.Button(self, text="View\u2026", command=actions["view"], width=7)
         self.view.grid(row=0, column=6)
         tips.add(self.view, "Appearance and size (Ctrl+plus, Ctrl+minus, Ctrl+0)")

@@ -9,11 +9,13 @@ from tkinter import filedialog, ttk
 
 from modules.ui.context import Ui
 from modules.ui.CurvePlot import Curve, CurvePlot
+from modules.ui.FlowFrame import FlowFrame
 from modules.ui.form.inputs import style_popdown
 from modules.ui.pages.Page import Page
 from modules.ui.pages.registry import PageSpec
 from modules.ui.QueuePanel import QueuePanel
 from modules.ui.SampleGallery import SampleGallery
+from modules.ui.ScrollFrame import ScrollFrame
 from modules.ui.state.curve_groups import group_curves
 from modules.ui.state.LogTail import LogTail
 from modules.ui.state.RunControl import RunControl
@@ -34,14 +36,17 @@ class RunPage(Page):
         super().__init__(parent, ui, spec)
         self.control: RunControl = ui.services["runs"]
         px = ui.theme.px
-        self.configure(padding=(px(12), px(10), px(12), px(8)))
-        self.columnconfigure(0, weight=1)
-        self.rowconfigure(2, weight=3)
-        self.rowconfigure(3, weight=4)
+        self.scroll = ScrollFrame(self, ui.theme, auto_hide=True, fill=True)
+        self.scroll.pack(fill="both", expand=True)
+        self.inside = self.scroll.inside
+        self.inside.configure(padding=(px(12), px(10), px(12), px(8)))
+        self.inside.columnconfigure(0, weight=1)
+        self.inside.rowconfigure(2, weight=3, minsize=px(170))
+        self.inside.rowconfigure(3, weight=4, minsize=px(250))
         self._head()
-        self.advice = ttk.Label(self, style="Error.TLabel", justify="left", padding=(px(10), px(6)))
+        self.advice = ttk.Label(self.inside, style="Error.TLabel", justify="left", padding=(px(10), px(6)))
         self._plots()
-        self.tabs = ttk.Notebook(self, takefocus=True)
+        self.tabs = ttk.Notebook(self.inside, takefocus=True)
         self.tabs.grid(row=3, column=0, sticky="nsew", pady=(px(8), 0))
         self.gallery = SampleGallery(self.tabs, ui, lambda name: self.control.file(name))
         self.gallery.configure(padding=px(8))
@@ -66,34 +71,31 @@ class RunPage(Page):
 
     def _head(self) -> None:
         px, tips = self.ui.theme.px, self.ui.services["tooltips"]
-        head = ttk.Frame(self, style="Back.TFrame")
+        head = FlowFrame(self.inside, px(6), style="Back.TFrame")
         head.grid(row=0, column=0, sticky="ew", pady=(0, px(8)))
-        head.columnconfigure(1, weight=1)
-        ttk.Label(head, text="Run", style="Title.TLabel").grid(row=0, column=0, padx=(0, px(12)))
-        self.folder = ttk.Label(head, style="Back.TLabel", width=10)
-        self.folder.grid(row=0, column=1, sticky="ew")
+        head.add(ttk.Label(head, text=self.spec.title, style="Title.TLabel"))
+        self.folder = ttk.Label(head, style="Back.TLabel")
+        head.add(self.folder)
         tips.add(self.folder, lambda: str(self.control.run.path) if self.control.run else "")
-        self._smooth = tk.BooleanVar(self, True)
-        switch = ttk.Checkbutton(
-            head, text="Smooth", variable=self._smooth, command=self._draw, style="Back.TCheckbutton"
-        )
-        switch.grid(row=0, column=2, padx=px(8))
-        buttons = (
+        for text, command, tip in (
             ("Watch another\u2026", self.watch_another, "Follow the run in another folder, running or over"),
             ("Folder", self.open_folder, "Open the run's folder"),
             ("TensorBoard", self.open_tensorboard, "All curves in the browser"),
             ("End now", self.end_now, "End a trainer that does not react; it goes on from its last backup"),
-        )
-        for column, (text, command, tip) in enumerate(buttons, 3):
+        ):
             button = ttk.Button(head, text=text, style="Back.TButton", command=command)
-            button.grid(row=0, column=column, padx=(px(4), 0))
+            head.add(button)
             tips.add(button, tip)
-            if text == "End now":
-                self.end_button = button
+        self.end_button = button
+        self._smooth = tk.BooleanVar(self, True)
+        switch = ttk.Checkbutton(
+            head, text="Smooth", variable=self._smooth, command=self._draw, style="Back.TCheckbutton"
+        )
+        head.add(switch)
 
     def _plots(self) -> None:
         px = self.ui.theme.px
-        frame = ttk.Frame(self, style="Back.TFrame")
+        frame = ttk.Frame(self.inside, style="Back.TFrame")
         frame.grid(row=2, column=0, sticky="nsew")
         frame.rowconfigure(0, weight=1)
         self.plots: list[CurvePlot] = []
@@ -102,10 +104,10 @@ class RunPage(Page):
             frame.columnconfigure(column, weight=1, uniform="plots")
             card = ttk.Frame(frame)
             card.grid(row=0, column=column, sticky="nsew", padx=(0 if column == 0 else px(8), 0))
-            plot = CurvePlot(card, self.ui.theme, height=150)
+            plot = CurvePlot(card, self.ui.theme, height=160, reserved=150)
             plot.pack(fill="both", expand=True)
             picker = ttk.Combobox(
-                card, state="readonly", values=[group], font=self.ui.theme.fonts["text"], width=16
+                card, state="readonly", values=[group], font=self.ui.theme.fonts["text"], width=12
             )
             picker.set(group)
             picker.configure(postcommand=lambda picker=picker: style_popdown(self.ui.theme, picker))
@@ -142,7 +144,7 @@ class RunPage(Page):
             return
         run = self.control.run
         words = (
-            f"{self.control.state}  \u2013  {elide_middle(str(run.path), 70)}"
+            f"{self.control.state}  \u2013  {elide_middle(str(run.path), 48)}"
             if run
             else "No run yet: Start begins one"
         )

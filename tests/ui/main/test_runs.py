@@ -1,0 +1,149 @@
+"""A run as a person sees it: started, watched, ordered, found again, explained. The trainer is a real process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modules.runner.RunDirectory import RunDirectory
+from modules.ui.pages.RunPage import RunPage
+from modules.util.config.TrainConfig import TrainConfig
+from tests.ui.main.conftest import OpenWindow
+from tests.ui.main.hands import Hands
+
+pytestmark = pytest.mark.gui
+ENDLESS = ("--steps", "100000", "--pace", "0.01")
+
+
+def run_page(hands: Hands) -> RunPage:
+    hands.window.show_page("run")
+    hands.rest()
+    page = hands.window.current_page()
+    assert isinstance(page, RunPage)
+    return page
+
+
+def text_of(button: object) -> str:
+    return str(button.cget("text"))  # type: ignore[attr-defined]
+
+
+def test_from_start_to_the_finished_curve(hands: Hands, tmp_path: Path) -> None:
+    hands.fill("epochs", "3")
+    page = run_page(hands)
+    hands.keys("<F5>", to=hands.window)
+    hands.wait(lambda: hands.window.control.state == "finished", "the run does not finish")
+    hands.rest(0.4)
+    assert TrainConfig.load(tmp_path / "workspace" / "run" / "config.json").epochs == 3
+    plot = page.plots[0]
+    assert [curve.name for curve in plot.curves] == ["training"]
+    assert list(plot.curves[0].x) == list(range(1, 21))
+    lines = [item for item in plot.find_all() if plot.type(item) == "line"]
+    assert any(len(plot.coords(item)) == 40 for item in lines)
+    assert [(first and first.step, last.step) for first, last in page.gallery._rows] == [(0, 20)]
+    hands.wait(lambda: len(page.gallery._photos) == 2, "the samples do not appear")
+    assert "training begins" in page.log.get("1.0", "end")
+    assert "Training finished" in page.diary.get("1.0", "end")
+    bar = hands.window.bottom_bar
+    assert float(bar.run_bar.cget("value")) == 1.0
+    assert "step 20 of 20" in text_of(bar._text)
+    assert bar.buttons["start"].instate(["!disabled"])
+    assert bar.buttons["stop"].instate(["disabled"])
+
+
+def test_the_buttons_give_orders(open_window: OpenWindow) -> None:
+    hands = open_window(trainer=ENDLESS)
+    bar, control = hands.window.bottom_bar, hands.window.control
+    hands.click(bar.buttons["start"])
+    hands.wait(lambda: control.state == "running")
+    hands.wait(lambda: bar.buttons["stop"].instate(["!disabled"]))
+    assert bar.buttons["start"].instate(["disabled"])
+    hands.click(bar.buttons["pause"])
+    hands.wait(lambda: text_of(bar.buttons["pause"]) == "Resume", "it does not pause")
+    hands.click(bar.buttons["pause"])
+    hands.wait(lambda: text_of(bar.buttons["pause"]) == "Pause", "it does not go on")
+    before = len(control.history.samples)
+    hands.click(bar.buttons["sample"])
+    hands.wait(lambda: len(control.history.samples) > before, "no sample is made")
+    hands.click(bar.buttons["stop"])
+    hands.wait(lambda: control.state == "stopped", "it does not stop")
+    assert hands.dialogs() == []
+
+
+def test_the_run_survives_the_window_and_is_found_again(open_window: OpenWindow) -> None:
+    first = open_window(trainer=ENDLESS)
+    first.keys("<F5>", to=first.window)
+    first.wait(lambda: first.window.control.state == "running" and first.window.control.history.series)
+    run = first.window.control.run
+    assert run is not None
+    first.window.control._trainer = None  # the test's clean-up must not end it
+    first.close()
+    assert RunDirectory(run.path).trainer() is not None
+    second = open_window(trainer=ENDLESS)
+    second.wait(lambda: second.window.control.state == "running", "the run is not found")
+    page = run_page(second)
+    second.wait(lambda: page.plots[0].curves and len(page.plots[0].curves[0].x) > 3)
+    assert page.plots[0].curves[0].x[0] == 1
+    second.keys("<Shift-F5>", to=second.window)
+    second.wait(lambda: second.window.control.state == "stopped")
+
+
+def test_running_out_of_memory_is_explained(open_window: OpenWindow) -> None:
+    hands = open_window(trainer=("--steps", "10", "--fail", "memory"))
+    page = run_page(hands)
+    hands.keys("<F5>", to=hands.window)
+    hands.wait(lambda: hands.dialogs())
+    assert "batch size" in hands.dialogs()[0].message
+    hands.expect_dialog("the graphics card ran out of memory")
+    assert page.advice.winfo_viewable()
+    assert "batch size" in text_of(page.advice)
+
+
+def test_a_start_that_fails_is_told_and_can_be_tried_again(hands: Hands, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    hands.window.state_.set_value("workspace_dir", str(tmp_path / "file" / "run"))
+    hands.keys("<F5>", to=hands.window)
+    hands.expect_dialog("cannot be written")
+    hands.window.state_.set_value("workspace_dir", str(tmp_path / "good"))
+    hands.keys("<F5>", to=hands.window)
+    hands.wait(lambda: hands.window.control.state == "finished")
+
+
+def test_orders_without_a_run_are_told(hands: Hands) -> None:
+    hands.keys("<F7>", to=hands.window)
+    assert "No run" in hands.status()
+
+
+def test_values_under_the_pointer(hands: Hands) -> None:
+    page = run_page(hands)
+    hands.keys("<F5>", to=hands.window)
+    hands.wait(lambda: hands.window.control.state == "finished")
+    hands.rest(0.4)
+    plot = page.plots[0]
+    plot.event_generate("<Motion>", x=plot.winfo_width() - 16, y=90)
+    texts = [plot.itemcget(item, "text") for item in plot.find_withtag("hover") if plot.type(item) == "text"]
+    assert texts == ["step 20\ntraining: 0.05"]
+
+
+def test_the_queue_works_through_its_runs(
+    hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from modules.runner import launcher
+
+    command = hands.window.control._command
+    assert command is not None
+    monkeypatch.setattr(launcher, "train_command", lambda run: list(command(run)))
+    page = run_page(hands)
+    page.tabs.select(3)
+    hands.rest()
+    for name in ("one", "two"):
+        hands.window.state_.set_value("workspace_dir", str(tmp_path / name))
+        page.queue._do(page.queue.add)
+    hands.wait(lambda: len(page.queue.tree.get_children()) == 2)
+    hands.click(page.queue._go)
+    hands.wait(
+        lambda: [e.state for e in hands.window.queue.entries] == ["finished"] * 2, "the queue stands", 40
+    )
+    shown = [page.queue.tree.item(name, "values")[0] for name in page.queue.tree.get_children()]
+    assert shown == ["finished", "finished"]
+    assert hands.window.control.run is not None and hands.window.control.run.path == tmp_path / "two"
