@@ -18,9 +18,10 @@ from modules.util.image_metadata.limits import (
 from modules.util.image_metadata.source import Source
 from modules.util.image_metadata.xmp import parse_xmp
 
-RAW, DEFLATED = 0, 1
+RAW, DEFLATED, PROFILE = 0, 1, 2
+"""How a text is packed: as it is, by zlib, and (or) as a profile in hexadecimal digits."""
 Place = tuple[int, int, int]
-"""(length, offset, RAW or DEFLATED) of a text in its file; the length first, because short ones are tried first."""
+"""(length, offset, packing) of a text in its file; the length first, because short ones are tried first."""
 
 _PREFIX_END = 16
 _PREFIXES = ("prompt", "workflow", "parameters")
@@ -95,12 +96,12 @@ class Fields:
         data = self.source.read(offset, length)
         if len(data) < length:
             raise Unusable(Reason.TRUNCATED)
-        if packing == DEFLATED:
+        if packing & DEFLATED:
             self._spent += MAX_CHUNK_TEXT
             data = inflate(data)
             self._spent -= MAX_CHUNK_TEXT
         self._spent += len(data)
-        return data
+        return _unhex(data) if packing & PROFILE else data
 
     def exif(self) -> dict[str, str]:
         """The wanted EXIF values as text, under lower-case names; empty where there are none."""
@@ -164,6 +165,15 @@ def inflate(data: bytes) -> bytes:
     if not machine.eof:
         raise Unusable(Reason.BAD_TEXT, "it is cut off")
     return text
+
+
+def _unhex(data: bytes) -> bytes:
+    """A profile as ImageMagick writes it: its kind, its length, and its bytes in hexadecimal digits."""
+    parts = data.split(None, 2)
+    try:
+        return bytes.fromhex(parts[2].decode("ascii"))
+    except (IndexError, ValueError) as error:
+        raise Unusable(Reason.BAD_EXIF, "a profile that cannot be read") from error
 
 
 def decode_text(data: bytes) -> str:

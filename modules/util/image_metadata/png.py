@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import ClassVar
 
-from modules.util.image_metadata.fields import DEFLATED, RAW, Fields
+from modules.util.image_metadata.fields import DEFLATED, PROFILE, RAW, Fields
 from modules.util.image_metadata.limits import MAX_CHUNKS, MAX_SAME_KEY, Reason, Unusable
 from modules.util.image_metadata.source import Source
 
@@ -16,6 +16,7 @@ _SIZE = struct.Struct(">II")
 _KEY_BYTES = 81
 _INTERNATIONAL_BYTES = 1024
 _MAX_KEYS = 256
+_PROFILES = ("Raw profile type exif", "Raw profile type APP1")
 _XMP_KEY = "XML:com.adobe.xmp"
 
 
@@ -79,13 +80,18 @@ class PngFields(Fields):
         if end < 0:
             return
         key = start[:end].decode("latin-1")
-        if name == b"tEXt":
-            self.add(key, (length - end - 1, offset + end + 1, RAW))
-        elif name == b"zTXt":
-            if length >= end + 2:
-                self.add(key, (length - end - 2, offset + end + 2, DEFLATED))
-        else:
+        if name == b"iTXt":
             self._keep_international(key, end, offset, length)
+            return
+        packing = DEFLATED if name == b"zTXt" else RAW
+        skip = end + 2 if packing else end + 1
+        if length < skip:
+            return
+        if key in _PROFILES:
+            if len(self.exif_places) < MAX_SAME_KEY:
+                self.exif_places.append((length - skip, offset + skip, packing | PROFILE))
+        else:
+            self.add(key, (length - skip, offset + skip, packing))
 
     def _keep_international(self, key: str, end: int, offset: int, length: int) -> None:
         """iTXt: a flag, a method, a language and a translated key before the text."""

@@ -334,6 +334,31 @@ def test_a_text_file_beside_the_image(tmp_path: Path) -> None:
     assert read_metadata(path).prompt == "inside"
 
 
+def test_a_file_of_swarmui_beside_the_image(tmp_path: Path) -> None:
+    path = tmp_path / "image.png"
+    path.write_bytes(f.png())
+    (tmp_path / "image.swarm.json").write_text(SWARM, encoding="utf-8")
+    assert summary(read_metadata(path)) == ("a <wildcard:x> cat", "bad", "SwarmUI", 5)
+    (tmp_path / "image.swarm.json").write_text("{", encoding="utf-8")
+    assert read_metadata(path).error == "its text is damaged JSON"
+
+
+def test_exif_as_hexadecimal_text(tmp_path: Path) -> None:
+    exif = b"Exif\0\0" + f.tiff({}, {_USER: f.comment(A1111)})
+    profile = (
+        f"\nexif\n{len(exif):8}\n"
+        + "\n".join(exif.hex()[i : i + 72] for i in range(0, 2 * len(exif), 72))
+        + "\n"
+    )
+    for made in (
+        f.text("Raw profile type exif", profile),
+        f.ztext("Raw profile type APP1", profile.encode()),
+    ):
+        assert summary(read(tmp_path, f.png(made))) == A1111_FOUND
+    for broken in ("", "\nexif\n", "\nexif\n 9\nxyz", "\nexif\n 9\n45786"):
+        assert read(tmp_path, f.png(f.text("Raw profile type exif", broken))).error is not None
+
+
 def _hide(text: bytes, signature: bytes, channels: str) -> Image.Image:
     payload = signature + (len(text) * 8).to_bytes(4, "big") + text
     bits = numpy.unpackbits(numpy.frombuffer(payload, numpy.uint8))
