@@ -19,6 +19,7 @@ from modules.util.errors import DataError, UserError
 from modules.util.jsonio import atomic_path, write_text
 
 IMAGE_EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".avif", ".bmp", ".jxl", ".tif", ".tiff"})
+_ENDINGS = tuple(ending for name in sorted(IMAGE_EXTENSIONS) for ending in (name, name.upper()))
 SIDES = ("chosen", "rejected")
 SPLITS = ("train", "val")
 Pair = dict[str, Any]
@@ -67,12 +68,13 @@ def find_exported_file(output_dir: str | os.PathLike[str], side: str, pair_id: s
         raise ValueError(f"side must be one of {SIDES}, not {side!r}")
     if not SAFE_PAIR_ID.fullmatch(pair_id):
         return None
-    base = Path(output_dir) / side
-    for folder in (base, *(base / split for split in SPLITS)):
-        for extension in sorted(IMAGE_EXTENSIONS):
-            for name in (f"{pair_id}{extension}", f"{pair_id}{extension.upper()}"):
-                if (folder / name).is_file():
-                    return folder / name
+    base = os.path.join(output_dir, side)  # noqa: PTH118 - asked twice at every pick; Path would take milliseconds
+    for folder in (base, *(f"{base}{os.sep}{split}" for split in SPLITS)):
+        if os.path.isdir(folder):  # noqa: PTH112
+            for ending in _ENDINGS:
+                path = f"{folder}{os.sep}{pair_id}{ending}"
+                if os.path.isfile(path):  # noqa: PTH113
+                    return Path(path)
     return None
 
 
