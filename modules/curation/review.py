@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import tempfile
@@ -11,7 +12,9 @@ from pathlib import Path
 
 from modules.util.bucket import bucket_of
 from modules.util.dpo_curation_util import (
+    IMAGE_EXTENSIONS,
     SIDES,
+    SPLITS,
     FinalizedPair,
     file_sha256,
     find_exported_file,
@@ -47,17 +50,34 @@ class PairReview:
         self.output_dir = Path(output_dir)
         if not self.output_dir.is_dir():
             raise DataError(f"the folder {self.output_dir} does not exist")
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[tuple[str, Callable[[], None]]] = []
+        self.undone: str | None = None
+        """The pair that the last ``undo`` was about."""
 
     def pairs(self) -> list[FinalizedPair]:
         """All pairs as they lie on the disk now."""
         return scan_finalized_pairs(self.output_dir)
 
+    def find(self, pair_id: str) -> FinalizedPair | None:
+        """One pair as it lies on the disk now, without reading the others."""
+        for split in SPLITS:
+            sides: dict[str, Path] = {}
+            for side in SIDES:
+                folder = self.output_dir / side / split
+                for path in folder.glob(f"{glob.escape(pair_id)}.*"):
+                    if path.stem == pair_id and path.suffix.lower() in IMAGE_EXTENSIONS:
+                        sides[side] = path
+            if sides:
+                chosen, rejected = sides.get("chosen"), sides.get("rejected")
+                captions = read_caption(chosen), read_caption(rejected)
+                return FinalizedPair(pair_id, split, chosen, rejected, *captions)
+        return None
+
     def _pair(self, pair_id: str) -> FinalizedPair:
-        for pair in self.pairs():
-            if pair.pair_id == pair_id:
-                return pair
-        raise UserError(f"there is no pair {pair_id!r} in {self.output_dir}")
+        pair = self.find(pair_id)
+        if pair is None:
+            raise UserError(f"there is no pair {pair_id!r} in {self.output_dir}")
+        return pair
 
     # --- operations ---
 
@@ -90,12 +110,12 @@ class PairReview:
                 now["pairs"] = sorted([*now["pairs"], entry], key=lambda p: str(p["pair_id"]))
                 save_manifest(self.output_dir, now)
 
-        self._undo.append(undo)
+        self._undo.append((pair_id, undo))
 
     def swap(self, pair_id: str) -> None:
         """Chosen becomes rejected and the other way round."""
         self._swap(pair_id)
-        self._undo.append(lambda: self._swap(pair_id))
+        self._undo.append((pair_id, lambda: self._swap(pair_id)))
 
     def _swap(self, pair_id: str) -> None:
         pair = self._pair(pair_id)
@@ -139,7 +159,7 @@ class PairReview:
             if old is not None:
                 self._set_prompt(pair_id, old)
 
-        self._undo.append(undo)
+        self._undo.append((pair_id, undo))
 
     def _set_prompt(self, pair_id: str, prompt: str) -> str | None:
         manifest = load_manifest(self.output_dir)
@@ -155,7 +175,8 @@ class PairReview:
         """Take the last operation back; ``False`` when there is none."""
         if not self._undo:
             return False
-        self._undo.pop()()
+        self.undone, take_back = self._undo.pop()
+        take_back()
         return True
 
     def empty_trash(self) -> None:
@@ -174,30 +195,31 @@ class PairReview:
         """
         found: list[Fault] = []
         for pair in self.pairs():
-            found += self._pair_faults(pair, resolution, size_of)
-        return found + self._orphans()
+            found += self.faults_in(pair, resolution, size_of)
+        return found + self.orphans()
 
     def faults_of(
         self, pair_id: str, resolution: int, size_of: Callable[[Path], tuple[int, int]]
     ) -> list[Fault]:
         """As ``faults``, of one pair; nothing when it is not there any more."""
-        found: list[Fault] = []
-        for pair in self.pairs():
-            if pair.pair_id == pair_id:
-                found += self._pair_faults(pair, resolution, size_of)
-        return found + [fault for fault in self._orphans() if fault.pair_id == pair_id]
+        pair = self.find(pair_id)
+        found = [] if pair is None else self.faults_in(pair, resolution, size_of)
+        return found + self.orphans(pair_id)
 
-    def _orphans(self) -> list[Fault]:
+    def orphans(self, pair_id: str | None = None) -> list[Fault]:
+        """Sides that the manifest names and the folder lacks, of all pairs or of one."""
         return [
             Fault(entry["pair_id"], "orphan", f"the {side} image is gone from the disk", "remove")
             for entry in load_manifest(self.output_dir)["pairs"]
+            if pair_id in (None, entry["pair_id"])
             for side in SIDES
             if find_exported_file(self.output_dir, side, entry["pair_id"]) is None
         ]
 
-    def _pair_faults(
+    def faults_in(
         self, pair: FinalizedPair, resolution: int, size_of: Callable[[Path], tuple[int, int]]
     ) -> list[Fault]:
+        """What is wrong between the two sides of one pair."""
         name = pair.pair_id
         if pair.chosen is None or pair.rejected is None:
             side = "chosen" if pair.chosen is None else "rejected"

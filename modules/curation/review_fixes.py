@@ -35,15 +35,15 @@ def fix_faults(review: PairReview, faults: Iterable[Fault]) -> list[Fault]:
 
 
 def _remove(review: PairReview, pair_id: str) -> None:
-    if any(pair.pair_id == pair_id for pair in review.pairs()):
+    if review.find(pair_id) is not None:
         review.remove(pair_id)
     else:
         remove_pair(review.output_dir, load_manifest(review.output_dir), pair_id)
 
 
 def _set_caption(review: PairReview, pair_id: str) -> bool:
-    pair = next(pair for pair in review.pairs() if pair.pair_id == pair_id)
-    caption = _known_caption(review, pair)
+    pair = review.find(pair_id)
+    caption = "" if pair is None else _known_caption(review, pair)
     if not caption.strip():
         return False
     review.edit_caption(pair_id, caption)

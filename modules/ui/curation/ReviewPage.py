@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from tkinter import ttk
 
-from modules.curation.image_size import image_size
-from modules.curation.review import Fault, PairReview
-from modules.curation.review_fixes import fix_faults
-from modules.curation.store import CurationStore
+from modules.curation.review import PairReview
 from modules.ui.curation.ActionRow import ActionRow
 from modules.ui.curation.ChoiceView import Action, action_button
+from modules.ui.curation.ReviewFolder import ReviewFolder, ReviewState
 from modules.ui.curation.SerialWorker import SerialWorker
 from modules.ui.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.ImageView import ImageView, ZoomState
@@ -23,59 +20,6 @@ from modules.util.dpo_curation_util import FinalizedPair
 
 AHEAD = 4
 RESOLUTION = 512
-
-
-@dataclass(frozen=True)
-class ReviewState:
-    """What the page shows."""
-
-    pairs: tuple[FinalizedPair, ...]
-    faults: dict[str, tuple[Fault, ...]]
-
-
-class ReviewFolder:
-    """A folder under review; its methods are called on the worker.
-
-    The store is kept open for its lock alone: picking into a folder under review is refused.
-    """
-
-    def __init__(self, output: Path, resolution: int) -> None:
-        self.resolution = resolution
-        self._store = CurationStore(output)
-        self._review = PairReview(output)
-
-    def close(self) -> None:
-        """Give the folder back."""
-        self._store.close()
-
-    def read(self) -> ReviewState:
-        """The pairs as they lie on the disk, without looking for faults."""
-        return ReviewState(tuple(self._review.pairs()), {})
-
-    def check(self) -> ReviewState:
-        """The pairs and everything wrong with them."""
-        faults: dict[str, tuple[Fault, ...]] = {}
-        for fault in self._review.faults(self.resolution, image_size):
-            faults[fault.pair_id] = (*faults.get(fault.pair_id, ()), fault)
-        return ReviewState(tuple(self._review.pairs()), faults)
-
-    def act(self, state: ReviewState, pair_id: str, do: Callable[[PairReview], object]) -> ReviewState:
-        """Do something to one pair and look at that one again."""
-        do(self._review)
-        faults = {name: found for name, found in state.faults.items() if name != pair_id}
-        found = self._review.faults_of(pair_id, self.resolution, image_size)
-        if found:
-            faults[pair_id] = tuple(found)
-        return ReviewState(tuple(self._review.pairs()), faults)
-
-    def undo(self) -> ReviewState | None:
-        """Take back the last step; ``None`` when there is none."""
-        return self.check() if self._review.undo() else None
-
-    def fix_all(self, state: ReviewState) -> ReviewState:
-        """Every fault that has a fix."""
-        fix_faults(self._review, [fault for found in state.faults.values() for fault in found])
-        return self.check()
 
 
 class ReviewPage(ttk.Frame):
@@ -104,7 +48,6 @@ class ReviewPage(ttk.Frame):
         self.state_shown: ReviewState | None = None
         self.place = 0
         self.only_faults = False
-        self.checked = False
         self.zoom = ZoomState()
         self.columnconfigure(0, weight=1)
         self.rowconfigure(1, weight=1)
@@ -164,19 +107,35 @@ class ReviewPage(ttk.Frame):
 
         def work() -> ReviewState:
             self._folder = ReviewFolder(self.output, self._resolution)
-            return self._folder.read()
+            return self._folder.state()
 
         self._worker.submit(work, self._opened, self._cannot_open)
 
     def _opened(self, state: ReviewState) -> None:
-        self._take(state)
-        if state.pairs:
-            self.check_label.configure(text="looking for faults\u2026")
-            self._do(lambda folder: folder.check(), self._was_checked)
+        if self.winfo_exists():
+            self._take(state)
+            self._check_on(state)
 
-    def _was_checked(self, state: ReviewState) -> None:
-        self.checked = True
-        self._take(state)
+    def _check_on(self, state: ReviewState) -> None:
+        """Bit by bit, so that nothing the person does has to wait for it."""
+        if not state.complete or not state.pairs:
+            self._do(lambda folder: folder.check_some(), self._checked_some)
+
+    def _checked_some(self, state: ReviewState) -> None:
+        pair, before = self.pair, self.state_shown
+        here = None if pair is None else pair.pair_id
+        self.state_shown = state
+        if self.only_faults or before is None or (here and before.faults.get(here) != state.faults.get(here)):
+            self.draw()
+        else:
+            self._draw_faults()
+        if not state.complete:
+            self._check_on(state)
+
+    @property
+    def checked(self) -> bool:
+        """Whether every pair has been looked at for faults."""
+        return self.state_shown is not None and self.state_shown.complete
 
     def _cannot_open(self, error: Exception) -> None:
         self.back()
@@ -252,11 +211,19 @@ class ReviewPage(ttk.Frame):
             )
         here = faults.get(pair.pair_id, ()) if pair is not None else ()
         self.fault_label.configure(text="; ".join(fault.message for fault in here))
-        total = sum(len(found) for found in faults.values())
-        text = f"{total} fault{'s' if total != 1 else ''}" if total else "no faults"
-        self.check_label.configure(text=text if self.checked else "")
+        self._draw_faults()
         self._draw_sides(pair)
         self._prefetch()
+
+    def _draw_faults(self) -> None:
+        state = self.state_shown
+        if state is None:
+            return
+        total = sum(len(found) for found in state.faults.values())
+        text = f"{total} fault{'s' if total != 1 else ''}" if total else "no faults"
+        if not state.complete:
+            text += f", {state.checked} of {len(state.pairs)} looked at"
+        self.check_label.configure(text=text)
 
     def _draw_sides(self, pair: FinalizedPair | None) -> None:
         sides = (None, None) if pair is None else (pair.chosen, pair.rejected)
@@ -326,11 +293,10 @@ class ReviewPage(ttk.Frame):
         self.draw()
 
     def _act(self, do: Callable[[PairReview, str], object]) -> None:
-        pair, state = self.pair, self.state_shown
-        if pair is None or state is None:
-            return
-        name = pair.pair_id
-        self._do(lambda folder: folder.act(state, name, lambda review: do(review, name)), self._take_changed)
+        pair = self.pair
+        if pair is not None:
+            name = pair.pair_id
+            self._do(lambda folder: folder.act(name, do), self._take_changed)
 
     def remove(self) -> None:
         """Take both sides away."""
@@ -342,22 +308,18 @@ class ReviewPage(ttk.Frame):
 
     def mend(self) -> None:
         """The fix of this pair's faults."""
-        state, pair = self.state_shown, self.pair
-        if state is not None and pair is not None and pair.pair_id in state.faults:
-            faults = state.faults[pair.pair_id]
-            self._act(lambda review, _: fix_faults(review, faults))
+        pair = self.pair
+        if pair is not None:
+            name = pair.pair_id
+            self._do(lambda folder: folder.fix(name), self._take_changed)
 
     def mend_all(self) -> None:
-        """The fixes of all faults."""
-        state = self.state_shown
-        if state is not None and state.faults:
-            self._do(lambda folder: folder.fix_all(state), self._take_changed)
+        """The fixes of all faults found so far."""
+        self._do(lambda folder: folder.fix(), self._take_changed)
 
     def undo(self) -> None:
         """Take the last step back."""
-        state = self.state_shown
-        if state is not None:
-            self._do(lambda folder: folder.undo(), self._take_changed)
+        self._do(lambda folder: folder.undo(), self._take_changed)
 
     # --- the caption --------------------------------------------------------------------------------------------
 

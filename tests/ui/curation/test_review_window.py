@@ -55,7 +55,7 @@ class Reader(Hands):
         root.report_callback_exception = self._report
         self.tool = ReviewTool(root, self.theme, output, self._was_closed, 512)
         self.tool.pack(fill="both", expand=True)
-        self.until(lambda: self.review.checked or not self.names)
+        self.until(lambda: self.review.checked)
 
     @property
     def review(self) -> ReviewPage:
