@@ -56,12 +56,15 @@ class RunDirectory:
             probe.write_bytes(b"")
             probe.unlink()
         except OSError as error:
-            raise UserError(
-                f"the folder {self.path} cannot be written: {error.strerror}",
-                field="workspace_dir",
-                hint="choose another folder, or change its permissions",
-            ) from error
+            raise self._not_writable(error) from error
         return self
+
+    def _not_writable(self, error: OSError) -> UserError:
+        return UserError(
+            f"the folder {self.path} cannot be written: {error.strerror}",
+            field="workspace_dir",
+            hint="choose another folder, free some space, or change its permissions",
+        )
 
     def __truediv__(self, name: str) -> Path:
         """A file of the run; a name that leaves the folder (also through a link) is refused."""
@@ -91,6 +94,13 @@ class RunDirectory:
         if hasattr(os, "register_at_fork"):
             # A helper that outlives this process would keep the claim alive.
             os.register_at_fork(after_in_child=handle.close)
+        try:
+            self._take_over()
+        except OSError as error:
+            self.unlock()
+            raise self._not_writable(error) from error
+
+    def _take_over(self) -> None:
         self._clear_orders()
         if self._started_by_hand():
             # What is known of an earlier start is not true of this one.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from modules.runner.launcher import TrainerProcess, attach, launch, settle
 from modules.runner.process import ProcessId
@@ -164,8 +164,7 @@ class RunQueue:
 
     @contextmanager
     def _changing(self) -> Iterator[list[QueueEntry]]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.with_name(f"{self.path.name}.lock").open("a+b") as handle:
+        with self._lock_file() as handle:
             until = time.monotonic() + LOCK_SECONDS
             while not try_lock(handle):
                 if time.monotonic() > until:
@@ -176,7 +175,23 @@ class RunQueue:
             yield entries
             after = [asdict(entry) for entry in entries]
             if after != before:
-                write_json(self.path, {"version": VERSION, "entries": after})
+                try:
+                    write_json(self.path, {"version": VERSION, "entries": after})
+                except OSError as error:
+                    raise self._not_writable(error) from error
+
+    def _lock_file(self) -> IO[bytes]:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            return self.path.with_name(f"{self.path.name}.lock").open("a+b")
+        except OSError as error:
+            raise self._not_writable(error) from error
+
+    def _not_writable(self, error: OSError) -> UserError:
+        return UserError(
+            f"the queue {self.path} cannot be written: {error.strerror}",
+            hint="free some space, or change the permissions of its folder",
+        )
 
 
 def _find(entries: list[QueueEntry], entry_id: str) -> QueueEntry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -69,6 +70,20 @@ def test_a_claim_does_not_outlive_its_process_in_forked_helpers(tmp_path):
         finally:
             trainer.kill()
             os.kill(helper, signal.SIGKILL)
+
+
+def test_a_claim_that_cannot_be_written_down_is_given_back(tmp_path, monkeypatch):
+    run = RunDirectory(tmp_path).create()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("modules.util.jsonio.fsync_path", full)
+        with pytest.raises(UserError, match="cannot be written: No space left"):
+            run.lock()
+    with RunDirectory(tmp_path).locked():
+        pass
 
 
 def test_one_process_cannot_claim_a_run_twice(tmp_path):

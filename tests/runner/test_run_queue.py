@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -229,6 +230,22 @@ def test_a_program_killed_in_the_middle_of_a_change_leaves_the_old_queue(queue):
     program.join()
     add(queue, "b")
     assert [entry.title for entry in queue.entries()] == ["a", "b"]
+
+
+def test_a_queue_that_cannot_be_written_is_one_clear_error_and_stays(queue, tmp_path, monkeypatch):
+    add(queue, "a")
+    before = queue.path.read_text()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("modules.util.jsonio.fsync_path", full)
+    with pytest.raises(UserError, match="cannot be written: No space left"):
+        queue.claim_next()
+    assert queue.path.read_text() == before
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        RunQueue(tmp_path / "file" / "queue.json").clear_ended()
 
 
 GOOD = {"id": "1", "run_dir": "/r", "title": "t"}
