@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -180,3 +181,14 @@ def test_wrappers_can_be_started_and_are_sound(wrapper):
     assert b"\r" not in path.read_bytes()
     assert "set -euo pipefail" in path.read_text()
     subprocess.run([BASH, "-n", str(path)], check=True)
+
+
+@pytest.mark.parametrize("batch", sorted(path.name for path in ROOT.glob("*.bat")))
+def test_batch_files_name_what_is_there(batch):
+    """They are not run here: line ends, quotes, and the files they start."""
+    text = (ROOT / batch).read_bytes().decode("ascii")
+    assert text.count("\n") == text.count("\r\n") > 0
+    named = re.findall(r'"%ROOT%(scripts[^"]*)"', text)
+    assert "scripts\\bootstrap.py" in named
+    assert all((ROOT / name.replace("\\", "/")).is_file() for name in named)
+    assert not re.findall(r'(?<!")%(?:ROOT|~dp0)', text.replace('"ROOT=%~dp0"', "")), "a path without quotes"
