@@ -22,6 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from modules.ui.curation.windows import main as pair_tool
 
         return pair_tool(given)
+    from modules.ui.options import parser
+
+    parser().parse_args(given)  # --help and mistakes end here, before the window is loaded
     from modules.ui.MainWindow import main as main_window
 
     return main_window(given)

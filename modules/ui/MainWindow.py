@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import re
 import sys
@@ -22,6 +21,7 @@ from modules.ui.FileActions import FileActions
 from modules.ui.form.Tooltip import Tooltips
 from modules.ui.image_window import open_image
 from modules.ui.keys import bind_keys
+from modules.ui.options import parser
 from modules.ui.pages.Page import Page
 from modules.ui.pages.registry import page_of, pages_for
 from modules.ui.ProblemsPanel import ProblemsPanel
@@ -393,16 +393,6 @@ def _on_screen(geometry: str, width: int, height: int) -> str:
         return f"{wide}x{high}"
     left, top = int(found[3]), int(found[4])
     return f"{wide}x{high}+{max(0, min(left, width - wide))}+{max(0, min(top, height - high))}"
-
-
-def parser() -> argparse.ArgumentParser:
-    """The options of the window."""
-    made = argparse.ArgumentParser(
-        prog="train_ui.py", description="Tastemaker: teach image models your taste."
-    )
-    made.add_argument("config", nargs="?", type=Path, help="config to open")
-    made.add_argument("--settings-dir", type=Path, help="folder of the program's own settings")
-    return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,26 @@
+"""The start-up benchmark runs and reports what it promises; how fast the machine is, is not a test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modules.ui.pages.registry import PAGES
+from scripts import benchmark
+
+
+@pytest.mark.gui
+def test_one_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "startup.json"
+    assert benchmark.main(["startup", "--rounds", "1", "--json", str(out)]) == 0
+    rows = json.loads(out.read_text())
+    summary = rows[0]
+    assert 0 < summary["window_cpu_seconds"] and 0 < summary["window_seconds"] < 60
+    assert list(summary["pages"]) == [page.title for page in PAGES[1:]]
+    assert all(0 < seconds < 30 for seconds in summary["pages"].values())
+    assert set(summary["help_seconds"]) == {"train_ui.py", "train.py"}
+    assert all(row["limit"] == 1.0 and row["seconds"] > 0 for row in rows)
+    shown = capsys.readouterr().out
+    assert "page Run" in shown and "window, as share of 1 s" in shown
