@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import struct
@@ -21,6 +22,7 @@ from modules.util.dpo_curation_util import file_sha256
 from modules.util.image_metadata.limits import MAX_PIXELS, Reason, Unusable
 from modules.util.image_metadata.source import unusable
 
+log = logging.getLogger(__name__)
 _GRID = (9, 8)
 _DECODE_ERRORS = (
     OSError,
@@ -88,50 +90,57 @@ class HashCache:
     """Hashes by path, size and time of change in an SQLite file; losing it costs time and nothing else.
 
     Args:
-        path: the file; made if it is not there. A damaged one is replaced.
+        path: the file; made if it is not there. A damaged one is replaced; where none can be kept (no permission,
+            another program in it, a full disk), hashes are remembered in memory.
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
         try:
-            self._database = self._connect(path)
-        except sqlite3.DatabaseError:
-            path.unlink()
-            self._database = self._connect(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = self._open(path)
+        except (OSError, sqlite3.OperationalError) as error:
+            self._forget_file(error)
 
-    @staticmethod
-    def _connect(path: Path) -> sqlite3.Connection:
-        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    def _open(self, path: Path) -> sqlite3.Connection:
         try:
-            database.execute("PRAGMA journal_mode=WAL")
-            database.execute("PRAGMA synchronous=OFF")
-            database.execute(
-                "CREATE TABLE IF NOT EXISTS hashes"
-                " (path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, dhash BLOB) WITHOUT ROWID"
-            )
-            database.execute("SELECT count(*) FROM hashes").fetchone()
-        except sqlite3.DatabaseError:
-            database.close()
+            return _connect(str(path))
+        except sqlite3.OperationalError:
             raise
-        return database
+        except sqlite3.DatabaseError as error:
+            log.warning("%s is damaged and replaced: %s", path, error)
+            for suffix in ("", "-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            return _connect(str(path))
+
+    def _forget_file(self, error: Exception) -> None:
+        log.warning("hashes of images are kept in memory only: %s", error)
+        self._database = _connect(":memory:")
+
+    def _execute(self, order: str, values: tuple[object, ...]) -> tuple[bytes] | None:
+        with self._lock:
+            try:
+                found: tuple[bytes] | None = self._database.execute(order, values).fetchone()
+            except sqlite3.DatabaseError as error:
+                self._database.close()
+                self._forget_file(error)
+                return None
+        return found
 
     def get(self, path: Path, info: os.stat_result) -> int | None:
         """The hash of a file that has not changed since."""
-        with self._lock:
-            row = self._database.execute(
-                "SELECT dhash FROM hashes WHERE path = ? AND size = ? AND mtime_ns = ?",
-                (str(path), info.st_size, info.st_mtime_ns),
-            ).fetchone()
+        row = self._execute(
+            "SELECT dhash FROM hashes WHERE path = ? AND size = ? AND mtime_ns = ?",
+            (str(path), info.st_size, info.st_mtime_ns),
+        )
         return None if row is None else int.from_bytes(row[0], "big")
 
     def put(self, path: Path, info: os.stat_result, value: int) -> None:
         """Remember a hash."""
-        with self._lock:
-            self._database.execute(
-                "INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?)",
-                (str(path), info.st_size, info.st_mtime_ns, value.to_bytes(8, "big")),
-            )
+        self._execute(
+            "INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?)",
+            (str(path), info.st_size, info.st_mtime_ns, value.to_bytes(8, "big")),
+        )
 
     def close(self) -> None:
         """Close the file."""
@@ -143,6 +152,22 @@ class HashCache:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
+    try:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=OFF")
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS hashes"
+            " (path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, dhash BLOB) WITHOUT ROWID"
+        )
+        database.execute("SELECT dhash FROM hashes LIMIT 1").fetchone()
+    except sqlite3.DatabaseError:
+        database.close()
+        raise
+    return database
 
 
 def near_hashes(hashes: Sequence[int], threshold: int) -> list[int | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from pathlib import Path
 
 import numpy
@@ -175,3 +176,44 @@ def test_a_damaged_cache_is_replaced(tmp_path: Path) -> None:
     with HashCache(place) as cache:
         cache.put(tmp_path / "a.png", info, 5)
         assert cache.get(tmp_path / "a.png", info) == 5
+
+
+def remembers(cache: HashCache, image: Path) -> bool:
+    info = image.stat()
+    cache.put(image, info, 7)
+    return cache.get(image, info) == 7
+
+
+def test_hashes_are_kept_in_memory_where_no_file_can_be(tmp_path: Path) -> None:
+    image = tmp_path / "a.png"
+    scene(1).save(image)
+    (tmp_path / "folder.sqlite").mkdir()
+    for place in (tmp_path / "folder.sqlite", image / "below" / "hashes.sqlite"):
+        with HashCache(place) as cache:
+            assert remembers(cache, image)
+    assert file_dhash(image) == dhash(scene(1))
+
+
+def test_a_cache_in_use_elsewhere_is_left_alone(tmp_path: Path) -> None:
+    image, place = tmp_path / "a.png", tmp_path / "hashes.sqlite"
+    scene(1).save(image)
+    other = sqlite3.connect(place, isolation_level=None)
+    other.execute("CREATE TABLE theirs (x)")
+    other.execute("BEGIN EXCLUSIVE")
+    with HashCache(place) as cache:
+        assert remembers(cache, image)
+    other.execute("COMMIT")
+    assert other.execute("SELECT count(*) FROM theirs").fetchone() == (0,)
+    other.close()
+
+
+def test_a_cache_that_fails_on_the_way_goes_on_in_memory(tmp_path: Path) -> None:
+    image, place = tmp_path / "a.png", tmp_path / "hashes.sqlite"
+    scene(1).save(image)
+    with HashCache(place) as cache:
+        assert remembers(cache, image)
+        other = sqlite3.connect(place, isolation_level=None)
+        other.execute("DROP TABLE hashes")
+        other.close()
+        assert cache.get(image, image.stat()) is None
+        assert remembers(cache, image)
