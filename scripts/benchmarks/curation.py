@@ -46,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--groups", type=int, default=300, help="simulated groups per figure (300)")
     parser.add_argument("--sizes", default="8,16,32", help="images per simulated group (8,16,32)")
     parser.add_argument("--files", type=int, default=10_000, help="files of the scan (10000)")
-    parser.add_argument("--images", type=int, default=12, help="images to hash, 1024 pixels square (12)")
+    parser.add_argument("--images", type=int, default=12, help="images to hash (12)")
+    parser.add_argument("--edge", type=int, default=1024, help="pixels along an edge of these (1024)")
     parser.add_argument(
         "--pairs", type=int, default=10_000, help="pairs in the folder when picks are timed (10000)"
     )
@@ -178,7 +179,7 @@ def dhash(options: argparse.Namespace) -> list[Result]:
             for i in range(options.images):
                 coarse = Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8))
                 path = Path(name) / f"{i}.{kind}"
-                coarse.resize((1024, 1024), Image.Resampling.BICUBIC).save(path)
+                coarse.resize((options.edge, options.edge), Image.Resampling.BICUBIC).save(path)
                 files.append(path)
 
             def decode(files: list[Path] = files) -> None:
@@ -194,7 +195,7 @@ def dhash(options: argparse.Namespace) -> list[Result]:
             cost = ratios(seconds, "decode")["hash"]
             results.append(
                 Result(
-                    f"{kind}, 1024 x 1024",
+                    f"{kind}, {options.edge} x {options.edge}",
                     "hash over decode",
                     cost.middle,
                     1.0 / DHASH_RATIO,
