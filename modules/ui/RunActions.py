@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from modules.runner.outcome import Outcome
@@ -10,6 +11,8 @@ from modules.ui.state.RunControl import RunControl
 from modules.util.errors import UserError
 
 POLL_MS = 250
+CATCH_UP_MS = 12
+SHOWN_EVERY = 0.6
 _WORDS = {
     "stop": "Stopping after this step",
     "backup": "Backup ordered",
@@ -35,6 +38,7 @@ class RunActions:
     ) -> None:
         self._ui, self.control, self._refused, self._heard = ui, control, refused, heard
         self.starting = False
+        self._news, self._shown = False, 0.0
         self._timer = ui.root.after(POLL_MS, self._tick)
 
     def start(self) -> None:
@@ -80,10 +84,15 @@ class RunActions:
         self._heard()
 
     def _tick(self) -> None:
-        self._timer = self._ui.root.after(POLL_MS, self._tick)
         if self.starting:
+            self._timer = self._ui.root.after(POLL_MS, self._tick)
             return
-        if self.control.poll():
+        self._news = self.control.poll() or self._news
+        behind = self.control.is_behind
+        self._timer = self._ui.root.after(CATCH_UP_MS if behind else POLL_MS, self._tick)
+        # A long run is read piece by piece; to draw after each piece would take longer than reading it.
+        if self._news and (not behind or time.monotonic() - self._shown > SHOWN_EVERY):
+            self._news, self._shown = False, time.monotonic()
             self._heard()
         outcome = self.control.take_outcome()
         if outcome is not None:

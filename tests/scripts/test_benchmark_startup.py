@@ -17,7 +17,7 @@ def test_one_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert benchmark.main(["startup", "--rounds", "1", "--json", str(out)]) == 0
     rows = json.loads(out.read_text())
     summary = rows[0]
-    assert 0 < summary["window_cpu_seconds"] and 0 < summary["window_seconds"] < 60
+    assert summary["window_cpu_seconds"] > 0 and 0 < summary["window_seconds"] < 60
     assert list(summary["pages"]) == [page.title for page in PAGES[1:]]
     assert all(0 < seconds < 30 for seconds in summary["pages"].values())
     assert set(summary["help_seconds"]) == {"train_ui.py", "train.py"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import tkinter as tk
 import webbrowser
@@ -19,6 +20,7 @@ from modules.ui.ScrollFrame import ScrollFrame
 from modules.ui.state.curve_groups import group_curves
 from modules.ui.state.LogTail import LogTail
 from modules.ui.state.RunControl import RunControl
+from modules.ui.state.RunHistory import Message
 from modules.ui.theme import style_text
 from modules.ui.tk_support import elide_middle
 from modules.util.errors import UserError
@@ -58,7 +60,8 @@ class RunPage(Page):
         ):  # fmt: skip
             self.tabs.add(widget, text=title)  # type: ignore[arg-type]
         self._tail: LogTail | None = None
-        self._told = -1
+        self._told = False
+        self._last_message: Message | None = None
         self._timer = ""
         self.bind("<Destroy>", self._destroyed, add="+")
         self.bind(
@@ -140,7 +143,7 @@ class RunPage(Page):
         self._look_at_log()
 
     def run_changed(self) -> None:
-        if not self.winfo_ismapped() and self._told >= 0:
+        if self._told and not self.winfo_ismapped():
             return
         run = self.control.run
         words = (
@@ -154,7 +157,7 @@ class RunPage(Page):
         self._draw()
         self.gallery.show(self.control.history.samples)
         self._write_diary()
-        self._told = 1
+        self._told = True
 
     def _show_advice(self) -> None:
         error = self.control.status.error if self.control.state in ("failed", "died") else None
@@ -181,11 +184,12 @@ class RunPage(Page):
             plot.show("", curves, SMOOTHING if self._smooth.get() else 0.0)
 
     def _write_diary(self) -> None:
-        lines = [
-            f"{time.strftime('%H:%M:%S', time.localtime(m.when)) if m.when == m.when else '':9}{m.kind:14}{m.text}"
-            for m in self.control.history.messages
-        ]
-        _replace(self.diary, "\n".join(lines))
+        messages = self.control.history.messages
+        last = messages[-1] if messages else None
+        if last is self._last_message and last is not None:
+            return
+        self._last_message = last
+        _replace(self.diary, "\n".join(f"{_clock(m.when)}  {m.kind:13} {m.text}" for m in messages))
 
     def _look_at_log(self) -> None:
         if self._timer:
@@ -244,6 +248,11 @@ class RunPage(Page):
     def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
         if event.widget is self and self._timer:
             self.after_cancel(self._timer)
+
+
+def _clock(when: float) -> str:
+    """Time of day of an event; blank where it has none."""
+    return " " * 8 if math.isnan(when) else time.strftime("%H:%M:%S", time.localtime(when))
 
 
 def _replace(box: tk.Text, text: str) -> None:

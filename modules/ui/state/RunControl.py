@@ -90,6 +90,11 @@ class RunControl:
         self._look_after()
         return heard or before != self.state
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more to read than one ``poll`` takes (a long run that was just found)."""
+        return self._follower is not None and not self._follower.reader.at_end
+
     def _look_after(self) -> None:
         if self._trainer is None or self.run is None or self._follower is None:
             return

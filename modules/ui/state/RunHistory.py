@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-MAX_POINTS = 4000
+MAX_POINTS = 2000
 MAX_MESSAGES = 400
 
 
