@@ -9,9 +9,9 @@ a share of the largest gap in the group.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from random import Random
 from typing import Protocol
 
@@ -21,12 +21,13 @@ from modules.curation.choosing import (
     DEFAULT_THRESHOLD,
     Answer,
     Standing,
+    all_comparisons,
     ask,
     is_settled,
     ranked_pairs,
     standing,
 )
-from modules.curation.ranking import Floats
+from modules.curation.ranking import Floats, bradley_terry, elo_ratings
 from modules.util.enum.CurationMode import CurationMode
 from modules.util.rng import python_random
 
@@ -97,14 +98,28 @@ def closest_rating(
 ) -> tuple[int, ...]:
     """Plain similar-rating pairing, to compare with: of all pairs one with the least difference in rating, drawn
     at random, but not the pair asked last."""
-    last = set(answers[-1].places) if answers and len(alive) > 2 else set()
-    _, _, *pair = min(
-        (abs(float(state.ratings[a] - state.ratings[b])), rng.random(), a, b)
-        for a, b in combinations(sorted(alive), 2)
-        if {a, b} != last
+    images = sorted(alive)
+    rating = state.ratings[images]
+    apart = np.abs(rating[:, None] - rating[None, :])
+    np.fill_diagonal(apart, np.inf)
+    if answers and len(images) > 2:
+        last = [images.index(i) for i in answers[-1].places if i in alive]
+        apart[np.ix_(last, last)] = np.inf
+    nearest = np.argwhere(apart == apart.min())
+    first, second = nearest[rng.randrange(len(nearest))]
+    return images[first], images[second]
+
+
+def _stand(mode: CurationMode, images: int, answers: Sequence[Answer]) -> Standing:
+    """``standing``; for Elo without the fit, which its questions do not use."""
+    if mode is not CurationMode.ELO:
+        return standing(mode, images, answers)
+    shown = Counter(image for answer in answers for image in answer.places)
+    return Standing(
+        elo_ratings(images, all_comparisons(answers)),
+        bradley_terry(images, []),
+        tuple(shown[image] for image in range(images)),
     )
-    rng.shuffle(pair)
-    return tuple(int(image) for image in pair)
 
 
 def gap_curve(
@@ -126,14 +141,14 @@ def gap_curve(
     ideal = sum(quality[a] - quality[b] for a, b in ranked_pairs(ideal_order, pairs))
     answers: list[Answer] = []
     curve: list[float] = []
-    state = standing(mode, images, answers)
+    state = _stand(mode, images, answers)
     value = 0.0
     alive = range(images)
     while len(curve) < clicks:
         places = choose(mode, state, alive, answers, python_random("simulation", seed, len(answers)), pairs)
         curve += [value] * (1 if len(places) == 4 else 0)
         answers.append(annotator.answer(quality, places, rng.random(2 + len(places)).tolist()))
-        state = standing(mode, images, answers)
+        state = _stand(mode, images, answers)
         made = ranked_pairs(state.order(alive), pairs)
         value = float(sum(quality[a] - quality[b] for a, b in made) / ideal)
         curve.append(value)
