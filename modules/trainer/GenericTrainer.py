@@ -13,6 +13,7 @@ import torch
 from modules.dataLoader.BaseDataLoader import AccumulationGroup
 from modules.dataLoader.progress import LoadingCancelled
 from modules.model.Model import torch_dtype
+from modules.runner.outcome import explain
 from modules.runner.RunDirectory import RunDirectory
 from modules.trainer import orders as order
 from modules.trainer.callbacks import Callback
@@ -96,8 +97,9 @@ class GenericTrainer:
             raise
         except Exception as error:
             status = FAILED
-            category, hint = _diagnosis(error)
-            self.callback.error(f"{type(error).__name__}: {error}", category, hint, traceback.format_exc())
+            trace = traceback.format_exc()
+            category, hint = _diagnosis(error, trace)
+            self.callback.error(f"{type(error).__name__}: {error}", category, hint, trace)
             raise
         finally:
             try:
@@ -459,15 +461,11 @@ def _memory(device: torch.device) -> dict[str, float]:
     return {"memory/gpu_peak_gib": torch.cuda.max_memory_allocated(device) / 2**30}
 
 
-def _diagnosis(error: Exception) -> tuple[str, str]:
+def _diagnosis(error: Exception, trace: str) -> tuple[str, str]:
     """(category, hint) of an unexpected error."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return "gpu_memory", (
-            "lower batch_size or resolution, switch gradient checkpointing on, or set rlhf_dpo_execution_mode to "
-            "SEQUENTIAL"
-        )
-    if isinstance(error, MemoryError):
-        return "memory", "close other programs, lower batch_size, cache_batch_size or dataloader_threads"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk", "free some space (old backups, caches), then go on with continue_last_backup"
+    found = explain(trace)
+    if found is not None:
+        return found.category, found.hint
     return "bug", "this is a fault of the program: please report it with the log of the run"
