@@ -31,7 +31,6 @@ from modules.util.dpo_curation_util import (
     check_dpo_pairs,
     finalize_export,
     has_existing_exports,
-    scan_finalized_pairs,
 )
 from modules.util.errors import DataError, UserError, list_offenders
 
@@ -196,10 +195,10 @@ def review(output_dir: Path, resolution: int, order: ReviewOrder) -> Json:
         UserError: nothing is finalised, or a named pair does not exist (then nothing is changed).
     """
     with existing_store(output_dir):
-        if not scan_finalized_pairs(output_dir):
-            raise UserError(f"there are no finalised pairs in {output_dir}", hint="finalise first")
         walk = PairReview(output_dir)
         known = {pair.pair_id for pair in walk.pairs()}
+        if not known:
+            raise UserError(f"there are no finalised pairs in {output_dir}", hint="finalise first")
         named = [*order.remove, *order.swap, *(pair_id for pair_id, _ in order.captions)]
         unknown = [pair_id for pair_id in dict.fromkeys(named) if pair_id not in known]
         if unknown:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.curation.swapping import finish_swaps, swap_sides
 from modules.util.bucket import bucket_of
 from modules.util.dpo_curation_util import (
     IMAGE_EXTENSIONS,
@@ -50,6 +51,7 @@ class PairReview:
         self.output_dir = Path(output_dir)
         if not self.output_dir.is_dir():
             raise DataError(f"the folder {self.output_dir} does not exist")
+        finish_swaps(self.output_dir)
         self._undo: list[tuple[str, Callable[[], None]]] = []
         self.undone: str | None = None
         """The pair that the last ``undo`` was about."""
@@ -118,26 +120,7 @@ class PairReview:
         self._undo.append((pair_id, lambda: self._swap(pair_id)))
 
     def _swap(self, pair_id: str) -> None:
-        pair = self._pair(pair_id)
-        if pair.chosen is None or pair.rejected is None:
-            raise DataError(f"pair {pair_id} has lost one side and cannot be swapped")
-        holding = pair.chosen.with_name(f".{pair.chosen.name}.swap")
-        to_rejected = pair.rejected.with_name(pair.chosen.name)
-        to_chosen = pair.chosen.with_name(pair.rejected.name)
-        pair.chosen.replace(holding)
-        pair.rejected.replace(to_chosen)
-        holding.replace(to_rejected)
-        manifest = load_manifest(self.output_dir)
-        for entry in manifest["pairs"]:
-            if entry["pair_id"] == pair_id:
-                entry["chosen_file"] = to_chosen.relative_to(self.output_dir).as_posix()
-                entry["rejected_file"] = to_rejected.relative_to(self.output_dir).as_posix()
-                for key in ("sources", "hashes"):
-                    values = entry.get(key, {})
-                    entry[key] = {
-                        a: values[b] for a, b in zip(SIDES, reversed(SIDES), strict=True) if b in values
-                    }
-        save_manifest(self.output_dir, manifest)
+        swap_sides(self.output_dir, self._pair(pair_id))
 
     def edit_caption(self, pair_id: str, caption: str) -> None:
         """Give both sides the same caption."""

@@ -14,6 +14,7 @@ from modules.curation.scan import ScanFault, walk_images
 from modules.util.image_metadata_util import read_metadata
 
 Row = dict[str, Any]
+_PROGRESS_ROWS = 200
 
 
 def scan_rows(root: Path, recursive: bool = True, stealth: bool = False) -> Iterator[Row]:
@@ -87,6 +88,7 @@ def write_rows(rows: Iterable[Row], stream: IO[str], progress: Callable[[str], N
         count.add(row)
         stream.write(separator + json.dumps(row, ensure_ascii=False, allow_nan=False))
         separator = ",\n"
-        progress(str(count))
+        if count.files % _PROGRESS_ROWS == 0:
+            progress(str(count))
     stream.write("\n]\n" if count.files else "[]\n")
     return count
