@@ -166,7 +166,12 @@ class ReviewPage(ttk.Frame):
             elif self.winfo_exists():
                 done(state)
 
-        self._worker.submit(lambda: work(folder), finished, self._fail)
+        def failed(error: Exception) -> None:
+            self._fail(error)
+            if self.winfo_exists():
+                self._worker.submit(folder.state, finished)
+
+        self._worker.submit(lambda: work(folder), finished, failed)
 
     # --- showing ------------------------------------------------------------------------------------------------
 

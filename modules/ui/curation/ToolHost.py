@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tkinter as tk
 from collections.abc import Callable
 from tkinter import ttk
@@ -13,6 +14,10 @@ from modules.ui.theme import Theme
 from modules.ui.tk_support import Pump, install_error_dialog, show_error, types_text
 
 CONTROL, SHIFT = 0x4, 0x1
+ALT = 0x20000 if sys.platform == "win32" else 0x8
+SWITCH_SECONDS = 0.001
+"""Scanning and decoding threads give way to the window after so long, five times as soon as is usual: one redraw
+takes the interpreter's lock dozens of times."""
 PRESSING = ("space", "Return", "KP_Enter", "Up", "Down")
 
 
@@ -49,6 +54,7 @@ class ToolHost(ttk.Frame):
         self._closing = False
         self.columnconfigure(0, weight=1)
         self.rowconfigure(0, weight=1)
+        sys.setswitchinterval(SWITCH_SECONDS)
         install_error_dialog(window)
         window.bind("<KeyPress>", self._key, add="+")
         window.bind("<KeyRelease>", self._key_released, add="+")
@@ -64,7 +70,8 @@ class ToolHost(ttk.Frame):
         self.window.focus_set()
 
     def failed(self, error: Exception) -> None:
-        """Show what went wrong."""
+        """Show what went wrong; a window that could not be closed for it can be closed again."""
+        self._closing = False
         show_error(self.window, error)
 
     def _image_ready(self, key: Key) -> None:
@@ -83,7 +90,12 @@ class ToolHost(ttk.Frame):
         if not hasattr(self.page, "on_key"):
             return None
         state = int(event.state)
-        taken = cast(Page, self.page).on_key(event.keysym, bool(state & CONTROL), bool(state & SHIFT))
+        control = bool(state & CONTROL)
+        if state & ALT:
+            if sys.platform != "darwin":
+                return None
+            control = True  # the command key
+        taken = cast(Page, self.page).on_key(event.keysym, control, bool(state & SHIFT))
         return "break" if taken else None
 
     def _key_released(self, event: tk.Event[tk.Misc]) -> None:

@@ -11,6 +11,16 @@ import pytest
 from tests.ui.curation.hands import Hands, make_images
 
 
+@pytest.fixture(autouse=True)
+def shown_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Error dialogs are noted instead of opened."""
+    monkeypatch.setattr(Hands, "failures", [])
+    for module in ("ToolHost", "ReviewPage"):
+        monkeypatch.setattr(
+            f"modules.ui.curation.{module}.show_error", lambda parent, error: Hands.failures.append(error)
+        )
+
+
 @pytest.fixture
 def sit_down(root: tk.Tk, tmp_path: Path) -> Iterator[Callable[..., Hands]]:
     """Make images and open the tool on them."""

@@ -7,7 +7,7 @@ import time
 import tkinter as tk
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from PIL import Image, PngImagePlugin
 
@@ -37,7 +37,12 @@ def make_images(folder: Path, groups: int, per_group: int, size: int = 48) -> Pa
 
 
 class Hands:
-    """Presses keys in a pair tool and waits until they have had their effect."""
+    """Presses keys in a pair tool and waits until they have had their effect.
+
+    ``failures`` are the errors that were shown in a dialog during the test.
+    """
+
+    failures: ClassVar[list[BaseException]] = []
 
     def __init__(self, root: tk.Tk, source: Path, output: Path, settings: Path) -> None:
         self.root = root
@@ -46,8 +51,6 @@ class Hands:
         self.theme.apply("Dark", 100)
         self.tool = PairTool(root, self.theme, settings, self._was_closed)
         root.report_callback_exception = self._report
-        self.failures: list[Exception] = []
-        self.tool.failed = self.failures.append  # type: ignore[method-assign]
         self.tool.pack(fill="both", expand=True)
         self.tool.memory.source, self.tool.memory.output = str(source), str(output)
 

@@ -331,3 +331,28 @@ def test_all_keys_are_listed(sit_down):
     words = [str(w.cget("text")) for body in window.winfo_children() for w in body.winfo_children()]
     assert {"Left is better", "Undo", "Ctrl+Z, BackSpace", "F, held"} <= set(words)
     window.destroy()
+
+
+def test_keys_with_alt_are_left_to_the_window_manager(sit_down, tmp_path):
+    hands = sit_down()
+    hands.begin(CurationMode.ELO)
+    hands.press("Left", "b", state=0x8)
+    assert logged(tmp_path) == []
+
+
+def test_a_window_that_cannot_save_at_the_end_says_so_and_closes_at_the_second_try(sit_down, monkeypatch):
+    hands = sit_down()
+    hands.begin(CurationMode.ELO)
+    store = hands.tool.controller._store
+    real = store.close
+
+    def full_disk() -> None:
+        real()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "close", full_disk)
+    hands.tool.close()
+    hands.until(lambda: hands.failures, "the error")
+    assert "No space left" in str(hands.failures[0])
+    assert not hands.closed
+    hands.close()

@@ -49,7 +49,7 @@ class Reader(Hands):
     """A person before the review window."""
 
     def __init__(self, root: tk.Tk, output: Path) -> None:
-        self.root, self.closed, self.failures = root, False, []
+        self.root, self.closed = root, False
         self.theme = Theme(root)
         self.theme.apply("Light", 100)
         root.report_callback_exception = self._report
@@ -198,6 +198,19 @@ def test_the_folder_is_locked_while_it_is_reviewed(read, tmp_path):
     reader.until(lambda: reader.closed)
     with CurationStore(tmp_path / "pairs") as store:
         assert store.pair_count() == 3
+
+
+def test_what_cannot_be_done_is_told_and_changes_nothing(read, tmp_path, monkeypatch):
+    reader = read()
+    reader.press("e")
+    reader.review.caption.delete("1.0", "end")
+    reader.press("Return")
+    assert "the caption is empty" in str(Hands.failures[0])
+    assert reader.review.pair.chosen_caption.startswith("prompt")
+    reader.review.pair.chosen.unlink()
+    reader.press("s")
+    assert "lost one side" in str(Hands.failures[1])
+    assert str(reader.review.fault_label.cget("text")).startswith("there is no chosen image")
 
 
 def test_a_folder_without_pairs_says_so(root, tmp_path):
