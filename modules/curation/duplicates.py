@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy
 from PIL import Image
@@ -24,6 +25,13 @@ from modules.util.image_metadata.source import unusable
 
 log = logging.getLogger(__name__)
 _GRID = (9, 8)
+_DETAIL = (16, 16)
+_ALIKE = 0.985
+"""Correlation of brightness from which on images with near hashes are alike. Copies that were compressed anew, resized
+or brightened have 0.995 and more; of flat drawings with near hashes, which differ in where things are, one in eight has
+this much."""
+_PLAIN = 1.0
+_SAME_SHADE = 8.0
 _DECODE_ERRORS = (
     OSError,
     ValueError,
@@ -41,35 +49,54 @@ _DECODE_ERRORS = (
 _WORKERS = min(4, os.cpu_count() or 1)
 
 
-def dhash(image: Image.Image) -> int:
-    """The difference hash of a decoded image: is each of 9x8 areas brighter than its right neighbour?
+class Look(NamedTuple):
+    """What an image looks like.
 
-    64 bits row by row, the first one highest.
+    Args:
+        dhash: 64 bits row by row, the first one highest: is each of 9x8 areas brighter than its right neighbour?
+        grey: brightness of 16x16 areas, a byte each.
     """
-    grey = numpy.asarray(_shrunk(image))
-    return int.from_bytes(numpy.packbits(grey[:, :-1] > grey[:, 1:]).tobytes(), "big")
+
+    dhash: int
+    grey: bytes
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return self.dhash.to_bytes(8, "big") + self.grey
+
+    @staticmethod
+    def unpack(data: bytes) -> Look:
+        """From what ``pack`` gave."""
+        return Look(int.from_bytes(data[:8], "big"), data[8:])
 
 
-def _shrunk(image: Image.Image) -> Image.Image:
-    """The 9x8 areas in eight bits of grey, over black where they are transparent."""
+def look_of(image: Image.Image) -> Look:
+    """The look of a decoded image."""
+    grey = _grey(image)
+    small = numpy.asarray(grey.resize(_GRID, Image.Resampling.BOX))
+    bits = numpy.packbits(small[:, :-1] > small[:, 1:]).tobytes()
+    return Look(int.from_bytes(bits, "big"), grey.resize(_DETAIL, Image.Resampling.BOX).tobytes())
+
+
+def _grey(image: Image.Image) -> Image.Image:
+    """In eight bits of grey, over black where it is transparent."""
     if image.mode[:1] in ("I", "F"):
         values = numpy.asarray(image, dtype=numpy.float32)
-        image = Image.fromarray(
+        return Image.fromarray(
             (values / 257 if values.size and values.max() > 255 else values).astype(numpy.uint8)
         )
-    elif image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image if image.mode == "RGBA" else image.convert("RGBA")
         if image.getchannel("A").getextrema() != (255, 255):
             # Colours times opacity are what lies over black.
-            small = image.convert("RGBa").resize(_GRID, Image.Resampling.BOX)
-            return Image.merge("RGB", small.split()[:3]).convert("L")
+            return Image.merge("RGB", image.convert("RGBa").split()[:3]).convert("L")
     elif image.mode not in ("L", "RGB"):
         image = image.convert("RGB")
-    return image.convert("L").resize(_GRID, Image.Resampling.BOX)
+    return image.convert("L")
 
 
-def file_dhash(path: str | os.PathLike[str]) -> int:
-    """Decode an image, as little of it as its format allows, and hash it.
+def look_at(path: str | os.PathLike[str]) -> Look:
+    """Decode an image, as little of it as its format allows, and see what it looks like.
 
     Raises:
         Unusable: it cannot be opened or decoded, or has too many pixels.
@@ -78,12 +105,17 @@ def file_dhash(path: str | os.PathLike[str]) -> int:
         with Image.open(path) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise Unusable(Reason.TOO_MANY_PIXELS, f"{image.width}x{image.height}")
-            image.draft("L", (_GRID[0] * 8, _GRID[1] * 8))
-            return dhash(image)
+            image.draft("L", (_DETAIL[0] * 4, _DETAIL[1] * 4))
+            return look_of(image)
     except (FileNotFoundError, PermissionError) as error:
         raise unusable(error) from error
     except _DECODE_ERRORS as error:
         raise Unusable(Reason.UNDECODABLE, str(error)) from error
+
+
+def file_dhash(path: str | os.PathLike[str]) -> int:
+    """The difference hash of an image file; errors as for ``look_at``."""
+    return look_at(path).dhash
 
 
 class HashCache:
@@ -127,19 +159,19 @@ class HashCache:
                 return None
         return found
 
-    def get(self, path: Path, info: os.stat_result) -> int | None:
-        """The hash of a file that has not changed since."""
+    def get(self, path: Path, info: os.stat_result) -> Look | None:
+        """The look of a file that has not changed since."""
         row = self._execute(
-            "SELECT dhash FROM hashes WHERE path = ? AND size = ? AND mtime_ns = ?",
+            "SELECT look FROM looks WHERE path = ? AND size = ? AND mtime_ns = ?",
             (str(path), info.st_size, info.st_mtime_ns),
         )
-        return None if row is None else int.from_bytes(row[0], "big")
+        return None if row is None else Look.unpack(row[0])
 
-    def put(self, path: Path, info: os.stat_result, value: int) -> None:
-        """Remember a hash."""
+    def put(self, path: Path, info: os.stat_result, look: Look) -> None:
+        """Remember a look."""
         self._execute(
-            "INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?)",
-            (str(path), info.st_size, info.st_mtime_ns, value.to_bytes(8, "big")),
+            "INSERT OR REPLACE INTO looks VALUES (?, ?, ?, ?)",
+            (str(path), info.st_size, info.st_mtime_ns, look.pack()),
         )
 
     def close(self) -> None:
@@ -160,35 +192,55 @@ def _connect(path: str) -> sqlite3.Connection:
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=OFF")
         database.execute(
-            "CREATE TABLE IF NOT EXISTS hashes"
-            " (path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, dhash BLOB) WITHOUT ROWID"
+            "CREATE TABLE IF NOT EXISTS looks"
+            " (path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, look BLOB) WITHOUT ROWID"
         )
-        database.execute("SELECT dhash FROM hashes LIMIT 1").fetchone()
+        database.execute("SELECT look FROM looks LIMIT 1").fetchone()
     except sqlite3.DatabaseError:
         database.close()
         raise
     return database
 
 
-def near_hashes(hashes: Sequence[int], threshold: int) -> list[int | None]:
-    """For each hash, in order: the index of the first earlier kept one within ``threshold`` bits, or ``None``: kept.
+def near_looks(looks: Sequence[Look], threshold: int) -> list[int | None]:
+    """For each look, in order: the index of the first earlier kept one that is near, or ``None``: kept.
 
-    So everything that is dropped lies near something that stays.
+    Near are looks whose hashes differ in at most ``threshold`` bits and whose brightness goes together; the hash alone
+    says little of flat drawings. Everything that is dropped lies near something that stays.
     """
-    values = numpy.array(hashes, dtype=numpy.uint64)
-    kept = numpy.empty(len(values), dtype=numpy.int64)
-    count = 0
+    hashes = numpy.array([look.dhash for look in looks], dtype=numpy.uint64)
+    shades = [_shade(look.grey) for look in looks]
+    kept: list[int] = []
     verdicts: list[int | None] = []
-    for i, value in enumerate(values):
-        near = numpy.bitwise_count(values[kept[:count]] ^ value) <= threshold
-        at = int(near.argmax()) if count and near.any() else -1
-        if at >= 0:
-            verdicts.append(int(kept[at]))
-        else:
-            verdicts.append(None)
-            kept[count] = i
-            count += 1
+    for i, value in enumerate(hashes):
+        near = numpy.bitwise_count(hashes[kept] ^ value) <= threshold
+        twin = next((kept[k] for k in numpy.flatnonzero(near) if _alike(shades[kept[k]], shades[i])), None)
+        verdicts.append(twin)
+        if twin is None:
+            kept.append(i)
     return verdicts
+
+
+class _Shade(NamedTuple):
+    """Brightness taken apart: its mean, how much it varies, and how, scaled to length 1."""
+
+    mean: float
+    spread: float
+    pattern: numpy.ndarray[tuple[int], numpy.dtype[numpy.float32]]
+
+
+def _shade(grey: bytes) -> _Shade:
+    values = numpy.frombuffer(grey, numpy.uint8).astype(numpy.float32)
+    mean = float(values.mean())
+    values -= mean
+    length = float(numpy.linalg.norm(values))
+    return _Shade(mean, length / len(values) ** 0.5, values / max(length, 1e-6))
+
+
+def _alike(first: _Shade, second: _Shade) -> bool:
+    if max(first.spread, second.spread) < _PLAIN:
+        return abs(first.mean - second.mean) <= _SAME_SHADE
+    return float(first.pattern @ second.pattern) >= _ALIKE
 
 
 def equal_files(paths: Sequence[Path], sizes: Sequence[int]) -> list[int | None]:
@@ -237,30 +289,30 @@ def without_duplicates(
         if twin is not None:
             left_out[name] = f"{Reason.DUPLICATE.value} {names[twin]}"
     todo = [entry for entry in newest_first if entry[0] not in left_out]
-    looked: list[tuple[str, int]] = []
+    looked: list[tuple[str, Look]] = []
 
-    def hash_one(entry: tuple[str, os.stat_result]) -> int | Unusable:
-        return _hash(group.root / entry[0], entry[1], cache)
+    def look_once(entry: tuple[str, os.stat_result]) -> Look | Unusable:
+        return _look(group.root / entry[0], entry[1], cache)
 
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="image-hash") as pool:
-        for (name, _), look in zip(todo, pool.map(hash_one, todo), strict=True):
+        for (name, _), look in zip(todo, pool.map(look_once, todo), strict=True):
             if isinstance(look, Unusable):
                 left_out[name] = str(look)
             else:
                 looked.append((name, look))
-    for (name, _), twin in zip(looked, near_hashes([h for _, h in looked], threshold), strict=True):
+    for (name, _), twin in zip(looked, near_looks([look for _, look in looked], threshold), strict=True):
         if twin is not None:
             left_out[name] = f"{Reason.LOOKS_LIKE.value} {looked[twin][0]}"
     kept = tuple(name for name in group.files if name not in left_out)
     return replace(group, files=kept), [(name, left_out[name]) for name in group.files if name in left_out]
 
 
-def _hash(path: Path, info: os.stat_result, cache: HashCache | None) -> int | Unusable:
+def _look(path: Path, info: os.stat_result, cache: HashCache | None) -> Look | Unusable:
     known = cache.get(path, info) if cache is not None else None
     if known is not None:
         return known
     try:
-        made = file_dhash(path)
+        made = look_at(path)
     except Unusable as error:
         return error
     if cache is not None:

@@ -1,7 +1,7 @@
-"""Prompts out of image files, groups and image hashes, against what the pair tool may spend on them.
+"""Prompts out of image files by generator and container, and the first group of a large folder.
 
-Reading is given as a share of the 50 microseconds a file may take (20,000 files a second), hashing as a multiple
-of Pillow's decoding, the first group of a large folder as a share of the second it may take.
+Reading is given as a share of the 50 microseconds a file may take (20,000 files a second), the first group as a
+share of the second it may take.
 """
 
 from __future__ import annotations
@@ -11,30 +11,20 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy
 from PIL import Image
 
-from modules.curation.duplicates import file_dhash
 from modules.curation.groups import ScanOptions, scan_groups
 from modules.curation.session import ImageGroup
 from modules.util.image_metadata_util import read_metadata
-from scripts.benchmarks._measure import Quartiles, Result, Work, interleave, ratios
+from scripts.benchmarks._measure import Quartiles, Result, Work, interleave
 from scripts.demo.metadata import STYLES, Made, write_image
 
 MAY_TAKE_S = 50e-6
 FIRST_GROUP_S = 1.0
-DECODING_SHARE = 1 / 0.9
 PROMPT = "a red cat on a mat in a garden, " + "finely detailed, soft morning light, " * 6
-SIDE = 1024
-KINDS = (
-    ("PNG", "png", "RGB"),
-    ("PNG with alpha", "png", "RGBA"),
-    ("JPEG", "jpg", "RGB"),
-    ("WebP", "webp", "RGB"),
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +43,6 @@ def run(options: argparse.Namespace) -> list[Result]:
         return [
             *_reading(folder, options.files, options.rounds),
             _first_group(folder, options.folder),
-            *_hashing(folder, options.rounds),
         ]
 
 
@@ -120,27 +109,3 @@ def _first_group(folder: Path, count: int) -> Result:
         limit=1.0,
         extra={"images": len(first.files), "groups": rest + 1, "files_per_second": round(count / whole)},
     )
-
-
-def _hashing(folder: Path, rounds: int) -> Iterator[Result]:
-    coarse = numpy.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=numpy.uint8)
-    image = Image.fromarray(coarse).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-    for name, extension, mode in KINDS:
-        path = folder / f"hashed.{extension}"
-        image.convert(mode).save(path)
-        cases: dict[str, Work] = {"decode": partial(_decode, path), "hash": partial(_hash, path)}
-        seconds = interleave(cases, rounds)
-        ratio = ratios(seconds, "decode")["hash"]
-        yield Result(
-            "hash", name, ratio.middle, limit=DECODING_SHARE, extra={"quartiles": [ratio.low, ratio.high]}
-        )
-
-
-def _decode(path: Path) -> None:
-    with Image.open(path) as image:
-        image.draft("L", (72, 64))
-        image.load()
-
-
-def _hash(path: Path) -> None:
-    file_dhash(path)

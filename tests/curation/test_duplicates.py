@@ -14,11 +14,13 @@ from PIL import Image, ImageEnhance
 
 from modules.curation.duplicates import (
     HashCache,
-    dhash,
+    Look,
     equal_files,
     file_dhash,
     image_distance,
-    near_hashes,
+    look_at,
+    look_of,
+    near_looks,
     without_duplicates,
 )
 from modules.curation.session import ImageGroup
@@ -29,6 +31,10 @@ def scene(seed: int, size: int = 256) -> Image.Image:
     """A smooth random picture."""
     coarse = numpy.random.default_rng(seed).integers(0, 256, (9, 9, 3), dtype=numpy.uint8)
     return Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC)
+
+
+def dhash(image: Image.Image) -> int:
+    return look_of(image).dhash
 
 
 def bits(first: int, second: int) -> int:
@@ -107,12 +113,38 @@ NEAR = st.lists(st.sampled_from([0, 1, 3, 7, 15, 1 << 63, (1 << 64) - 1]) | HASH
 
 @given(NEAR, st.integers(0, 64))
 def test_what_is_dropped_lies_near_what_stays(hashes: list[int], threshold: int) -> None:
-    verdicts = near_hashes(hashes, threshold)
+    verdicts = near_looks([Look(value, bytes(256)) for value in hashes], threshold)
     kept = [i for i, twin in enumerate(verdicts) if twin is None]
     assert len(verdicts) == len(hashes)
     for i, twin in enumerate(verdicts):
         earlier = [k for k in kept if k < i and bits(hashes[k], hashes[i]) <= threshold]
         assert twin == (earlier[0] if earlier else None)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_copies_are_near_and_flat_drawings_with_the_same_hash_are_not(seed: int, tmp_path: Path) -> None:
+    image = scene(seed)
+    image.save(tmp_path / "a.png")
+    image.save(tmp_path / "a.jpg", quality=90)
+    image.save(tmp_path / "a.webp", quality=80)
+    image.resize((192, 192), Image.Resampling.LANCZOS).save(tmp_path / "small.png")
+    ImageEnhance.Brightness(image).enhance(0.95).save(tmp_path / "darker.png")
+    looks = [look_at(tmp_path / name) for name in ("a.png", "a.jpg", "a.webp", "small.png", "darker.png")]
+    assert near_looks(looks, 4) == [None, 0, 0, 0, 0]
+
+    def drawing(left: int) -> Look:
+        flat = numpy.full((256, 256), 40, numpy.uint8)
+        flat[100:150, left : left + 20] = 220
+        return look_of(Image.fromarray(flat))
+
+    here, there = drawing(60), drawing(70)
+    assert bits(here.dhash, there.dhash) <= 2
+    assert near_looks([here, there, here], 2) == [None, None, 0]
+
+
+def test_plain_areas_are_told_apart_by_their_shade() -> None:
+    plain = [look_of(Image.new("L", (64, 64), value)) for value in (10, 10, 200)]
+    assert near_looks(plain, 0) == [None, 0, None]
 
 
 def test_equal_files_are_found_among_those_of_equal_size(tmp_path: Path) -> None:
@@ -160,12 +192,14 @@ def test_a_changed_file_is_hashed_again(tmp_path: Path) -> None:
     with HashCache(tmp_path / "cache" / "hashes.sqlite") as cache:
         info = path.stat()
         assert cache.get(path, info) is None
-        cache.put(path, info, (1 << 64) - 1)
-        assert cache.get(path, info) == (1 << 64) - 1
+        look = Look((1 << 64) - 1, bytes(range(256)))
+        cache.put(path, info, look)
+        assert cache.get(path, info) == look
         os.utime(path, (1, 1))
         assert cache.get(path, path.stat()) is None
-        cache.put(path, path.stat(), 0)
-        assert cache.get(path, path.stat()) == 0
+        other = Look(0, bytes(256))
+        cache.put(path, path.stat(), other)
+        assert cache.get(path, path.stat()) == other
 
 
 def test_a_damaged_cache_is_replaced(tmp_path: Path) -> None:
@@ -174,14 +208,14 @@ def test_a_damaged_cache_is_replaced(tmp_path: Path) -> None:
     scene(1).save(tmp_path / "a.png")
     info = (tmp_path / "a.png").stat()
     with HashCache(place) as cache:
-        cache.put(tmp_path / "a.png", info, 5)
-        assert cache.get(tmp_path / "a.png", info) == 5
+        cache.put(tmp_path / "a.png", info, Look(5, bytes(256)))
+        assert cache.get(tmp_path / "a.png", info) == Look(5, bytes(256))
 
 
 def remembers(cache: HashCache, image: Path) -> bool:
     info = image.stat()
-    cache.put(image, info, 7)
-    return cache.get(image, info) == 7
+    cache.put(image, info, Look(7, bytes(256)))
+    return cache.get(image, info) == Look(7, bytes(256))
 
 
 def test_hashes_are_kept_in_memory_where_no_file_can_be(tmp_path: Path) -> None:
@@ -213,7 +247,7 @@ def test_a_cache_that_fails_on_the_way_goes_on_in_memory(tmp_path: Path) -> None
     with HashCache(place) as cache:
         assert remembers(cache, image)
         other = sqlite3.connect(place, isolation_level=None)
-        other.execute("DROP TABLE hashes")
+        other.execute("DROP TABLE looks")
         other.close()
         assert cache.get(image, image.stat()) is None
         assert remembers(cache, image)

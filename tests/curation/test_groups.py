@@ -173,7 +173,7 @@ def test_hashes_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     def fail(path: Path) -> int:
         raise AssertionError(f"decoded {path}")
 
-    monkeypatch.setattr("modules.curation.duplicates.file_dhash", fail)
+    monkeypatch.setattr("modules.curation.duplicates.look_at", fail)
     with HashCache(tmp_path / "out" / "hashes.sqlite") as cache:
         assert scan(tmp_path, ScanOptions(), cache=cache) == before
 
