@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from modules.curation.duplicates import image_distance
+from modules.curation.duplicates import file_dhash
 from modules.curation.folders import check_folders
 from modules.curation.groups import ScanOptions
 from modules.curation.public_formats import export_datasets_folder, export_jsonl_folder
@@ -18,6 +18,7 @@ from modules.curation.store import CurationStore
 from modules.ui.curation.GroupFeed import FeedStatus, GroupFeed
 from modules.ui.curation.SerialWorker import Failed, SerialWorker
 from modules.util.dpo_curation_util import Pair, finalize_export
+from modules.util.image_metadata.limits import Unusable
 
 PAUSE_SECONDS = 30.0
 """A longer wait between two answers is a break and does not count as work."""
@@ -66,6 +67,30 @@ class PickingOptions:
     session: SessionSettings = field(default_factory=SessionSettings)
     scan: ScanOptions = field(default_factory=ScanOptions)
     ask_to_continue: bool = True
+
+
+class LookDistance:
+    """How different two images look: bits that differ in their hashes; all 64 if one cannot be decoded.
+
+    Pairing compares every good image with every bad one, so each is decoded once and remembered.
+    """
+
+    def __init__(self) -> None:
+        self._hashes: dict[Path, int | None] = {}
+
+    def __call__(self, first: Path, second: Path) -> float:
+        hashes = [self._hash(path) for path in (first, second)]
+        if hashes[0] is None or hashes[1] is None:
+            return 64.0
+        return float((hashes[0] ^ hashes[1]).bit_count())
+
+    def _hash(self, path: Path) -> int | None:
+        if path not in self._hashes:
+            try:
+                self._hashes[path] = file_dhash(path)
+            except Unusable:
+                self._hashes[path] = None
+        return self._hashes[path]
 
 
 class PairController:
@@ -132,7 +157,7 @@ class PairController:
         options = self.options
         check_folders(options.source, options.output)
         self._store = CurationStore(options.output)
-        self._session = CurationSession(self._store, options.session, image_distance)
+        self._session = CurationSession(self._store, options.session, LookDistance())
         self._finished = self._session.finished_groups()
         self._recount()
         self._feed = GroupFeed(

@@ -11,9 +11,11 @@ from tkinter import ttk
 import pytest
 from PIL import Image, ImageTk
 
+from modules.curation.duplicates import image_distance
 from modules.curation.groups import ScanOptions
 from modules.curation.session import ImageGroup
 from modules.ui.curation import GroupFeed as feed_module
+from modules.ui.curation import PairController as controller_module
 from modules.ui.curation.ActionRow import ActionRow
 from modules.ui.curation.ChoosingPage import time_left
 from modules.ui.curation.GroupFeed import AHEAD, GroupFeed
@@ -186,6 +188,22 @@ def test_a_scan_that_fails_says_why(tmp_path):
     assert "cannot be read" in str(feed.status().failure)
     assert told.wait(5)
     feed.close()
+
+
+def test_each_image_is_decoded_once_however_often_it_is_compared(tmp_path, monkeypatch):
+    source = make_images(tmp_path / "in", 1, 3)
+    (source / "broken.png").write_bytes(b"no image")
+    first, second, third = (source / f"g000_i0{i}.png" for i in range(3))
+    decoded: list[Path] = []
+    real = controller_module.file_dhash
+    monkeypatch.setattr(controller_module, "file_dhash", lambda path: (decoded.append(path), real(path))[1])
+    distance = controller_module.LookDistance()
+    assert distance(first, first) == 0
+    assert distance(first, second) == distance(second, first) == image_distance(first, second) > 0
+    assert distance(second, third) > 0
+    assert distance(first, source / "broken.png") == 64
+    assert distance(second, source / "broken.png") == 64
+    assert decoded == [first, second, third, source / "broken.png"]
 
 
 # --- widgets ----------------------------------------------------------------------------------------------------
