@@ -25,7 +25,7 @@ class SearchBox(ttk.Frame):
         self._text = tk.StringVar(self)
         self.entry = ttk.Entry(self, textvariable=self._text, width=11, font=ui.theme.fonts["text"])
         self.entry.pack(fill="x", expand=True)
-        self._hint = tk.Label(self.entry, text=HINT, cursor="xterm")
+        self._hint = tk.Label(self.entry, text=HINT, cursor="xterm", anchor="w")
         self._hint.bind("<Button-1>", lambda _event: self.focus_entry())
         self.list = tk.Listbox(ui.root, activestyle="none", exportselection=False)
         style_text(ui.theme, self.list)
@@ -55,7 +55,8 @@ class SearchBox(ttk.Frame):
         if self._text.get() or self.focus_get() is self.entry:
             self._hint.place_forget()
         else:
-            self._hint.place(relx=0, rely=0.5, x=self._ui.theme.px(8), anchor="w")
+            edge = self._ui.theme.px(8)
+            self._hint.place(relx=0, rely=0.5, x=edge, relwidth=1, width=-2 * edge, anchor="w")
 
     def _search(self) -> None:
         self._show_hint()

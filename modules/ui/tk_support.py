@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 PUMP_MS = 50
 PUMP_BUDGET_SECONDS = 0.012
 MIN_SCALE, MAX_SCALE = 75, 200
+MAX_LABEL, MAX_LABEL_LINES = 420, 6
 
 GOOD = "#2e9e5b"
 BAD = "#c8503c"
@@ -181,14 +182,16 @@ class ErrorDialog(ctk.CTkToplevel):
         self.details = details
         self.message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         self.title("A problem" if isinstance(error, UserError) else "A fault in the program")
-        self.geometry("640x380" if details else "560x200")
+        head, more = _head_and_more(self.message)
+        body = "\n\n".join(part for part in (more, details) if part)
+        self.geometry("640x380" if body else "560x200")
         self.columnconfigure(0, weight=1)
         self.rowconfigure(1, weight=1)
-        head = ctk.CTkLabel(self, text=self.message, wraplength=520, justify="left", anchor="w")
-        head.grid(row=0, column=0, sticky="ew", padx=16, pady=(16, 8))
-        if details:
-            box = ctk.CTkTextbox(self, wrap="none")
-            box.insert("1.0", details)
+        label = ctk.CTkLabel(self, text=head, wraplength=520, justify="left", anchor="w")
+        label.grid(row=0, column=0, sticky="ew", padx=16, pady=(16, 8))
+        if body:
+            box = ctk.CTkTextbox(self, wrap="none" if details else "word")
+            box.insert("1.0", body)
             box.configure(state="disabled")
             box.grid(row=1, column=0, sticky="nsew", padx=16)
         buttons = ctk.CTkFrame(self, fg_color="transparent")
@@ -217,6 +220,14 @@ class ErrorDialog(ctk.CTkToplevel):
         """Put message and details on the clipboard."""
         self.clipboard_clear()
         self.clipboard_append(f"{self.message}\n\n{self.details}".strip())
+
+
+def _head_and_more(message: str) -> tuple[str, str]:
+    """A message that is too long for a label: its first line, and all of it for a box that scrolls."""
+    if len(message) <= MAX_LABEL and message.count("\n") < MAX_LABEL_LINES:
+        return message, ""
+    first = message.partition("\n")[0]
+    return (first if len(first) <= MAX_LABEL else f"{first[:MAX_LABEL]}\u2026"), message
 
 
 def make_modal(window: tk.Toplevel, parent: tk.Misc) -> None:

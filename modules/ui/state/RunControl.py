@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.runner.launcher import TrainerProcess, attach, launch, settle
+from modules.runner.launcher import TrainerProcess, attach, launch
 from modules.runner.outcome import Outcome
 from modules.runner.RunDirectory import RunDirectory
 from modules.runner.status import RunStatus, StatusFollower
@@ -45,6 +46,7 @@ class RunControl:
         self._command = command
         self._follower: StatusFollower | None = None
         self._trainer: TrainerProcess | None = None
+        self._ending: _Ending | None = None
         self._was_live = False
         self._epochs = 0
 
@@ -68,6 +70,7 @@ class RunControl:
         self.history = RunHistory()
         self.outcome = None
         self._follower = StatusFollower(self.run)
+        self._ending = None
         self._epochs = _epochs_of(self.run)
         self._trainer = attach(self.run)
         self._was_live = self._trainer is not None
@@ -96,17 +99,16 @@ class RunControl:
         return self._follower is not None and not self._follower.reader.at_end
 
     def _look_after(self) -> None:
-        if self._trainer is None or self.run is None or self._follower is None:
+        if self._trainer is not None and self._ending is None and not self._trainer.process.alive():
+            self._ending = _Ending(self._trainer)
+        if self._ending is None or self._ending.is_alive() or self._follower is None:
             return
-        outcome = self._trainer.poll()
-        if outcome is None and not self._trainer.process.alive() and not self.is_live:
-            outcome = settle(self.run)
-        if outcome is not None:
-            self.outcome, self._trainer = outcome, None
-            while True:  # its last words, which may have been written for it just now
-                self.history.take(self._follower.poll(POLL_BYTES))
-                if self._follower.reader.at_end:
-                    break
+        outcome, self._ending = self._ending.outcome, None
+        if outcome is None:  # another trainer has begun there meanwhile, or this one is not quite gone
+            self._trainer = attach(self._follower.run) or self._trainer
+            return
+        self._trainer, self.outcome = None, outcome
+        self.history.take(self._follower.poll(POLL_BYTES))  # last words, perhaps written for it just now
 
     @property
     def status(self) -> RunStatus:
@@ -201,6 +203,19 @@ class RunControl:
             raise RuntimeError("no run is watched")
         path = Path(name)
         return path if path.is_absolute() else self.run.path / path
+
+
+class _Ending(threading.Thread):
+    """Finds out how a trainer ended; that reads all its events, so it is not done on the Tk thread."""
+
+    def __init__(self, trainer: TrainerProcess) -> None:
+        super().__init__(daemon=True, name="run-ending")
+        self.outcome: Outcome | None = None
+        self._trainer = trainer
+        self.start()
+
+    def run(self) -> None:
+        self.outcome = self._trainer.poll()
 
 
 _STATE_WORDS = {
