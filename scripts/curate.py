@@ -95,7 +95,7 @@ def run_export(options: Options, progress: ProgressLine) -> dict[str, Any]:
 
 
 def run_stats(options: Options, progress: ProgressLine) -> dict[str, Any]:
-    return commands.statistics(options.output)
+    return commands.statistics(options.output, options.scores)
 
 
 def run_check(options: Options, progress: ProgressLine) -> dict[str, Any]:
@@ -178,6 +178,12 @@ def make_parser() -> argparse.ArgumentParser:
 
     command = verb("stats", run_stats, "counts of a session and how consistent its answers are")
     command.add_argument("output", type=Path, help="output folder of a picking session")
+    command.add_argument(
+        "--scores",
+        type=Path,
+        metavar="FILE",
+        help='a reward model\'s scores as JSON, {"image.png": 0.7, ...}',
+    )
     return parser
 
 

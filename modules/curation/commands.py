@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -21,7 +22,7 @@ from modules.curation.review_fixes import fix_faults
 from modules.curation.scan import ScanFault
 from modules.curation.scan_report import ScanCount, scan_rows, write_rows
 from modules.curation.session import CurationSession, ImageGroup, SessionSettings
-from modules.curation.statistics import answer_statistics
+from modules.curation.statistics import answer_statistics, score_agreement
 from modules.curation.store import STORE_NAME, CurationStore
 from modules.curation.walk import GroupWalk
 from modules.util.dpo_curation_util import (
@@ -33,6 +34,7 @@ from modules.util.dpo_curation_util import (
     has_existing_exports,
 )
 from modules.util.errors import DataError, UserError, list_offenders
+from modules.util.jsonio import read_json
 
 Progress = Callable[[str], None]
 Json = dict[str, Any]
@@ -108,8 +110,13 @@ def export_folder(output_dir: Path, target: Path, kind: str) -> Json:
         return {"pairs": writer(output_dir, target), "format": kind, "target": str(target)}
 
 
-def statistics(output_dir: Path) -> Json:
-    """Counts of a session, and how consistent its answers are."""
+def statistics(output_dir: Path, scores_file: Path | None = None) -> Json:
+    """Counts of a session, how consistent its answers are, and how often scores of a reward model agree.
+
+    Args:
+        scores_file: JSON object of scores by file name relative to the source folder; higher is better.
+    """
+    scores = None if scores_file is None else _read_scores(scores_file)
     with existing_store(output_dir) as store:
         events = store.events()
         kinds: dict[str, int] = {}
@@ -122,7 +129,19 @@ def statistics(output_dir: Path) -> Json:
             "events": kinds,
             "undone": len(store.events(undone=True)),
             "answers": answer_statistics(events).to_dict(),
+            "scores": None if scores is None else asdict(score_agreement(events, scores)),
         }
+
+
+def _read_scores(path: Path) -> dict[str, float]:
+    scores = read_json(path, "score file")
+    if not isinstance(scores, dict):
+        raise UserError(f"{path} is not a score file", hint='it must be {"image.png": 0.7, ...}')
+    for name, value in scores.items():
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not math.isfinite(value):
+            raise UserError(f"{path}: the score of {name!r} is no number: {value!r}")
+    return scores
 
 
 def check(chosen: Path, rejected: Path, resolution: int, batch_size: int) -> Json:

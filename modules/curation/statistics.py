@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -66,6 +66,37 @@ def answer_statistics(events: Iterable[Event]) -> AnswerStatistics:
         triples=triples,
         circles=circles,
     )
+
+
+@dataclass(frozen=True)
+class ScoreAgreement:
+    """How often scores of a reward model prefer what the person preferred; ``share`` is ``None`` without a case.
+
+    ``compared`` preferences have a score for both images and the scores differ.
+    """
+
+    compared: int
+    agreeing: int
+    share: float | None
+
+
+def score_agreement(events: Iterable[Event], scores: Mapping[str, float]) -> ScoreAgreement:
+    """Compare every preference between two images with their scores.
+
+    Args:
+        events: of a session.
+        scores: by file name as the session has it, relative to the source folder; higher is better.
+    """
+    compared = agreeing = 0
+    for event in events:
+        data = event.payload
+        if event.kind != "answer" or data["best"] is None or data["worst"] is None:
+            continue
+        best, worst = scores.get(data["best"]), scores.get(data["worst"])
+        if best is not None and worst is not None and best != worst:
+            compared += 1
+            agreeing += best > worst
+    return ScoreAgreement(compared, agreeing, agreeing / compared if compared else None)
 
 
 def _circles(winner: dict[tuple[str, str, str], str]) -> tuple[int, int]:

@@ -228,6 +228,19 @@ class TestAll:
         assert made["events"] == {"pick": 4}
         assert made["answers"]["questions"] == 0
 
+    def test_agreement_with_a_reward_model(self, tmp_path, capsys):
+        with CurationStore(tmp_path / "out") as store:
+            for best, worst in (("a", "b"), ("b", "c"), ("c", "a"), ("a", "unscored"), (None, None)):
+                answer = {"places": ["a", "b"], "best": best, "worst": worst, "tie": False, "both_bad": False}
+                store.append("g", "answer", answer)
+        scores = tmp_path / "scores.json"
+        scores.write_text('{"a": 3, "b": 1.5, "c": 1}')
+        made = call(capsys, "stats", tmp_path / "out", "--scores", scores)["scores"]
+        assert made == {"compared": 3, "agreeing": 2, "share": pytest.approx(2 / 3)}
+        for wrong in ("[]", '{"a": "high"}', '{"a": NaN}', "{"):
+            scores.write_text(wrong)
+            assert "scores.json" in refused(capsys, "stats", tmp_path / "out", "--scores", scores)
+
     @pytest.mark.parametrize("verb", ["finalize", "stats", "review", "export", "import"])
     def test_a_folder_open_elsewhere_is_refused(self, verb, tmp_path, out, jsonl, capsys):
         more = {"export": [tmp_path / "to"]}.get(verb, [])
