@@ -1,7 +1,7 @@
 """Prompts out of image files by generator and container, and the first group of a large folder.
 
 Reading is given as a share of the 50 microseconds a file may take (20,000 files a second), the first group as a
-share of the second it may take.
+share of the second it may take; both are processor time, the wall time of the group is in the JSON file.
 """
 
 from __future__ import annotations
@@ -96,16 +96,21 @@ def _first_group(folder: Path, count: int) -> Result:
     for i in range(count):
         source = files[i // 4 % len(files)]
         os.link(source, large / f"{i}{source.suffix}")
-    start = time.perf_counter()
+    start, wall = time.process_time(), time.perf_counter()
     found = scan_groups(large, folder / "out", ScanOptions(near_duplicates=None))
     first = next(entry for entry in found if isinstance(entry, ImageGroup))
-    seconds = time.perf_counter() - start
+    seconds, wall = time.process_time() - start, time.perf_counter() - wall
     rest = sum(isinstance(entry, ImageGroup) for entry in found)
-    whole = time.perf_counter() - start
+    whole = time.process_time() - start
     return Result(
         f"folder of {count}",
         "first group",
         seconds / FIRST_GROUP_S,
         limit=1.0,
-        extra={"images": len(first.files), "groups": rest + 1, "files_per_second": round(count / whole)},
+        extra={
+            "wall_seconds": wall,
+            "images": len(first.files),
+            "groups": rest + 1,
+            "files_per_second": round(count / whole),
+        },
     )
