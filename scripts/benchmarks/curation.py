@@ -169,6 +169,13 @@ def scan(options: argparse.Namespace) -> list[Result]:
     ]
 
 
+def decode_file(path: Path) -> None:
+    """Decode and let go at once, as hashing does: an image that is kept until the next one is there spares the
+    allocator work, up to half of a WebP decode."""
+    with Image.open(path) as image:
+        image.load()
+
+
 def dhash(options: argparse.Namespace) -> list[Result]:
     """Hashing against Pillow's decode of the same files."""
     results = []
@@ -184,8 +191,7 @@ def dhash(options: argparse.Namespace) -> list[Result]:
 
             def decode(files: list[Path] = files) -> None:
                 for path in files:
-                    with Image.open(path) as image:
-                        image.load()
+                    decode_file(path)
 
             def hashed(files: list[Path] = files) -> None:
                 for path in files:

@@ -90,9 +90,13 @@ class Killed:
         served, now = self.start()
         if now is not None:
             self.settle(now)
-        timer = threading.Timer(self.rng.uniform(0.0, 0.12), served.process.kill)
-        timer.start()
+        # A few requests in peace, so that a busy machine gets somewhere too, then a kill at any moment.
+        peaceful = self.rng.randrange(12)
+        timer = threading.Timer(self.rng.uniform(0.0, 0.03), served.process.kill)
         while now is not None:
+            if peaceful == 0:
+                timer.start()
+            peaceful -= 1
             request = plan(now, self.rng)
             self.unanswered = request
             now = served.ask(**json.loads(request))
@@ -102,7 +106,10 @@ class Killed:
                 self.answered += 1
                 if now["type"] == "error":
                     now = place(self.mirror.where())
-        timer.join()
+        if timer.ident is None:
+            served.process.kill()
+        else:
+            timer.join()
         served.end(-9)
         self.check_files()
 
