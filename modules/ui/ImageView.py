@@ -21,12 +21,13 @@ class ZoomState:
     """Where and how closely several views look: the same place of each image.
 
     ``factor`` is screen pixels per image pixel, ``None`` while the whole image is shown; ``centre`` is a place in
-    the image, as fractions of its width and height.
+    the image, as fractions of its width and height. ``used`` says whether the person zooms at all.
     """
 
     def __init__(self) -> None:
         self.factor: float | None = None
         self.centre = (0.5, 0.5)
+        self.used = False
         self._views: list[Callable[[], None]] = []
 
     def watch(self, redraw: Callable[[], None]) -> None:
@@ -40,6 +41,7 @@ class ZoomState:
         self.centre = (min(1.0, max(0.0, centre[0])), min(1.0, max(0.0, centre[1])))
         if (self.factor, self.centre) == before:
             return
+        self.used = self.used or factor is not None
         for redraw in self._views:
             redraw()
 

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 PUMP_MS = 50
 PUMP_BUDGET_SECONDS = 0.012
+FULL_COLLECTION_SECONDS = 30.0
+"""Between two collections of all garbage."""
 MIN_SCALE, MAX_SCALE = 75, 200
 MAX_LABEL, MAX_LABEL_LINES = 420, 6
 
@@ -46,6 +48,7 @@ class _TkGarbage:
 
     def __init__(self) -> None:
         self._pumps = 0
+        self._next_full = 0.0
 
     def opened(self) -> None:
         self._pumps += 1
@@ -57,13 +60,19 @@ class _TkGarbage:
             gc.enable()
 
     def collect(self) -> None:
-        """What Python would have done by itself by now."""
-        for generation, (count, limit) in reversed(
-            list(enumerate(zip(gc.get_count(), gc.get_threshold(), strict=True)))
-        ):
-            if limit and count > limit:
-                gc.collect(generation)
-                return
+        """What Python would have done by itself by now; everything (old objects too) seldom, as that stops the window
+        for as long as there are many objects.
+        """
+        counts = list(zip(gc.get_count(), gc.get_threshold(), strict=True))
+        due = [number for number, (count, limit) in enumerate(counts) if limit and count > limit]
+        if not due:
+            return
+        start = time.monotonic()
+        full = due[-1] == len(counts) - 1 and start >= self._next_full
+        gc.collect(due[-1] if full else min(due[-1], len(counts) - 2))
+        if full:
+            end = time.monotonic()
+            self._next_full = end + max(FULL_COLLECTION_SECONDS, 500 * (end - start))
 
 
 _garbage = _TkGarbage()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from modules.curation.session import ImageGroup
 
 AHEAD = 12
 """So many groups are looked through for duplicates before they are asked for."""
+REST_SECONDS = 0.004
 HASHES_NAME = ".hashes.sqlite"
 
 
@@ -63,6 +65,7 @@ class GroupFeed:
         self._searching = True
         self._failure: Exception | None = None
         self._stop = threading.Event()
+        self._rest_at = 0.0
         self.faults: list[ScanFault] = []
         self._thread = threading.Thread(target=self._run, daemon=True, name="pair-tool-scan")
         self._thread.start()
@@ -83,7 +86,7 @@ class GroupFeed:
             self._output,
             self._options,
             self._finished,
-            self._stop.is_set,
+            self._asked_to_stop,
             cache,
             counted=self._count,
         )
@@ -96,6 +99,17 @@ class GroupFeed:
             self._changed()
             with self._room:
                 self._room.wait_for(self._has_room)
+
+    def _asked_to_stop(self) -> bool:
+        """Asked by the scan at every file. Once there is something to look at, the scan rests half of the time: it
+        would otherwise hold the interpreter's lock whenever the window needs it.
+        """
+        if self._known:
+            now = time.monotonic()
+            if now >= self._rest_at:
+                time.sleep(REST_SECONDS)
+                self._rest_at = now + 2 * REST_SECONDS
+        return self._stop.is_set()
 
     def _count(self, groups: int) -> None:
         self._total = groups

@@ -79,7 +79,8 @@ class ImagesView(ChoiceView):
         ]
         different = list(dict.fromkeys(boxes))
         keys += [(self.group.path(i), box) for i in asked + others for box in different]
-        keys += [(self.group.path(i), None) for i in asked]  # so that zooming need not wait for a decode
+        if self.context.zoom.used:  # who zooms, zooms again: it should not wait for a decode
+            keys += [(self.group.path(i), None) for i in asked]
         keys += [(path, box) for path in self.shot.coming for box in different]
         return keys
 

@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from tkinter import ttk
 
 import pytest
