@@ -260,7 +260,8 @@ class StartPage(ttk.Frame):
             self._keep()
             self._actions.looks(appearance.get(), int(scale.get().split()[0]))
 
-        for box in (appearance, scale):
+        self.look_boxes = (appearance, scale)
+        for box in self.look_boxes:
             box.bind("<<ComboboxSelected>>", changed)
             box.configure(postcommand=partial(style_popdown, self.theme, box))
         self._add("Looks", holder)

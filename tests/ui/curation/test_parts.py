@@ -182,6 +182,29 @@ def test_a_group_that_grows_is_handed_out_once_and_known_whole(tmp_path, monkeyp
     feed.close()
 
 
+def test_the_scan_rests_half_of_the_time_once_there_is_something_to_look_at(tmp_path, monkeypatch):
+    rested: list[float] = []
+    asked: list[bool] = []
+    group = ImageGroup("key", "a fox", "1:1", tmp_path, ("a.png", "b.png"))
+
+    def scan(source, output, options, finished, stopped, cache, counted):
+        asked.extend(stopped() for _ in range(5))
+        asked.append(bool(rested))
+        yield group
+        end = time.monotonic() + 20 * feed_module.REST_SECONDS
+        while time.monotonic() < end:
+            asked.append(stopped())
+
+    real = time.sleep
+    monkeypatch.setattr(feed_module.time, "sleep", lambda seconds: (rested.append(seconds), real(seconds))[1])
+    monkeypatch.setattr(feed_module, "scan_groups", scan)
+    feed = GroupFeed(tmp_path, tmp_path / "out", (), ScanOptions(), lambda: None)
+    feed._thread.join(20)
+    assert not any(asked), "it never rests before the first group, and is not told to stop"
+    assert 1 <= rested.count(feed_module.REST_SECONDS) <= 11
+    feed.close()
+
+
 def test_a_scan_that_fails_says_why(tmp_path):
     told = threading.Event()
     feed = GroupFeed(tmp_path / "gone", tmp_path / "out", (), ScanOptions(), told.set)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
+import tkinter as tk
 from pathlib import Path
 
 import pytest
 
+from modules.ui.curation.DPOCurationWindow import PairTool
 from modules.ui.curation.ExportPage import ExportPage
 from modules.ui.curation.PairToolMemory import FILE_NAME, PairToolMemory
+from modules.ui.curation.StartPage import StartPage
+from modules.ui.curation.windows import make_window
+from modules.ui.state.SessionStore import SessionStore
 from modules.util.dpo_curation_util import load_manifest
 from modules.util.enum.CurationMode import CurationMode
 from tests.ui.curation.hands import Hands, make_images
@@ -185,3 +191,36 @@ def test_files_that_were_left_out_are_listed_with_their_reason(sit_down, tmp_pat
         if w.winfo_class() == "Text"
     ]
     assert boxes[0].get("1.0", "end").startswith("empty.png: ")
+
+
+def test_looks_are_changed_remembered_and_nothing_typed_is_lost(display, tmp_path):
+    store = SessionStore(tmp_path / "settings")
+    root = make_window(store, make_images(tmp_path / "images", 1, 2))
+    errors: list[BaseException] = []
+    root.report_callback_exception = lambda kind, error, trace: errors.append(error)
+    (tool,) = (child for child in root.winfo_children() if isinstance(child, PairTool))
+
+    def until(done):
+        end = time.monotonic() + 20
+        while not done():
+            assert time.monotonic() < end
+            root.update()
+
+    until(lambda: isinstance(tool.page, StartPage) and tool.page.output.get())
+    before = tool.page
+    tool.page.output.set(str(tmp_path / "elsewhere"))
+    tool.page.set_mode(CurationMode.SELECT)
+    width = tool.page.go.winfo_reqwidth()
+    appearance, scale = before.look_boxes
+    appearance.set("Light")
+    scale.set("150 %")
+    scale.event_generate("<<ComboboxSelected>>")
+    until(lambda: tool.page is not before)
+    assert (tool.page.output.get(), tool.page.mode) == (str(tmp_path / "elsewhere"), CurationMode.SELECT)
+    assert tool.page.go.winfo_reqwidth() > 1.3 * width
+    memory, _ = store.load_window()
+    assert (memory.appearance, memory.scale) == ("Light", 150)
+    tool.close()
+    with pytest.raises(tk.TclError):
+        until(lambda: not root.winfo_exists())
+    assert errors == []
