@@ -14,6 +14,8 @@ import time
 import tkinter as tk
 import traceback
 from collections.abc import Callable
+from tkinter import font as tkfont
+from tkinter import ttk
 from types import TracebackType
 
 import customtkinter as ctk
@@ -179,8 +181,8 @@ def show_error(
         return None
 
 
-class ErrorDialog(ctk.CTkToplevel):
-    """One problem, with details that can be copied.
+class ErrorDialog(tk.Toplevel):
+    """One problem, with details that can be copied; looks like the window it belongs to.
 
     Args:
         details: traceback of a fault in the program; empty for something the person can put right.
@@ -191,39 +193,36 @@ class ErrorDialog(ctk.CTkToplevel):
         self.details = details
         self.message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         self.title("A problem" if isinstance(error, UserError) else "A fault in the program")
-        head, more = _head_and_more(self.message)
-        body = "\n\n".join(part for part in (more, details) if part)
-        self.geometry("640x380" if body else "560x200")
+        style = ttk.Style(self)
+        font = tkfont.Font(self, font=style.lookup(".", "font") or "TkDefaultFont")
+        unit = font.measure("n")
+        self.configure(background=style.lookup("TFrame", "background"))
         self.columnconfigure(0, weight=1)
         self.rowconfigure(1, weight=1)
-        label = ctk.CTkLabel(self, text=head, wraplength=520, justify="left", anchor="w")
-        label.grid(row=0, column=0, sticky="ew", padx=16, pady=(16, 8))
-        if body:
-            box = ctk.CTkTextbox(self, wrap="none" if details else "word")
-            box.insert("1.0", body)
+        head = ttk.Label(self, text=self.message, wraplength=70 * unit, justify="left", anchor="w")
+        head.grid(row=0, column=0, sticky="ew", padx=2 * unit, pady=(2 * unit, unit))
+        if details:
+            box = tk.Text(self, wrap="none", width=80, height=14, borderwidth=0, padx=unit, pady=unit)
+            for option, name in (("background", "fieldbackground"), ("foreground", "foreground")):
+                colour = style.lookup("Treeview", name) or style.lookup(".", option)
+                if colour:
+                    box.configure(**{option: colour})
+            box.insert("1.0", details)
             box.configure(state="disabled")
-            box.grid(row=1, column=0, sticky="nsew", padx=16)
-        buttons = ctk.CTkFrame(self, fg_color="transparent")
-        buttons.grid(row=2, column=0, sticky="e", padx=16, pady=12)
-        ctk.CTkButton(buttons, text="Copy", width=90, command=self.copy).pack(side="left", padx=6)
-        ctk.CTkButton(buttons, text="Close", width=90, command=self.destroy).pack(side="left")
+            box.grid(row=1, column=0, sticky="nsew", padx=2 * unit)
+        buttons = ttk.Frame(self)
+        buttons.grid(row=2, column=0, sticky="e", padx=2 * unit, pady=(unit, 2 * unit))
+        ttk.Button(buttons, text="Copy", command=self.copy).pack(side="left", padx=unit)
+        self.close_button = ttk.Button(buttons, text="Close", style="Accent.TButton", command=self.destroy)
+        self.close_button.pack(side="left")
         for key in ("<Escape>", "<Return>"):
             self.bind(key, lambda _event: self.destroy())
-        self.bind("<Control-c>", lambda _event: self.copy())
-        self._centre(parent)
         self.after(20, self._raise)
-
-    def _centre(self, parent: tk.Misc) -> None:
-        over = parent.winfo_toplevel()
-        self.update_idletasks()
-        left = over.winfo_rootx() + (over.winfo_width() - self.winfo_reqwidth()) // 2
-        top = over.winfo_rooty() + (over.winfo_height() - self.winfo_reqheight()) // 3
-        tk.Toplevel.wm_geometry(self, f"+{max(0, left)}+{max(0, top)}")
 
     def _raise(self) -> None:
         if self.winfo_exists():
             self.lift()
-            self.focus_set()
+            self.close_button.focus_set()
 
     def copy(self) -> None:
         """Put message and details on the clipboard."""

@@ -22,7 +22,8 @@ from modules.ui.curation.ChoosingPage import time_left
 from modules.ui.curation.GroupFeed import AHEAD, GroupFeed
 from modules.ui.curation.SerialWorker import SerialWorker
 from modules.ui.theme import Theme
-from modules.ui.tk_support import Pump
+from modules.ui.tk_support import ErrorDialog, Pump, install_error_dialog, show_error
+from modules.util.errors import UserError
 from tests.ui.curation.hands import make_images
 
 
@@ -259,3 +260,40 @@ def test_a_row_breaks_where_the_window_ends(root):
 )
 def test_time_left_is_said_shortly(seconds: float, text: str):
     assert time_left(seconds) == text
+
+
+# --- errors -----------------------------------------------------------------------------------------------------
+
+
+def dialogs(root) -> list[ErrorDialog]:
+    return [child for child in root.winfo_children() if isinstance(child, ErrorDialog)]
+
+
+@pytest.mark.gui
+def test_a_fault_in_a_callback_is_shown_once_and_the_program_lives_on(root):
+    Theme(root).apply("Dark", 100)
+    install_error_dialog(root)
+    lived: list[int] = []
+    for _ in range(2):
+        root.after(1, lambda: 1 / 0)
+    root.after(5, lambda: lived.append(1))
+    wait(lambda: lived and dialogs(root), root.update)
+    (dialog,) = dialogs(root)
+    assert dialog.message == "ZeroDivisionError: division by zero"
+    assert "Traceback" in dialog.details
+    dialog.copy()
+    assert root.clipboard_get() == f"{dialog.message}\n\n{dialog.details}".strip()
+    wait(lambda: root.focus_get() is dialog.close_button, root.update)
+    dialog.close_button.event_generate("<KeyPress-Escape>")
+    wait(lambda: not dialogs(root), root.update)
+
+
+@pytest.mark.gui
+def test_what_a_person_can_put_right_is_shown_without_a_traceback(root):
+    Theme(root).apply("Light", 150)
+    dialog = show_error(root, UserError("the folder is full", hint="make room"))
+    root.update()
+    assert dialog.details == ""
+    assert "the folder is full" in dialog.message and "make room" in dialog.message
+    assert dialog.winfo_width() < 1280
+    dialog.destroy()
