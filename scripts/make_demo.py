@@ -23,11 +23,12 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__)
     parts = made.add_subparsers(dest="what", required=True)
     journey = parts.add_parser("journey", help="images, picks, training, report")
+    images = parts.add_parser("images", help="images with prompts in them, to choose from; nothing else")
     pairs = parts.add_parser("pairs", help="images and picks only")
     data = parts.add_parser("data", help="drawn, captioned images, as the model is trained on")
     vae = parts.add_parser("vae", help="train the demo model's autoencoder")
     model = parts.add_parser("model", help="train the whole demo model from scratch (hours)")
-    for part, seed in ((journey, 1), (pairs, 1), (data, 1), (vae, 1), (model, 1)):
+    for part, seed in ((journey, 1), (images, 1), (pairs, 1), (data, 1), (vae, 1), (model, 1)):
         part.add_argument("--out", type=Path, help="folder for the results; a new one by default")
         part.add_argument("--seed", type=int, default=seed)
         part.add_argument(
@@ -39,12 +40,26 @@ def parser() -> argparse.ArgumentParser:
             "--taste", choices=sorted(TASTES), default="large", help="what the simulated person likes"
         )
         part.add_argument("--error-rate", type=float, default=0.1, help="share of the answers that are slips")
+    for part in (journey, images, pairs):
         part.add_argument("--model", type=Path, default=DEMO_MODEL, help="folder of the base model")
+    pairs.add_argument(
+        "--images", type=Path, help="choose among the images of this folder instead of making some"
+    )
+    images.add_argument("--prompts", type=count, default=24, help="how many prompts")
+    images.add_argument("--per-prompt", type=count, default=6, help="images for each prompt, at least 2")
     journey.add_argument("--mode", default="DPO", type=str.upper, help="how to train on the pairs")
     journey.add_argument("--set", dest="overrides", action="append", default=[], metavar="NAME=VALUE",
                          help="change a setting of the training")  # fmt: skip
     data.add_argument("--count", type=int, default=256)
     return made
+
+
+def count(text: str) -> int:
+    """A whole number above 0."""
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
 
 
 def say(text: str) -> None:
@@ -79,13 +94,30 @@ def make_pairs(options: argparse.Namespace, out: Path) -> None:
     from scripts.demo.taste import Person, get_taste
 
     size = QUICK if options.quick else FULL
-    wishes = prompt_split(options.seed)[0][: size.prompts]
     person = Person(get_taste(options.taste), options.seed, options.error_rate)
-    model = load_model(options.model.resolve())
-    make_images(out / "images", model, wishes, size.images_per_prompt, options.seed, say)
-    pick_pairs(out / "images", out / "pairs", person, size.pairs_per_prompt, options.seed, say)
+    source = out / "images" if options.images is None else options.images.resolve()
+    if options.images is None:
+        wishes = prompt_split(options.seed)[0][: size.prompts]
+        model = load_model(options.model.resolve())
+        make_images(source, model, wishes, size.images_per_prompt, options.seed, say)
+    pick_pairs(source, out / "pairs", person, size.pairs_per_prompt, options.seed, say)
     train, held_out = finalise(out / "pairs", 20.0)
     print(f"{train} pairs to train on and {held_out} to validate on in {out / 'pairs'}")
+
+
+def only_images(options: argparse.Namespace, out: Path) -> None:
+    from scripts.demo.pairs import make_images, prompt_split
+    from scripts.demo.sampling import load_model
+
+    every = prompt_split(options.seed)[0]
+    if options.prompts > len(every) or options.per_prompt < 2:
+        raise UserError(
+            f"--prompts {options.prompts} --per-prompt {options.per_prompt} is not possible",
+            hint=f"1 to {len(every)} prompts, and 2 or more images for each, for there is nothing to compare otherwise",
+        )
+    model = load_model(options.model.resolve())
+    made = make_images(out, model, every[: options.prompts], options.per_prompt, options.seed, say)
+    print(f"{len(made)} images in {out}")
 
 
 def make_data(options: argparse.Namespace, out: Path) -> None:
@@ -134,6 +166,7 @@ def main(argv: list[str] | None = None) -> int:
     out = options.out or Path(tempfile.mkdtemp(prefix=f"tastemaker-{options.what}-"))
     what = {
         "journey": run_journey,
+        "images": only_images,
         "pairs": make_pairs,
         "data": make_data,
         "vae": make_vae,

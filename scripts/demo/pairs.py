@@ -25,6 +25,7 @@ from scripts.demo.world import SIZE, Wish, combinations
 Report = Callable[[str], None]
 NEW_PROMPTS_SHARE = 0.35
 MOST_QUESTIONS = 60
+AT_ONCE = 8
 
 
 def prompt_split(seed: int) -> tuple[list[Wish], list[Wish]]:
@@ -38,23 +39,29 @@ def prompt_split(seed: int) -> tuple[list[Wish], list[Wish]]:
 def make_images(
     folder: Path, model: Model, wishes: Sequence[Wish], per_prompt: int, seed: int, report: Report
 ) -> list[Path]:
-    """Sample ``per_prompt`` images for each wish into ``folder``, each written as one of the usual programs would."""
+    """Sample ``per_prompt`` images for each wish into ``folder``, each written as one of the usual programs would.
+
+    What is there already from an attempt that was cut short is kept.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     prompts = [wish.caption() for wish in wishes for _ in range(per_prompt)]
     seeds = [digest64("demo-image", seed, i) % 2**32 for i in range(len(prompts))]
-    pixels = sample_pixels(model, prompts, seeds, report, "making images to choose from")
+    there = {path.stem: path for path in folder.iterdir() if path.suffix in (".png", ".webp")}
+    names = [f"{i:05d}-{seeds[i]}" for i in range(len(prompts))]
+    missing = [i for i, name in enumerate(names) if name not in there]
     styles = list(STYLES)
-    return [
-        write_image(
-            folder,
-            f"{i:05d}-{seeds[i]}",
-            image,
-            Made(prompts[i], seeds[i], STEPS, CFG_SCALE, SIZE, SIZE),
+    for start in range(0, len(missing), AT_ONCE):
+        part = missing[start : start + AT_ONCE]
+        pixels = sample_pixels(model, [prompts[i] for i in part], [seeds[i] for i in part])
+        for i, image in zip(part, pixels, strict=True):
+            made = Made(prompts[i], seeds[i], STEPS, CFG_SCALE, SIZE, SIZE)
             # one program for all images of a prompt, as in a folder of somebody's own
-            styles[i // per_prompt % len(styles)],
-        )
-        for i, image in enumerate(pixels)
-    ]
+            there[names[i]] = write_image(
+                folder, names[i], image, made, styles[i // per_prompt % len(styles)]
+            )
+        done = len(prompts) - len(missing) + start + len(part)
+        report(f"making images to choose from: {done}/{len(prompts)} images")
+    return [there[name] for name in names]
 
 
 def load_pixels(path: Path) -> np.ndarray:
