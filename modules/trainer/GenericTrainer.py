@@ -6,6 +6,8 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -153,6 +155,8 @@ class GenericTrainer:
                 self._backup()
                 self._orders.done(order.STOP)
                 return STOPPED
+            # an epoch may have no step at all, where concepts are repeated less than once in each
+            self.progress.epoch = group.epoch
             metrics = self._take_step(group)
             self._advance(group, metrics)
             self._do_what_is_due(group.last)
@@ -166,8 +170,9 @@ class GenericTrainer:
         if config.backup_before_save:
             self._backup()
         with parts.exported_weights():
-            if parts.best is not None and parts.best.step is not None:
-                # last of all: neither the average nor the optimizer's own view may come after it
+            if parts.best is not None and parts.best.step is not None and self.processes.first:
+                # last of all: neither the average nor the optimizer's own view may come after it; only in the
+                # process that saves, whose file it is: another one might look for it before it is written
                 parts.best.restore()
                 self.callback.phase(f"keeping the best weights, of step {parts.best.step}", 1, 1)
             self._save(Path(config.output_model_destination))
@@ -267,7 +272,8 @@ class GenericTrainer:
         """Do what was asked; whether to stop."""
         if wishes & order.PAUSE:
             self.callback.phase("paused", 0, 0)
-            wishes |= self._orders.wait_while_paused(self._carry_out)
+            # what came with the pause is done while it lasts
+            wishes = self._orders.wait_while_paused(self._carry_out)
             self._pace.leave_out()
         if wishes & order.RESUME:
             self._orders.done(order.RESUME)
@@ -323,13 +329,13 @@ class GenericTrainer:
         """Make the samples, with the average and if asked also without it; returns where they are."""
         if not len(self.parts.sampler):
             return "there are no samples to make"
-        if self.processes.first:
-            with self.parts.exported_weights():
-                self._make_samples("")
-            if self.parts.ema is not None and self.config.non_ema_sampling:
-                with self.parts.exported_weights(averaged=False):
-                    self._make_samples(" - no-ema")
-        self.processes.barrier()
+        with self._others_waiting():
+            if self.processes.first:
+                with self.parts.exported_weights():
+                    self._make_samples("")
+                if self.parts.ema is not None and self.config.non_ema_sampling:
+                    with self.parts.exported_weights(averaged=False):
+                        self._make_samples(" - no-ema")
         self._pace.leave_out()
         return str(self.run_directory.samples_dir)
 
@@ -373,23 +379,33 @@ class GenericTrainer:
     def _backup(self, must: bool = True) -> str:
         """Write a backup; one that is made by the clock may fail, and is tried again at the next interval."""
         path: Path | None = None
-        if self.processes.first:
-            keep = self.config.rolling_backup_count if self.config.rolling_backup else None
-            try:
-                path = write_backup(
-                    self.run_directory.backup_dir,
-                    take_snapshot(self.parts, self.config, self.progress, self._counters),
-                    keep,
-                )
-            except UserError as error:
-                if must:
-                    raise
-                self.callback.warning(str(error))
-            else:
-                self.callback.backup(self.progress, path)
-        self.processes.barrier()
+        with self._others_waiting():
+            if self.processes.first:
+                keep = self.config.rolling_backup_count if self.config.rolling_backup else None
+                try:
+                    path = write_backup(
+                        self.run_directory.backup_dir,
+                        take_snapshot(self.parts, self.config, self.progress, self._counters),
+                        keep,
+                    )
+                except UserError as error:
+                    if must:
+                        raise
+                    self.callback.warning(str(error))
+                else:
+                    self.callback.backup(self.progress, path)
         self._pace.leave_out()
         return str(path or "")
+
+    @contextmanager
+    def _others_waiting(self) -> Iterator[None]:
+        """The other processes wait behind the block, even if the first one meets with an error the run survives."""
+        try:
+            yield
+        except UserError:
+            self.processes.barrier()
+            raise
+        self.processes.barrier()
 
     # -- going on from a backup --------------------------------------------------------------------------------
 

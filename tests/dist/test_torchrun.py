@@ -123,6 +123,21 @@ def test_two_processes_stop_together_and_go_on_bit_equal(tmp_path: Path) -> None
     assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
 
 
+def test_what_fails_or_is_slow_in_the_first_process_does_not_part_it_from_the_others(tmp_path: Path) -> None:
+    config = write_config(
+        tmp_path, **COMMON, rlhf_dpo_validation=True, rlhf_dpo_validation_percentage=40.0, batch_size=1
+    )
+    script = ROOT / "tests" / "dist" / "one_fails.py"
+    made = subprocess.run(
+        [*torchrun(config)[:-3], str(script), str(config)],
+        capture_output=True, text=True, timeout=60, env=environment(), check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stdout + made.stderr
+    told = events(tmp_path / "run")
+    assert [e["message"] for e in told if e["kind"] == "command" and e["state"] == "failed"] == ["no room"]
+    assert told[-1]["status"] == "finished"
+
+
 def test_an_error_in_the_data_ends_all_processes(tmp_path: Path) -> None:
     config = write_config(tmp_path)
     (tmp_path / "data" / "chosen" / "000.txt").write_text("another prompt", encoding="utf-8")
