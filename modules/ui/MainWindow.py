@@ -188,11 +188,13 @@ class MainWindow(ctk.CTk):
             return
         if self.page in self._built:
             self._built[self.page].pack_forget()
+            self._built[self.page].showing = False
         made = self._built.get(spec.key)
         if made is None:
             made = self._built[spec.key] = spec.page_class()(self.middle, self.ui, spec)
         self.page = self.memory.page = spec.key
         made.pack(fill="both", expand=True)
+        made.showing = True
         made.opened()
         self.side_bar.select(spec.key)
         self._side.see(self.side_bar.buttons[spec.key])

@@ -115,6 +115,9 @@ def _turn(event: tk.Event[tk.Misc], step: int) -> None:
 
 
 def _follow(event: tk.Event[tk.Misc]) -> None:
-    frame = _frame_around(event.widget)
-    if frame is not None and event.widget is not frame.canvas:
-        frame.see(event.widget)
+    widget = event.widget
+    # Frames around the widget hear of its focus too; to show all of a tall one would scroll away from it.
+    if isinstance(widget, tk.Misc) and str(widget.tk.call("focus")) == str(widget):
+        frame = _frame_around(widget)
+        if frame is not None and widget is not frame.canvas:
+            frame.see(widget)

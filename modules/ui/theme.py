@@ -13,7 +13,6 @@ from tkinter import font as tkfont
 from tkinter import ttk
 
 import customtkinter as ctk
-import darkdetect
 from PIL import Image, ImageDraw, ImageTk
 
 APPEARANCES = ("System", "Dark", "Light")
@@ -77,9 +76,8 @@ LIGHT = Palette(
 
 def is_dark(appearance: str) -> bool:
     """Whether an appearance is the dark one. ``System`` asks the desktop once, here; asking is slow."""
-    if appearance == "System":
-        return str(darkdetect.theme() or "Dark") == "Dark"
-    return appearance == "Dark"
+    ctk.set_appearance_mode(appearance)
+    return ctk.get_appearance_mode() == "Dark"
 
 
 class Theme:

@@ -24,6 +24,8 @@ class Page(ttk.Frame):
         super().__init__(parent, style="Back.TFrame")
         self.ui = ui
         self.spec = spec
+        self.showing = False
+        """Whether the page is in front; kept by the window (it may not be on the screen yet)."""
 
     def add_head(self, parent: tk.Misc) -> FlowFrame:
         """Title and explanation."""

@@ -6,6 +6,7 @@ import math
 import time
 import tkinter as tk
 import webbrowser
+from pathlib import Path
 from tkinter import filedialog, ttk
 
 from modules.ui.context import Ui
@@ -60,7 +61,6 @@ class RunPage(Page):
         ):  # fmt: skip
             self.tabs.add(widget, text=title)  # type: ignore[arg-type]
         self._tail: LogTail | None = None
-        self._told = False
         self._last_message: Message | None = None
         self._timer = ""
         self.bind("<Destroy>", self._destroyed, add="+")
@@ -143,21 +143,20 @@ class RunPage(Page):
         self._look_at_log()
 
     def run_changed(self) -> None:
-        if self._told and not self.winfo_ismapped():
+        if not self.showing:
             return
         run = self.control.run
-        words = (
-            f"{self.control.state}  \u2013  {elide_middle(str(run.path), 48)}"
-            if run
-            else "No run yet: Start begins one"
-        )
+        words = "No run yet: Start begins one"
+        if run is not None:
+            here = Path.cwd()
+            name = run.path.relative_to(here) if run.path.is_relative_to(here) else run.path
+            words = f"{self.control.state}  \u2013  {elide_middle(str(name), 48)}"
         self.folder.configure(text=words)
         self.end_button.state([("!" if self.control.is_live else "") + "disabled"])
         self._show_advice()
         self._draw()
         self.gallery.show(self.control.history.samples)
         self._write_diary()
-        self._told = True
 
     def _show_advice(self) -> None:
         error = self.control.status.error if self.control.state in ("failed", "died") else None
@@ -195,7 +194,7 @@ class RunPage(Page):
         if self._timer:
             self.after_cancel(self._timer)
             self._timer = ""
-        if not self.winfo_ismapped() and self._tail is not None:
+        if not self.showing:
             return
         run = self.control.run
         if run is not None:

@@ -161,6 +161,19 @@ def test_tab_reaches_every_field_of_a_page_and_the_focus_is_in_sight(hands: Hand
     assert reached == wanted
 
 
+def test_the_focus_moves_the_page_only_as_far_as_needed(hands: Hands) -> None:
+    hands.window.show_page("training")
+    hands.rest(0.2)
+    page = hands.window.current_page()
+    rows = page.form.rows  # type: ignore[attr-defined]
+    hands.focus(rows["batch_size"].input.focus_widget)
+    assert page.scroll.canvas.canvasy(0) == 0  # type: ignore[attr-defined]
+    hands.focus(rows["validate_after"].input.focus_widget)
+    assert page.scroll.canvas.canvasy(0) > 0  # type: ignore[attr-defined]
+    hands.focus(rows["epochs"].input.focus_widget)
+    assert rows["epochs"].input.focus_widget.winfo_rooty() > page.scroll.canvas.winfo_rooty()  # type: ignore[attr-defined]
+
+
 def test_every_setting_has_a_row_on_some_page(open_window: OpenWindow) -> None:
     hands = open_window()
     rows: set[str] = set()

@@ -88,6 +88,23 @@ def test_the_run_survives_the_window_and_is_found_again(open_window: OpenWindow)
     second.wait(lambda: second.window.control.state == "stopped")
 
 
+def test_a_run_that_is_over_is_shown_at_once(open_window: OpenWindow, tmp_path: Path) -> None:
+    first = open_window()
+    first.keys("<F5>", to=first.window)
+    first.wait(lambda: first.window.control.state == "finished")
+    first.close()
+    second = open_window()
+    page = run_page(second)
+    assert page.plots[0].curves and page.gallery._rows
+    assert "training begins" in page.log.get("1.0", "end")
+    other = tmp_path / "other"
+    RunDirectory(other).create()
+    second.window.runs.attach(str(other))
+    assert not page.plots[0].curves and not page.gallery._rows
+    second.window.runs.attach(str(tmp_path / "workspace" / "run"))
+    assert page.plots[0].curves and page.gallery._rows
+
+
 def test_running_out_of_memory_is_explained(open_window: OpenWindow) -> None:
     hands = open_window(trainer=("--steps", "10", "--fail", "memory"))
     page = run_page(hands)
