@@ -16,6 +16,7 @@ from modules.runner.RunQueue import QueueRunner, RunQueue
 from modules.ui.Autosave import Autosave
 from modules.ui.BottomBar import BottomBar
 from modules.ui.context import Ui
+from modules.ui.DemoOffer import FIRST_START, offer_demo
 from modules.ui.drop import accept_drops, load_drops
 from modules.ui.FileActions import FileActions
 from modules.ui.form.Tooltip import Tooltips
@@ -71,6 +72,7 @@ class MainWindow(ctk.CTk):
         ctk.set_appearance_mode("Dark" if is_dark(self.memory.appearance) else "Light")
         super().__init__(className=NAME)
         self.withdraw()
+        number = store.claim()
         config, session, trouble = store.load_session(model)
         self._messages = [text for text in (said, trouble) if text]
         self.state_ = ConfigState(config if config is not None else model())
@@ -87,6 +89,7 @@ class MainWindow(ctk.CTk):
         self.ui.services.update(tooltips=Tooltips(self.theme), store=store, runs=self.control)
         self.files = FileActions(self.ui, self.memory, self.presets, self._file_changed)
         self.ui.services["files"] = self.files
+        self.ui.services[FIRST_START] = session is None and not trouble
         self.autosave = Autosave(
             self, store, self.snapshot, lambda text: self.pump.post(lambda: self._warn(text))
         )
@@ -99,7 +102,7 @@ class MainWindow(ctk.CTk):
         self.tensorboard = TensorBoard()
         self.ui.services.update(
             run_actions=self.runs, queue=self.queue, tensorboard=self.tensorboard,
-            show_image=lambda path: open_image(self.ui, path),
+            show_image=lambda path: open_image(self.ui, path), show_page=self.show_page,
         )  # fmt: skip
         load_drops(self)
         self._build()
@@ -113,6 +116,10 @@ class MainWindow(ctk.CTk):
         self.show_page(self.memory.page)
         self._set_icon()
         self.after(200, self._tell)
+        if number > 1:
+            self.say(
+                f"Another window is open; this one keeps its settings apart, in {store.session_path.name}"
+            )
 
     # CTk would resize the window with its content; here the content alone is scaled.
     def _set_scaling(self, new_widget_scaling: float, new_window_scaling: float) -> None:
@@ -143,6 +150,7 @@ class MainWindow(ctk.CTk):
         side.canvas.configure(width=self.side_bar.widest())
         self.middle = ttk.Frame(self, style="Back.TFrame")
         self.middle.grid(row=1, column=1, sticky="nsew")
+        self.offer = offer_demo(self.middle, ui)
         self.problems = ProblemsPanel(self, ui, self.close_problems)
         self.bottom_bar = BottomBar(self, ui, self.runs.start, self.runs.order, self.toggle_problems)
         self.bottom_bar.grid(row=3, column=0, columnspan=2, sticky="ew")
@@ -368,6 +376,7 @@ class MainWindow(ctk.CTk):
         self.queue.close()
         self.tensorboard.close()
         self.pump.close()
+        self.store.release()
         self.destroy()
 
 
@@ -402,7 +411,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     store = SessionStore(options.settings_dir or settings_folder())
     _log_to(store.log_path)
-    window = MainWindow(store)
+    try:
+        window = MainWindow(store)
+    except tk.TclError as error:
+        if "display" not in str(error):
+            raise
+        sys.stderr.write(f"there is no screen to open a window on: {error}\n")
+        return 2
     if options.config is not None:
         window.after(50, lambda: window.files.load(options.config))
     try:

@@ -8,14 +8,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
-from modules.util.jsonio import read_json, write_json
+from modules.util.jsonio import read_json, write_bytes, write_json
+from modules.util.locking import try_lock
 
 VERSION = 1
 MAX_RECENT = 12
+MAX_WINDOWS = 20
 FOLDER_VARIABLE = "TASTEMAKER_SETTINGS"
 
 
@@ -101,7 +103,37 @@ class SessionStore:
         self.session_path = self.folder / "session.json"
         self.window_path = self.folder / "window.json"
         self.queue_path = self.folder / "queue.json"
+        self._lock: IO[bytes] | None = None
         self.log_path = self.folder / "tastemaker.log"
+
+    def claim(self) -> int:
+        """Keep other windows away from this window's session for as long as the process (or ``release``) goes.
+
+        The first window has ``session.json``; one opened beside it begins with a copy in ``session-2.json``, so that
+        neither overwrites what the other saves. Returns the number.
+        """
+        for number in range(1, MAX_WINDOWS + 1):
+            ending = "" if number == 1 else f"-{number}"
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                handle = (self.folder / f"session{ending}.lock").open("a+b")
+            except OSError:
+                return 1  # nothing can be saved there; saving says so
+            if try_lock(handle):
+                self._lock = handle
+                mine = self.folder / f"session{ending}.json"
+                if number > 1 and self.session_path.is_file() and not mine.exists():
+                    write_bytes(mine, self.session_path.read_bytes())
+                self.session_path = mine
+                return number
+            handle.close()
+        return 1
+
+    def release(self) -> None:
+        """Let another window have the session."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def load_window(self) -> tuple[WindowMemory, str]:
         """How the window was left, and a message when that could not be read."""

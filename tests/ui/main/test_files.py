@@ -233,3 +233,31 @@ def test_many_faults_fit_the_message(hands: Hands, tmp_path: Path) -> None:
     assert dialog.winfo_reqheight() <= dialog.winfo_screenheight()
     assert dialog.winfo_reqwidth() <= 800
     hands.expect_dialog("40 faults")
+
+
+def test_a_second_window_beside_the_first(open_window: OpenWindow) -> None:
+    first = open_window()
+    first.fill("epochs", "21")
+    first.window.autosave.now()
+    second = open_window()
+    assert "Another window is open" in second.status()
+    assert second.window.state_.config.epochs == 21
+    second.fill("epochs", "22")
+    second.close()
+    first.window.focus_force()
+    first.fill("batch_size", "3")
+    first.close()
+    third = open_window()
+    assert (third.window.state_.config.epochs, third.window.state_.config.batch_size) == (21, 3)
+
+
+def test_without_a_screen_there_is_one_line(tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "DISPLAY"}
+    env["TASTEMAKER_SETTINGS"] = str(tmp_path)
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only X has no screen sometimes")
+    command = [sys.executable, str(ROOT / "scripts" / "train_ui.py")]
+    found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert found.returncode == 2
+    assert found.stderr.count("\n") == 1
+    assert "no screen" in found.stderr

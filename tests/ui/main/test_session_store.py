@@ -121,3 +121,28 @@ def test_the_folder_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert settings_folder() == tmp_path
     monkeypatch.delenv("TASTEMAKER_SETTINGS")
     assert settings_folder().is_absolute()
+
+
+def test_two_windows_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    first, second = SessionStore(tmp_path), SessionStore(tmp_path)
+    first.save_session(Session(TrainConfig(epochs=3).to_dict()))
+    assert first.claim() == 1
+    assert second.claim() == 2
+    config, _, _ = second.load_session()
+    assert config is not None and config.epochs == 3
+    second.save_session(Session(TrainConfig(epochs=4).to_dict()))
+    config, _, _ = first.load_session()
+    assert config is not None and config.epochs == 3
+    first.release()
+    second.release()
+    third = SessionStore(tmp_path)
+    assert third.claim() == 1
+    third.release()
+    again = SessionStore(tmp_path)
+    again.claim()
+    other = SessionStore(tmp_path)
+    assert other.claim() == 2
+    config, _, _ = other.load_session()
+    assert config is not None and config.epochs == 4
+    again.release()
+    other.release()
