@@ -17,6 +17,7 @@ from collections.abc import Callable
 from tkinter import font as tkfont
 from tkinter import ttk
 from types import TracebackType
+from typing import Literal
 
 import customtkinter as ctk
 
@@ -199,15 +200,18 @@ class ErrorDialog(tk.Toplevel):
         self.configure(background=style.lookup("TFrame", "background"))
         self.columnconfigure(0, weight=1)
         self.rowconfigure(1, weight=1)
-        head = ttk.Label(self, text=self.message, wraplength=70 * unit, justify="left", anchor="w")
-        head.grid(row=0, column=0, sticky="ew", padx=2 * unit, pady=(2 * unit, unit))
-        if details:
-            box = tk.Text(self, wrap="none", width=80, height=14, borderwidth=0, padx=unit, pady=unit)
+        head, more = _head_and_more(self.message)
+        body = "\n\n".join(part for part in (more, details) if part)
+        label = ttk.Label(self, text=head, wraplength=min(70 * unit, 720), justify="left", anchor="w")
+        label.grid(row=0, column=0, sticky="ew", padx=2 * unit, pady=(2 * unit, unit))
+        if body:
+            wrap: Literal["none", "word"] = "none" if details else "word"
+            box = tk.Text(self, wrap=wrap, width=80, height=14, borderwidth=0, padx=unit, pady=unit)
             for option, name in (("background", "fieldbackground"), ("foreground", "foreground")):
                 colour = style.lookup("Treeview", name) or style.lookup(".", option)
                 if colour:
                     box.configure(**{option: colour})
-            box.insert("1.0", details)
+            box.insert("1.0", body)
             box.configure(state="disabled")
             box.grid(row=1, column=0, sticky="nsew", padx=2 * unit)
         buttons = ttk.Frame(self)
