@@ -281,7 +281,7 @@ class CurationSession:
             state.good, state.bad, self._image_distance, max(1, state.pairs_target - state.pairs)
         )
         if pairs:
-            return self._pick(pairs, automatic=True)
+            return self._pair_when_judged(self._pick(pairs, automatic=True))
         return self._log("done", {"automatic": True})
 
     def _image_distance(self, first: int, second: int) -> float:
