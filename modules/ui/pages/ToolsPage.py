@@ -9,6 +9,7 @@ from pathlib import Path
 from tkinter import ttk
 
 from modules.ui.context import Ui
+from modules.ui.DemoOffer import open_demo
 from modules.ui.form.CardBoard import CardBoard, wrap_within
 from modules.ui.keys import KEYS
 from modules.ui.pages.Page import Page
@@ -31,6 +32,7 @@ class ToolsPage(Page):
         board.pack(fill="x")
         files = ui.services["files"]
         self._card(board, "Preference pairs", (
+            ("Demo project\u2026", "From made images to a trained adapter, step by step.", self._demo),
             ("Pair tool", "Turn a folder of generated images into chosen and rejected pairs.", self._pair_tool),
         ))  # fmt: skip
         self._card(board, "Files of other programs", (
@@ -60,6 +62,9 @@ class ToolsPage(Page):
             about = ttk.Label(card, text=meaning, style="Muted.TLabel", justify="left")
             wrap_within(about, card, self.ui.theme, beside=225)
             about.grid(row=row, column=2, sticky="w")
+
+    def _demo(self) -> None:
+        open_demo(self.ui)
 
     def _pair_tool(self) -> None:
         from modules.ui.curation.windows import open_pair_tool
