@@ -42,7 +42,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
     first = math.ceil(low / step) * step
-    made = [first + index * step for index in range(int((high - first) / step + 1e-9) + 1)]
+    made = [first + index * step for index in range(math.floor((high - first) / step + 1e-9) + 1)]
     return [0.0 if abs(value) < step * 1e-9 else value for value in made]
 
 
