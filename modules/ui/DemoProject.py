@@ -10,6 +10,7 @@ from tkinter import filedialog, ttk
 from modules.ui.context import Ui
 from modules.ui.curation.ActionRow import ActionRow
 from modules.ui.dialogs import Dialog
+from modules.ui.ScrollFrame import ScrollFrame
 from modules.ui.state.demo_project import (
     DEFAULT_FOLDER,
     MAX_PER_PROMPT,
@@ -46,7 +47,13 @@ class DemoWindow(Dialog):
         self.per_prompt = tk.StringVar(self, str(PER_PROMPT))
         self.entries: dict[str, ttk.Entry] = {}
         self.buttons: dict[str, ttk.Button] = {}
+        self.scroll = ScrollFrame(self.body, ui.theme, auto_hide=True)
+        self.scroll.grid(row=0, column=0, sticky="nsew")
         self.body.columnconfigure(0, weight=1)
+        self.body.rowconfigure(0, weight=1)
+        self.inside = ttk.Frame(self.scroll.inside)
+        self.inside.pack(fill="both", expand=True)
+        self.inside.columnconfigure(0, weight=1)
         self._label(INTRO, "Muted.TLabel").grid(sticky="ew")
         self._folder_row()
         self._images_step()
@@ -55,20 +62,22 @@ class DemoWindow(Dialog):
         self.error = self._label("", "Error.TLabel")
         self.error.grid(sticky="ew", pady=(ui.theme.px(8), 0))
         self.add_button("Close", self.cancel)
-        self.folder.trace_add("write", lambda *_: self.refresh())
-        self.refresh()
+        self.folder.trace_add("write", lambda *_: self._look())
+        self._look()
 
     # -- building --------------------------------------------------------------------------------------------
 
     def _label(self, text: str, style: str = "TLabel") -> ttk.Label:
         wrap = self.ui.theme.px(WIDTH - 40)
-        return ttk.Label(self.body, text=text, style=style, justify="left", wraplength=wrap)
+        label = ttk.Label(self.inside, text=text, style=style, justify="left", width=1, wraplength=wrap)
+        label.bind("<Configure>", lambda event: label.configure(wraplength=max(1, event.width)))
+        return label
 
     def _head(self, text: str) -> None:
-        self._label(text, "Bold.TLabel").grid(sticky="w", pady=(self.ui.theme.px(14), self.ui.theme.px(4)))
+        self._label(text, "Bold.TLabel").grid(sticky="ew", pady=(self.ui.theme.px(14), self.ui.theme.px(4)))
 
     def _row(self) -> ActionRow:
-        row = ActionRow(self.body, self.ui.theme)
+        row = ActionRow(self.inside, self.ui.theme)
         row.grid(sticky="ew", pady=(self.ui.theme.px(4), 0))
         return row
 
@@ -84,7 +93,7 @@ class DemoWindow(Dialog):
 
     def _folder_row(self) -> None:
         px = self.ui.theme.px
-        row = ttk.Frame(self.body)
+        row = ttk.Frame(self.inside)
         row.grid(sticky="ew", pady=(px(12), 0))
         row.columnconfigure(1, weight=1)
         ttk.Label(row, text="Folder").grid(row=0, column=0, padx=(0, px(10)))
@@ -95,8 +104,8 @@ class DemoWindow(Dialog):
     def _images_step(self) -> None:
         px = self.ui.theme.px
         self._head("1   Images")
-        row = ttk.Frame(self.body)
-        row.grid(sticky="w")
+        row = ttk.Frame(self.inside)
+        row.grid(sticky="ew")
         self._entry(row, "prompts", self.prompts, 5).pack(side="left")
         ttk.Label(row, text="prompts, with", style="Muted.TLabel").pack(side="left", padx=px(8))
         self._entry(row, "per_prompt", self.per_prompt, 5).pack(side="left")
@@ -104,21 +113,21 @@ class DemoWindow(Dialog):
         actions = self._row()
         self._button(actions, "images", "Make images", self.make_images)
         self._button(actions, "cancel", "Cancel", self.stop_making)
-        self.bar = ttk.Progressbar(self.body, maximum=1.0)
+        self.bar = ttk.Progressbar(self.inside, maximum=1.0)
         self.bar.grid(sticky="ew", pady=(px(8), 0))
         self.about_images = self._label("", "Small.TLabel")
-        self.about_images.grid(sticky="w")
+        self.about_images.grid(sticky="ew")
 
     def _pairs_step(self) -> None:
         self._head("2   Pairs")
         self._label(
             "Left and Right arrow choose the better image, Up says they are alike.", "Muted.TLabel"
-        ).grid(sticky="w")
+        ).grid(sticky="ew")
         actions = self._row()
         self._button(actions, "choose", "Choose myself", self.open_pair_tool)
         self._button(actions, "person", "Let a simulated person choose", self.simulate)
         self.about_pairs = self._label("", "Small.TLabel")
-        self.about_pairs.grid(sticky="w")
+        self.about_pairs.grid(sticky="ew")
 
     def _train_step(self) -> None:
         self._head("3   Training")
@@ -126,11 +135,13 @@ class DemoWindow(Dialog):
             "Opens the settings with your pairs and goes to the Run page. Start trains; the samples show the model "
             "before training beside the adapter.",
             "Muted.TLabel",
-        ).grid(sticky="w")
+        ).grid(sticky="ew")
         self._button(self._row(), "train", "Open the settings", self.open_settings)
 
     def open(self) -> None:
-        """Show it over the main window, which stays usable."""
+        """Show it over the main window, which stays usable; where the screen is too small, it scrolls."""
+        self.update_idletasks()
+        self.scroll.canvas.configure(height=self.inside.winfo_reqheight() + self.ui.theme.px(40), width=1)
         self.present()
         self.grab_release()
         self._focus_next()
@@ -141,6 +152,14 @@ class DemoWindow(Dialog):
     def project(self) -> DemoProject:
         """The project in the folder that is named."""
         return DemoProject(Path(self.folder.get().strip() or DEFAULT_FOLDER).expanduser().absolute())
+
+    def _look(self) -> None:
+        """Another folder."""
+        known = self.project.size()
+        if known is not None:
+            self.prompts.set(str(known[0]))
+            self.per_prompt.set(str(known[1]))
+        self.refresh()
 
     def refresh(self) -> None:
         """Look at the folder and open the steps that can be taken."""
@@ -217,7 +236,7 @@ class DemoWindow(Dialog):
         self.say_error("")
         try:
             prompts, each = self._numbers()
-            self.project.check()
+            self.project.prepare(prompts, each)
             self._maker = MakerProcess.images(self.project, prompts, each)
         except UserError as error:
             self.say_error(str(error))

@@ -23,6 +23,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.dpo_curation_util import CONCEPTS_NAME, finalize_export, load_manifest
 from modules.util.enum.TimeUnit import TimeUnit
 from modules.util.errors import UserError
+from modules.util.jsonio import read_json, write_json
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "scripts" / "make_demo.py"
@@ -39,6 +40,7 @@ SAMPLE_PROMPTS = (
 )
 """None of them is among the prompts that images are made for."""
 STEPS_WANTED, MOST_EPOCHS = 144, 60
+SIZE_NAME = "demo-size.json"
 LOOKS = 4
 """How many times samples are made and pairs validated, the end included."""
 _DONE = re.compile(r"(\d+)/(\d+) images")
@@ -66,16 +68,30 @@ class DemoProject:
     def config_path(self) -> Path:
         return self.folder / "demo.json"
 
-    def check(self) -> None:
-        """Raises ``UserError`` where no project can be: a file is in the way, or the place cannot be written."""
+    def prepare(self, prompts: int, per_prompt: int) -> None:
+        """Make the folder and remember how many images are wanted.
+
+        Raises:
+            UserError: a file is in the way, or the place cannot be written.
+        """
         try:
             self.images.mkdir(parents=True, exist_ok=True)
+            write_json(self.folder / SIZE_NAME, {"prompts": prompts, "per_prompt": per_prompt})
         except OSError as error:
             raise UserError(
                 f"{self.folder} cannot be made: {error.strerror}", hint="choose another folder"
             ) from error
-        if not os.access(self.images, os.W_OK):
-            raise UserError(f"{self.images} cannot be written", hint="choose another folder")
+
+    def size(self) -> tuple[int, int] | None:
+        """(prompts, images each) that were wanted; ``None`` where nothing was begun, or that cannot be read."""
+        path = self.folder / SIZE_NAME
+        try:
+            data = read_json(path, "size of the demo") if path.exists() else {}
+        except UserError:
+            return None
+        found = [data.get(name) if isinstance(data, dict) else None for name in ("prompts", "per_prompt")]
+        prompts, each = found
+        return (prompts, each) if isinstance(prompts, int) and isinstance(each, int) else None
 
     def image_count(self) -> int:
         """Images that are there."""

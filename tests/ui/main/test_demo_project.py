@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from modules.ui.DemoOffer import DemoOffer
+from modules.ui.DemoOffer import DemoOffer, open_demo
 from modules.ui.DemoProject import DemoWindow
 from modules.ui.pages.RunPage import RunPage
 from modules.ui.state import demo_project
+from modules.ui.state.SessionStore import WindowMemory
 from modules.util.dpo_curation_util import load_manifest
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.demo_hands import PATIENCE, choose_larger, draw_images
@@ -106,6 +107,8 @@ def test_making_shows_progress_can_be_cancelled_and_goes_on(
     script.write_text(SLOW_MAKER, encoding="utf-8")
     monkeypatch.setattr(demo_project, "SCRIPT", script)
     demo = in_folder(hands, tmp_path / "my project")
+    demo.prompts.set("25")
+    demo.per_prompt.set("2")
     hands.click(demo.buttons["images"])
     hands.wait(lambda: "of 50 images" in str(demo.about_images.cget("text")), "no progress", PATIENCE)
     assert enabled(demo) == {"cancel"} and float(demo.bar.cget("value")) > 0
@@ -121,6 +124,10 @@ def test_making_shows_progress_can_be_cancelled_and_goes_on(
     process = demo._maker.process
     hands.keys("<Escape>", to=demo)
     hands.wait(lambda: not process.alive(), "it outlives its window")
+    again = open_demo(hands.window.ui)
+    again.folder.set(str(tmp_path / "my project"))
+    assert (again.prompts.get(), again.per_prompt.get()) == ("25", "2")
+    again.cancel()
 
 
 def test_mistakes_and_failures_are_told(
@@ -175,6 +182,23 @@ def test_from_images_to_before_and_after(hands: Hands, tmp_path: Path) -> None:
     assert first is not None and first.step == 0 and last.step == 20
     hands.wait(lambda: len(page.gallery._photos) == 2, "the two images are not drawn")
     assert "before training" in str(page.gallery._note.cget("text"))
+
+
+@pytest.mark.parametrize("scale", [100, 200])
+def test_every_button_can_be_reached_on_a_small_screen(open_window: OpenWindow, scale: int) -> None:
+    hands = open_window(memory=WindowMemory(geometry="1240x680+10+10", appearance="Light", scale=scale))
+    demo = demo_window(hands)
+    hands.rest(0.2)
+    assert demo.winfo_height() <= demo.winfo_screenheight() and demo.winfo_width() <= demo.winfo_screenwidth()
+    shot(hands, f"demo-{scale}")
+    visible = demo.scroll.canvas
+    for button in demo.buttons.values():
+        demo.scroll.see(button)
+        hands.rest()
+        top = button.winfo_rooty() - visible.winfo_rooty()
+        assert top >= 0 and top + button.winfo_height() <= visible.winfo_height()
+        left = button.winfo_rootx() - visible.winfo_rootx()
+        assert left >= 0 and left + button.winfo_width() <= visible.winfo_width()
 
 
 def test_the_window_needs_no_torch() -> None:
