@@ -11,7 +11,7 @@ from tkinter import ttk
 from PIL import ImageTk
 
 from modules.ui.ImagePrefetcher import ImagePrefetcher, Key
-from modules.ui.tk_support import FOCUS, shade
+from modules.ui.tk_support import FOCUS, RIGHT_CLICK, shade
 
 MIN_CELL, MAX_CELL = 110, 520
 PAD = 6
@@ -59,7 +59,7 @@ class ThumbGrid(ttk.Frame):
         self.canvas.bind("<Configure>", lambda _event: self.redraw())
         self.canvas.bind("<ButtonPress-1>", self._press)
         self.canvas.bind("<ButtonRelease-1>", self._release)
-        self.canvas.bind("<Button-3>", self._right)
+        self.canvas.bind(RIGHT_CLICK, self._right)
         for name, step in (("<Button-4>", -1), ("<Button-5>", 1)):
             self.canvas.bind(name, lambda event, step=step: self._wheel(event, step))  # type: ignore[misc]
         self.canvas.bind("<MouseWheel>", lambda event: self._wheel(event, -1 if event.delta > 0 else 1))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import queue
+import sys
 import threading
 import time
 import tkinter as tk
@@ -32,6 +33,7 @@ FULL_COLLECTION_SECONDS = 30.0
 MIN_SCALE, MAX_SCALE = 75, 200
 MAX_LABEL, MAX_LABEL_LINES = 420, 6
 
+RIGHT_CLICK = "<Button-2>" if sys.platform == "darwin" else "<Button-3>"
 GOOD = "#2e9e5b"
 BAD = "#c8503c"
 FOCUS = "#3b8ed0"

@@ -56,7 +56,7 @@ class GroupFeed:
         changed: Callable[[], None],
     ) -> None:
         self._source, self._output, self._options = source, output, options
-        self._finished = frozenset(finished)
+        self._finished = set(finished)
         self._changed = changed
         self._room = threading.Condition()
         self._known: dict[str, ImageGroup] = {}
@@ -85,7 +85,7 @@ class GroupFeed:
             self._source,
             self._output,
             self._options,
-            self._finished,
+            frozenset(self._finished),
             self._asked_to_stop,
             cache,
             counted=self._count,
@@ -136,8 +136,12 @@ class GroupFeed:
             self._ready.appendleft(group.key)
 
     def take(self, key: str) -> ImageGroup | None:
-        """A group by its key, with all images found so far, wherever it stands."""
+        """A group by its key, with all images found so far, wherever it stands.
+
+        One that was finished and has not been found yet is handed out when it is.
+        """
         with self._room:
+            self._finished.discard(key)
             if key in self._ready:
                 self._ready.remove(key)
             return self._known.get(key)

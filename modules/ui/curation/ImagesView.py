@@ -10,7 +10,7 @@ from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext
 from modules.ui.curation.PairController import Snapshot
 from modules.ui.ImagePrefetcher import Key
 from modules.ui.ImageView import ImageView
-from modules.ui.tk_support import BAD, GOOD
+from modules.ui.tk_support import BAD, GOOD, RIGHT_CLICK
 
 MAX_AHEAD = 32
 FLICKER_MS = 350
@@ -155,7 +155,7 @@ class FourUpView(ImagesView):
         ]
         self.hint = "1-4: first the best, then the worst"
         for place, view in enumerate(self.views):
-            view.bind("<Button-3>", lambda _event, place=place: self.worst(place))
+            view.bind(RIGHT_CLICK, lambda _event, place=place: self.worst(place))
 
     def show(self, shot: Snapshot) -> None:
         self.best = None

@@ -262,6 +262,9 @@ class PairController:
             return ""
         group = feed.take(key)
         if group is None:
+            self._finished.discard(key)
+            if feed.status().searching:
+                return "Undone. Its prompt comes again later."
             return "Undone. Its images are not in this source folder."
         if current is not None:
             feed.put_back(current)

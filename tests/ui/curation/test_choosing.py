@@ -14,7 +14,7 @@ from modules.ui.curation.ExportPage import ExportPage
 from modules.ui.tk_support import BAD, GOOD
 from modules.util.dpo_curation_util import load_manifest
 from modules.util.enum.CurationMode import CurationMode
-from tests.ui.curation.hands import CONTROL, SHIFT, Hands
+from tests.ui.curation.hands import CONTROL, SHIFT, Hands, make_images
 
 pytestmark = pytest.mark.gui
 
@@ -302,6 +302,33 @@ def test_closing_and_going_on_where_it_stopped(sit_down, tmp_path, root):
     assert (again.shot.group.key, again.shot.state.events) == (key, events)
     assert again.shot.counts.paired == 1
     again.close()
+
+
+def test_undo_reaches_into_an_earlier_session_and_into_other_folders(sit_down, tmp_path, root):
+    hands = sit_down(groups=1, per_group=4)
+    hands.begin(CurationMode.ELO, ask_to_continue=False)
+    hands.press("Left", "p")
+    assert hands.phase == "finished"
+    hands.close()
+    other = make_images(tmp_path / "others", 1, 4, 32)
+    again = Hands(root, other, tmp_path / "pairs", tmp_path / "settings")
+    again.tool.memory.source = str(other)
+    for path in other.iterdir():
+        data = path.read_bytes().replace(b"a fox", b"a cat")
+        path.write_bytes(data)
+    again.begin(CurationMode.ELO)
+    assert again.shot.counts.paired == 1
+    again.press("BackSpace")
+    assert again.shot.counts.paired == 0
+    assert "not in this source folder" in str(again.page.count_label.cget("text"))
+    again.close()
+    back = Hands(root, tmp_path / "images", tmp_path / "pairs", tmp_path / "settings")
+    back.tool.memory.source = str(tmp_path / "images")
+    back.begin(CurationMode.ELO)
+    assert (back.phase, back.shot.state.events) == ("question", 1)
+    back.press("BackSpace")
+    assert back.shot.state.events == 0
+    back.close()
 
 
 def test_a_folder_that_is_open_elsewhere_is_refused_on_the_start_page(sit_down, tmp_path):

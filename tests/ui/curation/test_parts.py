@@ -206,6 +206,23 @@ def test_the_scan_rests_half_of_the_time_once_there_is_something_to_look_at(tmp_
     feed.close()
 
 
+def test_a_finished_group_that_is_asked_for_before_it_is_found_comes_when_it_is(tmp_path, monkeypatch):
+    go_on = threading.Event()
+    group = ImageGroup("key", "a fox", "1:1", tmp_path, ("a.png", "b.png"))
+
+    def scan(*args, **options):
+        assert go_on.wait(20)
+        yield group
+
+    monkeypatch.setattr(feed_module, "scan_groups", scan)
+    feed = GroupFeed(tmp_path, tmp_path / "out", {"key"}, ScanOptions(), lambda: None)
+    assert feed.take("key") is None
+    go_on.set()
+    wait(lambda: not feed.status().searching)
+    assert feed.next() == group
+    feed.close()
+
+
 def test_a_scan_that_fails_says_why(tmp_path):
     told = threading.Event()
     feed = GroupFeed(tmp_path / "gone", tmp_path / "out", (), ScanOptions(), told.set)

@@ -96,7 +96,7 @@ def test_a_session_by_keyboard_ends_in_a_folder_one_can_train_on(
     sit_down, tmp_path: Path, mode: CurationMode
 ):
     hands = sit_down(GROUPS, PER_GROUP)
-    hands.begin(mode)
+    hands.begin(mode, certainty=80.0)
     choose_everything(hands, ANSWERS[mode])
     finalise_by_keyboard(hands)
     hands.close()
