@@ -13,6 +13,7 @@ from modules.util.config.settings import Choice, Setting
 
 TextChanged = Callable[[str], None]
 ValueChanged = Callable[[Any], None]
+EMPTY = "automatic"
 DEVICES = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps")
 LAYER_PRESETS = ("attn-mlp", "attn-only", "blocks", "full", "custom")
 
@@ -62,6 +63,8 @@ class Line(Input):
         holder: tk.Misc = ttk.Frame(parent) if browse else parent
         entry = ttk.Entry(holder, textvariable=self._variable, font=theme.fonts["text"], width=12)
         self.widget = self.focus_widget = entry
+        if setting.optional:
+            self._add_hint(entry, theme)
         if browse and isinstance(holder, ttk.Frame):
             holder.columnconfigure(0, weight=1)
             entry.grid(row=0, column=0, sticky="ew")
@@ -70,6 +73,24 @@ class Line(Input):
             )
             button.grid(row=0, column=1, padx=(theme.px(4), 0))
             self.widget = holder
+
+    def _add_hint(self, entry: ttk.Entry, theme: Theme) -> None:
+        """What an empty field means."""
+        hint = tk.Label(entry, text=EMPTY, cursor="xterm", borderwidth=0, padx=0, pady=0)
+        hint.bind("<Button-1>", lambda _event: _focus(entry))
+
+        def restyle() -> None:
+            hint.configure(bg=theme.palette.field, fg=theme.palette.muted, font=theme.fonts["text"])
+
+        def follow(*_: object) -> None:
+            if self._variable.get():
+                hint.place_forget()
+            else:
+                hint.place(x=theme.px(10), rely=0.5, anchor="w")
+
+        theme.on_change(restyle, hint)
+        self._variable.trace_add("write", follow)
+        follow()
 
     def _written(self, *_: object) -> None:
         if not self._loading:
@@ -168,6 +189,11 @@ class Pick(Input):
     def show(self, value: Any, text: str) -> None:
         wanted = getattr(value, "value", value)
         self._combo.current(self._values.index(wanted))
+
+
+def _focus(widget: tk.Misc) -> str:
+    widget.focus_set()
+    return "break"
 
 
 class Suggest(Line):

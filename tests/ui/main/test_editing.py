@@ -205,3 +205,17 @@ def test_real_keystrokes_from_outside(hands: Hands) -> None:
     subprocess.run(["xdotool", "key", "ctrl+z"], check=True, timeout=20)
     hands.wait(lambda: hands.window.state_.config.epochs == 10)
     assert isinstance(row.input.focus_widget, ttk.Entry)
+
+
+def test_an_empty_optional_field_says_what_that_means(hands: Hands) -> None:
+    entry = hands.row("optimizer.weight_decay").input.focus_widget
+    hint = entry.winfo_children()[0]
+    assert hint.winfo_viewable()
+    hands.click(hint)
+    assert hands.window.focus_get() is entry
+    hands.type("0.1")
+    assert not hint.winfo_viewable()
+    assert hands.window.state_.value("optimizer.weight_decay") == 0.1
+    hands.keys("<Control-slash>", "<Delete>")
+    assert hint.winfo_viewable()
+    assert hands.window.state_.value("optimizer.weight_decay") is None
