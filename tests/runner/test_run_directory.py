@@ -129,7 +129,7 @@ def test_an_order_needs_a_running_trainer_and_a_known_name(tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        json.dumps({"pid": os.getpid(), "started": "another boot:1"}),
+        '{"pid": OWN, "started": "another boot:1"}',
         json.dumps({"pid": 2**22 + 7, "started": "x:1"}),
         json.dumps({"pid": "1", "started": "x"}),
         json.dumps({"pid": -1, "started": "x"}),
@@ -143,6 +143,7 @@ def test_an_order_needs_a_running_trainer_and_a_known_name(tmp_path):
 )
 def test_files_of_other_processes_or_none_name_no_trainer(tmp_path, text):
     run = RunDirectory(tmp_path).create()
+    text = text.replace("OWN", str(os.getpid()))
     run.process_path.write_text(text)
     run.launch_path.write_text(text)
     assert run.trainer() is None
