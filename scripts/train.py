@@ -57,6 +57,7 @@ def load_config(options: argparse.Namespace) -> TrainConfig:
 def check(config: TrainConfig, world_size: int) -> list[str]:
     """Everything that can be found wrong without a model; lines that say what the run will do."""
     from modules.dataLoader.preflight import preflight
+    from modules.trainer.parts import check_settings
 
     lines = [f"warning: {warning}" for warning in config.check()]
     destination = Path(config.output_model_destination)
@@ -66,6 +67,7 @@ def check(config: TrainConfig, world_size: int) -> list[str]:
             field="output_model_destination",
             hint="choose another name, or switch prevent_overwrites off",
         )
+    check_settings(config)
     show = _progress if sys.stderr.isatty() else None
     return lines + preflight(config, show, world_size=world_size).lines()
 

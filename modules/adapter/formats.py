@@ -185,9 +185,9 @@ def read_adapter(path: str | Path, model: Model) -> AdapterFile:
     return AdapterFile(str(source), kind, layers, alphas, metadata)
 
 
-def _read_safetensors(source: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    from safetensors import SafetensorError, safe_open
-
+def find_adapter(path: str | Path) -> None:
+    """``DataError`` if no adapter file can be there, found without opening it."""
+    source = Path(path)
     if not source.is_file():
         raise DataError(f"the adapter {source} does not exist", field=FIELD, hint="check the path")
     if source.suffix.lower() != ".safetensors":
@@ -196,6 +196,12 @@ def _read_safetensors(source: Path) -> tuple[dict[str, torch.Tensor], dict[str, 
             field=FIELD,
             hint="pickles (.pt, .ckpt, .bin) can run any program hidden in them and are not opened",
         )
+
+
+def _read_safetensors(source: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    from safetensors import SafetensorError, safe_open
+
+    find_adapter(source)
     try:
         with safe_open(str(source), framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
@@ -257,6 +263,16 @@ def _alpha(kind: str, place: Place, tensors: dict[str, torch.Tensor], metadata: 
 # -- writing ------------------------------------------------------------------------------------------------
 
 
+def check_layout(kind: str, layout: str) -> None:
+    """``UnsupportedError`` if adapters of a kind cannot be written in a layout."""
+    if layout == DIFFUSERS and kind != "LORA":
+        raise UnsupportedError(
+            f"the diffusers layout holds LORA only, not {kind}",
+            field="output_model_format",
+            hint=f"use {KOHYA}",
+        )
+
+
 def adapter_tensors(
     handle: AdapterHandle, layout: str, dtype: torch.dtype | None = None
 ) -> dict[str, torch.Tensor]:
@@ -277,12 +293,7 @@ def adapter_tensors(
             hint=f"use {KOHYA} or {DIFFUSERS}",
         )
     kind = handle.options.kind
-    if layout == DIFFUSERS and kind != "LORA":
-        raise UnsupportedError(
-            f"the diffusers layout holds LORA only, not {kind}",
-            field="output_model_format",
-            hint=f"use {KOHYA}",
-        )
+    check_layout(kind, layout)
     written: dict[str, torch.Tensor] = {}
     for place in handle.layers:
         part, path = place.split(".", 1)

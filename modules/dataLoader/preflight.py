@@ -26,9 +26,12 @@ from modules.dataLoader.source import (
     check_files,
     collect_source,
     file_faults,
+    reference_cache_faults,
 )
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.util.dpo_pair_files import free_bytes
+from modules.util.enum.ModelFormat import ModelFormat
+from modules.util.enum.TrainingMethod import TrainingMethod
 from modules.util.errors import DataError, UserError, list_offenders
 
 if TYPE_CHECKING:
@@ -140,6 +143,8 @@ def inspect_data(
     source = collect_source(config, concepts)
     result.dpo = source.dpo
     result.faults += source.faults
+    if source.dpo and config.rlhf_dpo_reference_cache:
+        result.faults += reference_cache_faults(source.train, source.rules)
     result.warnings += source.warnings
     files = FileIndex(Path(config.cache_dir) / FILE_INDEX)
     threads = max(1, int(config.dataloader_threads))
@@ -205,6 +210,14 @@ def _folder_faults(config: TrainConfig) -> list[UserError]:
         reason = _unwritable(folder)
         if reason:
             faults.append(DataError(f"{folder} {reason}", field=name, hint="choose another folder"))
+        elif name == "output_model_destination" and _is_folder_in_the_way(config):
+            faults.append(
+                DataError(
+                    f"{config.output_model_destination} is a folder, and the model is saved as a file",
+                    field=name,
+                    hint="add a file name to it",
+                )
+            )
         elif name != "cache_dir" and free_bytes(folder) < _OUTPUT_BYTES:
             faults.append(
                 DataError(
@@ -214,6 +227,13 @@ def _folder_faults(config: TrainConfig) -> list[UserError]:
                 )
             )
     return faults
+
+
+def _is_folder_in_the_way(config: TrainConfig) -> bool:
+    """Whether a folder lies where a file is to be saved; whole models in the diffusers layout are folders."""
+    kind = config.output_model_format
+    in_a_file = config.training_method is TrainingMethod.LORA or kind is ModelFormat.SAFETENSORS
+    return in_a_file and Path(config.output_model_destination).is_dir()
 
 
 def _unwritable(folder: Path) -> str:

@@ -18,7 +18,7 @@ from modules.pipeline.items import Item
 from modules.pipeline.nodes.collect import Found, collect_items
 from modules.pipeline.nodes.prompts import special_tags
 from modules.pipeline.rules import Rules
-from modules.util.errors import DataError, UserError, UserErrors, list_offenders
+from modules.util.errors import ConfigError, DataError, UserError, UserErrors, list_offenders
 
 if TYPE_CHECKING:
     from modules.util.config.TrainConfig import TrainConfig
@@ -295,6 +295,29 @@ def _note_leaks(source: DataSource) -> None:
             f"{len(leaks)} prompts of the validation pairs are trained on too, so validation will look "
             f"better than it is:\n{list_offenders(leaks)}"
         )
+
+
+def reference_cache_faults(units: UnitSet, rules: Sequence[Rules]) -> list[UserError]:
+    """Why reference scores of these pairs cannot be kept: a pair must look the same on every visit."""
+    faults: list[UserError] = []
+    several = [pair.id for pair in units.entries if len(set(pair.chosen.prompts)) > 1]
+    if several:
+        faults.append(
+            ConfigError(
+                f"needs one prompt for each pair, and {len(several)} have several, {several[0]} among them",
+                "rlhf_dpo_reference_cache",
+                "leave one line in their caption files, or switch the cache off",
+            )
+        )
+    if any(len(rule.resolutions) > 1 for rule in rules if rule.is_dpo):
+        faults.append(
+            ConfigError(
+                "needs one resolution for each pair",
+                "rlhf_dpo_reference_cache",
+                "name one, or switch the cache off",
+            )
+        )
+    return faults
 
 
 # -- sizes ---------------------------------------------------------------------------------------------------

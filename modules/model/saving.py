@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from modules.model.family import FamilySpec
 from modules.model.ldm_keys import TEXT_PREFIX, UNET_PREFIX, VAE_PREFIX
 from modules.model.Model import Model, base_tensors
 from modules.model.single_file import to_ldm
@@ -58,6 +59,13 @@ def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None
     return target
 
 
+def no_single_file(spec: FamilySpec) -> UnsupportedError:
+    """The error of a family without a single-file layout."""
+    return UnsupportedError(
+        f"{spec.label} has no single-file layout here", field="output_model_format", hint="use DIFFUSERS"
+    )
+
+
 def save_single_file(
     model: Model,
     path: str | Path,
@@ -70,11 +78,7 @@ def save_single_file(
         UnsupportedError: the family has no such layout.
     """
     if not model.spec.single_file:
-        raise UnsupportedError(
-            f"{model.spec.label} has no single-file layout here",
-            field="output_model_format",
-            hint="use DIFFUSERS",
-        )
+        raise no_single_file(model.spec)
     target = Path(path)
     prefixes = {"denoiser": UNET_PREFIX, "vae": VAE_PREFIX, "text_encoder": TEXT_PREFIX}
     tensors: dict[str, torch.Tensor] = {}

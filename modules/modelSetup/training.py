@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from modules.adapter.formats import KOHYA, read_adapter, save_adapter
+from modules.adapter.formats import KOHYA, check_layout, find_adapter, read_adapter, save_adapter
 from modules.adapter.layers import filter_patterns
 from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
 from modules.model.family import FamilySpec
 from modules.model.Model import Model, PartDtypes, torch_dtype
 from modules.model.noise import NoiseOptions
-from modules.model.saving import save_folder, save_single_file
+from modules.model.saving import no_single_file, save_folder, save_single_file
 from modules.modelSetup.pair_scorer import LossOptions
 from modules.objective.supervised import SupervisedOptions
 from modules.util.errors import ConfigError
@@ -120,6 +120,21 @@ def adapter_options(config: Any, spec: FamilySpec) -> AdapterOptions:
     )
 
 
+def check_settings(config: Any, spec: FamilySpec) -> None:
+    """What can be found wrong with the settings before a model of the family is loaded.
+
+    Raises:
+        UserError: a filter or a part the family has not, an adapter that is not there, a layout it cannot be saved in.
+    """
+    trained_parts(config, spec)
+    if name_of(config.training_method) == "LORA":
+        adapter_options(config, spec)
+        if config.lora_model_name:
+            find_adapter(config.lora_model_name)
+    elif name_of(config.output_model_format) == "SAFETENSORS" and not spec.single_file:
+        raise no_single_file(spec)
+
+
 def prepare(model: Model, config: Any) -> AdapterHandle | None:
     """Attach adapters or unfreeze weights, set checkpointing; returns the adapters of a LORA run.
 
@@ -131,6 +146,7 @@ def prepare(model: Model, config: Any) -> AdapterHandle | None:
     if name_of(config.training_method) == "LORA":
         source = read_adapter(config.lora_model_name, model) if config.lora_model_name else None
         handle = attach(model, adapter_options(config, spec), source)
+        check_layout(handle.options.kind, name_of(config.output_model_format))
         parts = tuple(dict.fromkeys(place.split(".", 1)[0] for place in handle.layers))
     else:
         for part in parts:

@@ -25,8 +25,8 @@ from modules.trainer.intervals import Interval
 from modules.trainer.optimizers import set_learning_rate
 from modules.trainer.orders import Orders
 from modules.trainer.pace import Pace
-from modules.trainer.parts import Parts, assemble
-from modules.trainer.resume_rules import check_resumable
+from modules.trainer.parts import Parts, assemble, check_settings
+from modules.trainer.resume_rules import check_resumable, check_same_start
 from modules.trainer.run_state import Counters, restore, take_snapshot
 from modules.trainer.stop_signals import StopSignals
 from modules.util.config.TrainConfig import TrainConfig
@@ -123,9 +123,11 @@ class GenericTrainer:
         config = self.config
         if config.cpu_threads:
             torch.set_num_threads(config.cpu_threads)
+        check_settings(config)
         backup = self._find_backup()
         if backup is not None:
             check_resumable(config, backup.config)
+            check_same_start(config, backup.config, backup.state, self.processes.world_size)
         run = self.run_directory
         self._parts = assemble(config, run.path, run.samples_dir, self.processes, self._tell)
         for note in self.parts.handle.notes if self.parts.handle is not None else ():

@@ -16,6 +16,7 @@ from modules.dataLoader.BaseDataLoader import BaseDataLoader
 from modules.dataLoader.create import create_data_loader
 from modules.dataLoader.source import is_dpo
 from modules.model.Model import Model
+from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import create_model_setup
 from modules.trainer.best import BestKeeper
@@ -82,24 +83,42 @@ class Parts:
             yield
 
     def identity(self) -> dict[str, str]:
-        """Digests of the base model and the data, for a backup: a run cannot go on with others."""
+        """Digests of base model, adapter scales and data, for a backup: a run cannot go on with others."""
         model = self.model
         base = [
             f"{name}={model.fingerprint(name)}" for name in (model.spec.denoiser, *model.spec.text_encoders)
         ]
+        adapter = (
+            {} if self.handle is None else {path: self.handle.scaling(path) for path in self.handle.layers}
+        )
         data = hashlib.blake2b(digest_size=16)
         for rules, count in self.loader.units.groups:
             data.update(f"{rules.name}:{count}\n".encode())
         for item in self.loader.units.items():
             line = [item.id, self.loader.files.digest(item.path), *item.prompts]
             data.update(("\0".join(line) + "\n").encode(errors="surrogatepass"))
-        return {"base": " ".join(base), "data": data.hexdigest()}
+        return {
+            "base": " ".join(base),
+            "adapter": hashlib.blake2b(repr(adapter).encode(), digest_size=16).hexdigest(),
+            "data": data.hexdigest(),
+        }
 
     def close(self) -> None:
         """Give threads and files back."""
         self.loader.close()
         if self.validation_loader is not None:
             self.validation_loader.close()
+
+
+def check_settings(config: TrainConfig) -> None:
+    """What can be found wrong with the settings of the model, the adapter and the optimizer without loading anything.
+
+    Raises:
+        UserError: the first fault.
+    """
+    training.check_settings(config, create_model_setup(config.model_type).spec)
+    weight = torch.nn.Parameter(torch.zeros(2, 2))
+    create_optimizer(config.optimizer, [("weight", config.learning_rate, [("weight", weight)])])
 
 
 def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Processes, tell: Tell) -> Parts:

@@ -11,6 +11,7 @@ import torch
 
 from modules.adapter.reference import Reference
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
+from modules.dataLoader.source import reference_cache_faults
 from modules.model.batch import NoiseDraw, PairBatch
 from modules.model.Model import Model
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -80,19 +81,8 @@ class ReferenceScores:
 
     def check(self, loader: BaseDataLoader) -> None:
         """``ConfigError`` if a pair does not look the same on every visit: its scores would not either."""
-        several = [pair.id for pair in loader.units.entries if len(set(pair.chosen.prompts)) > 1]
-        if several:
-            raise ConfigError(
-                f"needs one prompt for each pair, and {len(several)} have several, {several[0]} among them",
-                "rlhf_dpo_reference_cache",
-                "leave one line in their caption files, or switch the cache off",
-            )
-        if any(len(rules.resolutions) > 1 for rules in loader.rules if rules.is_dpo):
-            raise ConfigError(
-                "needs one resolution for each pair",
-                "rlhf_dpo_reference_cache",
-                "name one, or switch the cache off",
-            )
+        for fault in reference_cache_faults(loader.units, loader.rules):
+            raise fault
 
     def prepare(self, loader: BaseDataLoader, progress: Progress, should_stop: Callable[[], bool]) -> bool:
         """Compute what is missing; ``False`` if it was stopped."""

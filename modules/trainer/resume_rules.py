@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.DPORefMode import DPORefMode
 from modules.util.enum.LearningRateScheduler import LearningRateScheduler
 from modules.util.errors import ConfigError
 
@@ -25,6 +26,11 @@ FREE = {
 
 LENGTH = {"epochs", "max_steps"}
 """May change when the learning rate does not depend on the length of the run."""
+
+_REFERENCE = {
+    DPORefMode.NEW_ADAPTER: "the bare base model",
+    DPORefMode.EXISTING_ADAPTER: "the adapter it started from",
+}
 
 PART_FREE = {"gradient_checkpointing"}
 
@@ -58,6 +64,36 @@ def check_resumable(config: TrainConfig, saved: Mapping[str, Any]) -> None:
             "the run cannot go on from its backup with other settings:\n"
             + "\n".join(f"    {c}" for c in changed),
             hint="set them back, or start a new run in another workspace or without continue_last_backup",
+        )
+
+
+def check_same_start(
+    config: TrainConfig, saved: Mapping[str, Any], state: Mapping[str, Any], processes: int
+) -> None:
+    """Refuse another kind of reference, or another number of processes, which decides what a step consists of.
+
+    Args:
+        saved: the config in the backup.
+        state: of the backup.
+
+    Raises:
+        ConfigError: one of them is not as it was.
+    """
+    now, before = (
+        config.effective_dpo_ref_mode(),
+        TrainConfig.from_dict(saved, check=False).effective_dpo_ref_mode(),
+    )
+    if config.rlhf_enabled and now is not before:
+        raise ConfigError(
+            f"the run compares with {_REFERENCE[before]}, and would now compare with {_REFERENCE[now]}",
+            "lora_model_name",
+            "set it back, or start a new run in another workspace or without continue_last_backup",
+        )
+    count = int(state.get("processes", processes))
+    if count != processes:
+        raise ConfigError(
+            f"the run was made by {count} processes and cannot go on with {processes}: its steps would hold other data",
+            hint=f"start {count} processes, or start a new run from the saved model with lora_model_name",
         )
 
 

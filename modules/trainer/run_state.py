@@ -44,6 +44,7 @@ def take_snapshot(parts: Parts, config: TrainConfig, progress: TrainProgress, co
     made.optimizer = optimizer_state(parts.optimizer, [name for name, _ in parts.named])
     made.state = {
         "identity": parts.identity(),
+        "processes": parts.loader.world_size,
         "step": parts.step.state_dict(),
         "scaler": parts.scaler.state_dict(),
         "counters": asdict(counters),
@@ -96,6 +97,12 @@ def _check_identity(now: Mapping[str, str], saved: Mapping[str, str], base: str)
             f"{base} is not the model the backup was made with",
             "base_model_name",
             "name the same one, or start a new run",
+        )
+    if now["adapter"] != saved.get("adapter", now["adapter"]):
+        raise ConfigError(
+            "the adapter in the backup was scaled differently: the run was started from another adapter file",
+            "lora_model_name",
+            "name the file the run was started from, unchanged, or none if it was started without",
         )
     if now["data"] != saved["data"]:
         raise DataError(

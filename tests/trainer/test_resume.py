@@ -151,6 +151,16 @@ def test_resume_refuses_other_settings_and_other_data(tmp_path: Path) -> None:
         run_here(config, "continue_last_backup=true")
 
 
+def test_resume_refuses_another_scale_of_the_adapter(tmp_path: Path) -> None:
+    changes = {"rlhf_enabled": False, "concepts": standard(tmp_path), "epochs": 1}
+    run_here(write_config(tmp_path / "first", **changes, lora_alpha=1.0))
+    first = tmp_path / "first" / "out.safetensors"
+    config = write_config(tmp_path / "second", **changes, lora_model_name=str(first))
+    run_here(config, callback=StopAt(1))
+    with pytest.raises(UserError, match="scaled differently"):
+        run_here(config, "continue_last_backup=true", "lora_model_name=")
+
+
 def test_a_damaged_backup_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
     changes = {"backup_after": 1, "backup_after_unit": "STEP"}
     run_here(write_config(tmp_path / "one", **changes))

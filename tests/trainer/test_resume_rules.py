@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from modules.trainer.resume_rules import FREE, LENGTH, PART_FREE, check_resumable
+from modules.trainer.resume_rules import FREE, LENGTH, PART_FREE, check_resumable, check_same_start
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError
 
@@ -141,3 +141,19 @@ def test_a_backup_of_before_a_setting_existed_has_its_default() -> None:
     default = TrainConfig().rlhf_dpo_beta
     with pytest.raises(ConfigError, match=f"rlhf_dpo_beta: {default} in the backup, 7.0 now"):
         check_resumable(config(seed=3, rlhf_dpo_beta=7.0), saved)
+
+
+@pytest.mark.parametrize("names", [("", "a.safetensors"), ("a.safetensors", "")])
+def test_a_preference_run_keeps_its_kind_of_reference(names: tuple[str, str]) -> None:
+    before, now = (config(lora_model_name=name, rlhf_enabled=True) for name in names)
+    check_same_start(before, before.to_dict(), {}, 1)
+    with pytest.raises(ConfigError, match="the run compares with"):
+        check_same_start(now, before.to_dict(), {}, 1)
+    check_same_start(config(lora_model_name=names[1]), before.to_dict(), {}, 1)
+
+
+def test_a_run_keeps_its_number_of_processes() -> None:
+    same = config()
+    check_same_start(same, same.to_dict(), {"processes": 2}, 2)
+    with pytest.raises(ConfigError, match="made by 2 processes and cannot go on with 1"):
+        check_same_start(same, same.to_dict(), {"processes": 2}, 1)

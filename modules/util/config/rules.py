@@ -182,6 +182,18 @@ def _lora_only(c: TrainConfig) -> Iterator[Finding]:
             )
 
 
+@rule("training_method", "peft_type", "lora_model_name", "output_model_format")
+def _format_fits_adapter(c: TrainConfig) -> Iterator[Finding]:
+    # an adapter that is trained further decides its kind itself
+    new = c.training_method is TrainingMethod.LORA and not c.lora_model_name.strip()
+    if new and c.output_model_format is ModelFormat.DIFFUSERS_LORA and c.peft_type is not PeftType.LORA:
+        yield UnsupportedError(
+            f"the diffusers layout holds LORA only, not {c.peft_type}",
+            "output_model_format",
+            "set it to AUTO or KOHYA_LORA",
+        )
+
+
 @rule("layer_filter_preset", "layer_filter", "layer_filter_regex")
 def _layer_filter(c: TrainConfig) -> Iterator[Finding]:
     if c.layer_filter_preset == "custom" and not c.layer_patterns():

@@ -1,0 +1,94 @@
+"""Settings that cannot work are found before a model is loaded, by a run and by a dry run alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.trainer import GenericTrainer, parts
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import ConfigError, DataError, UnsupportedError, UserError
+from scripts.train import check
+from tests.trainer.making import run_here, write_config, write_pairs
+
+CASES: dict[str, tuple[type[UserError], str, dict[str, Any]]] = {
+    "layers": (ConfigError, "layer_filter_preset", {"layer_filter_preset": "nonsense"}),
+    "adapter": (DataError, "lora_model_name", {"lora_model_name": "nowhere.safetensors"}),
+    "optimizer's setting": (
+        ConfigError,
+        "optimizer.momentum",
+        {"optimizer": {"optimizer": "ADAMW", "momentum": 0.5}},
+    ),
+    "optimizer's refusal": (
+        ConfigError,
+        "optimizer",
+        {"optimizer": {"optimizer": "SGD", "params": {"nesterov": True}}},
+    ),
+    "layout of a family": (
+        UnsupportedError,
+        "output_model_format",
+        {
+            "training_method": "FINE_TUNE",
+            "model_type": "STABLE_DIFFUSION_21",
+            "output_model_format": "SAFETENSORS",
+            "rlhf_enabled": False,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    kind, field, changes = CASES[name]
+    config = write_config(tmp_path, **changes)
+    monkeypatch.setattr(GenericTrainer, "assemble", None)
+    for attempt in (lambda: run_here(config), lambda: check(TrainConfig.load(config), 1)):
+        with pytest.raises(kind) as caught:
+            attempt()
+        assert caught.value.field == field
+
+
+def test_settings_that_work_pass(tmp_path: Path) -> None:
+    config = TrainConfig.load(write_config(tmp_path, optimizer={"optimizer": "PRODIGY"}))
+    parts.check_settings(config)
+    assert any("pairs to train on" in line for line in check(config, 1))
+
+
+def test_a_layout_the_adapter_cannot_be_saved_in(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="LORA only, not LOHA"):
+        TrainConfig.load(write_config(tmp_path, peft_type="LOHA", output_model_format="DIFFUSERS_LORA"))
+
+
+def test_a_layout_the_adapter_trained_further_cannot_be_saved_in(tmp_path: Path) -> None:
+    first = {"peft_type": "LOHA", "epochs": 1}
+    run_here(write_config(tmp_path / "first", **first))
+    changes = {"lora_model_name": str(tmp_path / "first" / "out.safetensors")}
+    config = write_config(tmp_path / "second", output_model_format="DIFFUSERS_LORA", **changes)
+    with pytest.raises(UnsupportedError, match="LORA only, not LOHA"):
+        run_here(config)
+    assert not (tmp_path / "second" / "cache").exists()
+
+
+def test_a_folder_where_the_model_is_to_be_saved(tmp_path: Path) -> None:
+    config = TrainConfig.load(write_config(tmp_path, output_model_destination=str(tmp_path)))
+    with pytest.raises(DataError, match="is a folder"):
+        check(config, 1)
+    whole = {"training_method": "FINE_TUNE", "output_model_format": "DIFFUSERS", "rlhf_enabled": False}
+    write_pairs(tmp_path / "data")
+    concepts = [{"path": str(tmp_path / "data" / "chosen"), "type": "STANDARD"}]
+    changes = {**whole, "concepts": concepts, "output_model_destination": str(tmp_path)}
+    check(TrainConfig.load(write_config(tmp_path, **changes)), 1)
+
+
+def test_pairs_whose_reference_scores_cannot_be_kept(tmp_path: Path) -> None:
+    concepts = write_pairs(tmp_path / "data")
+    for side in ("chosen", "rejected"):
+        (tmp_path / "data" / side / "000.txt").write_text("one\ntwo\n", encoding="utf-8")
+    changes = {"concepts": concepts, "resolution": "32,40", "rlhf_dpo_reference_cache": True}
+    config = TrainConfig.load(write_config(tmp_path, **changes))
+    with pytest.raises(DataError) as caught:
+        check(config, 1)
+    assert "one prompt for each pair" in str(caught.value)
+    assert "one resolution for each pair" in str(caught.value)
