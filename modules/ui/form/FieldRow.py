@@ -9,6 +9,7 @@ from tkinter import ttk
 from typing import TYPE_CHECKING
 
 from modules.ui.form.inputs import make_input
+from modules.ui.tk_support import RIGHT_CLICK
 from modules.util.config.settings import Setting
 from modules.util.errors import UserError
 
@@ -56,7 +57,7 @@ class FieldRow:
         widget.bind("<FocusIn>", lambda _event: focused(setting), add="+")
         widget.bind("<FocusOut>", lambda _event: self._left(), add="+")
         for target in (self.label, widget):
-            target.bind("<Button-3>", self._menu, add="+")
+            target.bind(RIGHT_CLICK, self._menu, add="+")
         self.label.bind("<Button-1>", lambda _event: self._take_focus())
         widget.bind("<Control-r>", lambda _event: self.reset())
         widget.bind("<Menu>", self._menu, add="+")
@@ -172,7 +173,9 @@ class FieldRow:
         menu.add_command(label=f"Copy name: {self.setting.path}", command=self._copy)
         widget = self.input.focus_widget
         x, y = (
-            (event.x_root, event.y_root) if event.num == 3 else (widget.winfo_rootx(), widget.winfo_rooty())
+            (event.x_root, event.y_root)
+            if event.num in (2, 3)
+            else (widget.winfo_rootx(), widget.winfo_rooty())
         )
         menu.tk_popup(x, y)
         return "break"
