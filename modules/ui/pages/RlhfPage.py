@@ -94,7 +94,7 @@ class RlhfPage(FormPage):
         """The pair tool in a window of its own."""
         from modules.ui.curation.windows import open_pair_tool
 
-        open_pair_tool(self.ui.root, self.ui.theme)
+        open_pair_tool(self.ui.root, self.ui.theme, settings=self.ui.services["store"].folder)
 
     def review_pairs(self) -> None:
         """Ask for a finished folder of pairs and walk through it."""

@@ -69,7 +69,7 @@ class ToolsPage(Page):
     def _pair_tool(self) -> None:
         from modules.ui.curation.windows import open_pair_tool
 
-        open_pair_tool(self.ui.root, self.ui.theme)
+        open_pair_tool(self.ui.root, self.ui.theme, settings=self.ui.services["store"].folder)
 
     def _settings_folder(self) -> None:
         self._open(self.ui.services["store"].folder)
