@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -260,15 +260,22 @@ class GenericTrainer:
                 self._validate()
         if due & 2:
             self._sample_interval.restart()
-            self._sample()
+            self._try(self._sample)
         if due & 4:
             self._save_interval.restart()
             self._counters.saves_due += 1
             if self._counters.saves_due > self.config.save_skip_first:
-                self._save_on_the_way()
+                self._try(self._save_on_the_way)
         if due & 8:
             self._backup_interval.restart()
             self._backup(must=False)
+
+    def _try(self, act: Callable[[], str]) -> None:
+        """Something the run can do without: a full disk costs a sample, not the run."""
+        try:
+            act()
+        except UserError as error:
+            self.callback.warning(str(error))
 
     def _obey(self, wishes: int) -> bool:
         """Do what was asked; whether to stop."""

@@ -12,6 +12,7 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.trainer.image_files import parameters_text, sample_folder, save_image
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.enum.ImageFormat import ImageFormat
+from modules.util.errors import UserError
 from modules.util.TrainProgress import TrainProgress
 
 Tell = Callable[[str, int, int], bool | None]
@@ -75,6 +76,13 @@ class Sampler:
                 break
             done += sample.diffusion_steps
             path = sample_folder(self._folder, number, sample.prompt, suffix) / name
-            save_image(rgb_BCHW[0], path, parameters_text(sample, seed, Path(self._model.source).stem))
+            text = parameters_text(sample, seed, Path(self._model.source).stem)
+            try:
+                save_image(rgb_BCHW[0], path, text)
+            except OSError as error:
+                raise UserError(
+                    f"the sample {path} cannot be written: {error.strerror or error}",
+                    hint="make room on the disk of the workspace",
+                ) from error
             made.append((number, sample.prompt, path))
         return made

@@ -91,3 +91,29 @@ def test_best_weights_that_cannot_be_kept_are_told(tmp_path: Path, monkeypatch: 
         run_here(write_config(tmp_path, **changes), callback=listener)
     assert [category for _, category in listener.errors] == ["user"]
     assert list((tmp_path / "run" / "best").iterdir()) == []
+
+
+def test_a_sample_or_a_save_by_the_clock_that_finds_no_room_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from modules.trainer import sampling
+
+    def refuse(*_: Any) -> None:
+        raise FULL
+
+    monkeypatch.setattr(sampling, "save_image", refuse)
+    full_at(monkeypatch, formats, 1)
+    listener = Listener()
+    config = write_config(
+        tmp_path,
+        epochs=1,
+        samples=[{"prompt": "a", "width": 64, "height": 64, "diffusion_steps": 1}],
+        sample_after=3,
+        sample_after_unit="STEP",
+        save_every=3,
+        save_every_unit="STEP",
+    )
+    run_here(config, callback=listener)
+    assert (listener.errors, listener.ends) == ([], ["finished"])
+    assert len(listener.warnings) == 2 and all("No space left" in w for w in listener.warnings)
+    assert (tmp_path / "out.safetensors").is_file()

@@ -43,8 +43,7 @@ INDIRECT: dict[str, tuple[str, str]] = {
     # parts are reached by their names in the model's specification
     "TrainConfig.unet": ("modules/modelSetup/StableDiffusionSetup.py", '"unet"'),
     "TrainConfig.vae": ("modules/modelSetup/StableDiffusionSetup.py", '"vae"'),
-    # the sample itself makes its seed of the two
-    "SampleConfig.seed": ("modules/trainer/sampling.py", "sample.seed_at("),
+    # the sample itself makes its seed of this and its own
     "SampleConfig.random_seed": ("modules/trainer/sampling.py", "sample.seed_at("),
     # named in a loop
     "OptimizerConfig.eps": ("modules/trainer/optimizers.py", '("eps", "weight_decay", "momentum")'),

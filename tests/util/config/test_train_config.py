@@ -322,14 +322,9 @@ def test_sample_seed() -> None:
 
 def test_import_is_light() -> None:
     code = (
-        "import time; start = time.perf_counter()\n"
-        "import modules.util.config.TrainConfig, modules.util.config.settings\n"
+        "import sys, modules.util.config.TrainConfig, modules.util.config.settings\n"
         "import modules.util.config.onetrainer_import\n"
-        "print(time.perf_counter() - start)\n"
-        "import sys\n"
         "heavy = {'torch', 'diffusers', 'transformers', 'peft', 'numpy', 'tkinter'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
-    seconds = [float(subprocess.check_output([sys.executable, "-c", code], text=True)) for _ in range(3)]
-    # far above the 0.2 s it takes on an idle machine, far below what a heavy import would cost
-    assert min(seconds) < 1.0
+    subprocess.run([sys.executable, "-c", code], check=True)
