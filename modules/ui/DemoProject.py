@@ -48,6 +48,9 @@ class DemoWindow(Dialog):
         self.entries: dict[str, ttk.Entry] = {}
         self.buttons: dict[str, ttk.Button] = {}
         self.scroll = ScrollFrame(self.body, ui.theme, auto_hide=True)
+        self.scroll.configure(style="TFrame")
+        canvas = self.scroll.canvas
+        ui.theme.on_change(lambda: canvas.configure(background=ui.theme.palette.panel), canvas)
         self.scroll.grid(row=0, column=0, sticky="nsew")
         self.body.columnconfigure(0, weight=1)
         self.body.rowconfigure(0, weight=1)
@@ -141,7 +144,7 @@ class DemoWindow(Dialog):
     def open(self) -> None:
         """Show it over the main window, which stays usable; where the screen is too small, it scrolls."""
         self.update_idletasks()
-        self.scroll.canvas.configure(height=self.inside.winfo_reqheight() + self.ui.theme.px(40), width=1)
+        self.scroll.canvas.configure(height=self.inside.winfo_reqheight(), width=1)
         self.present()
         self.grab_release()
         self._focus_next()
@@ -180,7 +183,9 @@ class DemoWindow(Dialog):
             entry.state(["disabled" if busy or (name != "folder" and images) else "!disabled"])
         self._enable("browse", not busy)
         self.buttons["choose"].configure(text="Go on choosing" if pairs else "Choose myself")
-        self.buttons["images"].configure(text="Make the rest" if images else "Make images")
+        self.buttons["images"].configure(
+            text="Make the rest" if 0 < images < (wanted or 0) else "Make images"
+        )
         if not busy:
             self.bar.configure(value=min(1.0, images / wanted) if wanted else 0.0)
             self.about_images.configure(text=f"{images} images" if images else "No images yet")

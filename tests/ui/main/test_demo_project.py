@@ -21,6 +21,7 @@ from tests.ui.main.hands import Hands
 
 pytestmark = pytest.mark.gui
 SHOTS = os.environ.get("TASTEMAKER_SHOTS")
+LONG = 420.0
 SLOW_MAKER = """
 import sys, time
 from pathlib import Path
@@ -199,6 +200,53 @@ def test_every_button_can_be_reached_on_a_small_screen(open_window: OpenWindow, 
         assert top >= 0 and top + button.winfo_height() <= visible.winfo_height()
         left = button.winfo_rootx() - visible.winfo_rootx()
         assert left >= 0 and left + button.winfo_width() <= visible.winfo_width()
+
+
+@pytest.mark.slow
+def test_the_whole_way_with_the_real_model(
+    open_window: OpenWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    hands = open_window()
+    window, control = hands.window, hands.window.control
+    control._command = None  # the real trainer
+    demo = in_folder(hands, tmp_path / "demo")
+    for name, text in (("prompts", "3"), ("per_prompt", "3")):
+        hands.focus(demo.entries[name])
+        hands.keys("<Control-slash>", "<Delete>")
+        hands.type(text)
+    hands.click(demo.buttons["images"])
+    hands.wait(lambda: enabled(demo) == {"choose", "person"}, "no images are made", LONG)
+    assert demo.project.image_count() == 9
+    assert choose_larger(hands, demo) >= 3
+    hands.click(demo.buttons["train"])
+    hands.wait(lambda: not demo.winfo_exists(), "the settings are not opened")
+    hands.fill("sample_after", "2")
+    hands.fill("epochs", "400")
+    window.show_page("run")
+    page = window.current_page()
+    assert isinstance(page, RunPage)
+    hands.click(window.bottom_bar.buttons["start"])
+    hands.wait(lambda: any(s.step >= 2 for s in control.history.samples), "no samples", LONG)
+    hands.wait(lambda: any(len(c.x) >= 2 for c in page.plots[0].curves), "no curve", LONG)
+    hands.wait(
+        lambda: page.gallery._rows and page.gallery._rows[0][0] is not None, "nothing side by side", LONG
+    )
+    hands.click(window.bottom_bar.buttons["stop"])
+    hands.wait(lambda: control.state == "stopped" and control.outcome is not None, "it does not stop", LONG)
+    done = int(control.history.series["loss/train_step"].steps[-1])
+    assert 2 <= done < 400
+    hands.fill("epochs", str(done + 4 - done % 2))
+    window.show_page("run")
+    hands.click(window.bottom_bar.buttons["start"])
+    hands.wait(lambda: control.state == "finished", "it does not finish", LONG)
+    steps = control.history.series["loss/train_step"].steps
+    assert steps == sorted(set(steps)) and steps[0] == 1 and steps[-1] == done + 4 - done % 2
+    hands.wait(lambda: page.gallery._rows[0][1].step == steps[-1], "no sample at the end", LONG)
+    assert page.gallery._rows[0][0] is not None and len(page.gallery._rows) == 4
+    assert (tmp_path / "demo" / "adapter-1.safetensors").is_file()
+    assert not hands.dialogs()
 
 
 def test_the_window_needs_no_torch() -> None:
