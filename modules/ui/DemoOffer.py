@@ -53,7 +53,7 @@ class DemoOffer(ttk.Frame):
         label.grid(row=0, column=0, sticky="ew", padx=(0, px(12)))
         label.bind("<Configure>", lambda event: label.configure(wraplength=max(1, event.width)))
         self.yes = ttk.Button(self, text="Demo project\u2026", style="Accent.TButton", command=self.accept)
-        self.no = ttk.Button(self, text="Not now", command=self.close)
+        self.no = ttk.Button(self, text="Not now", command=self.decline)
         for column, button in enumerate((self.yes, self.no), 1):
             button.grid(row=0, column=column, padx=(px(4), 0))
             button.bind("<Return>", lambda _event, button=button: button.invoke())  # type: ignore[misc]
@@ -66,5 +66,9 @@ class DemoOffer(ttk.Frame):
     def close(self) -> None:
         """Not again in this window; later starts find a session and do not ask."""
         self._ui.services[FIRST_START] = False
-        self._ui.status("The demo project is on the Tools page")
         self.destroy()
+
+    def decline(self) -> None:
+        """Close and say where to find it."""
+        self.close()
+        self._ui.status("The demo project is on the Tools page")

@@ -75,7 +75,7 @@ def test_a_first_start_offers_it_once(open_window: OpenWindow) -> None:
     shot(hands, "offer")
     hands.focus(offer.no)
     hands.keys("<Return>")
-    assert not offer.winfo_exists()
+    assert not offer.winfo_exists() and "Tools page" in hands.status()
     hands.window.set_view("Dark", 110)
     assert hands.window.offer is None
     hands.close()
@@ -222,13 +222,13 @@ def test_the_whole_way_with_the_real_model(
     assert choose_larger(hands, demo) >= 3
     hands.click(demo.buttons["train"])
     hands.wait(lambda: not demo.winfo_exists(), "the settings are not opened")
-    hands.fill("sample_after", "2")
-    hands.fill("epochs", "400")
+    hands.fill("sample_after", "10")
+    hands.fill("epochs", "20")
     window.show_page("run")
     page = window.current_page()
     assert isinstance(page, RunPage)
     hands.click(window.bottom_bar.buttons["start"])
-    hands.wait(lambda: any(s.step >= 2 for s in control.history.samples), "no samples", LONG)
+    hands.wait(lambda: any(s.step >= 10 for s in control.history.samples), "no samples", LONG)
     hands.wait(lambda: any(len(c.x) >= 2 for c in page.plots[0].curves), "no curve", LONG)
     hands.wait(
         lambda: page.gallery._rows and page.gallery._rows[0][0] is not None, "nothing side by side", LONG
@@ -236,13 +236,11 @@ def test_the_whole_way_with_the_real_model(
     hands.click(window.bottom_bar.buttons["stop"])
     hands.wait(lambda: control.state == "stopped" and control.outcome is not None, "it does not stop", LONG)
     done = int(control.history.series["loss/train_step"].steps[-1])
-    assert 2 <= done < 400
-    hands.fill("epochs", str(done + 4 - done % 2))
-    window.show_page("run")
+    assert 10 <= done < 20
     hands.click(window.bottom_bar.buttons["start"])
     hands.wait(lambda: control.state == "finished", "it does not finish", LONG)
     steps = control.history.series["loss/train_step"].steps
-    assert steps == sorted(set(steps)) and steps[0] == 1 and steps[-1] == done + 4 - done % 2
+    assert steps == sorted(set(steps)) and steps[0] == 1 and steps[-1] == 20
     hands.wait(lambda: page.gallery._rows[0][1].step == steps[-1], "no sample at the end", LONG)
     assert page.gallery._rows[0][0] is not None and len(page.gallery._rows) == 4
     assert (tmp_path / "demo" / "adapter-1.safetensors").is_file()
