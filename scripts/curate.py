@@ -151,9 +151,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("output", type=Path, help="output folder of a picking session")
     command.add_argument("--val-percentage", type=float, default=10.0, help="share for validation (10)")
 
-    command = verb(
-        "check", run_check, "compare chosen and rejected images pair by pair; count pairs per bucket"
-    )
+    command = verb("check", run_check, "compare the sides pair by pair; count pairs per bucket")
     command.add_argument("folder", type=Path, help="an output folder, or the folder of the chosen images")
     command.add_argument("rejected", type=Path, nargs="?", help="the folder of the rejected images")
     add_resolution(command)

@@ -88,8 +88,7 @@ class MainWindow(ctk.CTk):
         self._checking = False
         self.ui.services.update(tooltips=Tooltips(self.theme), store=store, runs=self.control)
         self.files = FileActions(self.ui, self.memory, self.presets, self._file_changed)
-        self.ui.services["files"] = self.files
-        self.ui.services[FIRST_START] = session is None and not trouble
+        self.ui.services |= {"files": self.files, FIRST_START: session is None and not trouble}
         self.autosave = Autosave(
             self, store, self.snapshot, lambda text: self.pump.post(lambda: self._warn(text))
         )

@@ -16,7 +16,7 @@ from torch import nn
 from modules.model.batch import Conditioning, ImageBatch, NoiseDraw
 from modules.model.Model import Model
 from modules.modelSetup.registry import create_model_setup
-from modules.util.jsonio import atomic_path, write_json
+from modules.util.jsonio import atomic_path, read_json, write_json
 from modules.util.rng import generator, python_random
 from scripts.demo.judge import fidelity, read_image
 from scripts.demo.text import make_text_encoder, train_tokenizer
@@ -86,6 +86,9 @@ def write_pipeline(
     for name, part in (("unet", unet), ("text_encoder", text_encoder), ("vae", vae)):
         written = copy.deepcopy(part).half() if half else part
         written.save_pretrained(folder / name, safe_serialization=True)  # type: ignore[operator]
+        config = read_json(folder / name / "config.json")
+        # where it was loaded from is nobody's business
+        write_json(folder / name / "config.json", {k: v for k, v in config.items() if k != "_name_or_path"})
     (folder / "scheduler").mkdir(parents=True, exist_ok=True)
     write_json(folder / "scheduler" / "scheduler_config.json", SCHEDULER)
     write_json(
