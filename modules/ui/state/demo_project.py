@@ -39,7 +39,7 @@ SAMPLE_PROMPTS = (
     "a blue square on a black background",
 )
 """None of them is among the prompts that images are made for."""
-STEPS_WANTED, MOST_EPOCHS = 80, 60
+STEPS_WANTED, MOST_EPOCHS = 120, 60
 """Few pairs are shown more often, up to so many steps; beyond these, colours begin to drift."""
 SIZE_NAME = "demo-size.json"
 LOOKS = 4
