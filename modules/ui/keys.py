@@ -60,6 +60,8 @@ def bind_keys(window: MainWindow) -> None:
         bound["<Control-ISO_Left_Tab>"] = lambda: _turn(window, -1)
     for number, page in enumerate(window.pages[:10], 1):
         bound[f"<Control-Key-{number % 10}>"] = lambda key=page.key: window.show_page(key)  # type: ignore[misc]
+    # on X11 Ctrl+Y also means paste, which would be an edit and leave nothing to do again
+    window.event_delete("<<Paste>>", "<Control-Key-y>", "<Control-Lock-Key-Y>")
     for sequence, action in bound.items():
         window.bind(sequence, lambda _event, action=action: _do(action))  # type: ignore[misc]
         for kind in ("TEntry", "TCombobox", "Text"):  # their own meanings of these keys give way

@@ -59,6 +59,17 @@ def test_undo_and_redo_by_keys(hands: Hands) -> None:
     assert row.input.focus_widget.get() == "77"  # type: ignore[attr-defined]
 
 
+def test_redo_by_key_pastes_nothing(hands: Hands) -> None:
+    hands.window.clipboard_clear()
+    hands.window.clipboard_append("from the clipboard")
+    row = hands.fill("epochs", "77")
+    hands.keys("<Control-z>")
+    hands.keys("<Control-y>")
+    assert row.input.focus_widget.get() == "77"  # type: ignore[attr-defined]
+    hands.keys("<Control-slash>", "<Control-v>")
+    assert row.input.focus_widget.get() == "from the clipboard"  # type: ignore[attr-defined]
+
+
 def test_reset_by_key_and_by_a_click_on_the_mark(hands: Hands) -> None:
     row = hands.fill("epochs", "77")
     hands.keys("<Control-r>")
