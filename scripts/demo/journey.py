@@ -55,7 +55,7 @@ class Size:
 
 
 FULL = Size(prompts=60, images_per_prompt=8, pairs_per_prompt=2, judged=150)
-QUICK = Size(prompts=24, images_per_prompt=6, pairs_per_prompt=2, judged=48)
+QUICK = Size(prompts=20, images_per_prompt=6, pairs_per_prompt=2, judged=40)
 
 
 @dataclass(frozen=True)
