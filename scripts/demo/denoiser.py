@@ -19,13 +19,10 @@ from modules.modelSetup.registry import create_model_setup
 from modules.util.jsonio import atomic_path, read_json, write_json
 from modules.util.rng import generator, python_random
 from scripts.demo.judge import fidelity, read_image
+from scripts.demo.sampling import CFG_SCALE, FAMILY, STEPS, to_pixels
 from scripts.demo.text import make_text_encoder, train_tokenizer
-from scripts.demo.vae import encode_mean, images_to_tensor, tensor_to_images
+from scripts.demo.vae import encode_mean, images_to_tensor
 from scripts.demo.world import draw_wish, make_example
-
-FAMILY = "STABLE_DIFFUSION_15"
-CFG_SCALE = 2.5
-STEPS = 20
 
 Report = Callable[[str], None]
 
@@ -128,7 +125,7 @@ def measure(model: Model, seed: int, count: int, held_out: bool = True) -> dict[
         size=(64, 64),
         batch_size=32,
     )
-    return fidelity([read_image(i) for i in tensor_to_images(rgb_BCHW * 2.0 - 1.0)], wishes)
+    return fidelity([read_image(i) for i in to_pixels(rgb_BCHW)], wishes)
 
 
 def train_denoiser(folder: Path, seed: int, recipe: DenoiserRecipe, report: Report) -> Model:

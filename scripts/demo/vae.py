@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from torch.nn import functional
 
 from modules.util.rng import generator
 from scripts.demo.judge import fidelity, read_image
+from scripts.demo.sampling import to_pixels
 from scripts.demo.world import SIZE, make_example
 
 Report = Callable[[str], None]
@@ -48,12 +48,6 @@ def images_to_tensor(images: list[np.ndarray]) -> torch.Tensor:
     """uint8 (64, 64, 3) images to (B, 3, 64, 64) in [-1, 1]."""
     rgb_BHWC = torch.from_numpy(np.stack(images)).float()
     return rgb_BHWC.permute(0, 3, 1, 2) / 127.5 - 1.0
-
-
-def tensor_to_images(rgb_BCHW: torch.Tensor) -> list[np.ndarray]:
-    """(B, 3, H, W) in [-1, 1] to uint8 images."""
-    array = ((rgb_BCHW.clamp(-1, 1) + 1.0) * 127.5).round().to(torch.uint8)
-    return list(array.permute(0, 2, 3, 1).cpu().numpy())
 
 
 def train_vae(seed: int, recipe: VaeRecipe, report: Report) -> AutoencoderKL:
@@ -113,11 +107,5 @@ def round_trip(vae: AutoencoderKL, seed: int, count: int) -> dict[str, float]:
     rgb_BCHW = images_to_tensor([pixels for pixels, _ in made])
     decoded = torch.cat([vae.decode(z).sample for z in encode_mean(vae, rgb_BCHW).split(64)])
     mse = functional.mse_loss(decoded.clamp(-1, 1) / 2, rgb_BCHW / 2).item()
-    scores = fidelity([read_image(i) for i in tensor_to_images(decoded)], [s.wish for _, s in made])
+    scores = fidelity([read_image(i) for i in to_pixels((decoded + 1.0) / 2.0)], [s.wish for _, s in made])
     return {"psnr": -10 * float(np.log10(mse)), **scores}
-
-
-def save_vae(vae: AutoencoderKL, folder: Path) -> None:
-    """Write the autoencoder in half precision."""
-    vae.half().save_pretrained(folder, safe_serialization=True)
-    vae.float()
