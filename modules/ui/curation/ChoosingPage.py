@@ -281,7 +281,13 @@ class ChoosingPage(ttk.Frame):
             self.certainty_bar.grid_remove()
             return
         text = f"best over worst: {shot.state.certainty:.0%} certain"
-        long = text if options.mode is CurationMode.ELO else f"{text}, saved at {options.threshold:.0%}"
+        # sure of the order, and still not that these two are the best and the worst there are
+        rest = (
+            f"saved at {options.threshold:.0%}"
+            if shot.state.certainty < options.threshold
+            else "saved when no clearer pair is likely"
+        )
+        long = text if options.mode is CurationMode.ELO else f"{text}, {rest}"
         bold, font = self.theme.fonts["bold"], self.theme.fonts["text"]
         room = self.winfo_width() - bold.measure(str(self.hint_label.cget("text"))) - self.theme.px(160)
         self.certainty_label.configure(text=next((t for t in (long, text) if font.measure(t) <= room), ""))
