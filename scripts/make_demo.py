@@ -28,9 +28,9 @@ def parser() -> argparse.ArgumentParser:
     data = parts.add_parser("data", help="drawn, captioned images, as the model is trained on")
     vae = parts.add_parser("vae", help="train the demo model's autoencoder")
     model = parts.add_parser("model", help="train the whole demo model from scratch (hours)")
-    for part, seed in ((journey, 1), (images, 1), (pairs, 1), (data, 1), (vae, 1), (model, 1)):
+    for part in (journey, images, pairs, data, vae, model):
         part.add_argument("--out", type=Path, help="folder for the results; a new one by default")
-        part.add_argument("--seed", type=int, default=seed)
+        part.add_argument("--seed", type=int, default=1)
         part.add_argument(
             "--threads", type=int, default=0, help="threads for computation; 0 takes what there is"
         )

@@ -181,20 +181,11 @@ class PairReview:
             found += self.faults_in(pair, resolution, size_of)
         return found + self.orphans()
 
-    def faults_of(
-        self, pair_id: str, resolution: int, size_of: Callable[[Path], tuple[int, int]]
-    ) -> list[Fault]:
-        """As ``faults``, of one pair; nothing when it is not there any more."""
-        pair = self.find(pair_id)
-        found = [] if pair is None else self.faults_in(pair, resolution, size_of)
-        return found + self.orphans(pair_id)
-
-    def orphans(self, pair_id: str | None = None) -> list[Fault]:
-        """Sides that the manifest names and the folder lacks, of all pairs or of one."""
+    def orphans(self) -> list[Fault]:
+        """Sides that the manifest names and the folder lacks."""
         return [
             Fault(entry["pair_id"], "orphan", f"the {side} image is gone from the disk", "remove")
             for entry in load_manifest(self.output_dir)["pairs"]
-            if pair_id in (None, entry["pair_id"])
             for side in SIDES
             if find_exported_file(self.output_dir, side, entry["pair_id"]) is None
         ]

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from modules.runner.commands import Command
 from modules.runner.events import EventWriter
+from modules.util.duration import duration
 from modules.util.TrainProgress import TrainProgress
 
 STEP_EVENTS_PER_SECOND = 5.0
@@ -316,10 +317,3 @@ class Console(Callback):
     def close(self) -> None:
         if self._open:
             self._line("")
-
-
-def duration(seconds: float) -> str:
-    """``1:02:03``, or ``2:03`` below an hour."""
-    whole = round(seconds)
-    hours, minutes = whole // 3600, whole // 60 % 60
-    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"

@@ -16,7 +16,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from modules.runner.commands import Command
 from modules.runner.events import EventReader, EventWriter
 from modules.trainer import callbacks
-from modules.trainer.callbacks import Callback, Callbacks, Console, EventLog, TensorBoardLog, duration
+from modules.trainer.callbacks import Callback, Callbacks, Console, EventLog, TensorBoardLog
+from modules.util.duration import duration
 from modules.util.TrainProgress import TrainProgress
 
 FACTS = {

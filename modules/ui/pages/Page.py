@@ -48,9 +48,3 @@ class Page(ttk.Frame):
     def focus_field(self, path: str) -> bool:
         """Give a field the focus; false when the page has no visible row for it."""
         return False
-
-    def focus_first(self) -> None:
-        """Give the first input of the page the focus."""
-        following = self.tk_focusNext()
-        if following is not None:
-            following.focus_set()

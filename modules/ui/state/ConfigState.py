@@ -245,10 +245,6 @@ class ConfigState:
     def listen(self, listener: Listener) -> None:
         self._listeners.append(listener)
 
-    def unlisten(self, listener: Listener) -> None:
-        if listener in self._listeners:
-            self._listeners.remove(listener)
-
 
 def value_text(value: Any) -> str:
     """A value as it is typed."""

@@ -15,6 +15,7 @@ from modules.runner.outcome import Outcome
 from modules.runner.RunDirectory import RunDirectory
 from modules.runner.status import RunStatus, StatusFollower
 from modules.ui.state.RunHistory import RunHistory
+from modules.util.duration import duration
 from modules.util.errors import UserError
 from modules.util.jsonio import read_json
 
@@ -254,10 +255,3 @@ def _run_share(step: dict[str, Any] | None) -> float:
 
 def _pair(done: object, total: object) -> tuple[int, int]:
     return (done if isinstance(done, int) else 0), (total if isinstance(total, int) else 0)
-
-
-def duration(seconds: float) -> str:
-    """``1:02:03``, or ``2:03`` below an hour."""
-    whole = max(0, round(seconds))
-    hours, minutes = whole // 3600, whole // 60 % 60
-    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"

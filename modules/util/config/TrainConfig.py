@@ -13,7 +13,6 @@ from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.faults import raise_all, translate
 from modules.util.config.migrations import TRAIN_MIGRATIONS
-from modules.util.config.ModelPartConfig import ModelPartConfig
 from modules.util.config.overrides import apply_overrides, merge
 from modules.util.config.resolution import parse_resolutions
 from modules.util.config.rules import Problems, find_problems
@@ -186,10 +185,6 @@ class TrainConfig(
     def resolutions(self) -> list[int]:
         """The numbers in ``resolution``."""
         return parse_resolutions(self.resolution)
-
-    def denoiser_part(self) -> ModelPartConfig:
-        """The settings of the part that removes noise, whatever it is called in the model's family."""
-        return self.unet
 
     def load_concepts(self, base_dir: str | os.PathLike[str] | None = None) -> list[ConceptConfig]:
         """The concepts in the config, or else those of its concept file."""

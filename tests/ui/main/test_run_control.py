@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from modules.runner.RunDirectory import RunDirectory
-from modules.ui.state.RunControl import RunControl, duration
+from modules.ui.state.RunControl import RunControl
+from modules.util.duration import duration
 from modules.util.errors import UserError
 from tests.ui.main.trainer import TRAINER
 
