@@ -102,8 +102,8 @@ class ConfigState:
         return not setting.hidden and is_visible(setting.visible, lambda name: plain_value(self.value(name)))
 
     def problems(self) -> list[Problem]:
-        """Unreadable texts first, then values that contradict each other, then warnings."""
-        made = [_as_problem(error, path) for path, error in self._faults.items()]
+        """Unreadable texts first, in the order of the form, then values that contradict each other, then warnings."""
+        made = [_as_problem(self._faults[path], path) for path in self.settings if path in self._faults]
         found = self.config.problems()
         for error in found.errors:
             several = error.errors if isinstance(error, UserErrors) else (error,)

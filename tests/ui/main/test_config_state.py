@@ -134,6 +134,19 @@ def test_visibility_follows_values() -> None:
     assert not state.is_visible("rlhf_dpo_ref_mode")
 
 
+def test_problems_are_listed_in_the_order_of_the_form_however_they_came() -> None:
+    state = ConfigState()
+    for path, text in (("epochs", "0"), ("learning_rate", "x"), ("epochs", "1")):
+        state.set_text(path, text)
+        state.seal()
+    state.undo()
+    other = ConfigState()
+    other.set_text("epochs", "0")
+    other.set_text("learning_rate", "x")
+    assert [p.path for p in state.problems()] == [p.path for p in other.problems()]
+    assert {p.path for p in state.problems()} == {"epochs", "learning_rate"}
+
+
 TEXTS = {
     "epochs": st.one_of(st.integers(-2, 50).map(str), st.text(max_size=4)),
     "learning_rate": st.one_of(st.floats(0, 1).map(repr), st.just("x")),
