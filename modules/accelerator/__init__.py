@@ -1,0 +1,1 @@
+"""Ways to make rollouts (and the training forward) cheaper, and the rules that keep them honest."""

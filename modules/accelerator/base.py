@@ -1,0 +1,155 @@
+"""What an accelerator is: a named change to a denoiser that can be made, used in rollouts, and taken back."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from modules.util.errors import ConfigError
+from modules.util.registry import Registry
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Safety = Literal["lossless", "lossy"]
+"""``lossless``: the rollout and the training forward of equal inputs are equal to the last bit."""
+
+Stage = Literal["both", "rollout"]
+"""``both``: acts in the rollout and in the training forward; ``rollout``: only while images are made."""
+
+ACCELERATORS: Registry[type[Accelerator]] = Registry("accelerator", "modules.accelerator")
+
+
+def register(cls: type[Accelerator]) -> type[Accelerator]:
+    """File an accelerator under its name."""
+    return ACCELERATORS.register(cls.name)(cls)
+
+
+class Params:
+    """Reads the parameters of one accelerator; what is left over or wrong is a ``ConfigError``.
+
+    Args:
+        values: the mapping from the config.
+        field: where it stands (``acceleration.shared[0].params``).
+    """
+
+    def __init__(self, values: Mapping[str, Any], field: str) -> None:
+        self._left = dict(values)
+        self._known: list[str] = []
+        self.field = field
+
+    def _take(self, key: str, default: Any) -> Any:
+        self._known.append(key)
+        return self._left.pop(key, default)
+
+    def fault(self, key: str, message: str, hint: str | None = None) -> ConfigError:
+        return ConfigError(message, field=f"{self.field}.{key}", hint=hint)
+
+    def text(
+        self, key: str, default: str | None = None, allowed: tuple[str, ...] | None = None
+    ) -> str | None:
+        value = self._take(key, default)
+        if value is not None and not isinstance(value, str):
+            raise self.fault(key, f"{value!r} is not a text")
+        if allowed is not None and value is not None and value not in allowed:
+            raise self.fault(key, f"unknown value {value!r}", hint=f"one of: {', '.join(allowed)}")
+        return value
+
+    def flag(self, key: str, default: bool | None) -> bool | None:
+        value = self._take(key, default)
+        if value is not None and not isinstance(value, bool):
+            raise self.fault(key, f"{value!r} is not true or false")
+        return value
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        value = self._take(key, None)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            raise self.fault(key, f"{value!r} is not a mapping of names to values")
+        return dict(value)
+
+    def rest(self) -> dict[str, Any]:
+        """Everything not asked for by name; the caller checks it."""
+        left, self._left = self._left, {}
+        return left
+
+    def finish(self) -> None:
+        """Complain about parameters nobody asked for."""
+        for key in self._left:
+            known = ", ".join(self._known) or "none"
+            raise self.fault(key, f"unknown parameter {key!r}", hint=f"parameters: {known}")
+
+
+def is_number(value: object) -> bool:
+    """A finite number that is not a truth value."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+class Accelerator(ABC):
+    """One way to save time.
+
+    ``setup`` runs once, when the weights are final (resume, EMA and reference are ready); ``teardown`` takes
+    everything back and may be called twice, and after a ``setup`` that failed half-way.
+    """
+
+    name: ClassVar[str]
+    safety: ClassVar[Safety]
+    stage: ClassVar[Stage]
+    requires_grad_rollout: ClassVar[bool] = False
+    """Whether rollouts have to run with gradients on to use the program the training forward uses."""
+
+    def __init__(self, params: Params) -> None:
+        """Read the parameters.
+
+        Raises:
+            ConfigError: an unknown parameter or a value out of range.
+        """
+        params.finish()
+        self.warnings: list[str] = []
+
+    @abstractmethod
+    def setup(self, models: Mapping[str, nn.Module]) -> None:
+        """Change the models in place, or fail before anything is changed.
+
+        Args:
+            models: role (``transformer``, ``unet``) to the module the trainer calls, adapters included.
+
+        Raises:
+            UserError: it does not work with this class of model or on this machine.
+        """
+
+    def rollout_context(self) -> AbstractContextManager[None]:
+        """Around the making of one batch of images."""
+        return nullcontext()
+
+    def branch(self, name: str, timestep: Tensor | float | None = None) -> AbstractContextManager[None]:
+        """Around one call of the denoiser; ``name`` tells the conditional from the unconditional call."""
+        return nullcontext()
+
+    def advice(self, num_inference_steps: int | None) -> Iterator[str]:
+        """What the user should know about this setting before the run; not faults."""
+        yield from ()
+
+    @abstractmethod
+    def teardown(self) -> None:
+        """Take back what ``setup`` changed."""
+
+
+def peel(model: nn.Module) -> nn.Module:
+    """The plain model inside wrappers of compilation, data parallelism and adapters."""
+    from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+    seen = set()
+    while id(model) not in seen:
+        seen.add(id(model))
+        if (inner := model._modules.get("_orig_mod")) is not None:
+            model = inner
+        elif isinstance(model, (DataParallel, DistributedDataParallel)):
+            model = model.module
+        elif callable(getattr(model, "get_base_model", None)):
+            model = model.get_base_model()
+    return model
