@@ -1,0 +1,62 @@
+"""Runs a denoiser with gradients on inside code that has turned them off.
+
+Dynamo compiles one program for calls with gradients and another for calls without; the two may differ in the
+last bits. A rollout that has to give the numbers of the training forward runs the training program.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def _with_grad(function: Callable[..., Any]) -> Callable[..., Any]:
+    import torch
+
+    @functools.wraps(function)
+    def forced(*args: Any, **kwargs: Any) -> Any:
+        with torch.enable_grad():
+            return function(*args, **kwargs)
+
+    return forced
+
+
+@contextmanager
+def _replaced(module: nn.Module, name: str, value: Any) -> Iterator[None]:
+    """An attribute of the instance, put back as it was (absent, if it came from the class)."""
+    own = name in module.__dict__
+    before = module.__dict__.get(name)
+    object.__setattr__(module, name, value)
+    try:
+        yield
+    finally:
+        if own:
+            object.__setattr__(module, name, before)
+        else:
+            object.__delattr__(module, name)
+
+
+@contextmanager
+def forced_grad(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Both entry points of the modules, ``forward`` and the compiled call, run with gradients on.
+
+    What they return stays connected to the graph; ``detach_between_steps`` cuts it where the next step takes
+    it up, otherwise memory grows with every step.
+    """
+    with ExitStack() as stack:
+        for module in dict.fromkeys(modules):
+            stack.enter_context(_replaced(module, "forward", _with_grad(module.forward)))
+            compiled = module._compiled_call_impl
+            if compiled is not None:
+                stack.enter_context(_replaced(module, "_compiled_call_impl", _with_grad(compiled)))
+        yield
+
+
+def detach_between_steps(latents_BChw: Tensor) -> Tensor:
+    """The latents as a leaf, for the next step of a rollout."""
+    return latents_BChw.detach()
