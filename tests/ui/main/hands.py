@@ -73,8 +73,9 @@ class Hands:
 
     def _closed(self) -> bool:
         for dialog in self.dialogs():  # keys go to where the focus is, and a new window has to get it first
-            dialog.focus_force()
-            self.window.update()
+            if dialog.winfo_exists():  # of several, another one may have taken the key
+                dialog.focus_force()
+                self.window.update()
             if dialog.winfo_exists():
                 dialog.event_generate("<Escape>")
         return not self.dialogs()
