@@ -1,0 +1,264 @@
+"""One denoising step as a Gaussian: where it leads, how much noise it adds and how likely an outcome is.
+
+x, predictions and means are (B, C, h, w); arithmetic is float32, or float64 where x is. Step sizes and
+deviations are Python floats: every image of a batch is at the same step of the same path.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from modules.model.family import Prediction
+from modules.model.schedule import wide
+from modules.util.errors import ConfigError, UnsupportedError
+
+FLOW_SDE, DANCE_SDE, CPS, DDIM, ODE = "FLOW_SDE", "DANCE_SDE", "CPS", "DDIM", "ODE"
+KINDS = (FLOW_SDE, DANCE_SDE, CPS, DDIM, ODE)
+FLOW_KINDS = (FLOW_SDE, DANCE_SDE, CPS, ODE)
+DISCRETE_KINDS = (DDIM, ODE)
+
+DEFAULT_NOISE_LEVEL: Mapping[str, float] = {FLOW_SDE: 0.7, DANCE_SDE: 0.3, CPS: 0.8, DDIM: 1.0, ODE: 0.0}
+"""CPS has no limit of small steps: its noise level is the sine of an angle, not a diffusion strength."""
+
+_PURE = 1.0 - 1e-6
+"""Above this a noise level is pure noise up to the rounding of the sampler's table."""
+
+REDUCTIONS = ("mean", "sum")
+GAUSSIAN, SQUARED_ERROR = "gaussian", "squared_error"
+FORMS = (GAUSSIAN, SQUARED_ERROR)
+
+
+@dataclass(frozen=True)
+class Position:
+    """One step of a path on which x = signal * x_0 + noise * eps.
+
+    Args:
+        timestep: what the denoiser is told.
+        signal, noise: factors where the step begins.
+        signal_next, noise_next: factors where it ends.
+        safe: the noise level the Flow-SDE takes for 1 - sigma; the path's second one where it begins at 1.
+    """
+
+    timestep: float
+    signal: float
+    noise: float
+    signal_next: float
+    noise_next: float
+    safe: float
+
+    @property
+    def dt(self) -> float:
+        """Change of the noise level, below 0."""
+        return self.noise_next - self.noise
+
+
+@dataclass(frozen=True)
+class Transition:
+    """A normal distribution over the next latents.
+
+    Args:
+        mean: (B, C, h, w).
+        std: its deviation, with temperature; 0 for a step that adds no noise.
+    """
+
+    mean: torch.Tensor
+    std: float
+
+
+def deviation(kind: str, position: Position, noise_level: float, temperature: float = 1.0) -> float:
+    """Standard deviation of a step.
+
+    Args:
+        noise_level: eta of the transition; the means depend on it too, so that marginals are kept.
+        temperature: multiplies the deviation alone, which narrows or widens the marginals.
+    """
+    if not (math.isfinite(temperature) and temperature > 0.0):
+        raise ConfigError(
+            f"must be finite and greater than 0, not {temperature}", field="rollout_temperature"
+        )
+    if not (math.isfinite(noise_level) and noise_level >= 0.0):
+        raise ConfigError(f"must be finite and at least 0, not {noise_level}", field="rollout_noise_level")
+    return temperature * _deviation(_known(kind), position, noise_level)
+
+
+def check_kind(kind: object, prediction: Prediction) -> str:
+    """The name of a transition that a model of this parameterisation can take; errors as ``step`` has."""
+    name = _known(kind)
+    allowed = FLOW_KINDS if prediction == "flow" else DISCRETE_KINDS
+    if name not in allowed:
+        raise UnsupportedError(
+            f"{name} is not a transition of a model that predicts {prediction}",
+            field="rollout_transition",
+            hint=f"use {' or '.join(allowed)}",
+        )
+    return name
+
+
+def _known(kind: object) -> str:
+    name = str(getattr(kind, "value", kind))
+    if name not in KINDS:
+        raise ConfigError(
+            f"unknown transition {name!r}", field="rollout_transition", hint=f"known: {', '.join(KINDS)}"
+        )
+    return name
+
+
+def _deviation(kind: str, position: Position, eta: float) -> float:
+    if kind == FLOW_SDE:
+        return _flow_strength(position, eta) * math.sqrt(-position.dt)
+    if kind == DANCE_SDE:
+        return eta * math.sqrt(-position.dt)
+    if kind == CPS:
+        if eta > 1.0:
+            raise ConfigError(f"CPS takes a noise level up to 1, not {eta}", field="rollout_noise_level")
+        return position.noise_next * math.sin(eta * math.pi / 2.0)
+    if kind == DDIM:
+        a, a_next = position.signal**2, position.signal_next**2
+        variance = (1.0 - a_next) / (1.0 - a) * (1.0 - a / a_next)
+        # at a level equal to its successor rounding can fall a hair below 0
+        std = eta * math.sqrt(max(variance, 0.0))
+        if std**2 > (1.0 - a_next) * (1.0 + 1e-9):
+            raise ConfigError(
+                f"DDIM cannot add noise of deviation {std:.4g} where the path has {position.noise_next:.4g}",
+                field="rollout_noise_level",
+                hint="use a noise level up to 1",
+            )
+        return std
+    return 0.0
+
+
+def _flow_strength(position: Position, eta: float) -> float:
+    """g of the Flow-SDE; 1 - sigma would be 0 at pure noise, so the next level stands in."""
+    sigma = position.noise
+    safe = position.safe if sigma > _PURE else sigma
+    if safe > _PURE:
+        raise ValueError("the path has two noise levels of 1: the Flow-SDE has no limit there")
+    return eta * math.sqrt(sigma / (1.0 - safe))
+
+
+def step(
+    kind: str,
+    x: torch.Tensor,
+    predicted: torch.Tensor,
+    position: Position,
+    prediction: Prediction,
+    noise_level: float,
+    temperature: float = 1.0,
+) -> Transition:
+    """The distribution of the next latents.
+
+    Args:
+        kind: FLOW_SDE (Flow-GRPO, arXiv 2505.05470), DANCE_SDE (DanceGRPO, arXiv 2505.07818), CPS
+            (coefficients-preserving sampling), DDIM (Song et al. 2020, arXiv 2010.02502) or ODE.
+        predicted: the (guided) output of the denoiser.
+        prediction: what the denoiser predicts.
+
+    Raises:
+        UnsupportedError: a flow transition of a discrete schedule or the other way round.
+        ConfigError: a number out of range; epsilon prediction at pure noise.
+    """
+    kind = check_kind(kind, prediction)
+    std = deviation(kind, position, noise_level, temperature)
+    x, predicted = wide(x), wide(predicted)
+    if prediction != "flow":
+        untempered = _deviation(kind, position, noise_level)
+        return Transition(_ddim_mean(x, predicted, position, prediction, untempered), std)
+    return Transition(_FLOW_MEANS[kind](x, predicted, position, noise_level), std)
+
+
+def _ode_mean(x: torch.Tensor, v: torch.Tensor, at: Position, eta: float) -> torch.Tensor:
+    return x + v * at.dt
+
+
+def _flow_sde_mean(x: torch.Tensor, v: torch.Tensor, at: Position, eta: float) -> torch.Tensor:
+    pull = _flow_strength(at, eta) ** 2 / (2.0 * at.noise)
+    return x * (1.0 + pull * at.dt) + v * ((1.0 + pull * (1.0 - at.noise)) * at.dt)
+
+
+def _dance_mean(x: torch.Tensor, v: torch.Tensor, at: Position, eta: float) -> torch.Tensor:
+    clean = x - at.noise * v
+    pull = 0.5 * eta**2 / at.noise**2
+    return x + (v + pull * (x - at.signal * clean)) * at.dt
+
+
+def _cps_mean(x: torch.Tensor, v: torch.Tensor, at: Position, eta: float) -> torch.Tensor:
+    clean, noise = x - at.noise * v, x + at.signal * v
+    std = at.noise_next * math.sin(eta * math.pi / 2.0)
+    return at.signal_next * clean + math.sqrt(max(at.noise_next**2 - std**2, 0.0)) * noise
+
+
+_FLOW_MEANS: Mapping[str, Callable[[torch.Tensor, torch.Tensor, Position, float], torch.Tensor]] = {
+    FLOW_SDE: _flow_sde_mean,
+    DANCE_SDE: _dance_mean,
+    CPS: _cps_mean,
+    ODE: _ode_mean,
+}
+
+
+def _ddim_mean(
+    x: torch.Tensor, predicted: torch.Tensor, at: Position, prediction: Prediction, std: float
+) -> torch.Tensor:
+    """sqrt(a') x_0 + sqrt(1 - a' - std^2) eps; ``std`` without temperature."""
+    if prediction == "epsilon":
+        if at.signal == 0.0:
+            raise ConfigError(
+                "at pure noise nothing can be made of epsilon",
+                field="rescale_noise_scheduler_to_zero_terminal_snr",
+                hint="use a v-prediction model",
+            )
+        noise = predicted
+        clean = (x - at.noise * noise) / at.signal
+    else:
+        clean = at.signal * x - at.noise * predicted
+        noise = at.signal * predicted + at.noise * x
+    return at.signal_next * clean + math.sqrt(max(at.noise_next**2 - std**2, 0.0)) * noise
+
+
+def sample(transition: Transition, normal: torch.Tensor, storage: torch.dtype) -> torch.Tensor:
+    """A draw from a transition, rounded to the type it will be stored in.
+
+    Args:
+        normal: standard normal numbers, (B, C, h, w).
+        storage: log-probabilities are of the rounded values, so that training finds the same.
+    """
+    drawn = (
+        transition.mean + transition.std * normal.to(transition.mean) if transition.std else transition.mean
+    )
+    return drawn.to(storage)
+
+
+def log_prob(
+    x_next: torch.Tensor, transition: Transition, reduction: str = "mean", form: str = GAUSSIAN
+) -> torch.Tensor:
+    """Log-density of the next latents, (B,) float32 at least.
+
+    Args:
+        x_next: (B, C, h, w), as stored.
+        reduction: ``mean`` or ``sum`` over the C*h*w numbers; ratios of the sum are the mean's to the power
+            of C*h*w, so clip ranges differ by about that factor.
+        form: ``gaussian``, or ``squared_error``: -(x' - mean)^2 without deviation and constant, which some
+            programs use for CPS. It is no log-density: ratios are on another scale.
+
+    Raises:
+        ValueError: the step adds no noise.
+    """
+    if reduction not in REDUCTIONS:
+        raise ConfigError(
+            f"unknown reduction {reduction!r}",
+            field="logprob_reduction",
+            hint=f"known: {', '.join(REDUCTIONS)}",
+        )
+    if form not in FORMS:
+        raise ConfigError(f"unknown form {form!r}", field="logprob_form", hint=f"known: {', '.join(FORMS)}")
+    if not transition.std > 0.0:
+        raise ValueError("a step without noise has no log-probability")
+    value = -(wide(x_next) - transition.mean).square()
+    if form == GAUSSIAN:
+        std = transition.std
+        value = value / (2.0 * std**2) - (math.log(std) + 0.5 * math.log(2.0 * math.pi))
+    flat_BD = value.flatten(1)
+    return flat_BD.mean(dim=1) if reduction == "mean" else flat_BD.sum(dim=1)
