@@ -1,45 +1,135 @@
-"""TensorBoard in a process of its own, ended with the window."""
+"""TensorBoard in a process of its own, for this computer alone, ended with the window."""
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 import webbrowser
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
+from modules.runner.outcome import last_lines
 from modules.util.errors import UserError
+
+HOST = "127.0.0.1"
+FIELD = "tensorboard_port"
+START_SECONDS = 60.0
+END_SECONDS = 3.0
+STEP_SECONDS = 0.1
+# The pipe to the window closes however the window ends, so that no server is left behind.
+SERVER = (
+    sys.executable,
+    "-c",
+    "import os, sys, threading\n"
+    "threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()\n"
+    "from tensorboard.main import run_main\n"
+    "run_main()\n",
+)
 
 
 class TensorBoard:
-    """At most one server; another folder or port replaces it."""
+    """At most one server; another folder or port replaces it.
 
-    def __init__(self) -> None:
+    Args:
+        server: the command line, to which folder and place are added; it ends when its input does.
+    """
+
+    def __init__(self, server: Sequence[str] = SERVER) -> None:
+        self._server = tuple(server)
         self._process: subprocess.Popen[bytes] | None = None
         self._shown: tuple[Path, int] | None = None
+        self._opening = threading.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the server's process while it runs."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
 
     def open(self, folder: Path, port: int) -> str:
-        """Serve a folder and open it in the browser; returns the address.
+        """Serve a folder and open it in the browser once it answers; returns the address. Not on the Tk thread.
 
         Raises:
-            UserError: there is nothing in the folder.
+            UserError: there is nothing in the folder, the port is taken, or the server does not start.
         """
         if not folder.is_dir():
             raise UserError(
                 f"{folder} does not exist", "tensorboard", "switch TensorBoard on and start training"
             )
-        if self._shown != (folder, port) or self._process is None or self._process.poll() is not None:
-            self.close()
-            line = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder), "--port", str(port)]
-            self._process = subprocess.Popen(
-                line, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            )
-            self._shown = (folder, port)
-        address = f"http://localhost:{port}"
+        with self._opening:
+            if self._shown != (folder, port) or self.pid is None:
+                self.close()
+                self._start(folder, port)
+                self._shown = (folder, port)
+        address = f"http://{HOST}:{port}"
         webbrowser.open(address)
         return address
 
+    def _start(self, folder: Path, port: int) -> None:
+        _check_free(port)
+        line = [*self._server, "--logdir", str(folder), "--host", HOST, "--port", str(port)]
+        with tempfile.TemporaryFile() as said:
+            process = self._process = subprocess.Popen(
+                line, stdin=subprocess.PIPE, stdout=said, stderr=subprocess.STDOUT
+            )
+            end = time.monotonic() + START_SECONDS
+            while not _answers(port):
+                if process.poll() is not None:
+                    self.close()
+                    raise UserError(
+                        f"TensorBoard does not start: {_last_words(said)}",
+                        hint="run the set-up again if a package is missing",
+                    )
+                if time.monotonic() > end:
+                    self.close()
+                    raise UserError(f"TensorBoard does not answer on port {port}: {_last_words(said)}")
+                time.sleep(STEP_SECONDS)
+
     def close(self) -> None:
         """End the server."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-        self._process, self._shown = None, None
+        process, self._process, self._shown = self._process, None, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _check_free(port: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
+        if sys.platform != "win32":  # there it would allow to share a port that is in use
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((HOST, port))
+        except OSError as error:
+            raise UserError(
+                f"port {port}, where TensorBoard is to be reached, cannot be used: {error.strerror}",
+                FIELD,
+                "choose another TensorBoard port on the Project page, or end the program that uses it",
+            ) from error
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection((HOST, port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _last_words(said: IO[bytes]) -> str:
+    said.seek(0)
+    return last_lines(said.read().decode("utf-8", errors="replace"), 3) or "it says nothing"

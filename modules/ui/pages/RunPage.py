@@ -24,7 +24,6 @@ from modules.ui.state.RunControl import RunControl
 from modules.ui.state.RunHistory import Message
 from modules.ui.theme import style_text
 from modules.ui.tk_support import elide_middle
-from modules.util.errors import UserError
 
 LOG_MS = 500
 MAX_LOG_LINES = 3000
@@ -227,10 +226,16 @@ class RunPage(Page):
             self.ui.status("There is no run yet")
             return
         board, port = self.ui.services["tensorboard"], self.ui.state.config.tensorboard_port
-        try:
-            self.ui.status(f"TensorBoard: {board.open(self.control.run.tensorboard_dir, port)}")
-        except UserError as error:
-            self.ui.error(error)
+        folder = self.control.run.tensorboard_dir
+        self.ui.status("TensorBoard is being started")
+        self.ui.work(lambda: board.open(folder, port), self._tensorboard_open, self._tensorboard_failed)
+
+    def _tensorboard_open(self, address: str) -> None:
+        self.ui.status(f"TensorBoard: {address}")
+
+    def _tensorboard_failed(self, error: Exception) -> None:
+        self.ui.status("TensorBoard is not open")
+        self.ui.error(error)
 
     def end_now(self) -> None:
         """End the trainer by force, after asking."""
