@@ -12,7 +12,7 @@ from modules.util.errors import ConfigError
 from modules.util.registry import Registry
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 Safety = Literal["lossless", "lossy"]
 """``lossless``: the rollout and the training forward of equal inputs are equal to the last bit."""
@@ -126,7 +126,10 @@ class Accelerator(ABC):
         """Around the making of one batch of images."""
         return nullcontext()
 
-    def branch(self, name: str, timestep: Tensor | float | None = None) -> AbstractContextManager[None]:
+    def reset(self) -> None:  # noqa: B027 - most have nothing to forget
+        """Inside the rollout context: other images follow."""
+
+    def branch(self, name: str, timestep: float | None = None) -> AbstractContextManager[None]:
         """Around one call of the denoiser; ``name`` tells the conditional from the unconditional call."""
         return nullcontext()
 

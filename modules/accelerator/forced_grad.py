@@ -42,6 +42,35 @@ def _replaced(module: nn.Module, name: str, value: Any) -> Iterator[None]:
 
 
 @contextmanager
+def _put_aside(module: nn.Module, name: str) -> Iterator[None]:
+    """For a moment the attribute of the class again."""
+    forced = module.__dict__.pop(name)
+    try:
+        yield
+    finally:
+        module.__dict__[name] = forced
+
+
+def _force(module: nn.Module, stack: ExitStack) -> None:
+    before = module.__dict__.get("forward")
+    stack.enter_context(_replaced(module, "forward", _with_grad(module.forward)))
+    compiled = module._compiled_call_impl
+    if compiled is None:
+        return
+
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        # Dynamo guards on ``forward``: with the forced one in place it would compile a third program.
+        with ExitStack() as inner:
+            if before is None:
+                inner.enter_context(_put_aside(module, "forward"))
+            else:
+                inner.enter_context(_replaced(module, "forward", before))
+            return compiled(*args, **kwargs)
+
+    stack.enter_context(_replaced(module, "_compiled_call_impl", _with_grad(plain)))
+
+
+@contextmanager
 def forced_grad(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Both entry points of the modules, ``forward`` and the compiled call, run with gradients on.
 
@@ -50,10 +79,7 @@ def forced_grad(modules: Iterable[nn.Module]) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for module in dict.fromkeys(modules):
-            stack.enter_context(_replaced(module, "forward", _with_grad(module.forward)))
-            compiled = module._compiled_call_impl
-            if compiled is not None:
-                stack.enter_context(_replaced(module, "_compiled_call_impl", _with_grad(compiled)))
+            _force(module, stack)
         yield
 
 

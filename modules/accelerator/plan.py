@@ -1,0 +1,160 @@
+"""All accelerators of a run together: set up once, used around rollouts, taken back at the end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from modules.accelerator.base import Accelerator, peel
+from modules.accelerator.slots import Checked, Paradigm, check_slots, parse_slots
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+log = logging.getLogger(__name__)
+
+
+class Rollout:
+    """What the code that makes images uses: ``branch`` around each call, ``carry`` between steps."""
+
+    def __init__(self, accelerators: list[Accelerator], forced: bool) -> None:
+        self._accelerators = accelerators
+        self.forced_grad = forced
+
+    @contextmanager
+    def branch(self, name: str = "cond", timestep: float | None = None) -> Iterator[None]:
+        """Around one call of the denoiser.
+
+        Args:
+            name: ``cond`` or ``uncond``; one name for a call with both halves in one batch.
+            timestep: 0 to 1000, for caches that decide by it.
+        """
+        with ExitStack() as stack:
+            for one in self._accelerators:
+                stack.enter_context(one.branch(name, timestep))
+            yield
+
+    def carry(self, latents_BChw: Tensor) -> Tensor:
+        """The latents for the next step, cut from the graph so that memory does not grow with the steps."""
+        return latents_BChw.detach()
+
+    def new_images(self) -> None:
+        """Forget the work for the images so far; every rollout begins like this."""
+        for one in self._accelerators:
+            one.reset()
+
+
+class AccelerationPlan:
+    """The accelerators of one run.
+
+    Attributes:
+        warnings: what to show the user once.
+        lossless: whether training and rollout are equal to the last bit as far as this plan goes.
+        forces_grad: whether rollouts and evaluation run with gradients on.
+    """
+
+    def __init__(self, checked: Checked, paradigm: Paradigm) -> None:
+        self._shared = checked.shared
+        self._rollout = checked.rollout
+        self.warnings = list(checked.warnings)
+        self.paradigm = paradigm
+        self.lossless = all(one.safety == "lossless" for one in [*self._shared, *self._rollout])
+        self.forces_grad = paradigm == "coupled" and any(one.requires_grad_rollout for one in self._shared)
+        self._undo = ExitStack()
+        self._models: list[nn.Module] | None = None
+        self._inside = False
+
+    @property
+    def names(self) -> list[str]:
+        return [one.name for one in [*self._shared, *self._rollout]]
+
+    def ratio_tolerance(self, clip_range: float) -> float:
+        """How far the first ratio after a rollout may be from 1: 0 if lossless, else a quarter of the clip."""
+        return 0.0 if self.lossless else clip_range / 4
+
+    def setup(self, models: Mapping[str, nn.Module]) -> None:
+        """Apply everything in order, after resume, EMA and reference: the weights have to be final.
+
+        Args:
+            models: role to the denoiser that is called in rollouts and in training.
+
+        Raises:
+            UserError: one does not work here; those before it are taken back.
+        """
+        if self._models is not None:
+            raise RuntimeError("the acceleration plan is already set up")
+        if not models:
+            raise ValueError("no models to accelerate")
+        with ExitStack() as stack:
+            for one in [*self._shared, *self._rollout]:
+                stack.callback(one.teardown)
+                one.setup(models)
+                self.warnings += one.warnings
+            self._undo = stack.pop_all()
+        outer = list(models.values())
+        self._models = list(dict.fromkeys([*outer, *map(peel, outer)]))
+        for warning in self.warnings:
+            log.warning(warning)
+
+    @contextmanager
+    def rollout(self) -> Iterator[Rollout]:
+        """Around the making of one batch of images; no gradients, except where the plan forces them."""
+        with self._stage([*self._shared, *self._rollout]) as rollout:
+            yield rollout
+
+    @contextmanager
+    def evaluation(self) -> Iterator[Rollout]:
+        """Like ``rollout``, without what acts in rollouts only: the images of the model as it is."""
+        with self._stage(list(self._shared)) as rollout:
+            yield rollout
+
+    @contextmanager
+    def _stage(self, accelerators: list[Accelerator]) -> Iterator[Rollout]:
+        import torch
+
+        from modules.accelerator.forced_grad import forced_grad
+
+        if self._models is None:
+            raise RuntimeError("the acceleration plan is used before setup")
+        if self._inside:
+            raise RuntimeError("rollouts and evaluations cannot be nested")
+        with ExitStack() as stack:
+            self._inside = True
+            stack.callback(setattr, self, "_inside", False)
+            stack.enter_context(torch.set_grad_enabled(self.forces_grad))
+            for one in accelerators:
+                stack.enter_context(one.rollout_context())
+            if self.forces_grad:
+                stack.enter_context(forced_grad(self._models))
+            yield Rollout(accelerators, self.forces_grad)
+
+    def teardown(self) -> None:
+        """Take everything back, the last first; all of it even if one fails. May be called twice."""
+        self._models = None
+        self._undo.close()
+
+
+def build_plan(
+    value: Mapping[str, Any] | None,
+    paradigm: Paradigm,
+    *,
+    swaps_weights: bool = False,
+    num_inference_steps: int | None = None,
+) -> AccelerationPlan:
+    """The plan for the ``acceleration`` section of a config; checks it without loading torch.
+
+    Args:
+        value: ``{shared: [...], rollout: [...]}`` or ``None``.
+        paradigm: how the mode uses its rollouts.
+        swaps_weights: whether the reference puts other weights in place by pointer.
+        num_inference_steps: denoising steps of a rollout.
+
+    Raises:
+        ConfigError | UserErrors: what is wrong with the section.
+    """
+    checked = check_slots(
+        parse_slots(value), paradigm, swaps_weights=swaps_weights, num_inference_steps=num_inference_steps
+    )
+    return AccelerationPlan(checked, paradigm)
