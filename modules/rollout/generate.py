@@ -1,0 +1,388 @@
+"""Making images to learn from, and asking later how likely their steps are.
+
+Both go through ``guided_prediction`` and ``transitions.step`` with the same numbers in the same layout, so
+right after a rollout the ratio of new to old probability is exactly 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+
+from modules.model.batch import Conditioning
+from modules.model.Model import Model
+from modules.model.sampling import Progress, SamplingCancelled, initial_noise
+from modules.model.schedule import wide
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.rollout import transitions
+from modules.rollout.Rollouts import JOINT, Rollouts, RolloutSettings
+from modules.util.errors import DataError, UnsupportedError, list_offenders
+from modules.util.rng import digest64, generator
+
+
+def _nothing(*_: object) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@dataclass(frozen=True)
+class RolloutHooks:
+    """What an accelerator wants to know of.
+
+    Args:
+        rollout_context: entered around the making of each batch of images.
+        branch: (name, timestep) entered around each call of the denoiser in a rollout; the name is ``cond``,
+            ``uncond``, or ``joint`` for both at once.
+    """
+
+    rollout_context: Callable[[], AbstractContextManager[object]] = _nothing
+    branch: Callable[[str, float], AbstractContextManager[object]] = _nothing
+
+
+NO_HOOKS = RolloutHooks()
+
+
+@dataclass(frozen=True)
+class RolloutRequest:
+    """One image to make.
+
+    Args:
+        group: number of its prompt's place in the epoch; not derived from the prompt, which may occur twice.
+        seed: of all its noise; see ``image_seed``.
+        id: a name unique in the run.
+        start_seed: of its first noise, if that is shared with other images; ``None`` takes ``seed``.
+    """
+
+    prompt: str
+    group: int
+    seed: int
+    id: str
+    negative: str = ""
+    start_seed: int | None = None
+
+
+def image_seed(seed: int, epoch: int, group: int, member: int) -> int:
+    """Seed of member ``member`` (0 to K - 1 over all processes) of a group; 63 bits."""
+    return digest64("rollout/image", seed, epoch, group, member) & 0x7FFF_FFFF_FFFF_FFFF
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """A trained step as the model sees it now.
+
+    Args:
+        logp_B: log-probability of the step that was taken, float32.
+        mean_BChw: mean of the transition.
+        std: its deviation, temperature and step size included.
+        predicted_BChw: the guided prediction, float32.
+    """
+
+    logp_B: torch.Tensor
+    mean_BChw: torch.Tensor
+    std: float
+    predicted_BChw: torch.Tensor
+
+
+# -- the denoiser ---------------------------------------------------------------------------------------------
+
+
+def is_guided(model: Model, cfg: float) -> bool:
+    """Whether an unconditional prediction is needed."""
+    return cfg > 1.0 and not model.spec.embeds_guidance
+
+
+def guided_prediction(
+    setup: BaseModelSetup,
+    model: Model,
+    x_BChw: torch.Tensor,
+    t_B: torch.Tensor,
+    cond: Conditioning,
+    negative: Conditioning | None,
+    settings: RolloutSettings,
+    hooks: RolloutHooks = NO_HOOKS,
+) -> torch.Tensor:
+    """Prediction with guidance, (B, C, h, w) float32; no gradient flows through the unconditional half.
+
+    Args:
+        negative: ``None`` for no guidance.
+    """
+
+    def ask(name: str, x: torch.Tensor, t: torch.Tensor, texts: Conditioning) -> torch.Tensor:
+        if model.spec.embeds_guidance:
+            texts = texts.plus(guidance_B=torch.full((len(texts),), settings.cfg, device=x.device))
+        with hooks.branch(name, float(t_B[0])), model.autocast():
+            return wide(setup.denoise(model, x, t, texts, settings.size))
+
+    x_BChw = x_BChw.to(model.device, model.input_dtype())
+    t_B = t_B.to(model.device)
+    if negative is None:
+        return ask("cond", x_BChw, t_B, cond)
+    if settings.layout == JOINT:
+        both = ask("joint", x_BChw.repeat(2, 1, 1, 1), t_B.repeat(2), Conditioning.cat([cond, negative]))
+        wanted, unwanted = both.chunk(2)
+        unwanted = unwanted.detach()
+    else:
+        with torch.no_grad():
+            unwanted = ask("uncond", x_BChw, t_B, negative).detach()
+        wanted = ask("cond", x_BChw, t_B, cond)
+    return unwanted + settings.cfg * (wanted - unwanted)
+
+
+# -- rollout --------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def generate(
+    setup: BaseModelSetup,
+    model: Model,
+    requests: Sequence[RolloutRequest],
+    settings: RolloutSettings,
+    batch_size: int,
+    progress: Progress | None = None,
+    hooks: RolloutHooks = NO_HOOKS,
+) -> Rollouts:
+    """Make images, kept on the CPU; the model is left in the mode it was in.
+
+    An image's noise depends on its seed alone. Log-probabilities are those of batches of ``batch_size`` in the
+    order of ``requests``; other batches differ from them by rounding.
+
+    Args:
+        progress: called with (steps done, steps in all); returning ``False`` cancels.
+
+    Raises:
+        SamplingCancelled: ``progress`` said so.
+        DataError: an image became NaN or infinite. UnsupportedError: the text encoder is trained.
+    """
+    if not requests or batch_size < 1:
+        raise ValueError(f"{len(requests)} images in batches of {batch_size} cannot be made")
+    if model.trains_text:
+        raise UnsupportedError(
+            "online training does not train the text encoder",
+            field="text_encoder.train",
+            hint="switch off training of the text encoder",
+        )
+    setup.check_size(model, settings.size)
+    empty = _unfinished(setup, model, requests, settings, batch_size)
+    chunks, done = empty.batches(batch_size), 0
+    total = len(chunks) * len(settings.plan)
+
+    def report() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None and progress(done, total) is False:
+            raise SamplingCancelled
+
+    starts = [r.seed if r.start_seed is None else r.start_seed for r in requests]
+    made, mode = [], model._mode
+    model.set_mode("eval")
+    try:
+        for number, chunk in enumerate(chunks):
+            with hooks.rollout_context():
+                first = number * batch_size
+                made.append(_roll(setup, model, chunk, starts[first : first + batch_size], hooks, report))
+    finally:
+        if mode is not None:
+            model.set_mode(mode)
+    return Rollouts.cat(made)
+
+
+def _unfinished(
+    setup: BaseModelSetup,
+    model: Model,
+    requests: Sequence[RolloutRequest],
+    settings: RolloutSettings,
+    batch_size: int,
+) -> Rollouts:
+    """The rollouts with their texts encoded and nothing else; every different text is encoded once."""
+    guided = is_guided(model, settings.cfg)
+    prompts, negatives = [r.prompt for r in requests], [r.negative for r in requests]
+    row = {text: i for i, text in enumerate(dict.fromkeys([*prompts, *(negatives if guided else ())]))}
+    count = len(requests)
+    shape = (model.latent_channels, *(side // model.latent_factor for side in settings.size))
+    points, trained = len(settings.plan.points), len(settings.plan.trained)
+    return Rollouts(
+        prompts=prompts,
+        negatives=negatives,
+        seeds=[r.seed for r in requests],
+        ids=[r.id for r in requests],
+        group_N=torch.tensor([r.group for r in requests], dtype=torch.int64),
+        texts=_encode(setup, model, list(row), batch_size),
+        text_N=torch.tensor([row[text] for text in prompts]),
+        negative_N=torch.tensor([row[text] for text in negatives]) if guided else None,
+        final_NChw=torch.empty(count, *shape),
+        states_NPChw=torch.empty(count, points, *shape, dtype=settings.dtype),
+        logp_NS=torch.empty(count, trained),
+        mask_NS=torch.ones(count, trained, dtype=torch.bool),
+        settings=settings,
+    )
+
+
+def _encode(setup: BaseModelSetup, model: Model, texts: list[str], batch_size: int) -> Conditioning:
+    with ExitStack() as stack:
+        for part in model.spec.text_encoders:
+            stack.enter_context(model.borrowed(part))
+        chunks = [texts[i : i + batch_size] for i in range(0, len(texts), batch_size)]
+        return Conditioning.cat([setup.encode_text(model, chunk).to("cpu") for chunk in chunks])
+
+
+def _roll(
+    setup: BaseModelSetup,
+    model: Model,
+    chunk: Rollouts,
+    starts: list[int],
+    hooks: RolloutHooks,
+    report: Callable[[], None],
+) -> Rollouts:
+    """One batch from noise to latents."""
+    settings, plan = chunk.settings, chunk.settings.plan
+    cond, negative = chunk.condition(model.device), chunk.negative(model.device)
+    shape = chunk.final_NChw.shape[1:]
+    noise_BChw, _ = initial_noise(starts, shape)
+    x_BChw = noise_BChw.to(model.device)
+    states, logps = [], []
+    for index in range(len(plan)):
+        if index in plan.points:
+            x_BChw = x_BChw.to(settings.dtype)
+            states.append(x_BChw.cpu())
+        t_B = plan.timestep(index, len(chunk), model.schedule)
+        predicted = guided_prediction(setup, model, x_BChw, t_B, cond, negative, settings, hooks)
+        made = _transition(model, settings, index, x_BChw, predicted.detach())
+        if index in plan.trained:
+            normal = torch.stack(
+                [torch.randn(shape, generator=generator("rollout/step", s, index)) for s in chunk.seeds]
+            )
+            x_BChw = transitions.sample(made, normal.to(model.device), settings.dtype)
+            logps.append(transitions.log_prob(x_BChw, made, settings.reduction, settings.form).cpu())
+        else:
+            x_BChw = made.mean
+        report()
+    final = wide(x_BChw).cpu()
+    _require_finite(final, chunk.ids, "the image became NaN or infinite while it was made")
+    return replace(
+        chunk,
+        final_NChw=final,
+        states_NPChw=torch.stack(states, 1) if states else chunk.states_NPChw,
+        logp_NS=torch.stack(logps, 1) if logps else chunk.logp_NS,
+    )
+
+
+def _transition(
+    model: Model, settings: RolloutSettings, index: int, x: torch.Tensor, predicted: torch.Tensor
+) -> transitions.Transition:
+    plan = settings.plan
+    return transitions.step(
+        plan.kind_of(index),
+        x,
+        predicted,
+        plan.positions[index],
+        model.schedule.prediction,
+        plan.noise_level,
+        plan.temperature,
+    )
+
+
+def _require_finite(values: torch.Tensor, ids: Sequence[str], what: str) -> None:
+    bad = ~values.flatten(1).isfinite().all(dim=1)
+    if bool(bad.any()):
+        names = [name for name, flag in zip(ids, bad.tolist(), strict=True) if flag]
+        raise DataError(f"{what}:\n{list_offenders(names)}", hint="lower the learning rate or use bfloat16")
+
+
+@torch.no_grad()
+def decode(
+    setup: BaseModelSetup,
+    model: Model,
+    latents_NChw: torch.Tensor,
+    batch_size: int,
+    progress: Progress | None = None,
+) -> torch.Tensor:
+    """Finished latents to [0, 1] images (N, 3, H, W), float32 on the CPU.
+
+    Args:
+        progress: called with (images done, images in all); returning ``False`` cancels.
+
+    Raises:
+        SamplingCancelled: ``progress`` said so.
+    """
+    images = []
+    with model.borrowed(model.spec.vae):
+        for start in range(0, len(latents_NChw), batch_size):
+            chunk = latents_NChw[start : start + batch_size].to(model.device)
+            images.append(setup.decode_latents(model, chunk).cpu())
+            done = start + len(chunk)
+            if progress is not None and progress(done, len(latents_NChw)) is False:
+                raise SamplingCancelled
+    return torch.cat(images)
+
+
+# -- training -------------------------------------------------------------------------------------------------
+
+
+def step_log_prob(
+    setup: BaseModelSetup, model: Model, rollouts: Rollouts, step: int, settings: RolloutSettings
+) -> StepOutput:
+    """How likely a step that was taken is now, in the gradient mode it is called in.
+
+    Dropout is off. With the batches the rollout was made in and unchanged weights the result equals the stored
+    log-probability bit for bit.
+
+    Args:
+        rollouts: the images of a micro-batch.
+        step: number of a trained step.
+        settings: what training is configured for; the rollout's must be the same.
+
+    Raises:
+        RuntimeError: they are not. DataError: a log-probability is NaN or infinite.
+    """
+    rollouts.settings.require_same(settings)
+    model.set_mode("quiet")
+    x_BChw = rollouts.x(step).to(model.device)
+    t_B = settings.plan.timestep(step, len(rollouts), model.schedule)
+    predicted = guided_prediction(
+        setup,
+        model,
+        x_BChw,
+        t_B,
+        rollouts.condition(model.device),
+        rollouts.negative(model.device),
+        settings,
+    )
+    made = _transition(model, settings, step, x_BChw, predicted)
+    x_next_BChw = rollouts.x_next(step).to(model.device)
+    logp_B = transitions.log_prob(x_next_BChw, made, settings.reduction, settings.form)
+    _require_finite(
+        logp_B.detach()[:, None], rollouts.ids, f"the log-probability of step {step} is not finite"
+    )
+    return StepOutput(logp_B, made.mean, made.std, predicted)
+
+
+@torch.no_grad()
+def recompute_log_probs(
+    setup: BaseModelSetup,
+    model: Model,
+    rollouts: Rollouts,
+    batch_size: int,
+    settings: RolloutSettings,
+    progress: Progress | None = None,
+) -> Rollouts:
+    """The rollouts with log-probabilities of batches of ``batch_size``, for training in other batches than those
+    they were made in.
+
+    Args:
+        progress: called with (steps done, steps in all); returning ``False`` cancels.
+    """
+    batches, done, columns = rollouts.batches(batch_size), 0, []
+    total = len(batches) * len(rollouts.steps)
+    for batch in batches:
+        found = []
+        for step in rollouts.steps:
+            found.append(
+                step_log_prob(setup, model, batch, step, settings).logp_B.to(rollouts.logp_NS.device)
+            )
+            done += 1
+            if progress is not None and progress(done, total) is False:
+                raise SamplingCancelled
+        columns.append(torch.stack(found, 1))
+    return rollouts.with_log_probs(torch.cat(columns))

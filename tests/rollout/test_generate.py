@@ -1,0 +1,270 @@
+"""Rollouts of a tiny model: what they are made of, and that training sees the probabilities they were made with."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+
+from modules.model.sampling import SamplingCancelled
+from modules.rollout.generate import (
+    RolloutHooks,
+    RolloutRequest,
+    decode,
+    generate,
+    image_seed,
+    recompute_log_probs,
+    step_log_prob,
+)
+from modules.rollout.transitions import ODE
+from modules.util.errors import ConfigError, DataError, UnsupportedError
+from tests.rollout.helpers import SETUP, adapted_model, requests, rolled, settings_for
+from tests.tiny import SIZE, tiny_model
+
+
+@pytest.mark.parametrize("storage", ["FLOAT_32", "BFLOAT_16", "FLOAT_16"])
+@pytest.mark.parametrize(("cfg", "layout"), [(1.0, "split"), (3.0, "split"), (3.0, "joint")])
+def test_right_after_a_rollout_the_ratio_is_exactly_one(cfg: float, layout: str, storage: str) -> None:
+    model = adapted_model()
+    settings = settings_for(model, {"temperature": 0.9}, cfg=cfg, layout=layout, storage=storage)
+    made = rolled(model, settings)
+    assert made.states_NPChw.dtype == settings.dtype
+    assert made.logp_NS.std() > 0 and made.logp_NS.dtype == torch.float32
+    model.set_mode("train")
+    for batch in made.batches(2):
+        for step in batch.steps:
+            out = step_log_prob(SETUP, model, batch, step, settings)
+            assert out.logp_B.requires_grad
+            assert torch.equal(out.logp_B.detach(), batch.logp_NS[:, batch.column(step)])
+            with torch.no_grad():
+                again = step_log_prob(SETUP, model, batch, step, settings)
+            assert torch.equal(again.logp_B, out.logp_B.detach())
+
+
+def test_mixed_precision_keeps_the_ratio() -> None:
+    model = adapted_model()
+    model.compute_dtype = torch.bfloat16
+    settings = settings_for(model)
+    made = rolled(model, settings)
+    (first, _) = made.batches(2)
+    out = step_log_prob(SETUP, model, first, 1, settings)
+    assert torch.equal(out.logp_B.detach(), first.logp_NS[:, 1])
+
+
+def test_other_batches_differ_by_rounding_until_recomputed() -> None:
+    model = adapted_model()
+    settings = settings_for(model)
+    made = rolled(model, settings, batch_size=4)
+    again = recompute_log_probs(SETUP, model, made, 1, settings)
+    torch.testing.assert_close(again.logp_NS, made.logp_NS, rtol=1e-4, atol=1e-4)
+    for number, single in enumerate(again.batches(1)):
+        out = step_log_prob(SETUP, model, single, 2, settings)
+        assert torch.equal(out.logp_B.detach(), again.logp_NS[number : number + 1, 2])
+
+
+def test_changed_weights_change_the_ratio_and_gradients_reach_the_adapter() -> None:
+    model = adapted_model()
+    settings = settings_for(model, {"window": (1, 1)})
+    made = rolled(model, settings)
+    out = step_log_prob(SETUP, model, made, 1, settings)
+    (-out.logp_B.sum()).backward()
+    parameters = [parameter for _, parameter in model.adapter.named_parameters()]
+    assert sum(float(p.grad.abs().sum()) for p in parameters if p.grad is not None) > 0
+    with torch.no_grad():
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter -= 1e-2 * parameter.grad
+    after = step_log_prob(SETUP, model, made, 1, settings).logp_B.detach()
+    assert float(after.sum()) > float(made.logp_NS.sum()), "a step up the gradient makes the images likelier"
+
+
+@pytest.mark.parametrize("layout", ["split", "joint"])
+def test_the_unconditional_half_has_no_gradient(layout: str) -> None:
+    """With the negative prompt's half detached, the gradient is cfg times that of the prompt's half alone."""
+    model = adapted_model()
+    guided = settings_for(model, cfg=3.0, layout=layout)
+    made = rolled(model, guided, count=2)
+    out = step_log_prob(SETUP, model, made, 1, guided)
+    out.predicted_BChw.sum().backward()
+    found = [p.grad.clone() for _, p in model.adapter.named_parameters() if p.grad is not None]
+    for _, parameter in model.adapter.named_parameters():
+        parameter.grad = None
+    plain = replace(guided, cfg=1.0)
+    alone = replace(made, settings=plain, negative_N=None)
+    step_log_prob(SETUP, model, alone, 1, plain).predicted_BChw.sum().backward()
+    wanted = [3.0 * p.grad for _, p in model.adapter.named_parameters() if p.grad is not None]
+    assert len(found) == len(wanted) > 0
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()) + 1e-6)
+
+
+def test_images_do_not_depend_on_what_they_are_made_with() -> None:
+    model = adapted_model()
+    settings = settings_for(model)
+    made = rolled(model, settings, batch_size=4)
+    for number, request in enumerate(requests(4)):
+        alone = generate(SETUP, model, [request], settings, 1)
+        torch.testing.assert_close(alone.final_NChw[0], made.final_NChw[number], rtol=1e-3, atol=1e-3)
+    assert len({tuple(latent.flatten().tolist()) for latent in made.final_NChw}) == 4
+
+
+def test_noise_of_a_step_does_not_depend_on_which_others_are_random() -> None:
+    model = adapted_model()
+    every, one = settings_for(model), settings_for(model, {"window": (0, 0)})
+    a, b = rolled(model, every), rolled(model, one)
+    assert torch.equal(a.x_next(0), b.x_next(0))
+    assert b.states_NPChw.shape[1] == 2 and b.logp_NS.shape == (4, 1)
+    assert not torch.equal(a.final_NChw, b.final_NChw)
+
+
+def test_a_shared_start_is_shared() -> None:
+    model = adapted_model()
+    settings = settings_for(model)
+    made = generate(
+        SETUP,
+        model,
+        [RolloutRequest("a cat", 0, image_seed(0, 0, 0, k), f"{k}", start_seed=5) for k in range(2)],
+        settings,
+        2,
+    )
+    assert torch.equal(made.x(0)[0], made.x(0)[1])
+    assert not torch.equal(made.x_next(0)[0], made.x_next(0)[1])
+
+
+@pytest.mark.parametrize("cfg", [1.0, 3.0])
+def test_without_noise_a_rollout_is_what_sampling_gives(cfg: float) -> None:
+    model = adapted_model()
+    settings = settings_for(model, {"kind": ODE}, cfg=cfg, layout="joint")
+    made = rolled(model, settings)
+    assert made.states_NPChw.shape[1] == 0 and made.logp_NS.shape == (4, 0) and made.steps == ()
+    wanted = SETUP.sample(
+        model, made.prompts, made.negatives, made.seeds, steps=4, cfg=cfg, size=SIZE, batch_size=2
+    )
+    found = decode(SETUP, model, made.final_NChw, 3)
+    assert found.shape == wanted.shape and found.dtype == torch.float32
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_texts_are_encoded_once_each() -> None:
+    made = rolled(adapted_model(), settings_for(adapted_model()), count=6)
+    assert len(made.texts) == 3, "two prompts and one negative prompt"
+    assert torch.equal(
+        made.condition()["hidden_BLE"][0], SETUP.encode_text(adapted_model(), ["a red cat"])["hidden_BLE"][0]
+    )
+
+
+def test_progress_and_cancelling() -> None:
+    model = adapted_model()
+    model.set_mode("quiet")
+    settings, seen = settings_for(model), []
+    generate(SETUP, model, requests(4), settings, 2, lambda done, total: seen.append((done, total)))
+    assert seen == [(n, 8) for n in range(1, 9)]
+    assert model._mode == "quiet"
+    with pytest.raises(SamplingCancelled):
+        generate(SETUP, model, requests(4), settings, 2, lambda done, total: done < 3)
+    assert model._mode == "quiet"
+    made = rolled(model, settings)
+    with pytest.raises(SamplingCancelled):
+        recompute_log_probs(SETUP, model, made, 2, settings, lambda done, total: False)
+    seen.clear()
+    decode(SETUP, model, made.final_NChw, 3, lambda done, total: seen.append((done, total)))
+    assert seen == [(3, 4), (4, 4)]
+    with pytest.raises(SamplingCancelled):
+        decode(SETUP, model, made.final_NChw, 3, lambda done, total: False)
+
+
+@pytest.mark.parametrize(
+    ("cfg", "layout", "names"),
+    [(1.0, "split", {"cond"}), (3.0, "split", {"cond", "uncond"}), (3.0, "joint", {"joint"})],
+)
+def test_accelerators_are_told_of_batches_and_branches(cfg: float, layout: str, names: set[str]) -> None:
+    log: list[object] = []
+
+    @contextmanager
+    def around():
+        log.append("begin")
+        yield
+        log.append("end")
+
+    @contextmanager
+    def branch(name: str, timestep: float):
+        log.append((name, timestep))
+        yield
+
+    model = adapted_model()
+    settings = settings_for(model, cfg=cfg, layout=layout)
+    generate(SETUP, model, requests(4), settings, 2, hooks=RolloutHooks(around, branch))
+    assert log.count("begin") == log.count("end") == 2
+    assert {entry[0] for entry in log if isinstance(entry, tuple)} == names
+    assert {entry[1] for entry in log if isinstance(entry, tuple)} == {751.0, 501.0, 251.0, 1.0}
+
+
+def test_predictions_with_gradients_are_not_kept_between_steps() -> None:
+    """An accelerator may force gradients on; the graph of one step must not hold that of the step before."""
+    model = adapted_model()
+    inner = model.denoiser.forward
+
+    def forced(*args: object, **kwargs: object) -> object:
+        with torch.enable_grad():
+            return inner(*args, **kwargs)
+
+    model.denoiser.forward = forced  # type: ignore[method-assign]
+    made = rolled(model, settings_for(model))
+    assert not made.final_NChw.requires_grad and not made.states_NPChw.requires_grad
+
+
+def test_other_settings_are_refused() -> None:
+    model = adapted_model()
+    settings = settings_for(model)
+    made = rolled(model, settings)
+    others = {
+        "temperature": settings_for(model, {"temperature": 1.1}),
+        "noise_level": settings_for(model, {"noise_level": 0.9}),
+        "trained": settings_for(model, {"window": (0, 1)}),
+        "path": settings_for(model, {"steps": 5}),
+        "cfg": settings_for(model, cfg=2.0),
+        "layout": settings_for(model, layout="joint"),
+        "reduction": settings_for(model, reduction="sum"),
+        "form": settings_for(model, form="squared_error"),
+        "storage": settings_for(model, storage="BFLOAT_16"),
+    }
+    for name, other in others.items():
+        with pytest.raises(RuntimeError, match=rf"(?m)^    {name}: "):
+            step_log_prob(SETUP, model, made, 1, other)
+    with pytest.raises(ValueError, match="not among the trained"):
+        step_log_prob(SETUP, model, made, 3, settings)
+
+
+def test_images_that_break_are_named() -> None:
+    model = adapted_model()
+    settings = settings_for(model)
+    made = rolled(model, settings)
+    broken = replace(made, states_NPChw=made.states_NPChw.clone())
+    broken.states_NPChw[2] = float("nan")
+    with pytest.raises(DataError, match="0/2"):
+        step_log_prob(SETUP, model, broken, 1, settings)
+    with torch.no_grad():
+        model.adapter.named_parameters()[0][1].fill_(float("nan"))
+    with pytest.raises(DataError, match="NaN"):
+        rolled(model, settings)
+
+
+def test_what_is_refused() -> None:
+    model = tiny_model(prediction="v_prediction")
+    settings = settings_for(model)
+    with pytest.raises(ValueError, match="0 images"):
+        generate(SETUP, model, [], settings, 2)
+    with pytest.raises(ConfigError):
+        generate(SETUP, model, requests(1), replace(settings, size=(33, 32)), 1)
+    with pytest.raises(ConfigError, match="rollout_cfg_layout"):
+        replace(settings, layout="both")
+    model.trains_text = True
+    with pytest.raises(UnsupportedError, match="text encoder"):
+        generate(SETUP, model, requests(1), settings, 1)
+
+
+def test_seeds_of_members_differ() -> None:
+    seeds = {image_seed(s, e, g, m) for s in range(2) for e in range(3) for g in range(4) for m in range(5)}
+    assert len(seeds) == 120 and max(seeds) < 2**63
