@@ -83,7 +83,10 @@ def run_serve(options: Options, progress: ProgressLine) -> None:
 
 
 def run_finalize(options: Options, progress: ProgressLine) -> dict[str, Any]:
-    return commands.finalize(options.output, options.val_percentage)
+    result = commands.finalize(options.output, options.val_percentage)
+    for warning in result["warnings"]:
+        progress.end(f"warning: {warning}")
+    return result
 
 
 def run_import(options: Options, progress: ProgressLine) -> dict[str, Any]:
@@ -107,6 +110,7 @@ def run_check(options: Options, progress: ProgressLine) -> dict[str, Any]:
 
 def run_review(options: Options, progress: ProgressLine) -> dict[str, Any]:
     order = commands.ReviewOrder(
+        undo=options.undo,
         remove=options.remove,
         swap=options.swap,
         captions=[(pair_id, text) for pair_id, text in options.caption],
@@ -206,6 +210,10 @@ def add_picking(command: argparse.ArgumentParser) -> None:
 
 
 def add_review(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--undo", nargs="?", type=positive, const=1, default=0, metavar="N",
+        help="first take the last step back (or N steps), those of earlier calls and of the window too",
+    )  # fmt: skip
     command.add_argument("--remove", nargs="+", default=[], metavar="PAIR", help="take pairs out, both sides")
     command.add_argument("--swap", nargs="+", default=[], metavar="PAIR", help="exchange chosen and rejected")
     command.add_argument(

@@ -32,6 +32,8 @@ from modules.util.dpo_curation_util import (
     check_dpo_pairs,
     finalize_export,
     has_existing_exports,
+    unconditional_pairs,
+    unconditional_warning,
 )
 from modules.util.errors import DataError, UserError, list_offenders
 from modules.util.jsonio import read_json
@@ -92,7 +94,15 @@ def finalize(output_dir: Path, val_percentage: float) -> Json:
         manifest = store.manifest()
         train, val = finalize_export(output_dir, manifest, val_percentage)
         store.sync_from_manifest(manifest)
-    return {"train": train, "val": val, "concepts": str(output_dir / CONCEPTS_NAME)}
+    count = unconditional_pairs(manifest)
+    warning = unconditional_warning(count)
+    return {
+        "train": train,
+        "val": val,
+        "concepts": str(output_dir / CONCEPTS_NAME),
+        "unconditional": count,
+        "warnings": [] if warning is None else [warning],
+    }
 
 
 def import_file(source: Path, output_dir: Path, kind: str | None, progress: Progress) -> Json:
@@ -193,6 +203,7 @@ class ReviewOrder:
     """What to do to the pairs of a folder, in this order.
 
     Args:
+        undo: take so many steps back, those of earlier calls and of the window too.
         remove: pairs to take out (they stay in the trash folder until it is emptied).
         swap: pairs whose sides are exchanged.
         captions: (pair, new caption).
@@ -200,6 +211,7 @@ class ReviewOrder:
         empty_trash: delete what was removed, for good.
     """
 
+    undo: int = 0
     remove: Sequence[str] = ()
     swap: Sequence[str] = ()
     captions: Sequence[tuple[str, str]] = ()
@@ -211,12 +223,14 @@ def review(output_dir: Path, resolution: int, order: ReviewOrder) -> Json:
     """List the finalised pairs and their faults, after what ``order`` asks for.
 
     Raises:
-        UserError: nothing is finalised, or a named pair does not exist (then nothing is changed).
+        UserError: nothing is finalised, there is nothing to undo, or a named pair does not exist (then nothing but
+            what was to be undone is changed).
     """
     with existing_store(output_dir):
         walk = PairReview(output_dir)
+        undone = _undo(walk, order.undo)
         known = {pair.pair_id for pair in walk.pairs()}
-        if not known:
+        if not known and not undone and not order.empty_trash:
             raise UserError(f"there are no finalised pairs in {output_dir}", hint="finalise first")
         named = [*order.remove, *order.swap, *(pair_id for pair_id, _ in order.captions)]
         unknown = [pair_id for pair_id in dict.fromkeys(named) if pair_id not in known]
@@ -229,13 +243,25 @@ def review(output_dir: Path, resolution: int, order: ReviewOrder) -> Json:
         for pair_id in dict.fromkeys(order.remove):
             walk.remove(pair_id)
         fixed = fix_faults(walk, walk.faults(resolution, image_size)) if order.fix else []
-        if order.empty_trash:
-            walk.empty_trash()
+        emptied = walk.empty_trash() if order.empty_trash else None
         return {
             "pairs": [_pair_row(pair, output_dir) for pair in walk.pairs()],
             "faults": [asdict(fault) for fault in walk.faults(resolution, image_size)],
             "fixed": [asdict(fault) for fault in fixed],
+            "undone": undone,
+            "emptied": None if emptied is None else {"pairs": emptied.pairs, "bytes": emptied.size},
+            "trash": {"pairs": walk.trash().pairs, "bytes": walk.trash().size},
         }
+
+
+def _undo(walk: PairReview, steps: int) -> list[str | None]:
+    """The pairs whose last steps were taken back."""
+    undone: list[str | None] = []
+    while len(undone) < steps and walk.undo():
+        undone.append(walk.undone)
+    if steps and not undone:
+        raise UserError(f"there is nothing to undo in {walk.output_dir}")
+    return undone
 
 
 def _pair_row(pair: FinalizedPair, output_dir: Path) -> Json:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.util.dpo_curation_util import copy_image, scan_finalized_pairs
+from modules.util.dpo_curation_util import UNCONDITIONAL, copy_image, scan_finalized_pairs
 from modules.util.errors import DataError, UserError
 from modules.util.jsonio import parse_json, read_json, write_text
 
@@ -108,7 +108,9 @@ def _jsonl(path: Path) -> Iterator[PublicPair]:
             if not isinstance(row, dict):
                 raise DataError(f"{where} is not an object")
             sides = [_inside(path.parent, row.get(side), where) for side in ("chosen", "rejected")]
-            yield PublicPair(_text(row.get("prompt"), where), sides[0], sides[1])
+            # An empty prompt is how ``export_jsonl_folder`` writes pairs that were asked for nothing in words.
+            prompt = UNCONDITIONAL if row.get("prompt") == "" else _text(row.get("prompt"), where)
+            yield PublicPair(prompt, sides[0], sides[1])
 
 
 def _pick_a_pic(path: Path) -> Iterator[PublicPair]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from modules.curation.review import Fault, PairReview
-from modules.util.dpo_curation_util import FinalizedPair, load_manifest, remove_pair
+from modules.util.dpo_curation_util import FinalizedPair, load_manifest
 
 
 def fix_faults(review: PairReview, faults: Iterable[Fault]) -> list[Fault]:
@@ -26,19 +26,12 @@ def fix_faults(review: PairReview, faults: Iterable[Fault]) -> list[Fault]:
             continue
         if fault.pair_id not in handled:
             if fault.pair_id in gone:
-                _remove(review, fault.pair_id)
+                review.remove(fault.pair_id)
             elif not _set_caption(review, fault.pair_id):
                 continue
             handled.add(fault.pair_id)
         fixed.append(fault)
     return fixed
-
-
-def _remove(review: PairReview, pair_id: str) -> None:
-    if review.find(pair_id) is not None:
-        review.remove(pair_id)
-    else:
-        remove_pair(review.output_dir, load_manifest(review.output_dir), pair_id)
 
 
 def _set_caption(review: PairReview, pair_id: str) -> bool:

@@ -184,6 +184,7 @@ class CurationStore:
         elif listed != {pair["pair_id"]: pair for pair in self.pairs()}:
             self._adopt_moves(listed)
             self._forget_removed(listed)
+            self._adopt_restored(listed)
         self._set_meta("used", "1")
         self._manifest_dirty = True
         self.write_manifest()
@@ -207,6 +208,19 @@ class CurationStore:
                 with self._transaction():
                     self._db.execute("DELETE FROM pairs WHERE pair_id = ?", (name,))
                     self._insert_event("review", "remove", {"pair": pair})
+
+    def _adopt_restored(self, listed: dict[str, Pair]) -> None:
+        """A pair that undoing in the review brought back into the manifest and the folder is a pair again."""
+        known = {pair["pair_id"] for pair in self.pairs()}
+        for name, pair in listed.items():
+            if name in known or any(find_exported_file(self.output_dir, s, name) is None for s in SIDES):
+                continue
+            events = self.events()
+            picked = [e.group_key for e in events if name in e.payload.get("pair_ids", [])]
+            removed = [e.seq for e in events if e.kind == "remove" and e.payload["pair"]["pair_id"] == name]
+            with self._transaction():
+                self._insert_pair(picked[-1] if picked else f"manifest:{pair['prompt']}", pair)
+                self._db.executemany("UPDATE events SET undone = 1 WHERE seq = ?", [(n,) for n in removed])
 
     # --- small values ---
 

@@ -28,6 +28,7 @@ from modules.util.dpo_pair_files import (
     SIDES,
     SPLITS,
     FinalizedPair,
+    caption_of,
     copy_image,
     dpo_pair_key,
     file_sha256,
@@ -43,15 +44,19 @@ from modules.util.dpo_pair_files import (
 )
 from modules.util.enum.ConceptType import ConceptType
 from modules.util.errors import DataError, UserError
+from modules.util.image_metadata.normalise import UNCONDITIONAL
 from modules.util.jsonio import fsync_path, read_json, write_json
 from modules.util.rng import digest64
 
 __all__ = [
     "IMAGE_EXTENSIONS",
+    "MANIFEST_NAME",
     "SIDES",
     "SPLITS",
+    "UNCONDITIONAL",
     "FinalizedPair",
     "PairCheck",
+    "caption_of",
     "check_dpo_pairs",
     "copy_image",
     "copy_pair",
@@ -77,6 +82,8 @@ __all__ = [
     "save_manifest",
     "scan_finalized_pairs",
     "split_prompts",
+    "unconditional_pairs",
+    "unconditional_warning",
     "unlink_with_caption",
     "write_caption",
 ]
@@ -178,6 +185,19 @@ def save_manifest(output_dir: str | os.PathLike[str], manifest: Manifest) -> Non
 def manifest_pair_counts(manifest: Manifest) -> dict[tuple[str, str], int]:
     """How many pairs each (prompt, aspectratio) group has."""
     return dict(Counter((pair["prompt"], str(pair.get("aspectratio", ""))) for pair in manifest["pairs"]))
+
+
+def unconditional_pairs(manifest: Manifest) -> int:
+    """How many pairs come from images that were asked for nothing in words."""
+    return sum(pair["prompt"] == UNCONDITIONAL for pair in manifest["pairs"])
+
+
+def unconditional_warning(count: int) -> str | None:
+    """What a person should know about ``count`` such pairs; ``None`` if there are none."""
+    if not count:
+        return None
+    have = "pair has" if count == 1 else "pairs have"
+    return f"{count} {have} no prompt: the captions are empty, and training uses the empty prompt for them"
 
 
 def next_pair_id(manifest: Manifest) -> str:
@@ -359,7 +379,7 @@ def _move_pair_file(base: Path, pair: Pair, side: str, split: str) -> None:
             caption.replace(target.with_suffix(".txt"))
         current.replace(target)
     pair[f"{side}_file"] = target.relative_to(base).as_posix()
-    if not target.with_suffix(".txt").is_file():
+    if not target.with_suffix(".txt").is_file() or read_caption(target) == UNCONDITIONAL:
         write_caption(target, pair["prompt"])
 
 

@@ -9,10 +9,15 @@ from pathlib import Path
 from modules.util.dpo_pair_files import IMAGE_EXTENSIONS, dpo_pair_key, file_sha256, read_caption
 from modules.util.errors import DataError
 
+_NO_FAULTS = ("matched", "empty_captions")
+
 
 @dataclass
 class PairCheck:
-    """What is wrong between a chosen and a rejected folder; empty lists mean fine."""
+    """What is wrong between a chosen and a rejected folder; empty lists mean fine.
+
+    ``empty_captions`` is no fault: the empty prompt is trained for these.
+    """
 
     matched: list[str] = field(default_factory=list)
     only_chosen: list[str] = field(default_factory=list)
@@ -22,12 +27,13 @@ class PairCheck:
     differing_captions: list[str] = field(default_factory=list)
     multiline_captions: list[str] = field(default_factory=list)
     identical_images: list[str] = field(default_factory=list)
+    empty_captions: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
         """Whether these folders can be trained on as pairs."""
         return bool(self.matched) and not any(
-            getattr(self, name) for name in self.__dataclass_fields__ if name != "matched"
+            getattr(self, name) for name in self.__dataclass_fields__ if name not in _NO_FAULTS
         )
 
 
@@ -65,6 +71,8 @@ def _check_pair(check: PairCheck, key: str, chosen: Path, rejected: Path) -> Non
         check.missing_captions.append(key)
     elif captions[0] != captions[1]:
         check.differing_captions.append(key)
+    elif captions[0] == "":
+        check.empty_captions.append(key)
     if any(text is not None and len(text.splitlines()) > 1 for text in captions):
         check.multiline_captions.append(key)
     if chosen.stat().st_size == rejected.stat().st_size and file_sha256(chosen) == file_sha256(rejected):

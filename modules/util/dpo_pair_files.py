@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.util.errors import DataError, UserError
+from modules.util.image_metadata.normalise import UNCONDITIONAL
 from modules.util.jsonio import atomic_path, write_text
 
 IMAGE_EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".avif", ".bmp", ".jxl", ".tif", ".tiff"})
@@ -57,9 +58,16 @@ def copy_image(source: str | os.PathLike[str], target: Path) -> str:
     return digest.hexdigest()
 
 
+def caption_of(prompt: str) -> str:
+    """The caption for a prompt, one line; empty for ``UNCONDITIONAL``, which trains the empty prompt."""
+    caption = " ".join(prompt.split())
+    return "" if caption == UNCONDITIONAL else caption
+
+
 def write_caption(image: Path, prompt: str) -> None:
-    """Write the caption beside ``image``, one line."""
-    write_text(image.with_suffix(".txt"), " ".join(prompt.split()) + "\n")
+    """Write the caption of ``prompt`` beside ``image``; no prompt is a file without a byte."""
+    caption = caption_of(prompt)
+    write_text(image.with_suffix(".txt"), f"{caption}\n" if caption else "")
 
 
 def find_exported_file(output_dir: str | os.PathLike[str], side: str, pair_id: str) -> Path | None:

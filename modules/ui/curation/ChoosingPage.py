@@ -19,6 +19,7 @@ from modules.ui.curation.ThinBar import ThinBar
 from modules.ui.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.theme import Theme, style_text
 from modules.ui.tk_support import elide_middle
+from modules.util.dpo_curation_util import UNCONDITIONAL
 from modules.util.enum.CurationMode import CurationMode
 
 FLICKER_RELEASE_MS = 60
@@ -252,7 +253,8 @@ class ChoosingPage(ttk.Frame):
     def _draw_prompt(self, prompt: str, aspect: str) -> None:
         self.prompt_box.configure(state="normal")
         self.prompt_box.delete("1.0", "end")
-        self.prompt_box.insert("1.0", f"{prompt}   [{aspect}]" if prompt else "")
+        note = "   no prompt: the captions of its pairs stay empty" if prompt == UNCONDITIONAL else ""
+        self.prompt_box.insert("1.0", f"{prompt}   [{aspect}]{note}" if prompt else "")
         self.prompt_box.configure(state="disabled")
 
     def _draw_counts(self, shot: Snapshot) -> None:

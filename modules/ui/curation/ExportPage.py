@@ -14,7 +14,7 @@ from modules.ui.curation.PairController import PairController
 from modules.ui.curation.PairToolMemory import PairToolMemory
 from modules.ui.ScrollFrame import ScrollFrame
 from modules.ui.theme import Theme, style_text
-from modules.util.dpo_curation_util import CONCEPTS_NAME
+from modules.util.dpo_curation_util import CONCEPTS_NAME, unconditional_warning
 
 MAX_LISTED = 2000
 
@@ -80,6 +80,8 @@ class ExportPage(ttk.Frame):
         self.error.grid(row=3, column=0, sticky="w")
         self.result = ttk.Label(card, style="Good.TLabel", wraplength=px(700), justify="left")
         self.result.grid(row=4, column=0, sticky="w")
+        self.warning = ttk.Label(card, style="Warning.TLabel", wraplength=px(700), justify="left")
+        self.warning.grid(row=5, column=0, sticky="w")
 
     def _answers_card(self) -> None:
         card = self._card(1, "Your answers")
@@ -170,10 +172,12 @@ class ExportPage(ttk.Frame):
         self.go.state(["disabled"])
         self.controller.finalise(percentage, self._finalised, self._failed)
 
-    def _finalised(self, counts: tuple[int, int]) -> None:
+    def _finalised(self, counts: tuple[int, int, int]) -> None:
         if not self.winfo_exists():
             return
-        train, val = counts
+        train, val, unconditional = counts
+        warning = unconditional_warning(unconditional)
+        self.warning.configure(text=f"\u26a0  {warning}." if warning else "")
         self.result.configure(
             text=f"Ready to train: {train} pairs in train, {val} in validation.\n"
             f"The concepts are in {self._folder / CONCEPTS_NAME}"

@@ -17,7 +17,7 @@ from modules.curation.statistics import AnswerStatistics, answer_statistics
 from modules.curation.store import CurationStore
 from modules.ui.curation.GroupFeed import FeedStatus, GroupFeed
 from modules.ui.curation.SerialWorker import Failed, SerialWorker
-from modules.util.dpo_curation_util import Pair, finalize_export
+from modules.util.dpo_curation_util import Pair, finalize_export, unconditional_pairs
 from modules.util.image_metadata.limits import Unusable
 
 PAUSE_SECONDS = 30.0
@@ -363,14 +363,17 @@ class PairController:
             raise RuntimeError("the session is not open")
         return self._store
 
-    def finalise(self, percentage: float, done: Callable[[tuple[int, int]], None], failed: Failed) -> None:
-        """Sort the pairs into train and val; ``done`` gets how many are in each."""
+    def finalise(
+        self, percentage: float, done: Callable[[tuple[int, int, int]], None], failed: Failed
+    ) -> None:
+        """Sort the pairs into train and val; ``done`` gets how many are in each, and how many have no prompt."""
 
-        def work() -> tuple[int, int]:
+        def work() -> tuple[int, int, int]:
             store = self._open_store()
             manifest = store.manifest()
             try:
-                return finalize_export(store.output_dir, manifest, percentage)
+                counts = finalize_export(store.output_dir, manifest, percentage)
+                return (*counts, unconditional_pairs(manifest))
             finally:
                 store.sync_from_manifest(manifest)
 

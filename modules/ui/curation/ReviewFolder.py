@@ -10,6 +10,7 @@ from pathlib import Path
 from modules.curation.image_size import image_size
 from modules.curation.review import Fault, PairReview
 from modules.curation.review_fixes import fix_faults
+from modules.curation.review_journal import TrashSize
 from modules.curation.store import CurationStore
 from modules.util.dpo_curation_util import FinalizedPair
 from modules.util.errors import DataError
@@ -74,11 +75,13 @@ class ReviewFolder:
         while self._unchecked and time.monotonic() < end:
             self._look_at(self._unchecked.pop())
         if not self._unchecked:
-            for fault in self._review.orphans():
-                found = self._faults.get(fault.pair_id, ())
-                if fault not in found:
-                    self._faults[fault.pair_id] = (*found, fault)
+            self._look_for_orphans()
         return self.state()
+
+    def _look_for_orphans(self) -> None:
+        for fault in self._review.orphans():
+            found = self._faults.get(fault.pair_id, ())
+            self._faults[fault.pair_id] = (*(f for f in found if f != fault), fault)
 
     def _look_at(self, name: str) -> None:
         """Read one pair again and look for faults in it."""
@@ -109,7 +112,17 @@ class ReviewFolder:
             return None
         assert self._review.undone is not None
         self._look_at(self._review.undone)
+        if self._review.undone not in self._pairs:
+            self._look_for_orphans()
         return self.state()
+
+    def trash(self) -> TrashSize:
+        """How much the removed pairs take up."""
+        return self._review.trash()
+
+    def empty_trash(self) -> TrashSize:
+        """Delete what was removed for good, and what could be undone with it; returns how much that was."""
+        return self._review.empty_trash()
 
     def fix(self, name: str | None = None) -> ReviewState:
         """Mend every fault of one pair, or of all pairs, that can be mended."""
@@ -120,7 +133,5 @@ class ReviewFolder:
         finally:
             for one in names:
                 self._look_at(one)
-            for fault in self._review.orphans():
-                found = self._faults.get(fault.pair_id, ())
-                self._faults[fault.pair_id] = (*(f for f in found if f != fault), fault)
+            self._look_for_orphans()
         return self.state()

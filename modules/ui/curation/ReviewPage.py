@@ -8,15 +8,17 @@ from pathlib import Path
 from tkinter import ttk
 
 from modules.curation.review import PairReview
+from modules.curation.review_journal import TrashSize
 from modules.ui.curation.ActionRow import ActionRow
 from modules.ui.curation.ChoiceView import Action, action_button
+from modules.ui.curation.ConfirmWindow import ConfirmWindow
 from modules.ui.curation.ReviewFolder import ReviewFolder, ReviewState
 from modules.ui.curation.SerialWorker import SerialWorker
 from modules.ui.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.ImageView import ImageView, ZoomState
 from modules.ui.theme import Theme, style_text
 from modules.ui.tk_support import BAD, GOOD, show_error
-from modules.util.dpo_curation_util import FinalizedPair
+from modules.util.dpo_curation_util import UNCONDITIONAL, FinalizedPair
 
 AHEAD = 4
 RESOLUTION = 512
@@ -61,6 +63,7 @@ class ReviewPage(ttk.Frame):
             Action("Mend all", ("a",), self.mend_all),
             Action("Only faults", ("o",), self.toggle_faults),
             Action("Undo", ("Control-z", "BackSpace"), self.undo),
+            Action("Empty trash", ("t",), self.ask_about_trash),
             Action("1:1", ("z",), self.zoom.toggle_actual_size),
             Action("Done", ("Escape",), self.leave),
         ]
@@ -238,12 +241,18 @@ class ReviewPage(ttk.Frame):
         ):
             view.show(image, f"{label}  {image.name}" if image is not None else "")
             view.mark(colour if image is not None else None)
-        captions = [] if pair is None else [pair.chosen_caption or "", pair.rejected_caption or ""]
-        text = "\n".join(dict.fromkeys(captions))
+        text = "" if pair is None else self._caption_text(pair)
         self.caption.configure(state="normal")
         self.caption.delete("1.0", "end")
         self.caption.insert("1.0", text)
         self.caption.configure(state="disabled")
+
+    def _caption_text(self, pair: FinalizedPair) -> str:
+        captions = [pair.chosen_caption or "", pair.rejected_caption or ""]
+        faults = {} if self.state_shown is None else self.state_shown.faults
+        if not any(captions) and all(f.kind != "caption_missing" for f in faults.get(pair.pair_id, ())):
+            return UNCONDITIONAL
+        return "\n".join(dict.fromkeys(captions))
 
     def _prefetch(self) -> None:
         listed = self.listed
@@ -326,6 +335,35 @@ class ReviewPage(ttk.Frame):
         """Take the last step back."""
         self._do(lambda folder: folder.undo(), self._take_changed)
 
+    # --- the trash ----------------------------------------------------------------------------------------------
+
+    def ask_about_trash(self) -> None:
+        """Delete what was removed for good, if the person means it."""
+        folder = self._folder
+        if folder is not None:
+            self._worker.submit(folder.trash, self._ask_about_trash, self._fail)
+
+    def _ask_about_trash(self, trash: TrashSize) -> None:
+        if not self.winfo_exists():
+            return
+        if not trash.pairs:
+            self.check_label.configure(text="The trash is empty.")
+            return
+        question = (
+            f"{counted(trash.pairs)} ({trash.mebibytes}) will be deleted for good. "
+            "Nothing that was done before can be undone then."
+        )
+        ConfirmWindow(self, self.theme, "Empty the trash", question, "Delete for good", self._empty_trash)
+
+    def _empty_trash(self) -> None:
+        folder = self._folder
+        if folder is not None:
+            self._worker.submit(folder.empty_trash, self._emptied, self._fail)
+
+    def _emptied(self, trash: TrashSize) -> None:
+        if self.winfo_exists():
+            self.check_label.configure(text=f"{counted(trash.pairs)} deleted, {trash.mebibytes} free again")
+
     # --- the caption --------------------------------------------------------------------------------------------
 
     @property
@@ -350,3 +388,8 @@ class ReviewPage(ttk.Frame):
     def _stop_editing(self) -> None:
         self.winfo_toplevel().focus_set()
         self.draw()
+
+
+def counted(pairs: int) -> str:
+    """How many removed pairs, in words."""
+    return f"{pairs} removed {'pair' if pairs == 1 else 'pairs'}"

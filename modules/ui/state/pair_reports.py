@@ -70,6 +70,8 @@ def _check_lines(found: PairCheck) -> list[str]:
         if offenders:
             lines.append(f"  \u2716 {len(offenders)}: {words}")
             lines.append(list_offenders(offenders))
+    if found.empty_captions:
+        lines.append(f"  {len(found.empty_captions)} with an empty caption: trained with the empty prompt")
     if found.ok:
         lines.append("  everything is fine")
     return lines

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from modules.curation.store import CurationStore
+from modules.ui.curation.ConfirmWindow import ConfirmWindow
 from modules.ui.curation.DPOReviewWindow import ReviewTool
 from modules.ui.curation.ReviewPage import ReviewPage
 from modules.ui.theme import Theme
@@ -18,6 +19,7 @@ from modules.util.dpo_curation_util import (
     finalize_export,
     load_manifest,
     read_caption,
+    save_manifest,
     scan_finalized_pairs,
 )
 from modules.util.enum.CurationMode import CurationMode
@@ -237,3 +239,70 @@ def test_from_picking_to_review_and_back(sit_down, tmp_path):
     hands.settle()
     assert hands.shot.counts.paired == 1
     assert len(scan_finalized_pairs(tmp_path / "pairs")) == 1
+
+
+def test_the_trash_is_emptied_by_keyboard_after_being_asked(read, tmp_path):
+    reader = read()
+    trash = tmp_path / "pairs" / ".trash"
+
+    def asked() -> ConfirmWindow:
+        reader.press("t")
+        found = [w for w in reader.root.winfo_children() if isinstance(w, ConfirmWindow)]
+        assert len(found) == 1
+        reader.until(lambda: reader.root.focus_get() is found[0].no, "the harmless button")
+        return found[0]
+
+    reader.press("t")
+    assert str(reader.review.check_label.cget("text")) == "The trash is empty."
+    reader.press("Delete", "Delete")
+    size = sum(p.stat().st_size for p in trash.rglob("*") if p.is_file())
+    window = asked()
+    (question,) = [w for w in window.winfo_children()[0].winfo_children() if w.winfo_class() == "TLabel"]
+    words = str(question.cget("text"))
+    assert words.startswith(f"2 removed pairs ({size / 2**20:.1f} MiB) will be deleted for good.")
+    reader.press("Return")
+    assert not window.winfo_exists()
+    window = asked()
+    reader.press("Escape")
+    assert not window.winfo_exists()
+    assert not reader.closed, "Escape answers the question and does not leave the review"
+    assert len(list(trash.iterdir())) == 3
+    window = asked()
+    reader.press("y")
+    assert not trash.exists()
+    assert str(reader.review.check_label.cget("text")).startswith("2 removed pairs deleted")
+    reader.press("z", state=CONTROL)
+    assert "nothing to undo" in str(reader.review.check_label.cget("text"))
+    assert len(reader.names) == 2
+
+
+def test_a_second_window_takes_back_what_the_first_did(read, root, tmp_path):
+    reader = read()
+    name = reader.names[0]
+    reader.press("Delete")
+    reader.close()
+    again = Reader(root, tmp_path / "pairs")
+    assert name not in again.names
+    again.press("z", state=CONTROL)
+    assert name in again.names
+    again.close()
+
+
+def test_a_pair_without_a_prompt_is_no_fault_and_says_so(read, tmp_path):
+    def no_prompt(output: Path) -> None:
+        manifest = load_manifest(output)
+        for pair in manifest["pairs"][:2]:
+            pair["prompt"] = "UNCONDITIONAL"
+            for side in ("chosen", "rejected"):
+                (output / pair[f"{side}_file"]).with_suffix(".txt").write_text("")
+        save_manifest(output, manifest)
+        for side in ("chosen", "rejected"):
+            (output / manifest["pairs"][2][f"{side}_file"]).with_suffix(".txt").write_text("")
+
+    reader = read(spoil=no_prompt)
+    texts = {}
+    for _ in range(4):
+        texts[reader.review.pair.pair_id] = reader.review.caption.get("1.0", "end").strip()
+        reader.press("Right")
+    assert [texts[f"pair_000{i}"] for i in range(3)] == ["UNCONDITIONAL", "UNCONDITIONAL", ""]
+    assert str(reader.review.check_label.cget("text")) == "1 fault"

@@ -8,6 +8,7 @@ import tkinter as tk
 from pathlib import Path
 
 import pytest
+from PIL import Image, PngImagePlugin
 
 from modules.ui.curation.DPOCurationWindow import PairTool
 from modules.ui.curation.ExportPage import ExportPage
@@ -224,3 +225,25 @@ def test_looks_are_changed_remembered_and_nothing_typed_is_lost(display, tmp_pat
     with pytest.raises(tk.TclError):
         until(lambda: not root.winfo_exists())
     assert errors == []
+
+
+def test_pairs_without_a_prompt_are_told_of_while_choosing_and_after_finalising(sit_down, tmp_path):
+    hands = sit_down(groups=1, per_group=2)
+    for number in range(2):
+        info = PngImagePlugin.PngInfo()
+        info.add_text("parameters", "\nSteps: 20, Sampler: Euler, Seed: 1, Size: 48x48")
+        image = Image.effect_noise((48, 48), 30 + 60 * number).convert("RGB")
+        image.save(tmp_path / "images" / f"h000_i{number:02d}.png", pnginfo=info)
+    hands.begin(CurationMode.ELO, ask_to_continue=False)
+    shown = []
+    for _ in range(2):
+        shown.append(hands.page.prompt_box.get("1.0", "end").strip())
+        hands.press("Left", "p")
+    assert sum("no prompt: the captions of its pairs stay empty" in text for text in shown) == 1
+    hands.press("e")
+    page = hands.tool.page
+    hands.until(lambda: "pairs from" in str(page.summary.cget("text")))
+    finalise(hands, page, "0")
+    assert "2 pairs in train" in str(page.result.cget("text"))
+    assert "1 pair has no prompt" in str(page.warning.cget("text"))
+    assert sorted(p.read_bytes() for p in (tmp_path / "pairs" / "chosen" / "train").glob("*.txt"))[0] == b""
