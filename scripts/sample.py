@@ -68,7 +68,7 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> list[Path]:
     """Load and sample; the files written."""
     from modules.adapter.formats import read_adapter
     from modules.adapter.PeftAdapter import AdapterOptions, attach
-    from modules.model.Model import PartDtypes, torch_dtype
+    from modules.model.dtypes import PartDtypes, torch_dtype
     from modules.modelSetup.registry import create_model_setup
     from modules.trainer.distributed import choose_device
     from modules.trainer.image_files import parameters_text, save_image

@@ -108,7 +108,7 @@ class BaseDataLoader(ABC):
         self.sizes = table.sizes
         self._table = table
         self.sampler = self._sampler(table)
-        trains_text = bool(config.text_encoder.train) or model.trains_text
+        trains_text = config.trains_text() or model.trains_text
         folder = Path(config.cache_dir)
         caching = bool(config.latent_caching)
         self.latents = ContentCache(folder / "latents") if caching else None

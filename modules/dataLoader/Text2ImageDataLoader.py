@@ -104,8 +104,8 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
         for chunk in chunks:
             self._report("encoding prompts", done, total)
             cond = self.setup.encode_text(self.model, [prompts[key] for key in chunk])
-            for row, key in enumerate(chunk):
-                self.texts.put(key, {name: tensor[row] for name, tensor in cond.tensors.items()})
+            for row, key in zip(cond.unbind(), chunk, strict=True):
+                self.texts.put(key, row)
             done += len(chunk)
         if total:
             self._report("encoding prompts", done, total)

@@ -255,7 +255,7 @@ def _cache_need(config: TrainConfig, source: DataSource, sizes: Sequence[tuple[i
     if not config.latent_caching:
         return 0, 0
     pixels = sum(height * width for height, width in sizes)
-    prompts = 0 if config.text_encoder.train else len(_prompts(source))
+    prompts = 0 if config.trains_text() else len(_prompts(source))
     there = sum(
         path.stat().st_size
         for part in ("latents", "texts")

@@ -18,7 +18,6 @@ from modules.model.family import FamilySpec
 from modules.model.schedule import Schedule
 from modules.util.errors import ConfigError
 
-DTYPES = {"FLOAT_32": torch.float32, "BFLOAT_16": torch.bfloat16, "FLOAT_16": torch.float16}
 # what diffusers, transformers and older transformers call it
 CHECKPOINTING = (
     "enable_gradient_checkpointing",
@@ -26,34 +25,6 @@ CHECKPOINTING = (
     "gradient_checkpointing_enable",
 )
 ADAPTER_MARKS = ("lora_", "hada_", "lokr_", "oft_")
-
-
-def torch_dtype(name: object, field_name: str | None = None) -> torch.dtype:
-    """``FLOAT_32``, ``BFLOAT_16`` or ``FLOAT_16`` (a name or an enum member) as a torch type."""
-    key = str(getattr(name, "value", name))
-    if key not in DTYPES:
-        raise ConfigError(
-            f"unknown number type {key!r}", field=field_name, hint=f"known: {', '.join(DTYPES)}"
-        )
-    return DTYPES[key]
-
-
-@dataclass(frozen=True)
-class PartDtypes:
-    """Number types: of the weights of each part, and of the arithmetic.
-
-    Args:
-        weights: part name -> type of its weights; parts not named get ``default``.
-        compute: type the denoiser (and a trained text encoder) computes in under autocast; float32 means no
-            autocast.
-    """
-
-    weights: Mapping[str, torch.dtype] = field(default_factory=dict)
-    default: torch.dtype = torch.float32
-    compute: torch.dtype = torch.float32
-
-    def of(self, part: str) -> torch.dtype:
-        return self.weights.get(part, self.default)
 
 
 @dataclass
@@ -66,9 +37,11 @@ class Model:
         parts: name -> module, tokenizer or scheduler config (``dict``).
         schedule: noise schedule and parameterisation.
         compute_dtype: autocast type of the denoiser; float32 means none.
-        latent_scale, latent_shift: latents for the denoiser are (z - shift) * scale of the VAE's z.
+        latent_scale, latent_shift: latents for the denoiser are (z - shift) * scale of the VAE's z; numbers, or
+            tensors (C, 1, 1) where channels differ.
         latent_factor: pixels per latent, along each side.
         latent_channels: channels of a latent.
+        guidance: the guidance scale a model that embeds it is told in training.
         trains_text: whether a text encoder is trained, so prompts are encoded in every pass.
         adapter: the handle of attached adapters, if any.
     """
@@ -78,10 +51,11 @@ class Model:
     parts: dict[str, Any]
     schedule: Schedule
     compute_dtype: torch.dtype = torch.float32
-    latent_scale: float = 1.0
-    latent_shift: float = 0.0
+    latent_scale: float | torch.Tensor = 1.0
+    latent_shift: float | torch.Tensor = 0.0
     latent_factor: int = 8
     latent_channels: int = 4
+    guidance: float = 1.0
     trains_text: bool = False
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     adapter: Any = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
@@ -49,7 +49,8 @@ class _Batched:
 class Conditioning(_Batched):
     """What a prompt became: named tensors, batch-first, all with the same B (``hidden_BLE``).
 
-    Which names there are is the model family's business.
+    Which names there are is the model family's business. Where prompts keep their own lengths, ``mask_BL`` (bool)
+    marks the tokens that count, and everything whose name ends in ``_BL`` or ``_BLE`` is padded with zeros.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -88,9 +89,57 @@ class Conditioning(_Batched):
         names = [sorted(part.tensors) for part in parts]
         if any(other != names[0] for other in names):
             raise ValueError(f"conditionings with different tensors cannot be joined: {names}")
+        if len(parts) == 1:
+            return parts[0]
+        padded = _padded([part.tensors for part in parts], axis=1)
         return Conditioning(
-            {name: torch.cat([part.tensors[name] for part in parts]) for name in parts[0].tensors}
+            {name: torch.cat([tensors[name] for tensors in padded]) for name in parts[0].tensors}
         )
+
+    def plus(self, **tensors: torch.Tensor) -> Conditioning:
+        """With further tensors."""
+        return Conditioning({**self.tensors, **tensors})
+
+    def unbind(self) -> list[dict[str, torch.Tensor]]:
+        """The samples one by one, without the batch axis and, where there is a ``mask_BL``, without the padding
+        behind their last token.
+        """
+        rows = [{name: tensor[i] for name, tensor in self.tensors.items()} for i in range(len(self))]
+        for row in rows:
+            if MASK in row:
+                used = row[MASK].nonzero()
+                length = int(used[-1]) + 1 if len(used) else 1
+                row.update({name: row[name][:length] for name in row if has_tokens(name)})
+        return rows
+
+    @staticmethod
+    def stack(rows: Sequence[Mapping[str, torch.Tensor]]) -> Conditioning:
+        """The inverse of ``unbind``: samples padded with zeros to the longest and put together."""
+        padded = _padded(rows, axis=0)
+        return Conditioning({name: torch.stack([row[name] for row in padded]) for name in rows[0]})
+
+
+MASK = "mask_BL"
+
+
+def has_tokens(name: str) -> bool:
+    """Whether the axis after the batch is that of tokens."""
+    return name.endswith(("_BL", "_BLE"))
+
+
+def _padded(parts: Sequence[Mapping[str, torch.Tensor]], axis: int) -> list[dict[str, torch.Tensor]]:
+    """Token axes padded with zeros at their end to the longest, if there is a mask that says so."""
+    made = [dict(part) for part in parts]
+    if MASK not in made[0]:
+        return made
+    longest = max(part[MASK].shape[axis] for part in made)
+    for part in made:
+        missing = longest - part[MASK].shape[axis]
+        for name in part if missing else ():
+            if has_tokens(name):
+                behind = part[name].dim() - axis - 1
+                part[name] = torch.nn.functional.pad(part[name], (0, 0) * behind + (0, missing))
+    return made
 
 
 @dataclass(frozen=True)
@@ -138,6 +187,8 @@ class ImageBatch(_Batched):
         visits: how often each item was seen before in this run; it keys the noise too.
         size: (height, width) of the images in pixels.
         loss_weight_B: float32 weight of each sample.
+        geometry_B6: float32 (height, width, crop top, crop left, target height, target width) in pixels of each
+            image, for models that are told; ``None`` stands for uncropped images of ``size``.
         prior_B: bool, which samples have the untouched model's prediction as their target; ``None`` for none.
     """
 
@@ -149,6 +200,7 @@ class ImageBatch(_Batched):
     size: tuple[int, int]
     loss_weight_B: torch.Tensor
     prior_B: torch.Tensor | None = None
+    geometry_B6: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         counts = {
@@ -160,8 +212,9 @@ class ImageBatch(_Batched):
         }
         if self.cond is not None:
             counts["cond"] = len(self.cond)
-        if self.prior_B is not None:
-            counts["prior_B"] = self.prior_B.shape[0]
+        for name in ("prior_B", "geometry_B6"):
+            if getattr(self, name) is not None:
+                counts[name] = getattr(self, name).shape[0]
         if len(set(counts.values())) > 1:
             raise ValueError(f"a batch whose parts differ in length: {counts}")
 
@@ -176,6 +229,9 @@ class ImageBatch(_Batched):
         conds = [part.cond for part in parts if part.cond is not None]
         if conds and len(conds) != len(parts):
             raise ValueError("some batches are encoded and others are not")
+        geometries = [part.geometry_B6 for part in parts if part.geometry_B6 is not None]
+        if geometries and len(geometries) != len(parts):
+            raise ValueError("some batches know the geometry of their images and others do not")
         return ImageBatch(
             latents_BChw=torch.cat([part.latents_BChw for part in parts]),
             cond=Conditioning.cat(conds) if conds else None,
@@ -185,6 +241,7 @@ class ImageBatch(_Batched):
             size=parts[0].size,
             loss_weight_B=torch.cat([part.loss_weight_B for part in parts]),
             prior_B=_cat_flags([part.prior_B for part in parts], [len(part) for part in parts]),
+            geometry_B6=torch.cat(geometries) if geometries else None,
         )
 
 

@@ -17,7 +17,8 @@ class PartSpec:
     Args:
         name: its folder in a diffusers layout and its name in the config (``unet``, ``text_encoder``).
         kind: what it is for.
-        classes: the class names ``model_index.json`` may give it; none means any.
+        classes: the class names ``model_index.json`` may give it, the one to load with first; none means any.
+        module: where that class is imported from; part by part, because the libraries' top levels take seconds.
         kohya_prefix: first letters of its adapter keys in a kohya file, without the joining underscore.
         file_root: path of the weights inside the part as adapter files write it, where the module has lost
             that level (``text_model`` for CLIP).
@@ -26,6 +27,7 @@ class PartSpec:
     name: str
     kind: PartKind
     classes: tuple[str, ...]
+    module: str = ""
     kohya_prefix: str = ""
     file_root: str = ""
 
@@ -46,7 +48,13 @@ class FamilySpec:
         default_resolution: pixels of a square sample.
         size_multiple: sample heights and widths are multiples of this.
         ldm_layout: whether the denoiser has latent-diffusion names, which adapter files may use.
-        single_file: whether a whole model can be read from and written to one file in that layout.
+        single_file: whether a whole model can be read from one file.
+        writes_single_file: whether it can be written to one file, in the latent-diffusion layout.
+        key_map: name of the rules that translate layer names into those of other programs' adapter files.
+        size_conditioning: whether the denoiser is told original size, crop and target size of an image.
+        embeds_guidance: whether the guidance scale is an input of the denoiser, so that one pass is enough.
+        even_steps: whether a flow model's noise levels fall by 1 / steps before they are shifted.
+        default_steps, default_cfg, default_sampler: what a sample is made with if nothing else is asked for.
         lora_metadata: further fields other programs expect in adapter files.
     """
 
@@ -62,6 +70,14 @@ class FamilySpec:
     size_multiple: int = 8
     ldm_layout: bool = False
     single_file: bool = False
+    writes_single_file: bool = False
+    key_map: str = ""
+    size_conditioning: bool = False
+    embeds_guidance: bool = False
+    even_steps: bool = False
+    default_steps: int = 20
+    default_cfg: float = 7.0
+    default_sampler: str = "DDIM"
     lora_metadata: Mapping[str, str] = field(default_factory=dict)
 
     def part(self, name: str) -> PartSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from modules.model.dtypes import PartDtypes
 from modules.model.family import FamilySpec, PartSpec
 from modules.util.errors import UserError, UserErrors
 from modules.util.jsonio import read_json
@@ -199,6 +201,50 @@ def load_module(
         )
     module.eval().requires_grad_(False)
     return module  # type: ignore[no-any-return]
+
+
+def load_parts(folder: Path, spec: FamilySpec, wanted: Iterable[str], dtypes: PartDtypes) -> dict[str, Any]:
+    """The wanted parts of a diffusers folder, by name: modules, tokenizers, scheduler configs as ``dict``.
+
+    Raises:
+        UserError: something is missing, damaged or of the wrong kind.
+    """
+    names = list(wanted)
+    check_folder(folder, spec, names)
+    loaded: dict[str, Any] = {}
+    for name in names:
+        part = spec.part(name)
+        if part.kind == "scheduler":
+            loaded[name] = read_scheduler_config(folder)
+        elif part.kind == "tokenizer":
+            loaded[name] = load_tokenizer(part_class(part), folder / name)
+        else:
+            keyword = "dtype" if part.kind == "text_encoder" else "torch_dtype"
+            loaded[name] = load_module(
+                part_class(part).from_pretrained, folder, name, dtypes.of(name), keyword
+            )
+    return loaded
+
+
+def part_class(part: PartSpec) -> Any:
+    """The class a part is loaded with."""
+    return getattr(importlib.import_module(part.module), part.classes[0])
+
+
+def load_tokenizer(kind: Any, place: Path) -> Any:
+    """A tokenizer from its folder.
+
+    Raises:
+        UserError: its files are missing or damaged.
+    """
+    try:
+        return kind.from_pretrained(str(place), local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"the tokenizer in {place} cannot be loaded: {str(error).strip().splitlines()[0]}",
+            field=FIELD,
+            hint="the folder may be incomplete; copy or download it again",
+        ) from error
 
 
 def _quiet_progress_bars() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -39,7 +41,25 @@ DISCRETE: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "UNIPC": ("scheduling_unipc_multistep", "UniPCMultistepScheduler", {}),
     "UNIPC_KARRAS": ("scheduling_unipc_multistep", "UniPCMultistepScheduler", {"use_karras_sigmas": True}),
 }
-FLOW = ("EULER",)
+# the same for flow matching
+FLOW: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+    "EULER": ("scheduling_flow_match_euler_discrete", "FlowMatchEulerDiscreteScheduler", {}),
+    "DPMPP": (
+        "scheduling_dpmsolver_multistep",
+        "DPMSolverMultistepScheduler",
+        {"use_flow_sigmas": True, "prediction_type": "flow_prediction"},
+    ),
+    "UNIPC": (
+        "scheduling_unipc_multistep",
+        "UniPCMultistepScheduler",
+        {"use_flow_sigmas": True, "prediction_type": "flow_prediction"},
+    ),
+}
+# what a flow model's scheduler config says about the steps
+FLOW_CONFIG = (
+    "shift", "use_dynamic_shifting", "base_shift", "max_shift", "base_image_seq_len", "max_image_seq_len",
+    "shift_terminal", "time_shift_type", "num_train_timesteps", "flow_shift", "solver_order",
+)  # fmt: skip
 # what a model's own scheduler config says about the noise itself, whichever sampler is used
 SHARED_CONFIG = ("steps_offset", "timestep_spacing")
 
@@ -48,43 +68,27 @@ class SamplingCancelled(Exception):
     """The progress callback asked to stop."""
 
 
-class FlowEuler:
-    """Euler steps along the predicted velocity, with the interface of a diffusers scheduler."""
-
-    init_noise_sigma = 1.0
-
-    def __init__(self, steps: int, shift: float = 1.0) -> None:
-        grid = torch.linspace(1.0, 0.0, steps + 1, dtype=torch.float64)
-        self.sigmas = shift * grid / (1.0 + (shift - 1.0) * grid)
-        self.timesteps = (self.sigmas[:-1] * 1000.0).float()
-        self._index = 0
-
-    def scale_model_input(self, sample: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
-        return sample
-
-    def step(
-        self, output: torch.Tensor, timestep: torch.Tensor, sample: torch.Tensor, return_dict: bool = False
-    ) -> tuple[torch.Tensor]:
-        delta = float(self.sigmas[self._index + 1] - self.sigmas[self._index])
-        self._index += 1
-        return (sample + delta * output,)
-
-
 def sampler_names(schedule: Schedule) -> list[str]:
     """The samplers that can be used with a noise schedule."""
     return list(DISCRETE) if isinstance(schedule, DiscreteSchedule) else list(FLOW)
 
 
 def make_sampler(
-    schedule: Schedule, name: object, steps: int, config: Mapping[str, Any] | None = None, shift: float = 1.0
+    schedule: Schedule,
+    name: object,
+    steps: int,
+    config: Mapping[str, Any] | None = None,
+    tokens: int = 0,
+    even: bool = False,
 ) -> Any:
     """A sampler with its timesteps set.
 
     Args:
         schedule: what the model was trained with; the sampler's noise levels are taken from it.
         name: DDIM, EULER, EULER_A, DPMPP... as in ``sampler_names``.
-        config: the model's own scheduler config, for spacing and offset of the steps.
-        shift: for flow models, > 1 spends more steps at high noise.
+        config: the model's own scheduler config, for spacing, offset and shift of the steps.
+        tokens: image tokens of the denoiser, by which some flow models shift their steps towards noise.
+        even: flow noise levels fall by 1 / steps before they are shifted, instead of ending at the model's lowest.
 
     Raises:
         ConfigError: unknown name or no steps. UnsupportedError: a sampler for the other kind of schedule.
@@ -99,15 +103,47 @@ def make_sampler(
     if not isinstance(schedule, DiscreteSchedule):
         if key not in FLOW:
             raise UnsupportedError(
-                f"{key} cannot sample from a flow-matching model", field="noise_scheduler", hint="use EULER"
+                f"{key} cannot sample from a flow-matching model",
+                field="noise_scheduler",
+                hint=f"use {' or '.join(FLOW)}",
             )
-        return FlowEuler(steps, shift)
+        return _flow_sampler(key, steps, config or {}, tokens, even)
     return _discrete_sampler(schedule, key, steps, config or {})
 
 
-def _discrete_sampler(schedule: DiscreteSchedule, key: str, steps: int, config: Mapping[str, Any]) -> Any:
-    import importlib
+def dynamic_shift(tokens: int, config: Mapping[str, Any]) -> float:
+    """The exponent by which a resolution-dependent schedule is shifted: a line through two (tokens, shift) points of
+    the scheduler's config (Esser et al. 2024, arXiv 2403.03206, section 5.3.2, as FLUX.1 words it).
+    """
+    low, high = config.get("base_image_seq_len", 256), config.get("max_image_seq_len", 4096)
+    base, most = config.get("base_shift", 0.5), config.get("max_shift", 1.15)
+    return float(base + (most - base) * (tokens - low) / (high - low))
 
+
+def _flow_sampler(key: str, steps: int, config: Mapping[str, Any], tokens: int, even: bool) -> Any:
+    module_name, class_name, extra = FLOW[key]
+    kind = getattr(importlib.import_module(f"diffusers.schedulers.{module_name}"), class_name)
+    accepted = set(inspect.signature(kind.__init__).parameters)
+    options = {name: config[name] for name in FLOW_CONFIG if name in config} | dict(extra)
+    if "flow_shift" in accepted:
+        # these two know static shifts only; a dynamic one is the static one of its exponential
+        shift = config.get("flow_shift", config.get("shift", 1.0))
+        if config.get("use_dynamic_shifting"):
+            shift = math.exp(dynamic_shift(tokens, config))
+        options["flow_shift"] = shift
+        options.pop("use_dynamic_shifting", None)
+    else:
+        options.setdefault("shift", config.get("flow_shift", 1.0))
+    sampler = kind(**{name: value for name, value in options.items() if name in accepted})
+    if "flow_shift" in accepted:
+        sampler.set_timesteps(steps)
+        return sampler
+    mu = dynamic_shift(tokens, config) if options.get("use_dynamic_shifting") else None
+    sampler.set_timesteps(steps, sigmas=[1.0 - i / steps for i in range(steps)] if even else None, mu=mu)
+    return sampler
+
+
+def _discrete_sampler(schedule: DiscreteSchedule, key: str, steps: int, config: Mapping[str, Any]) -> Any:
     if steps > schedule.steps:
         raise ConfigError(f"at most {schedule.steps} steps, not {steps}", field="diffusion_steps")
     module_name, class_name, extra = DISCRETE[key]
@@ -156,11 +192,13 @@ def run_sampler(
     """
     accepts_generator = "generator" in inspect.signature(sampler.step).parameters
     extra = {"generator": generators} if accepts_generator else {}
-    x_BChw = noise_BChw * sampler.init_noise_sigma
+    # flow-matching samplers start from plain noise and take it as it is
+    x_BChw = noise_BChw * getattr(sampler, "init_noise_sigma", 1.0)
+    scaled = getattr(sampler, "scale_model_input", lambda sample, timestep: sample)
     total = len(sampler.timesteps)
     for index, timestep in enumerate(sampler.timesteps):
         t_B = timestep.to(x_BChw.device).expand(x_BChw.shape[0])
-        output_BChw = denoise(sampler.scale_model_input(x_BChw, timestep), t_B).float()
+        output_BChw = denoise(scaled(x_BChw, timestep), t_B).float()
         x_BChw = sampler.step(output_BChw, timestep, x_BChw, return_dict=False, **extra)[0]
         if progress is not None and progress(index + 1, total) is False:
             raise SamplingCancelled

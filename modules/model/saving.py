@@ -77,7 +77,7 @@ def save_single_file(
     Raises:
         UnsupportedError: the family has no such layout.
     """
-    if not model.spec.single_file:
+    if not model.spec.writes_single_file:
         raise no_single_file(model.spec)
     target = Path(path)
     prefixes = {"denoiser": UNET_PREFIX, "vae": VAE_PREFIX, "text_encoder": TEXT_PREFIX}

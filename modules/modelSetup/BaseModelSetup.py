@@ -6,24 +6,23 @@ saving live here and in the modules beside.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from modules.adapter.PeftAdapter import AdapterHandle
 from modules.model import noise as noise_module
 from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
-from modules.model.family import FamilySpec
-from modules.model.Model import Model, PartDtypes
+from modules.model.Model import Model
 from modules.model.noise import NoiseOptions
 from modules.model.sampling import Progress
 from modules.model.schedule import Prediction, wide
 from modules.modelSetup import training
+from modules.modelSetup.ModelFamily import LoadOptions, ModelFamily
 from modules.modelSetup.pair_scorer import LossOptions, ModelPairScorer
 from modules.modelSetup.sample_images import SampleRequest, sample_images
 from modules.objective import execution
@@ -34,67 +33,8 @@ from modules.util.errors import ConfigError, DataError
 from modules.util.rng import Key
 
 
-@dataclass(frozen=True)
-class LoadOptions:
-    """What the config overrules in a model's own scheduler config.
-
-    Args:
-        prediction: ``epsilon`` or ``v_prediction``; ``None`` keeps the model's.
-        zero_terminal_snr: rescale the noise schedule so that it ends in pure noise.
-    """
-
-    prediction: str | None = None
-    zero_terminal_snr: bool = False
-
-
-class BaseModelSetup(ABC):
+class BaseModelSetup(ModelFamily):
     """The operations on one model family. It holds no state: everything is in the ``Model``."""
-
-    spec: ClassVar[FamilySpec]
-
-    # -- the family's five --------------------------------------------------------------------------------
-
-    @abstractmethod
-    def load(
-        self,
-        source: str,
-        dtypes: PartDtypes | None = None,
-        parts: Collection[str] | None = None,
-        options: LoadOptions | None = None,
-    ) -> Model:
-        """Load a model on the CPU, frozen and in eval mode.
-
-        Args:
-            source: diffusers folder, safetensors file or hub name.
-            parts: which parts; all by default.
-
-        Raises:
-            UserError: not there, or not a model of this family.
-        """
-
-    @abstractmethod
-    def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
-        """Prompts to conditioning on the text encoder's device, in the gradient mode it is called in."""
-
-    @abstractmethod
-    def _encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:
-        """[-1, 1] images on the VAE's device and in its type to its raw latents (distribution mean)."""
-
-    @abstractmethod
-    def _decode(self, model: Model, z_BChw: torch.Tensor) -> torch.Tensor:
-        """Raw latents on the VAE's device and in its type to [-1, 1] images."""
-
-    @abstractmethod
-    def denoise(
-        self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
-    ) -> torch.Tensor:
-        """The denoiser's output, (B, C, h, w).
-
-        Args:
-            x_BChw: noisy latents, already in the type the denoiser wants.
-            t_B: timesteps.
-            size: (height, width) in pixels.
-        """
 
     # -- from the config ----------------------------------------------------------------------------------
 
@@ -103,7 +43,10 @@ class BaseModelSetup(ABC):
         options = LoadOptions(
             training.prediction_override(config), config.rescale_noise_scheduler_to_zero_terminal_snr
         )
-        return self.load(config.base_model_name, training.part_dtypes(config, self.spec), parts, options)
+        model = self.load(config.base_model_name, training.part_dtypes(config, self.spec), parts, options)
+        if self.spec.embeds_guidance:
+            model.guidance = float(getattr(config, self.spec.denoiser).guidance_scale)
+        return model
 
     def setup_training(self, model: Model, config: Any) -> AdapterHandle | None:
         """Attach adapters (LORA) or unfreeze weights (FINE_TUNE); see ``training.prepare``."""
@@ -187,7 +130,12 @@ class BaseModelSetup(ABC):
         """The conditioning of a batch: the cached one, or the prompts encoded now if the text encoder is
         trained. Samples the draw marks get the empty prompt.
         """
-        drop_B = None if draw is None else draw.drop_caption_B
+        cond = self._condition(model, batch, None if draw is None else draw.drop_caption_B)
+        if self.spec.size_conditioning and batch.geometry_B6 is not None:
+            cond = cond.plus(geometry_B6=batch.geometry_B6.to(model.device))
+        return cond
+
+    def _condition(self, model: Model, batch: ImageBatch, drop_B: torch.Tensor | None) -> Conditioning:
         if model.trains_text or batch.cond is None:
             prompts = list(batch.prompts)
             if drop_B is not None:
@@ -197,8 +145,10 @@ class BaseModelSetup(ABC):
         if drop_B is None or not bool(drop_B.any()):
             return cond
         empty = self.empty_prompt(model)
-        return Conditioning(
-            {name: _replace(tensor, empty[name], drop_B) for name, tensor in cond.tensors.items()}
+        rows = cond.unbind()
+        blank = empty.unbind()[0]
+        return Conditioning.stack(
+            [blank if drop else row for row, drop in zip(rows, drop_B.tolist(), strict=True)]
         )
 
     # -- noise --------------------------------------------------------------------------------------------
@@ -428,10 +378,10 @@ class BaseModelSetup(ABC):
         prompts: Sequence[str],
         negative: Sequence[str] | str = "",
         seeds: Sequence[int] = (),
-        steps: int = 20,
-        cfg: float = 7.0,
+        steps: int | None = None,
+        cfg: float | None = None,
         size: tuple[int, int] | None = None,
-        scheduler: object = "DDIM",
+        scheduler: object = None,
         progress: Progress | None = None,
         batch_size: int = 4,
         adapter: AbstractContextManager[object] | None = None,
@@ -441,9 +391,10 @@ class BaseModelSetup(ABC):
         An image depends on its prompt, seed and settings, not on what it is sampled together with.
 
         Args:
-            negative: one for all, or one for each prompt; used when ``cfg`` is above 1.
+            negative: one for all, or one for each prompt; used when ``cfg`` is above 1, by models that do not embed
+                the guidance scale.
             seeds: one for each prompt; 0, 1, 2... when empty.
-            size: (height, width) in pixels; the family's default if ``None``.
+            steps, cfg, size, scheduler: the family's defaults where ``None``; size is (height, width) in pixels.
             progress: called with (steps done, steps in all); returning ``False`` cancels.
             batch_size: images sampled at once, for memory only.
             adapter: a context to sample in, such as the reference's.
@@ -458,21 +409,15 @@ class BaseModelSetup(ABC):
                 prompts=list(prompts),
                 negatives=[negative] * len(prompts) if isinstance(negative, str) else list(negative),
                 seeds=list(seeds) or list(range(len(prompts))),
-                steps=steps,
-                cfg=cfg,
+                steps=self.spec.default_steps if steps is None else steps,
+                cfg=self.spec.default_cfg if cfg is None else cfg,
                 size=size or (self.spec.default_resolution, self.spec.default_resolution),
-                scheduler=scheduler,
+                scheduler=scheduler or self.spec.default_sampler,
                 batch_size=max(1, batch_size),
             ),
             progress,
             adapter,
         )
-
-
-def _replace(tensor_B: torch.Tensor, empty_1: torch.Tensor, drop_B: torch.Tensor) -> torch.Tensor:
-    """Rows marked in ``drop_B`` replaced by the one row of ``empty_1``."""
-    mask = drop_B.to(tensor_B.device).view(-1, *[1] * (tensor_B.dim() - 1))
-    return torch.where(mask, empty_1.to(tensor_B.dtype), tensor_B)
 
 
 def _rejected(pair: PairBatch) -> ImageBatch:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from modules.model.Model import Model
-from modules.model.sampling import Progress, initial_noise, make_sampler, run_sampler
+from modules.model.sampling import Progress, initial_noise, run_sampler
 
 if TYPE_CHECKING:
     from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -82,12 +82,15 @@ def sample_images(
 def _sample_batch(
     setup: BaseModelSetup, model: Model, request: SampleRequest, progress: Progress
 ) -> torch.Tensor:
-    guided = request.cfg > 1.0
+    embedded = model.spec.embeds_guidance
+    guided = request.cfg > 1.0 and not embedded
     with ExitStack() as stack:
         for part in model.spec.text_encoders:
             stack.enter_context(model.borrowed(part))
         cond = setup.encode_text(model, [*request.prompts, *(request.negatives if guided else ())])
-    sampler = make_sampler(model.schedule, request.scheduler, request.steps, model.parts.get("scheduler"))
+    if embedded:
+        cond = cond.plus(guidance_B=torch.full((len(cond),), request.cfg, device=model.device))
+    sampler = setup.make_sampler(model, request.scheduler, request.steps, request.size)
     shape = (model.latent_channels, *(side // model.latent_factor for side in request.size))
     noise_BChw, generators = initial_noise(request.seeds, shape)
 

@@ -11,8 +11,9 @@ import torch
 from modules.adapter.formats import KOHYA, check_layout, find_adapter, read_adapter, save_adapter
 from modules.adapter.layers import filter_patterns
 from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
+from modules.model.dtypes import PartDtypes, torch_dtype
 from modules.model.family import FamilySpec
-from modules.model.Model import Model, PartDtypes, torch_dtype
+from modules.model.Model import Model
 from modules.model.noise import NoiseOptions
 from modules.model.saving import no_single_file, save_folder, save_single_file
 from modules.modelSetup.pair_scorer import LossOptions
@@ -131,7 +132,7 @@ def check_settings(config: Any, spec: FamilySpec) -> None:
         adapter_options(config, spec)
         if config.lora_model_name:
             find_adapter(config.lora_model_name)
-    elif name_of(config.output_model_format) == "SAFETENSORS" and not spec.single_file:
+    elif name_of(config.output_model_format) == "SAFETENSORS" and not spec.writes_single_file:
         raise no_single_file(spec)
 
 
@@ -210,7 +211,7 @@ def save(
         return save_adapter(model.adapter, path, KOHYA if name == "AUTO" else name, dtype, metadata)
     if name == "AUTO":
         wants_file = Path(path).suffix == ".safetensors"
-        name = "SAFETENSORS" if wants_file and model.spec.single_file else "DIFFUSERS"
+        name = "SAFETENSORS" if wants_file and model.spec.writes_single_file else "DIFFUSERS"
         if wants_file and name == "DIFFUSERS":
             # a folder must not be mistaken for a file
             path = Path(path).with_suffix("")

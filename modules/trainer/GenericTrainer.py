@@ -14,7 +14,7 @@ import torch
 
 from modules.dataLoader.BaseDataLoader import AccumulationGroup
 from modules.dataLoader.progress import LoadingCancelled
-from modules.model.Model import torch_dtype
+from modules.model.dtypes import torch_dtype
 from modules.runner.outcome import explain
 from modules.runner.RunDirectory import RunDirectory
 from modules.trainer import orders as order

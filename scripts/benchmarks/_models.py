@@ -7,10 +7,12 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 
 from modules.model.batch import Conditioning, ImageBatch, PairBatch
+from modules.model.dtypes import PartDtypes
 from modules.model.family import FamilySpec, PartSpec
-from modules.model.Model import Model, PartDtypes
+from modules.model.Model import Model
 from modules.model.schedule import DiscreteSchedule, FlowSchedule
-from modules.modelSetup.BaseModelSetup import BaseModelSetup, LoadOptions
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.ModelFamily import LoadOptions
 from modules.modelSetup.StableDiffusionSetup import StableDiffusionSetup
 
 LATENT = 32

@@ -18,7 +18,7 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import MODEL_SETUPS
 from modules.objective.preference import ObjectiveOptions, PairScores, get_preference_loss
 from modules.util.errors import ConfigError, DataError
-from tests.tiny import FACTORIES, SIZE, tiny_folder, tiny_model, tiny_setup
+from tests.tiny import SIZE, factories, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import image_batch, pair_batch
 
 MODES = [
@@ -34,9 +34,9 @@ OPTIONS = ObjectiveOptions(beta=20.0, label_smoothing=0.1)
 def families() -> Iterator[tuple[str, str]]:
     """(model type, prediction): each class of model once, and every parameterisation."""
     seen: set[tuple[object, ...]] = set()
-    for key in FACTORIES:
+    for key in factories():
         spec = tiny_setup(key).spec
-        what = (spec.parts, spec.prediction)
+        what = (spec.parts, spec.prediction, spec.embeds_guidance)
         if what not in seen:
             seen.add(what)
             yield key, spec.prediction
@@ -63,8 +63,8 @@ def stir(handle: AdapterHandle, seed: int, amount: float = 0.05) -> None:
 
 
 def test_every_family_has_a_tiny_model() -> None:
-    assert set(FACTORIES) == set(MODEL_SETUPS.keys())
-    for key in FACTORIES:
+    assert set(factories()) == set(MODEL_SETUPS.keys())
+    for key in factories():
         setup = tiny_setup(key)
         assert setup.spec.key == key
         assert tiny_model(key, setup.spec.prediction).schedule.prediction == setup.spec.prediction
@@ -278,7 +278,9 @@ def test_preference_steps_agree_with_autograd(
         assert torch.isfinite(out.loss)
         for name, parameter in handle.named_parameters():
             assert parameter.grad.abs().max() > 0, name
-            assert torch.allclose(parameter.grad, expected[name], rtol=1e-6, atol=1e-12), (mode, name)
+            # some transformers compute positions and times in float32 whatever their weights are
+            near = 1e-7 * float(expected[name].abs().max())
+            assert torch.allclose(parameter.grad, expected[name], rtol=1e-6, atol=near), (mode, name)
             parameter.grad = None
         for module in model.modules().values():
             assert all(p.grad is None for p in module.parameters())
@@ -378,7 +380,9 @@ def test_samples_have_the_size_and_ignore_company(
 
 def test_impossible_sizes_are_refused(family: tuple[BaseModelSetup, Model]) -> None:
     setup, model = family
-    with pytest.raises(ConfigError, match="multiples of 8"):
+    with pytest.raises(
+        ConfigError, match=f"multiples of {max(setup.spec.size_multiple, model.latent_factor)}"
+    ):
         setup.sample(model, ["a cat"], seeds=[1], steps=1, size=(30, 32))
 
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from modules.model.dtypes import PartDtypes, torch_dtype
 from modules.model.loading import check_folder, find_source, weights_variant
-from modules.model.Model import Model, PartDtypes, torch_dtype
-from modules.modelSetup.BaseModelSetup import LoadOptions
+from modules.model.Model import Model
+from modules.modelSetup.ModelFamily import LoadOptions
 from modules.modelSetup.StableDiffusionSetup import StableDiffusionSetup
 from modules.util.errors import ConfigError, UnsupportedError, UserError
 from tests.tiny import tiny_folder, tiny_model, tiny_setup

@@ -58,7 +58,7 @@ def test_flow_follows_a_constant_velocity_exactly() -> None:
     noise, generators = initial_noise([3], (4, 4, 4))
     velocity = noise - CLEAN
     for steps in (1, 7):
-        sampler = make_sampler(FlowSchedule(), "EULER", steps, shift=3.0)
+        sampler = make_sampler(FlowSchedule(), "EULER", steps, {"shift": 3.0})
         out = run_sampler(sampler, lambda x, t: velocity, noise, generators)
         assert torch.allclose(out, CLEAN, atol=1e-5)
 
@@ -102,4 +102,4 @@ def test_impossible_samplers_are_refused() -> None:
         make_sampler(schedule, "DDIM", 2000)
     with pytest.raises(UnsupportedError, match="flow-matching"):
         make_sampler(FlowSchedule(), "DDIM", 5)
-    assert sampler_names(FlowSchedule()) == ["EULER"]
+    assert sampler_names(FlowSchedule()) == ["EULER", "DPMPP", "UNIPC"]

@@ -11,8 +11,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from modules.model.dtypes import PartDtypes
 from modules.model.ldm_keys import unet_to_ldm, vae_to_ldm
-from modules.model.Model import PartDtypes
 from modules.model.saving import save_folder, save_single_file
 from modules.util.errors import UnsupportedError, UserError
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
@@ -31,7 +31,7 @@ def standard(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("dtype", [None, torch.float16])
 @pytest.mark.parametrize("prediction", [None, "v_prediction"])
 def test_a_file_gives_the_same_images(standard: Path, tmp_path: Path, dtype, prediction) -> None:
-    from modules.modelSetup.BaseModelSetup import LoadOptions
+    from modules.modelSetup.ModelFamily import LoadOptions
 
     setup = tiny_setup()
     model = setup.load(str(standard), options=LoadOptions(prediction))
@@ -171,7 +171,7 @@ def test_a_failed_save_leaves_the_old_folder(tmp_path: Path, monkeypatch: pytest
 
 
 def test_zero_terminal_snr_survives_saving(tmp_path: Path) -> None:
-    from modules.modelSetup.BaseModelSetup import LoadOptions
+    from modules.modelSetup.ModelFamily import LoadOptions
 
     setup = tiny_setup()
     model = setup.load(str(tiny_folder()), options=LoadOptions("v_prediction", zero_terminal_snr=True))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -23,19 +24,14 @@ if TYPE_CHECKING:
 SIZE = (32, 32)
 
 
-def _stable_diffusion(folder: Path, prediction: str, factor: int) -> None:
-    from tests.tiny.stable_diffusion import write_pipeline
-
-    write_pipeline(folder, prediction, factor)
-
-
-FACTORIES: dict[str, Callable[[Path, str, int], None]] = {
-    "STABLE_DIFFUSION_15": _stable_diffusion,
-    "STABLE_DIFFUSION_20": _stable_diffusion,
-    "STABLE_DIFFUSION_20_BASE": _stable_diffusion,
-    "STABLE_DIFFUSION_21": _stable_diffusion,
-    "STABLE_DIFFUSION_21_BASE": _stable_diffusion,
-}
+@lru_cache
+def factories() -> dict[str, Callable[[Path, str, int], object]]:
+    """The ``FAMILIES`` of all modules here: model type -> what writes a folder (folder, prediction, VAE factor)."""
+    found: dict[str, Callable[[Path, str, int], object]] = {}
+    for module in sorted(Path(__file__).parent.glob("*.py")):
+        if module.stem != "__init__":
+            found |= getattr(importlib.import_module(f"tests.tiny.{module.stem}"), "FAMILIES", {})
+    return found
 
 
 @lru_cache
@@ -46,13 +42,19 @@ def _root() -> Path:
 
 
 @lru_cache
-def tiny_folder(key: str = "STABLE_DIFFUSION_15", prediction: str = "epsilon", factor: int = 4) -> Path:
-    """A model folder of a family, written once per process; do not change what is in it."""
+def tiny_folder(key: str = "STABLE_DIFFUSION_15", prediction: str = "", factor: int = 4) -> Path:
+    """A model folder of a family, written once per process; do not change what is in it.
+
+    Args:
+        prediction: epsilon or v_prediction for families that have both; theirs if empty.
+    """
     import torch
+
+    prediction = prediction or tiny_setup(key).spec.prediction
 
     torch.set_num_threads(1)
     folder = _root() / f"{key}-{prediction}-{factor}"
-    FACTORIES[key](folder, prediction, factor)
+    factories()[key](folder, prediction, factor)
     return folder
 
 
@@ -64,14 +66,14 @@ def tiny_setup(key: str = "STABLE_DIFFUSION_15") -> BaseModelSetup:
 
 def tiny_model(
     key: str = "STABLE_DIFFUSION_15",
-    prediction: str = "epsilon",
+    prediction: str = "",
     factor: int = 4,
     dtype: torch.dtype | None = None,
 ) -> Model:
     """A freshly loaded tiny model; float32 by default."""
     import torch
 
-    from modules.model.Model import PartDtypes
+    from modules.model.dtypes import PartDtypes
 
     folder = tiny_folder(key, prediction, factor)
     return tiny_setup(key).load(str(folder), PartDtypes(default=dtype or torch.float32))

@@ -179,3 +179,15 @@ def _write_parts(
     }
     (folder / "model_index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
     return folder
+
+
+FAMILIES = dict.fromkeys(
+    (
+        "STABLE_DIFFUSION_15",
+        "STABLE_DIFFUSION_20",
+        "STABLE_DIFFUSION_20_BASE",
+        "STABLE_DIFFUSION_21",
+        "STABLE_DIFFUSION_21_BASE",
+    ),
+    write_pipeline,
+)

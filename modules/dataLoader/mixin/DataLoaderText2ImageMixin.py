@@ -195,8 +195,7 @@ class DataLoaderText2ImageMixin:
                 latents_BChw = self.encode_images([item[f"{side}pixels"] for item in items])
         cond = None
         if self.texts is not None:
-            rows = [{name: row[None] for name, row in item[f"{side}cond"].items()} for item in items]
-            cond = Conditioning.cat([Conditioning(row) for row in rows])
+            cond = Conditioning.stack([item[f"{side}cond"] for item in items])
         rules = [self.rules[item[f"{side}item"].concept] for item in items]
         prior = torch.tensor([own.is_prior for own in rules])
         return ImageBatch(

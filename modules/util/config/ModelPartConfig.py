@@ -1,6 +1,7 @@
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.setting import Float, setting
 from modules.util.enum.DataType import DataType
+from modules.util.enum.ModelType import families_with_guidance
 
 
 class FrozenPartConfig(BaseConfig):
@@ -37,14 +38,35 @@ class ModelPartConfig(FrozenPartConfig):
     )
 
 
-class TextEncoderConfig(ModelPartConfig):
-    """A text encoder."""
+class TransformerConfig(ModelPartConfig):
+    """A denoiser that is a transformer."""
+
+    guidance_scale: Float = setting(
+        1.0,
+        ge=0,
+        le=100,
+        visible=families_with_guidance(),
+        title="Guidance",
+        tip=(
+            "The guidance scale a guidance-distilled model is told while it is trained. 1 keeps what is learnt "
+            "valid at every scale."
+        ),
+    )
+
+
+class FurtherTextEncoderConfig(ModelPartConfig):
+    """A text encoder beside the first."""
 
     train: bool = setting(
         False,
         title="Train",
         tip="Train the text encoder too. Prompts are then encoded again in every step instead of once.",
     )
+
+
+class TextEncoderConfig(FurtherTextEncoderConfig):
+    """The first text encoder; what concerns captions as a whole is with it."""
+
     dropout_probability: Float = setting(
         0.0,
         ge=0,

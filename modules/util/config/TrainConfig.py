@@ -182,6 +182,10 @@ class TrainConfig(
         lora = self.training_method is TrainingMethod.LORA
         return ModelFormat.KOHYA_LORA if lora else ModelFormat.SAFETENSORS
 
+    def trains_text(self) -> bool:
+        """Whether a text encoder of the model's family is trained."""
+        return any(getattr(self, part).train for part in self.model_type.text_encoders)
+
     def resolutions(self) -> list[int]:
         """The numbers in ``resolution``."""
         return parse_resolutions(self.resolution)

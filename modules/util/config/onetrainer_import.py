@@ -75,13 +75,10 @@ _FORMATS = {
     "DIFFUSERS": "DIFFUSERS",
 }
 _DTYPES = {"TFLOAT_32": "FLOAT_32"}
-_PARTS = ("unet", "text_encoder", "vae")
+_PARTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
 _OTHER_PARTS = (
     "prior",
-    "transformer",
     "unconditional_transformer",
-    "text_encoder_2",
-    "text_encoder_3",
     "text_encoder_4",
     "effnet_encoder",
     "decoder",
@@ -138,7 +135,9 @@ def import_onetrainer(path: str | os.PathLike[str]) -> tuple[TrainConfig, list[s
     if "train_device" in given:
         made["train_device"] = given["train_device"]
     made["output_model_format"] = _output_format(full, notes)
-    for part in _PARTS:
+    named = full.get("model_type")
+    family = next((one for one in ModelType if one.value == named), TrainConfig().model_type)
+    for part in family.parts:
         made[part] = _import_part(part, full, notes)
     made["optimizer"] = _import_optimizer(full["optimizer"], notes)
     _note_rest(given, notes)

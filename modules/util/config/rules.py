@@ -203,10 +203,14 @@ def _layer_filter(c: TrainConfig) -> Iterator[Finding]:
         yield ConfigError(f"{pattern!r} is not a regular expression", "layer_filter")
 
 
-@rule("training_method", "unet", "text_encoder")
+@rule(
+    "training_method", "model_type", "unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3"
+)
 def _something_is_trained(c: TrainConfig) -> Iterator[Finding]:
-    if not c.unet.train and not c.text_encoder.train:
-        yield ConfigError("nothing is trained", "unet.train", "switch on unet.train or text_encoder.train")
+    denoiser = c.model_type.denoiser
+    if not getattr(c, denoiser).train and not c.trains_text():
+        places = [f"{part}.train" for part in (denoiser, *c.model_type.text_encoders)]
+        yield ConfigError("nothing is trained", places[0], f"switch on {' or '.join(places)}")
 
 
 # -- noise and loss ----------------------------------------------------------------------------------------

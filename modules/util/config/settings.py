@@ -117,8 +117,14 @@ def _section_name(model: type[BaseConfig]) -> str:
 
 
 def _settings_of(
-    model: type[BaseConfig], prefix: str, section: str, group: str, leaving_out: frozenset[str] = frozenset()
+    model: type[BaseConfig],
+    prefix: str,
+    section: str,
+    group: str,
+    leaving_out: frozenset[str] = frozenset(),
+    outer: str = "",
 ) -> Iterator[Setting]:
+    """The fields of a class; ``outer`` is the visibility rule of the object they are in."""
     for name, field in model.model_fields.items():
         if name in leaving_out:
             continue
@@ -127,13 +133,20 @@ def _settings_of(
         extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
         own_group = str(extra.get("group", "")) or group
         if isinstance(plain, type) and issubclass(plain, BaseConfig):
-            yield from _settings_of(plain, f"{path}.", section, field.title or own_group)
+            rule = _both(outer, _absolute(str(extra.get("visible", "")), prefix))
+            yield from _settings_of(plain, f"{path}.", section, field.title or own_group, outer=rule)
         else:
-            yield _setting(path, prefix, field, extra, section, own_group)
+            yield _setting(path, prefix, field, extra, section, own_group, outer)
 
 
 def _setting(
-    path: str, prefix: str, field: FieldInfo, extra: dict[str, Any], section: str, group: str
+    path: str,
+    prefix: str,
+    field: FieldInfo,
+    extra: dict[str, Any],
+    section: str,
+    group: str,
+    outer: str,
 ) -> Setting:
     plain, optional = unwrap(field.annotation)
     kind, choices = _kind(plain)
@@ -148,7 +161,7 @@ def _setting(
         optional=optional,
         default=_plain_default(field),
         limits=_limits(field),
-        visible=_absolute(str(extra.get("visible", "")), prefix),
+        visible=_both(outer, _absolute(str(extra.get("visible", "")), prefix)),
         widget=str(extra.get("widget", "")),
         hidden=bool(extra.get("hidden", False)),
     )
@@ -194,6 +207,10 @@ def _absolute(rule: str, prefix: str) -> str:
     """Conditions on fields of the same object (``.train``) become conditions on their full names."""
     parts = (part.strip() for part in rule.split(",")) if rule else ()
     return ",".join(re.sub(r"^(!?)\.", rf"\g<1>{prefix}", part) for part in parts)
+
+
+def _both(*rules: str) -> str:
+    return ",".join(rule for rule in rules if rule)
 
 
 def visibility_fields(rule: str) -> set[str]:

@@ -1,3 +1,7 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
 from modules.util.enum.BaseEnum import BaseEnum
 
 
@@ -9,8 +13,60 @@ class ModelType(BaseEnum):
     STABLE_DIFFUSION_20_BASE = "STABLE_DIFFUSION_20_BASE"
     STABLE_DIFFUSION_21 = "STABLE_DIFFUSION_21"
     STABLE_DIFFUSION_21_BASE = "STABLE_DIFFUSION_21_BASE"
+    FLUX_DEV_1 = "FLUX_DEV_1"
+    FLUX_SCHNELL_1 = "FLUX_SCHNELL_1"
 
     @property
     def label(self) -> str:
-        words = self.value.removeprefix("STABLE_DIFFUSION_").split("_")
-        return f"Stable Diffusion {words[0][0]}.{words[0][1]}" + (" base" if "BASE" in words else "")
+        return _ABOUT[self.value][0]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names of the parts with weights, denoiser first, as the config has them."""
+        return _ABOUT[self.value][1]
+
+    @property
+    def denoiser(self) -> str:
+        return self.parts[0]
+
+    @property
+    def text_encoders(self) -> tuple[str, ...]:
+        return self.parts[1:-1]
+
+    @property
+    def embeds_guidance(self) -> bool:
+        """Whether the denoiser is told the guidance scale instead of being asked twice."""
+        return self.value in _EMBEDDED_GUIDANCE
+
+
+def families_with(part: str) -> str:
+    """The visibility rule of settings that belong to a part: the families that have it."""
+    return _rule(family for family in ModelType if part in family.parts)
+
+
+def families_with_guidance() -> str:
+    """The visibility rule of settings about an embedded guidance scale."""
+    return _rule(family for family in ModelType if family.embeds_guidance)
+
+
+def _rule(families: Iterable[ModelType]) -> str:
+    # a rule needs a value; no family has an empty name
+    return "model_type=" + ("|".join(family.value for family in families) or "-")
+
+
+_UNET_CLIP = ("unet", "text_encoder", "vae")
+_UNET_TWO = ("unet", "text_encoder", "text_encoder_2", "vae")
+_DIT_ONE = ("transformer", "text_encoder", "vae")
+_DIT_TWO = ("transformer", "text_encoder", "text_encoder_2", "vae")
+_DIT_THREE = ("transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
+_ABOUT: dict[str, tuple[str, tuple[str, ...]]] = {
+    "STABLE_DIFFUSION_15": ("Stable Diffusion 1.5", _UNET_CLIP),
+    "STABLE_DIFFUSION_20": ("Stable Diffusion 2.0", _UNET_CLIP),
+    "STABLE_DIFFUSION_20_BASE": ("Stable Diffusion 2.0 base", _UNET_CLIP),
+    "STABLE_DIFFUSION_21": ("Stable Diffusion 2.1", _UNET_CLIP),
+    "STABLE_DIFFUSION_21_BASE": ("Stable Diffusion 2.1 base", _UNET_CLIP),
+    "FLUX_DEV_1": ("FLUX.1 dev", _DIT_TWO),
+    "FLUX_SCHNELL_1": ("FLUX.1 schnell", _DIT_TWO),
+}
+"""Label and parts of each family."""
+_EMBEDDED_GUIDANCE: frozenset[str] = frozenset({"FLUX_DEV_1"})

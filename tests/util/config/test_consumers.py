@@ -12,13 +12,19 @@ import pytest
 
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig, ConceptImageConfig, ConceptTextConfig
-from modules.util.config.ModelPartConfig import FrozenPartConfig, ModelPartConfig, TextEncoderConfig
+from modules.util.config.ModelPartConfig import (
+    FrozenPartConfig,
+    FurtherTextEncoderConfig,
+    ModelPartConfig,
+    TextEncoderConfig,
+    TransformerConfig,
+)
 from modules.util.config.OptimizerConfig import OptimizerConfig
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.TrainConfig import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[3]
-PART = r"getattr|part|unet|text_encoder|vae|encoder"
+PART = r"getattr|part|unet|transformer|text_encoder|vae|encoder"
 
 HELD_AS: dict[type[BaseConfig], str] = {
     TrainConfig: r"\w*config(\.load)?|c",
@@ -27,6 +33,8 @@ HELD_AS: dict[type[BaseConfig], str] = {
     ConceptTextConfig: r"text|settings",
     ConceptImageConfig: r"image|augment",
     FrozenPartConfig: PART,
+    FurtherTextEncoderConfig: PART,
+    TransformerConfig: PART,
     ModelPartConfig: PART,
     TextEncoderConfig: PART,
     OptimizerConfig: r"config",
@@ -42,6 +50,9 @@ INDIRECT: dict[str, tuple[str, str]] = {
     "TrainConfig.rlhf_dpo_ref_mode": ("modules/trainer/parts.py", "config.effective_dpo_ref_mode()"),
     # parts are reached by their names in the model's specification
     "TrainConfig.unet": ("modules/modelSetup/StableDiffusionSetup.py", '"unet"'),
+    "TrainConfig.transformer": ("modules/modelSetup/FluxSetup.py", '"transformer"'),
+    "TrainConfig.text_encoder_2": ("modules/modelSetup/FluxSetup.py", '"text_encoder_2"'),
+    "TrainConfig.text_encoder_3": ("modules/modelSetup/StableDiffusion3Setup.py", '"text_encoder_3"'),
     "TrainConfig.vae": ("modules/modelSetup/StableDiffusionSetup.py", '"vae"'),
     # the sample itself makes its seed of this and its own
     "SampleConfig.random_seed": ("modules/trainer/sampling.py", "sample.seed_at("),

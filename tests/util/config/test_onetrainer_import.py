@@ -187,7 +187,7 @@ MASKS = {"enable_random_circular_mask_shrink": True, "enable_random_mask_rotate_
 def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: Path) -> None:
     data = {
         "__version": 11,
-        "model_type": "FLUX_DEV_1",
+        "model_type": "STABLE_CASCADE_1",
         "training_method": "EMBEDDING",
         "masked_training": True,
         "unmasked_weight": 0.1,

@@ -1,10 +1,17 @@
 from typing import ClassVar
 
 from modules.util.config.BaseConfig import BaseConfig
-from modules.util.config.ModelPartConfig import FrozenPartConfig, ModelPartConfig, TextEncoderConfig
+from modules.util.config.ModelPartConfig import (
+    FrozenPartConfig,
+    FurtherTextEncoderConfig,
+    ModelPartConfig,
+    TextEncoderConfig,
+    TransformerConfig,
+)
 from modules.util.config.setting import setting
 from modules.util.enum.DataType import DataType
 from modules.util.enum.ModelFormat import ModelFormat
+from modules.util.enum.ModelType import families_with
 
 
 class ModelSection(BaseConfig):
@@ -43,9 +50,29 @@ class ModelSection(BaseConfig):
         group="Output",
         tip="Refuse to start when the file to save to exists already.",
     )
-    unet: ModelPartConfig = setting(factory=ModelPartConfig, title="UNet", tip="The denoiser.")
+    unet: ModelPartConfig = setting(
+        factory=ModelPartConfig, visible=families_with("unet"), title="UNet", tip="The denoiser."
+    )
+    transformer: TransformerConfig = setting(
+        factory=TransformerConfig,
+        visible=families_with("transformer"),
+        title="Transformer",
+        tip="The denoiser of models that have no UNet.",
+    )
     text_encoder: TextEncoderConfig = setting(
         factory=TextEncoderConfig, title="Text encoder", tip="Turns prompts into vectors."
+    )
+    text_encoder_2: FurtherTextEncoderConfig = setting(
+        factory=FurtherTextEncoderConfig,
+        visible=families_with("text_encoder_2"),
+        title="Text encoder 2",
+        tip="The second text encoder of models with several.",
+    )
+    text_encoder_3: FurtherTextEncoderConfig = setting(
+        factory=FurtherTextEncoderConfig,
+        visible=families_with("text_encoder_3"),
+        title="Text encoder 3",
+        tip="The third text encoder of models with several.",
     )
     vae: FrozenPartConfig = setting(
         factory=FrozenPartConfig, title="VAE", tip="Turns images into latents and back."

@@ -1,0 +1,40 @@
+"""Number types by the names the config gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from modules.util.errors import ConfigError
+
+DTYPES = {"FLOAT_32": torch.float32, "BFLOAT_16": torch.bfloat16, "FLOAT_16": torch.float16}
+
+
+def torch_dtype(name: object, field_name: str | None = None) -> torch.dtype:
+    """``FLOAT_32``, ``BFLOAT_16`` or ``FLOAT_16`` (a name or an enum member) as a torch type."""
+    key = str(getattr(name, "value", name))
+    if key not in DTYPES:
+        raise ConfigError(
+            f"unknown number type {key!r}", field=field_name, hint=f"known: {', '.join(DTYPES)}"
+        )
+    return DTYPES[key]
+
+
+@dataclass(frozen=True)
+class PartDtypes:
+    """Number types: of the weights of each part, and of the arithmetic.
+
+    Args:
+        weights: part name -> type of its weights; parts not named get ``default``.
+        compute: type the denoiser (and a trained text encoder) computes in under autocast; float32 means no
+            autocast.
+    """
+
+    weights: Mapping[str, torch.dtype] = field(default_factory=dict)
+    default: torch.dtype = torch.float32
+    compute: torch.dtype = torch.float32
+
+    def of(self, part: str) -> torch.dtype:
+        return self.weights.get(part, self.default)

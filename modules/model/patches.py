@@ -1,0 +1,27 @@
+"""Latents as the sequences of 2 x 2 patches that transformers take."""
+
+from __future__ import annotations
+
+import torch
+
+
+def pack(x_BChw: torch.Tensor) -> torch.Tensor:
+    """(B, C, h, w) to (B, h/2 * w/2, C * 4), row by row; channels outermost within a patch."""
+    batch, channels, height, width = x_BChw.shape
+    x = x_BChw.view(batch, channels, height // 2, 2, width // 2, 2).permute(0, 2, 4, 1, 3, 5)
+    return x.reshape(batch, (height // 2) * (width // 2), channels * 4)
+
+
+def unpack(x_BLE: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """The inverse of ``pack`` for latents of (height, width)."""
+    batch, _, depth = x_BLE.shape
+    x = x_BLE.view(batch, height // 2, width // 2, depth // 4, 2, 2).permute(0, 3, 1, 4, 2, 5)
+    return x.reshape(batch, depth // 4, height, width)
+
+
+def grid_positions(height: int, width: int, device: torch.device, axes: int = 3) -> torch.Tensor:
+    """(h * w, axes) positions of patches: row and column in the last two axes, zero before."""
+    ids = torch.zeros(height, width, axes, device=device)
+    ids[..., -2] = torch.arange(height, device=device)[:, None]
+    ids[..., -1] = torch.arange(width, device=device)[None, :]
+    return ids.view(height * width, axes)

@@ -1,0 +1,155 @@
+"""What one model family says and does about itself: its spec, and how its parts are loaded and called."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from modules.model.batch import Conditioning
+from modules.model.dtypes import PartDtypes
+from modules.model.family import FamilySpec
+from modules.model.loading import FIELD, find_source, load_parts
+from modules.model.Model import Model
+from modules.model.sampling import make_sampler
+from modules.model.schedule import DiscreteSchedule, FlowSchedule, Schedule
+from modules.util.errors import UnsupportedError
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """What the config overrules in a model's own scheduler config.
+
+    Args:
+        prediction: ``epsilon`` or ``v_prediction``; ``None`` keeps the model's.
+        zero_terminal_snr: rescale the noise schedule so that it ends in pure noise.
+    """
+
+    prediction: str | None = None
+    zero_terminal_snr: bool = False
+
+
+class ModelFamily(ABC):
+    """A family of models: ``spec``, ``_encode`` and ``denoise`` are its own; the rest
+    has defaults that most families share."""
+
+    spec: ClassVar[FamilySpec]
+
+    # -- the family's own ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
+        """Prompts to conditioning on the text encoder's device, in the gradient mode it is called in."""
+
+    def _encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:
+        """[-1, 1] images on the VAE's device and in its type to its raw latents (distribution mean)."""
+        return model.vae.encode(rgb_BCHW).latent_dist.mode()  # type: ignore[operator, no-any-return]
+
+    def _decode(self, model: Model, z_BChw: torch.Tensor) -> torch.Tensor:
+        """Raw latents on the VAE's device and in its type to [-1, 1] images."""
+        return model.vae.decode(z_BChw).sample  # type: ignore[operator, no-any-return]
+
+    @abstractmethod
+    def denoise(
+        self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
+    ) -> torch.Tensor:
+        """The denoiser's output, (B, C, h, w).
+
+        Args:
+            x_BChw: noisy latents, already in the type the denoiser wants.
+            t_B: timesteps.
+            cond: what ``_encode`` made, and where there is one ``guidance_B`` (the embedded guidance scale) and
+                ``geometry_B6`` (height, width, crop top, crop left, target height, target width in pixels).
+            size: (height, width) in pixels.
+        """
+
+    def _schedule(self, scheduler: Mapping[str, Any], options: LoadOptions) -> Schedule:
+        """The noise schedule of a scheduler config."""
+        if self.spec.prediction == "flow":
+            if options.prediction or options.zero_terminal_snr:
+                raise UnsupportedError(
+                    f"{self.spec.label} is a flow-matching model: its prediction and noise schedule are fixed",
+                    field="force_v_prediction",
+                    hint="switch off the prediction overrides and zero terminal SNR",
+                )
+            return FlowSchedule()
+        return DiscreteSchedule.from_config(
+            scheduler,
+            options.prediction,  # type: ignore[arg-type]
+            options.zero_terminal_snr,
+        )
+
+    def _set_latents(self, model: Model) -> None:
+        """How latents are scaled and how large they are, from the VAE's config."""
+        config: Any = model.vae.config
+        model.latent_scale = float(config.scaling_factor)
+        model.latent_shift = float(config.get("shift_factor") or 0.0)
+        model.latent_factor = 2 ** (len(config.block_out_channels) - 1)
+        model.latent_channels = int(config.latent_channels)
+
+    def _load_file(self, path: Path, dtypes: PartDtypes, wanted: Sequence[str]) -> dict[str, Any]:
+        """The wanted parts of a single-file model; only families whose spec says ``single_file`` have it."""
+        raise NotImplementedError(self.spec.label)
+
+    # -- loading ------------------------------------------------------------------------------------------
+
+    def load(
+        self,
+        source: str,
+        dtypes: PartDtypes | None = None,
+        parts: Collection[str] | None = None,
+        options: LoadOptions | None = None,
+    ) -> Model:
+        """Load a model on the CPU, frozen and in eval mode.
+
+        Args:
+            source: diffusers folder, safetensors file or hub name.
+            parts: which parts; all by default.
+
+        Raises:
+            UserError: not there, or not a model of this family.
+        """
+        dtypes, options = dtypes or PartDtypes(), options or LoadOptions()
+        wanted = [part.name for part in self.spec.parts if parts is None or part.name in parts]
+        # the noise schedule belongs to every model
+        wanted += [part.name for part in self.spec.of_kind("scheduler") if part.name not in wanted]
+        path = find_source(source, self.spec, wanted)
+        if path.is_file() and not self.spec.single_file:
+            raise UnsupportedError(
+                f"{self.spec.label} is loaded from diffusers folders only, not from a single file",
+                field=FIELD,
+                hint="convert the checkpoint to a diffusers folder",
+            )
+        if path.is_file():
+            loaded = self._load_file(path, dtypes, wanted)
+        else:
+            loaded = load_parts(path, self.spec, wanted, dtypes)
+        model = Model(
+            spec=self.spec,
+            source=str(path),
+            parts=loaded,
+            schedule=self._schedule(loaded[self.spec.of_kind("scheduler")[0].name], options),
+            compute_dtype=dtypes.compute,
+        )
+        if self.spec.vae in loaded:
+            self._set_latents(model)
+        return model
+
+    # -- sampling -----------------------------------------------------------------------------------------
+
+    def make_sampler(self, model: Model, name: object, steps: int, size: tuple[int, int]) -> Any:
+        """A sampler with its timesteps set, for images of ``size`` (height, width); see ``sampling.make_sampler``."""
+        tokens = self.image_tokens(model, size)
+        return make_sampler(
+            model.schedule, name, steps, model.parts.get("scheduler"), tokens, self.spec.even_steps
+        )
+
+    def image_tokens(self, model: Model, size: tuple[int, int]) -> int:
+        """How many tokens the denoiser makes of an image of ``size`` (height, width): one for each patch of 2 x 2
+        latents.
+        """
+        return (size[0] // model.latent_factor // 2) * (size[1] // model.latent_factor // 2)

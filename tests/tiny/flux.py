@@ -1,0 +1,68 @@
+"""A tiny FLUX.1 folder with random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from tests.tiny.pieces import (
+    build_t5,
+    build_text_encoder,
+    build_vae,
+    write_clip_tokenizer,
+    write_folder,
+    write_t5_tokenizer,
+)
+
+
+def build_transformer(guidance: bool, joint: int = 20, pooled: int = 24) -> torch.nn.Module:
+    from diffusers.models.transformers.transformer_flux import FluxTransformer2DModel
+
+    return FluxTransformer2DModel(
+        in_channels=16,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=joint,
+        pooled_projection_dim=pooled,
+        guidance_embeds=guidance,
+        axes_dims_rope=(4, 6, 6),
+    )
+
+
+def _write(folder: Path, factor: int, guidance: bool) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        clip_size = write_clip_tokenizer(folder / "tokenizer")
+        t5_size = write_t5_tokenizer(folder / "tokenizer_2")
+        modules = {
+            "transformer": build_transformer(guidance),
+            "text_encoder": build_text_encoder(clip_size),
+            "text_encoder_2": build_t5(t5_size),
+            "vae": build_vae(factor, shift=0.1, quant=False),
+        }
+        scheduler = {
+            "_class_name": "FlowMatchEulerDiscreteScheduler",
+            "num_train_timesteps": 1000,
+            "shift": 3.0 if guidance else 1.0,
+            "use_dynamic_shifting": guidance,
+            "base_image_seq_len": 256,
+            "max_image_seq_len": 4096,
+            "base_shift": 0.5,
+            "max_shift": 1.15,
+        }
+        tokenizers = {"tokenizer": "CLIPTokenizer", "tokenizer_2": "T5TokenizerFast"}
+        write_folder(folder, "FluxPipeline", modules, tokenizers, scheduler)
+
+
+def write_dev(folder: Path, prediction: str, factor: int) -> None:
+    _write(folder, factor, guidance=True)
+
+
+def write_schnell(folder: Path, prediction: str, factor: int) -> None:
+    _write(folder, factor, guidance=False)
+
+
+FAMILIES = {"FLUX_DEV_1": write_dev, "FLUX_SCHNELL_1": write_schnell}
