@@ -1,0 +1,1 @@
+"""Rewards: numbers for generated images, from cheap statistics to preference models and remote servers."""

@@ -1,0 +1,251 @@
+"""What a reward is: something that gives every generated image one finite number, larger being better.
+
+Images are (B, 3, H, W) float32 on the CPU with values in [0, 1]. Every answer is checked, because a reward that
+is silently NaN, short or constant spoils a run that looks healthy.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, get_type_hints
+
+import torch
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from torch import Tensor
+
+from modules.util.errors import ConfigError, DataError
+from modules.util.registry import Registry
+
+Kind = Literal["pointwise", "pairwise", "groupwise"]
+Metadata = Mapping[str, Any]
+
+BLACK = 0.5 / 255
+"""Nothing above this is black in a file of 8 bits a channel."""
+SLACK = 1e-3
+"""How far decoded values may leave [0, 1]; they are clamped when they become bytes."""
+
+
+class RewardError(DataError):
+    """Images that cannot be scored, or an answer that is not one finite number an image."""
+
+
+@dataclass
+class RewardBatch:
+    """Images to score.
+
+    Args:
+        images_BCHW: float32 on the CPU, values in [0, 1].
+        prompts: one text an image.
+        group_B: int64; equal for the images made for one prompt slot. ``None``: every image on its own.
+        metadata: one mapping an image, for rewards that need more than the prompt. Empty: none.
+        group_size: how many images every group must have; ``None`` leaves it open.
+    """
+
+    images_BCHW: Tensor
+    prompts: list[str]
+    group_B: Tensor | None = None
+    metadata: list[Metadata] = field(default_factory=list)
+    group_size: int | None = None
+
+    def __post_init__(self) -> None:
+        images = self.images_BCHW
+        if images.ndim != 4 or images.shape[1] != 3:
+            raise RewardError(f"images must be (B, 3, H, W), not {tuple(images.shape)}")
+        if images.dtype != torch.float32 or images.device.type != "cpu":
+            raise RewardError(f"images must be float32 on the CPU, not {images.dtype} on {images.device}")
+        count = len(images)
+        if self.group_B is None:
+            self.group_B = torch.arange(count)
+        if not self.metadata:
+            self.metadata = [{} for _ in range(count)]
+        for what, number in (
+            ("prompts", len(self.prompts)),
+            ("group ids", len(self.group_B)),
+            ("metadata", len(self.metadata)),
+        ):
+            if number != count:
+                raise RewardError(f"{count} images but {number} {what}")
+        if self.group_B.dtype != torch.int64:
+            raise RewardError(f"group ids must be int64, not {self.group_B.dtype}")
+
+    def __len__(self) -> int:
+        return len(self.images_BCHW)
+
+    @property
+    def groups(self) -> Tensor:
+        """The group ids, int64 (B,)."""
+        assert self.group_B is not None
+        return self.group_B
+
+    def group_ids(self) -> list[int]:
+        """The ids of the groups in the order they first occur."""
+        return list(dict.fromkeys(self.groups.tolist()))
+
+    def members(self, group: int) -> list[int]:
+        """Where the images of one group are."""
+        return torch.nonzero(self.groups == group).flatten().tolist()
+
+    def select(self, index: list[int]) -> RewardBatch:
+        """The images at ``index``, in that order."""
+        return RewardBatch(
+            self.images_BCHW[index],
+            [self.prompts[i] for i in index],
+            self.groups[index],
+            [self.metadata[i] for i in index],
+            self.group_size,
+        )
+
+
+def check_images(images_BCHW: Tensor, allow_black: bool = False) -> None:
+    """Refuse images that are not images.
+
+    Raises:
+        RewardError: NaN or infinity, values outside [0, 1], or (unless allowed) a wholly black image, which is
+            what an overflowing decoder and a safety filter leave behind.
+    """
+    flat_BD = images_BCHW.flatten(1)
+    if flat_BD.numel() == 0:
+        return
+    finite_B = torch.isfinite(flat_BD).all(dim=1)
+    if not finite_B.all():
+        raise RewardError(f"image {_places(~finite_B)} holds NaN or infinity", hint="decode in float32")
+    low_B, high_B = flat_BD.amin(dim=1), flat_BD.amax(dim=1)
+    outside_B = (low_B < -SLACK) | (high_B > 1 + SLACK)
+    if outside_B.any():
+        raise RewardError(f"image {_places(outside_B)} has values outside [0, 1]")
+    black_B = high_B < BLACK
+    if black_B.any() and not allow_black:
+        raise RewardError(
+            f"image {_places(black_B)} is entirely black",
+            hint="usually a decoder in too small a number format, or a safety filter",
+        )
+
+
+def check_scores(scores: Tensor, count: int, name: str) -> Tensor:
+    """The answer as float32 (B,) on the CPU, without a gradient; anything else is a ``RewardError``."""
+    if not isinstance(scores, Tensor):
+        raise RewardError(f"reward {name!r} answered with {type(scores).__name__}, not with a tensor")
+    if scores.shape != (count,):
+        raise RewardError(
+            f"reward {name!r} answered {tuple(scores.shape)} for {count} images, not ({count},)"
+        )
+    scores = scores.detach().to(device="cpu", dtype=torch.float32)
+    finite_B = torch.isfinite(scores)
+    if not finite_B.all():
+        raise RewardError(f"reward {name!r} is NaN or infinite for image {_places(~finite_B)}")
+    return scores
+
+
+def _places(mask_B: Tensor) -> str:
+    found = torch.nonzero(mask_B).flatten().tolist()
+    return ", ".join(map(str, found[:8])) + (", ..." if len(found) > 8 else "")
+
+
+def to_uint8(images_BCHW: Tensor) -> Tensor:
+    """(B, 3, H, W) in [0, 1] -> uint8, rounded to the nearest."""
+    return (images_BCHW.clamp(0, 1) * 255).round().to(torch.uint8)
+
+
+class Reward(ABC):
+    """One number an image, larger is better.
+
+    A subclass implements ``_score``; users call ``score``, which checks what goes in and what comes out.
+    Constructors check their values and load nothing; ``load`` brings weights into memory.
+    """
+
+    kind: ClassVar[Kind] = "pointwise"
+    required_fields: tuple[str, ...] = ()
+    """``"prompt"`` (texts must not be empty) and names of metadata every image must have."""
+    allow_black = False
+
+    def __init__(self) -> None:
+        self.name = type(self).__name__
+        self.device = torch.device("cpu")
+
+    def load(self, device: torch.device | str = "cpu") -> None:
+        """Make ready on ``device``. Loading twice is allowed. Errors a user can mend are ``UserError``."""
+        self.device = torch.device(device)
+
+    def unload(self) -> None:  # noqa: B027 - most rewards hold nothing
+        """Give memory back; ``load`` makes it ready again."""
+
+    def to(self, device: torch.device | str) -> None:
+        """Move what is loaded; does nothing to what is not."""
+        self.device = torch.device(device)
+
+    @abstractmethod
+    def _score(self, batch: RewardBatch) -> Tensor:
+        """(B,) of any float type on any device."""
+
+    def check_fields(self, batch: RewardBatch) -> None:
+        """Refuse a batch without what this reward needs (``ConfigError``: no image will ever have it)."""
+        for one in self.required_fields:
+            if one == "prompt":
+                missing = [i for i, text in enumerate(batch.prompts) if not text.strip()]
+                what = "a prompt"
+            else:
+                missing = [i for i, data in enumerate(batch.metadata) if one not in data]
+                what = f"the field {one!r}"
+            if missing:
+                raise ConfigError(f"reward {self.name!r} needs {what}, image {missing[0]} has none")
+
+    def score(self, batch: RewardBatch) -> Tensor:
+        """float32 (B,), finite, on the CPU.
+
+        Raises:
+            RewardError: unusable images or an unusable answer.
+            ConfigError: the batch lacks a field this reward needs, or a group is not whole.
+        """
+        self.check_fields(batch)
+        check_images(batch.images_BCHW, self.allow_black)
+        if len(batch) == 0:
+            return torch.zeros(0)
+        with torch.no_grad():
+            return check_scores(self._score(batch), len(batch), self.name)
+
+
+Factory = Callable[..., Reward]
+REWARDS: Registry[Factory] = Registry("reward", "modules.reward")
+
+
+def create_reward(key: str, params: Mapping[str, Any] | None = None, name: str | None = None) -> Reward:
+    """Build a reward by its key.
+
+    Args:
+        key: an entry of ``REWARDS``.
+        params: constructor arguments, as they come from JSON; types are checked strictly.
+        name: how it is called in logs; the key if not given.
+
+    Raises:
+        ConfigError: unknown key or parameter, or a value of a wrong type or range; the field says which.
+    """
+    factory = REWARDS.get(key)
+    target = factory.__init__ if inspect.isclass(factory) else factory
+    known = [n for n in inspect.signature(target).parameters if n != "self"]
+    hints = get_type_hints(target)
+    checked = {}
+    for param, value in dict(params or {}).items():
+        place = f"{name or key}.{param}"
+        if param not in known:
+            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise ConfigError(f"reward {key!r} has no parameter {param!r}", place, hint=takes)
+        checked[param] = _checked(value, hints[param], place)
+    required = [
+        n for n, p in inspect.signature(target).parameters.items() if n in known and p.default is p.empty
+    ]
+    if missing := [n for n in required if n not in checked]:
+        raise ConfigError(f"reward {key!r} needs {', '.join(missing)}", f"{name or key}.{missing[0]}")
+    reward = factory(**checked)
+    reward.name = name or key
+    return reward
+
+
+def _checked(value: Any, hint: Any, place: str) -> Any:
+    adapter: TypeAdapter[Any] = TypeAdapter(hint, config=ConfigDict(strict=True, allow_inf_nan=False))
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        raise ConfigError(f"{value!r}: {error.errors()[0]['msg']}", place) from error
