@@ -71,7 +71,7 @@ class DiffusersCache(Accelerator):
                 f"{self.method} with {num_inference_steps} steps: consecutive steps differ so much that little or "
                 "nothing is reused; measure the gain or leave it out"
             )
-        expected = self._settings.get("num_inference_steps")
+        expected = self._settings.get("num_inference_steps", 28 if self.method == "MagCache" else None)
         if expected is not None and num_inference_steps not in (None, expected):
             yield f"{self.method} is set for {expected} steps, but a rollout has {num_inference_steps}"
 

@@ -36,7 +36,7 @@ class TorchCompile(Accelerator):
         options = params.mapping("options")
         if mode is not None and options:
             raise params.fault("options", "mode and options exclude each other", "give one of them")
-        self._arguments = {
+        self._arguments: dict[str, Any] = {
             "backend": backend,
             "mode": mode,
             "dynamic": params.flag("dynamic", None),
