@@ -1,0 +1,222 @@
+"""Compilation in place, with a backend that is quick; the real compiler runs in the slow tests."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from diffusers import FluxTransformer2DModel
+
+from modules.accelerator.plan import build_plan
+from modules.accelerator.torch_compile import TorchCompile
+from modules.util.errors import ConfigError, UnsupportedError
+from tests.accelerator.models import denoise, flux, noise, sd3, unet, velocity
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def graphs():
+    """A compile backend ``counting``; the list grows by one with every program."""
+    made = []
+
+    def counting(graph, _):
+        made.append(torch.is_grad_enabled())
+        return graph.forward
+
+    torch._dynamo.register_backend(counting, name="counting")
+    yield made
+    registry = torch._dynamo.backends.registry
+    registry._BACKENDS.pop("counting", None)
+    registry._COMPILER_FNS.pop("counting", None)
+
+
+def plan_for(paradigm="coupled", **params):
+    params = {"backend": "eager", **params}
+    return build_plan({"shared": {"name": "torch_compile", "params": params}}, paradigm)
+
+
+def compiled(model) -> list[str]:
+    return [type(one).__name__ for one in model.modules() if one._compiled_call_impl is not None]
+
+
+@pytest.mark.parametrize(
+    ("make", "scope", "kinds"),
+    [
+        (flux, "regional", {"FluxTransformerBlock", "FluxSingleTransformerBlock"}),
+        (unet, "regional", {"BasicTransformerBlock"}),
+        (flux, "full", {"FluxTransformer2DModel"}),
+        (sd3, "full", {"SD3Transformer2DModel"}),
+    ],
+)
+def test_what_is_compiled(make, scope, kinds):
+    model = make()
+    keys = list(model.state_dict())
+    identity = [id(parameter) for parameter in model.parameters()]
+    plan = plan_for(scope=scope)
+    plan.setup({"denoiser": model})
+    assert set(compiled(model)) == kinds
+    assert list(model.state_dict()) == keys
+    assert [id(parameter) for parameter in model.parameters()] == identity
+    plan.teardown()
+    plan.teardown()
+    assert compiled(model) == []
+    assert list(model.state_dict()) == keys
+
+
+def test_regional_without_repeated_blocks():
+    with pytest.raises(
+        UnsupportedError, match=r"SD3Transformer2DModel \(transformer\): it names no repeated"
+    ):
+        plan_for().setup({"transformer": sd3()})
+
+
+def test_nothing_is_compiled_if_one_model_cannot():
+    good = flux()
+    with pytest.raises(UnsupportedError):
+        plan_for().setup({"a": good, "b": sd3()})
+    assert compiled(good) == []
+
+
+def test_an_unknown_backend_lists_the_known_ones():
+    model = flux()
+    with pytest.raises(ConfigError, match="unknown compile backend 'turbo'") as caught:
+        plan_for(backend="turbo").setup({"transformer": model})
+    assert "inductor" in str(caught.value) and "acceleration.shared.params.backend" in str(caught.value)
+
+
+def test_settings_the_compiler_refuses():
+    model = flux()
+    with pytest.raises(ConfigError, match="refuses these settings"):
+        plan_for(backend="inductor", options={"no_such_option": 1}).setup({"transformer": model})
+    assert compiled(model) == []
+
+
+def test_what_was_compiled_before_is_compiled_after():
+    model = flux()
+    model.compile(backend="eager")
+    before = model._compiled_call_impl
+    plan = plan_for(scope="full")
+    plan.setup({"transformer": model})
+    assert model._compiled_call_impl is not before
+    plan.teardown()
+    assert model._compiled_call_impl is before
+
+
+@pytest.mark.parametrize("scope", ["regional", "full"])
+def test_the_compiled_program_runs_and_eager_returns(graphs, scope):
+    model = flux()
+    plain = denoise(model, 1, steps=2)
+    plan = plan_for(backend="counting", scope=scope)
+    plan.setup({"transformer": model})
+    with torch.no_grad():
+        torch.testing.assert_close(denoise(model, 1, steps=2), plain, atol=1e-6, rtol=1e-6)
+    assert len(graphs) >= 1
+    plan.teardown()
+    torch._dynamo.reset()
+    count = len(graphs)
+    assert torch.equal(denoise(model, 1, steps=2), plain)
+    assert len(graphs) == count
+
+
+@pytest.mark.parametrize("scope", ["regional", "full"])
+def test_coupled_rollouts_use_the_program_of_training(graphs, scope):
+    model = flux()
+    plan = plan_for(backend="counting", scope=scope)
+    plan.setup({"transformer": model})
+    trained = velocity(model, noise(1), 1.0)
+    count = len(graphs)
+    with plan.rollout() as rollout, torch.no_grad(), rollout.branch():
+        made = velocity(model, noise(1), 1.0)
+    with plan.evaluation(), torch.no_grad():
+        velocity(model, noise(1), 1.0)
+    assert len(graphs) == count and made.requires_grad
+    assert torch.equal(made, trained)
+    velocity(model, noise(1), 1.0)
+    assert len(graphs) == count
+    plan.teardown()
+
+
+@pytest.mark.parametrize("scope", ["regional", "full"])
+def test_decoupled_rollouts_have_a_program_of_their_own(graphs, scope):
+    model = flux()
+    plan = plan_for("decoupled", backend="counting", scope=scope)
+    plan.setup({"transformer": model})
+    velocity(model, noise(1), 1.0)
+    count = len(graphs)
+    with plan.rollout():
+        assert not velocity(model, noise(1), 1.0).requires_grad
+    assert len(graphs) == 2 * count
+    plan.teardown()
+
+
+def test_gradients_are_those_of_the_plain_model():
+    model, plain = flux(), flux()
+    plan = plan_for(backend="aot_eager")
+    plan.setup({"transformer": model})
+    for one in (model, plain):
+        velocity(one, noise(1), 1.0).square().sum().backward()
+    pairs = zip(model.named_parameters(), plain.named_parameters(), strict=True)
+    for (name, mine), (other, theirs) in pairs:
+        assert name == other
+        assert (mine.grad is None) == (theirs.grad is None)
+        if mine.grad is not None:
+            torch.testing.assert_close(mine.grad, theirs.grad, atol=1e-5, rtol=1e-4)
+    plan.teardown()
+
+
+def test_cached_rollouts_of_a_compiled_model(graphs):
+    """Both at once, where only the images matter."""
+    section = {
+        "shared": {"name": "torch_compile", "params": {"backend": "eager"}},
+        "rollout": {"name": "diffusers_cache", "params": {"threshold": 0.0}},
+    }
+    model = flux()
+    plain = denoise(model, 1, steps=3)
+    plan = build_plan(section, "decoupled")
+    plan.setup({"transformer": model})
+    velocity(model, noise(1), 1.0).sum().backward()
+    with plan.rollout() as rollout:
+        torch.testing.assert_close(denoise(model, 1, rollout, steps=3), plain, atol=1e-6, rtol=1e-6)
+    plan.teardown()
+    assert torch.equal(denoise(model, 1, steps=3), plain)
+
+
+def test_adapters_and_wrappers_are_peeled():
+    class Adapted(torch.nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def get_base_model(self):
+            return self.inner
+
+    inner = flux()
+    plan = plan_for(scope="full")
+    plan.setup({"transformer": torch.compile(Adapted(inner), backend="eager")})
+    assert compiled(inner) == ["FluxTransformer2DModel"]
+    plan.teardown()
+
+
+def test_cuda_graphs_are_known():
+    assert TorchCompile.requires_grad_rollout
+    assert isinstance(flux(), FluxTransformer2DModel)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [flux])
+def test_the_real_compiler_gives_equal_numbers_in_rollout_and_training(make):
+    model = make()
+    plan = plan_for(backend="inductor")
+    plan.setup({"transformer": model})
+    with plan.rollout() as rollout, torch.no_grad(), rollout.branch():
+        made = velocity(model, noise(1), 1.0)
+    assert torch.equal(velocity(model, noise(1), 1.0), made)
+    plan.teardown()
+    torch.testing.assert_close(velocity(model, noise(1), 1.0), made, atol=1e-4, rtol=1e-4)
