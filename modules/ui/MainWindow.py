@@ -17,7 +17,7 @@ from modules.ui.Autosave import Autosave
 from modules.ui.BottomBar import BottomBar
 from modules.ui.context import Ui
 from modules.ui.DemoOffer import FIRST_START, offer_demo
-from modules.ui.drop import accept_drops, load_drops
+from modules.ui.drop import accept_drops, load_drops, one_config
 from modules.ui.FileActions import FileActions
 from modules.ui.form.Tooltip import Tooltips
 from modules.ui.image_window import open_image
@@ -267,9 +267,10 @@ class MainWindow(ctk.CTk):
         self.say(f"Done again: {title}" if title else "Nothing to do again")
 
     def _dropped(self, paths: list[Path]) -> None:
-        for path in paths:
-            if path.suffix.lower() == ".json":
-                self.files.load(path)
+        try:
+            self.files.load(one_config(paths))
+        except UserError as error:
+            self.ui.error(error)
 
     def new(self) -> None:
         """Begin with the defaults; undo brings the old settings back."""

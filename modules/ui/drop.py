@@ -7,7 +7,10 @@ import tkinter as tk
 from collections.abc import Callable
 from pathlib import Path
 
+from modules.util.errors import UserError
+
 log = logging.getLogger(__name__)
+SHOWN = 5
 
 
 def load_drops(root: tk.Tk) -> bool:
@@ -24,14 +27,64 @@ def load_drops(root: tk.Tk) -> bool:
 
 
 def accept_drops(widget: tk.Widget, dropped: Callable[[list[Path]], None]) -> None:
-    """Call ``dropped`` with what is dropped on a widget."""
+    """Call ``dropped`` with what is dropped on a widget, or on what is inside it and accepts nothing itself."""
     if not getattr(widget._root(), "drops_loaded", False):  # type: ignore[attr-defined]
         return
 
     def take(event: object) -> str:
-        names = widget.tk.splitlist(getattr(event, "data", ""))
+        names = [str(name) for name in widget.tk.splitlist(getattr(event, "data", ""))]
+        if not names:
+            return "refuse_drop"
         dropped([Path(name) for name in names])
         return "copy"
 
     widget.drop_target_register("DND_Files")  # type: ignore[attr-defined]
     widget.dnd_bind("<<Drop>>", take)  # type: ignore[attr-defined]
+
+
+def one_config(paths: list[Path]) -> Path:
+    """The config that was dropped.
+
+    Raises:
+        UserError: something else was, or several.
+    """
+    others = [path for path in paths if path.suffix.lower() != ".json" or not path.is_file()]
+    if others:
+        raise UserError(
+            f"{_names(others)} cannot be opened here",
+            hint="drop a config (.json) here, and folders of images onto the list of concepts",
+        )
+    if len(paths) > 1:
+        raise UserError(f"{len(paths)} configs were dropped at once", hint="drop the one to open")
+    return paths[0]
+
+
+def only_folders(paths: list[Path]) -> list[Path]:
+    """The folders that were dropped.
+
+    Raises:
+        UserError: something else was among them.
+    """
+    others = [path for path in paths if not path.is_dir()]
+    if others:
+        raise UserError(
+            f"not a folder: {_names(others)}", hint="drop the folder that holds the images; nothing was added"
+        )
+    return paths
+
+
+def nearest_folder(paths: list[Path]) -> Path:
+    """The folder that was dropped, or the one the dropped file is in.
+
+    Raises:
+        UserError: there is no such file or folder on this computer.
+    """
+    first = paths[0]
+    if not first.exists():
+        raise UserError(f"{first} is no file or folder of this computer", hint="drop a folder of images")
+    return first if first.is_dir() else first.parent
+
+
+def _names(paths: list[Path]) -> str:
+    shown = ", ".join(path.name or str(path) for path in paths[:SHOWN])
+    return f"{shown} and {len(paths) - SHOWN} more" if len(paths) > SHOWN else shown

@@ -16,7 +16,7 @@ from modules.curation.session import SessionSettings
 from modules.ui.curation.ActionRow import ActionRow
 from modules.ui.curation.PairController import PickingOptions
 from modules.ui.curation.PairToolMemory import PairToolMemory
-from modules.ui.drop import accept_drops
+from modules.ui.drop import accept_drops, nearest_folder
 from modules.ui.form.inputs import style_popdown
 from modules.ui.ScrollFrame import ScrollFrame
 from modules.ui.theme import Theme
@@ -132,7 +132,12 @@ class StartPage(ttk.Frame):
         return (self.source if name == "source" else self.output).get().strip()
 
     def _dropped(self, name: str, paths: list[Path]) -> None:
-        folder = paths[0] if paths[0].is_dir() else paths[0].parent
+        try:
+            folder = nearest_folder(paths)
+        except UserError as error:
+            self.show_error(name, str(error))
+            return
+        self.show_error(name, "")
         (self.source if name == "source" else self.output).set(str(folder))
 
     # --- building -----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 from tkinter import filedialog, ttk
 
 from modules.ui.ConceptWindow import ConceptWindow
-from modules.ui.drop import accept_drops
+from modules.ui.drop import accept_drops, only_folders
 from modules.ui.ItemTable import Column, ItemTable
 from modules.ui.pages.FormPage import FormPage
 from modules.ui.state.folder_stats import count_images
@@ -15,6 +15,7 @@ from modules.ui.state.ItemList import ItemList
 from modules.ui.state.pair_reports import concepts_of_output
 from modules.ui.tk_support import elide_middle
 from modules.util.config.ConceptConfig import ConceptConfig
+from modules.util.errors import UserError
 
 CHECK = "\u2713"
 _WATCHED = {"concepts", "concept_file_name"}
@@ -119,7 +120,10 @@ class DataPage(FormPage):
             self.concepts.add(concepts_of_output(Path(name)))
 
     def _dropped(self, paths: list[Path]) -> None:
-        self.add([path for path in paths if path.is_dir()])
+        try:
+            self.add(only_folders(paths))
+        except UserError as error:
+            self.ui.error(error)
 
     def focus_field(self, path: str) -> bool:
         if path == "concepts":
