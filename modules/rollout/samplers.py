@@ -1,0 +1,337 @@
+"""Which process makes which images of which prompt, and in which batches.
+
+An epoch has M prompts with K images each. Every sampler is a function of (seed, epoch): all processes work out
+the same plan and take their share, so nothing is sent between them and an epoch can be repeated or continued at
+any batch. Torch is not needed here.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from modules.util.errors import ConfigError
+from modules.util.rng import python_random
+
+DISTRIBUTED, K_REPEAT, CONTIGUOUS = "group_distributed", "k_repeat", "group_contiguous"
+_SIZE, _PROMPTS = "rollout_group_size", "unique_prompts_per_epoch"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One image to make.
+
+    Args:
+        prompt: number of the prompt in the data.
+        group: number of the group, unique in the run; the same prompt in another epoch is another group.
+        member: 0 to K - 1 over all processes; with the group it decides the image's noise.
+    """
+
+    prompt: int
+    group: int
+    member: int
+
+
+@dataclass(frozen=True)
+class SamplerLayout:
+    """The numbers of an epoch.
+
+    Args:
+        prompts: M, different prompts of an epoch.
+        group_size: K, images of a prompt.
+        batch_size: B, images a process makes at once.
+        world_size, rank: processes, and which this is.
+        gradient_steps: optimizer steps the batches of an epoch are divided into.
+    """
+
+    prompts: int
+    group_size: int
+    batch_size: int
+    world_size: int = 1
+    rank: int = 0
+    gradient_steps: int = 1
+
+    def __post_init__(self) -> None:
+        for name, field in (
+            ("prompts", _PROMPTS),
+            ("group_size", _SIZE),
+            ("batch_size", "batch_size"),
+            ("world_size", None),
+            ("gradient_steps", "gradient_steps_per_epoch"),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} must be a whole number of at least 1, not {value!r}", field=field)
+        if not 0 <= self.rank < self.world_size:
+            raise ConfigError(f"process {self.rank} of {self.world_size} does not exist")
+
+    @property
+    def images(self) -> int:
+        return self.prompts * self.group_size
+
+    @property
+    def global_batch(self) -> int:
+        return self.batch_size * self.world_size
+
+    @property
+    def batches(self) -> int:
+        """Batches of a process in an epoch."""
+        return self.images // self.global_batch
+
+
+# -- alignment ------------------------------------------------------------------------------------------------
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, rising, found up to the square root."""
+    low = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return low + [number // d for d in reversed(low) if d * d != number]
+
+
+def align_group_size(group_size: int, world_size: int, batch_size: int) -> int:
+    """The smallest K' >= K that W divides and that divides W * B: W times a divisor of B.
+
+    Raises:
+        ConfigError: K is below 1 or above W * B.
+    """
+    if group_size < 1:
+        raise ConfigError(f"a group needs at least 1 image, not {group_size}", field=_SIZE)
+    if group_size > world_size * batch_size:
+        raise ConfigError(
+            f"a group of {group_size} images does not fit into a global batch of {world_size} x {batch_size}",
+            field=_SIZE,
+            hint=f"a group size up to {world_size * batch_size}, or a batch size of at least "
+            f"{math.ceil(group_size / world_size)}",
+        )
+    share = math.ceil(group_size / world_size)
+    return world_size * next(d for d in divisors(batch_size) if d >= share)
+
+
+def prompts_step(group_size: int, world_size: int, batch_size: int, gradient_steps: int = 1) -> int:
+    """The number of prompts of an epoch has to be a multiple of this, or batches would be left over."""
+    whole = world_size * batch_size
+    return whole // math.gcd(group_size, whole) * gradient_steps
+
+
+def align_prompts(
+    prompts: int,
+    group_size: int,
+    world_size: int,
+    batch_size: int,
+    gradient_steps: int = 1,
+    dataset_size: int | None = None,
+) -> int:
+    """The smallest M' >= M whose images fill whole batches and optimizer steps.
+
+    Raises:
+        ConfigError: the data has fewer prompts.
+    """
+    unit = prompts_step(group_size, world_size, batch_size, gradient_steps)
+    aligned = -(-prompts // unit) * unit
+    if dataset_size is not None and aligned > dataset_size:
+        most = dataset_size // unit * unit
+        raise ConfigError(
+            f"an epoch would need {aligned} different prompts ({prompts} rounded up to a multiple of {unit}), and "
+            f"there are {dataset_size}",
+            field=_PROMPTS,
+            hint=f"at most {most}" if most else f"add prompts: {unit} are needed at least",
+        )
+    return aligned
+
+
+def _proposals(layout: SamplerLayout) -> str:
+    """Group and batch sizes near the asked ones that fit."""
+    k, w, b = layout.group_size, layout.world_size, layout.batch_size
+    sizes = [w * d for d in divisors(b)]
+    near = sorted(
+        {max((s for s in sizes if s < k), default=0), min((s for s in sizes if s > k), default=0)} - {0}
+    )
+    said = [f"a group size of {' or '.join(map(str, near))}"] if near else []
+    if k % w == 0:
+        share = k // w
+        below, above = b // share * share, -(-b // share) * share
+        fits = sorted({below, above} - {0, b})
+        if fits:
+            said.append(f"a batch size of {' or '.join(map(str, fits))}")
+    return ", or ".join(said)
+
+
+def check_alignment(layout: SamplerLayout) -> None:
+    """``ConfigError`` unless every global batch holds whole groups, the same share of each in every process."""
+    k, w, b = layout.group_size, layout.world_size, layout.batch_size
+    if k > layout.global_batch:
+        align_group_size(k, w, b)
+    if k % w or layout.global_batch % k:
+        what = f"cannot be shared by {w} processes" if k % w else f"do not fill a global batch of {w} x {b}"
+        raise ConfigError(f"groups of {k} images {what}", field=_SIZE, hint=f"use {_proposals(layout)}")
+    _check_prompts(layout)
+
+
+def _check_prompts(layout: SamplerLayout) -> None:
+    unit = prompts_step(layout.group_size, layout.world_size, layout.batch_size, layout.gradient_steps)
+    if layout.prompts % unit:
+        below, above = layout.prompts // unit * unit, -(-layout.prompts // unit) * unit
+        fits = " or ".join(str(n) for n in (below, above) if n)
+        raise ConfigError(
+            f"{layout.prompts} prompts of {layout.group_size} images do not fill whole batches of "
+            f"{layout.world_size} x {layout.batch_size}"
+            + (f" and {layout.gradient_steps} optimizer steps" if layout.gradient_steps > 1 else ""),
+            field=_PROMPTS,
+            hint=f"use {fits}",
+        )
+
+
+# -- samplers -------------------------------------------------------------------------------------------------
+
+
+class GroupSampler(ABC):
+    """Batches of slots of one process, epoch by epoch.
+
+    Args:
+        dataset_size: how many prompts there are.
+
+    Raises:
+        ConfigError: the numbers do not fit together; near ones that do are named, none is changed.
+    """
+
+    kind: str
+
+    def __init__(self, layout: SamplerLayout, dataset_size: int, seed: int) -> None:
+        if layout.prompts > dataset_size:
+            raise ConfigError(
+                f"an epoch takes {layout.prompts} different prompts, and there are {dataset_size}",
+                field=_PROMPTS,
+                hint="take fewer or add prompts",
+            )
+        self.layout, self.dataset_size, self.seed = layout, dataset_size, seed
+        self.check()
+
+    @abstractmethod
+    def check(self) -> None:
+        """``ConfigError`` unless the layout suits this sampler."""
+
+    @abstractmethod
+    def share(self, epoch: int, groups: list[list[Slot]]) -> list[Slot]:
+        """This process's slots, in order.
+
+        Args:
+            groups: M groups of K slots, in the order of the epoch.
+        """
+
+    def groups(self, epoch: int) -> list[list[Slot]]:
+        """The epoch's groups in random order; the same in every process."""
+        layout = self.layout
+        source = python_random("rollout/prompts", self.seed, epoch)
+        chosen = source.sample(range(self.dataset_size), layout.prompts)
+        first = epoch * layout.prompts
+        return [
+            [Slot(prompt, first + place, member) for member in range(layout.group_size)]
+            for place, prompt in enumerate(chosen)
+        ]
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[list[Slot]]:
+        """The batches of an epoch from batch ``start`` on."""
+        mine, size = self.share(epoch, self.groups(epoch)), self.layout.batch_size
+        for number in range(start, self.layout.batches):
+            yield mine[number * size : (number + 1) * size]
+
+    def __len__(self) -> int:
+        return self.layout.batches
+
+
+class GroupDistributedSampler(GroupSampler):
+    """Every process makes K / W images of every prompt, in the same order, so each global batch is made of whole
+    groups. What is made differs by the member number alone.
+    """
+
+    kind = DISTRIBUTED
+
+    def check(self) -> None:
+        check_alignment(self.layout)
+
+    def share(self, epoch: int, groups: list[list[Slot]]) -> list[Slot]:
+        part = self.layout.group_size // self.layout.world_size
+        begin = self.layout.rank * part
+        return [slot for group in groups for slot in group[begin : begin + part]]
+
+
+class DistributedKRepeatSampler(GroupSampler):
+    """The images of a global batch in random order over all processes: groups are whole in a global batch, but
+    which member is made where is left to chance.
+    """
+
+    kind = K_REPEAT
+
+    def check(self) -> None:
+        layout = self.layout
+        if layout.global_batch % layout.group_size:
+            fits = [d for d in divisors(layout.global_batch) if d > 1]
+            raise ConfigError(
+                f"groups of {layout.group_size} images do not fill a global batch of {layout.world_size} x "
+                f"{layout.batch_size}",
+                field=_SIZE,
+                hint=f"use one of {', '.join(map(str, fits))}" if fits else "use a larger batch size",
+            )
+        _check_prompts(layout)
+
+    def share(self, epoch: int, groups: list[list[Slot]]) -> list[Slot]:
+        layout = self.layout
+        per_batch = layout.global_batch // layout.group_size
+        mine: list[Slot] = []
+        for number in range(layout.batches):
+            whole = [
+                slot for group in groups[number * per_batch : (number + 1) * per_batch] for slot in group
+            ]
+            python_random("rollout/places", self.seed, epoch, number).shuffle(whole)
+            begin = layout.rank * layout.batch_size
+            mine += whole[begin : begin + layout.batch_size]
+        return mine
+
+
+class GroupContiguousSampler(GroupSampler):
+    """Every group is made by one process, its images one after the other; a group may span batches.
+
+    For rewards that have to see all of a group, without sending images.
+    """
+
+    kind = CONTIGUOUS
+
+    def check(self) -> None:
+        layout = self.layout
+        unit = contiguous_step(layout)
+        if layout.prompts % unit:
+            below, above = layout.prompts // unit * unit, -(-layout.prompts // unit) * unit
+            raise ConfigError(
+                f"{layout.prompts} groups of {layout.group_size} images cannot be shared by {layout.world_size} "
+                f"processes in whole batches of {layout.batch_size}",
+                field=_PROMPTS,
+                hint=f"use {' or '.join(str(n) for n in (below, above) if n)}",
+            )
+
+    def share(self, epoch: int, groups: list[list[Slot]]) -> list[Slot]:
+        part = self.layout.prompts // self.layout.world_size
+        begin = self.layout.rank * part
+        return [slot for group in groups[begin : begin + part] for slot in group]
+
+
+def contiguous_step(layout: SamplerLayout) -> int:
+    """What the number of prompts has to be a multiple of for ``GroupContiguousSampler``."""
+    share = layout.batch_size // math.gcd(layout.group_size, layout.batch_size)
+    return layout.world_size * share * layout.gradient_steps
+
+
+SAMPLERS: dict[str, type[GroupSampler]] = {
+    one.kind: one for one in (GroupDistributedSampler, DistributedKRepeatSampler, GroupContiguousSampler)
+}
+
+
+def create_sampler(kind: object, layout: SamplerLayout, dataset_size: int, seed: int) -> GroupSampler:
+    """A sampler by name: group_distributed, k_repeat or group_contiguous."""
+    name = str(getattr(kind, "value", kind))
+    if name not in SAMPLERS:
+        raise ConfigError(
+            f"unknown sampler {name!r}", field="rollout_sampler", hint=f"known: {', '.join(SAMPLERS)}"
+        )
+    return SAMPLERS[name](layout, dataset_size, seed)

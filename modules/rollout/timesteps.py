@@ -1,0 +1,232 @@
+"""Timesteps and noise of decoupled online training (DGPO, arXiv 2510.08425): which noise levels the finished
+images are looked at, and what noise the members of a group share.
+
+Timesteps of an inner epoch are one list for all groups and processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from modules.model.schedule import Schedule
+from modules.util.errors import ConfigError
+from modules.util.rng import Key, generator
+
+UNIFORM, LOGIT_NORMAL = "uniform", "logit_normal"
+DISCRETE, WITH_INIT, WITHOUT_INIT = "discrete", "discrete_with_init", "discrete_wo_init"
+CONTINUOUS_SAMPLERS = (UNIFORM, LOGIT_NORMAL)
+DISCRETE_SAMPLERS = (DISCRETE, WITH_INIT, WITHOUT_INIT)
+SAMPLERS = (*CONTINUOUS_SAMPLERS, *DISCRETE_SAMPLERS)
+
+GROUP_FIXED, GROUP_PER_TIMESTEP, INDEPENDENT = "group_fixed", "group_per_timestep", "independent"
+NOISES = (GROUP_FIXED, GROUP_PER_TIMESTEP, INDEPENDENT)
+
+
+@dataclass(frozen=True)
+class TimestepOptions:
+    """How timesteps are drawn.
+
+    Args:
+        sampler: uniform and logit_normal draw noise levels; discrete draws among the steps the images were made
+            with, discrete_with_init always takes the first of them too, discrete_wo_init never does.
+        count: timesteps of an inner epoch; 0 for as many as there are rollout steps in the range.
+        interval: (begin, end) along denoising, 0 for pure noise and 1 for the image.
+        shift: > 1 moves draws towards the image, 1 leaves them; ``None`` takes 3 for logit_normal, else 1.
+        mean, std: of the normal distribution of logit_normal.
+        parity: behave like Flow-Factory: the uniform shift may leave the interval, and the discrete samplers
+            never draw the last step and repeat steps when there are fewer than ``count``.
+    """
+
+    sampler: str = DISCRETE
+    count: int = 0
+    interval: tuple[float, float] = (0.0, 0.6)
+    shift: float | None = None
+    mean: float = 0.0
+    std: float = 1.0
+    parity: bool = False
+
+    def __post_init__(self) -> None:
+        name = str(getattr(self.sampler, "value", self.sampler))
+        object.__setattr__(self, "sampler", name)
+        if name not in SAMPLERS:
+            raise ConfigError(
+                f"unknown sampler {name!r}",
+                field="dgpo_timestep_sampler",
+                hint=f"known: {', '.join(SAMPLERS)}",
+            )
+        low, high = self.interval
+        if not 0.0 <= low < high <= 1.0:
+            raise ConfigError(
+                f"must satisfy 0 <= begin < end <= 1, not {low} and {high}", field="timestep_range"
+            )
+        if self.count < 0:
+            raise ConfigError(f"must be at least 0, not {self.count}", field="num_train_timesteps")
+        if not (math.isfinite(self.factor) and self.factor > 0.0):
+            raise ConfigError(f"must be finite and greater than 0, not {self.shift}", field="time_shift")
+        if not (math.isfinite(self.mean) and math.isfinite(self.std) and self.std > 0.0):
+            raise ConfigError(f"must be finite and greater than 0, not {self.std}", field="logit_std")
+
+    @property
+    def factor(self) -> float:
+        default = 3.0 if self.sampler == LOGIT_NORMAL else 1.0
+        return default if self.shift is None else self.shift
+
+
+def timestep_count(schedule: Schedule, options: TimestepOptions, rollout_timesteps: Sequence[float]) -> int:
+    """How many timesteps an inner epoch has; errors as ``sample_timesteps`` has."""
+    if options.count:
+        return options.count
+    low, high = options.interval
+    # a hair more, so that 10 * (0.6 - 0.3) is 3
+    count = max(1, int(len(rollout_timesteps) * (high - low) + 1e-9))
+    if options.sampler in CONTINUOUS_SAMPLERS or options.parity:
+        return count
+    return min(count, len(valid_steps(options, rollout_timesteps, schedule.steps)))
+
+
+def sample_timesteps(
+    schedule: Schedule,
+    options: TimestepOptions,
+    rollout_timesteps: Sequence[float],
+    seed: int,
+    epoch: int,
+    inner_epoch: int = 0,
+) -> torch.Tensor:
+    """The timesteps of an inner epoch, (T,): int64 for discrete schedules, float32 for flow.
+
+    Args:
+        rollout_timesteps: those of the rollout's steps, falling (``Position.timestep``).
+
+    Raises:
+        ConfigError: no rollout step lies in the interval, or fewer than are to be drawn.
+    """
+    count = timestep_count(schedule, options, rollout_timesteps)
+    source = generator("rollout/timesteps", seed, epoch, inner_epoch)
+    if options.sampler in CONTINUOUS_SAMPLERS:
+        progress_T = draw_progress(options, count, source)
+        return schedule.timestep((1.0 - progress_T).clamp(0.0, 1.0))
+    valid = valid_steps(options, rollout_timesteps, schedule.steps)
+    chosen = draw_steps(options, valid, count, source)
+    dtype = schedule.timestep(torch.zeros(1)).dtype
+    return torch.tensor([rollout_timesteps[index] for index in chosen], dtype=torch.float64).to(dtype)
+
+
+def draw_progress(options: TimestepOptions, count: int, source: torch.Generator) -> torch.Tensor:
+    """Stratified places along denoising in a random order, (T,) float64, 0 for noise."""
+    low, high = options.interval
+    u_T = (torch.arange(count) + torch.rand(count, generator=source, dtype=torch.float64)) / count
+    u_T = u_T[torch.randperm(count, generator=source)]
+    if options.sampler == LOGIT_NORMAL:
+        normal_T = torch.special.ndtri(u_T.clamp(1e-7, 1.0 - 1e-7))
+        raw_T = _shifted(torch.sigmoid(options.mean + options.std * normal_T), options.factor)
+        return low + raw_T.clamp(0.01, 1.0 - 1e-6) * (high - low)
+    if options.parity:
+        return _shifted(low + u_T * (high - low), options.factor)
+    return low + _shifted(u_T, options.factor) * (high - low)
+
+
+def _shifted(f: torch.Tensor, factor: float) -> torch.Tensor:
+    return factor * f / (1.0 + (factor - 1.0) * f)
+
+
+def valid_steps(options: TimestepOptions, rollout_timesteps: Sequence[float], train_steps: int) -> list[int]:
+    """Numbers of the rollout steps whose timesteps lie in the interval, rising.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    low, high = options.interval
+    top, bottom = train_steps * (1.0 - low), train_steps * (1.0 - high)
+    # table entries are rounded to float32
+    slack = 1e-4
+    valid = [i for i, t in enumerate(rollout_timesteps) if bottom - slack <= t <= top + slack]
+    if options.sampler == WITHOUT_INIT:
+        valid = valid[1:]
+    if not valid:
+        raise ConfigError(
+            f"no step of the rollout lies between {low} and {high} of the way from noise to image"
+            + (", the first one aside" if options.sampler == WITHOUT_INIT else ""),
+            field="timestep_range",
+            hint="widen the interval or take more rollout steps",
+        )
+    return valid
+
+
+def draw_steps(
+    options: TimestepOptions, valid: Sequence[int], count: int, source: torch.Generator
+) -> list[int]:
+    """Which rollout steps are used, in the order of denoising.
+
+    Without ``parity`` no step is drawn twice and each is drawn equally often: the steps are laid end to end and
+    cut at ``count`` equal distances from a random beginning.
+
+    Args:
+        valid: neighbouring step numbers.
+
+    Raises:
+        ConfigError: more are wanted than there are.
+    """
+    if not options.parity and count > len(valid):
+        raise ConfigError(
+            f"{count} timesteps are to be drawn but only {len(valid)} steps of the rollout lie in the interval",
+            field="num_train_timesteps",
+            hint=f"at most {len(valid)}, or a wider interval, or more rollout steps",
+        )
+    chosen = list(valid[:1]) if options.sampler == WITH_INIT else []
+    rest = list(valid[1:]) if options.sampler == WITH_INIT else list(valid)
+    wanted = count - len(chosen)
+    if wanted <= 0:
+        return chosen
+    if options.parity:
+        return chosen + _truncated_strata(rest or chosen, wanted, source)
+    begin = float(torch.rand((), generator=source, dtype=torch.float64))
+    width = len(rest) / wanted
+    return chosen + [rest[min(int((k + begin) * width), len(rest) - 1)] for k in range(wanted)]
+
+
+def _truncated_strata(rest: Sequence[int], count: int, source: torch.Generator) -> list[int]:
+    """Strata between whole-numbered bounds from the first to the last step; the last is never drawn."""
+    bounds = torch.linspace(rest[0], rest[-1], count + 1, dtype=torch.float64).long().tolist()
+    u_T = torch.rand(count, generator=source, dtype=torch.float64).tolist()
+    return [lo + int(u * (hi - lo)) for lo, hi, u in zip(bounds[:-1], bounds[1:], u_T, strict=True)]
+
+
+def group_noise(
+    kind: str,
+    groups: Sequence[int],
+    ids: Sequence[str],
+    shape: Sequence[int],
+    seed: int,
+    epoch: int,
+    inner_epoch: int,
+    timestep_index: int,
+) -> torch.Tensor:
+    """Training noise of B images, (B, C, h, w) float32 on the CPU; the same in any batch and process.
+
+    Args:
+        kind: ``group_fixed`` (one noise for a group at all timesteps of an inner epoch), ``group_per_timestep``
+            (another at each, as the authors of DGPO have it) or ``independent`` (each image and timestep its own).
+        groups, ids: of the images.
+        shape: (C, h, w).
+        timestep_index: place in the list of the inner epoch's timesteps.
+    """
+    name = str(getattr(kind, "value", kind))
+    if name not in NOISES:
+        raise ConfigError(f"unknown noise {name!r}", field="dgpo_noise", hint=f"known: {', '.join(NOISES)}")
+    drawn: dict[tuple[Key, ...], torch.Tensor] = {}
+    rows = []
+    for group, image in zip(groups, ids, strict=True):
+        key: tuple[Key, ...] = (int(group),)
+        if name == GROUP_PER_TIMESTEP:
+            key = (int(group), timestep_index)
+        elif name == INDEPENDENT:
+            key = (image, timestep_index)
+        if key not in drawn:
+            source = generator(f"rollout/noise/{name}", seed, epoch, inner_epoch, *key)
+            drawn[key] = torch.randn(tuple(shape), generator=source)
+        rows.append(drawn[key])
+    return torch.stack(rows)
