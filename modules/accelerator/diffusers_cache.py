@@ -120,7 +120,7 @@ class DiffusersCache(Accelerator):
     def _now(self) -> float:
         if self._timestep is None:
             raise RuntimeError(f"{self.method} decides by the timestep: give it to branch(name, timestep)")
-        return self._timestep
+        return float(self._timestep)
 
     @contextmanager
     def _enabled(self, model: Any) -> Iterator[None]:
@@ -178,7 +178,7 @@ class DiffusersCache(Accelerator):
         if not self._active:
             yield
             return
-        self._timestep = None if timestep is None else float(timestep)
+        self._timestep = timestep
         for hook in self._shared_hooks:
             hook.state = self._states.setdefault((id(hook), name), type(hook.state)())
         with ExitStack() as stack:
