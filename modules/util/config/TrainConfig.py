@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import ValidationError
 
+from modules.util.config import online_rules  # noqa: F401 - registers its rules
 from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.faults import raise_all, translate
@@ -21,6 +22,8 @@ from modules.util.config.section.BackupSection import BackupSection
 from modules.util.config.section.DataSection import DataSection
 from modules.util.config.section.LoraSection import LoraSection
 from modules.util.config.section.ModelSection import ModelSection
+from modules.util.config.section.OnlineLossSection import OnlineLossSection
+from modules.util.config.section.OnlineSection import OnlineSection
 from modules.util.config.section.ProjectSection import ProjectSection
 from modules.util.config.section.RlhfSection import RlhfSection
 from modules.util.config.section.SamplingSection import SamplingSection
@@ -39,6 +42,8 @@ SECTIONS: tuple[type[BaseConfig], ...] = (
     TrainingSection,
     LoraSection,
     RlhfSection,
+    OnlineSection,
+    OnlineLossSection,
     SamplingSection,
     BackupSection,
     ValidationSection,
@@ -60,6 +65,8 @@ class TrainConfig(
     ValidationSection,
     BackupSection,
     SamplingSection,
+    OnlineLossSection,
+    OnlineSection,
     RlhfSection,
     LoraSection,
     TrainingSection,

@@ -81,12 +81,6 @@ def find_problems(config: TrainConfig, ignoring: Collection[str] = ()) -> Proble
 # -- preference training -----------------------------------------------------------------------------------
 
 
-@rule("rlhf_enabled", "rlhf_mode")
-def _mode_is_available(c: TrainConfig) -> Iterator[Finding]:
-    if c.rlhf_enabled and c.rlhf_mode is not RLHFMode.DPO:
-        yield UnsupportedError(f"{c.rlhf_mode} is not available yet", "rlhf_mode", "set rlhf_mode to DPO")
-
-
 @rule("rlhf_enabled", "training_method")
 def _preferences_need_an_adapter(c: TrainConfig) -> Iterator[Finding]:
     if c.rlhf_enabled and c.training_method is not TrainingMethod.LORA:

@@ -13,6 +13,8 @@ class ModelType(BaseEnum):
     STABLE_DIFFUSION_20_BASE = "STABLE_DIFFUSION_20_BASE"
     STABLE_DIFFUSION_21 = "STABLE_DIFFUSION_21"
     STABLE_DIFFUSION_21_BASE = "STABLE_DIFFUSION_21_BASE"
+    STABLE_DIFFUSION_3 = "STABLE_DIFFUSION_3"
+    STABLE_DIFFUSION_35 = "STABLE_DIFFUSION_35"
     FLUX_DEV_1 = "FLUX_DEV_1"
     FLUX_SCHNELL_1 = "FLUX_SCHNELL_1"
 
@@ -65,6 +67,8 @@ _ABOUT: dict[str, tuple[str, tuple[str, ...]]] = {
     "STABLE_DIFFUSION_20_BASE": ("Stable Diffusion 2.0 base", _UNET_CLIP),
     "STABLE_DIFFUSION_21": ("Stable Diffusion 2.1", _UNET_CLIP),
     "STABLE_DIFFUSION_21_BASE": ("Stable Diffusion 2.1 base", _UNET_CLIP),
+    "STABLE_DIFFUSION_3": ("Stable Diffusion 3", _DIT_THREE),
+    "STABLE_DIFFUSION_35": ("Stable Diffusion 3.5", _DIT_THREE),
     "FLUX_DEV_1": ("FLUX.1 dev", _DIT_TWO),
     "FLUX_SCHNELL_1": ("FLUX.1 schnell", _DIT_TWO),
 }

@@ -12,8 +12,6 @@ DPO = {"rlhf_enabled": True}
 @pytest.mark.parametrize(
     ("data", "field", "kind"),
     [
-        ({**DPO, "rlhf_mode": "DGPO"}, "rlhf_mode", UnsupportedError),
-        ({**DPO, "rlhf_mode": "GSPO"}, "rlhf_mode", UnsupportedError),
         ({**DPO, "training_method": "FINE_TUNE"}, "training_method", UnsupportedError),
         (
             {**DPO, "rlhf_dpo_adaptive_beta": True, "rlhf_dpo_objective": "IPO"},
@@ -71,6 +69,8 @@ def test_contradictions_are_one_error_each(data: dict, field: str, kind: type) -
         {},
         DPO,
         {"rlhf_mode": "GRPO"},
+        {**DPO, "rlhf_mode": "GRPO"},
+        {**DPO, "rlhf_mode": "NFT"},
         {**DPO, "mse_strength": 0},
         {**DPO, "rlhf_dpo_adaptive_beta": True, "rlhf_dpo_label_smoothing": 0.1},
         {**DPO, "rlhf_dpo_validation": True, "rlhf_dpo_patience_enabled": True},

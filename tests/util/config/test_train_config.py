@@ -307,9 +307,10 @@ def test_layers_lie_over_each_other(tmp_path: Path) -> None:
 def test_unsupported_alone_is_not_implemented() -> None:
     with pytest.raises(NotImplementedError):
         TrainConfig.from_dict({"rlhf_enabled": True, "training_method": "FINE_TUNE"})
-    with pytest.raises(UnsupportedError, match="GRPO is not available yet"):
-        TrainConfig.from_dict({"rlhf_enabled": True, "rlhf_mode": "GRPO"})
-    unchecked = TrainConfig.from_dict({"rlhf_enabled": True, "rlhf_mode": "GRPO"}, check=False)
+    online = {"rlhf_enabled": True, "rlhf_mode": "GRPO", "text_encoder": {"train": True}}
+    with pytest.raises(UnsupportedError, match="GRPO trains the denoiser alone"):
+        TrainConfig.from_dict(online)
+    unchecked = TrainConfig.from_dict(online, check=False)
     with pytest.raises(NotImplementedError):
         unchecked.check()
 

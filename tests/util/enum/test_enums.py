@@ -36,7 +36,7 @@ def test_promised_names() -> None:
         "DPOObjective",
         "ConceptType",
     } <= set(NAMES)
-    assert [m.value for m in enum_of("RLHFMode")] == ["DPO", "DGPO", "GRPO", "GSPO"]
+    assert [m.value for m in enum_of("RLHFMode")] == ["DPO", "DGPO", "GRPO", "GSPO", "ONLINE_DPO", "NFT"]
     assert [m.value for m in enum_of("ConceptType")] == [
         "STANDARD",
         "VALIDATION",

@@ -40,7 +40,10 @@ class RlhfSection(BaseConfig):
         visible=_ON,
         title="Mode",
         group="Mode",
-        tip="DPO learns from fixed pairs of a chosen and a rejected image.",
+        tip=(
+            "DPO learns from fixed pairs of a chosen and a rejected image. All others make images while they "
+            "train and learn from a reward."
+        ),
     )
 
     rlhf_dpo_objective: DPOObjective = setting(

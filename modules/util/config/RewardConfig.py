@@ -1,0 +1,85 @@
+"""One of the rewards an online run is scored by, and what runs faster with."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import field_validator
+from pydantic_core import PydanticCustomError
+
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.setting import Float, setting
+
+
+class RewardConfig(BaseConfig):
+    """A reward and what it counts for."""
+
+    WHAT: ClassVar[str] = "reward"
+
+    reward: str = setting(
+        "brightness", min_length=1, title="Reward", tip="Which one: the key of a built-in or model reward."
+    )
+    name: str = setting(
+        "", title="Name", tip="What it is called in the logs; empty takes the key. Names must differ."
+    )
+    weight: Float = setting(
+        1.0, title="Weight", tip="Factor in the sum of all rewards; below 0 turns it over."
+    )
+    clip_low: Float | None = setting(None, title="Lowest", tip="Smaller values count as this one.")
+    clip_high: Float | None = setting(None, title="Highest", tip="Larger values count as this one.")
+    threshold: Float | None = setting(
+        None, title="Threshold", tip="Values below it count as 0; empty for no threshold."
+    )
+    normalise: bool = setting(
+        False,
+        title="Normalise",
+        tip="Divide by a moving average of the reward's size, so that weights mean the same for all rewards.",
+    )
+    params: dict[str, Any] = setting(
+        factory=dict, hidden=True, title="Parameters", tip="Arguments of the reward, by name."
+    )
+
+
+class AcceleratorConfig(BaseConfig):
+    """An accelerator by name."""
+
+    name: str = setting("", min_length=1, title="Name", tip="Which one.")
+    params: dict[str, Any] = setting(
+        factory=dict, hidden=True, title="Parameters", tip="Arguments of the accelerator, by name."
+    )
+
+
+def _entries(value: object) -> object:
+    """A single entry, or a bare name, is a list of one."""
+    if isinstance(value, (str, dict, AcceleratorConfig)):
+        value = [value]
+    if isinstance(value, list):
+        return [{"name": item} if isinstance(item, str) else item for item in value]
+    if value is None:
+        return []
+    return value
+
+
+class AccelerationConfig(BaseConfig):
+    """What makes the denoiser faster, in the order in which it is applied."""
+
+    shared: list[AcceleratorConfig] = setting(
+        factory=list,
+        hidden=True,
+        title="In training and rollouts",
+        tip="Accelerators that act wherever the denoiser is called.",
+    )
+    rollout: list[AcceleratorConfig] = setting(
+        factory=list,
+        hidden=True,
+        title="In rollouts only",
+        tip="Accelerators that act only while images are made to learn from.",
+    )
+
+    @field_validator("shared", "rollout", mode="before")
+    @classmethod
+    def _lists(cls, value: object) -> object:
+        made = _entries(value)
+        if not isinstance(made, list):
+            raise PydanticCustomError("setting", "must be a list of accelerators")
+        return made

@@ -1,0 +1,368 @@
+from typing import ClassVar
+
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.RewardConfig import RewardConfig
+from modules.util.config.setting import Float, setting
+from modules.util.enum.AdvantageScale import AdvantageScale
+from modules.util.enum.DataType import DataType
+from modules.util.enum.GuidanceLayout import GuidanceLayout
+from modules.util.enum.RewardCombination import RewardCombination
+from modules.util.enum.RewardFailure import RewardFailure
+from modules.util.enum.RolloutSampler import RolloutSampler
+from modules.util.enum.RolloutTransition import RolloutTransition
+from modules.util.enum.SdeChoice import SdeChoice
+from modules.util.enum.ShortStep import ShortStep
+
+_ONLINE = "rlhf_enabled,rlhf_mode=DGPO|GRPO|GSPO|ONLINE_DPO|NFT"
+_COUPLED = "rlhf_enabled,rlhf_mode=GRPO|GSPO"
+_DECOUPLED = "rlhf_enabled,rlhf_mode=DGPO|ONLINE_DPO|NFT"
+
+
+class OnlineSection(BaseConfig):
+    """Learning from images made while training: prompts, rollouts, rewards and advantages."""
+
+    SECTION: ClassVar[str] = "RLHF"
+
+    rlhf_prompts_file: str = setting(
+        "",
+        widget="file",
+        visible=_ONLINE,
+        title="Prompts",
+        group="Prompts",
+        tip=(
+            "A text file with one prompt a line; empty lines and lines that begin with # do not count. "
+            "Empty takes the captions of the enabled concepts."
+        ),
+    )
+    rlhf_prompts_per_epoch: int = setting(
+        8,
+        ge=1,
+        le=1000000,
+        visible=_ONLINE,
+        title="Prompts per epoch",
+        group="Prompts",
+        tip="Different prompts images are made of before each round of training.",
+    )
+    rlhf_group_size: int = setting(
+        8,
+        ge=2,
+        le=4096,
+        visible=_ONLINE,
+        title="Images per prompt",
+        group="Prompts",
+        tip=(
+            "Images made of each prompt and compared with each other: K. More give a better measure of "
+            "what is good."
+        ),
+    )
+    rlhf_sampler: RolloutSampler = setting(
+        RolloutSampler.AUTO,
+        visible=_ONLINE,
+        title="Share of a process",
+        group="Prompts",
+        tip=(
+            "With several processes: GROUP_DISTRIBUTED spreads each prompt's images over all, "
+            "GROUP_CONTIGUOUS keeps them together, DISTRIBUTED_K_REPEAT mixes them."
+        ),
+    )
+    rlhf_inner_epochs: int = setting(
+        1,
+        ge=1,
+        le=1000,
+        visible=_ONLINE,
+        title="Passes",
+        group="Prompts",
+        tip="How often the images of an epoch are trained on.",
+    )
+    rlhf_docs_per_step: int = setting(
+        0,
+        ge=0,
+        le=1000000,
+        visible=_ONLINE,
+        title="Images per step",
+        group="Prompts",
+        tip=(
+            "Images of an optimizer step over all processes, counted after those that were left out; 0 "
+            "takes batch size and accumulation steps."
+        ),
+    )
+    rlhf_docs_per_step_multiple: int = setting(
+        1,
+        ge=1,
+        le=1024,
+        visible=f"{_ONLINE},rlhf_docs_per_step",
+        title="Micro-batches a multiple of",
+        group="Prompts",
+        tip="The micro-batches of such a step must be a multiple of this.",
+    )
+    rlhf_short_step: ShortStep = setting(
+        ShortStep.TRAIN,
+        visible=f"{_ONLINE},rlhf_docs_per_step",
+        title="Short last step",
+        group="Prompts",
+        tip=("Train the last step of an epoch with fewer images than asked for, or end with an error."),
+    )
+    rlhf_max_empty_batches: int = setting(
+        16,
+        ge=1,
+        le=1000000,
+        visible=f"{_ONLINE},rlhf_docs_per_step",
+        title="Empty micro-batches",
+        group="Prompts",
+        tip=(
+            "So many micro-batches in a row may have lost all their images before the run ends with an error."
+        ),
+    )
+    rlhf_rollout_steps: int = setting(
+        10,
+        ge=1,
+        le=1000,
+        visible=_ONLINE,
+        title="Steps",
+        group="Rollout",
+        tip=(
+            "Denoising steps of the images that are learned from. Few are enough: they need not look "
+            "finished."
+        ),
+    )
+    rlhf_rollout_size: str = setting(
+        "",
+        visible=_ONLINE,
+        title="Size",
+        group="Rollout",
+        tip=(
+            "Width x height in pixels, as 512x768, or one number; empty takes the first resolution of the"
+            " data."
+        ),
+    )
+    rlhf_rollout_cfg_scale: Float = setting(
+        1.0,
+        ge=0,
+        le=100,
+        visible=_ONLINE,
+        title="CFG scale",
+        group="Rollout",
+        tip="Guidance of these images; 1 is without. Training steps are guided in the same way.",
+    )
+    rlhf_rollout_negative_prompt: str = setting(
+        "",
+        widget="multiline",
+        visible=_ONLINE,
+        title="Negative prompt",
+        group="Rollout",
+        tip="What guidance leads away from.",
+    )
+    rlhf_rollout_batch_size: int = setting(
+        0,
+        ge=0,
+        le=4096,
+        visible=_ONLINE,
+        title="Batch size",
+        group="Rollout",
+        tip=(
+            "Images made at once; 0 takes the batch size of training, so that both compute the same numbers."
+        ),
+    )
+    rlhf_rollout_cfg_layout: GuidanceLayout = setting(
+        GuidanceLayout.SPLIT,
+        visible=_ONLINE,
+        title="Guided steps",
+        group="Rollout",
+        tip=(
+            "SPLIT asks the model twice and keeps gradients of one half; JOINT asks once with twice the "
+            "batch."
+        ),
+    )
+    rlhf_shared_start_noise: bool = setting(
+        False,
+        visible=_ONLINE,
+        title="Same first noise",
+        group="Rollout",
+        tip=("All images of a prompt start from one noise, so that they differ by their steps' noise alone."),
+    )
+    rlhf_rollout_transition: RolloutTransition = setting(
+        RolloutTransition.AUTO,
+        visible=_COUPLED,
+        title="Transition",
+        group="Rollout",
+        tip=(
+            "The random step that is trained. DDIM for noise and v-prediction models, the others for flow"
+            " matching."
+        ),
+    )
+    rlhf_rollout_noise_level: Float | None = setting(
+        None,
+        ge=0,
+        le=10,
+        visible=_COUPLED,
+        title="Noise level",
+        group="Rollout",
+        tip="Strength of the steps' noise (eta); empty takes the transition's own.",
+    )
+    rlhf_rollout_temperature: Float = setting(
+        1.0,
+        gt=0,
+        le=100,
+        visible=_COUPLED,
+        title="Temperature",
+        group="Rollout",
+        tip=(
+            "Multiplies the deviation of the noise, in rollout and training alike. Other values than 1 "
+            "change what images look like; the noise level does not."
+        ),
+    )
+    rlhf_sde_window: str = setting(
+        "",
+        visible=_COUPLED,
+        title="Trained steps",
+        group="Rollout",
+        tip=(
+            "First and last step that may be trained, as 0-4 (0 is the noisiest); empty for all but the last."
+        ),
+    )
+    rlhf_num_sde_steps: int = setting(
+        0,
+        ge=0,
+        le=1000,
+        visible=_COUPLED,
+        title="How many of them",
+        group="Rollout",
+        tip=("Steps trained in an epoch, drawn anew for each; the others add no noise. 0 for all."),
+    )
+    rlhf_sde_choice: SdeChoice = setting(
+        SdeChoice.RANDOM,
+        visible=_COUPLED,
+        title="Which of them",
+        group="Rollout",
+        tip="RANDOM takes any, CONTIGUOUS takes neighbours.",
+    )
+    rlhf_rollout_storage_dtype: DataType = setting(
+        DataType.FLOAT_32,
+        visible=_COUPLED,
+        title="Kept as",
+        group="Rollout",
+        tip=(
+            "Number format of the latents kept of each step. Probabilities are those of the rounded numbers."
+        ),
+    )
+    rlhf_off_policy: bool = setting(
+        False,
+        visible=_DECOUPLED,
+        title="Average makes the images",
+        group="Rollout",
+        tip=(
+            "Make the images with the moving average of the weights (EMA) instead of the weights of the "
+            "moment."
+        ),
+    )
+    rlhf_switch_ema_ref: int = setting(
+        200,
+        ge=0,
+        le=1000000000,
+        visible=f"{_ONLINE},rlhf_mode=DGPO|NFT",
+        title="Old policy after",
+        group="Rollout",
+        tip="After so many optimizer steps the old policy makes the images, where there is one.",
+    )
+    rlhf_keep_images: int = setting(
+        16,
+        ge=0,
+        le=10000,
+        visible=_ONLINE,
+        title="Kept for review",
+        group="Rollout",
+        tip=("Images of an epoch that stay in the run's folder with prompt and reward; 0 for none."),
+    )
+    rlhf_keep_image_epochs: int = setting(
+        20,
+        ge=1,
+        le=100000,
+        visible=_ONLINE,
+        title="Epochs of them",
+        group="Rollout",
+        tip="Epochs whose images stay; older folders are removed.",
+    )
+    rlhf_reward: str = setting(
+        "brightness",
+        visible=_ONLINE,
+        title="Reward",
+        group="Reward",
+        tip="What is good. One name, or several with weights: aesthetic 1, clip_score 0.5.",
+    )
+    rlhf_rewards: list[RewardConfig] = setting(
+        factory=list,
+        hidden=True,
+        visible=_ONLINE,
+        title="Rewards",
+        group="Reward",
+        tip=("The rewards with all their settings; taken instead of the line above when not empty."),
+    )
+    rlhf_reward_combination: RewardCombination = setting(
+        RewardCombination.GDPO,
+        visible=_ONLINE,
+        title="Several rewards",
+        group="Reward",
+        tip=("GDPO brings each to one scale within a prompt before adding, SUM adds them as they are."),
+    )
+    rlhf_reward_on_error: RewardFailure = setting(
+        RewardFailure.FAIL,
+        visible=_ONLINE,
+        title="When a reward fails",
+        group="Reward",
+        tip="End the run, or leave out the images of that prompt.",
+    )
+    rlhf_reward_device: str = setting(
+        "auto",
+        widget="device",
+        visible=_ONLINE,
+        title="Device",
+        group="Reward",
+        tip="Where reward models compute; auto takes the device of the run.",
+    )
+    rlhf_reward_swap: bool = setting(
+        False,
+        visible=_ONLINE,
+        title="Make room for rewards",
+        group="Reward",
+        tip=(
+            "Move the model off the device while images are scored, and the reward models off it otherwise."
+        ),
+    )
+    rlhf_advantage_scale: AdvantageScale = setting(
+        AdvantageScale.GLOBAL_STD,
+        visible=_ONLINE,
+        title="Scale",
+        group="Advantage",
+        tip=(
+            "Rewards are compared with the mean of their prompt and divided by the deviation of the whole"
+            " epoch, of their prompt, or not at all."
+        ),
+    )
+    rlhf_advantage_eps: Float = setting(
+        1e-4,
+        ge=0,
+        le=1,
+        visible=_ONLINE,
+        title="Epsilon",
+        group="Advantage",
+        tip="Added to the deviation against division by zero.",
+    )
+    rlhf_advantage_clip: Float = setting(
+        5.0,
+        gt=0,
+        le=1000,
+        visible=_ONLINE,
+        title="Limit",
+        group="Advantage",
+        tip="Advantages beyond this are cut.",
+    )
+    rlhf_skip_zero_advantage: bool = setting(
+        False,
+        visible=_ONLINE,
+        title="Leave out what teaches nothing",
+        group="Advantage",
+        tip=(
+            "Do not train on images whose advantage is 0, such as prompts whose images all got the same "
+            "reward."
+        ),
+    )
