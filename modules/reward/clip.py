@@ -1,0 +1,196 @@
+"""CLIP models: image and text features for other rewards, and how well an image fits its prompt.
+
+Sources: Radford et al. 2021 (CLIP), Hessel et al. 2021 (CLIPScore). ``transformers`` is imported when a model is
+loaded, so the rest of the package works where its version cannot be had.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from modules.reward.base import REWARDS, Reward, RewardBatch, to_uint8
+from modules.util.errors import ConfigError, DataError
+
+log = logging.getLogger(__name__)
+
+CLIP_L14 = "openai/clip-vit-large-patch14"
+
+FloatType = Literal["float32", "float16", "bfloat16"]
+
+
+class ClipFeatures:
+    """A CLIP model with its tokenizer and image preparation.
+
+    Args:
+        source: a folder in the Hugging Face layout, or a repository name.
+        processor: where the tokenizer and the image preparation are, if not with the model.
+        dtype: number format of the weights; features are float32 always.
+        batch_size: images (or texts) in one forward.
+    """
+
+    def __init__(
+        self, source: str, processor: str | None = None, dtype: FloatType = "float32", batch_size: int = 16
+    ) -> None:
+        if batch_size < 1:
+            raise ConfigError(f"{batch_size} is not at least 1", "batch_size")
+        self.source = source
+        self.processor = processor or source
+        self.dtype = getattr(torch, dtype)
+        self.batch_size = batch_size
+        self.model: Any = None
+        self._tokenizer: Any = None
+        self._images: Any = None
+
+    def load(self, device: torch.device | str) -> None:
+        """Read the model, once; a missing or damaged one is a ``DataError`` that says what to do."""
+        if self.model is None:
+            from safetensors import SafetensorError
+            from transformers import CLIPImageProcessor, CLIPModel, CLIPTokenizer
+
+            try:
+                model = CLIPModel.from_pretrained(self.source, dtype=self.dtype)
+                self._tokenizer = CLIPTokenizer.from_pretrained(self.processor)
+                self._images = CLIPImageProcessor.from_pretrained(self.processor)
+            except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+                raise self._cannot_load(error) from error
+            self.model = model.requires_grad_(False).eval()
+        self.model.to(device)
+
+    def _cannot_load(self, error: Exception) -> DataError:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        places = dict.fromkeys([self.source, self.processor])
+        return DataError(
+            f"the CLIP model {' with '.join(map(repr, places))} cannot be loaded: {reason}",
+            field="source",
+            hint="give a folder with config.json, model.safetensors, preprocessor_config.json and the tokenizer"
+            " (download the repository where there is a network), or a repository name that can be downloaded",
+        )
+
+    def unload(self) -> None:
+        self.model = self._tokenizer = self._images = None
+
+    def to(self, device: torch.device | str) -> None:
+        if self.model is not None:
+            self.model.to(device)
+
+    def _loaded(self) -> Any:
+        if self.model is None:
+            raise RuntimeError(f"{self.source}: load() first")
+        return self.model
+
+    def embed_images(self, images_BCHW: Tensor) -> Tensor:
+        """Normalised projected features, float32 (B, D) on the CPU."""
+        model, found = self._loaded(), []
+        for part in images_BCHW.split(self.batch_size):
+            arrays = list(to_uint8(part).permute(0, 2, 3, 1).numpy())
+            pixels = self._images(arrays, return_tensors="pt", input_data_format="channels_last")[
+                "pixel_values"
+            ]
+            with torch.no_grad():
+                answer = model.get_image_features(pixel_values=pixels.to(model.device, self.dtype))
+            found.append(normalised(projected(answer)))
+        return torch.cat(found)
+
+    def embed_texts(self, texts: list[str]) -> Tensor:
+        """Normalised projected features, float32 (B, D) on the CPU; what is longer than the model reads is cut."""
+        model, found = self._loaded(), []
+        limit = min(model.config.text_config.max_position_embeddings, self._tokenizer.model_max_length)
+        for start in range(0, len(texts), self.batch_size):
+            tokens = self._tokenizer(
+                texts[start : start + self.batch_size],
+                padding=True,
+                truncation=True,
+                max_length=limit,
+                return_tensors="pt",
+            ).to(model.device)
+            with torch.no_grad():
+                answer = model.get_text_features(
+                    input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]
+                )
+            found.append(normalised(projected(answer)))
+        return torch.cat(found)
+
+    @property
+    def width(self) -> int:
+        """Length of a feature."""
+        return int(self._loaded().config.projection_dim)
+
+    @property
+    def logit_scale(self) -> float:
+        """The trained factor between a cosine and a logit."""
+        return float(self._loaded().logit_scale.float().exp())
+
+
+def projected(answer: Any) -> Tensor:
+    """The projected feature of either form of answer: a tensor, or an output object with ``pooler_output``."""
+    return answer if isinstance(answer, Tensor) else answer.pooler_output
+
+
+def normalised(features_BD: Tensor) -> Tensor:
+    """Rows of length 1, float32 on the CPU."""
+    return torch.nn.functional.normalize(features_BD.float().cpu(), dim=1)
+
+
+class ClipReward(Reward):
+    """A reward on top of one CLIP model."""
+
+    def __init__(self, clip: ClipFeatures) -> None:
+        super().__init__()
+        self.clip = clip
+
+    def load(self, device: torch.device | str = "cpu") -> None:
+        super().load(device)
+        self.clip.load(device)
+
+    def unload(self) -> None:
+        self.clip.unload()
+
+    def to(self, device: torch.device | str) -> None:
+        super().to(device)
+        self.clip.to(device)
+
+    def cosine(self, batch: RewardBatch) -> Tensor:
+        """(B,) cosine between every image and its prompt; equal prompts are read once."""
+        unique = list(dict.fromkeys(batch.prompts))
+        texts_UD = self.clip.embed_texts(unique)
+        where = {text: place for place, text in enumerate(unique)}
+        texts_BD = texts_UD[[where[text] for text in batch.prompts]]
+        return (self.clip.embed_images(batch.images_BCHW) * texts_BD).sum(dim=1)
+
+
+@REWARDS.register("clip_score")
+class ClipScore(ClipReward):
+    """How well an image fits its prompt: 100 * max(cosine, 0), or the cosine itself.
+
+    Args:
+        source: CLIP folder or repository name.
+        scaled: ``False`` for the plain cosine, which also tells misfits apart.
+        processor, dtype, batch_size: as ``ClipFeatures``.
+    """
+
+    required_fields = ("prompt",)
+
+    def __init__(
+        self,
+        source: str = CLIP_L14,
+        scaled: bool = True,
+        processor: str | None = None,
+        dtype: FloatType = "float32",
+        batch_size: int = 16,
+    ) -> None:
+        super().__init__(ClipFeatures(source, processor, dtype, batch_size))
+        self.scaled = scaled
+
+    def _score(self, batch: RewardBatch) -> Tensor:
+        cosine_B = self.cosine(batch)
+        return 100 * cosine_B.clamp(min=0) if self.scaled else cosine_B
+
+
+def has_processor(source: str) -> bool:
+    """Whether a model folder brings its own image preparation."""
+    return (Path(source) / "preprocessor_config.json").is_file()

@@ -1,0 +1,40 @@
+"""PickScore: a CLIP model trained on what people picked (Kirstain et al. 2023, arXiv 2305.01569)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from modules.reward.base import REWARDS, RewardBatch
+from modules.reward.clip import ClipFeatures, ClipReward, FloatType, has_processor
+
+PICKSCORE = "yuvalkirstain/PickScore_v1"
+PICKSCORE_PROCESSOR = "laion/CLIP-ViT-H-14-laion2B-s32B-b79K"
+USUAL_LOGIT = 26.0
+"""Logits of good images are near this; dividing brings scores near 1."""
+
+
+@REWARDS.register("pickscore")
+class PickScore(ClipReward):
+    """exp(logit scale) * cosine / 26.
+
+    Args:
+        source: folder or repository name of the model.
+        processor: folder or repository name of its tokenizer and image preparation; the model's own folder if
+            it has them, else the one the model was trained with.
+        dtype, batch_size: as ``ClipFeatures``.
+    """
+
+    required_fields = ("prompt",)
+
+    def __init__(
+        self,
+        source: str = PICKSCORE,
+        processor: str | None = None,
+        dtype: FloatType = "float32",
+        batch_size: int = 8,
+    ) -> None:
+        place = processor or (source if has_processor(source) else PICKSCORE_PROCESSOR)
+        super().__init__(ClipFeatures(source, place, dtype, batch_size))
+
+    def _score(self, batch: RewardBatch) -> Tensor:
+        return self.clip.logit_scale * self.cosine(batch) / USUAL_LOGIT
