@@ -114,7 +114,7 @@ class MainWindow(ctk.CTk):
         self._place()
         self.show_page(self.memory.page)
         self._set_icon()
-        self.after(200, self._tell)
+        self._telling = self.after(200, self._tell)
         if number > 1:
             self.say(
                 f"Another window is open; this one keeps its settings apart, in {store.session_path.name}"
@@ -372,6 +372,7 @@ class MainWindow(ctk.CTk):
     def quit_window(self) -> None:
         """Save the session and close; a run goes on by itself."""
         self.autosave.now()
+        self.after_cancel(self._telling)
         self.runs.close()
         self.queue.close()
         self.tensorboard.close()

@@ -41,7 +41,13 @@ PAGES = (
     PageSpec(
         "data", "Data & concepts", ("Data",), "DataPage", about="The images, and what each folder is for."
     ),
-    PageSpec("training", "Training", ("Training", "Validation"), about="Optimizer, length, noise and loss."),
+    PageSpec(
+        "training",
+        "Training",
+        ("Training", "Validation"),
+        "TrainingPage",
+        about="Optimizer, length, noise and loss.",
+    ),
     PageSpec("lora", "LoRA", ("LoRA",), about="The adapter and the layers it changes."),
     PageSpec("rlhf", "RLHF", ("RLHF",), "RlhfPage", about="Learning from what you prefer."),
     PageSpec("sampling", "Sampling", ("Sampling",), "SamplingPage", about="Images made while training."),

@@ -282,7 +282,11 @@ def _assign(config: BaseConfig, path: str, value: Any) -> None:
 
 
 def _same(one: Cell, other: Cell) -> bool:
-    return one.text == other.text and type(one.value) is type(other.value) and one.value == other.value
+    if one.text != other.text or type(one.value) is not type(other.value):
+        return False
+    if isinstance(one.value, dict):  # 1, 1.0 and true are equal, but not the same
+        return repr(one.value) == repr(other.value)
+    return bool(one.value == other.value)
 
 
 def _as_problem(error: UserError, path: str) -> Problem:

@@ -1,0 +1,79 @@
+"""Training: the form, and a window for the arguments of the optimizer that have no row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from tkinter import ttk
+
+from modules.ui.form.CardBoard import wrap_within
+from modules.ui.pages.FormPage import FormPage
+from modules.ui.ParametersWindow import ParametersWindow
+from modules.ui.state.parameters import Scalar, as_texts
+from modules.util.errors import UserError
+
+FIELD = "optimizer.params"
+OWN_ROWS = {
+    "optimizer.eps": "eps",
+    "optimizer.weight_decay": "weight_decay",
+    "optimizer.momentum": "momentum",
+}
+OTHERS = {"lr": "learning_rate", "betas": "optimizer.beta1", "params": "", "self": ""}
+
+
+class TrainingPage(FormPage):
+    """The card of the optimizer gets a line that says which further arguments are set, and a button."""
+
+    def add_to_form(self) -> None:
+        px, setting = self.ui.theme.px, self.ui.state.settings[FIELD]
+        card = self.form.cards[setting.group]
+        frame = self.form.extend_card(setting.group)
+        self.more = ttk.Button(frame, text=f"{setting.title}\u2026", command=self.open_parameters)
+        self.more.pack(anchor="w")
+        self.more.bind("<Return>", lambda _event: self.more.invoke())
+        self.ui.services["tooltips"].add(self.more, lambda: setting.tip)
+        self.set_now = ttk.Label(frame, style="Muted.TLabel", justify="left")
+        self.set_now.pack(anchor="w", pady=(px(3), 0))
+        wrap_within(self.set_now, card, self.ui.theme)
+        self._show_parameters()
+
+    def refresh(self, paths: Iterable[str] | None) -> None:
+        super().refresh(paths)
+        if paths is None or FIELD in paths:
+            self._show_parameters()
+
+    def _show_parameters(self) -> None:
+        given = as_texts(self.ui.state.value(FIELD))
+        shown = ", ".join(f"{one.name} = {one.text or one.kind}" for one in given)
+        self.set_now.configure(text=shown or "None: the optimizer's own defaults")
+
+    def open_parameters(self) -> ParametersWindow:
+        """Edit the further arguments."""
+        state = self.ui.state
+        titles = {path: state.settings[path].title for path in (*OWN_ROWS, *OTHERS.values()) if path}
+        taken = {name: f"has a field of its own: {titles[path]}" for path, name in OWN_ROWS.items()}
+        for name, path in OTHERS.items():
+            taken[name] = f"has a field of its own: {titles[path]}" if path else "is set by the program"
+        window = ParametersWindow(
+            self.ui,
+            state.settings[FIELD].title,
+            f"{state.settings[FIELD].tip} Names the optimizer does not have are refused when training starts.",
+            state.value(FIELD),
+            taken,
+            self._taken_over,
+        )
+        window.open()
+        return window
+
+    def _taken_over(self, values: dict[str, Scalar]) -> None:
+        self.more.focus_set()
+        try:
+            self.ui.state.set_value(FIELD, values)
+        except UserError as error:
+            self.ui.error(error)
+
+    def focus_field(self, path: str) -> bool:
+        if path == FIELD:
+            self.scroll.see(self.more)
+            self.more.focus_set()
+            return True
+        return super().focus_field(path)

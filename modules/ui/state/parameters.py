@@ -1,0 +1,93 @@
+"""Names with typed values, as a person writes them. No Tk here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from modules.util.errors import UserError
+
+Scalar = bool | int | float | str | None
+Place = tuple[int, Literal["name", "value"]]
+NUMBER, WHOLE, SWITCH, TEXT, NOTHING = "number", "whole number", "on / off", "text", "nothing"
+KINDS = (NUMBER, WHOLE, SWITCH, TEXT, NOTHING)
+_ON, _OFF = ("on", "true", "yes"), ("off", "false", "no")
+
+
+@dataclass(frozen=True)
+class ParameterText:
+    """One parameter as it is typed: name, one of ``KINDS``, value."""
+
+    name: str = ""
+    kind: str = NUMBER
+    text: str = ""
+
+
+def as_texts(values: Mapping[str, Scalar]) -> list[ParameterText]:
+    """What to show of values."""
+    return [ParameterText(name, *_kind_and_text(value)) for name, value in values.items()]
+
+
+def _kind_and_text(value: Scalar) -> tuple[str, str]:
+    if value is None:
+        return NOTHING, ""
+    if isinstance(value, bool):
+        return SWITCH, "on" if value else "off"
+    if isinstance(value, int):
+        return WHOLE, str(value)
+    return (NUMBER, repr(value)) if isinstance(value, float) else (TEXT, value)
+
+
+def read_value(kind: str, text: str) -> Scalar:
+    """The value behind a text.
+
+    Raises:
+        UserError: it is none of that kind.
+    """
+    plain = text.strip()
+    if kind == TEXT:
+        return text
+    if kind == NOTHING:
+        return None
+    if kind == SWITCH:
+        if plain.lower() in (*_ON, *_OFF):
+            return plain.lower() in _ON
+        raise UserError(f"{plain!r} is neither on nor off")
+    try:
+        value = int(plain) if kind == WHOLE else float(plain)
+    except ValueError:
+        raise UserError(f"{plain!r} is no {kind}" if plain else f"a {kind} is missing") from None
+    if math.isnan(value):
+        raise UserError("must be a number")
+    return value
+
+
+def read_texts(
+    rows: Sequence[ParameterText], taken: Mapping[str, str]
+) -> tuple[dict[str, Scalar], dict[Place, str]]:
+    """The values of rows, and what is wrong with which field; rows that are wholly empty are left out.
+
+    Args:
+        taken: names that cannot be used, and why.
+    """
+    made: dict[str, Scalar] = {}
+    faults: dict[Place, str] = {}
+    for index, row in enumerate(rows):
+        name = row.name.strip()
+        if not name and not row.text.strip():
+            continue
+        if not name:
+            faults[index, "name"] = "a name is missing"
+        elif not name.isidentifier():
+            faults[index, "name"] = "a name has letters, digits and _ only, and begins with no digit"
+        elif name in taken:
+            faults[index, "name"] = taken[name]
+        elif name in made:
+            faults[index, "name"] = f"{name} is there twice"
+        try:
+            made[name] = read_value(row.kind, row.text)
+        except UserError as error:
+            faults[index, "value"] = error.message
+    return made, faults

@@ -1,0 +1,191 @@
+"""Further arguments of the optimizer: typed values, faults at their field, all by keys."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.ui.pages.TrainingPage import TrainingPage
+from modules.ui.ParametersWindow import ParametersWindow
+from modules.ui.state.parameters import ParameterText, as_texts, read_texts
+from modules.util.config.TrainConfig import TrainConfig
+from tests.ui.main.hands import Hands
+
+SCALARS = st.one_of(
+    st.booleans(), st.integers(), st.floats(allow_nan=False), st.text().filter(str.strip), st.none()
+)
+NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,12}", fullmatch=True)
+
+
+@given(st.dictionaries(NAMES, SCALARS))
+def test_values_come_back_as_they_were(values: dict[str, object]) -> None:
+    made, faults = read_texts(as_texts(values), {})  # type: ignore[arg-type]
+    assert not faults
+    assert [(n, type(v), v) for n, v in made.items()] == [(n, type(v), v) for n, v in values.items()]
+
+
+@pytest.mark.parametrize(
+    ("row", "place", "said"),
+    [
+        (("a b", "number", "1"), "name", "letters, digits"),
+        (("1a", "number", "1"), "name", "begins with no digit"),
+        (("", "number", "1"), "name", "missing"),
+        (("eps", "number", "1"), "name", "its own row"),
+        (("first", "number", "1"), "name", "twice"),
+        (("x", "number", "many"), "value", "'many' is no number"),
+        (("x", "number", ""), "value", "missing"),
+        (("x", "number", "nan"), "value", "must be a number"),
+        (("x", "whole number", "1.5"), "value", "no whole number"),
+        (("x", "on / off", "maybe"), "value", "neither on nor off"),
+    ],
+)
+def test_faults_name_their_field(row: tuple[str, str, str], place: str, said: str) -> None:
+    rows = [ParameterText("first", "number", "1"), ParameterText(), ParameterText(*row)]
+    _, faults = read_texts(rows, {"eps": "its own row"})
+    assert list(faults) == [(2, place)]
+    assert said in next(iter(faults.values()))
+
+
+def test_empty_rows_count_for_nothing() -> None:
+    assert read_texts([ParameterText(), ParameterText(" ", "text", " ")], {}) == ({}, {})
+
+
+# -- in the window -------------------------------------------------------------------------------------------
+
+
+def training_page(hands: Hands) -> TrainingPage:
+    hands.window.show_page("training")
+    hands.rest()
+    page = hands.window.current_page()
+    assert isinstance(page, TrainingPage)
+    return page
+
+
+def opened(hands: Hands) -> ParametersWindow:
+    page = training_page(hands)
+    hands.focus(page.more)
+    hands.keys("<Return>")
+    window = hands.dialog()
+    assert isinstance(window, ParametersWindow)
+    hands.wait(lambda: hands.window.focus_get() is window.rows[0].name, "the name has no focus")
+    return window
+
+
+def choose(hands: Hands, window: ParametersWindow, index: int, kind: str) -> None:
+    """In the list of kinds, by the arrow keys."""
+    combo = window.rows[index].kind
+    assert hands.window.focus_get() is combo
+    hands.keys("<Down>")
+    popdown = combo.tk.call("ttk::combobox::PopdownWindow", str(combo))
+    hands.wait(lambda: combo.tk.call("winfo", "viewable", popdown))
+    kinds = combo.cget("values")
+    way = kinds.index(kind) - kinds.index(combo.get())
+    for _ in range(abs(way)):
+        combo.tk.call("event", "generate", f"{popdown}.f.l", "<Down>" if way > 0 else "<Up>")
+    combo.tk.call("event", "generate", f"{popdown}.f.l", "<Return>")
+    hands.rest()
+    assert combo.get() == kind
+    hands.focus(combo)
+
+
+def params(hands: Hands) -> dict[str, object]:
+    return dict(hands.window.state_.config.optimizer.params)
+
+
+@pytest.mark.gui
+def test_values_of_every_kind_by_keys(hands: Hands) -> None:
+    window = opened(hands)
+    typed = (
+        ("d_coef", "number", "2"),
+        ("steps", "whole number", "3"),
+        ("amsgrad", "on / off", "on"),
+        ("mode", "text", "true"),
+        ("nothing", "nothing", ""),
+    )
+    for index, (name, kind, text) in enumerate(typed):
+        if index:
+            hands.keys("<Insert>")
+            row = window.rows[index]
+            hands.wait(lambda row=row: hands.window.focus_get() is row.name)  # type: ignore[misc]
+        hands.type(name)
+        hands.keys("<Tab>")
+        choose(hands, window, index, kind)
+        if kind != "nothing":
+            hands.keys("<Tab>")
+            hands.type(text)
+    hands.keys("<Control-Return>")
+    assert not window.winfo_exists()
+    wanted = {"d_coef": 2.0, "steps": 3, "amsgrad": True, "mode": "true", "nothing": None}
+    assert json.dumps(params(hands)) == json.dumps(wanted)
+    page = training_page(hands)
+    assert "d_coef = 2.0, steps = 3, amsgrad = on" in str(page.set_now.cget("text"))
+    hands.keys("<Control-z>", to=hands.window)
+    assert params(hands) == {} and "None" in str(page.set_now.cget("text"))
+    hands.keys("<Control-y>", to=hands.window)
+    assert json.dumps(params(hands)) == json.dumps(wanted)
+    assert hands.window.state_.config.copy_of().optimizer.params == wanted
+    assert TrainConfig.from_dict(hands.window.state_.config.to_dict()).optimizer.params == wanted
+
+
+@pytest.mark.gui
+def test_a_fault_is_shown_at_its_field_until_it_is_mended(hands: Hands) -> None:
+    window = opened(hands)
+    hands.type("d_coef")
+    hands.keys("<Tab>", "<Tab>")
+    hands.type("two")
+    hands.keys("<Control-Return>")
+    row = window.rows[0]
+    assert window.winfo_exists() and hands.window.focus_get() is row.value
+    assert row.faults["value"].winfo_ismapped() and "'two' is no number" in str(
+        row.faults["value"].cget("text")
+    )
+    assert row.value.instate(["invalid"]) and not row.faults["name"].winfo_ismapped()
+    hands.keys("<Control-slash>", "<Delete>")
+    hands.type("2")
+    hands.keys("<KeyRelease-2>")
+    assert not row.faults["value"].winfo_ismapped()
+    hands.focus(row.name)
+    hands.keys("<Control-slash>", "<Delete>")
+    hands.type("eps")
+    hands.keys("<Control-Return>")
+    assert "Epsilon" in str(row.faults["name"].cget("text")) and hands.window.focus_get() is row.name
+    hands.keys("<Escape>")
+    assert not window.winfo_exists() and params(hands) == {}
+
+
+@pytest.mark.gui
+def test_what_is_there_can_be_changed_and_taken_out(hands: Hands) -> None:
+    hands.window.state_.set_value("optimizer.params", {"a": 1, "b": True, "c": math.inf})
+    window = opened(hands)
+    assert [row.text() for row in window.rows] == [
+        ParameterText("a", "whole number", "1"),
+        ParameterText("b", "on / off", "on"),
+        ParameterText("c", "number", "inf"),
+    ]
+    hands.focus(window.rows[1].drop)
+    hands.keys("<space>")
+    assert hands.window.focus_get() is window.rows[1].name
+    hands.focus(window.rows[0].kind)
+    choose(hands, window, 0, "number")
+    hands.keys("<Control-Return>")
+    assert repr(params(hands)) == "{'a': 1.0, 'c': inf}"
+    window = opened(hands)
+    for _ in range(2):
+        hands.focus(window.rows[0].drop)
+        hands.keys("<space>")
+    assert hands.window.focus_get() is window.more
+    hands.keys("<Control-Return>")
+    assert params(hands) == {}
+
+
+@pytest.mark.gui
+def test_a_problem_leads_to_the_button(hands: Hands) -> None:
+    hands.window.show_page("lora")
+    hands.window.jump("optimizer.params")
+    hands.rest()
+    page = training_page(hands)
+    hands.wait(lambda: hands.window.focus_get() is page.more)
