@@ -68,8 +68,8 @@ class DiffusersCache(Accelerator):
     def advice(self, num_inference_steps: int | None) -> Iterator[str]:
         if num_inference_steps is not None and num_inference_steps <= FEW_STEPS:
             yield (
-                f"{self.method} with {num_inference_steps} steps: consecutive steps differ so much that little or "
-                "nothing is reused; measure the gain or leave it out"
+                f"{self.method} with {num_inference_steps} steps: so few steps differ much from one another, so it "
+                "reuses little, or what no longer fits; measure the gain or leave it out"
             )
         expected = self._settings.get("num_inference_steps", 28 if self.method == "MagCache" else None)
         if expected is not None and num_inference_steps not in (None, expected):

@@ -219,7 +219,7 @@ def test_parameters_of_caches_are_checked(params, words):
 
 def test_few_steps_are_worth_a_word():
     section = {"rollout": "diffusers_cache"}
-    assert "little or nothing" in build_plan(section, "decoupled", num_inference_steps=8).warnings[0]
+    assert "reuses little" in build_plan(section, "decoupled", num_inference_steps=8).warnings[0]
     assert not build_plan(section, "decoupled", num_inference_steps=9).warnings
     ratios = {"method": "MagCache", "mag_ratios": [1.0, 1.0]}
     section = {"rollout": {"name": "diffusers_cache", "params": ratios}}
