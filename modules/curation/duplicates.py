@@ -26,6 +26,11 @@ from modules.util.image_metadata.source import unusable
 log = logging.getLogger(__name__)
 _GRID = (9, 8)
 _DETAIL = (16, 16)
+_FINE = 64
+"""Areas on the shorter side to which an image is reduced first: a pass over a megapixel costs as much as half of the
+hash, so there is only one."""
+_LOOK_VERSION = 2
+"""Counts changes of what a look is, so that looks of different kinds are never compared."""
 _ALIKE = 0.985
 """Correlation of brightness from which on images with near hashes are alike. Copies that were compressed anew, resized
 or brightened have 0.995 and more; of flat drawings with near hashes, which differ in where things are, one in eight has
@@ -73,9 +78,13 @@ class Look(NamedTuple):
 def look_of(image: Image.Image) -> Look:
     """The look of a decoded image."""
     grey = _grey(image)
-    small = numpy.asarray(grey.resize(_GRID, Image.Resampling.BOX))
+    factor = max(1, min(grey.size) // _FINE)
+    # The last areas may be cut short; the box leaves out what they lack.
+    box = (0.0, 0.0, grey.width / factor, grey.height / factor)
+    fine = grey.reduce(factor) if factor > 1 else grey
+    small = numpy.asarray(fine.resize(_GRID, Image.Resampling.BOX, box))
     bits = numpy.packbits(small[:, :-1] > small[:, 1:]).tobytes()
-    return Look(int.from_bytes(bits, "big"), grey.resize(_DETAIL, Image.Resampling.BOX).tobytes())
+    return Look(int.from_bytes(bits, "big"), fine.resize(_DETAIL, Image.Resampling.BOX, box).tobytes())
 
 
 def _grey(image: Image.Image) -> Image.Image:
@@ -191,6 +200,9 @@ def _connect(path: str) -> sqlite3.Connection:
     try:
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=OFF")
+        if database.execute("PRAGMA user_version").fetchone()[0] != _LOOK_VERSION:
+            database.execute("DROP TABLE IF EXISTS looks")
+            database.execute(f"PRAGMA user_version={_LOOK_VERSION}")
         database.execute(
             "CREATE TABLE IF NOT EXISTS looks"
             " (path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, look BLOB) WITHOUT ROWID"

@@ -251,3 +251,28 @@ def test_a_cache_that_fails_on_the_way_goes_on_in_memory(tmp_path: Path) -> None
         other.close()
         assert cache.get(image, image.stat()) is None
         assert remembers(cache, image)
+
+
+def test_looks_of_an_older_kind_are_taken_anew(tmp_path: Path) -> None:
+    image, path = tmp_path / "a.png", tmp_path / "hashes.sqlite"
+    scene(1).save(image)
+    with HashCache(path) as cache:
+        cache.put(image, image.stat(), Look(7, bytes(256)))
+        assert cache.get(image, image.stat()) == Look(7, bytes(256))
+    with HashCache(path) as cache:
+        assert cache.get(image, image.stat()) == Look(7, bytes(256)), "of this kind, they stay"
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version=0")
+    with HashCache(path) as cache:
+        assert cache.get(image, image.stat()) is None
+
+
+@pytest.mark.parametrize("size", [(1000, 1000), (1023, 777), (130, 2000), (64, 64), (40, 90), (3, 2)])
+def test_reducing_first_changes_hardly_a_bit_whatever_the_size(size: tuple[int, int]) -> None:
+    for seed in range(5):
+        image = scene(seed).resize(size, Image.Resampling.BICUBIC)
+        plain = numpy.asarray(image.convert("L").resize((9, 8), Image.Resampling.BOX)).astype(int)
+        clear = numpy.abs(plain[:, :-1] - plain[:, 1:]) > 2
+        wanted = plain[:, :-1] > plain[:, 1:]
+        seen = numpy.unpackbits(numpy.frombuffer(dhash(image).to_bytes(8, "big"), numpy.uint8)).reshape(8, 8)
+        assert (seen.astype(bool) == wanted)[clear].all()
