@@ -32,6 +32,10 @@ class RewardError(DataError):
     """Images that cannot be scored, or an answer that is not one finite number an image."""
 
 
+class RewardUnavailable(RewardError):
+    """Nothing can be scored at the moment, whatever the images: no server, no answer."""
+
+
 @dataclass
 class RewardBatch:
     """Images to score.

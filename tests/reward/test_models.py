@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def aesthetic_weights(width=24):
     sizes = [width, 12, 8, 1]
     return {
         f"layers.{number}.{part}": torch.randn(*shape)
-        for number, (columns, rows) in zip((0, 2, 10), zip(sizes, sizes[1:], strict=False), strict=True)
+        for number, (columns, rows) in zip((0, 2, 10), pairwise(sizes), strict=True)
         for part, shape in (("weight", (rows, columns)), ("bias", (rows,)))
     }
 

@@ -1,0 +1,325 @@
+"""Several rewards at once: asked one after another, brought to a common form, and described for the log.
+
+What comes out is one row a reward, (R, N), with its weights. How rows become advantages (added up, or each
+standardised within its prompt first) is the advantages' business.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from modules.reward.base import Reward, RewardBatch, RewardError, RewardUnavailable, create_reward
+from modules.util.errors import ConfigError, DataError, UnsupportedError
+
+log = logging.getLogger(__name__)
+
+OnError = Literal["fail", "skip_group"]
+SCALE_DECAY = 0.9
+
+
+class RewardSettings(Protocol):
+    """What a reward's entry in a config says (``RewardConfig``)."""
+
+    reward: str
+    name: str
+    weight: float
+    clip_low: float | None
+    clip_high: float | None
+    threshold: float | None
+    normalise: bool
+    params: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RewardTerm:
+    """One reward and what is done to its numbers, in this order.
+
+    Args:
+        reward: whose ``name`` it is logged under.
+        weight: factor in the sum; below 0 turns the reward over.
+        clip_low, clip_high: values beyond become these.
+        threshold: values below it become 0.
+        normalise: divide by a moving average of the deviation within prompts.
+    """
+
+    reward: Reward
+    weight: float = 1.0
+    clip_low: float | None = None
+    clip_high: float | None = None
+    threshold: float | None = None
+    normalise: bool = False
+
+    def __post_init__(self) -> None:
+        name = self.reward.name
+        for key in ("weight", "clip_low", "clip_high", "threshold"):
+            value = getattr(self, key)
+            if value is not None and not math.isfinite(value):
+                raise ConfigError(f"{value} is not a finite number", f"{name}.{key}")
+        if self.clip_low is not None and self.clip_high is not None and self.clip_low >= self.clip_high:
+            raise ConfigError(f"{self.clip_low} is not below {self.clip_high}", f"{name}.clip_low")
+        if self.threshold is not None and self.clip_high is not None and self.threshold > self.clip_high:
+            raise ConfigError(
+                f"{self.threshold} is above the highest value {self.clip_high}: everything would be 0",
+                f"{name}.threshold",
+            )
+
+    def shape(self, score_N: Tensor) -> Tensor:
+        """Clip, then gate."""
+        shaped_N = score_N.clamp(self.clip_low, self.clip_high) if self._clips() else score_N
+        if self.threshold is not None:
+            shaped_N = torch.where(shaped_N >= self.threshold, shaped_N, 0.0)
+        return shaped_N
+
+    def _clips(self) -> bool:
+        return self.clip_low is not None or self.clip_high is not None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the rewards said.
+
+    Args:
+        raw_RN: float32, rows in the order of the set's names; 0 where an image has no score.
+        kept_N: bool; false for every image of a group that a reward failed on.
+        dropped: the groups that are out, and why.
+    """
+
+    raw_RN: Tensor
+    kept_N: Tensor
+    dropped: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Combined:
+    """Rewards ready for advantages.
+
+    Args:
+        terms_RN: clipped, gated and scaled, before weights; 0 where not kept.
+        total_N: the weighted sum; 0 where not kept.
+        kept_N: bool, whole groups only.
+        stats: for the log, of the raw scores of kept images: ``<name>/mean``, ``/std``, ``/zero_std_ratio``
+            (share of groups whose images all have the same score), ``/scale`` where normalised, and
+            ``total/...``, ``dropped_groups``.
+    """
+
+    terms_RN: Tensor
+    total_N: Tensor
+    kept_N: Tensor
+    stats: dict[str, float]
+
+
+class RewardSet:
+    """The rewards of a run.
+
+    Args:
+        terms: at least one; names differ, weights are finite and not all 0.
+        on_error: ``fail`` lets an error out; ``skip_group`` leaves the group out that cannot be scored. A
+            server that cannot be reached, and a wrong setting, are errors in either case.
+        scale_decay: of the moving averages that ``normalise`` divides by.
+    """
+
+    def __init__(
+        self, terms: Sequence[RewardTerm], on_error: OnError = "fail", scale_decay: float = SCALE_DECAY
+    ) -> None:
+        if not terms:
+            raise ConfigError("there is no reward", "rewards")
+        if on_error not in ("fail", "skip_group"):
+            raise ConfigError(f"{on_error!r} is not 'fail' or 'skip_group'", "on_error")
+        if not 0 <= scale_decay < 1:
+            raise ConfigError(f"{scale_decay} is not in [0, 1)", "scale_decay")
+        self.terms = list(terms)
+        self.names = [term.reward.name for term in terms]
+        twice = sorted({name for name in self.names if self.names.count(name) > 1})
+        if twice:
+            raise ConfigError(
+                f"{', '.join(twice)} is there twice", "rewards", "give one of them another name"
+            )
+        self.weights = [float(term.weight) for term in terms]
+        if not any(self.weights):
+            raise ConfigError("all weights are 0: there is nothing to learn", "rewards")
+        self.on_error = on_error
+        self._scale = _MovingScale(scale_decay)
+
+    @classmethod
+    def from_settings(cls, entries: Sequence[RewardSettings], on_error: OnError = "fail") -> RewardSet:
+        """Build the rewards of a config; parameters are checked, nothing is loaded."""
+        return cls(
+            [
+                RewardTerm(
+                    create_reward(one.reward, one.params, one.name or one.reward),
+                    one.weight,
+                    one.clip_low,
+                    one.clip_high,
+                    one.threshold,
+                    one.normalise,
+                )
+                for one in entries
+            ],
+            on_error,
+        )
+
+    @property
+    def needs_groups(self) -> bool:
+        """Whether a reward compares the images of a prompt, and so must see all of them at once."""
+        return any(term.reward.kind != "pointwise" for term in self.terms)
+
+    def load(self, device: torch.device | str = "cpu") -> None:
+        for term in self.terms:
+            term.reward.load(device)
+
+    def unload(self) -> None:
+        for term in self.terms:
+            term.reward.unload()
+
+    def to(self, device: torch.device | str) -> None:
+        for term in self.terms:
+            term.reward.to(device)
+
+    def score(self, batch: RewardBatch) -> Scores:
+        """Ask every reward.
+
+        Raises:
+            RewardError: a reward failed (``fail``), or failed on every group (``skip_group``).
+        """
+        raw_RN = torch.zeros(len(self.terms), len(batch))
+        dropped: dict[int, str] = {}
+        for row, term in enumerate(self.terms):
+            if self.on_error == "fail":
+                raw_RN[row] = term.reward.score(batch)
+            else:
+                raw_RN[row] = self._score_what_can_be(term.reward, batch, dropped)
+        kept_N = torch.tensor([group not in dropped for group in batch.groups.tolist()], dtype=torch.bool)
+        if dropped and not kept_N.any():
+            raise RewardError(f"no image could be scored: {next(iter(dropped.values()))}")
+        for group, reason in dropped.items():
+            log.warning("group %d is left out: %s", group, reason)
+        return Scores(raw_RN * kept_N, kept_N, dropped)
+
+    def _score_what_can_be(self, reward: Reward, batch: RewardBatch, dropped: dict[int, str]) -> Tensor:
+        try:
+            return reward.score(batch)
+        except _NOT_OF_THE_IMAGES:
+            raise
+        except _OF_THE_IMAGES as error:
+            log.info("reward %s failed on a batch (%s); asking group by group", reward.name, error)
+        score_N = torch.zeros(len(batch))
+        for group in batch.group_ids():
+            index = batch.members(group)
+            try:
+                score_N[index] = reward.score(batch.select(index))
+            except _NOT_OF_THE_IMAGES:
+                raise
+            except _OF_THE_IMAGES as error:
+                dropped.setdefault(group, f"{reward.name}: {error}")
+        return score_N
+
+    def combine(self, raw_RN: Tensor, kept_N: Tensor, group_N: Tensor) -> Combined:
+        """Shape, scale and add up the scores of one rollout, gathered from all processes.
+
+        With equal arguments every process gets equal results and keeps equal moving averages.
+
+        Args:
+            raw_RN: as in ``Scores``.
+            kept_N: an image that is not kept takes its whole group out.
+            group_N: int64.
+
+        Raises:
+            RewardError: a kept score is not finite, or nothing is kept.
+        """
+        if raw_RN.shape != (len(self.terms), len(group_N)) or kept_N.shape != group_N.shape:
+            raise ValueError(
+                f"{tuple(raw_RN.shape)} scores, {tuple(kept_N.shape)} marks, {tuple(group_N.shape)} groups"
+            )
+        gone = set(group_N[~kept_N].tolist())
+        kept_N = torch.tensor([group not in gone for group in group_N.tolist()], dtype=torch.bool)
+        if not kept_N.any():
+            raise RewardError("no image has a score")
+        if not torch.isfinite(raw_RN[:, kept_N]).all():
+            raise RewardError("a score is not finite")
+        at_N = torch.unique(group_N[kept_N], return_inverse=True)[1]
+        terms_RN = torch.zeros_like(raw_RN)
+        stats: dict[str, float] = {"dropped_groups": float(len(gone))}
+        for row, term in enumerate(self.terms):
+            raw_K = raw_RN[row, kept_N]
+            stats |= _describe(self.names[row], raw_K, at_N)
+            shaped_K = term.shape(raw_K)
+            if term.normalise:
+                scale = self._scale.update(self.names[row], _spread(shaped_K, at_N))
+                stats[f"{self.names[row]}/scale"] = scale
+                shaped_K = shaped_K / scale
+            terms_RN[row, kept_N] = shaped_K
+        total_N = (torch.tensor(self.weights)[:, None] * terms_RN).sum(dim=0)
+        stats |= _describe("total", total_N[kept_N], at_N)
+        return Combined(terms_RN, total_N, kept_N, stats)
+
+    def state_dict(self) -> dict[str, dict[str, float]]:
+        """The moving averages, as plain numbers."""
+        return self._scale.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with moving averages saved earlier; names that are gone are forgotten.
+
+        Raises:
+            DataError: not what ``state_dict`` gives.
+        """
+        self._scale.load_state_dict(state, self.names)
+
+
+_NOT_OF_THE_IMAGES = (ConfigError, UnsupportedError, RewardUnavailable)
+_OF_THE_IMAGES = (DataError, RuntimeError, ValueError, OSError)
+
+
+class _MovingScale:
+    """Averages of deviations, without the pull of a starting value (as Adam corrects its own)."""
+
+    def __init__(self, decay: float) -> None:
+        self.decay = decay
+        self._sum: dict[str, float] = {}
+        self._mass: dict[str, float] = {}
+
+    def update(self, name: str, spread: float) -> float:
+        """Take a deviation in and return the average; 0 says nothing and is not taken in. 1 at first."""
+        if spread > 0:
+            self._sum[name] = self.decay * self._sum.get(name, 0.0) + (1 - self.decay) * spread
+            self._mass[name] = self.decay * self._mass.get(name, 0.0) + (1 - self.decay)
+        return self._sum[name] / self._mass[name] if name in self._sum else 1.0
+
+    def state_dict(self) -> dict[str, dict[str, float]]:
+        return {"sum": dict(self._sum), "mass": dict(self._mass)}
+
+    def load_state_dict(self, state: Mapping[str, Any], names: Sequence[str]) -> None:
+        sums, masses = state.get("sum"), state.get("mass")
+        if not isinstance(sums, Mapping) or not isinstance(masses, Mapping) or set(sums) != set(masses):
+            raise DataError("the saved scales of rewards are damaged")
+        values = [*sums.values(), *masses.values()]
+        if not all(isinstance(v, (int, float)) and math.isfinite(v) and v > 0 for v in values):
+            raise DataError("the saved scales of rewards are not positive numbers")
+        self._sum = {name: float(sums[name]) for name in names if name in sums}
+        self._mass = {name: float(masses[name]) for name in names if name in masses}
+
+
+def _spread(score_K: Tensor, at_K: Tensor) -> float:
+    """Root mean square distance to the mean of the own group."""
+    score_K = score_K.double()
+    count_G = torch.bincount(at_K).double()
+    mean_G = torch.bincount(at_K, weights=score_K) / count_G
+    return float((score_K - mean_G[at_K]).square().mean().sqrt())
+
+
+def _describe(name: str, score_K: Tensor, at_K: Tensor) -> dict[str, float]:
+    score_K = score_K.double()
+    groups = int(at_K.max()) + 1
+    low_G = torch.full((groups,), math.inf, dtype=torch.float64).scatter_reduce(0, at_K, score_K, "amin")
+    high_G = torch.full((groups,), -math.inf, dtype=torch.float64).scatter_reduce(0, at_K, score_K, "amax")
+    return {
+        f"{name}/mean": float(score_K.mean()),
+        f"{name}/std": float(score_K.std(correction=0)),
+        f"{name}/zero_std_ratio": float((low_G == high_G).double().mean()),
+    }
