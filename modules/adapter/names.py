@@ -66,9 +66,7 @@ def diffusers_name(model: Model, part: str, path: str) -> str:
 def spellings(model: Model) -> dict[str, Place]:
     """Every known spelling of every layer -> (part, path)."""
     known: dict[str, Place] = {}
-    for part in (model.spec.denoiser, *model.spec.text_encoders):
-        if part not in model.modules():
-            continue
+    for part in (model.spec.denoiser, *model.text_encoders):
         for path in adaptable_layers(model.module(part)):
             for spelling in _spell(model, part, path):
                 known.setdefault(spelling, (part, path))

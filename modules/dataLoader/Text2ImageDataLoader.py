@@ -90,7 +90,7 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
         chunks = [keys[start : start + size] for start in range(0, len(keys), size)]
         missing = set(self.texts.missing(keys))
         try:
-            with self.on_device(*self.setup.spec.text_encoders):
+            with self.on_device(*self.model.text_encoders):
                 self._encode_texts(prompts, self._share(chunks, missing.__contains__))
             self.texts.compact()
         finally:

@@ -87,6 +87,11 @@ class Model:
         return self.module(self.spec.denoiser)
 
     @property
+    def text_encoders(self) -> tuple[str, ...]:
+        """Names of the text encoders it was loaded with; some models come without one of their family's."""
+        return tuple(name for name in self.spec.text_encoders if name in self.modules())
+
+    @property
     def vae(self) -> nn.Module:
         return self.module(self.spec.vae)
 

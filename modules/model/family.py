@@ -22,6 +22,7 @@ class PartSpec:
         kohya_prefix: first letters of its adapter keys in a kohya file, without the joining underscore.
         file_root: path of the weights inside the part as adapter files write it, where the module has lost
             that level (``text_model`` for CLIP).
+        optional: whether models come without it too.
     """
 
     name: str
@@ -30,6 +31,7 @@ class PartSpec:
     module: str = ""
     kohya_prefix: str = ""
     file_root: str = ""
+    optional: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import nn
 
 from modules.model.dtypes import PartDtypes
 from modules.model.family import FamilySpec, PartSpec
+from modules.model.hub import hub_token
 from modules.util.errors import UserError, UserErrors
 from modules.util.jsonio import read_json
 
@@ -82,12 +83,12 @@ def _download(name: str, spec: FamilySpec, parts: Iterable[str] | None) -> Path:
         patterns += [f"{part}/{pattern}" for pattern in HUB_PATTERNS]
         patterns += [f"{part}/{stem}*.safetensors" for stem in WEIGHT_STEMS]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
+        return Path(snapshot_download(name, allow_patterns=patterns, token=hub_token()))
     except RepositoryNotFoundError as error:
         raise UserError(
             f"the hub has no model {name!r} that you may read, and there is no such local folder",
             field=FIELD,
-            hint="check the name; private and gated models need you to log in",
+            hint="check the name; private and gated models need a token (Tools page, or HF_TOKEN)",
         ) from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         raise UserError(
@@ -118,6 +119,8 @@ def check_folder(folder: Path, spec: FamilySpec, parts: Iterable[str]) -> dict[s
     faults: list[UserError] = []
     for name in parts:
         part = spec.part(name)
+        if _left_out(part, index):
+            continue
         fault = _part_fault(folder, part, index.get(name))
         if fault:
             faults.append(UserError(fault, field=FIELD))
@@ -125,6 +128,12 @@ def check_folder(folder: Path, spec: FamilySpec, parts: Iterable[str]) -> dict[s
         kind = index.get("_class_name", "something unnamed")
         raise UserErrors(faults, f"{folder} ({kind}) cannot be used as {spec.label}:")
     return index
+
+
+def _left_out(part: PartSpec, index: dict[str, Any]) -> bool:
+    """Whether a folder comes without a part that it may come without."""
+    entry = index.get(part.name)
+    return part.optional and (not isinstance(entry, list) or not all(entry))
 
 
 def _part_fault(folder: Path, part: PartSpec, entry: Any) -> str:
@@ -203,14 +212,14 @@ def load_module(
     return module  # type: ignore[no-any-return]
 
 
-def load_parts(folder: Path, spec: FamilySpec, wanted: Iterable[str], dtypes: PartDtypes) -> dict[str, Any]:
+def load_parts(folder: Path, spec: FamilySpec, wanted: Sequence[str], dtypes: PartDtypes) -> dict[str, Any]:
     """The wanted parts of a diffusers folder, by name: modules, tokenizers, scheduler configs as ``dict``.
 
     Raises:
         UserError: something is missing, damaged or of the wrong kind.
     """
-    names = list(wanted)
-    check_folder(folder, spec, names)
+    index = check_folder(folder, spec, wanted)
+    names = [name for name in wanted if not _left_out(spec.part(name), index)]
     loaded: dict[str, Any] = {}
     for name in names:
         part = spec.part(name)

@@ -48,7 +48,8 @@ def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None
             write_safetensors(part_tensors(model, name, dtype), weights, {"format": "pt"})
             fsync_path(weights)
         for spec in model.spec.of_kind("tokenizer"):
-            model.parts[spec.name].save_pretrained(str(fresh / spec.name))
+            if spec.name in model.parts:
+                model.parts[spec.name].save_pretrained(str(fresh / spec.name))
         (fresh / "scheduler").mkdir()
         _write_json(fresh / "scheduler" / "scheduler_config.json", scheduler_config(model))
         _write_json(fresh / "model_index.json", model_index(model))
@@ -146,7 +147,9 @@ def model_index(model: Model) -> dict[str, Any]:
         "safety_checker": [None, None],
     }
     for part in model.spec.parts:
-        if part.kind == "scheduler":
+        if part.optional and part.name not in model.parts:
+            index[part.name] = [None, None]
+        elif part.kind == "scheduler":
             index[part.name] = ["diffusers", model.parts["scheduler"].get("_class_name", "DDIMScheduler")]
         elif part.kind == "tokenizer":
             index[part.name] = ["transformers", part.classes[0]]

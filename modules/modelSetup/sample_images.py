@@ -85,7 +85,7 @@ def _sample_batch(
     embedded = model.spec.embeds_guidance
     guided = request.cfg > 1.0 and not embedded
     with ExitStack() as stack:
-        for part in model.spec.text_encoders:
+        for part in model.text_encoders:
             stack.enter_context(model.borrowed(part))
         cond = setup.encode_text(model, [*request.prompts, *(request.negatives if guided else ())])
     if embedded:

@@ -143,6 +143,13 @@ def prepare(model: Model, config: Any) -> AdapterHandle | None:
     """
     spec = model.spec
     parts = trained_parts(config, spec)
+    for part in parts:
+        if part not in model.modules():
+            raise ConfigError(
+                f"{model.source} comes without {part}, which is to be trained",
+                field=f"{part}.train",
+                hint=f"switch off {part}.train, or use a model that has it",
+            )
     handle = None
     if name_of(config.training_method) == "LORA":
         source = read_adapter(config.lora_model_name, model) if config.lora_model_name else None
@@ -166,9 +173,7 @@ def trainable_parameters(model: Model, config: Any) -> list[ParameterGroup]:
     trainable, denoiser first.
     """
     groups: list[ParameterGroup] = []
-    for part in (model.spec.denoiser, *model.spec.text_encoders):
-        if part not in model.modules():
-            continue
+    for part in (model.spec.denoiser, *model.text_encoders):
         if model.adapter is not None:
             found, group = model.adapter.named_parameters(part), f"{part}_lora"
         else:

@@ -86,7 +86,7 @@ class Parts:
         """Digests of base model, adapter scales and data, for a backup: a run cannot go on with others."""
         model = self.model
         base = [
-            f"{name}={model.fingerprint(name)}" for name in (model.spec.denoiser, *model.spec.text_encoders)
+            f"{name}={model.fingerprint(name)}" for name in (model.spec.denoiser, *model.text_encoders)
         ]
         adapter = (
             {} if self.handle is None else {path: self.handle.scaling(path) for path in self.handle.layers}
@@ -189,12 +189,12 @@ def _load(
     setup = create_model_setup(config.model_type)
     tell("loading the model", 0, 1)
     model = setup.load_from_config(config)
-    fingerprints = (model.spec.denoiser, *model.spec.text_encoders)
+    fingerprints = (model.spec.denoiser, *model.text_encoders)
     for name in fingerprints:
         # before anything trains them
         model.fingerprint(name)
     handle = setup.setup_training(model, config)
-    on_device = (model.spec.denoiser, *(model.spec.text_encoders if model.trains_text else ()))
+    on_device = (model.spec.denoiser, *(model.text_encoders if model.trains_text else ()))
     model.place(processes.device, on_device)
     tell("loading the model", 1, 1)
     return setup, model, handle

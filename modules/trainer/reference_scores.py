@@ -63,7 +63,7 @@ class ReferenceScores:
         for name, tensor in sorted(self._reference.snapshot_state().items()):
             snapshot.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
             snapshot.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        parts = [model.spec.denoiser, *(model.spec.text_encoders if model.trains_text else ())]
+        parts = [model.spec.denoiser, *(model.text_encoders if model.trains_text else ())]
         return reference_key(
             {
                 "base": {part: model.fingerprint(part) for part in parts},

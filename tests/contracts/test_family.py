@@ -32,11 +32,11 @@ OPTIONS = ObjectiveOptions(beta=20.0, label_smoothing=0.1)
 
 
 def families() -> Iterator[tuple[str, str]]:
-    """(model type, prediction): each class of model once, and every parameterisation."""
+    """(model type, prediction): each kind of tiny model once, and every parameterisation."""
     seen: set[tuple[object, ...]] = set()
     for key in factories():
         spec = tiny_setup(key).spec
-        what = (spec.parts, spec.prediction, spec.embeds_guidance)
+        what = (factories()[key], spec.prediction)
         if what not in seen:
             seen.add(what)
             yield key, spec.prediction
@@ -263,6 +263,9 @@ def test_preference_steps_agree_with_autograd(
     draws = setup.draw_pair_noise(model, pair, NoiseOptions(), seed=3)
     expected = autograd_gradients(setup, model, handle, reference, pair, draws)
     parameters = [p for _, p in handle.named_parameters()]
+    # a last block that makes no more of its text leaves some layers without influence
+    idle = {name for name, gradient in expected.items() if not gradient.any()}
+    assert len(idle) < 0.1 * len(expected), idle
     for mode, strategy in MODES:
         out = setup.calculate_dpo_loss(
             model,
@@ -277,7 +280,7 @@ def test_preference_steps_agree_with_autograd(
         )
         assert torch.isfinite(out.loss)
         for name, parameter in handle.named_parameters():
-            assert parameter.grad.abs().max() > 0, name
+            assert bool(parameter.grad.any()) == (name not in idle), name
             # some transformers compute positions and times in float32 whatever their weights are
             near = 1e-7 * float(expected[name].abs().max())
             assert torch.allclose(parameter.grad, expected[name], rtol=1e-6, atol=near), (mode, name)

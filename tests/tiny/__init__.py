@@ -12,7 +12,8 @@ import tempfile
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -24,13 +25,27 @@ if TYPE_CHECKING:
 SIZE = (32, 32)
 
 
+def _tiny_modules() -> list[ModuleType]:
+    names = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem != "__init__")
+    return [importlib.import_module(f"tests.tiny.{name}") for name in names]
+
+
+def pipeline_options(key: str, cfg: float) -> dict[str, Any]:
+    """What the family's own pipeline is called with beside prompt, size and steps: the ``PIPELINE`` of the module
+    that knows the family, model type -> function of the guidance scale; ``None`` takes an argument out.
+    """
+    for module in _tiny_modules():
+        if key in getattr(module, "PIPELINE", {}):
+            return dict(module.PIPELINE[key](cfg))
+    return {}
+
+
 @lru_cache
 def factories() -> dict[str, Callable[[Path, str, int], object]]:
     """The ``FAMILIES`` of all modules here: model type -> what writes a folder (folder, prediction, VAE factor)."""
     found: dict[str, Callable[[Path, str, int], object]] = {}
-    for module in sorted(Path(__file__).parent.glob("*.py")):
-        if module.stem != "__init__":
-            found |= getattr(importlib.import_module(f"tests.tiny.{module.stem}"), "FAMILIES", {})
+    for module in _tiny_modules():
+        found |= getattr(module, "FAMILIES", {})
     return found
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from tests.tiny.pieces import (
+    T5_LENGTH,
     build_t5,
     build_text_encoder,
     build_vae,
@@ -66,3 +67,15 @@ def write_schnell(folder: Path, prediction: str, factor: int) -> None:
 
 
 FAMILIES = {"FLUX_DEV_1": write_dev, "FLUX_SCHNELL_1": write_schnell}
+
+
+def _pipeline(cfg: float) -> dict[str, object]:
+    return {"max_sequence_length": T5_LENGTH, "negative_prompt": None}
+
+
+def _pipeline_schnell(cfg: float) -> dict[str, object]:
+    # this pipeline takes a second pass only for what it calls the true guidance scale
+    return {"max_sequence_length": T5_LENGTH, "true_cfg_scale": cfg}
+
+
+PIPELINE = {"FLUX_DEV_1": _pipeline, "FLUX_SCHNELL_1": _pipeline_schnell}

@@ -1,0 +1,47 @@
+"""Every family makes the images that diffusers' own pipeline makes of the same folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import diffusers
+import pytest
+import torch
+
+from tests.contracts.test_family import families
+from tests.tiny import SIZE, pipeline_options, tiny_folder, tiny_setup
+
+PROMPTS = ["a red circle", "a large blue square on the left"]
+CASES = [(key, prediction) for key, prediction in families()]
+
+
+def pipeline(key: str, prediction: str) -> Any:
+    setup = tiny_setup(key)
+    kind = getattr(diffusers, setup.spec.pipeline_class)
+    made = kind.from_pretrained(str(tiny_folder(key, prediction)), torch_dtype=torch.float32)
+    made.set_progress_bar_config(disable=True)
+    if getattr(made, "safety_checker", None) is None and "safety_checker" in made.components:
+        made.register_to_config(requires_safety_checker=False)
+    return made
+
+
+@pytest.mark.parametrize("guided", [False, True], ids=["plain", "guided"])
+@pytest.mark.parametrize(("key", "prediction"), CASES, ids=["-".join(case) for case in CASES])
+def test_samples_are_those_of_the_pipeline(key: str, prediction: str, guided: bool) -> None:
+    setup = tiny_setup(key)
+    model = setup.load(str(tiny_folder(key, prediction)))
+    cfg = 3.0 if guided else 1.0
+    ours = setup.sample(model, PROMPTS, "blue", seeds=[7, 8], steps=3, cfg=cfg, size=SIZE)
+    options: dict[str, Any] = {"guidance_scale": cfg, "negative_prompt": ["blue", "blue"]}
+    options |= pipeline_options(key, cfg)
+    theirs = pipeline(key, prediction)(
+        prompt=PROMPTS,
+        height=SIZE[0],
+        width=SIZE[1],
+        num_inference_steps=3,
+        generator=[torch.Generator().manual_seed(seed) for seed in (7, 8)],
+        output_type="pt",
+        **{name: value for name, value in options.items() if value is not None},
+    ).images
+    assert ours.std() > 0.01
+    assert torch.allclose(ours, theirs.float().cpu(), atol=1e-4), float((ours - theirs).abs().max())
