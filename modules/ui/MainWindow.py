@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import tkinter as tk
@@ -33,7 +34,7 @@ from modules.ui.SideBar import SideBar
 from modules.ui.state.ConfigState import ConfigState
 from modules.ui.state.PresetStore import PresetStore
 from modules.ui.state.RunControl import RunControl
-from modules.ui.state.SessionStore import Session, SessionStore, settings_folder
+from modules.ui.state.SessionStore import Session, SessionStore
 from modules.ui.TensorBoard import TensorBoard
 from modules.ui.theme import Theme, is_dark
 from modules.ui.tk_support import MAX_SCALE, MIN_SCALE, Pump, install_error_dialog, set_ui_scale
@@ -41,6 +42,7 @@ from modules.ui.TopBar import TopBar
 from modules.ui.ViewDialog import SCALES, open_view_dialog
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
+from modules.util.user_folder import FOLDER_VARIABLE, settings_folder
 
 NAME = "Tastemaker"
 ICON = Path(__file__).resolve().parents[2] / "resources" / "icons" / "tastemaker.png"
@@ -410,7 +412,9 @@ def _on_screen(geometry: str, width: int, height: int) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Open the window; returns when it is closed."""
     options = parser().parse_args(argv)
-    store = SessionStore(options.settings_dir or settings_folder())
+    if options.settings_dir is not None:  # also for the trainers that are started here
+        os.environ[FOLDER_VARIABLE] = str(Path(options.settings_dir).absolute())
+    store = SessionStore(settings_folder())
     _log_to(store.log_path)
     try:
         window = MainWindow(store)

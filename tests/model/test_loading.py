@@ -125,7 +125,7 @@ def test_a_hub_name_without_network(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
     asked = {}
 
-    def offline(name: str, allow_patterns: list[str]) -> str:
+    def offline(name: str, allow_patterns: list[str], token: str | None) -> str:
         asked.update(name=name, patterns=allow_patterns)
         raise LocalEntryNotFoundError("offline")
 

@@ -15,6 +15,7 @@ from modules.ui.keys import KEYS
 from modules.ui.pages.Page import Page
 from modules.ui.pages.registry import PageSpec
 from modules.ui.ScrollFrame import ScrollFrame
+from modules.util.config.SecretsConfig import SECRETS_NAME
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 Tool = tuple[str, str, Callable[[], object]]
@@ -37,6 +38,9 @@ class ToolsPage(Page):
         ))  # fmt: skip
         self._card(board, "Files of other programs", (
             ("Import\u2026", "A config, concept list or sample list of OneTrainer.", files.ask_import),
+        ))  # fmt: skip
+        self._card(board, "Accounts", (
+            ("Hugging Face\u2026", "The token for models that need an account.", self._account),
         ))  # fmt: skip
         self._card(board, "Help", (
             ("All settings", "Every setting with its range and default.", lambda: self._open(DOCS / "config.md")),
@@ -70,6 +74,12 @@ class ToolsPage(Page):
         from modules.ui.curation.windows import open_pair_tool
 
         open_pair_tool(self.ui.root, self.ui.theme, settings=self.ui.services["store"].folder)
+
+    def _account(self) -> None:
+        from modules.ui.AccountDialog import AccountDialog
+
+        dialog = AccountDialog(self.ui, self.ui.services["store"].folder / SECRETS_NAME)
+        dialog.present(dialog.entry)
 
     def _settings_folder(self) -> None:
         self._open(self.ui.services["store"].folder)

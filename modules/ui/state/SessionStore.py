@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -18,19 +17,6 @@ from modules.util.locking import try_lock
 VERSION = 1
 MAX_RECENT = 12
 MAX_WINDOWS = 20
-FOLDER_VARIABLE = "TASTEMAKER_SETTINGS"
-
-
-def settings_folder() -> Path:
-    """Where the program keeps its own files for this user."""
-    if given := os.environ.get(FOLDER_VARIABLE):
-        return Path(given)
-    home = Path.home()
-    if sys.platform == "win32":
-        return Path(os.environ.get("APPDATA", home / "AppData" / "Roaming")) / "Tastemaker"
-    if sys.platform == "darwin":
-        return home / "Library" / "Application Support" / "Tastemaker"
-    return Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "tastemaker"
 
 
 @dataclass

@@ -11,9 +11,16 @@ from typing import ClassVar
 from pydantic import Field
 
 from modules.util.config.BaseConfig import BaseConfig
-from modules.util.jsonio import fsync_path
+from modules.util.errors import UserError
+from modules.util.jsonio import fsync_path, read_json
+from modules.util.user_folder import settings_folder
 
-DEFAULT_SECRETS_PATH = "secrets.json"
+SECRETS_NAME = "secrets.json"
+
+
+def secrets_path() -> Path:
+    """The user's secrets file, in the settings folder."""
+    return settings_folder() / SECRETS_NAME
 
 
 class SecretsConfig(BaseConfig):
@@ -27,13 +34,26 @@ class SecretsConfig(BaseConfig):
     )
 
     @classmethod
-    def load_if_there(cls, path: str | os.PathLike[str] = DEFAULT_SECRETS_PATH) -> SecretsConfig:
-        """The secrets in the file, or empty ones when there is no file."""
-        return cls.load(path) if Path(path).exists() else cls()
+    def load_if_there(cls, path: str | os.PathLike[str] | None = None) -> SecretsConfig:
+        """The secrets in the file (by default the user's), or empty ones when there is no file.
 
-    def save(self, path: str | os.PathLike[str] = DEFAULT_SECRETS_PATH) -> None:
+        Raises:
+            UserError: it cannot be read or holds something else; the message does not repeat what it holds.
+        """
+        source = Path(path) if path is not None else secrets_path()
+        if not source.exists():
+            return cls()
+        data = read_json(source, cls.WHAT)
+        try:
+            return cls.from_dict(data)
+        except UserError:
+            raise UserError(
+                f"the {cls.WHAT} {source} does not hold what it should", hint="enter the token again"
+            ) from None
+
+    def save(self, path: str | os.PathLike[str] | None = None) -> None:
         """Write atomically to a file that nobody else can read, not even for a moment."""
-        target = Path(path)
+        target = Path(path) if path is not None else secrets_path()
         target.parent.mkdir(parents=True, exist_ok=True)
         # mkstemp makes the file with mode 0600, and the rename keeps it
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)

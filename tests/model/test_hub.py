@@ -1,0 +1,65 @@
+"""The stored token reaches the download, and nothing that is shown or kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+
+from modules.model.hub import hub_token
+from modules.model.loading import find_source
+from modules.util.config.SecretsConfig import SecretsConfig, secrets_path
+from modules.util.errors import UserError
+from tests.tiny import tiny_setup
+
+TOKEN = "hf_TestToken_4711"
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path / "settings"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("stored", "environment", "wanted"),
+    [
+        ("", None, None),
+        (TOKEN, None, TOKEN),
+        (TOKEN, "", TOKEN),
+        (TOKEN, "hf_of_the_environment", "hf_of_the_environment"),
+        ("", "hf_of_the_environment", "hf_of_the_environment"),
+    ],
+)
+def test_the_download_gets_the_token(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stored: str, environment: str | None, wanted: str | None
+) -> None:
+    if stored:
+        SecretsConfig(huggingface_token=stored).save()
+        assert secrets_path() == tmp_path / "settings" / "secrets.json" and secrets_path().is_file()
+    if environment is not None:
+        monkeypatch.setenv("HF_TOKEN", environment)
+    asked: list[str | None] = []
+
+    def download(name: str, allow_patterns: list[str], token: str | None) -> str:
+        asked.append(token)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert find_source("owner/model", tiny_setup().spec) == tmp_path
+    assert asked == [wanted] and hub_token() == wanted
+
+
+@pytest.mark.parametrize(
+    "content", [f'{{"huggingface_token": ["{TOKEN}"]}}', f'{{"huggingface_token": "{TOKEN}']
+)
+def test_a_damaged_file_is_told_without_the_token(content: str) -> None:
+    secrets_path().parent.mkdir()
+    secrets_path().write_text(content)
+    with pytest.raises(UserError) as caught:
+        hub_token()
+    assert "secrets" in str(caught.value) or "huggingface_token" in str(caught.value)
+    assert TOKEN not in str(caught.value)
