@@ -1,0 +1,274 @@
+"""What the online losses are given and give back, the KL to a reference, and the registry of modes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+import torch
+
+from modules.objective.aggregation import Aggregation
+from modules.util.errors import ConfigError, DataError
+from modules.util.registry import Registry
+
+Paradigm = Literal["coupled", "decoupled", "offline", "distillation"]
+"""``coupled``: the loss uses log-probabilities of the rollout; ``decoupled``: only its images and rewards."""
+
+KLType = Literal["exact", "flow_grpo", "x", "v"]
+KL_TYPES: tuple[KLType, ...] = ("exact", "flow_grpo", "x", "v")
+RatioCheck = Literal["off", "warn", "error"]
+
+
+class NonFiniteError(DataError):
+    """A log-probability, ratio, error or loss that is NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class StepTerms:
+    """What a coupled loss needs of B images and T of their trained steps.
+
+    Args:
+        logp_new_BT: log-probabilities of the stored transitions now, with gradient; fp32.
+        logp_old_BT: the same when the images were made.
+        adv_B: advantages.
+        mask_BT: 1 where a step is trained on; what stands elsewhere does not matter.
+        group_B: int64 group ids; ``prompt_mean`` needs them.
+        ref_kl_BT: KL to the reference of each step (``transition_kl``), with gradient.
+        image_steps_B: unmasked steps of each image, where T is not all of them (one step at a time).
+        mean_gap_BT: mean over the latent of (mu_new - mu_old)^2, with gradient; GRPO-Guard.
+        guard_scale_BT: k = sqrt(-dt) times the deviation of a unit step, that is the deviation of the
+            transition; GRPO-Guard.
+    """
+
+    logp_new_BT: torch.Tensor
+    logp_old_BT: torch.Tensor
+    adv_B: torch.Tensor
+    mask_BT: torch.Tensor
+    group_B: torch.Tensor | None = None
+    ref_kl_BT: torch.Tensor | None = None
+    image_steps_B: torch.Tensor | None = None
+    mean_gap_BT: torch.Tensor | None = None
+    guard_scale_BT: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        shape = self.logp_new_BT.shape
+        if len(shape) != 2:
+            raise ValueError(f"log-probabilities are (B, T), not {tuple(shape)}")
+        for name in ("logp_old_BT", "mask_BT", "ref_kl_BT", "mean_gap_BT", "guard_scale_BT"):
+            value = getattr(self, name)
+            if value is not None and value.shape != shape:
+                raise ValueError(f"{name} has shape {tuple(value.shape)}, logp_new_BT {tuple(shape)}")
+        for name in ("adv_B", "group_B", "image_steps_B"):
+            value = getattr(self, name)
+            if value is not None and value.shape != shape[:1]:
+                raise ValueError(f"{name} has shape {tuple(value.shape)} for {shape[0]} images")
+        for name in ("logp_new_BT", "logp_old_BT", "adv_B", "ref_kl_BT", "mean_gap_BT"):
+            require_wide(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """The numbers of the coupled losses.
+
+    Args:
+        clip_low, clip_high: ratios are clipped to [1 - clip_low, 1 + clip_high]; of the order of 1e-4 for
+            log-probabilities that are means over the latent. ``clip_low`` < 1.
+        kl_beta: strength of the KL to the reference, 0 for none; averaged as ``sample_mean`` in every mode.
+        aggregation: how the policy loss is averaged.
+        guard: regulated ratios (GRPO-Guard); needs ``mean_gap_BT`` and ``guard_scale_BT``. GRPO only.
+        gspo_weighting: GSPO only. ``length`` counts an image by its steps, ``document`` counts images alike.
+        normalize_by_documents: GSPO with ``length``: divide by the images of the step, not by its steps.
+    """
+
+    clip_low: float = 1e-4
+    clip_high: float = 1e-4
+    kl_beta: float = 0.0
+    aggregation: Aggregation = field(default_factory=Aggregation)
+    guard: bool = False
+    gspo_weighting: Literal["length", "document"] = "length"
+    normalize_by_documents: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("clip_low", "clip_high", "kl_beta"):
+            value = getattr(self, name)
+            if not math.isfinite(value) or value < 0:
+                raise ConfigError(f"{name} is {value!r}; it must be finite and >= 0")
+        if self.clip_low >= 1:
+            raise ConfigError(f"clip_low is {self.clip_low!r}; ratios are above 0, so it must be below 1")
+        if self.gspo_weighting not in ("length", "document"):
+            raise ConfigError(f"gspo_weighting is {self.gspo_weighting!r}, not 'length' or 'document'")
+
+
+@dataclass(frozen=True)
+class PolicyOut:
+    """What an online loss came to in this micro-batch.
+
+    Args:
+        loss: this micro-batch's share of the loss of the optimizer step, with gradient.
+        coefficients: detached derivatives of ``loss`` by its inputs, named ``logp``, ``kl``, ``mean_gap`` or
+            ``dsm``, in their shapes. ``(coefficient * input).sum().backward()`` of each input in turn adds
+            up to ``loss.backward()``, so graphs need not be kept together.
+        shares: detached numbers that add up over the micro-batches and ranks of an optimizer step.
+        maxima: detached numbers of which the largest over them counts; -inf where there was nothing.
+    """
+
+    loss: torch.Tensor
+    coefficients: Mapping[str, torch.Tensor]
+    shares: Mapping[str, torch.Tensor]
+    maxima: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+
+def combine_metrics(outs: Iterable[PolicyOut]) -> dict[str, float]:
+    """Metrics of an optimizer step from those of its micro-batches (of one rank, or of all)."""
+    totals: dict[str, float] = {}
+    for out in outs:
+        for name, value in out.shares.items():
+            totals[name] = totals.get(name, 0.0) + float(value)
+        for name, value in out.maxima.items():
+            if value > -math.inf:
+                totals[name] = max(totals.get(name, -math.inf), float(value))
+    return totals
+
+
+def require_wide(name: str, value: torch.Tensor | None) -> None:
+    """Scores, ratios and log-probabilities differ by less than what half types round to."""
+    if value is not None and value.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"{name} is {value.dtype}; it has to be float32 or float64")
+
+
+def require_finite(what: str, value: torch.Tensor, mask: torch.Tensor | None = None) -> None:
+    """Raise ``NonFiniteError`` with the name and place of the first unmasked value that is no number."""
+    bad = ~value.detach().isfinite()
+    if mask is not None:
+        bad = bad & mask.bool()
+    if not bool(bad.any()):
+        return
+    at = torch.nonzero(bad)[0].tolist()
+    place = "".join(f", {axis} {i}" for axis, i in zip(("image", "step"), at, strict=False))
+    raise NonFiniteError(
+        f"{what} is {float(value.detach()[bad][0])}{place} ({int(bad.sum())} of {bad.numel()} values)",
+        hint="a lower learning rate, float32 arithmetic or a smaller noise level usually mend this",
+    )
+
+
+def require_gradient(what: str, value: torch.Tensor, beside: torch.Tensor) -> None:
+    """A term computed under no_grad would teach nothing, silently."""
+    if beside.requires_grad and not value.requires_grad:
+        raise RuntimeError(f"{what} carries no gradient; compute it outside no_grad")
+
+
+def transition_kl(
+    kl_type: KLType,
+    new_BChw: torch.Tensor,
+    reference_BChw: torch.Tensor,
+    std: torch.Tensor | float | None = None,
+    dt: torch.Tensor | float | None = None,
+) -> torch.Tensor:
+    """KL of a denoising step to that of the reference, (B,), with the gradient of ``new_BChw``.
+
+    ``exact`` is mean (mu - mu_ref)^2 / (2 std^2), the KL of two Gaussians per latent dimension; ``flow_grpo``
+    divides by the squared deviation of a unit step instead, std^2 / -dt, so it is -dt times ``exact``; ``x``
+    divides by nothing; ``v`` is the mean squared difference of two predictions.
+
+    Args:
+        new_BChw, reference_BChw: means of the transitions; predictions for ``v``. The reference is detached.
+        std: deviation of the transition, step size and temperature included; a number or (B,).
+        dt: change of the noise level, below 0; ``flow_grpo`` only.
+    """
+    if kl_type not in KL_TYPES:
+        raise ConfigError(f"unknown kind of KL {kl_type!r}", hint=f"one of {', '.join(KL_TYPES)}")
+    if new_BChw.shape != reference_BChw.shape:
+        raise ValueError(f"shapes {tuple(new_BChw.shape)} and {tuple(reference_BChw.shape)} differ")
+    kind = torch.float64 if new_BChw.dtype == torch.float64 else torch.float32
+    square_B = (new_BChw.to(kind) - reference_BChw.detach().to(kind)).square().flatten(1).mean(1)
+    if kl_type in ("x", "v"):
+        return square_B
+    variance = _positive("std", std, square_B).square()
+    if kl_type == "flow_grpo":
+        variance = variance / _positive("-dt", None if dt is None else -dt, square_B)
+    return square_B / (2.0 * variance)
+
+
+def _positive(name: str, value: torch.Tensor | float | None, like: torch.Tensor) -> torch.Tensor:
+    if value is None:
+        raise ValueError(f"this kind of KL needs {name}")
+    number = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    if not bool((number.isfinite() & (number > 0)).all()):
+        raise ValueError(f"{name} is {number.tolist()}; a step without noise has no density")
+    return number
+
+
+def check_ratio(ratio_error: float, check: RatioCheck, tolerance: float = 0.0) -> str | None:
+    """Whether the first ratios after a rollout are 1, as they are while the weights are those of the rollout.
+
+    Args:
+        ratio_error: largest ``abs(ratio - 1)`` over the first micro-step, of all ranks.
+        tolerance: 0 where rollout and training do the same arithmetic, a quarter of the clip otherwise.
+
+    Returns:
+        What to warn of, if anything.
+
+    Raises:
+        DataError: the ratios are off and ``check`` is ``error``.
+    """
+    if check not in ("off", "warn", "error"):
+        raise ConfigError(f"ratio_check is {check!r}, not 'off', 'warn' or 'error'")
+    if check == "off" or ratio_error <= tolerance:
+        return None
+    message = (
+        f"before the first update ratios differ from 1 by up to {ratio_error:.3g} (allowed: {tolerance:.3g}); "
+        "the rollout and the training pass do not compute the same log-probabilities"
+    )
+    if check == "error":
+        raise DataError(
+            message,
+            hint="check dropout, autocast, guidance, attention backend and batch shape, or recompute the old "
+            "log-probabilities with the training batch",
+        )
+    return message
+
+
+@dataclass(frozen=True)
+class OnlineMode:
+    """A way to learn from rewards: its key in ``rlhf_mode`` and how it uses the rollouts.
+
+    ``function`` is its loss; what it takes differs between coupled and decoupled modes.
+    """
+
+    key: str
+    paradigm: Paradigm
+    function: Callable[..., PolicyOut]
+
+
+ONLINE_MODES: Registry[OnlineMode] = Registry("online mode", "modules.objective.policy_gradient")
+
+
+Loss = TypeVar("Loss", bound=Callable[..., PolicyOut])
+
+
+def online_mode(key: str, paradigm: Paradigm) -> Callable[[Loss], Loss]:
+    """Decorator that registers the loss of a mode."""
+
+    def decorate(function: Loss) -> Loss:
+        ONLINE_MODES.register(key)(OnlineMode(key, paradigm, function))
+        return function
+
+    return decorate
+
+
+def get_online_mode(key: str) -> OnlineMode:
+    """The mode registered under ``key`` (``GRPO``, ``GSPO``, ``DGPO``, ``ONLINE_DPO``, ``NFT``).
+
+    Raises:
+        ConfigError: no such mode.
+    """
+    return ONLINE_MODES.get(str(getattr(key, "value", key)), field="rlhf_mode")
+
+
+def paradigm_of(key: str) -> Paradigm:
+    """How a value of ``rlhf_mode`` uses rollouts; ``DPO`` has none."""
+    if str(getattr(key, "value", key)) == "DPO":
+        return "offline"
+    return get_online_mode(key).paradigm
