@@ -26,8 +26,8 @@ def sit_down(root: tk.Tk, tmp_path: Path) -> Iterator[Callable[..., Hands]]:
     """Make images and open the tool on them."""
     made: list[Hands] = []
 
-    def sit(groups: int = 3, per_group: int = 4) -> Hands:
-        source = make_images(tmp_path / "images", groups, per_group)
+    def sit(groups: int = 3, per_group: int = 4, blank: int = 0) -> Hands:
+        source = make_images(tmp_path / "images", groups, per_group, blank=blank)
         made.append(Hands(root, source, tmp_path / "pairs", tmp_path / "settings"))
         return made[-1]
 

@@ -21,17 +21,21 @@ PATIENCE = 30.0
 CONTROL, SHIFT = 0x4, 0x1
 
 
-def make_images(folder: Path, groups: int, per_group: int, size: int = 48) -> Path:
-    """``groups`` prompts with ``per_group`` images each; a higher number in a group is a better image."""
+def make_images(folder: Path, groups: int, per_group: int, size: int = 48, blank: int = 0) -> Path:
+    """``groups`` prompts with ``per_group`` images each; a higher number in a group is a better image.
+
+    The first ``blank`` groups were made without a prompt, and are twice as wide.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(7)
     for group in range(groups):
-        text = f"a fox number {group} in the snow\nSteps: 20, Sampler: Euler, Seed: 1, Size: {size}x{size}"
+        prompt = "" if group < blank else f"a fox number {group} in the snow"
+        text = f"{prompt}\nSteps: 20, Sampler: Euler, Seed: 1, Size: {size}x{size}"
         for image in range(per_group):
             info = PngImagePlugin.PngInfo()
             info.add_text("parameters", text)
             small = Image.frombytes("RGB", (9, 8), rng.randbytes(9 * 8 * 3))
-            big = small.resize((size, size), Image.Resampling.BILINEAR)
+            big = small.resize((size * 2 ** (group < blank), size), Image.Resampling.BILINEAR)
             big.save(folder / f"g{group:03d}_i{image:02d}.png", pnginfo=info)
     return folder
 

@@ -58,7 +58,7 @@ def go_to(hands: Hands, place: int) -> None:
 
 def answer_triage(hands: Hands) -> None:
     (index,) = hands.question
-    hands.press("Right" if hands.quality(index) >= PER_GROUP // 2 else "Left")
+    hands.press("Right" if hands.quality(index) >= len(hands.shot.group.files) // 2 else "Left")
 
 
 ANSWERS: dict[CurationMode, Callable[[Hands], None]] = {
