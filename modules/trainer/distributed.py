@@ -101,6 +101,14 @@ class Processes:
         torch.distributed.all_reduce(total, group=self._control)
         return total
 
+    def gather(self, value: Any) -> list[Any]:
+        """What every process has, in the order of their ranks, in all of them."""
+        if self.world_size == 1:
+            return [value]
+        made: list[Any] = [None] * self.world_size
+        torch.distributed.all_gather_object(made, value, group=self._control)
+        return made
+
     def agree(self, wishes: int) -> int:
         """Wishes of any process (bits), heard by all."""
         if self.world_size == 1:

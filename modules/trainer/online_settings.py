@@ -1,0 +1,313 @@
+"""What a config says about online training, as the parts that do the work take it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from modules.accelerator.plan import AccelerationPlan, build_plan
+from modules.model.Model import Model
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.objective.advantages import AdvantageOptions
+from modules.objective.aggregation import PROMPT_MEAN, Aggregation, StepPlan, resolve_aggregation
+from modules.objective.policy_gradient import StepOptions, paradigm_of
+from modules.reward.combine import RewardSet
+from modules.rollout import samplers, transitions
+from modules.rollout.plan import PlanOptions, plan_for
+from modules.rollout.Rollouts import RolloutSettings
+from modules.rollout.samplers import GroupSampler, SamplerLayout
+from modules.rollout.timesteps import TimestepOptions
+from modules.util.config.online_values import reward_list, rollout_size, sde_window
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.AdvantageScale import AdvantageScale
+from modules.util.enum.DPORefMode import DPORefMode
+from modules.util.enum.GroupStrategy import GroupStrategy
+from modules.util.enum.RewardFailure import RewardFailure
+from modules.util.enum.RLHFMode import RLHFMode
+from modules.util.enum.RolloutSampler import RolloutSampler
+from modules.util.enum.RolloutTransition import RolloutTransition
+from modules.util.errors import ConfigError, UnsupportedError, UserError
+
+_SCALES = {
+    AdvantageScale.GLOBAL_STD: "batch",
+    AdvantageScale.GROUP_STD: "group",
+    AdvantageScale.NONE: "none",
+}
+_FIELDS = {
+    "rewards": "rlhf_rewards",
+    "rollouts_per_step": "rlhf_docs_per_step",
+    "gradient_steps_per_epoch": None,
+}
+"""Names that the parts use in their errors, where they are not those of the config without its prefix."""
+
+
+def is_online(config: TrainConfig) -> bool:
+    """Whether images are made and scored while training."""
+    return config.rlhf_enabled and config.rlhf_mode.online
+
+
+@contextmanager
+def named_as_in_config() -> Iterator[None]:
+    """Errors of the parts name the settings they are about as the config does."""
+    try:
+        yield
+    except UserError as error:
+        name = error.field
+        if name and name not in TrainConfig.model_fields:
+            found = _FIELDS.get(name, f"rlhf_{name}")
+            if found is None or found in TrainConfig.model_fields:
+                error.field = found
+        raise
+
+
+def needs_reference(config: TrainConfig) -> bool:
+    """Whether the loss compares with the weights the run started from."""
+    mode = config.rlhf_mode
+    if mode is RLHFMode.ONLINE_DPO:
+        return True
+    return config.rlhf_kl_beta > 0 or (mode is RLHFMode.DGPO and not config.rlhf_dgpo_use_ema_ref)
+
+
+def needs_old_policy(config: TrainConfig) -> bool:
+    """Whether a slowly moving copy of the weights is kept beside them."""
+    if config.rlhf_mode is RLHFMode.NFT:
+        return True
+    return config.rlhf_mode is RLHFMode.DGPO and (
+        config.rlhf_dgpo_clip_dsm or config.rlhf_dgpo_clip_kl or config.rlhf_dgpo_use_ema_ref
+    )
+
+
+def images_per_micro_batch(config: TrainConfig, world_size: int) -> int:
+    return config.batch_size * world_size
+
+
+def rollout_batch_size(config: TrainConfig) -> int:
+    """Images made at once."""
+    return config.rlhf_rollout_batch_size or config.batch_size
+
+
+# -- rollout --------------------------------------------------------------------------------------------------
+
+
+def plan_options(config: TrainConfig, model: Model) -> PlanOptions:
+    """How this run's images are made with this model."""
+    kind = config.rlhf_rollout_transition.value if config.rlhf_mode.coupled else transitions.ODE
+    if kind == RolloutTransition.AUTO.value:
+        kind = transitions.FLOW_SDE if model.schedule.prediction == "flow" else transitions.DDIM
+    return PlanOptions(
+        steps=config.rlhf_rollout_steps,
+        kind=kind,
+        noise_level=config.rlhf_rollout_noise_level,
+        temperature=config.rlhf_rollout_temperature,
+        window=sde_window(config.rlhf_sde_window) if config.rlhf_mode.coupled else None,
+        count=config.rlhf_num_sde_steps if config.rlhf_mode.coupled else 0,
+        choice=config.rlhf_sde_choice,
+    )
+
+
+def rollout_settings(config: TrainConfig, setup: BaseModelSetup, model: Model, epoch: int) -> RolloutSettings:
+    """What generation and training of an epoch have to agree on."""
+    size = rollout_size(config)
+    with named_as_in_config():
+        plan = plan_for(setup, model, plan_options(config, model), size, config.seed, epoch)
+        return RolloutSettings(
+            plan=plan,
+            size=size,
+            cfg=config.rlhf_rollout_cfg_scale,
+            layout=config.rlhf_rollout_cfg_layout,
+            reduction=config.rlhf_logprob_reduction,
+            form=config.rlhf_logprob_form,
+            storage=config.rlhf_rollout_storage_dtype.value,
+        )
+
+
+def create_sampler(config: TrainConfig, prompts: int, rank: int, world_size: int) -> GroupSampler:
+    """Who makes which images. AUTO spreads groups over the processes where batches hold whole ones.
+
+    Raises:
+        ConfigError: the numbers do not fit together.
+    """
+    layout = SamplerLayout(
+        prompts=config.rlhf_prompts_per_epoch,
+        group_size=config.rlhf_group_size,
+        batch_size=config.batch_size,
+        world_size=world_size,
+        rank=rank,
+    )
+    with named_as_in_config():
+        return samplers.create_sampler(config.rlhf_sampler, layout, prompts, config.seed)
+
+
+def whole_groups_unit(sampler: GroupSampler) -> int:
+    """Micro-batches after which no group is left half seen."""
+    layout = sampler.layout
+    if sampler.kind != samplers.CONTIGUOUS:
+        return 1
+    return layout.group_size // math.gcd(layout.group_size, layout.batch_size)
+
+
+# -- rewards and advantages -----------------------------------------------------------------------------------
+
+
+def reward_set(config: TrainConfig) -> RewardSet:
+    """The rewards of the run; nothing is loaded yet."""
+    skip = config.rlhf_reward_on_error is RewardFailure.SKIP_GROUP
+    with named_as_in_config():
+        return RewardSet.from_settings(reward_list(config), "skip_group" if skip else "fail")
+
+
+def advantage_options(config: TrainConfig) -> AdvantageOptions:
+    """How rewards become advantages."""
+    return AdvantageOptions(
+        scale=_SCALES[config.rlhf_advantage_scale],  # type: ignore[arg-type]
+        eps=config.rlhf_advantage_eps,
+        clip=config.rlhf_advantage_clip,
+        combine=config.rlhf_reward_combination.lower(),  # type: ignore[arg-type]
+    )
+
+
+# -- losses ---------------------------------------------------------------------------------------------------
+
+
+def aggregation(config: TrainConfig, world_size: int = 1) -> Aggregation:
+    """How losses are averaged.
+
+    Raises:
+        ConfigError: values that contradict each other.
+    """
+    with named_as_in_config():
+        return resolve_aggregation(
+            config.rlhf_loss_aggregation,
+            config.rlhf_loss_aggregation_divisor,
+            config.rlhf_calculate_per_step_loss,
+            config.rlhf_pg_loss_divisor,
+            StepPlan(
+                group_size=config.rlhf_group_size,
+                images_per_step=config.rlhf_docs_per_step or _fixed_step(config, world_size),
+                steps_per_rollout=max(1, _steps_per_epoch(config, world_size)),
+                world_size=world_size,
+                groups_across_ranks=config.rlhf_sampler is not RolloutSampler.GROUP_CONTIGUOUS,
+                kl_beta=config.rlhf_kl_beta,
+                strict_loss_mixing=config.rlhf_strict_loss_mixing,
+            ),
+        )
+
+
+def _fixed_step(config: TrainConfig, world_size: int) -> int:
+    return images_per_micro_batch(config, world_size) * config.gradient_accumulation_steps
+
+
+def _steps_per_epoch(config: TrainConfig, world_size: int) -> int:
+    images = config.rlhf_prompts_per_epoch * config.rlhf_group_size
+    each = config.rlhf_docs_per_step or _fixed_step(config, world_size)
+    return -(-images // each) * config.rlhf_inner_epochs
+
+
+def nominal_steps_per_epoch(config: TrainConfig, world_size: int) -> int:
+    """Optimizer steps of an epoch that loses no image."""
+    return _steps_per_epoch(config, world_size)
+
+
+def step_options(config: TrainConfig, world_size: int = 1) -> StepOptions:
+    """The numbers of the coupled losses."""
+    with named_as_in_config():
+        return StepOptions(
+            clip_low=config.rlhf_clip_range_low,
+            clip_high=config.rlhf_clip_range_high,
+            kl_beta=config.rlhf_kl_beta,
+            aggregation=aggregation(config, world_size),
+            guard=config.rlhf_mode is RLHFMode.GRPO and config.rlhf_grpo_guard,
+            gspo_weighting=config.rlhf_gspo_weighting.lower(),  # type: ignore[arg-type]
+            normalize_by_documents=config.rlhf_mode is RLHFMode.GSPO and config.rlhf_normalize_by_documents,
+        )
+
+
+def timestep_options(config: TrainConfig) -> TimestepOptions:
+    """Which noise levels a decoupled loss looks at."""
+    with named_as_in_config():
+        return TimestepOptions(
+            sampler=config.rlhf_timestep_sampler,
+            count=config.rlhf_num_train_timesteps,
+            interval=(config.rlhf_timestep_range_low, config.rlhf_timestep_range_high),
+            shift=config.rlhf_time_shift,
+            mean=config.rlhf_timestep_mean,
+            std=config.rlhf_timestep_std,
+        )
+
+
+def needs_whole_groups(config: TrainConfig) -> bool:
+    """Whether all images of a prompt have to be in one optimizer step."""
+    if config.rlhf_mode in (RLHFMode.DGPO, RLHFMode.ONLINE_DPO):
+        return True
+    return config.rlhf_mode.coupled and aggregation(config).mode == PROMPT_MEAN
+
+
+def gspo_strategy(config: TrainConfig) -> GroupStrategy:
+    """How whole trajectories are computed: AUTO adds up gradients where that needs one buffer."""
+    chosen = config.rlhf_gspo_strategy
+    if chosen is not GroupStrategy.AUTO:
+        return chosen
+    alone = config.batch_size == 1 and config.rlhf_kl_beta == 0
+    return GroupStrategy.STASH if alone else GroupStrategy.TWO_PASS
+
+
+def acceleration_plan(config: TrainConfig) -> AccelerationPlan:
+    """The accelerators of the run.
+
+    Raises:
+        ConfigError, UserErrors: what does not fit this way of training.
+    """
+    online = is_online(config)
+    return build_plan(
+        {name: value for name, value in config.acceleration.to_dict().items() if value},
+        paradigm_of(config.rlhf_mode) if online else "offline",
+        swaps_weights=online
+        and needs_reference(config)
+        and config.effective_dpo_ref_mode() is DPORefMode.EXISTING_ADAPTER,
+        num_inference_steps=config.rlhf_rollout_steps if online else None,
+    )
+
+
+# -- before anything is loaded --------------------------------------------------------------------------------
+
+
+def check_online(config: TrainConfig, world_size: int = 1) -> None:
+    """What can be found wrong with an online run without a model or its prompts.
+
+    Raises:
+        UserError: the first fault.
+    """
+    acceleration_plan(config)
+    if not is_online(config):
+        return
+    reward_set(config)
+    advantage_options(config)
+    timestep_options(config)
+    options = step_options(config, world_size)
+    if config.rlhf_mode is RLHFMode.GSPO:
+        from modules.objective.policy_gradient.gspo import check_gspo
+
+        with named_as_in_config():
+            check_gspo(options)
+        if config.rlhf_gspo_strategy is GroupStrategy.STASH and config.rlhf_kl_beta > 0:
+            raise UnsupportedError(
+                "STASH holds one sum of gradients for each image, and a KL to the reference would mix with it",
+                "rlhf_gspo_strategy",
+                "use TWO_PASS or EXACT, or set rlhf_kl_beta to 0",
+            )
+    sampler = create_sampler(config, config.rlhf_prompts_per_epoch, 0, world_size)
+    _check_steps_hold_groups(config, sampler)
+
+
+def _check_steps_hold_groups(config: TrainConfig, sampler: GroupSampler) -> None:
+    unit = whole_groups_unit(sampler)
+    if config.rlhf_docs_per_step or not needs_whole_groups(config):
+        return
+    if config.gradient_accumulation_steps % unit:
+        raise ConfigError(
+            f"the {config.rlhf_group_size} images of a prompt take {unit} micro-batches of {config.batch_size}, and "
+            f"{config.rlhf_mode} needs all of them in one optimizer step",
+            "gradient_accumulation_steps",
+            f"use a multiple of {unit}",
+        )
