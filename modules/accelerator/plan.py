@@ -37,7 +37,11 @@ class Rollout:
             yield
 
     def carry(self, latents_BChw: Tensor) -> Tensor:
-        """The latents for the next step, cut from the graph so that memory does not grow with the steps."""
+        """The latents for the next step, cut from the graph so that memory does not grow with the steps.
+
+        Needed where a sampler turns gradients on; under the plan's own ``no_grad`` only the denoiser's output
+        has a graph.
+        """
         return latents_BChw.detach()
 
     def new_images(self) -> None:
@@ -52,7 +56,7 @@ class AccelerationPlan:
     Attributes:
         warnings: what to show the user once.
         lossless: whether training and rollout are equal to the last bit as far as this plan goes.
-        forces_grad: whether rollouts and evaluation run with gradients on.
+        forces_grad: whether the denoiser runs with gradients on in rollouts and evaluation.
     """
 
     def __init__(self, checked: Checked, paradigm: Paradigm) -> None:
@@ -64,7 +68,7 @@ class AccelerationPlan:
         self.forces_grad = paradigm == "coupled" and any(one.requires_grad_rollout for one in self._shared)
         self._undo = ExitStack()
         self._models: list[nn.Module] | None = None
-        self._inside = False
+        self._current: Rollout | None = None
 
     @property
     def names(self) -> list[str]:
@@ -100,7 +104,7 @@ class AccelerationPlan:
 
     @contextmanager
     def rollout(self) -> Iterator[Rollout]:
-        """Around the making of one batch of images; no gradients, except where the plan forces them."""
+        """Around the making of one batch of images: no gradients, except inside the denoiser if forced."""
         with self._stage([*self._shared, *self._rollout]) as rollout:
             yield rollout
 
@@ -111,6 +115,24 @@ class AccelerationPlan:
             yield rollout
 
     @contextmanager
+    def branch(self, name: str = "cond", timestep: float | None = None) -> Iterator[None]:
+        """Around one call of the denoiser, in a rollout as ``Rollout.branch``.
+
+        In training it changes nothing, except that a plan which forces gradients forces them here as well: the
+        unconditional half, computed without gradients, then runs the program it ran in the rollout.
+        """
+        from modules.accelerator.forced_grad import forced_grad
+
+        if self._current is not None:
+            with self._current.branch(name, timestep):
+                yield
+        elif self.forces_grad and self._models is not None:
+            with forced_grad(self._models):
+                yield
+        else:
+            yield
+
+    @contextmanager
     def _stage(self, accelerators: list[Accelerator]) -> Iterator[Rollout]:
         import torch
 
@@ -118,17 +140,18 @@ class AccelerationPlan:
 
         if self._models is None:
             raise RuntimeError("the acceleration plan is used before setup")
-        if self._inside:
+        if self._current is not None:
             raise RuntimeError("rollouts and evaluations cannot be nested")
         with ExitStack() as stack:
-            self._inside = True
-            stack.callback(setattr, self, "_inside", False)
-            stack.enter_context(torch.set_grad_enabled(self.forces_grad))
+            self._current = Rollout(accelerators, self.forces_grad)
+            stack.callback(setattr, self, "_current", None)
+            # The VAE and the sampler's own arithmetic need no graph even where the denoiser has to have one.
+            stack.enter_context(torch.no_grad())
             for one in accelerators:
                 stack.enter_context(one.rollout_context())
             if self.forces_grad:
                 stack.enter_context(forced_grad(self._models))
-            yield Rollout(accelerators, self.forces_grad)
+            yield self._current
 
     def teardown(self) -> None:
         """Take everything back, the last first; all of it even if one fails. May be called twice."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -98,15 +100,50 @@ def test_forced_gradients_and_latents_without_graph(stage):
     plan = build_plan({"shared": {"name": "torch_compile", "params": {"backend": "eager"}}}, "coupled")
     plan.setup({"transformer": model})
     with getattr(plan, stage)() as rollout:
-        assert torch.is_grad_enabled() and rollout.forced_grad
-        with torch.no_grad():
-            v = velocity(model, noise(1), 1.0)
+        assert not torch.is_grad_enabled() and rollout.forced_grad
+        v = velocity(model, noise(1), 1.0)
         assert v.requires_grad
-        assert not rollout.carry(noise(1) - v).requires_grad
+        assert not (noise(1) - v).requires_grad
+        with torch.enable_grad():
+            assert not rollout.carry(noise(1) - v).requires_grad
     with torch.no_grad():
         assert not velocity(model, noise(1), 1.0).requires_grad
     plan.teardown()
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("paradigm", ["coupled", "decoupled"])
+def test_the_unconditional_half_runs_the_same_program_in_training(paradigm):
+    """Gradients are off around it in training as well; ``branch`` decides as it did in the rollout."""
+    torch._dynamo.reset()
+    model = flux()
+    plan = build_plan({"shared": {"name": "torch_compile", "params": {"backend": "eager"}}}, paradigm)
+    with plan.branch("uncond"), torch.no_grad():
+        assert not velocity(model, noise(1), 1.0).requires_grad
+    plan.setup({"transformer": model})
+    with torch.no_grad():
+        with plan.rollout(), plan.branch("uncond", 1000.0):
+            in_rollout = velocity(model, noise(1), 1.0).requires_grad
+        with plan.branch("uncond", 1000.0):
+            in_training = velocity(model, noise(1), 1.0).requires_grad
+        assert in_rollout == in_training == (paradigm == "coupled")
+        assert not velocity(model, noise(1), 1.0).requires_grad
+    plan.teardown()
+    torch._dynamo.reset()
+
+
+def test_the_branch_of_the_plan_is_that_of_the_rollout():
+    """A sampler may be given ``plan.rollout`` and ``plan.branch`` and need not know the rollout's object."""
+    model = flux()
+    section = {"rollout": {"name": "diffusers_cache", "params": {"method": "PyramidAttentionBroadcast"}}}
+    plan = build_plan(section, "decoupled")
+    plan.setup({"transformer": model})
+    with plan.rollout() as rollout:
+        expected = denoise(model, 1, rollout, distraction=True)
+    with plan.rollout() as rollout:
+        through = SimpleNamespace(branch=plan.branch, carry=rollout.carry)
+        assert torch.equal(denoise(model, 1, through, distraction=True), expected)
+    plan.teardown()
 
 
 def test_no_ratio_error_on_the_first_update():
