@@ -10,10 +10,10 @@ import torch
 
 from modules.model.batch import Conditioning, Index
 from modules.rollout.plan import RolloutPlan
-from modules.rollout.transitions import FORMS, GAUSSIAN, REDUCTIONS, Position
+from modules.rollout.transitions import FORMS, GAUSSIAN, MEAN, REDUCTIONS, Position, name_of
 from modules.util.errors import ConfigError, DataError, list_offenders
 
-JOINT, SPLIT = "joint", "split"
+JOINT, SPLIT = "JOINT", "SPLIT"
 LAYOUTS = (JOINT, SPLIT)
 STORAGE = {"FLOAT_32": torch.float32, "BFLOAT_16": torch.bfloat16, "FLOAT_16": torch.float16}
 FORMAT = 1
@@ -28,29 +28,30 @@ class RolloutSettings:
         plan: the steps.
         size: (height, width) of the images in pixels.
         cfg: guidance scale; above 1 the unconditional prediction takes part.
-        layout: ``split`` asks the denoiser twice, the second time without gradients; ``joint`` once, for a
+        layout: ``SPLIT`` asks the denoiser twice, the second time without gradients; ``JOINT`` once, for a
             batch of twice the size.
         reduction, form: of the log-probability, see ``transitions.log_prob``.
         storage: type trained latents are rounded to: FLOAT_32, BFLOAT_16 or FLOAT_16.
+        keep_means: keep the means of the transitions too, for regulated ratios.
     """
 
     plan: RolloutPlan
     size: tuple[int, int]
     cfg: float = 1.0
     layout: str = SPLIT
-    reduction: str = "mean"
+    reduction: str = MEAN
     form: str = GAUSSIAN
     storage: str = "FLOAT_32"
+    keep_means: bool = False
 
     def __post_init__(self) -> None:
         for name, known, field in (
-            ("layout", LAYOUTS, "rollout_cfg_layout"),
-            ("reduction", REDUCTIONS, "logprob_reduction"),
-            ("form", FORMS, "logprob_form"),
-            ("storage", tuple(STORAGE), "rollout_storage_dtype"),
+            ("layout", LAYOUTS, "rlhf_rollout_cfg_layout"),
+            ("reduction", REDUCTIONS, "rlhf_logprob_reduction"),
+            ("form", FORMS, "rlhf_logprob_form"),
+            ("storage", tuple(STORAGE), "rlhf_rollout_storage_dtype"),
         ):
-            value = getattr(self, name)
-            value = str(getattr(value, "value", value))
+            value = name_of(getattr(self, name))
             object.__setattr__(self, name, value)
             if value not in known:
                 raise ConfigError(f"unknown {name} {value!r}", field=field, hint=f"known: {', '.join(known)}")
@@ -116,6 +117,7 @@ class Rollouts:
         states_NPChw: latents at ``settings.plan.points``, in the storage type; P is 0 in decoupled modes.
         logp_NS: float32, log-probability of each trained step when it was taken.
         mask_NS: bool, whether a step of an image is trained on.
+        mean_NSChw: float32, means of the transitions as they were; ``None`` unless ``settings.keep_means``.
         settings: how they were made.
     """
 
@@ -132,11 +134,11 @@ class Rollouts:
     logp_NS: torch.Tensor
     mask_NS: torch.Tensor
     settings: RolloutSettings
+    mean_NSChw: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         counts = {name: len(getattr(self, name)) for name in (*_LISTS, *_TENSORS)}
-        if self.negative_N is not None:
-            counts["negative_N"] = len(self.negative_N)
+        counts |= {name: len(tensor) for name in _OPTIONAL if (tensor := getattr(self, name)) is not None}
         if len(set(counts.values())) > 1:
             raise ValueError(f"rollouts whose parts differ in length: {counts}")
         plan = self.settings.plan
@@ -144,6 +146,8 @@ class Rollouts:
         wanted = (len(plan.points), len(plan.trained), len(plan.trained))
         if found != wanted:
             raise ValueError(f"{wanted} points, log-probabilities and masks are needed, not {found}")
+        if (self.mean_NSChw is not None) != self.settings.keep_means:
+            raise ValueError("the means are kept if the settings say so, and not otherwise")
         if self.group_N.dtype != torch.int64:
             raise ValueError(
                 f"groups are int64, not {self.group_N.dtype}: other types would merge large numbers"
@@ -189,25 +193,28 @@ class Rollouts:
         """The images ``index`` (a slice or positions), in that order; the table of texts is shared."""
         places = torch.arange(len(self))[index if isinstance(index, slice) else torch.as_tensor(index)]
         picked: dict[str, Any] = {name: [getattr(self, name)[i] for i in places.tolist()] for name in _LISTS}
-        for name in (*_TENSORS, "negative_N"):
+        for name in (*_TENSORS, *_OPTIONAL):
             tensor = getattr(self, name)
             picked[name] = None if tensor is None else tensor[places.to(tensor.device)]
         return replace(self, **picked)
 
     def to(self, device: torch.device | str) -> Rollouts:
         """Everything on ``device``."""
-        moved = {
+        moved: dict[str, Any] = {
             name: None if (tensor := getattr(self, name)) is None else tensor.to(device)
-            for name in (*_TENSORS, "negative_N")
+            for name in (*_TENSORS, *_OPTIONAL)
         }
-        return replace(self, texts=self.texts.to(device), **moved)
+        return replace(self, **moved, texts=self.texts.to(device))
 
     def batches(self, size: int) -> list[Rollouts]:
         """Slices of ``size`` images, in order; the last may be shorter."""
         return [self.select(slice(start, start + size)) for start in range(0, len(self), size)]
 
-    def with_log_probs(self, logp_NS: torch.Tensor) -> Rollouts:
-        return replace(self, logp_NS=logp_NS)
+    def mean(self, step: int) -> torch.Tensor:
+        """Mean of the transition of a trained step when it was taken, (N, C, h, w)."""
+        if self.mean_NSChw is None:
+            raise ValueError("the means of the transitions were not kept")
+        return self.mean_NSChw[:, self.column(step)]
 
     def without(self, rejected_N: torch.Tensor) -> Rollouts:
         """With no trained step in the images marked (bool), which stay."""
@@ -220,7 +227,7 @@ class Rollouts:
         for part in parts[1:]:
             first.settings.require_same(part.settings)
         joined: dict[str, Any] = {name: [x for part in parts for x in getattr(part, name)] for name in _LISTS}
-        for name in _TENSORS:
+        for name in _TENSORS if first.mean_NSChw is None else (*_TENSORS, "mean_NSChw"):
             joined[name] = torch.cat([getattr(part, name) for part in parts])
         if any(part.texts is not first.texts for part in parts):
             offsets = torch.tensor([0, *(len(part.texts) for part in parts[:-1])]).cumsum(0).tolist()
@@ -237,7 +244,7 @@ class Rollouts:
 
     def to_tensors(self) -> dict[str, torch.Tensor]:
         """All tensors by name, for a file of tensors."""
-        made = {name: getattr(self, name) for name in (*_TENSORS, "negative_N")}
+        made = {name: getattr(self, name) for name in (*_TENSORS, *_OPTIONAL)}
         made |= {f"{_TEXT}{name}": tensor for name, tensor in self.texts.tensors.items()}
         return {name: tensor for name, tensor in made.items() if tensor is not None}
 
@@ -262,11 +269,12 @@ class Rollouts:
             name.removeprefix(_TEXT): tensor for name, tensor in tensors.items() if name.startswith(_TEXT)
         }
         try:
+            parts: dict[str, Any] = {name: list(metadata[name]) for name in _LISTS}
+            parts |= {name: tensors[name] for name in _TENSORS}
+            parts |= {name: tensors.get(name) for name in _OPTIONAL}
             return Rollouts(
-                **{name: list(metadata[name]) for name in _LISTS},
-                **{name: tensors[name] for name in _TENSORS},
+                **parts,
                 texts=Conditioning(texts),
-                negative_N=tensors.get("negative_N"),
                 settings=settings,
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -274,4 +282,5 @@ class Rollouts:
 
 
 _LISTS = ("prompts", "negatives", "seeds", "ids")
+_OPTIONAL = ("negative_N", "mean_NSChw")
 _TENSORS = ("group_N", "text_N", "final_NChw", "states_NPChw", "logp_NS", "mask_NS")

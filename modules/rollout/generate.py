@@ -216,12 +216,13 @@ def _unfinished(
         logp_NS=torch.empty(count, trained),
         mask_NS=torch.ones(count, trained, dtype=torch.bool),
         settings=settings,
+        mean_NSChw=torch.empty(count, trained, *shape) if settings.keep_means else None,
     )
 
 
 def _encode(setup: BaseModelSetup, model: Model, texts: list[str], batch_size: int) -> Conditioning:
     with ExitStack() as stack:
-        for part in model.spec.text_encoders:
+        for part in model.text_encoders:
             stack.enter_context(model.borrowed(part))
         chunks = [texts[i : i + batch_size] for i in range(0, len(texts), batch_size)]
         return Conditioning.cat([setup.encode_text(model, chunk).to("cpu") for chunk in chunks])
@@ -241,7 +242,7 @@ def _roll(
     shape = chunk.final_NChw.shape[1:]
     noise_BChw, _ = initial_noise(starts, shape)
     x_BChw = noise_BChw.to(model.device)
-    states, logps = [], []
+    states, logps, means = [], [], []
     for index in range(len(plan)):
         if index in plan.points:
             x_BChw = x_BChw.to(settings.dtype)
@@ -255,6 +256,8 @@ def _roll(
             )
             x_BChw = transitions.sample(made, normal.to(model.device), settings.dtype)
             logps.append(transitions.log_prob(x_BChw, made, settings.reduction, settings.form).cpu())
+            if settings.keep_means:
+                means.append(made.mean.cpu())
         else:
             x_BChw = made.mean
         report()
@@ -265,6 +268,7 @@ def _roll(
         final_NChw=final,
         states_NPChw=torch.stack(states, 1) if states else chunk.states_NPChw,
         logp_NS=torch.stack(logps, 1) if logps else chunk.logp_NS,
+        mean_NSChw=torch.stack(means, 1) if means else chunk.mean_NSChw,
     )
 
 
@@ -367,22 +371,23 @@ def recompute_log_probs(
     settings: RolloutSettings,
     progress: Progress | None = None,
 ) -> Rollouts:
-    """The rollouts with log-probabilities of batches of ``batch_size``, for training in other batches than those
-    they were made in.
+    """The rollouts with the log-probabilities (and means) of batches of ``batch_size``, for training in other
+    batches than those they were made in.
 
     Args:
         progress: called with (steps done, steps in all); returning ``False`` cancels.
     """
-    batches, done, columns = rollouts.batches(batch_size), 0, []
+    batches, done, made = rollouts.batches(batch_size), 0, []
     total = len(batches) * len(rollouts.steps)
     for batch in batches:
-        found = []
+        found: list[StepOutput] = []
         for step in rollouts.steps:
-            found.append(
-                step_log_prob(setup, model, batch, step, settings).logp_B.to(rollouts.logp_NS.device)
-            )
+            found.append(step_log_prob(setup, model, batch, step, settings))
             done += 1
             if progress is not None and progress(done, total) is False:
                 raise SamplingCancelled
-        columns.append(torch.stack(found, 1))
-    return rollouts.with_log_probs(torch.cat(columns))
+        device = batch.logp_NS.device
+        logp_BS = torch.stack([out.logp_B.to(device) for out in found], 1)
+        means = [out.mean_BChw.to(device) for out in found] if settings.keep_means else []
+        made.append(replace(batch, logp_NS=logp_BS, mean_NSChw=torch.stack(means, 1) if means else None))
+    return Rollouts.cat(made)

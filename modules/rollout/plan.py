@@ -19,7 +19,7 @@ from modules.rollout.transitions import Position
 from modules.util.errors import ConfigError
 from modules.util.rng import python_random
 
-RANDOM, CONTIGUOUS = "random", "contiguous"
+RANDOM, CONTIGUOUS = "RANDOM", "CONTIGUOUS"
 CHOICES = (RANDOM, CONTIGUOUS)
 
 
@@ -29,16 +29,17 @@ class PlanOptions:
 
     Args:
         steps: denoising steps.
-        kind: transition of the trained steps; ODE trains none (decoupled modes). All other steps are ODE.
+        kind: transition of the trained steps; AUTO is DDIM or FLOW_SDE, ODE trains none (decoupled modes). All
+            other steps are ODE.
         noise_level: eta; ``None`` takes the transition's default.
         temperature: multiplies the deviation of the noise, in generation and log-probability alike.
         window: (first, last), inclusive: the steps that may be trained; ``None`` for all but the last.
         count: how many of them are trained in an epoch; 0 for all.
-        choice: ``random`` (any subset) or ``contiguous`` (neighbours, at a random place).
+        choice: ``RANDOM`` (any subset) or ``CONTIGUOUS`` (neighbours, at a random place).
     """
 
     steps: int
-    kind: str = transitions.FLOW_SDE
+    kind: str = transitions.AUTO
     noise_level: float | None = None
     temperature: float = 1.0
     window: tuple[int, int] | None = None
@@ -47,29 +48,22 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         for name in ("kind", "choice"):
-            value = getattr(self, name)
-            object.__setattr__(self, name, str(getattr(value, "value", value)))
+            object.__setattr__(self, name, transitions.name_of(getattr(self, name)))
         if self.steps < 1:
-            raise ConfigError(f"at least one step is needed, not {self.steps}", field="rollout_steps")
+            raise ConfigError(f"at least one step is needed, not {self.steps}", field="rlhf_rollout_steps")
         if self.choice not in CHOICES:
             raise ConfigError(
-                f"unknown choice {self.choice!r}", field="sde_choice", hint=f"known: {', '.join(CHOICES)}"
+                f"unknown choice {self.choice!r}",
+                field="rlhf_sde_choice",
+                hint=f"known: {', '.join(CHOICES)}",
             )
         if self.count < 0:
-            raise ConfigError(f"must be at least 0, not {self.count}", field="num_sde_steps")
+            raise ConfigError(f"must be at least 0, not {self.count}", field="rlhf_num_sde_steps")
         if self.window is not None and not 0 <= self.window[0] <= self.window[1] < self.steps:
             raise ConfigError(
                 f"the window {list(self.window)} does not lie within the steps 0 to {self.steps - 1}",
-                field="sde_window",
+                field="rlhf_sde_window",
             )
-
-    @property
-    def eta(self) -> float:
-        return (
-            transitions.DEFAULT_NOISE_LEVEL.get(self.kind, 0.0)
-            if self.noise_level is None
-            else self.noise_level
-        )
 
 
 @dataclass(frozen=True)
@@ -149,22 +143,18 @@ def make_plan(
         ConfigError: no step is left to train; more are asked for than there are.
         UnsupportedError: a transition of the other kind of schedule.
     """
-    transitions.check_kind(options.kind, schedule.prediction)
+    kind = transitions.check_kind(options.kind, schedule.prediction)
+    default = transitions.DEFAULT_NOISE_LEVEL[kind]
+    eta = default if options.noise_level is None else options.noise_level
     trained: tuple[int, ...] = ()
     stds = [0.0] * len(positions)
-    if options.kind != transitions.ODE:
-        possible = {
-            index: std
-            for index in range(len(positions) - 1)
-            if (
-                std := transitions.deviation(options.kind, positions[index], options.eta, options.temperature)
-            )
-            > 0
-        }
-        trained = _choose(_windowed(list(possible), options), options, seed, epoch)
+    if kind != transitions.ODE:
+        found = [transitions.deviation(kind, at, eta, options.temperature) for at in positions[:-1]]
+        possible = [index for index, std in enumerate(found) if std > 0.0]
+        trained = _choose(_windowed(possible, options), options, seed, epoch)
         for index in trained:
-            stds[index] = possible[index]
-    return RolloutPlan(positions, trained, options.kind, options.eta, options.temperature, tuple(stds))
+            stds[index] = found[index]
+    return RolloutPlan(positions, trained, kind, eta, options.temperature, tuple(stds))
 
 
 def _windowed(possible: list[int], options: PlanOptions) -> list[int]:
@@ -174,17 +164,17 @@ def _windowed(possible: list[int], options: PlanOptions) -> list[int]:
         raise ConfigError(
             f"no step from {first} to {last} of {options.steps} can be trained: the last step never is, nor is "
             f"one without noise",
-            field="sde_window"
+            field="rlhf_sde_window"
             if possible
-            else "rollout_noise_level"
+            else "rlhf_rollout_noise_level"
             if options.steps > 1
-            else "rollout_steps",
+            else "rlhf_rollout_steps",
             hint="take more steps, a wider window or a noise level above 0",
         )
     if options.count > len(inside):
         raise ConfigError(
             f"{options.count} steps are to be trained but only {len(inside)} can be",
-            field="num_sde_steps",
+            field="rlhf_num_sde_steps",
             hint=f"at most {len(inside)}, or 0 for all",
         )
     return inside

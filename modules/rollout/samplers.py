@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from modules.util.errors import ConfigError
 from modules.util.rng import python_random
 
-DISTRIBUTED, K_REPEAT, CONTIGUOUS = "group_distributed", "k_repeat", "group_contiguous"
-_SIZE, _PROMPTS = "rollout_group_size", "unique_prompts_per_epoch"
+AUTO = "AUTO"
+DISTRIBUTED, K_REPEAT = "GROUP_DISTRIBUTED", "DISTRIBUTED_K_REPEAT"
+CONTIGUOUS = "GROUP_CONTIGUOUS"
+_SIZE, _PROMPTS = "rlhf_group_size", "rlhf_prompts_per_epoch"
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class SamplerLayout:
             ("group_size", _SIZE),
             ("batch_size", "batch_size"),
             ("world_size", None),
-            ("gradient_steps", "gradient_steps_per_epoch"),
+            ("gradient_steps", None),
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -328,10 +330,14 @@ SAMPLERS: dict[str, type[GroupSampler]] = {
 
 
 def create_sampler(kind: object, layout: SamplerLayout, dataset_size: int, seed: int) -> GroupSampler:
-    """A sampler by name: group_distributed, k_repeat or group_contiguous."""
+    """A sampler by name: GROUP_DISTRIBUTED, DISTRIBUTED_K_REPEAT, GROUP_CONTIGUOUS, or AUTO for the first where
+    groups fit into global batches and the last otherwise.
+    """
     name = str(getattr(kind, "value", kind))
+    if name == AUTO:
+        k, w = layout.group_size, layout.world_size
+        name = DISTRIBUTED if k % w == 0 and layout.global_batch % k == 0 else CONTIGUOUS
     if name not in SAMPLERS:
-        raise ConfigError(
-            f"unknown sampler {name!r}", field="rollout_sampler", hint=f"known: {', '.join(SAMPLERS)}"
-        )
+        known = ", ".join((AUTO, *SAMPLERS))
+        raise ConfigError(f"unknown sampler {name!r}", field="rlhf_sampler", hint=f"known: {known}")
     return SAMPLERS[name](layout, dataset_size, seed)

@@ -13,16 +13,17 @@ from dataclasses import dataclass
 import torch
 
 from modules.model.schedule import Schedule
+from modules.rollout.transitions import name_of
 from modules.util.errors import ConfigError
 from modules.util.rng import Key, generator
 
-UNIFORM, LOGIT_NORMAL = "uniform", "logit_normal"
-DISCRETE, WITH_INIT, WITHOUT_INIT = "discrete", "discrete_with_init", "discrete_wo_init"
+UNIFORM, LOGIT_NORMAL = "UNIFORM", "LOGIT_NORMAL"
+DISCRETE, WITH_INIT, WITHOUT_INIT = "DISCRETE", "DISCRETE_WITH_INIT", "DISCRETE_WO_INIT"
 CONTINUOUS_SAMPLERS = (UNIFORM, LOGIT_NORMAL)
 DISCRETE_SAMPLERS = (DISCRETE, WITH_INIT, WITHOUT_INIT)
 SAMPLERS = (*CONTINUOUS_SAMPLERS, *DISCRETE_SAMPLERS)
 
-GROUP_FIXED, GROUP_PER_TIMESTEP, INDEPENDENT = "group_fixed", "group_per_timestep", "independent"
+GROUP_FIXED, GROUP_PER_TIMESTEP, INDEPENDENT = "GROUP_FIXED", "GROUP_PER_TIMESTEP", "INDEPENDENT"
 NOISES = (GROUP_FIXED, GROUP_PER_TIMESTEP, INDEPENDENT)
 
 
@@ -31,12 +32,12 @@ class TimestepOptions:
     """How timesteps are drawn.
 
     Args:
-        sampler: uniform and logit_normal draw noise levels; discrete draws among the steps the images were made
-            with, discrete_with_init always takes the first of them too, discrete_wo_init never does.
+        sampler: UNIFORM and LOGIT_NORMAL draw noise levels; DISCRETE draws among the steps the images were made
+            with, DISCRETE_WITH_INIT always takes the first of them too, DISCRETE_WO_INIT never does.
         count: timesteps of an inner epoch; 0 for as many as there are rollout steps in the range.
         interval: (begin, end) along denoising, 0 for pure noise and 1 for the image.
-        shift: > 1 moves draws towards the image, 1 leaves them; ``None`` takes 3 for logit_normal, else 1.
-        mean, std: of the normal distribution of logit_normal.
+        shift: > 1 moves UNIFORM and LOGIT_NORMAL towards the image, 1 leaves them.
+        mean, std: of the normal distribution of LOGIT_NORMAL.
         parity: behave like Flow-Factory: the uniform shift may leave the interval, and the discrete samplers
             never draw the last step and repeat steps when there are fewer than ``count``.
     """
@@ -44,36 +45,31 @@ class TimestepOptions:
     sampler: str = DISCRETE
     count: int = 0
     interval: tuple[float, float] = (0.0, 0.6)
-    shift: float | None = None
+    shift: float = 3.0
     mean: float = 0.0
     std: float = 1.0
     parity: bool = False
 
     def __post_init__(self) -> None:
-        name = str(getattr(self.sampler, "value", self.sampler))
+        name = name_of(self.sampler)
         object.__setattr__(self, "sampler", name)
         if name not in SAMPLERS:
             raise ConfigError(
                 f"unknown sampler {name!r}",
-                field="dgpo_timestep_sampler",
+                field="rlhf_timestep_sampler",
                 hint=f"known: {', '.join(SAMPLERS)}",
             )
         low, high = self.interval
         if not 0.0 <= low < high <= 1.0:
             raise ConfigError(
-                f"must satisfy 0 <= begin < end <= 1, not {low} and {high}", field="timestep_range"
+                f"must satisfy 0 <= begin < end <= 1, not {low} and {high}", field="rlhf_timestep_range_low"
             )
         if self.count < 0:
-            raise ConfigError(f"must be at least 0, not {self.count}", field="num_train_timesteps")
-        if not (math.isfinite(self.factor) and self.factor > 0.0):
-            raise ConfigError(f"must be finite and greater than 0, not {self.shift}", field="time_shift")
+            raise ConfigError(f"must be at least 0, not {self.count}", field="rlhf_num_train_timesteps")
+        if not (math.isfinite(self.shift) and self.shift > 0.0):
+            raise ConfigError(f"must be finite and greater than 0, not {self.shift}", field="rlhf_time_shift")
         if not (math.isfinite(self.mean) and math.isfinite(self.std) and self.std > 0.0):
-            raise ConfigError(f"must be finite and greater than 0, not {self.std}", field="logit_std")
-
-    @property
-    def factor(self) -> float:
-        default = 3.0 if self.sampler == LOGIT_NORMAL else 1.0
-        return default if self.shift is None else self.shift
+            raise ConfigError(f"must be finite and greater than 0, not {self.std}", field="rlhf_timestep_std")
 
 
 def timestep_count(schedule: Schedule, options: TimestepOptions, rollout_timesteps: Sequence[float]) -> int:
@@ -122,11 +118,11 @@ def draw_progress(options: TimestepOptions, count: int, source: torch.Generator)
     u_T = u_T[torch.randperm(count, generator=source)]
     if options.sampler == LOGIT_NORMAL:
         normal_T = torch.special.ndtri(u_T.clamp(1e-7, 1.0 - 1e-7))
-        raw_T = _shifted(torch.sigmoid(options.mean + options.std * normal_T), options.factor)
+        raw_T = _shifted(torch.sigmoid(options.mean + options.std * normal_T), options.shift)
         return low + raw_T.clamp(0.01, 1.0 - 1e-6) * (high - low)
     if options.parity:
-        return _shifted(low + u_T * (high - low), options.factor)
-    return low + _shifted(u_T, options.factor) * (high - low)
+        return _shifted(low + u_T * (high - low), options.shift)
+    return low + _shifted(u_T, options.shift) * (high - low)
 
 
 def _shifted(f: torch.Tensor, factor: float) -> torch.Tensor:
@@ -150,7 +146,7 @@ def valid_steps(options: TimestepOptions, rollout_timesteps: Sequence[float], tr
         raise ConfigError(
             f"no step of the rollout lies between {low} and {high} of the way from noise to image"
             + (", the first one aside" if options.sampler == WITHOUT_INIT else ""),
-            field="timestep_range",
+            field="rlhf_timestep_range_low",
             hint="widen the interval or take more rollout steps",
         )
     return valid
@@ -173,7 +169,7 @@ def draw_steps(
     if not options.parity and count > len(valid):
         raise ConfigError(
             f"{count} timesteps are to be drawn but only {len(valid)} steps of the rollout lie in the interval",
-            field="num_train_timesteps",
+            field="rlhf_num_train_timesteps",
             hint=f"at most {len(valid)}, or a wider interval, or more rollout steps",
         )
     chosen = list(valid[:1]) if options.sampler == WITH_INIT else []
@@ -208,15 +204,17 @@ def group_noise(
     """Training noise of B images, (B, C, h, w) float32 on the CPU; the same in any batch and process.
 
     Args:
-        kind: ``group_fixed`` (one noise for a group at all timesteps of an inner epoch), ``group_per_timestep``
-            (another at each, as the authors of DGPO have it) or ``independent`` (each image and timestep its own).
+        kind: ``GROUP_FIXED`` (one noise for a group at all timesteps of an inner epoch), ``GROUP_PER_TIMESTEP``
+            (another at each, as the authors of DGPO have it) or ``INDEPENDENT`` (each image and timestep its own).
         groups, ids: of the images.
         shape: (C, h, w).
         timestep_index: place in the list of the inner epoch's timesteps.
     """
-    name = str(getattr(kind, "value", kind))
+    name = name_of(kind)
     if name not in NOISES:
-        raise ConfigError(f"unknown noise {name!r}", field="dgpo_noise", hint=f"known: {', '.join(NOISES)}")
+        raise ConfigError(
+            f"unknown noise {name!r}", field="rlhf_dgpo_noise", hint=f"known: {', '.join(NOISES)}"
+        )
     drawn: dict[tuple[Key, ...], torch.Tensor] = {}
     rows = []
     for group, image in zip(groups, ids, strict=True):

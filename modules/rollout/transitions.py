@@ -16,6 +16,7 @@ from modules.model.family import Prediction
 from modules.model.schedule import wide
 from modules.util.errors import ConfigError, UnsupportedError
 
+AUTO = "AUTO"
 FLOW_SDE, DANCE_SDE, CPS, DDIM, ODE = "FLOW_SDE", "DANCE_SDE", "CPS", "DDIM", "ODE"
 KINDS = (FLOW_SDE, DANCE_SDE, CPS, DDIM, ODE)
 FLOW_KINDS = (FLOW_SDE, DANCE_SDE, CPS, ODE)
@@ -27,8 +28,9 @@ DEFAULT_NOISE_LEVEL: Mapping[str, float] = {FLOW_SDE: 0.7, DANCE_SDE: 0.3, CPS: 
 _PURE = 1.0 - 1e-6
 """Above this a noise level is pure noise up to the rounding of the sampler's table."""
 
-REDUCTIONS = ("mean", "sum")
-GAUSSIAN, SQUARED_ERROR = "gaussian", "squared_error"
+MEAN, SUM = "MEAN", "SUM"
+REDUCTIONS = (MEAN, SUM)
+GAUSSIAN, SQUARED_ERROR = "GAUSSIAN", "SQUARED_ERROR"
 FORMS = (GAUSSIAN, SQUARED_ERROR)
 
 
@@ -78,31 +80,42 @@ def deviation(kind: str, position: Position, noise_level: float, temperature: fl
     """
     if not (math.isfinite(temperature) and temperature > 0.0):
         raise ConfigError(
-            f"must be finite and greater than 0, not {temperature}", field="rollout_temperature"
+            f"must be finite and greater than 0, not {temperature}", field="rlhf_rollout_temperature"
         )
     if not (math.isfinite(noise_level) and noise_level >= 0.0):
-        raise ConfigError(f"must be finite and at least 0, not {noise_level}", field="rollout_noise_level")
+        raise ConfigError(
+            f"must be finite and at least 0, not {noise_level}", field="rlhf_rollout_noise_level"
+        )
     return temperature * _deviation(_known(kind), position, noise_level)
 
 
+def name_of(value: object) -> str:
+    """The text of an enum member, or the text itself."""
+    return str(getattr(value, "value", value))
+
+
 def check_kind(kind: object, prediction: Prediction) -> str:
-    """The name of a transition that a model of this parameterisation can take; errors as ``step`` has."""
+    """The name of a transition that a model of this parameterisation can take; AUTO is its usual one. Errors as
+    ``step`` has.
+    """
+    if name_of(kind) == AUTO:
+        return FLOW_SDE if prediction == "flow" else DDIM
     name = _known(kind)
     allowed = FLOW_KINDS if prediction == "flow" else DISCRETE_KINDS
     if name not in allowed:
         raise UnsupportedError(
             f"{name} is not a transition of a model that predicts {prediction}",
-            field="rollout_transition",
+            field="rlhf_rollout_transition",
             hint=f"use {' or '.join(allowed)}",
         )
     return name
 
 
 def _known(kind: object) -> str:
-    name = str(getattr(kind, "value", kind))
+    name = name_of(kind)
     if name not in KINDS:
         raise ConfigError(
-            f"unknown transition {name!r}", field="rollout_transition", hint=f"known: {', '.join(KINDS)}"
+            f"unknown transition {name!r}", field="rlhf_rollout_transition", hint=f"known: {', '.join(KINDS)}"
         )
     return name
 
@@ -114,7 +127,7 @@ def _deviation(kind: str, position: Position, eta: float) -> float:
         return eta * math.sqrt(-position.dt)
     if kind == CPS:
         if eta > 1.0:
-            raise ConfigError(f"CPS takes a noise level up to 1, not {eta}", field="rollout_noise_level")
+            raise ConfigError(f"CPS takes a noise level up to 1, not {eta}", field="rlhf_rollout_noise_level")
         return position.noise_next * math.sin(eta * math.pi / 2.0)
     if kind == DDIM:
         a, a_next = position.signal**2, position.signal_next**2
@@ -124,7 +137,7 @@ def _deviation(kind: str, position: Position, eta: float) -> float:
         if std**2 > (1.0 - a_next) * (1.0 + 1e-9):
             raise ConfigError(
                 f"DDIM cannot add noise of deviation {std:.4g} where the path has {position.noise_next:.4g}",
-                field="rollout_noise_level",
+                field="rlhf_rollout_noise_level",
                 hint="use a noise level up to 1",
             )
         return std
@@ -232,15 +245,15 @@ def sample(transition: Transition, normal: torch.Tensor, storage: torch.dtype) -
 
 
 def log_prob(
-    x_next: torch.Tensor, transition: Transition, reduction: str = "mean", form: str = GAUSSIAN
+    x_next: torch.Tensor, transition: Transition, reduction: str = MEAN, form: str = GAUSSIAN
 ) -> torch.Tensor:
     """Log-density of the next latents, (B,) float32 at least.
 
     Args:
         x_next: (B, C, h, w), as stored.
-        reduction: ``mean`` or ``sum`` over the C*h*w numbers; ratios of the sum are the mean's to the power
+        reduction: ``MEAN`` or ``SUM`` over the C*h*w numbers; ratios of the sum are the mean's to the power
             of C*h*w, so clip ranges differ by about that factor.
-        form: ``gaussian``, or ``squared_error``: -(x' - mean)^2 without deviation and constant, which some
+        form: ``GAUSSIAN``, or ``SQUARED_ERROR``: -(x' - mean)^2 without deviation and constant, which some
             programs use for CPS. It is no log-density: ratios are on another scale.
 
     Raises:
@@ -249,11 +262,13 @@ def log_prob(
     if reduction not in REDUCTIONS:
         raise ConfigError(
             f"unknown reduction {reduction!r}",
-            field="logprob_reduction",
+            field="rlhf_logprob_reduction",
             hint=f"known: {', '.join(REDUCTIONS)}",
         )
     if form not in FORMS:
-        raise ConfigError(f"unknown form {form!r}", field="logprob_form", hint=f"known: {', '.join(FORMS)}")
+        raise ConfigError(
+            f"unknown form {form!r}", field="rlhf_logprob_form", hint=f"known: {', '.join(FORMS)}"
+        )
     if not transition.std > 0.0:
         raise ValueError("a step without noise has no log-probability")
     value = -(wide(x_next) - transition.mean).square()
@@ -261,4 +276,4 @@ def log_prob(
         std = transition.std
         value = value / (2.0 * std**2) - (math.log(std) + 0.5 * math.log(2.0 * math.pi))
     flat_BD = value.flatten(1)
-    return flat_BD.mean(dim=1) if reduction == "mean" else flat_BD.sum(dim=1)
+    return flat_BD.mean(dim=1) if reduction == MEAN else flat_BD.sum(dim=1)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from modules.model.sampling import SamplingCancelled
+from modules.model.schedule import FlowSchedule
 from modules.rollout.generate import (
     RolloutHooks,
     RolloutRequest,
@@ -25,7 +26,7 @@ from tests.tiny import SIZE, tiny_model
 
 
 @pytest.mark.parametrize("storage", ["FLOAT_32", "BFLOAT_16", "FLOAT_16"])
-@pytest.mark.parametrize(("cfg", "layout"), [(1.0, "split"), (3.0, "split"), (3.0, "joint")])
+@pytest.mark.parametrize(("cfg", "layout"), [(1.0, "SPLIT"), (3.0, "SPLIT"), (3.0, "JOINT")])
 def test_right_after_a_rollout_the_ratio_is_exactly_one(cfg: float, layout: str, storage: str) -> None:
     model = adapted_model()
     settings = settings_for(model, {"temperature": 0.9}, cfg=cfg, layout=layout, storage=storage)
@@ -51,6 +52,68 @@ def test_mixed_precision_keeps_the_ratio() -> None:
     (first, _) = made.batches(2)
     out = step_log_prob(SETUP, model, first, 1, settings)
     assert torch.equal(out.logp_B.detach(), first.logp_NS[:, 1])
+
+
+@pytest.mark.parametrize("kind", ["FLOW_SDE", "DANCE_SDE", "CPS"])
+def test_flow_models_keep_the_ratio(kind: str) -> None:
+    """The tiny network with another schedule: what it predicts is taken for a velocity."""
+    model = adapted_model()
+    model.schedule = FlowSchedule()
+    settings = settings_for(model, {"kind": kind}, storage="BFLOAT_16")
+    made = rolled(model, settings)
+    assert made.settings.plan.kind == kind and made.steps == (0, 1, 2)
+    for batch in made.batches(2):
+        for step in batch.steps:
+            out = step_log_prob(SETUP, model, batch, step, settings)
+            assert torch.equal(out.logp_B.detach(), batch.logp_NS[:, batch.column(step)])
+
+
+def test_a_flow_rollout_without_noise_is_what_sampling_gives() -> None:
+    model = adapted_model()
+    model.schedule = FlowSchedule()
+    made = rolled(model, settings_for(model, {"kind": ODE}, layout="JOINT"))
+    wanted = SETUP.sample(
+        model,
+        made.prompts,
+        made.negatives,
+        made.seeds,
+        steps=4,
+        cfg=3.0,
+        size=SIZE,
+        scheduler="EULER",
+        batch_size=2,
+    )
+    torch.testing.assert_close(decode(SETUP, model, made.final_NChw, 4), wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_gradient_checkpointing_keeps_the_ratio() -> None:
+    model = adapted_model()
+    settings = settings_for(model)
+    made = rolled(model, settings)
+    model.set_gradient_checkpointing("unet", True)
+    (first, _) = made.batches(2)
+    out = step_log_prob(SETUP, model, first, 0, settings)
+    assert torch.equal(out.logp_B.detach(), first.logp_NS[:, 0])
+    out.logp_B.sum().backward()
+    assert any(p.grad is not None for _, p in model.adapter.named_parameters())
+
+
+def test_means_are_kept_on_request() -> None:
+    model = adapted_model()
+    settings = settings_for(model, {"window": (1, 2)}, keep_means=True)
+    made = rolled(model, settings)
+    (first, _) = made.batches(2)
+    out = step_log_prob(SETUP, model, first, 2, settings)
+    assert torch.equal(out.mean_BChw.detach(), first.mean(2))
+    assert out.std == settings.plan.stds[2]
+    with torch.no_grad():
+        model.adapter.named_parameters()[0][1].mul_(1.5)
+    again = recompute_log_probs(SETUP, model, made, 2, settings)
+    assert not torch.equal(again.mean(2), made.mean(2))
+    after = step_log_prob(SETUP, model, again.select(slice(2)), 2, settings)
+    assert torch.equal(after.mean_BChw.detach(), again.mean(2)[:2])
+    with pytest.raises(ValueError, match="not kept"):
+        rolled(model, settings_for(model)).mean(1)
 
 
 def test_other_batches_differ_by_rounding_until_recomputed() -> None:
@@ -80,7 +143,7 @@ def test_changed_weights_change_the_ratio_and_gradients_reach_the_adapter() -> N
     assert float(after.sum()) > float(made.logp_NS.sum()), "a step up the gradient makes the images likelier"
 
 
-@pytest.mark.parametrize("layout", ["split", "joint"])
+@pytest.mark.parametrize("layout", ["SPLIT", "JOINT"])
 def test_the_unconditional_half_has_no_gradient(layout: str) -> None:
     """With the negative prompt's half detached, the gradient is cfg times that of the prompt's half alone."""
     model = adapted_model()
@@ -136,7 +199,7 @@ def test_a_shared_start_is_shared() -> None:
 @pytest.mark.parametrize("cfg", [1.0, 3.0])
 def test_without_noise_a_rollout_is_what_sampling_gives(cfg: float) -> None:
     model = adapted_model()
-    settings = settings_for(model, {"kind": ODE}, cfg=cfg, layout="joint")
+    settings = settings_for(model, {"kind": ODE}, cfg=cfg, layout="JOINT")
     made = rolled(model, settings)
     assert made.states_NPChw.shape[1] == 0 and made.logp_NS.shape == (4, 0) and made.steps == ()
     wanted = SETUP.sample(
@@ -177,7 +240,7 @@ def test_progress_and_cancelling() -> None:
 
 @pytest.mark.parametrize(
     ("cfg", "layout", "names"),
-    [(1.0, "split", {"cond"}), (3.0, "split", {"cond", "uncond"}), (3.0, "joint", {"joint"})],
+    [(1.0, "SPLIT", {"cond"}), (3.0, "SPLIT", {"cond", "uncond"}), (3.0, "JOINT", {"joint"})],
 )
 def test_accelerators_are_told_of_batches_and_branches(cfg: float, layout: str, names: set[str]) -> None:
     log: list[object] = []
@@ -225,9 +288,9 @@ def test_other_settings_are_refused() -> None:
         "trained": settings_for(model, {"window": (0, 1)}),
         "path": settings_for(model, {"steps": 5}),
         "cfg": settings_for(model, cfg=2.0),
-        "layout": settings_for(model, layout="joint"),
-        "reduction": settings_for(model, reduction="sum"),
-        "form": settings_for(model, form="squared_error"),
+        "layout": settings_for(model, layout="JOINT"),
+        "reduction": settings_for(model, reduction="SUM"),
+        "form": settings_for(model, form="SQUARED_ERROR"),
         "storage": settings_for(model, storage="BFLOAT_16"),
     }
     for name, other in others.items():

@@ -9,8 +9,19 @@ from hypothesis import strategies as st
 
 from modules.model.sampling import make_sampler
 from modules.model.schedule import FlowSchedule
-from modules.rollout.plan import PlanOptions, RolloutPlan, make_plan, path, plan_for
+from modules.rollout import samplers, timesteps, transitions
+from modules.rollout.plan import CHOICES, PlanOptions, RolloutPlan, make_plan, path, plan_for
+from modules.rollout.Rollouts import LAYOUTS, STORAGE
 from modules.rollout.transitions import CPS, DDIM, FLOW_SDE, ODE
+from modules.util.enum.DataType import DataType
+from modules.util.enum.GroupNoise import GroupNoise
+from modules.util.enum.GuidanceLayout import GuidanceLayout
+from modules.util.enum.LogProbForm import LogProbForm
+from modules.util.enum.LogProbReduction import LogProbReduction
+from modules.util.enum.RolloutSampler import RolloutSampler
+from modules.util.enum.RolloutTransition import RolloutTransition
+from modules.util.enum.SdeChoice import SdeChoice
+from modules.util.enum.TimestepSampler import TimestepSampler
 from modules.util.errors import ConfigError, UnsupportedError
 from tests.tiny import SIZE, tiny_model, tiny_setup
 
@@ -43,7 +54,7 @@ def test_a_window_and_a_number_of_steps() -> None:
     seed=st.integers(0, 1000),
     epoch=st.integers(0, 50),
     count=st.integers(1, 5),
-    choice=st.sampled_from(["random", "contiguous"]),
+    choice=st.sampled_from(["RANDOM", "CONTIGUOUS"]),
 )
 @settings(deadline=None, max_examples=40)
 def test_a_choice_depends_on_seed_and_epoch_alone(seed: int, epoch: int, count: int, choice: str) -> None:
@@ -53,11 +64,11 @@ def test_a_choice_depends_on_seed_and_epoch_alone(seed: int, epoch: int, count: 
     assert len(made.trained) == count
     assert list(made.trained) == sorted(set(made.trained))
     assert set(made.trained) <= set(range(1, 7))
-    if choice == "contiguous":
+    if choice == "CONTIGUOUS":
         assert made.trained[-1] - made.trained[0] == count - 1
 
 
-@pytest.mark.parametrize("choice", ["random", "contiguous"])
+@pytest.mark.parametrize("choice", ["RANDOM", "CONTIGUOUS"])
 def test_epochs_and_seeds_choose_differently(choice: str) -> None:
     assert len({plan(0, epoch, count=2, choice=choice).trained for epoch in range(30)}) > 4
     assert len({plan(seed, 0, count=2, choice=choice).trained for seed in range(30)}) > 4
@@ -85,7 +96,7 @@ def test_a_step_without_noise_is_not_trained() -> None:
         ({"window": (5, 4)}, "sde_window"),
         ({"count": 10}, "only 9 can be"),
         ({"count": 4, "window": (0, 2)}, "at most 3"),
-        ({"count": -1}, "num_sde_steps"),
+        ({"count": -1}, "rlhf_num_sde_steps"),
         ({"choice": "sliding"}, "unknown choice"),
         ({"temperature": 0.0}, "rollout_temperature"),
     ],
@@ -95,11 +106,33 @@ def test_plans_that_cannot_be(options: dict[str, object], words: str) -> None:
         plan(**options)
 
 
+def test_the_usual_transition_of_a_model() -> None:
+    assert plan().kind == FLOW_SDE
+    made = plan_for(tiny_setup(), tiny_model(), PlanOptions(4), SIZE, 0, 0)
+    assert made.kind == DDIM and made.noise_level == 1.0
+    assert plan(kind=RolloutTransition.CPS).kind == CPS
+
+
+def test_every_choice_of_the_settings_is_known_here() -> None:
+    for enum, known in (
+        (RolloutTransition, (transitions.AUTO, FLOW_SDE, transitions.DANCE_SDE, CPS, DDIM)),
+        (SdeChoice, CHOICES),
+        (LogProbReduction, transitions.REDUCTIONS),
+        (LogProbForm, transitions.FORMS),
+        (GuidanceLayout, LAYOUTS),
+        (DataType, tuple(STORAGE)),
+        (TimestepSampler, timesteps.SAMPLERS),
+        (GroupNoise, timesteps.NOISES),
+        (RolloutSampler, (samplers.AUTO, *samplers.SAMPLERS)),
+    ):
+        assert sorted(str(member.value) for member in enum) == sorted(known)
+
+
 def test_transitions_of_the_other_kind_of_schedule() -> None:
     with pytest.raises(UnsupportedError, match="use FLOW_SDE or"):
         plan(kind=DDIM)
     with pytest.raises(UnsupportedError, match="use DDIM or ODE"):
-        plan_for(tiny_setup(), tiny_model(), PlanOptions(4), SIZE, 0, 0)
+        plan_for(tiny_setup(), tiny_model(), PlanOptions(4, FLOW_SDE), SIZE, 0, 0)
 
 
 def test_a_discrete_path_follows_the_models_spacing() -> None:

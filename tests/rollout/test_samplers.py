@@ -85,14 +85,14 @@ def test_rounding_prompts_up_and_the_size_of_the_data() -> None:
 def layouts(draw: st.DrawFn, kind: str) -> tuple[SamplerLayout, int]:
     world, batch = draw(st.integers(1, 4)), draw(st.integers(1, 6))
     steps = draw(st.integers(1, 2))
-    if kind == "group_distributed":
+    if kind == "GROUP_DISTRIBUTED":
         size = world * draw(st.sampled_from(divisors(batch)))
-    elif kind == "k_repeat":
+    elif kind == "DISTRIBUTED_K_REPEAT":
         size = draw(st.sampled_from(divisors(world * batch)))
     else:
         size = draw(st.integers(1, 9))
     layout = SamplerLayout(1, size, batch, world, 0, steps)
-    unit = contiguous_step(layout) if kind == "group_contiguous" else prompts_step(size, world, batch, steps)
+    unit = contiguous_step(layout) if kind == "GROUP_CONTIGUOUS" else prompts_step(size, world, batch, steps)
     prompts = unit * draw(st.integers(1, 3))
     assume(prompts <= 60)
     return replace(layout, prompts=prompts), prompts + draw(st.integers(0, 5))
@@ -139,8 +139,8 @@ def test_every_image_of_every_group_is_made_once(
 @given(data=st.data(), seed=st.integers(0, 5), epoch=st.integers(0, 5))
 @settings(deadline=None, max_examples=40)
 def test_distributed_groups(data: st.DataObject, seed: int, epoch: int) -> None:
-    layout, size = data.draw(layouts("group_distributed"))
-    plan = ranks("group_distributed", layout, size, seed, epoch)
+    layout, size = data.draw(layouts("GROUP_DISTRIBUTED"))
+    plan = ranks("GROUP_DISTRIBUTED", layout, size, seed, epoch)
     share = layout.group_size // layout.world_size
     for batches in zip(*plan, strict=True):
         prompts = [[slot.prompt for slot in batch] for batch in batches]
@@ -155,8 +155,8 @@ def test_distributed_groups(data: st.DataObject, seed: int, epoch: int) -> None:
 @given(data=st.data(), seed=st.integers(0, 5), epoch=st.integers(0, 5))
 @settings(deadline=None, max_examples=40)
 def test_repeated_prompts_fill_global_batches(data: st.DataObject, seed: int, epoch: int) -> None:
-    layout, size = data.draw(layouts("k_repeat"))
-    for batches in zip(*ranks("k_repeat", layout, size, seed, epoch), strict=True):
+    layout, size = data.draw(layouts("DISTRIBUTED_K_REPEAT"))
+    for batches in zip(*ranks("DISTRIBUTED_K_REPEAT", layout, size, seed, epoch), strict=True):
         counts = Counter(slot.group for batch in batches for slot in batch)
         assert set(counts.values()) == {layout.group_size}
 
@@ -164,9 +164,9 @@ def test_repeated_prompts_fill_global_batches(data: st.DataObject, seed: int, ep
 @given(data=st.data(), seed=st.integers(0, 5), epoch=st.integers(0, 5))
 @settings(deadline=None, max_examples=40)
 def test_contiguous_groups_stay_on_one_process(data: st.DataObject, seed: int, epoch: int) -> None:
-    layout, size = data.draw(layouts("group_contiguous"))
+    layout, size = data.draw(layouts("GROUP_CONTIGUOUS"))
     seen: set[int] = set()
-    for batches in ranks("group_contiguous", layout, size, seed, epoch):
+    for batches in ranks("GROUP_CONTIGUOUS", layout, size, seed, epoch):
         slots = [slot for batch in batches for slot in batch]
         for begin in range(0, len(slots), layout.group_size):
             group = slots[begin : begin + layout.group_size]
@@ -197,6 +197,12 @@ def test_desktop_groups_larger_than_a_batch() -> None:
         GroupDistributedSampler(SamplerLayout(2, 8, 2), 2, 0)
 
 
+def test_auto_spreads_groups_where_they_fit() -> None:
+    assert create_sampler("AUTO", SamplerLayout(2, 4, 2, 2), 2, 0).kind == "GROUP_DISTRIBUTED"
+    assert create_sampler("AUTO", SamplerLayout(2, 8, 2), 2, 0).kind == "GROUP_CONTIGUOUS"
+    assert create_sampler("AUTO", SamplerLayout(2, 3, 3, 2), 2, 0).kind == "GROUP_CONTIGUOUS"
+
+
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_proposals_fit(world: int) -> None:
     """Every size named in an error is one that is accepted, and nothing is changed silently."""
@@ -222,7 +228,7 @@ def test_proposals_fit(world: int) -> None:
 def test_numbers_of_prompts_that_do_not_fit() -> None:
     with pytest.raises(ConfigError, match="use 2 or 4") as caught:
         GroupDistributedSampler(SamplerLayout(3, 2, 4), 10, 0)
-    assert caught.value.field == "unique_prompts_per_epoch"
+    assert caught.value.field == "rlhf_prompts_per_epoch"
     with pytest.raises(ConfigError, match="use 4$"):
         GroupDistributedSampler(SamplerLayout(3, 2, 4, gradient_steps=2), 10, 0)
     with pytest.raises(ConfigError, match="use 2 or 4"):
@@ -231,7 +237,7 @@ def test_numbers_of_prompts_that_do_not_fit() -> None:
         DistributedKRepeatSampler(SamplerLayout(4, 3, 4), 10, 0)
     with pytest.raises(ConfigError, match="there are 3"):
         GroupContiguousSampler(SamplerLayout(4, 2, 4), 3, 0)
-    with pytest.raises(ConfigError, match="known: group_distributed"):
+    with pytest.raises(ConfigError, match="known: AUTO, GROUP_DISTRIBUTED"):
         create_sampler("random", SamplerLayout(1, 1, 1), 1, 0)
 
 

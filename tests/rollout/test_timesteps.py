@@ -34,11 +34,11 @@ def drawn(options: TimestepOptions, epoch: int = 0, steps: list[float] = TEN) ->
     low=st.floats(0.0, 0.5),
     width=st.floats(0.3, 0.5),
     epoch=st.integers(0, 99),
-    shift=st.one_of(st.none(), st.floats(0.2, 5.0)),
+    shift=st.floats(0.2, 5.0),
 )
 @settings(deadline=None, max_examples=25)
 def test_timesteps_lie_in_the_interval(
-    sampler: str, low: float, width: float, epoch: int, shift: float | None
+    sampler: str, low: float, width: float, epoch: int, shift: float
 ) -> None:
     options = TimestepOptions(sampler, 0, (low, low + width), shift)
     found = drawn(options, epoch)
@@ -50,21 +50,22 @@ def test_timesteps_lie_in_the_interval(
 
 
 def test_counts() -> None:
-    assert timestep_count(FLOW, TimestepOptions("uniform"), TEN) == 6
-    assert timestep_count(FLOW, TimestepOptions("uniform", 0, (0.3, 0.6)), TEN) == 3
-    assert timestep_count(FLOW, TimestepOptions("uniform", 0, (0.0, 0.05)), TEN) == 1
-    assert timestep_count(FLOW, TimestepOptions("uniform", 4), TEN) == 4
-    assert timestep_count(FLOW, TimestepOptions("discrete_wo_init", 0, (0.0, 0.8)), TEN) == 8
+    assert timestep_count(FLOW, TimestepOptions("UNIFORM"), TEN) == 6
+    assert timestep_count(FLOW, TimestepOptions("UNIFORM", 0, (0.3, 0.6)), TEN) == 3
+    assert timestep_count(FLOW, TimestepOptions("UNIFORM", 0, (0.0, 0.05)), TEN) == 1
+    assert timestep_count(FLOW, TimestepOptions("UNIFORM", 4), TEN) == 4
+    assert timestep_count(FLOW, TimestepOptions("DISCRETE_WO_INIT", 0, (0.0, 0.8)), TEN) == 8
 
 
 def test_continuous_draws_are_stratified_and_shuffled() -> None:
-    found = drawn(TimestepOptions("uniform", 8, (0.0, 1.0)))
+    found = drawn(TimestepOptions("UNIFORM", 8, (0.0, 1.0), 1.0))
     assert sorted(int(t / 125.0) for t in found) == list(range(8))
     orders = {
-        tuple(int(t / 125) for t in drawn(TimestepOptions("uniform", 8, (0.0, 1.0)), e)) for e in range(9)
+        tuple(int(t / 125) for t in drawn(TimestepOptions("UNIFORM", 8, (0.0, 1.0), 1.0), e))
+        for e in range(9)
     }
     assert len(orders) > 5
-    many = torch.tensor(drawn(TimestepOptions("logit_normal", 4000, (0.0, 1.0), 1.0, 0.5, 0.8)))
+    many = torch.tensor(drawn(TimestepOptions("LOGIT_NORMAL", 4000, (0.0, 1.0), 1.0, 0.5, 0.8)))
     raw = torch.logit(1.0 - many.double() / 1000.0)
     assert float(raw.mean()) == pytest.approx(0.5, abs=0.01) and float(raw.std()) == pytest.approx(
         0.8, abs=0.02
@@ -73,15 +74,15 @@ def test_continuous_draws_are_stratified_and_shuffled() -> None:
 
 def test_shift_moves_towards_the_image_within_the_interval() -> None:
     plain, moved = (
-        sum(drawn(TimestepOptions("uniform", 50, (0.2, 0.6), shift))) / 50 for shift in (1.0, 3.0)
+        sum(drawn(TimestepOptions("UNIFORM", 50, (0.2, 0.6), shift))) / 50 for shift in (1.0, 3.0)
     )
     assert moved < plain - 50
-    outside = drawn(TimestepOptions("uniform", 50, (0.2, 0.6), 3.0, parity=True))
+    outside = drawn(TimestepOptions("UNIFORM", 50, (0.2, 0.6), 3.0, parity=True))
     assert min(outside) < 400.0, "shifted after the interval was chosen"
 
 
 def test_every_step_is_drawn_equally_often_and_none_twice() -> None:
-    options = TimestepOptions("discrete", 4)
+    options = TimestepOptions("DISCRETE", 4)
     counts = dict.fromkeys(TEN[:7], 0)
     for epoch in range(3000):
         found = drawn(options, epoch)
@@ -94,65 +95,65 @@ def test_every_step_is_drawn_equally_often_and_none_twice() -> None:
 
 def test_the_first_step_is_always_or_never_drawn() -> None:
     for epoch in range(20):
-        assert drawn(TimestepOptions("discrete_with_init", 3), epoch)[0] == 1000.0
-        assert 1000.0 not in drawn(TimestepOptions("discrete_wo_init", 3), epoch)
-    assert drawn(TimestepOptions("discrete_with_init", 1)) == [1000.0]
-    assert sorted(drawn(TimestepOptions("discrete_with_init", 7))) == sorted(TEN[:7])
-    assert sorted(drawn(TimestepOptions("discrete_wo_init", 6))) == sorted(TEN[1:7])
+        assert drawn(TimestepOptions("DISCRETE_WITH_INIT", 3), epoch)[0] == 1000.0
+        assert 1000.0 not in drawn(TimestepOptions("DISCRETE_WO_INIT", 3), epoch)
+    assert drawn(TimestepOptions("DISCRETE_WITH_INIT", 1)) == [1000.0]
+    assert sorted(drawn(TimestepOptions("DISCRETE_WITH_INIT", 7))) == sorted(TEN[:7])
+    assert sorted(drawn(TimestepOptions("DISCRETE_WO_INIT", 6))) == sorted(TEN[1:7])
 
 
 def test_more_than_there_are() -> None:
-    for sampler, most in (("discrete", 7), ("discrete_with_init", 7), ("discrete_wo_init", 6)):
+    for sampler, most in (("DISCRETE", 7), ("DISCRETE_WITH_INIT", 7), ("DISCRETE_WO_INIT", 6)):
         assert len(drawn(TimestepOptions(sampler, most))) == most
         with pytest.raises(ConfigError, match=f"only {most} steps") as caught:
             drawn(TimestepOptions(sampler, most + 1))
-        assert caught.value.field == "num_train_timesteps"
+        assert caught.value.field == "rlhf_num_train_timesteps"
 
 
 def test_parity_repeats_and_leaves_out_the_last() -> None:
-    everything = [t for e in range(200) for t in drawn(TimestepOptions("discrete", 4, parity=True), e)]
+    everything = [t for e in range(200) for t in drawn(TimestepOptions("DISCRETE", 4, parity=True), e)]
     assert 400.0 not in everything and set(everything) == set(TEN[:6])
-    assert len(set(drawn(TimestepOptions("discrete", 12, parity=True)))) < 12
+    assert len(set(drawn(TimestepOptions("DISCRETE", 12, parity=True)))) < 12
     source = torch.Generator().manual_seed(0)
-    found = draw_steps(TimestepOptions("discrete_with_init", parity=True), [2, 3, 4, 5, 6], 3, source)
+    found = draw_steps(TimestepOptions("DISCRETE_WITH_INIT", parity=True), [2, 3, 4, 5, 6], 3, source)
     source = torch.Generator().manual_seed(0)
     u = torch.rand(2, generator=source, dtype=torch.float64).tolist()
     # bounds of [3, 6] in two parts, cut off: 3, 4, 6
     assert found == [2, 3 + int(u[0] * 1), 4 + int(u[1] * 2)]
-    assert drawn(TimestepOptions("discrete_with_init", 3, (0.0, 0.05), parity=True)) == [1000.0] * 3
+    assert drawn(TimestepOptions("DISCRETE_WITH_INIT", 3, (0.0, 0.05), parity=True)) == [1000.0] * 3
 
 
 def test_intervals_without_a_step() -> None:
     with pytest.raises(ConfigError, match="no step of the rollout") as caught:
-        drawn(TimestepOptions("discrete", 1, (0.02, 0.05)))
-    assert caught.value.field == "timestep_range"
+        drawn(TimestepOptions("DISCRETE", 1, (0.02, 0.05)))
+    assert caught.value.field == "rlhf_timestep_range_low"
     with pytest.raises(ConfigError, match="first one aside"):
-        drawn(TimestepOptions("discrete_wo_init", 1, (0.0, 0.05)))
+        drawn(TimestepOptions("DISCRETE_WO_INIT", 1, (0.0, 0.05)))
     with pytest.raises(ConfigError, match="no step"):
-        drawn(TimestepOptions("discrete", 0, (0.02, 0.05)))
+        drawn(TimestepOptions("DISCRETE", 0, (0.02, 0.05)))
     assert valid_steps(TimestepOptions(interval=(0.2, 0.5)), TEN, 1000) == [2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("sampler", ["uniform", "logit_normal", "discrete"])
+@pytest.mark.parametrize("sampler", ["UNIFORM", "LOGIT_NORMAL", "DISCRETE"])
 def test_discrete_schedules_get_whole_timesteps(sampler: str) -> None:
     found = sample_timesteps(table(), TimestepOptions(sampler, 2), [751.0, 501.0, 251.0, 1.0], 0, 0)
     assert found.dtype == torch.int64
     assert all(400 <= t <= 1000 for t in found.tolist())
-    if sampler == "discrete":
+    if sampler == "DISCRETE":
         assert found.tolist() == [751, 501]
 
 
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"sampler": "normal"}, "dgpo_timestep_sampler"),
-        ({"interval": (0.5, 0.5)}, "timestep_range"),
-        ({"interval": (-0.1, 0.5)}, "timestep_range"),
-        ({"interval": (0.1, 1.5)}, "timestep_range"),
-        ({"count": -1}, "num_train_timesteps"),
-        ({"shift": 0.0}, "time_shift"),
-        ({"shift": float("nan")}, "time_shift"),
-        ({"std": 0.0}, "logit_std"),
+        ({"sampler": "normal"}, "rlhf_timestep_sampler"),
+        ({"interval": (0.5, 0.5)}, "rlhf_timestep_range_low"),
+        ({"interval": (-0.1, 0.5)}, "rlhf_timestep_range_low"),
+        ({"interval": (0.1, 1.5)}, "rlhf_timestep_range_low"),
+        ({"count": -1}, "rlhf_num_train_timesteps"),
+        ({"shift": 0.0}, "rlhf_time_shift"),
+        ({"shift": float("nan")}, "rlhf_time_shift"),
+        ({"std": 0.0}, "rlhf_timestep_std"),
     ],
 )
 def test_options_out_of_range(options: dict[str, object], field: str) -> None:
@@ -171,21 +172,21 @@ def noise(
 
 
 def test_noise_of_groups() -> None:
-    fixed = noise("group_fixed")
+    fixed = noise("GROUP_FIXED")
     assert torch.equal(fixed[0], fixed[1]) and torch.equal(fixed[0], fixed[3])
     assert not torch.equal(fixed[0], fixed[2])
-    assert torch.equal(fixed, noise("group_fixed", t=3))
-    assert not torch.equal(fixed, noise("group_fixed", inner=1))
-    moving = noise("group_per_timestep")
-    assert torch.equal(moving[0], moving[1]) and not torch.equal(moving, noise("group_per_timestep", t=1))
-    own = noise("independent")
+    assert torch.equal(fixed, noise("GROUP_FIXED", t=3))
+    assert not torch.equal(fixed, noise("GROUP_FIXED", inner=1))
+    moving = noise("GROUP_PER_TIMESTEP")
+    assert torch.equal(moving[0], moving[1]) and not torch.equal(moving, noise("GROUP_PER_TIMESTEP", t=1))
+    own = noise("INDEPENDENT")
     assert len({tuple(row.flatten().tolist()) for row in own}) == 4
-    assert not torch.equal(own, noise("independent", t=1))
-    with pytest.raises(ConfigError, match="dgpo_noise"):
+    assert not torch.equal(own, noise("INDEPENDENT", t=1))
+    with pytest.raises(ConfigError, match="rlhf_dgpo_noise"):
         noise("shared")
 
 
-@pytest.mark.parametrize("kind", ["group_fixed", "group_per_timestep", "independent"])
+@pytest.mark.parametrize("kind", ["GROUP_FIXED", "GROUP_PER_TIMESTEP", "INDEPENDENT"])
 def test_noise_does_not_depend_on_the_batch(kind: str) -> None:
     whole = noise(kind, 2)
     for number in range(4):

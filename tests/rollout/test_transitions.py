@@ -152,20 +152,20 @@ def test_without_noise_every_transition_is_the_ode(kind: str) -> None:
 @given(
     std=st.floats(1e-3, 10.0),
     seed=st.integers(0, 2**31),
-    reduction=st.sampled_from(["mean", "sum"]),
+    reduction=st.sampled_from(["MEAN", "SUM"]),
 )
 @settings(deadline=None, max_examples=30)
 def test_log_prob_is_torchs(std: float, seed: int, reduction: str) -> None:
     generator = torch.Generator().manual_seed(seed)
     x, mean = torch.randn(2, 3, 2, 4, 4, generator=generator, dtype=torch.float64)
     wanted = torch.distributions.Normal(mean, std).log_prob(x).flatten(1)
-    wanted = wanted.mean(1) if reduction == "mean" else wanted.sum(1)
+    wanted = wanted.mean(1) if reduction == "MEAN" else wanted.sum(1)
     torch.testing.assert_close(log_prob(x, Transition(mean, std), reduction), wanted, rtol=1e-10, atol=1e-10)
 
 
 def test_the_squared_error_is_no_density() -> None:
     x, mean = torch.randn(2, 3, 2, 4, 4, dtype=torch.float64)
-    found = log_prob(x, Transition(mean, 0.3), form="squared_error")
+    found = log_prob(x, Transition(mean, 0.3), form="SQUARED_ERROR")
     torch.testing.assert_close(found, -((x - mean) ** 2).flatten(1).mean(1))
 
 
@@ -224,7 +224,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(ConfigError, match="unknown reduction"):
         log_prob(x, Transition(x, 1.0), "max")
     with pytest.raises(ConfigError, match="unknown form"):
-        log_prob(x, Transition(x, 1.0), "mean", "laplace")
+        log_prob(x, Transition(x, 1.0), "MEAN", "laplace")
     with pytest.raises(ValueError, match="two noise levels of 1"):
         step(FLOW_SDE, x, x, Position(1000.0, 0.0, 1.0, 0.0, 1.0, 1.0), "flow", 0.7)
     assert transitions.deviation(FLOW_SDE, path(FlowSchedule(), 1)[0], 0.7) < 1.0
