@@ -10,7 +10,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -160,7 +160,7 @@ class Reward(ABC):
     Constructors check their values and load nothing; ``load`` brings weights into memory.
     """
 
-    kind: ClassVar[Kind] = "pointwise"
+    kind: Kind = "pointwise"
     required_fields: tuple[str, ...] = ()
     """``"prompt"`` (texts must not be empty) and names of metadata every image must have."""
     allow_black = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from itertools import combinations
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ Method = Literal["win_rate", "bradley_terry"]
 class GroupwiseReward(Reward):
     """Scores the images of one prompt against each other; called on complete groups only."""
 
-    kind: ClassVar[Kind] = "groupwise"
+    kind: Kind = "groupwise"
 
     @abstractmethod
     def _score_group(self, prompt: str, images_KCHW: Tensor, metadata: list[Metadata]) -> Tensor:
@@ -68,7 +68,7 @@ class PairwiseReward(GroupwiseReward):
     are log odds.
     """
 
-    kind: ClassVar[Kind] = "pairwise"
+    kind: Kind = "pairwise"
     method: Method = "win_rate"
 
     @abstractmethod

@@ -1,0 +1,259 @@
+"""Serve a reward over HTTP: to keep its model on another machine, or in an environment of its own.
+
+    python scripts/reward_server.py --reward pickscore --params '{"source": "models/PickScore_v1"}'
+
+Listens on this computer alone unless told otherwise. With a token in TASTEMAKER_REWARD_TOKEN every request
+must carry it; other computers are let in only with one. Needs requirements-server.txt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hmac
+import json
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+from pydantic import BaseModel, ConfigDict, Field, ValidationError  # noqa: E402
+
+from modules.reward.base import Reward, RewardBatch, RewardError, RewardUnavailable, create_reward  # noqa: E402
+from modules.reward.remote import TOKEN_VARIABLE, is_loopback  # noqa: E402
+from modules.reward.wire import VERSION, decode_image  # noqa: E402
+from modules.util.errors import ConfigError, UnsupportedError, UserError  # noqa: E402
+from modules.util.jsonio import parse_json  # noqa: E402
+
+try:
+    import uvicorn
+    from fastapi import FastAPI, Request
+    from fastapi.concurrency import run_in_threadpool
+    from fastapi.responses import JSONResponse
+except ImportError as error:
+    raise SystemExit(f"{error}\nthe server needs: pip install -r requirements-server.txt") from error
+
+log = logging.getLogger("reward_server")
+
+MAX_PROMPT = 10_000
+WAITING = 8
+"""Requests held at once; more are told to come again (503)."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may hold."""
+
+    body_bytes: int = 64 * 1024 * 1024
+    images: int = 64
+    image_pixels: int = 4096 * 4096
+    total_pixels: int = 32 * 1024 * 1024
+    body_seconds: float = 60.0
+
+
+class RewardRequest(BaseModel):
+    """The body of ``POST /reward``."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    version: Literal[1]
+    kind: str
+    prompts: list[Annotated[str, Field(max_length=MAX_PROMPT)]]
+    images: list[str]
+    metadata: list[dict[str, Any]] = []
+    group_ids: list[Annotated[int, Field(ge=-(2**63), lt=2**63)]]
+
+
+class Refused(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.detail = status, detail
+
+
+def create_app(reward: Reward, limits: Limits, token: str | None) -> FastAPI:
+    """The server for a loaded reward.
+
+    Args:
+        token: what requests must carry; ``None`` lets everybody in who reaches the port.
+    """
+    app = FastAPI(title="reward server", docs_url=None, redoc_url=None, openapi_url=None)
+    one_at_a_time = asyncio.Lock()
+
+    @app.exception_handler(Refused)
+    async def refused(_: Request, error: Refused) -> JSONResponse:
+        return JSONResponse({"detail": error.detail}, error.status, headers={"Connection": "close"})
+
+    @app.get("/health")
+    async def health(request: Request) -> dict[str, Any]:
+        check_token(request, token)
+        return {
+            "status": "ok",
+            "version": VERSION,
+            "name": reward.name,
+            "kind": reward.kind,
+            "required_fields": list(reward.required_fields),
+            "max_images": limits.images,
+            "max_body_bytes": limits.body_bytes,
+        }
+
+    @app.post("/reward")
+    async def score(request: Request) -> dict[str, Any]:
+        check_token(request, token)
+        try:
+            body = await asyncio.wait_for(read_body(request, limits.body_bytes), limits.body_seconds)
+        except TimeoutError as error:
+            raise Refused(408, f"the request was not complete after {limits.body_seconds:g} s") from error
+        async with one_at_a_time:
+            return await run_in_threadpool(answer, reward, body, limits)
+
+    return app
+
+
+def check_token(request: Request, token: str | None) -> None:
+    if token is None:
+        return
+    given = request.headers.get("authorization", "").encode()
+    if not hmac.compare_digest(given, f"Bearer {token}".encode()):
+        raise Refused(401, "the token is missing or wrong")
+
+
+async def read_body(request: Request, most: int) -> bytes:
+    """The body, not a byte longer than allowed. A web page cannot send this type to us unasked."""
+    if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+        raise Refused(415, "the body must be application/json")
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > most:
+        raise Refused(413, f"the body is larger than {most} bytes")
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > most:
+            raise Refused(413, f"the body is larger than {most} bytes")
+    return bytes(data)
+
+
+def answer(reward: Reward, body: bytes, limits: Limits) -> dict[str, Any]:
+    """Score the images of one request; what is wrong with it becomes ``Refused``."""
+    try:
+        batch = read_batch(body, reward, limits)
+        return {"rewards": reward.score(batch).tolist(), "extra": {}}
+    except RewardUnavailable as error:
+        raise Refused(503, error.message) from error
+    except (RewardError, ConfigError) as error:
+        raise Refused(422, error.message) from error
+    except UnsupportedError as error:
+        raise Refused(501, error.message) from error
+    except UserError as error:
+        raise Refused(400, error.message) from error
+
+
+def read_batch(body: bytes, reward: Reward, limits: Limits) -> RewardBatch:
+    """The batch of a request; ``RewardError`` or ``UserError`` for anything that is not one."""
+    try:
+        asked = RewardRequest.model_validate(parse_json(body, "request"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise RewardError(f"the request is not valid: {place}: {first['msg']}") from error
+    if asked.kind != reward.kind:
+        raise RewardError(f"this is a {reward.kind} reward, not {asked.kind}")
+    if not 1 <= len(asked.images) <= limits.images:
+        raise RewardError(f"{len(asked.images)} images are not between 1 and {limits.images}")
+    images, pixels = [], 0
+    for text in asked.images:
+        image_CHW = decode_image(text, min(limits.image_pixels, limits.total_pixels - pixels))
+        pixels += image_CHW[0].numel()
+        if images and image_CHW.shape != images[0].shape:
+            raise RewardError("the images of a request must all have one size")
+        images.append(image_CHW)
+    return RewardBatch(torch.stack(images), asked.prompts, torch.tensor(asked.group_ids), asked.metadata)
+
+
+def arguments(argv: list[str] | None) -> argparse.Namespace:
+    usual = Limits()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--reward", required=True, help="the reward's name")
+    parser.add_argument("--params", default="{}", help="its parameters as JSON")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=8077, help="0 takes a free one")
+    parser.add_argument("--certificate", type=Path, help="PEM file, for https")
+    parser.add_argument("--key", type=Path, help="PEM file of its key")
+    parser.add_argument("--max-images", type=int, default=usual.images, help="in one request")
+    parser.add_argument("--max-megabytes", type=int, default=usual.body_bytes // 1024**2, help="of one body")
+    parser.add_argument("--max-pixels", type=int, default=usual.image_pixels, help="of one image")
+    return parser.parse_args(argv)
+
+
+def checked_token(host: str) -> str | None:
+    """The token to ask for; other computers are not let in without one."""
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if not token and not is_loopback(host):
+        raise ConfigError(
+            f"{host} can be reached from other computers and {TOKEN_VARIABLE} is empty",
+            "--host",
+            f"set {TOKEN_VARIABLE} to a long random text on both sides",
+        )
+    if token and len(token) < 16:
+        raise ConfigError(f"the token in {TOKEN_VARIABLE} is shorter than 16 characters")
+    return token or None
+
+
+def serve(options: argparse.Namespace) -> None:
+    params = parse_json(options.params, "--params")
+    if not isinstance(params, dict):
+        raise ConfigError("not a JSON object", "--params")
+    for name in ("max_images", "max_megabytes", "max_pixels"):
+        if getattr(options, name) < 1:
+            raise ConfigError(f"{getattr(options, name)} is below 1", f"--{name.replace('_', '-')}")
+    if (options.certificate is None) != (options.key is None):
+        raise ConfigError("a certificate and its key belong together", "--certificate")
+    token = checked_token(options.host)
+    reward = create_reward(options.reward, params)
+    reward.load(options.device)
+    limits = Limits(options.max_megabytes * 1024**2, options.max_images, options.max_pixels)
+    config = uvicorn.Config(
+        create_app(reward, limits, token),
+        host=options.host,
+        port=options.port,
+        limit_concurrency=WAITING,
+        timeout_keep_alive=5,
+        server_header=False,
+        log_level="warning",
+        ssl_certfile=options.certificate,
+        ssl_keyfile=options.key,
+    )
+    sock = config.bind_socket()
+    address = {"url": f"{'https' if options.certificate else 'http'}://{_shown(sock.getsockname())}"}
+    print(json.dumps({**address, "reward": reward.name, "kind": reward.kind}), flush=True)
+    uvicorn.Server(config).run(sockets=[sock])
+
+
+def _shown(name: tuple[Any, ...]) -> str:
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def main(argv: list[str] | None = None) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    try:
+        serve(arguments(argv))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

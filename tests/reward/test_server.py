@@ -1,0 +1,246 @@
+"""A real server process, asked by the real client and by people with bad intentions."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+import zlib
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from modules.reward.base import RewardError, create_reward
+from modules.reward.remote import TOKEN_VARIABLE
+from modules.reward.wire import decode_image, encode_image
+from modules.util.errors import ConfigError
+from scripts import reward_server
+from tests.reward.builders import batch_of, noise_images
+from tests.source_tree import ROOT
+
+TOKEN = "a-token-for-the-tests"
+
+
+def start(*arguments, token=TOKEN):
+    environment = {k: v for k, v in os.environ.items() if k != TOKEN_VARIABLE}
+    environment |= {"OMP_NUM_THREADS": "1"} | ({TOKEN_VARIABLE: token} if token else {})
+    return subprocess.Popen(
+        [sys.executable, "scripts/reward_server.py", "--port", "0", *arguments],
+        cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def address():
+    process = start(
+        "--reward", "brightness", "--max-megabytes", "1", "--max-images", "4", "--max-pixels", "9000"
+    )
+    line = process.stdout.readline()
+    assert line, process.stderr.read()
+    yield json.loads(line)["url"]
+    process.terminate()
+    process.wait(10)
+
+
+def ask(address, path="/reward", body=b"", token=TOKEN, method="POST", **headers):
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=20)
+    usual = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    try:
+        connection.request(method, path, body, usual | named)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def request(**changes):
+    usual = {"version": 1, "kind": "pointwise", "prompts": ["a"], "images": [encode_image(noise_images(1)[0])],
+             "metadata": [], "group_ids": [0]}  # fmt: skip
+    return json.dumps(usual | changes).encode()
+
+
+def test_client_and_server_agree_with_the_reward_itself(address, monkeypatch):
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    reward = create_reward("remote", {"url": address})
+    reward.load()
+    images = (noise_images(9, 20) * 255).round() / 255
+    expected = create_reward("brightness").score(batch_of(images))
+    assert torch.allclose(reward.score(batch_of(images)), expected, atol=1e-7)
+
+
+def test_the_token_is_asked_for(address, monkeypatch):
+    for path, method in (("/reward", "POST"), ("/health", "GET")):
+        for wrong in (None, "", "a-token-for-the-test", f"{TOKEN}x", "\xff"):
+            assert ask(address, path, request(), wrong, method)[0] == 401
+    assert ask(address, "/health", method="GET")[0] == 200
+    monkeypatch.setenv(TOKEN_VARIABLE, "not-the-right-token")
+    with pytest.raises(ConfigError, match=TOKEN_VARIABLE):
+        create_reward("remote", {"url": address}).load()
+
+
+def png(width, height, data=b""):
+    def chunk(kind, body):
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def text(data):
+    return base64.b64encode(data).decode()
+
+
+def saved(image, kind, **options):
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def bomb_text():
+    info = PngInfo()
+    info.add_text("x", "y" * 80_000_000, zip=True)
+    return saved(Image.new("RGB", (2, 2)), "PNG", pnginfo=info)
+
+
+HOSTILE = {
+    "not base64": "!!!!",
+    "nothing": "",
+    "no png": text(b"GIF89a" + bytes(40)),
+    "a jpeg": text(saved(Image.new("RGB", (8, 8)), "JPEG")),
+    "enormous": text(png(2**31 - 1, 2**31 - 1)),
+    "too many pixels": text(png(100, 100, zlib.compress(bytes(301 * 100)))),
+    "no width": text(png(0, 5)),
+    "cut short": text(png(50, 50, zlib.compress(bytes(151 * 50))[:10])),
+    "a head alone": text(png(50, 50)[:33]),
+    "no pixels": text(png(50, 50, zlib.compress(b""))),
+    "bad compression": text(png(50, 50, b"\x78\x9c" + b"\xff" * 50)),
+    "a text bomb": text(bomb_text()),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_images_are_refused_and_the_server_lives(address, name):
+    status, answer = ask(address, body=request(images=[HOSTILE[name]]))
+    assert status == 422, answer
+    assert "image" in json.loads(answer)["detail"]
+    assert ask(address, body=request())[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"[" * 200_000, 400),
+        (b"\xff\xfe", 400),
+        (b"[]", 422),
+        (request(version=2), 422),
+        (request(kind="groupwise"), 422),
+        (request(extra=1), 422),
+        (request(prompts=["a", "b"]), 422),
+        (request(prompts=["a" * 10_001]), 422),
+        (request(prompts=[1]), 422),
+        (request(group_ids=[2**63]), 422),
+        (request(group_ids=[0.5]), 422),
+        (request(images=[], prompts=[], group_ids=[]), 422),
+        (request(images=[HOSTILE["a jpeg"]] * 5, prompts=["a"] * 5, group_ids=[0] * 5), 422),
+        (request(metadata=[1]), 422),
+        (request(images=[encode_image(noise_images(1, s)[0]) for s in (4, 5)], prompts=["a"] * 2,
+                 group_ids=[0, 0]), 422),
+    ],
+)  # fmt: skip
+def test_bad_requests_are_refused(address, body, status):
+    found, answer = ask(address, body=body)
+    assert found == status, answer
+    assert json.loads(answer)["detail"]
+
+
+def test_too_long_a_body_is_refused_announced_or_not(address):
+    assert ask(address, body=b" " * 10, Content_Length=str(2**40))[0] == 413
+    host, port = address.removeprefix("http://").split(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=20)
+    try:
+        connection.putrequest("POST", "/reward")
+        for name, value in (("Content-Type", "application/json"), ("Authorization", f"Bearer {TOKEN}"),
+                            ("Transfer-Encoding", "chunked")):  # fmt: skip
+            connection.putheader(name, value)
+        connection.endheaders()
+        try:
+            for _ in range(40):
+                connection.send(b"10000\r\n" + bytes(0x10000) + b"\r\n")
+        except OSError:
+            pass
+        else:
+            assert connection.getresponse().status == 413
+    finally:
+        connection.close()
+    assert ask(address, body=request())[0] == 200
+
+
+def test_other_paths_and_types_are_refused(address):
+    assert ask(address, body=request(), Content_Type="text/plain")[0] == 415
+    for path in ("/docs", "/openapi.json", "/redoc", "/", "/reward/.."):
+        assert ask(address, path, method="GET")[0] in (404, 405)
+    assert ask(address, method="OPTIONS", Origin="https://example.org")[0] == 405
+
+
+@pytest.mark.parametrize(
+    ("arguments", "token", "words"),
+    [
+        (["--reward", "brightnes"], TOKEN, "brightness"),
+        (["--reward", "brightness", "--params", "[]"], TOKEN, "JSON object"),
+        (["--reward", "brightness", "--params", '{"targe": 1}'], TOKEN, "targe"),
+        (["--reward", "brightness", "--host", "0.0.0.0"], None, TOKEN_VARIABLE),
+        (["--reward", "brightness"], "short", "16 characters"),
+        (["--reward", "brightness", "--max-images", "0"], TOKEN, "--max-images"),
+        (["--reward", "brightness", "--key", "key.pem"], TOKEN, "belong together"),
+        (["--reward", "clip_score", "--params", '{"source": "./nowhere"}'], TOKEN, "nowhere"),
+    ],
+)
+def test_wrong_options_end_the_server_with_a_reason(monkeypatch, capsys, arguments, token, words):
+    monkeypatch.setenv(TOKEN_VARIABLE, token or "")
+    assert reward_server.main([*arguments, "--port", "0"]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_group_reward_is_served_with_its_errors(monkeypatch):
+    limits = reward_server.Limits()
+    reward = create_reward("brightness")
+    batch = reward_server.read_batch(request(), reward, limits)
+    assert torch.equal(batch.images_BCHW[0], (noise_images(1)[0] * 255).round() / 255)
+    monkeypatch.setattr(type(reward), "_score", lambda self, batch: torch.tensor([float("nan")]))
+    with pytest.raises(reward_server.Refused, match="NaN") as caught:
+        reward_server.answer(reward, request(), limits)
+    assert caught.value.status == 422
+
+
+def test_all_images_together_have_a_limit():
+    limits = reward_server.Limits(total_pixels=2 * 16 * 16)
+    images = [encode_image(one) for one in noise_images(3)]
+    body = request(images=images, prompts=["a"] * 3, group_ids=[0] * 3)
+    with pytest.raises(RewardError, match="pixels"):
+        reward_server.read_batch(body, create_reward("brightness"), limits)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_damaged_png_files_are_images_or_named_errors(data):
+    whole = bytearray(base64.b64decode(encode_image(noise_images(1, 8)[0])))
+    for _ in range(data.draw(st.integers(1, 6))):
+        whole[data.draw(st.integers(8, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(whole)))
+    try:
+        image = decode_image(text(bytes(whole[:cut])), max_pixels=10_000)
+        assert image.shape[0] == 3 and 0 <= image.min() <= image.max() <= 1
+    except RewardError:
+        pass
