@@ -387,7 +387,7 @@ def step_weights(
     elif aggregation.mode == PROMPT_MEAN:
         if group_B is None:
             raise DataError(f"{PROMPT_MEAN} needs the group of every image")
-        steps_B = counts.steps_of_group(group_B).clamp(min=1).to(dtype)
+        steps_B = counts.steps_of_group(group_B.to(mask_BT.device)).clamp(min=1).to(dtype)
         weight_B = 1.0 / (counts.groups * steps_B.unsqueeze(1))
     elif aggregation.mode == CONSTANT:
         if aggregation.divisor is None:
@@ -395,7 +395,8 @@ def step_weights(
         each = 1.0 / (aggregation.divisor * counts.images)
         weight_B = torch.full((len(mask_BT), 1), each, dtype=dtype, device=mask_BT.device)
     else:
-        steps_B = (mask_BT.long().sum(1) if image_steps_B is None else image_steps_B).clamp(min=1).to(dtype)
+        steps_B = mask_BT.long().sum(1) if image_steps_B is None else image_steps_B.to(mask_BT.device)
+        steps_B = steps_B.clamp(min=1).to(dtype)
         weight_B = 1.0 / (counts.images * steps_B.unsqueeze(1))
     return weight_B * mask_BT.to(dtype)
 

@@ -163,9 +163,9 @@ class GroupScores:
         if not self._group:
             raise DataError("scores of groups were asked for before any image was scored")
         group_N, term_N = torch.cat(self._group), torch.cat(self._term)
-        ids_G, at_N = index_groups(group_N, reduce, slots)
+        ids_G, at_N = index_groups(group_N.to(term_N.device), reduce, slots)
         sums_2G = torch.zeros(2, len(ids_G), dtype=term_N.dtype, device=term_N.device)
-        sums_2G.index_add_(1, at_N.to(term_N.device), torch.stack((term_N, torch.ones_like(term_N))))
+        sums_2G.index_add_(1, at_N, torch.stack((term_N, torch.ones_like(term_N))))
         if reduce is not None:
             sums_2G = reduce(sums_2G)
         score_G, images_G = sums_2G
@@ -189,6 +189,7 @@ class GroupWeights:
 
     def of(self, group_B: torch.Tensor) -> torch.Tensor:
         """The weight of each image's group, (B,)."""
+        group_B = group_B.to(self.group_id_G.device)
         at_B = torch.searchsorted(self.group_id_G, group_B).clamp(max=len(self.group_id_G) - 1)
         unknown = group_B[self.group_id_G[at_B] != group_B]
         if unknown.numel():
