@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from modules.curation.store import CurationStore
 from modules.util.dpo_curation_util import find_orphaned_pairs, load_manifest
 from tests.ui.curation.hands import make_images
 
@@ -86,6 +87,8 @@ def test_keys_from_the_x_server_pick_and_a_killed_program_loses_nothing(program,
     press_until("p", lambda: answers(output) == done, "the pick")
     program.send_signal(signal.SIGKILL)
     program.wait(10)
+    with CurationStore(output) as store:  # what is committed, opening brings into the manifest
+        assert store.pair_count() == 1
     manifest = load_manifest(output)
     assert len(manifest["pairs"]) == 1
     assert find_orphaned_pairs(output, manifest) == []
