@@ -17,7 +17,7 @@ from modules.util.jsonio import fsync_path, parse_json
 
 TRASH_NAME = ".trash"
 JOURNAL_NAME = "steps.jsonl"
-MAX_LINE_BYTES = 1 << 22
+MAX_LINE_BYTES = 1 << 26
 Step = dict[str, Any]
 
 
