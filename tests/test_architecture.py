@@ -34,7 +34,7 @@ MAY_IMPORT = {
     ],
     "dataLoader": ["pipeline", "modelSetup", "util"],
     "modelSetup": ["adapter", "objective", "model", "util"],
-    "rollout": ["modelSetup", "objective", "util"],
+    "rollout": ["modelSetup", "objective", "model", "util"],
     "adapter": ["model", "util"],
     "reward": ["util"],
     "objective": ["util"],

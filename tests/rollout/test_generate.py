@@ -182,6 +182,18 @@ def test_noise_of_a_step_does_not_depend_on_which_others_are_random() -> None:
     assert not torch.equal(a.final_NChw, b.final_NChw)
 
 
+def test_every_step_of_every_image_has_its_own_normal_noise() -> None:
+    model = adapted_model()
+    settings = settings_for(model, {"temperature": 0.7}, keep_means=True)
+    made = rolled(model, settings)
+    noises = [(made.x_next(step) - made.mean(step)) / settings.plan.stds[step] for step in made.steps]
+    rows_RD = torch.cat(noises).flatten(1)
+    assert float(rows_RD.mean()) == pytest.approx(0.0, abs=0.05)
+    assert float(rows_RD.std()) == pytest.approx(1.0, abs=0.05)
+    related = torch.corrcoef(rows_RD) - torch.eye(len(rows_RD))
+    assert len(rows_RD) == 12 and float(related.abs().max()) < 0.3
+
+
 def test_a_shared_start_is_shared() -> None:
     model = adapted_model()
     settings = settings_for(model)
