@@ -66,8 +66,9 @@ class ReviewJournal:
         """What emptying the trash would delete."""
         if not self.trash.is_dir():
             return TrashSize(0, 0)
-        size = sum(file.stat().st_size for file in self.trash.rglob("*") if file.is_file())
-        return TrashSize(sum(entry.is_dir() for entry in self.trash.iterdir()), size)
+        files = [file for file in self.trash.rglob("*") if file.is_file()]
+        folders = {file.parent for file in files} - {self.trash}
+        return TrashSize(len(folders), sum(file.stat().st_size for file in files))
 
     def empty(self) -> TrashSize:
         """Delete the trash for good, and with it what could be taken back.

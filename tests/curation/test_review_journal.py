@@ -184,6 +184,9 @@ def test_emptying_the_trash_says_how_much_it_was_and_ends_undoing(folder, capsys
     assert result["emptied"]["pairs"] == 2
     assert result["trash"] == {"pairs": 0, "bytes": 0}
     assert not (folder / TRASH_NAME).exists()
+    call(folder, "--remove", "pair_0002")
+    assert call(folder, "--undo")["trash"]["pairs"] == 0, "what came back is not in the trash"
+    call(folder, "--empty-trash")
     assert curate.main(["review", str(folder), "--undo"]) == 2
     assert "nothing to undo" in capsys.readouterr().err
 
