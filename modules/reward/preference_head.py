@@ -1,0 +1,425 @@
+"""A reward learned from picks: a small network on features of a frozen model, by the Bradley-Terry likelihood.
+
+Features are those of a CLIP model, or latents of a diffusion model's own VAE, averaged over the cells of a grid;
+the latter needs no further download. The head sees the image alone, not the prompt. A file holds tensors and a
+JSON description, and the features of one fixed image, by which another feature model is noticed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d, interpolate, logsigmoid
+
+from modules.reward.base import REWARDS, Reward, RewardBatch
+from modules.reward.clip import ClipFeatures
+from modules.util.errors import ConfigError, DataError, UserError
+from modules.util.jsonio import atomic_path, parse_json
+from modules.util.rng import digest64, generator
+from modules.util.tensor_files import write_safetensors
+
+FORMAT = "preference-head-1"
+STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+FOLDS = 5
+PROBE_TOLERANCE = 0.02
+
+FeatureKind = Literal["clip", "vae"]
+
+
+@dataclass(frozen=True)
+class FeatureOptions:
+    """Which features.
+
+    Args:
+        kind: ``clip`` (a CLIP folder or repository name) or ``vae`` (a diffusers folder, or one of a VAE).
+        source: where the model is.
+        size: ``vae``: images are scaled to this square first; 0 takes the size the VAE was made for.
+        grid: ``vae``: cells a side; every cell gives the mean and the deviation of each latent channel.
+    """
+
+    kind: FeatureKind
+    source: str
+    size: int = 0
+    grid: int = 4
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("clip", "vae"):
+            raise ConfigError(f"{self.kind!r} is not 'clip' or 'vae'", "features")
+        if self.size < 0 or self.size % 8:
+            raise ConfigError(f"{self.size} is not a multiple of 8", "size")
+        if not 1 <= self.grid <= 16:
+            raise ConfigError(f"{self.grid} is not between 1 and 16", "grid")
+
+
+class FrozenFeatures:
+    """Features of images, (B, D) float32 on the CPU."""
+
+    def __init__(self, options: FeatureOptions, batch_size: int = 8) -> None:
+        self.options = options
+        self.batch_size = batch_size
+        self._clip = ClipFeatures(options.source, batch_size=batch_size) if options.kind == "clip" else None
+        self._vae: Any = None
+
+    def load(self, device: torch.device | str = "cpu") -> None:
+        """Read the model, once."""
+        if self._clip is not None:
+            self._clip.load(device)
+            return
+        if self._vae is None:
+            self._vae = _load_vae(self.options.source)
+        self._vae.to(device)
+
+    def unload(self) -> None:
+        self._vae = None
+        if self._clip is not None:
+            self._clip.unload()
+
+    def to(self, device: torch.device | str) -> None:
+        for model in (self._vae, self._clip):
+            if model is not None:
+                model.to(device)
+
+    def __call__(self, images_BCHW: Tensor) -> Tensor:
+        if self._clip is not None:
+            return self._clip.embed_images(images_BCHW)
+        if self._vae is None:
+            raise RuntimeError(f"{self.options.source}: load() first")
+        return torch.cat([self._latent_features(part) for part in images_BCHW.split(self.batch_size)])
+
+    def _latent_features(self, images_BCHW: Tensor) -> Tensor:
+        size = self.options.size or int(self._vae.config.sample_size)
+        scaled_BCHW = interpolate(
+            images_BCHW, (size, size), mode="bilinear", antialias=True, align_corners=False
+        )
+        with torch.no_grad():
+            pixels = (scaled_BCHW * 2 - 1).to(self._vae.device, self._vae.dtype)
+            latents_BChw = self._vae.encode(pixels).latent_dist.mode().float().cpu()
+        grid = min(self.options.grid, *latents_BChw.shape[2:])
+        mean = adaptive_avg_pool2d(latents_BChw, grid)
+        square = adaptive_avg_pool2d(latents_BChw.square(), grid)
+        return torch.cat([mean, (square - mean.square()).clamp(min=0).sqrt()], dim=1).flatten(1)
+
+    def probe(self) -> Tensor:
+        """Features of one fixed image of soft noise, (D,)."""
+        noise = torch.rand(1, 3, 8, 8, generator=generator("preference-head-probe", 0))
+        return self(interpolate(noise, (64, 64), mode="bilinear", align_corners=False))[0]
+
+
+def _load_vae(source: str) -> Any:
+    from diffusers import AutoencoderKL
+
+    folder = Path(source) / "vae" if (Path(source) / "vae").is_dir() else Path(source)
+    try:
+        vae = AutoencoderKL.from_pretrained(str(folder))
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise DataError(
+            f"the VAE {str(folder)!r} cannot be loaded: {str(error).strip().splitlines()[0]}",
+            "source",
+            "give a diffusers folder of a model whose VAE is an AutoencoderKL",
+        ) from error
+    return vae.requires_grad_(False).eval()
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """How a head is trained.
+
+    Args:
+        hidden: width of a hidden layer with tanh; 0 for a weighted sum of the features.
+        strength: of the pull towards 0; ``None`` chooses among a few by cross-validation over groups.
+        holdout: share of the groups that is kept for measuring.
+        seed: of the split and the start.
+    """
+
+    hidden: int = 0
+    strength: float | None = None
+    holdout: float = 0.2
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.hidden <= 4096:
+            raise ConfigError(f"{self.hidden} is not between 0 and 4096", "hidden")
+        if self.strength is not None and not 0 < self.strength < 1e6:
+            raise ConfigError(f"{self.strength} is not above 0", "strength")
+        if not 0 <= self.holdout <= 0.9:
+            raise ConfigError(f"{self.holdout} is not between 0 and 0.9", "holdout")
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """What was preferred to what.
+
+    Args:
+        features_ND: of all images.
+        better_P, worse_P: int64, rows of ``features_ND``.
+        groups: what belongs together (a prompt); a group is never split between training and measuring.
+        held_out_P: bool, comparisons to measure with; ``None`` lets the options' share decide.
+    """
+
+    features_ND: Tensor
+    better_P: Tensor
+    worse_P: Tensor
+    groups: Sequence[str]
+    held_out_P: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class HeadReport:
+    """How a training went: comparisons and share of them that the head gets right (ties count half)."""
+
+    train_pairs: int
+    held_out_pairs: int
+    train_accuracy: float
+    held_out_accuracy: float | None
+    strength: float
+
+
+class PreferenceHead:
+    """Standardise, an optional hidden layer, one number whose differences are log odds.
+
+    Args:
+        tensors: ``mean_D``, ``scale_D``, ``out`` and, with a hidden layer, ``hidden_weight``, ``hidden_bias``.
+    """
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self.tensors = tensors
+
+    def __call__(self, features_BD: Tensor) -> Tensor:
+        """(B,) float32."""
+        t = self.tensors
+        x = (features_BD.double() - t["mean_D"]) / t["scale_D"]
+        if "hidden_weight" in t:
+            x = torch.tanh(x @ t["hidden_weight"].T + t["hidden_bias"])
+        return (x @ t["out"]).float()
+
+
+def train_head(data: Comparisons, options: HeadOptions | None = None) -> tuple[PreferenceHead, HeadReport]:
+    """Fit a head; equal data and options give equal numbers.
+
+    Raises:
+        DataError: nothing to train on, or features that are not numbers.
+    """
+    options = options or HeadOptions()
+    if not torch.isfinite(data.features_ND).all():
+        raise DataError("the features of an image are not finite")
+    held_P = data.held_out_P if data.held_out_P is not None else _hold_out(data.groups, options)
+    train = torch.nonzero(~held_P).flatten()
+    if len(train) == 0:
+        raise DataError("there is no comparison to train on")
+    features_ND = data.features_ND.double()
+    used = torch.unique(torch.cat([data.better_P[train], data.worse_P[train]]))
+    mean_D = features_ND[used].mean(dim=0)
+    scale_D = features_ND[used].std(dim=0, correction=0).clamp(min=1e-6)
+    x_ND = (features_ND - mean_D) / scale_D
+    strength = options.strength or _choose_strength(x_ND, data, train, options)
+    found = _fit(x_ND, data.better_P[train], data.worse_P[train], strength, options)
+    head = PreferenceHead({"mean_D": mean_D, "scale_D": scale_D, **found})
+    score_N = head(data.features_ND)
+    right_P = _right(score_N[data.better_P] - score_N[data.worse_P])
+    report = HeadReport(
+        len(train),
+        int(held_P.sum()),
+        float(right_P[train].mean()),
+        float(right_P[held_P].mean()) if held_P.any() else None,
+        strength,
+    )
+    return head, report
+
+
+def _right(margin_P: Tensor) -> Tensor:
+    return (margin_P > 0).double() + 0.5 * (margin_P == 0).double()
+
+
+def _hold_out(groups: Sequence[str], options: HeadOptions) -> Tensor:
+    """Bool (P,): the comparisons of a share of the groups, chosen by their names and the seed."""
+    order = sorted(set(groups), key=lambda key: digest64("preference-holdout", options.seed, key))
+    held = set(order[: round(options.holdout * len(order))])
+    return torch.tensor([group in held for group in groups], dtype=torch.bool)
+
+
+def _choose_strength(x_ND: Tensor, data: Comparisons, train: Tensor, options: HeadOptions) -> float:
+    """The strength with the best likelihood on groups that a fit has not seen."""
+    folds = [digest64("preference-fold", options.seed, data.groups[i]) % FOLDS for i in train.tolist()]
+    fold_P = torch.tensor(folds)
+    losses = dict.fromkeys(STRENGTHS, 0.0)
+    for fold in range(FOLDS):
+        inside, outside = train[fold_P != fold], train[fold_P == fold]
+        if len(inside) == 0 or len(outside) == 0:
+            continue
+        for strength in STRENGTHS:
+            found = _fit(x_ND, data.better_P[inside], data.worse_P[inside], strength, options)
+            score_N = _apply(x_ND, found)
+            margin_P = score_N[data.better_P[outside]] - score_N[data.worse_P[outside]]
+            losses[strength] -= float(logsigmoid(margin_P).sum())
+    if not any(losses.values()):
+        return STRENGTHS[len(STRENGTHS) // 2]
+    return min(STRENGTHS, key=lambda strength: losses[strength])
+
+
+def _apply(x_ND: Tensor, t: dict[str, Tensor]) -> Tensor:
+    if "hidden_weight" in t:
+        x_ND = torch.tanh(x_ND @ t["hidden_weight"].T + t["hidden_bias"])
+    return x_ND @ t["out"]
+
+
+def _fit(
+    x_ND: Tensor, better_P: Tensor, worse_P: Tensor, strength: float, options: HeadOptions
+) -> dict[str, Tensor]:
+    """Minimise -mean log sigmoid(margin) + strength/2 |weights|^2 with L-BFGS in float64."""
+    width = x_ND.shape[1]
+    stream = generator("preference-head", options.seed)
+
+    def start(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=stream, dtype=torch.float64) / shape[-1] ** 0.5
+
+    if options.hidden:
+        t = {
+            "hidden_weight": start(options.hidden, width),
+            "hidden_bias": torch.zeros(options.hidden, dtype=torch.float64),
+            "out": start(options.hidden),
+        }
+    else:
+        t = {"out": torch.zeros(width, dtype=torch.float64)}
+    parameters = [one.requires_grad_() for one in t.values()]
+    optimizer = torch.optim.LBFGS(
+        parameters, max_iter=200, tolerance_grad=1e-7, history_size=20, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        score_N = _apply(x_ND, t)
+        loss = -logsigmoid(score_N[better_P] - score_N[worse_P]).mean()
+        loss = loss + strength / 2 * sum(one.square().sum() for one in parameters)
+        loss.backward()
+        return loss
+
+    with torch.enable_grad():
+        optimizer.step(closure)
+    return {name: one.detach() for name, one in t.items()}
+
+
+def save_head(
+    path: str | Path,
+    head: PreferenceHead,
+    features: FeatureOptions,
+    probe_D: Tensor,
+    report: HeadReport | None = None,
+) -> None:
+    """Write a head as safetensors with its description, atomically."""
+    description = {
+        "format": FORMAT,
+        "features": asdict(features),
+        "report": None if report is None else asdict(report),
+    }
+    tensors = {**head.tensors, "probe_D": probe_D}
+    with atomic_path(path) as temporary:
+        write_safetensors(tensors, temporary, {"description": json.dumps(description, allow_nan=False)})
+
+
+def load_head(path: str | Path) -> tuple[PreferenceHead, FeatureOptions, Tensor]:
+    """Read a head, its features and the features of the probe.
+
+    Raises:
+        DataError: missing, damaged, or something else.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    file = Path(path)
+    if not file.is_file():
+        raise DataError(
+            f"the preference head {file} does not exist", "weights", "make one with scripts/train_reward.py"
+        )
+    try:
+        with safe_open(file, "pt") as stream:
+            text = (stream.metadata() or {}).get("description", "")
+            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+        description = parse_json(text, f"description in {file}")
+    except (SafetensorError, OSError, UserError) as error:
+        raise DataError(f"{file} is not a preference head: {error}", "weights") from error
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise DataError(f"{file} is not a preference head", "weights")
+    options = _read_options(description.get("features"), file)
+    probe_D = tensors.pop("probe_D", None)
+    _check_tensors(tensors, probe_D, file)
+    return PreferenceHead({name: one.double() for name, one in tensors.items()}), options, probe_D
+
+
+def _read_options(data: Any, file: Path) -> FeatureOptions:
+    kinds: dict[str, type] = {"kind": str, "source": str, "size": int, "grid": int}
+    if not isinstance(data, dict) or set(data) != set(kinds):
+        raise DataError(f"{file} does not say what features it needs", "weights")
+    if not all(type(data[name]) is kind for name, kind in kinds.items()):
+        raise DataError(f"{file} does not say what features it needs", "weights")
+    try:
+        return FeatureOptions(**data)
+    except ConfigError as error:
+        raise DataError(f"{file}: {error.message}", "weights") from error
+
+
+def _check_tensors(tensors: dict[str, Tensor], probe_D: Tensor | None, file: Path) -> None:
+    width = 0 if probe_D is None else len(probe_D)
+    shapes: dict[str, tuple[int, ...]] = {"mean_D": (width,), "scale_D": (width,), "out": (width,)}
+    if "hidden_weight" in tensors:
+        rows = len(tensors["hidden_weight"])
+        shapes |= {"hidden_weight": (rows, width), "hidden_bias": (rows,), "out": (rows,)}
+    if not width or {name: tuple(one.shape) for name, one in tensors.items()} != shapes:
+        raise DataError(f"{file}: the tensors do not fit together", "weights")
+    if not all(torch.isfinite(one).all() for one in tensors.values()) or not (tensors["scale_D"] > 0).all():
+        raise DataError(f"{file}: a tensor holds NaN, infinity, or a scale that is not above 0", "weights")
+
+
+@REWARDS.register("preference_head")
+class PreferenceReward(Reward):
+    """What a head trained on your picks thinks of an image.
+
+    Args:
+        weights: file made by ``scripts/train_reward.py``.
+        source: where the feature model is now; empty for where it was in training.
+        batch_size: images in one forward of the feature model.
+    """
+
+    def __init__(self, weights: str, source: str = "", batch_size: int = 8) -> None:
+        super().__init__()
+        if batch_size < 1:
+            raise ConfigError(f"{batch_size} is not at least 1", "batch_size")
+        self.weights, self.source, self.batch_size = weights, source, batch_size
+        self._head: PreferenceHead | None = None
+        self._features: FrozenFeatures | None = None
+
+    def load(self, device: torch.device | str = "cpu") -> None:
+        super().load(device)
+        if self._features is not None:
+            self._features.to(device)
+            return
+        head, options, probe_D = load_head(self.weights)
+        if self.source:
+            options = FeatureOptions(**(asdict(options) | {"source": self.source}))
+        features = FrozenFeatures(options, self.batch_size)
+        features.load(device)
+        now_D = features.probe()
+        if now_D.shape != probe_D.shape or (now_D - probe_D).norm() > PROBE_TOLERANCE * probe_D.norm():
+            raise DataError(
+                f"the features of {options.source!r} are not those {self.weights} was trained with",
+                "source",
+                "give the same model, or train the head again",
+            )
+        self._head, self._features = head, features
+
+    def unload(self) -> None:
+        self._head = self._features = None
+
+    def to(self, device: torch.device | str) -> None:
+        super().to(device)
+        if self._features is not None:
+            self._features.to(device)
+
+    def _score(self, batch: RewardBatch) -> Tensor:
+        if self._head is None or self._features is None:
+            raise RuntimeError(f"reward {self.name!r}: load() first")
+        return self._head(self._features(batch.images_BCHW))
