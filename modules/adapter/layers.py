@@ -14,12 +14,12 @@ CUSTOM = "custom"
 
 def adaptable_layers(module: nn.Module, convolutions: bool = True) -> list[str]:
     """Paths of the linear (and 2-d convolution) layers, in the module's order; adapters already attached are
-    looked through.
+    looked through. Grouped convolutions are left out: they are small already, and low rank says little about them.
     """
     kinds: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv2d) if convolutions else (nn.Linear,)
     found: list[str] = []
     for name, layer in module.named_modules():
-        if isinstance(layer, kinds):
+        if isinstance(layer, kinds) and getattr(layer, "groups", 1) == 1:
             path = name.removesuffix(".base_layer")
             if not any(piece.startswith(("lora_", "hada_", "lokr_", "oft_")) for piece in path.split(".")):
                 found.append(path)

@@ -10,17 +10,23 @@ from torch import nn
 
 
 def tokenize(
-    tokenizer: Any, prompts: Sequence[str], encoder: nn.Module, limit: int
+    tokenizer: Any, prompts: Sequence[str], encoder: nn.Module, limit: int, side: str | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Token numbers (B, L) and which of them are not padding (B, L, bool), on the encoder's device.
 
     Args:
         limit: the L everything is padded or cut to; a tokenizer that knows a smaller one decides.
+        side: where the padding goes, ``left`` or ``right``; the tokenizer's own by default.
     """
     # a tokenizer without a limit of its own reports an astronomical one
     length = min(limit, tokenizer.model_max_length)
     tokens = tokenizer(
-        list(prompts), padding="max_length", max_length=length, truncation=True, return_tensors="pt"
+        list(prompts),
+        padding="max_length",
+        max_length=length,
+        truncation=True,
+        return_tensors="pt",
+        padding_side=side or tokenizer.padding_side,
     )
     device = next(encoder.parameters()).device
     return tokens.input_ids.to(device), tokens.attention_mask.to(device).bool()

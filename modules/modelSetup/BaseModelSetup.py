@@ -130,12 +130,19 @@ class BaseModelSetup(ModelFamily):
         """The conditioning of a batch: the cached one, or the prompts encoded now if the text encoder is
         trained. Samples the draw marks get the empty prompt.
         """
-        cond = self._condition(model, batch, None if draw is None else draw.drop_caption_B)
+        text = self.text_condition(model, batch, None if draw is None else draw.drop_caption_B)
+        return self.with_images(model, text, batch)
+
+    def with_images(self, model: Model, cond: Conditioning, batch: ImageBatch) -> Conditioning:
+        """The conditioning with what the denoiser is told about the images of a batch beside their prompts."""
         if self.spec.size_conditioning and batch.geometry_B6 is not None:
-            cond = cond.plus(geometry_B6=batch.geometry_B6.to(model.device))
+            return cond.plus(geometry_B6=batch.geometry_B6.to(model.device))
         return cond
 
-    def _condition(self, model: Model, batch: ImageBatch, drop_B: torch.Tensor | None) -> Conditioning:
+    def text_condition(
+        self, model: Model, batch: ImageBatch, drop_B: torch.Tensor | None = None
+    ) -> Conditioning:
+        """The part of ``condition`` that the prompts alone decide."""
         if model.trains_text or batch.cond is None:
             prompts = list(batch.prompts)
             if drop_B is not None:

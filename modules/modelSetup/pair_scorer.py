@@ -70,8 +70,9 @@ class ModelPairScorer:
             return rejected, self.draws[1], self.setup.condition(self.model, rejected)
         batch = ImageBatch.cat([self.pair.chosen, rejected])
         if self.model.trains_text and self.pair.chosen.prompts == rejected.prompts:
-            cond = self.setup.condition(self.model, self.pair.chosen)
-            cond = Conditioning.cat([cond, cond])
+            # one pass for the prompts of both sides; their images differ
+            text = self.setup.text_condition(self.model, self.pair.chosen)
+            cond = self.setup.with_images(self.model, Conditioning.cat([text, text]), batch)
         else:
             cond = self.setup.condition(self.model, batch)
         return batch, NoiseDraw.cat(self.draws), cond

@@ -181,11 +181,11 @@ def test_dropped_captions_become_the_empty_prompt(family: tuple[BaseModelSetup, 
     batch = image_batch(setup, model, list("abcdefghij"))
     draw = setup.draw_noise(model, batch, NoiseOptions(caption_dropout=0.5), seed=3)
     assert draw.drop_caption_B is not None and 0 < int(draw.drop_caption_B.sum()) < 10
-    empty = setup.encode_text(model, [""])
-    mixed = setup.condition(model, batch, draw)
-    for name, tensor in mixed.tensors.items():
-        for index, dropped in enumerate(draw.drop_caption_B.tolist()):
-            assert torch.equal(tensor[index], empty[name][0] if dropped else batch.cond[name][index])
+    empty = setup.encode_text(model, [""]).unbind()[0]
+    mixed, before = setup.condition(model, batch, draw).unbind(), batch.cond.unbind()
+    for dropped, row, old in zip(draw.drop_caption_B.tolist(), mixed, before, strict=True):
+        for name, tensor in row.items():
+            assert torch.equal(tensor, empty[name] if dropped else old[name])
 
 
 def test_adapter_off_is_the_base(family: tuple[BaseModelSetup, Model]) -> None:
@@ -226,6 +226,11 @@ def test_snapshot_is_the_old_model(family: tuple[BaseModelSetup, Model]) -> None
     assert torch.equal(score(), new)
 
 
+def gradient_of(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """Zeros where no gradient arrived: some encoders are read before their last layer."""
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
 def autograd_gradients(
     setup: BaseModelSetup, model: Model, handle: AdapterHandle, reference: Reference, pair, draws
 ) -> dict[str, torch.Tensor]:
@@ -241,7 +246,7 @@ def autograd_gradients(
         anchors = scores()
     out = OBJECTIVE(PairScores(*scores(), *anchors), OPTIONS)
     out.loss_B.mean().backward()
-    gradients = {name: p.grad.clone() for name, p in handle.named_parameters()}
+    gradients = {name: gradient_of(p).clone() for name, p in handle.named_parameters()}
     for _, parameter in handle.named_parameters():
         parameter.grad = None
     return gradients
@@ -266,6 +271,7 @@ def test_preference_steps_agree_with_autograd(
     # a last block that makes no more of its text leaves some layers without influence
     idle = {name for name, gradient in expected.items() if not gradient.any()}
     assert len(idle) < 0.1 * len(expected), idle
+    size = sum(float(gradient.square().sum()) for gradient in expected.values())
     for mode, strategy in MODES:
         out = setup.calculate_dpo_loss(
             model,
@@ -279,12 +285,13 @@ def test_preference_steps_agree_with_autograd(
             parameters=parameters,
         )
         assert torch.isfinite(out.loss)
+        error = 0.0
         for name, parameter in handle.named_parameters():
-            assert bool(parameter.grad.any()) == (name not in idle), name
-            # some transformers compute positions and times in float32 whatever their weights are
-            near = 1e-7 * float(expected[name].abs().max())
-            assert torch.allclose(parameter.grad, expected[name], rtol=1e-6, atol=near), (mode, name)
+            assert bool(gradient_of(parameter).any()) == (name not in idle), name
+            error += float((gradient_of(parameter) - expected[name]).square().sum())
             parameter.grad = None
+        # some transformers and encoders compute parts in float32 whatever their weights are
+        assert (error / size) ** 0.5 < (1e-9 if setup.spec.ldm_layout else 2e-6), mode
         for module in model.modules().values():
             assert all(p.grad is None for p in module.parameters())
     after = reference.snapshot_state()
@@ -340,7 +347,7 @@ def test_checkpointing_changes_no_gradient(family: tuple[BaseModelSetup, Model])
             model.set_gradient_checkpointing(part, enabled)
         model.set_mode("quiet")
         setup.calculate_loss(model, batch, draw).mean().backward()
-        grads.append({name: p.grad.clone() for name, p in handle.named_parameters()})
+        grads.append({name: gradient_of(p).clone() for name, p in handle.named_parameters()})
         for _, parameter in handle.named_parameters():
             parameter.grad = None
     for name, gradient in grads[0].items():
@@ -360,11 +367,10 @@ def test_trained_text_encoder_is_reset_in_the_reference(family: tuple[BaseModelS
         assert torch.equal(setup.pair_scorer(model, pair, draws)("both").score_B, base)
 
 
-@pytest.mark.parametrize("size", [(32, 32), (48, 32)])
-def test_samples_have_the_size_and_ignore_company(
-    family: tuple[BaseModelSetup, Model], size: tuple[int, int]
-) -> None:
+@pytest.mark.parametrize("tall", [False, True], ids=["square", "tall"])
+def test_samples_have_the_size_and_ignore_company(family: tuple[BaseModelSetup, Model], tall: bool) -> None:
     setup, model = family
+    size = (32 + max(16, setup.spec.size_multiple) if tall else 32, 32)
     steps: list[tuple[int, int]] = []
 
     def progress(done: int, total: int) -> None:
@@ -419,10 +425,10 @@ def test_preference_training_learns_the_preference(family: tuple[BaseModelSetup,
     pair = pair_batch(setup, model, ["p1", "p2"])
     draws = setup.draw_pair_noise(model, pair, NoiseOptions(), seed=3)
     parameters = [p for _, p in handle.named_parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=5e-3)
+    optimizer = torch.optim.AdamW(parameters, lr=2e-3)
     options = ObjectiveOptions(beta=200.0)
     losses = []
-    for _ in range(12):
+    for _ in range(14):
         optimizer.zero_grad()
         out = setup.calculate_dpo_loss(
             model, pair, draws, reference, OBJECTIVE, options, "FULL_CONCURRENT", parameters=parameters

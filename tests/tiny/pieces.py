@@ -86,8 +86,8 @@ def build_vae(factor: int, channels: int = 4, shift: float | None = None, quant:
     )
 
 
-def write_clip_tokenizer(folder: Path) -> int:
-    return write_tokenizer(folder)
+def write_clip_tokenizer(folder: Path, **options: str) -> int:
+    return write_tokenizer(folder, **options)
 
 
 def write_folder(

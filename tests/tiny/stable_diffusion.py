@@ -31,13 +31,20 @@ def vocabulary() -> tuple[dict[str, int], list[str]]:
     return {token: index for index, token in enumerate(tokens)}, merges
 
 
-def write_tokenizer(folder: Path) -> int:
-    """Write a CLIP tokenizer; returns the size of its vocabulary."""
+def write_tokenizer(folder: Path, **options: str) -> int:
+    """Write a CLIP tokenizer; returns the size of its vocabulary.
+
+    Args:
+        options: further arguments of the tokenizer, such as ``pad_token``.
+    """
     from transformers.models.clip.tokenization_clip import CLIPTokenizer
 
     vocab, merges = vocabulary()
     tokenizer = CLIPTokenizer(
-        vocab=vocab, merges=[tuple(merge.split(" ")) for merge in merges], model_max_length=CONTEXT
+        vocab=vocab,
+        merges=[tuple(merge.split(" ")) for merge in merges],
+        model_max_length=CONTEXT,
+        **options,
     )
     tokenizer.save_pretrained(str(folder))
     # the plain files too, which other programs look for

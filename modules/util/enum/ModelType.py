@@ -13,8 +13,13 @@ class ModelType(BaseEnum):
     STABLE_DIFFUSION_20_BASE = "STABLE_DIFFUSION_20_BASE"
     STABLE_DIFFUSION_21 = "STABLE_DIFFUSION_21"
     STABLE_DIFFUSION_21_BASE = "STABLE_DIFFUSION_21_BASE"
+    STABLE_DIFFUSION_XL_10_BASE = "STABLE_DIFFUSION_XL_10_BASE"
     STABLE_DIFFUSION_3 = "STABLE_DIFFUSION_3"
     STABLE_DIFFUSION_35 = "STABLE_DIFFUSION_35"
+    PIXART_ALPHA = "PIXART_ALPHA"
+    PIXART_SIGMA = "PIXART_SIGMA"
+    SANA = "SANA"
+    CHROMA_1 = "CHROMA_1"
     FLUX_DEV_1 = "FLUX_DEV_1"
     FLUX_SCHNELL_1 = "FLUX_SCHNELL_1"
 
@@ -67,8 +72,13 @@ _ABOUT: dict[str, tuple[str, tuple[str, ...]]] = {
     "STABLE_DIFFUSION_20_BASE": ("Stable Diffusion 2.0 base", _UNET_CLIP),
     "STABLE_DIFFUSION_21": ("Stable Diffusion 2.1", _UNET_CLIP),
     "STABLE_DIFFUSION_21_BASE": ("Stable Diffusion 2.1 base", _UNET_CLIP),
+    "STABLE_DIFFUSION_XL_10_BASE": ("Stable Diffusion XL", _UNET_TWO),
     "STABLE_DIFFUSION_3": ("Stable Diffusion 3", _DIT_THREE),
     "STABLE_DIFFUSION_35": ("Stable Diffusion 3.5", _DIT_THREE),
+    "PIXART_ALPHA": ("PixArt alpha", _DIT_ONE),
+    "PIXART_SIGMA": ("PixArt Sigma", _DIT_ONE),
+    "SANA": ("Sana", _DIT_ONE),
+    "CHROMA_1": ("Chroma1", _DIT_ONE),
     "FLUX_DEV_1": ("FLUX.1 dev", _DIT_TWO),
     "FLUX_SCHNELL_1": ("FLUX.1 schnell", _DIT_TWO),
 }

@@ -1,0 +1,94 @@
+"""Sana: Gemma 2 text encoder, a linear-attention flow transformer, deep-compression autoencoder (32x)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from modules.model.batch import Conditioning
+from modules.model.family import FamilySpec, PartSpec
+from modules.model.Model import Model
+from modules.model.text import tokenize
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.registry import model_setup
+
+TOKENS = 300
+
+
+@model_setup
+class SanaSetup(BaseModelSetup):
+    """Prompts are encoded as they are, without the instruction that some programs let a language model read first."""
+
+    spec = FamilySpec(
+        key="SANA",
+        label="Sana",
+        pipeline_class="SanaPipeline",
+        prediction="flow",
+        parts=(
+            PartSpec(
+                "transformer",
+                "denoiser",
+                ("SanaTransformer2DModel",),
+                "diffusers.models.transformers.sana_transformer",
+                kohya_prefix="lora_unet",
+            ),
+            PartSpec(
+                "text_encoder",
+                "text_encoder",
+                ("Gemma2Model", "Gemma2ForCausalLM"),
+                "transformers.models.gemma2.modeling_gemma2",
+                kohya_prefix="lora_te",
+            ),
+            PartSpec("vae", "vae", ("AutoencoderDC",), "diffusers.models.autoencoders.autoencoder_dc"),
+            PartSpec(
+                "tokenizer",
+                "tokenizer",
+                ("GemmaTokenizerFast", "GemmaTokenizer"),
+                "transformers.models.gemma",
+            ),
+            PartSpec("scheduler", "scheduler", ()),
+        ),
+        layer_presets={
+            "attn-mlp": ("attn1", "attn2", "ff"),
+            "attn-only": ("attn1", "attn2"),
+            "blocks": ("transformer_blocks",),
+            "full": (),
+        },
+        lora_architecture="sana/lora",
+        model_architecture="sana",
+        default_resolution=1024,
+        size_multiple=32,
+        default_steps=20,
+        default_cfg=4.5,
+        default_sampler="DPMPP",
+    )
+
+    def _set_latents(self, model: Model) -> None:
+        config: Any = model.vae.config
+        model.latent_scale = float(config.scaling_factor)
+        model.latent_factor = 2 ** (len(config.encoder_block_out_channels) - 1)
+        model.latent_channels = int(config.latent_channels)
+
+    def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
+        encoder = model.module("text_encoder")
+        plain = [prompt.lower().strip() for prompt in prompts]
+        ids_BL, mask_BL = tokenize(model.parts["tokenizer"], plain, encoder, TOKENS, side="right")
+        hidden_BLE = encoder(ids_BL, attention_mask=mask_BL.long())[0]
+        return Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": mask_BL})
+
+    def _encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:
+        return model.vae.encode(rgb_BCHW).latent  # type: ignore[operator, no-any-return]
+
+    def denoise(
+        self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
+    ) -> torch.Tensor:
+        config: Any = model.denoiser.config
+        return model.denoiser(  # type: ignore[no-any-return]
+            x_BChw,
+            encoder_hidden_states=cond["hidden_BLE"].to(x_BChw.dtype),
+            encoder_attention_mask=cond["mask_BL"],
+            timestep=t_B * config.timestep_scale,
+            return_dict=False,
+        )[0]

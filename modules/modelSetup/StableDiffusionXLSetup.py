@@ -1,0 +1,110 @@
+"""Stable Diffusion XL: two CLIP text encoders, a UNet that is told the size and crop of its images; epsilon or v."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from modules.model.batch import Conditioning
+from modules.model.family import FamilySpec, PartSpec
+from modules.model.Model import Model
+from modules.model.text import clip_states
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.registry import model_setup
+
+_CLIP = "transformers.models.clip.modeling_clip"
+_TOKENIZER = ("CLIPTokenizer", "CLIPTokenizerFast"), "transformers.models.clip.tokenization_clip"
+
+
+@model_setup
+class StableDiffusionXLSetup(BaseModelSetup):
+    spec = FamilySpec(
+        key="STABLE_DIFFUSION_XL_10_BASE",
+        label="Stable Diffusion XL",
+        pipeline_class="StableDiffusionXLPipeline",
+        prediction="epsilon",
+        parts=(
+            PartSpec(
+                "unet",
+                "denoiser",
+                ("UNet2DConditionModel",),
+                "diffusers.models.unets.unet_2d_condition",
+                kohya_prefix="lora_unet",
+            ),
+            PartSpec(
+                "text_encoder",
+                "text_encoder",
+                ("CLIPTextModel",),
+                _CLIP,
+                kohya_prefix="lora_te1",
+                file_root="text_model",
+            ),
+            PartSpec(
+                "text_encoder_2",
+                "text_encoder",
+                ("CLIPTextModelWithProjection",),
+                _CLIP,
+                kohya_prefix="lora_te2",
+                file_root="text_model",
+            ),
+            PartSpec("vae", "vae", ("AutoencoderKL",), "diffusers.models.autoencoders.autoencoder_kl"),
+            PartSpec("tokenizer", "tokenizer", *_TOKENIZER),
+            PartSpec("tokenizer_2", "tokenizer", *_TOKENIZER),
+            PartSpec("scheduler", "scheduler", ()),
+        ),
+        layer_presets={
+            "attn-mlp": ("attentions",),
+            "attn-only": ("attn1", "attn2"),
+            "blocks": ("down_blocks", "mid_block", "up_blocks"),
+            "full": (),
+        },
+        lora_architecture="stable-diffusion-xl-v1-base/lora",
+        model_architecture="stable-diffusion-xl-v1-base",
+        lora_metadata={"ss_base_model_version": "sdxl_"},
+        default_resolution=1024,
+        size_multiple=8,
+        ldm_layout=True,
+        key_map="latent-diffusion",
+        size_conditioning=True,
+        default_steps=30,
+        default_cfg=5.0,
+        default_sampler="EULER",
+    )
+
+    def _set_latents(self, model: Model) -> None:
+        super()._set_latents(model)
+        vae = model.vae
+        if vae.config.force_upcast and next(vae.parameters()).dtype == torch.float16:  # type: ignore[union-attr]
+            # its decoder leaves the range of float16 and makes black images; the config of a mended one says so
+            vae.float()
+
+    def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
+        """The states before the last layer of both encoders side by side, and the second one's pooled state."""
+        parts = model.parts
+        first_BLE, _ = clip_states(model.module("text_encoder"), parts["tokenizer"], prompts, layer=-2)
+        second_BLE, pooled_BE = clip_states(
+            model.module("text_encoder_2"), parts["tokenizer_2"], prompts, layer=-2
+        )
+        return Conditioning(
+            {"hidden_BLE": torch.cat([first_BLE, second_BLE], dim=-1), "pooled_BE": pooled_BE}
+        )
+
+    def denoise(
+        self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
+    ) -> torch.Tensor:
+        geometry_B6 = cond.tensors.get("geometry_B6")
+        if geometry_B6 is None:
+            # an image that was made in this size and not cropped
+            geometry_B6 = torch.tensor([[*size, 0, 0, *size]], device=x_BChw.device).expand(len(x_BChw), 6)
+        return model.denoiser(  # type: ignore[no-any-return]
+            x_BChw,
+            t_B,
+            encoder_hidden_states=cond["hidden_BLE"].to(x_BChw.dtype),
+            # the numbers stay whole: half precision has not enough digits for pixels
+            added_cond_kwargs={
+                "text_embeds": cond["pooled_BE"].to(x_BChw.dtype),
+                "time_ids": geometry_B6.float(),
+            },
+            return_dict=False,
+        )[0]

@@ -1,0 +1,91 @@
+"""A tiny Stable Diffusion XL folder with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.tiny.pieces import build_clip, build_text_encoder, build_vae, write_clip_tokenizer, write_folder
+from tests.tiny.stable_diffusion import scheduler_config
+
+TIME_WIDTH = 8
+
+
+def build_unet(
+    channels: tuple[int, ...] = (16, 32),
+    depths: tuple[int, ...] = (1, 2),
+    heads: tuple[int, ...] = (2, 4),
+    context: int = 48,
+    pooled: int = 24,
+    groups: int = 8,
+    time_width: int = TIME_WIDTH,
+    layers: int = 1,
+) -> torch.nn.Module:
+    """A UNet without attention at its finest level, deeper at each further one, told six numbers."""
+    from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+
+    levels = len(channels)
+    return UNet2DConditionModel(
+        sample_size=16,
+        in_channels=4,
+        out_channels=4,
+        block_out_channels=channels,
+        layers_per_block=layers,
+        cross_attention_dim=context,
+        attention_head_dim=heads,
+        transformer_layers_per_block=depths,
+        norm_num_groups=groups,
+        use_linear_projection=True,
+        addition_embed_type="text_time",
+        addition_time_embed_dim=time_width,
+        projection_class_embeddings_input_dim=pooled + 6 * time_width,
+        down_block_types=("DownBlock2D", *["CrossAttnDownBlock2D"] * (levels - 1)),
+        up_block_types=(*["CrossAttnUpBlock2D"] * (levels - 1), "UpBlock2D"),
+    )
+
+
+def xl_scheduler(prediction: str) -> dict[str, Any]:
+    return scheduler_config(prediction) | {
+        "_class_name": "EulerDiscreteScheduler",
+        "timestep_spacing": "leading",
+    }
+
+
+def write(folder: Path, prediction: str, factor: int) -> None:
+    _write(folder, prediction, lambda: build_unet(), lambda: build_vae(factor))
+
+
+def write_levels(folder: Path, prediction: str = "epsilon", factor: int = 4) -> None:
+    """One with as many levels and layers as the published model, so that its layers have the same names."""
+    _write(
+        folder,
+        prediction,
+        lambda: build_unet((8, 16, 16), (1, 1, 2), (1, 2, 2), layers=2),
+        lambda: build_vae(factor),
+    )
+
+
+def _write(
+    folder: Path,
+    prediction: str,
+    unet: Callable[[], torch.nn.Module],
+    vae: Callable[[], torch.nn.Module],
+) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        first = write_clip_tokenizer(folder / "tokenizer")
+        second = write_clip_tokenizer(folder / "tokenizer_2", pad_token="!")
+        modules = {
+            "unet": unet(),
+            "text_encoder": build_text_encoder(first),
+            "text_encoder_2": build_clip(second),
+            "vae": vae(),
+        }
+        tokenizers = {"tokenizer": "CLIPTokenizer", "tokenizer_2": "CLIPTokenizer"}
+        write_folder(folder, "StableDiffusionXLPipeline", modules, tokenizers, xl_scheduler(prediction))
+
+
+FAMILIES = {"STABLE_DIFFUSION_XL_10_BASE": write}
