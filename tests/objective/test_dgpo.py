@@ -102,6 +102,7 @@ def test_an_improved_group_weighs_less() -> None:
         DGPOOptions(beta=3.0, clip_low=-0.02, clip_high=0.03),
         DGPOOptions(beta=3.0, clip_low=-0.02, clip_high=0.03, clip_kl=True, kl_beta=0.5),
         DGPOOptions(beta=3.0, clip_low=-0.02, clip_high=0.03, clip_dsm=False, clip_kl=True, kl_beta=0.5),
+        DGPOOptions(beta=3.0, clip_low=-0.02, clip_high=0.03, kl_beta=0.5),
         DGPOOptions(beta=3.0, clip_dsm=False, use_ema_ref=True),
         DGPOOptions(beta=3.0, clip_dsm=False, kl_beta=0.5),
     ],

@@ -204,7 +204,7 @@ def test_on_policy_the_ratio_is_one_and_the_gradient_that_of_the_log_probability
 def test_the_edge_of_the_clip_keeps_its_whole_gradient(adv: float, ratio: float) -> None:
     new = doubles([[0.0]]).requires_grad_()
     old = -doubles([[ratio]]).log()
-    assert float((new - old).exp()) == ratio
+    assert float((new - old).exp().detach()) == ratio
     terms = StepTerms(new, old, doubles([adv]), torch.ones(1, 1))
     out = grpo(terms, StepOptions(clip_low=0.25, clip_high=0.25), count_steps(terms.mask_BT))
     out.loss.backward()
