@@ -57,6 +57,8 @@ def load_config(options: argparse.Namespace) -> TrainConfig:
 def check(config: TrainConfig, world_size: int) -> list[str]:
     """Everything that can be found wrong without a model; lines that say what the run will do."""
     from modules.dataLoader.preflight import preflight
+    from modules.trainer.online_prompts import online_summary
+    from modules.trainer.online_settings import is_online
     from modules.trainer.parts import check_settings
 
     lines = [f"warning: {warning}" for warning in config.check()]
@@ -67,7 +69,9 @@ def check(config: TrainConfig, world_size: int) -> list[str]:
             field="output_model_destination",
             hint="choose another name, or switch prevent_overwrites off",
         )
-    check_settings(config)
+    check_settings(config, world_size)
+    if is_online(config):
+        return lines + online_summary(config, world_size)
     show = _progress if sys.stderr.isatty() else None
     return lines + preflight(config, show, world_size=world_size).lines()
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import math
 import os
 import sys
@@ -15,11 +14,12 @@ import torch
 from modules.dataLoader.BaseDataLoader import AccumulationGroup
 from modules.dataLoader.progress import LoadingCancelled
 from modules.model.dtypes import torch_dtype
-from modules.runner.outcome import explain
+from modules.model.sampling import SamplingCancelled
 from modules.runner.RunDirectory import RunDirectory
 from modules.trainer import orders as order
 from modules.trainer.callbacks import Callback
 from modules.trainer.checkpoint import Snapshot, find_backup, list_backups, read_backup, write_backup
+from modules.trainer.diagnosis import diagnosis, memory
 from modules.trainer.distributed import Processes
 from modules.trainer.intervals import Interval
 from modules.trainer.optimizers import set_learning_rate
@@ -100,7 +100,7 @@ class GenericTrainer:
         except Exception as error:
             status = FAILED
             trace = traceback.format_exc()
-            category, hint = _diagnosis(error, trace)
+            category, hint = diagnosis(error, trace)
             self.callback.error(f"{type(error).__name__}: {error}", category, hint, trace)
             raise
         finally:
@@ -123,7 +123,7 @@ class GenericTrainer:
         config = self.config
         if config.cpu_threads:
             torch.set_num_threads(config.cpu_threads)
-        check_settings(config)
+        check_settings(config, self.processes.world_size)
         backup = self._find_backup()
         if backup is not None:
             check_resumable(config, backup.config)
@@ -142,6 +142,7 @@ class GenericTrainer:
         ):
             return STOPPED
         self.processes.check_same(parts.named)
+        parts.ready()
         return FINISHED if config.only_cache else None
 
     def train(self) -> str:
@@ -150,7 +151,9 @@ class GenericTrainer:
         if self.config.sample_before_training and self.progress.global_step == 0:
             self._sample()
         self._pace.leave_out()
-        for group in self.parts.loader.accumulation_groups(self.progress):
+        for group in self._groups():
+            if group is None:
+                return STOPPED
             if self.progress.global_step >= self.total_steps or self._out_of_patience():
                 break
             if self._obey(self._orders.hear()):
@@ -163,6 +166,16 @@ class GenericTrainer:
             self._advance(group, metrics)
             self._do_what_is_due(group.last)
         return FINISHED
+
+    def _groups(self) -> Iterator[AccumulationGroup | None]:
+        """The steps that are left; ``None`` where the run was told to stop while images to learn from were made."""
+        try:
+            yield from self.parts.loader.accumulation_groups(self.progress)
+        except SamplingCancelled:
+            self._obey(self._orders.hear())
+            self._backup()
+            self._orders.done(order.STOP)
+            yield None
 
     def end(self) -> None:
         """Settle on the final weights and save them."""
@@ -196,6 +209,8 @@ class GenericTrainer:
             parts.optimizer.step()
             if parts.ema is not None:
                 parts.ema.update(step)
+            if parts.old_policy is not None:
+                parts.old_policy.update(step)
             self._counters.undefined_steps = 0
         elif not parts.scaler.searching:
             self._undefined(metrics["loss/train_step"], norm)
@@ -236,9 +251,9 @@ class GenericTrainer:
         self.progress.advance(group.total)
         self._pace.step()
         left = self._pace.seconds_left(self.total_steps - self.progress.global_step)
-        memory = _memory(self.processes.device)
-        self.callback.step(self.progress, {**metrics, **memory}, self.total_steps, left)
-        for warning in self.parts.step.warnings():
+        used = memory(self.processes.device)
+        self.callback.step(self.progress, {**metrics, **used}, self.total_steps, left)
+        for warning in self.parts.warnings():
             self.callback.warning(warning)
         if group.last:
             self.progress.next_epoch()
@@ -367,12 +382,7 @@ class GenericTrainer:
         parts, config = self.parts, self.config
         if not self.processes.first:
             return path
-        facts: dict[str, object] = {"step": self.progress.global_step, "seed": config.seed}
-        if parts.reference is not None:
-            facts |= {"objective": config.rlhf_dpo_objective.value, "beta": config.rlhf_dpo_beta}
-            facts |= {"reference": parts.reference.mode, "pairs": len(parts.loader)}
-        if parts.best is not None and parts.best.step is not None:
-            facts["best_step"] = parts.best.step
+        facts = parts.facts(self.progress.global_step)
         dtype = torch_dtype(config.output_dtype, "output_dtype")
         try:
             made = parts.setup.save(parts.model, path, config.output_model_format, dtype, facts)
@@ -388,13 +398,15 @@ class GenericTrainer:
     def _backup(self, must: bool = True) -> str:
         """Write a backup; one that is made by the clock may fail, and is tried again at the next interval."""
         path: Path | None = None
+        # every process has images of its own to add
+        rollout = self.parts.rollout(self.progress)
         with self._others_waiting():
             if self.processes.first:
                 keep = self.config.rolling_backup_count if self.config.rolling_backup else None
                 try:
                     path = write_backup(
                         self.run_directory.backup_dir,
-                        take_snapshot(self.parts, self.config, self.progress, self._counters),
+                        take_snapshot(self.parts, self.config, self.progress, self._counters, rollout),
                         keep,
                     )
                 except UserError as error:
@@ -458,7 +470,7 @@ class GenericTrainer:
                 "model_type": self.config.model_type.value,
                 "method": self.config.training_method.value,
                 "units": len(parts.loader),
-                "pairs": parts.reference is not None,
+                "pairs": parts.pairs,
                 "trained_parameters": sum(p.numel() for p in parts.parameters),
                 "device": str(processes.device),
                 "processes": processes.world_size,
@@ -478,19 +490,3 @@ class GenericTrainer:
 
     def _tell_scores(self, done: int, total: int) -> None:
         self._tell("scoring pairs with the reference", done, total)
-
-
-def _memory(device: torch.device) -> dict[str, float]:
-    if device.type != "cuda":
-        return {}
-    return {"memory/gpu_peak_gib": torch.cuda.max_memory_allocated(device) / 2**30}
-
-
-def _diagnosis(error: Exception, trace: str) -> tuple[str, str]:
-    """(category, hint) of an unexpected error."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "disk", "free some space (old backups, caches), then go on with continue_last_backup"
-    found = explain(trace)
-    if found is not None:
-        return found.category, found.hint
-    return "bug", "this is a fault of the program: please report it with the log of the run"

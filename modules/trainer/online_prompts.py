@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from modules.dataLoader.source import collect_source, raise_faults
+from modules.trainer.online_settings import create_sampler, nominal_steps_per_epoch, reward_set
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError, DataError
 
@@ -71,6 +72,25 @@ def collect_prompts(config: TrainConfig) -> list[str]:
             "name a text file with one prompt a line",
         )
     return prompts
+
+
+def online_summary(config: TrainConfig, world_size: int = 1) -> list[str]:
+    """What an online run would do, found out without a model.
+
+    Raises:
+        UserError: prompts that cannot be used, or too few of them.
+    """
+    prompts = collect_prompts(config)
+    create_sampler(config, len(prompts), 0, world_size)
+    steps = nominal_steps_per_epoch(config, world_size)
+    images = config.rlhf_prompts_per_epoch * config.rlhf_group_size
+    total = config.max_steps or steps * config.epochs
+    names = ", ".join(reward_set(config).names)
+    return [
+        f"{len(prompts)} prompts; an epoch makes {config.rlhf_group_size} images of "
+        f"{config.rlhf_prompts_per_epoch} of them, {images} in all, scored by {names}",
+        f"{steps} steps in an epoch, {total} in the run",
+    ]
 
 
 def digest_of(prompts: Sequence[str]) -> str:

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from modules.accelerator.plan import AccelerationPlan
 from modules.adapter.PeftAdapter import AdapterHandle
 from modules.adapter.reference import Reference, create_reference
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
@@ -19,10 +21,16 @@ from modules.model.Model import Model
 from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import create_model_setup
+from modules.trainer import online_settings
 from modules.trainer.best import BestKeeper
 from modules.trainer.distributed import Processes
 from modules.trainer.ema import MovingAverage
 from modules.trainer.loss_scaler import LossScaler
+from modules.trainer.OldPolicy import OldPolicy
+from modules.trainer.online_acceleration import hooks_of
+from modules.trainer.online_prompts import collect_prompts
+from modules.trainer.online_step import create_online_step
+from modules.trainer.OnlineLoader import OnlineLoader
 from modules.trainer.optimizers import create_optimizer, evaluation_weights
 from modules.trainer.patience import Patience
 from modules.trainer.reference_scores import ReferenceScores
@@ -33,11 +41,12 @@ from modules.trainer.validation import ImageValidation, PairValidation, Validati
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.DataType import DataType
 from modules.util.enum.EMAMode import EMAMode
+from modules.util.TrainProgress import TrainProgress
 
 Tell = Callable[[str, int, int], bool | None]
 """Told (what, done, of how many); ``False`` cancels."""
 
-BEST_FOLDER = "best"
+BEST_FOLDER, ROLLOUT_FOLDER = "best", "rollouts"
 
 
 @dataclass
@@ -51,11 +60,12 @@ class Parts:
         best, patience: only where validation on pairs asks for them.
     """
 
+    config: TrainConfig
     setup: BaseModelSetup
     model: Model
     handle: AdapterHandle | None
     reference: Reference | None
-    loader: BaseDataLoader
+    loader: BaseDataLoader | OnlineLoader
     named: list[tuple[str, torch.nn.Parameter]]
     optimizer: torch.optim.Optimizer
     schedule: LearningRateSchedule
@@ -68,6 +78,8 @@ class Parts:
     patience: Patience | None
     best: BestKeeper | None
     sampler: Sampler
+    acceleration: AccelerationPlan
+    old_policy: OldPolicy | None = None
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -85,38 +97,85 @@ class Parts:
     def identity(self) -> dict[str, str]:
         """Digests of base model, adapter scales and data, for a backup: a run cannot go on with others."""
         model = self.model
-        base = [
-            f"{name}={model.fingerprint(name)}" for name in (model.spec.denoiser, *model.text_encoders)
-        ]
+        base = [f"{name}={model.fingerprint(name)}" for name in (model.spec.denoiser, *model.text_encoders)]
         adapter = (
             {} if self.handle is None else {path: self.handle.scaling(path) for path in self.handle.layers}
         )
-        data = hashlib.blake2b(digest_size=16)
-        for rules, count in self.loader.units.groups:
-            data.update(f"{rules.name}:{count}\n".encode())
-        for item in self.loader.units.items():
-            line = [item.id, self.loader.files.digest(item.path), *item.prompts]
-            data.update(("\0".join(line) + "\n").encode(errors="surrogatepass"))
         return {
             "base": " ".join(base),
             "adapter": hashlib.blake2b(repr(adapter).encode(), digest_size=16).hexdigest(),
-            "data": data.hexdigest(),
+            "data": self.loader.data_digest(),
         }
 
+    @property
+    def pairs(self) -> bool:
+        """Whether the run learns from pairs on disk."""
+        return is_dpo(self.config)
+
+    def facts(self, step: int) -> dict[str, object]:
+        """What a saved model says about how it was made."""
+        config = self.config
+        facts: dict[str, object] = {"step": step, "seed": config.seed}
+        if isinstance(self.loader, OnlineLoader):
+            facts |= {"mode": config.rlhf_mode.value, "prompts": len(self.loader)}
+            facts["reward"] = ", ".join(self.loader.judge.rewards.names)
+        elif self.reference is not None:
+            facts |= {"objective": config.rlhf_dpo_objective.value, "beta": config.rlhf_dpo_beta}
+            facts |= {"reference": self.reference.mode, "pairs": len(self.loader)}
+        if self.best is not None and self.best.step is not None:
+            facts["best_step"] = self.best.step
+        return facts
+
+    def rollout(self, progress: TrainProgress) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
+        """The images of the epoch under way for a backup, of all processes, each of which calls this."""
+        return self.loader.collect(progress) if isinstance(self.loader, OnlineLoader) else None
+
+    def warnings(self) -> list[str]:
+        """Findings since the last call."""
+        found = self.step.warnings()
+        if isinstance(self.loader, OnlineLoader):
+            found += self.loader.warnings
+            self.loader.warnings.clear()
+        return found
+
+    def ready(self) -> None:
+        """After the weights are final (a backup taken up): accelerators go to work, and images are made with the
+        weights they are meant to be made with.
+        """
+        self.acceleration.setup({self.model.spec.denoiser: self.model.denoiser})
+        if isinstance(self.loader, OnlineLoader):
+            self.loader.hooks = hooks_of(self.acceleration)
+            self.loader.policy = self._policy
+
+    @contextmanager
+    def _policy(self, step: int) -> Iterator[None]:
+        """The weights that make images at optimizer step ``step``."""
+        config = self.config
+        if self.old_policy is not None and step > config.rlhf_switch_ema_ref:
+            with self.old_policy.active():
+                yield
+        elif self.ema is not None and config.rlhf_off_policy and not config.rlhf_mode.coupled:
+            with self.exported_weights():
+                yield
+        else:
+            yield
+
     def close(self) -> None:
-        """Give threads and files back."""
+        """Give threads and files back, and the denoiser its plain form."""
+        self.acceleration.teardown()
         self.loader.close()
         if self.validation_loader is not None:
             self.validation_loader.close()
 
 
-def check_settings(config: TrainConfig) -> None:
+def check_settings(config: TrainConfig, world_size: int = 1) -> None:
     """What can be found wrong with the settings of the model, the adapter and the optimizer without loading anything.
 
     Raises:
         UserError: the first fault.
     """
     training.check_settings(config, create_model_setup(config.model_type).spec)
+    online_settings.check_online(config, world_size)
     weight = torch.nn.Parameter(torch.zeros(2, 2))
     create_optimizer(config.optimizer, [("weight", config.learning_rate, [("weight", weight)])])
 
@@ -132,17 +191,23 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
         UserError: something in the config or the data does not fit; LoadingCancelled: ``tell`` said so.
     """
     torch.manual_seed(config.seed)
+    online = online_settings.is_online(config)
+    prompts = collect_prompts(config) if online else []
     setup, model, handle = _load(config, processes, tell)
     sampler = Sampler(setup, model, config.load_samples(), samples, config.sample_image_format)
     sampler.check()
     reference = None
-    if is_dpo(config):
+    if is_dpo(config) or (online and online_settings.needs_reference(config)):
         reference = create_reference(config.training_method, config.effective_dpo_ref_mode(), handle)
         reference.self_check()
-    loader = create_data_loader(
-        config, model, setup, device=processes.device, progress=tell,
-        rank=processes.rank, world_size=processes.world_size, barrier=processes.barrier,
-    )  # fmt: skip
+    loader: BaseDataLoader | OnlineLoader
+    if online:
+        loader = OnlineLoader(config, setup, model, processes, prompts, folder / ROLLOUT_FOLDER, tell)
+    else:
+        loader = create_data_loader(
+            config, model, setup, device=processes.device, progress=tell,
+            rank=processes.rank, world_size=processes.world_size, barrier=processes.barrier,
+        )  # fmt: skip
     loader.prepare()
     validation_loader = _validation_loader(config, model, setup, loader, processes, tell)
     groups = [
@@ -151,10 +216,13 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
     ]
     named = [pair for _, _, pairs in groups for pair in pairs]
     known = None
-    if reference is not None and config.rlhf_dpo_reference_cache:
+    if reference is not None and not online and config.rlhf_dpo_reference_cache:
         known = ReferenceScores(config, setup, model, reference, processes)
-    validated = reference is not None and validation_loader is not None
+    patience, best = _watchers(config, folder, named, reference, validation_loader, processes)
+    acceleration = online_settings.acceleration_plan(config)
+    old_policy = _old_policy(config, named, processes) if online else None
     return Parts(
+        config=config,
         setup=setup,
         model=model,
         handle=handle,
@@ -165,22 +233,64 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
         schedule=LearningRateSchedule.from_config(config, loader.total_steps),
         scaler=LossScaler(config.train_dtype is DataType.FLOAT_16),
         ema=_average(config, named, processes),
-        step=SupervisedStep(config, setup, model, processes)
-        if reference is None
-        else PreferenceStep(config, setup, model, processes, reference, [p for _, p in named], known),
+        step=_step(config, loader, processes, reference, named, known, old_policy, acceleration),
         known=known,
         validation=_validation(config, setup, model, validation_loader, reference, processes),
         validation_loader=validation_loader,
-        patience=Patience(
-            config.rlhf_dpo_patience_metrics, config.rlhf_dpo_patience_mode, config.rlhf_dpo_patience_value
-        )
-        if validated and config.rlhf_dpo_patience_enabled
-        else None,
-        best=BestKeeper(folder / BEST_FOLDER, named, processes.first)
-        if validated and config.rlhf_dpo_save_best
-        else None,
+        patience=patience,
+        best=best,
         sampler=sampler,
+        acceleration=acceleration,
+        old_policy=old_policy,
     )
+
+
+def _step(
+    config: TrainConfig,
+    loader: BaseDataLoader | OnlineLoader,
+    processes: Processes,
+    reference: Reference | None,
+    named: list[tuple[str, torch.nn.Parameter]],
+    known: ReferenceScores | None,
+    old_policy: OldPolicy | None,
+    acceleration: AccelerationPlan,
+) -> TrainStep:
+    parameters = [parameter for _, parameter in named]
+    if isinstance(loader, OnlineLoader):
+        return create_online_step(loader, reference, parameters, old_policy, acceleration.lossless)
+    if reference is not None:
+        return PreferenceStep(config, loader.setup, loader.model, processes, reference, parameters, known)
+    return SupervisedStep(config, loader.setup, loader.model, processes)
+
+
+def _watchers(
+    config: TrainConfig,
+    folder: Path,
+    named: list[tuple[str, torch.nn.Parameter]],
+    reference: Reference | None,
+    validation_loader: BaseDataLoader | None,
+    processes: Processes,
+) -> tuple[Patience | None, BestKeeper | None]:
+    """What stops early and what keeps the best weights; there only where validation on pairs asks for them."""
+    if reference is None or validation_loader is None:
+        return None, None
+    patience = Patience(
+        config.rlhf_dpo_patience_metrics, config.rlhf_dpo_patience_mode, config.rlhf_dpo_patience_value
+    )
+    best = BestKeeper(folder / BEST_FOLDER, named, processes.first)
+    return (
+        patience if config.rlhf_dpo_patience_enabled else None,
+        best if config.rlhf_dpo_save_best else None,
+    )
+
+
+def _old_policy(
+    config: TrainConfig, named: list[tuple[str, torch.nn.Parameter]], processes: Processes
+) -> OldPolicy | None:
+    if not online_settings.needs_old_policy(config):
+        return None
+    device = processes.device if config.rlhf_ema_ref_device is EMAMode.GPU else "cpu"
+    return OldPolicy(named, config.rlhf_ema_ref_max_decay, config.rlhf_ema_ref_ramp_rate, device)
 
 
 def _load(
@@ -213,11 +323,11 @@ def _validation_loader(
     config: TrainConfig,
     model: Model,
     setup: BaseModelSetup,
-    loader: BaseDataLoader,
+    loader: BaseDataLoader | OnlineLoader,
     processes: Processes,
     tell: Tell,
 ) -> BaseDataLoader | None:
-    if loader.source.validation is None:
+    if isinstance(loader, OnlineLoader) or loader.source.validation is None:
         return None
     made = create_data_loader(
         config, model, setup, validation=True, device=processes.device, progress=tell, rank=processes.rank,

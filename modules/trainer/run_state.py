@@ -7,10 +7,12 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from modules.trainer.checkpoint import Snapshot
+from modules.trainer.OnlineLoader import OnlineLoader
 from modules.trainer.optimizers import load_optimizer_state, optimizer_state
 from modules.trainer.parts import Parts
 from modules.util.config.TrainConfig import TrainConfig
@@ -33,14 +35,28 @@ class Counters:
     validated_at: int = -1
 
 
-def take_snapshot(parts: Parts, config: TrainConfig, progress: TrainProgress, counters: Counters) -> Snapshot:
-    """The contents of a backup."""
+def take_snapshot(
+    parts: Parts,
+    config: TrainConfig,
+    progress: TrainProgress,
+    counters: Counters,
+    rollout: tuple[dict[str, torch.Tensor], dict[str, Any]] | None = None,
+) -> Snapshot:
+    """The contents of a backup.
+
+    Args:
+        rollout: of online training, the images of the epoch under way (``OnlineLoader.collect``).
+    """
     weights = parts.handle.state_dict() if parts.handle is not None else dict(parts.named)
     made = Snapshot(progress, {"weights": weights}, config=config.packed().to_dict())
     if parts.ema is not None:
         made.tensors["ema"] = parts.ema.state_dict()
     if parts.reference is not None and parts.reference.snapshot_state():
         made.tensors["reference"] = parts.reference.snapshot_state()
+    if parts.old_policy is not None:
+        made.tensors["old_policy"] = parts.old_policy.state_dict()
+    if rollout is not None and rollout[0]:
+        made.tensors["rollout"] = rollout[0]
     made.optimizer = optimizer_state(parts.optimizer, [name for name, _ in parts.named])
     made.state = {
         "identity": parts.identity(),
@@ -49,6 +65,8 @@ def take_snapshot(parts: Parts, config: TrainConfig, progress: TrainProgress, co
         "scaler": parts.scaler.state_dict(),
         "counters": asdict(counters),
     }
+    if rollout is not None:
+        made.state["rollout"] = rollout[1]
     if parts.patience is not None:
         made.state["patience"] = parts.patience.state_dict()
     if parts.best is not None:
@@ -79,6 +97,10 @@ def restore(parts: Parts, backup: Snapshot, counters: Counters, base: str, write
     load_optimizer_state(parts.optimizer, backup.optimizer, [name for name, _ in parts.named])
     if parts.ema is not None:
         parts.ema.load_state_dict(backup.tensors["ema"])
+    if parts.old_policy is not None:
+        parts.old_policy.load_state_dict(backup.tensors["old_policy"])
+    if isinstance(parts.loader, OnlineLoader):
+        parts.loader.restore(backup.tensors.get("rollout", {}), state["rollout"])
     parts.step.load_state_dict(state["step"])
     parts.scaler.load_state_dict(state["scaler"])
     for name, value in state["counters"].items():

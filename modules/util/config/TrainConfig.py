@@ -178,6 +178,10 @@ class TrainConfig(
         raise_all(problems.errors, f"the config has {len(problems.errors)} faults")
         return [str(warning) for warning in problems.warnings]
 
+    def needs_no_images(self) -> bool:
+        """Whether the run makes its images itself, of prompts in a file."""
+        return self.rlhf_enabled and self.rlhf_mode.online and bool(self.rlhf_prompts_file.strip())
+
     def effective_dpo_ref_mode(self) -> DPORefMode:
         """EXISTING_ADAPTER when training starts from an adapter, else NEW_ADAPTER."""
         return DPORefMode.EXISTING_ADAPTER if self.lora_model_name.strip() else DPORefMode.NEW_ADAPTER
@@ -198,7 +202,12 @@ class TrainConfig(
         return parse_resolutions(self.resolution)
 
     def load_concepts(self, base_dir: str | os.PathLike[str] | None = None) -> list[ConceptConfig]:
-        """The concepts in the config, or else those of its concept file."""
+        """The concepts in the config, or else those of its concept file.
+
+        Online training whose prompts are in a file of their own needs none.
+        """
+        if self.concepts is None and self.needs_no_images() and not Path(self.concept_file_name).exists():
+            return []
         source: Any = self.concept_file_name if self.concepts is None else self.concepts
         return ConceptConfig.load_all(source, base_dir)
 

@@ -1,0 +1,26 @@
+"""What can be told of the machine, and of an error nobody expected."""
+
+from __future__ import annotations
+
+import errno
+
+import torch
+
+from modules.runner.outcome import explain
+
+
+def memory(device: torch.device) -> dict[str, float]:
+    """Metrics of the accelerator's memory; none without one."""
+    if device.type != "cuda":
+        return {}
+    return {"memory/gpu_peak_gib": torch.cuda.max_memory_allocated(device) / 2**30}
+
+
+def diagnosis(error: Exception, trace: str) -> tuple[str, str]:
+    """(category, hint) of an unexpected error."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "disk", "free some space (old backups, caches), then go on with continue_last_backup"
+    found = explain(trace)
+    if found is not None:
+        return found.category, found.hint
+    return "bug", "this is a fault of the program: please report it with the log of the run"

@@ -1,0 +1,38 @@
+"""Accelerators around the making of images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from modules.accelerator.plan import AccelerationPlan, Rollout
+from modules.rollout.generate import RolloutHooks
+
+
+class _Hooks:
+    """Hands each call of the denoiser to the rollout that is open."""
+
+    def __init__(self, plan: AccelerationPlan) -> None:
+        self._plan = plan
+        self._open: Rollout | None = None
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        with self._plan.rollout() as rollout:
+            rollout.new_images()
+            self._open = rollout
+            try:
+                yield
+            finally:
+                self._open = None
+
+    def branch(self, name: str, timestep: float) -> AbstractContextManager[None]:
+        if self._open is None:
+            raise RuntimeError("the denoiser is called as in a rollout, and none is open")
+        return self._open.branch(name, timestep)
+
+
+def hooks_of(plan: AccelerationPlan) -> RolloutHooks:
+    """What the making of images calls so that the accelerators of a run can act."""
+    hooks = _Hooks(plan)
+    return RolloutHooks(rollout_context=hooks.around, branch=hooks.branch)

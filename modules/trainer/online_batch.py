@@ -1,0 +1,105 @@
+"""The images of an epoch of online training, with what is learned from each, and the optimizer steps made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from modules.dataLoader.BaseDataLoader import AccumulationGroup
+from modules.dataLoader.samplers import Step
+from modules.rollout.Rollouts import Rollouts
+from modules.util.errors import DataError
+
+_OWN = "own."
+
+
+@dataclass(frozen=True)
+class OnlineBatch:
+    """Images with their advantages; a whole epoch of one process, or a micro-batch.
+
+    Args:
+        rollouts: the images, on the CPU.
+        adv_B: float32, how much better each is than the others of its prompt.
+        reward_B: float32, its weighted reward.
+        place_B: int64, its number among the images of the epoch in this process.
+        means_BSChw: means of the trained steps when the images were made, for regulated ratios.
+    """
+
+    rollouts: Rollouts
+    adv_B: torch.Tensor
+    reward_B: torch.Tensor
+    place_B: torch.Tensor
+    means_BSChw: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.rollouts)
+
+    def select(self, index: Sequence[int]) -> OnlineBatch:
+        """The images at ``index``, in that order."""
+        places = torch.as_tensor(list(index), dtype=torch.int64)
+        means = self.means_BSChw
+        return OnlineBatch(
+            self.rollouts.select(places),
+            self.adv_B[places],
+            self.reward_B[places],
+            self.place_B[places],
+            None if means is None else means[places],
+        )
+
+    def with_old(self, logp_BS: torch.Tensor, means_BSChw: torch.Tensor | None) -> OnlineBatch:
+        """With other log-probabilities of the time before the update."""
+        rollouts = replace(self.rollouts, logp_NS=logp_BS)
+        return replace(self, rollouts=rollouts, means_BSChw=means_BSChw)
+
+    # -- backups ------------------------------------------------------------------------------------------
+
+    def to_tensors(self) -> dict[str, torch.Tensor]:
+        """All tensors by name."""
+        own = {"adv": self.adv_B, "reward": self.reward_B, "place": self.place_B, "means": self.means_BSChw}
+        return self.rollouts.to_tensors() | {f"{_OWN}{k}": v for k, v in own.items() if v is not None}
+
+    @staticmethod
+    def from_tensors(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, Any]) -> OnlineBatch:
+        """The inverse of ``to_tensors`` and of the rollouts' ``metadata``; ``DataError`` if they do not fit."""
+        own = {name.removeprefix(_OWN): value for name, value in tensors.items() if name.startswith(_OWN)}
+        rest = {name: value for name, value in tensors.items() if not name.startswith(_OWN)}
+        rollouts = Rollouts.from_tensors(rest, metadata)
+        if {"adv", "reward", "place"} - own.keys() or len(own["adv"]) != len(rollouts):
+            raise DataError("the saved images of an epoch are damaged")
+        return OnlineBatch(rollouts, own["adv"], own["reward"], own["place"], own.get("means"))
+
+
+class OnlineGroup(AccumulationGroup):
+    """The micro-batches of one optimizer step of online training.
+
+    Attributes:
+        inner: which pass over the epoch's images.
+        fresh: whether the weights are still those the images were made with.
+        first_group: number of the epoch's first prompt group; ids below are counted from it.
+        slots: groups of the epoch over all processes.
+        facts: what is logged with the first step of the epoch.
+    """
+
+    def __init__(
+        self,
+        batches: Sequence[OnlineBatch | None],
+        step: Step,
+        *,
+        inner: int,
+        fresh: bool,
+        first_group: int,
+        slots: int,
+        facts: Mapping[str, float],
+    ) -> None:
+        super().__init__([], step)
+        self.extend(batches)  # type: ignore[arg-type]
+        self.inner, self.fresh = inner, fresh
+        self.first_group, self.slots = first_group, slots
+        self.facts = dict(facts)
+
+    def batches(self) -> list[OnlineBatch]:
+        """Those that hold images in this process."""
+        return [batch for batch in self if isinstance(batch, OnlineBatch)]

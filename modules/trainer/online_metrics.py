@@ -1,0 +1,57 @@
+"""What an optimizer step of online training came to, brought together from its micro-batches and all processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from modules.objective.policy_gradient import PolicyOut
+from modules.trainer.distributed import Processes
+
+
+class OnlineMetrics:
+    """Collects the numbers of micro-batches; nothing is copied off the device before they are asked for."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._outs: list[PolicyOut] = []
+        self._facts: dict[str, float] = {}
+
+    def clear(self, facts: Mapping[str, float]) -> None:
+        """Begin a step; ``facts`` are logged with it as they are."""
+        self._outs.clear()
+        self._facts = dict(facts)
+
+    def add(self, out: PolicyOut) -> None:
+        """Take in a micro-batch, without its graph."""
+        self._outs.append(PolicyOut(out.loss.detach(), {}, dict(out.shares), dict(out.maxima)))
+
+    def _own(self) -> tuple[dict[str, float], dict[str, float]]:
+        sums: dict[str, float] = {}
+        maxima: dict[str, float] = {}
+        for out in self._outs:
+            for name, value in out.shares.items():
+                sums[name] = sums.get(name, 0.0) + float(value)
+            for name, value in out.maxima.items():
+                maxima[name] = max(maxima.get(name, -math.inf), float(value))
+        return sums, maxima
+
+    def totals(self) -> dict[str, float]:
+        """Shares added up and maxima compared, over all processes; each of them calls this."""
+        sums: dict[str, float] = {}
+        maxima: dict[str, float] = {}
+        for part_sums, part_maxima in self._processes.gather(self._own()):
+            for name, value in part_sums.items():
+                sums[name] = sums.get(name, 0.0) + value
+            for name, value in part_maxima.items():
+                maxima[name] = max(maxima.get(name, -math.inf), value)
+        return sums | {name: value for name, value in maxima.items() if value > -math.inf}
+
+    def tags(self) -> dict[str, float]:
+        """The totals under the names they are logged by, ``loss/train_step`` among them."""
+        totals = self.totals()
+        return {
+            "loss/train_step": totals.get("loss", math.nan),
+            **{f"rl/{name}": value for name, value in totals.items()},
+            **self._facts,
+        }

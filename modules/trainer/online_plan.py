@@ -1,0 +1,102 @@
+"""Which micro-batches make an optimizer step of online training: a fixed number, or as many as hold enough images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from modules.util.errors import ConfigError, DataError
+from modules.util.rng import python_random
+
+
+@dataclass(frozen=True)
+class StepRule:
+    """How optimizer steps are cut.
+
+    Args:
+        accumulation: micro-batches of a step, where ``images`` is 0.
+        images: a step goes on until it has at least so many images over all processes.
+        multiple: its micro-batches are a multiple of this.
+        short_is_error: whether a last step with fewer images is an error instead of being trained.
+        unit: micro-batches that hold whole groups; their order is kept and no step parts them where ``whole``.
+        whole: whether a step must hold whole groups.
+        max_empty: so many micro-batches in a row may be empty.
+    """
+
+    accumulation: int = 1
+    images: int = 0
+    multiple: int = 1
+    short_is_error: bool = False
+    unit: int = 1
+    whole: bool = False
+    max_empty: int = 16
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """Micro-batches of an optimizer step, and its images over all processes."""
+
+    micro_batches: tuple[int, ...]
+    images: int
+
+
+def order_of(count: int, unit: int, seed: int, epoch: int, inner: int) -> list[int]:
+    """The order of an inner epoch: as they were made at first, then blocks of ``unit`` in random order."""
+    blocks = [list(range(start, min(start + unit, count))) for start in range(0, count, unit)]
+    if inner:
+        python_random("online/order", seed, epoch, inner).shuffle(blocks)
+    return [number for block in blocks for number in block]
+
+
+def plan_steps(order: Sequence[int], images: Sequence[int], rule: StepRule) -> Iterator[PlannedStep]:
+    """The steps of an inner epoch.
+
+    Args:
+        order: numbers of micro-batches.
+        images: of each micro-batch over all processes; empty ones are passed over.
+
+    Raises:
+        DataError: a short last step where that is an error; too many empty micro-batches in a row.
+        ConfigError: the micro-batches of a step are no multiple of ``multiple``.
+    """
+    open_step: list[int] = []
+    empty = 0
+    for seen, number in enumerate(order, start=1):
+        if images[number]:
+            open_step.append(number)
+            empty = 0
+        else:
+            empty += 1
+            if rule.images and empty >= rule.max_empty:
+                raise DataError(
+                    f"{empty} micro-batches in a row have no image left to train on",
+                    field="rlhf_max_empty_batches",
+                    hint="look at the rewards: perhaps all images of a prompt get the same one",
+                )
+        total = sum(images[one] for one in open_step)
+        enough = total >= rule.images if rule.images else seen % rule.accumulation == 0
+        if rule.whole and seen % rule.unit:
+            enough = False
+        if enough and open_step:
+            yield _checked(open_step, total, rule)
+            open_step = []
+    if not open_step:
+        return
+    total = sum(images[one] for one in open_step)
+    if rule.images and rule.short_is_error:
+        raise DataError(
+            f"the last step of the epoch has {total} images instead of {rule.images}",
+            field="rlhf_short_step",
+            hint="set it to TRAIN, or rlhf_docs_per_step to a divisor of the images of an epoch",
+        )
+    yield _checked(open_step, total, rule)
+
+
+def _checked(micro_batches: list[int], total: int, rule: StepRule) -> PlannedStep:
+    if rule.images and len(micro_batches) % rule.multiple:
+        raise ConfigError(
+            f"a step of {len(micro_batches)} micro-batches, which is no multiple of {rule.multiple}",
+            "rlhf_docs_per_step_multiple",
+            "choose a number of images per step that fills such multiples",
+        )
+    return PlannedStep(tuple(micro_batches), total)

@@ -1,0 +1,41 @@
+"""The step of each online mode."""
+
+from __future__ import annotations
+
+import torch
+
+from modules.adapter.reference import Reference
+from modules.trainer.OldPolicy import OldPolicy
+from modules.trainer.online_steps import CoupledStep
+from modules.trainer.OnlineLoader import OnlineLoader
+from modules.trainer.steps import TrainStep
+from modules.util.errors import UnsupportedError
+
+
+def create_online_step(
+    loader: OnlineLoader,
+    reference: Reference | None,
+    parameters: list[torch.nn.Parameter],
+    old_policy: OldPolicy | None,
+    lossless: bool,
+) -> TrainStep:
+    """What the config's mode does in an optimizer step.
+
+    Args:
+        reference: the weights the run started from, if the mode compares with them.
+        old_policy: the weights that follow slowly, if the mode has them.
+        lossless: whether nothing in use computes rollouts otherwise than training.
+    """
+    config = loader.config
+    if config.rlhf_mode.coupled:
+        return CoupledStep(
+            config,
+            loader.setup,
+            loader.model,
+            loader.processes,
+            reference,
+            parameters,
+            loader.settings,
+            lossless,
+        )
+    raise UnsupportedError(f"{config.rlhf_mode} is not available yet", "rlhf_mode", "use GRPO or GSPO")
