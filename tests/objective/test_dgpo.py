@@ -258,6 +258,7 @@ def test_a_stash_is_exact_in_one_pass(size: int) -> None:
                 scores.add(terms)
             stash.merge(scores.weights().of(torch.tensor([g])))
     assert relative(net.weight.grad, expected) < 1e-14
+    assert slope.grad is None, "the KL went through the stash"
     whole = dgpo(
         replace(net.terms(base, slice(None)), kl_B=slope * base.kl_B.detach()),
         options,
