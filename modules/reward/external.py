@@ -1,0 +1,128 @@
+"""Rewards whose own packages pin old versions of others: used where installed, best in an environment of their own.
+
+Neither package goes with this program's versions. Install one next to ``torch``, ``pillow`` and ``pydantic`` in a
+second environment, run ``scripts/reward_server.py`` there, and name the ``remote`` reward in the run. Both read
+their checkpoints with pickle: use only files of their own makers.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from modules.reward.base import REWARDS, Reward, RewardBatch, RewardError, to_uint8
+from modules.util.errors import ConfigError, DataError, UnsupportedError
+
+
+def load_package(module: str, package: str) -> Any:
+    """Import an optional package; ``UnsupportedError`` says how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UnsupportedError(
+            f"this reward needs the package {package!r}: {error}",
+            hint=f"it asks for old versions of other packages: make a second environment, 'pip install {package} "
+            "-r requirements-server.txt' there, start scripts/reward_server.py in it and use the reward 'remote'",
+        ) from error
+
+
+def pictures(images_BCHW: Tensor) -> list[Image.Image]:
+    """The images as 8-bit RGB pictures."""
+    return [Image.fromarray(one.numpy()) for one in to_uint8(images_BCHW).permute(0, 2, 3, 1).contiguous()]
+
+
+def _existing(path: str, field: str) -> str:
+    if path and not Path(path).exists():
+        raise DataError(f"{path} does not exist", field, "give the downloaded file, or leave it empty")
+    return path
+
+
+@REWARDS.register("hpsv2")
+class HumanPreferenceScore(Reward):
+    """HPS v2 (Wu et al. 2023, arXiv 2306.09341), by the package ``hpsv2``.
+
+    Args:
+        version: of the weights, ``v2.0`` or ``v2.1``.
+        weights: a downloaded checkpoint; empty lets the package download it.
+    """
+
+    required_fields = ("prompt",)
+
+    def __init__(self, version: str = "v2.1", weights: str = "") -> None:
+        super().__init__()
+        if version not in ("v2.0", "v2.1"):
+            raise ConfigError(f"{version!r} is not 'v2.0' or 'v2.1'", "version")
+        self.version, self.weights = version, weights
+        self._package: Any = None
+
+    def load(self, device: torch.device | str = "cpu") -> None:
+        """The package loads its weights at the first score, onto a device of its own choice."""
+        super().load(device)
+        _existing(self.weights, "weights")
+        self._package = load_package("hpsv2.img_score", "hpsv2")
+
+    def unload(self) -> None:
+        self._package = None
+
+    def _score(self, batch: RewardBatch) -> Tensor:
+        if self._package is None:
+            raise RuntimeError(f"reward {self.name!r}: load() first")
+        more = {"cp": self.weights} if self.weights else {}
+        made = pictures(batch.images_BCHW)
+        scores_B = torch.zeros(len(batch))
+        # the package reads its checkpoint again at every call, so as few calls as there are prompts
+        for prompt in dict.fromkeys(batch.prompts):
+            index = [i for i, text in enumerate(batch.prompts) if text == prompt]
+            answer = self._package.score([made[i] for i in index], prompt, hps_version=self.version, **more)
+            if not isinstance(answer, list) or len(answer) != len(index):
+                raise RewardError(f"reward {self.name!r} answered {answer!r:.60} for {len(index)} images")
+            scores_B[index] = torch.tensor([_one_number(one, self.name) for one in answer])
+        return scores_B
+
+
+@REWARDS.register("image_reward")
+class ImageReward(Reward):
+    """ImageReward (Xu et al. 2023, arXiv 2304.05977), by the package ``image-reward``.
+
+    Args:
+        weights: a downloaded ``ImageReward.pt``, or the name that the package downloads.
+        folder: where the package keeps its downloads (``med_config.json`` is one); empty for its usual place.
+    """
+
+    required_fields = ("prompt",)
+
+    def __init__(self, weights: str = "ImageReward-v1.0", folder: str = "") -> None:
+        super().__init__()
+        self.weights, self.folder = weights, folder
+        self._model: Any = None
+
+    def load(self, device: torch.device | str = "cpu") -> None:
+        super().load(device)
+        if self._model is None:
+            _existing(self.folder, "folder")
+            package = load_package("ImageReward", "image-reward")
+            more = {"download_root": self.folder} if self.folder else {}
+            self._model = package.load(self.weights, device=str(device), **more)
+
+    def unload(self) -> None:
+        self._model = None
+
+    def _score(self, batch: RewardBatch) -> Tensor:
+        if self._model is None:
+            raise RuntimeError(f"reward {self.name!r}: load() first")
+        pairs = zip(pictures(batch.images_BCHW), batch.prompts, strict=True)
+        return torch.tensor(
+            [_one_number(self._model.score(prompt, picture), self.name) for picture, prompt in pairs]
+        )
+
+
+def _one_number(answer: Any, name: str) -> float:
+    try:
+        return float(answer)
+    except (TypeError, ValueError) as error:
+        raise RewardError(f"reward {name!r} answered {answer!r:.60}, not a number") from error

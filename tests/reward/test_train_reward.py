@@ -1,0 +1,160 @@
+"""From a folder of the pair tool to a reward that agrees with the picks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+from modules.curation.store import CurationStore
+from modules.reward.base import create_reward
+from modules.util.errors import DataError, UserError
+from scripts import train_reward
+from scripts.train_reward import answer_comparisons, load_image, pair_comparisons
+from tests.reward.builders import batch_of
+from tests.source_tree import ROOT
+
+DEMO = str(ROOT / "resources" / "demo_model")
+
+
+def grey(level, size=32):
+    return Image.new("RGB", (size, size), (level, level, level))
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Ten prompts of four images; the person likes bright ones and answers one question of each prompt."""
+    images, output = tmp_path / "images", tmp_path / "picked"
+    images.mkdir()
+    with CurationStore(output) as store:
+        for prompt in range(10):
+            names = []
+            for place in range(4):
+                name = f"p{prompt}_{place}.png"
+                grey(20 + 50 * place + 3 * prompt).save(images / name)
+                names.append(name)
+            answer = {"mode": "FOUR_UP", "places": names, "best": names[3], "worst": names[0], "tie": False,
+                      "both_bad": False}  # fmt: skip
+            store.append(f"group{prompt}", "answer", answer)
+            nothing = {"best": None, "worst": None, "tie": True}
+            store.append(f"group{prompt}", "answer", answer | nothing)
+            store.export(
+                f"group{prompt}",
+                [(images / names[3], images / names[0])],
+                f"prompt {prompt}",
+                "1:1",
+                {"used": [names[3], names[0]]},
+            )
+    return output, images
+
+
+def test_pairs_are_read_from_the_manifest(folders):
+    output, _ = folders
+    found = pair_comparisons(output)
+    assert len(found) == 10
+    assert {one.group for one in found} == {f"prompt {i}" for i in range(10)}
+    for one in found:
+        assert one.better.parent.name == "chosen" and one.worse.parent.name == "rejected"
+        assert not one.validation
+    (output / "chosen" / "val").mkdir()
+    first = found[0].better
+    first.rename(output / "chosen" / "val" / first.name)
+    again = pair_comparisons(output)
+    assert [one.validation for one in again] == [True] + [False] * 9
+    found[1].worse.unlink()
+    with pytest.raises(DataError, match="missing"):
+        pair_comparisons(output)
+
+
+def test_every_answer_counts_when_the_images_are_there(folders):
+    output, images = folders
+    found = answer_comparisons(output, images)
+    assert len(found) == 10 * 5
+    one = [(c.better.stem[-1], c.worse.stem[-1]) for c in found if c.group == "prompt 3"]
+    assert sorted(one) == [("1", "0"), ("2", "0"), ("3", "0"), ("3", "1"), ("3", "2")]
+
+
+def test_pairs_without_a_question_count_as_well(folders):
+    output, images = folders
+    with CurationStore(output) as store:
+        store.export("chosen", [(images / "p0_1.png", images / "p1_1.png")], "other", "1:1", {"used": []})
+    assert sum(one.group == "other" for one in answer_comparisons(output, images)) == 1
+
+
+def test_images_that_are_gone_are_named(folders):
+    output, images = folders
+    (images / "p4_2.png").unlink()
+    with pytest.raises(DataError, match=r"(?s)1 images.*p4_2"):
+        answer_comparisons(output, images)
+    with CurationStore(output) as store:
+        payload = {"places": ["../x.png", "p0_0.png"], "best": "../x.png", "worst": None}
+        store.append("bad", "answer", payload)
+        with pytest.raises(UserError, match="."):
+            answer_comparisons(output, images)
+    (images.parent / "x.png").write_bytes((images / "p0_0.png").read_bytes())
+    grey(9).save(images / "p4_2.png")
+    with pytest.raises(DataError, match="x.png"):
+        answer_comparisons(output, images)
+
+
+def run(folders, tmp_path, capsys, *more):
+    out = tmp_path / "taste.safetensors"
+    arguments = ["--pairs", str(folders[0]), "--source", DEMO, "--grid", "2", "--out", str(out), *more]
+    code = train_reward.main(arguments)
+    return code, out, capsys.readouterr()
+
+
+def test_the_reward_agrees_with_the_picks(folders, tmp_path, capsys):
+    code, out, printed = run(folders, tmp_path, capsys, "--images", str(folders[1]))
+    assert code == 0, printed.err
+    report = json.loads(printed.out)
+    assert report["images"] == 40 and report["held_out_pairs"] == 10 and report["train_pairs"] == 40
+    assert report["held_out_accuracy"] == 1
+    reward = create_reward("preference_head", {"weights": str(out)})
+    reward.load()
+    levels = torch.tensor([0.2, 0.5, 0.8]).view(-1, 1, 1, 1).expand(-1, 3, 32, 32).contiguous()
+    dark, middle, bright = reward.score(batch_of(levels)).tolist()
+    assert dark < middle < bright
+    first = out.read_bytes()
+    run(folders, tmp_path, capsys, "--images", str(folders[1]))
+    assert out.read_bytes() == first, "the same picks give the same file"
+
+
+def test_finalised_validation_pairs_are_measured_with(folders, tmp_path, capsys):
+    (folders[0] / "chosen" / "val").mkdir()
+    for name in ("pair_0000.png", "pair_0001.png"):
+        (folders[0] / "chosen" / name).rename(folders[0] / "chosen" / "val" / name)
+    code, _, printed = run(folders, tmp_path, capsys, "--strength", "0.1")
+    assert code == 0
+    report = json.loads(printed.out)
+    assert report["held_out_pairs"] == 2 and report["train_pairs"] == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--pairs", "./nowhere", "--source", DEMO], "--pairs"),
+        (["--pairs", ".", "--source", "./nowhere"], "no comparison"),
+        (["--pairs", ".", "--source", "x", "--size", "9"], "multiple of 8"),
+        (["--pairs", ".", "--source", "x", "--hidden", "-1"], "hidden"),
+    ],
+)
+def test_wrong_options_have_a_reason(tmp_path, monkeypatch, capsys, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    assert train_reward.main([*arguments, "--out", "x.safetensors"]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_images_are_turned_and_laid_on_white(tmp_path):
+    clear = Image.new("RGBA", (4, 2), (255, 0, 0, 0))
+    clear.save(tmp_path / "clear.png")
+    assert load_image(tmp_path / "clear.png").eq(1).all()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (4, 2)).save(tmp_path / "turned.jpg", exif=exif)
+    assert load_image(tmp_path / "turned.jpg").shape == (3, 4, 2)
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n")
+    with pytest.raises(DataError, match="broken.png"):
+        load_image(tmp_path / "broken.png")
