@@ -33,8 +33,8 @@ class RolloutHooks:
 
     Args:
         rollout_context: entered around the making of each batch of images.
-        branch: (name, timestep) entered around each call of the denoiser in a rollout; the name is ``cond``,
-            ``uncond``, or ``joint`` for both at once.
+        branch: (name, timestep) entered around each call of the denoiser; the name is ``cond``, ``uncond``, or
+            ``joint`` for both at once.
     """
 
     rollout_context: Callable[[], AbstractContextManager[object]] = _nothing
@@ -325,7 +325,12 @@ def decode(
 
 
 def step_log_prob(
-    setup: BaseModelSetup, model: Model, rollouts: Rollouts, step: int, settings: RolloutSettings
+    setup: BaseModelSetup,
+    model: Model,
+    rollouts: Rollouts,
+    step: int,
+    settings: RolloutSettings,
+    hooks: RolloutHooks = NO_HOOKS,
 ) -> StepOutput:
     """How likely a step that was taken is now, in the gradient mode it is called in.
 
@@ -336,6 +341,7 @@ def step_log_prob(
         rollouts: the images of a micro-batch.
         step: number of a trained step.
         settings: what training is configured for; the rollout's must be the same.
+        hooks: only ``branch`` is used.
 
     Raises:
         RuntimeError: they are not. DataError: a log-probability is NaN or infinite.
@@ -352,6 +358,7 @@ def step_log_prob(
         rollouts.condition(model.device),
         rollouts.negative(model.device),
         settings,
+        hooks,
     )
     made = _transition(model, settings, step, x_BChw, predicted)
     x_next_BChw = rollouts.x_next(step).to(model.device)
@@ -370,6 +377,7 @@ def recompute_log_probs(
     batch_size: int,
     settings: RolloutSettings,
     progress: Progress | None = None,
+    hooks: RolloutHooks = NO_HOOKS,
 ) -> Rollouts:
     """The rollouts with the log-probabilities (and means) of batches of ``batch_size``, for training in other
     batches than those they were made in.
@@ -382,7 +390,7 @@ def recompute_log_probs(
     for batch in batches:
         found: list[StepOutput] = []
         for step in rollouts.steps:
-            found.append(step_log_prob(setup, model, batch, step, settings))
+            found.append(step_log_prob(setup, model, batch, step, settings, hooks))
             done += 1
             if progress is not None and progress(done, total) is False:
                 raise SamplingCancelled
