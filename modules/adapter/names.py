@@ -13,6 +13,8 @@ from modules.model.ldm_keys import unet_to_ldm
 from modules.model.Model import Model
 
 Place = tuple[str, str]
+LATENT_DIFFUSION = "latent-diffusion"
+"""The ``key_map`` of families whose kohya files have the original names of the denoiser's layers."""
 OLD_ATTENTION = re.compile(r"\.processor\.to_(q|k|v|out)_lora\.(down|up)\.weight$")
 SUFFIX = re.compile(
     r"^(?P<name>.+?)\.(?P<kind>lora_down|lora_up|lora_A|lora_B|lora\.down|lora\.up|lora_linear_layer\.down|"
@@ -55,6 +57,8 @@ def rooted(part: PartSpec, module: nn.Module, path: str) -> str:
 def kohya_name(model: Model, part: str, path: str) -> str:
     """``lora_unet_down_blocks_0_...``, without the tensor's name."""
     spec = model.spec.part(part)
+    if spec.kind == "denoiser" and model.spec.key_map == LATENT_DIFFUSION:
+        return f"{spec.kohya_prefix}_{ldm_name(model.module(part), path)}".replace(".", "_")
     return f"{spec.kohya_prefix}_{rooted(spec, model.module(part), path)}".replace(".", "_")
 
 
@@ -83,6 +87,7 @@ def _spell(model: Model, part: str, path: str) -> Iterator[str]:
         yield path
         yield f"lycoris_{flat}"
         yield f"lora_transformer_{flat}"
+        yield f"{spec.kohya_prefix}_{flat}"
         if model.spec.ldm_layout:
             original = ldm_name(module, path)
             yield original

@@ -31,6 +31,7 @@ class AveragingModel:
         self.latent_factor = FACTOR
         self.latent_scale, self.latent_shift = 1.0, 0.0
         self.trains_text = False
+        self.text_encoders = ("text_encoder",)
         self.images_encoded: list[int] = []
         self.texts_encoded: list[list[str]] = []
         self.borrowed_parts: list[str] = []
@@ -128,9 +129,11 @@ def dpo_config(root: Path, count: int = 6, **more: Any) -> TrainConfig:
     return config(root, concepts, rlhf_enabled=True, **more)
 
 
-def loader(made: TrainConfig, model: Any = None, prepare: bool = True, **more: Any) -> BaseDataLoader:
+def loader(
+    made: TrainConfig, model: Any = None, prepare: bool = True, setup: Any = None, **more: Any
+) -> BaseDataLoader:
     """A prepared loader of ``made`` with the averaging model."""
-    result = create_data_loader(made, model or AveragingModel(), AveragingSetup(), **more)  # type: ignore[arg-type]
+    result = create_data_loader(made, model or AveragingModel(), setup or AveragingSetup(), **more)
     if prepare:
         result.prepare()
     return result

@@ -338,3 +338,11 @@ def test_a_device_out_of_memory_halves_the_batch(tmp_path: Path) -> None:
     own = create_data_loader(images(tmp_path, 5), model, Small())  # type: ignore[arg-type]
     own.prepare()
     assert model.images_encoded == [1] * 5
+
+
+def test_all_text_encoders_are_on_the_device_while_prompts_are_encoded(tmp_path: Path) -> None:
+    model = AveragingModel()
+    model.parts["text_encoder_2"] = object()
+    model.text_encoders = ("text_encoder", "text_encoder_2")
+    loader(images(tmp_path), model)
+    assert model.borrowed_parts == ["vae", "text_encoder", "text_encoder_2"]

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,8 @@ class DataLoaderText2ImageMixin:
         names = ["item", "prompt", "latents" if self.latents is not None else "pixels"]
         if self.texts is not None:
             names.append("cond")
+        if self.setup.spec.size_conditioning:
+            names.append("geometry")
         return ["name", *(f"{side}{name}" for side in self.sides for name in names)]
 
     # -- cache ---------------------------------------------------------------------------------------------
@@ -164,10 +166,14 @@ class DataLoaderText2ImageMixin:
                     seen.add(prompt)
                     yield prompt
 
-    def on_device(self, *parts: str) -> AbstractContextManager[Any]:
+    @contextmanager
+    def on_device(self, *parts: str) -> Iterator[None]:
         """Parts on the compute device while something is encoded."""
-        present = [name for name in parts if name in self.model.parts]
-        return self.model.borrowed(present[0]) if present else nullcontext()
+        with ExitStack() as stack:
+            for name in parts:
+                if name in self.model.parts:
+                    stack.enter_context(self.model.borrowed(name))
+            yield
 
     # -- batches -------------------------------------------------------------------------------------------
 
@@ -196,6 +202,9 @@ class DataLoaderText2ImageMixin:
         cond = None
         if self.texts is not None:
             cond = Conditioning.stack([item[f"{side}cond"] for item in items])
+        geometry_B6 = None
+        if self.setup.spec.size_conditioning:
+            geometry_B6 = torch.tensor([item[f"{side}geometry"] for item in items], dtype=torch.float32)
         rules = [self.rules[item[f"{side}item"].concept] for item in items]
         prior = torch.tensor([own.is_prior for own in rules])
         return ImageBatch(
@@ -207,4 +216,5 @@ class DataLoaderText2ImageMixin:
             size=size,
             loss_weight_B=torch.tensor([own.loss_weight for own in rules], dtype=torch.float32),
             prior_B=prior if bool(prior.any()) else None,
+            geometry_B6=geometry_B6,
         )

@@ -6,12 +6,13 @@ from typing import Any
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.contract import Node
 from modules.pipeline.items import Item
+from modules.pipeline.nodes.transforms import crop_geometry
 from modules.pipeline.rules import Rules
 
 
 class PlanImage(Node):
-    """Decides from an item's header and its concept what will be done to the image: ``crop`` (height, width)
-    and ``transform``. Decodes nothing.
+    """Decides from an item's header and its concept what will be done to the image: ``crop`` (height, width),
+    ``transform`` and ``geometry`` (see ``crop_geometry``). Decodes nothing.
 
     Args:
         rules: by the items' concept index.
@@ -28,12 +29,17 @@ class PlanImage(Node):
         return [f"{self._side}item", "name"]
 
     def get_outputs(self) -> list[str]:
-        return [f"{self._side}crop", f"{self._side}transform"]
+        return [f"{self._side}{name}" for name in ("crop", "transform", "geometry")]
 
     def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
         item: Item = self._get_previous_item(variation, f"{self._side}item", index)
         name: str = self._get_previous_item(variation, "name", index)
         rules = self._rules[item.concept]
-        crop = rules.crop(self._files.size(item.path), name, variation)
+        size = self._files.size(item.path)
+        crop = rules.crop(size, name, variation)
         transform = rules.transform(crop, name, variation, self._cached)
-        return {f"{self._side}crop": crop, f"{self._side}transform": transform}
+        return {
+            f"{self._side}crop": crop,
+            f"{self._side}transform": transform,
+            f"{self._side}geometry": crop_geometry(size, transform),
+        }

@@ -134,6 +134,26 @@ def crop_box(image_size: tuple[int, int], transform: Transform) -> tuple[float, 
     return max(0.0, left), max(0.0, top), min(float(width), left + crop_w), min(float(height), top + crop_h)
 
 
+def crop_geometry(
+    image_size: tuple[int, int], transform: Transform
+) -> tuple[float, float, float, float, float, float]:
+    """What models with size conditioning are told of an image: its (height, width) before anything was done to
+    it, the top and left of the crop in pixels after scaling, and the (height, width) of the result.
+
+    Args:
+        image_size: (width, height).
+
+    As Stable Diffusion XL was trained (Podell et al. 2023, arXiv 2307.01952, section 2.2): the image is first scaled
+    and then cropped, so offsets count pixels of the scaled image.
+    """
+    width, height = image_size
+    left, top, right, bottom = crop_box(image_size, transform)
+    target_h, target_w = transform.size
+    shift_y = round(top * target_h / (bottom - top))
+    shift_x = round(left * target_w / (right - left))
+    return float(height), float(width), float(shift_y), float(shift_x), float(target_h), float(target_w)
+
+
 def _turn_hue(image: Image.Image, turn: float) -> Image.Image:
     hsv = np.array(image.convert("HSV"), dtype=np.uint8)
     hsv[..., 0] = (hsv[..., 0].astype(np.int64) + round(turn * 256)) % 256
