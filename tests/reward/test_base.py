@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -14,6 +17,7 @@ from modules.reward.base import (
 )
 from modules.util.errors import ConfigError
 from tests.reward.builders import batch_of, noise_images
+from tests.source_tree import ROOT
 
 
 class Fixed(Reward):
@@ -132,3 +136,23 @@ def test_an_empty_batch_has_no_scores():
 
 def test_bytes_are_rounded():
     assert to_uint8(torch.tensor([0.0, 0.4 / 255, 0.6 / 255, 1.0, 1.0005])).tolist() == [0, 0, 1, 255, 255]
+
+
+def test_no_reward_loads_model_libraries_before_it_is_used():
+    """A server in an environment without them can offer what does not need them."""
+    program = (
+        "import sys\n"
+        "from modules.reward.base import REWARDS\n"
+        "assert len(REWARDS.keys()) >= 16\n"
+        "print([name for name in ('transformers', 'diffusers', 'safetensors') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_page_names_every_reward():
+    page = (ROOT / "docs" / "rewards.md").read_text(encoding="utf-8")
+    table = "\n".join(line for line in page.splitlines() if line.startswith("| `"))
+    assert not [key for key in REWARDS.keys() if f"`{key}`" not in table]  # noqa: SIM118
