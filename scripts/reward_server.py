@@ -44,7 +44,7 @@ log = logging.getLogger("reward_server")
 
 MAX_PROMPT = 10_000
 WAITING = 8
-"""Requests held at once; more are told to come again (503)."""
+"""Connections held at once; more are told to come again (503)."""
 
 
 @dataclass(frozen=True)
