@@ -12,6 +12,8 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.objective.advantages import AdvantageOptions
 from modules.objective.aggregation import PROMPT_MEAN, Aggregation, StepPlan, resolve_aggregation
 from modules.objective.policy_gradient import StepOptions, paradigm_of
+from modules.objective.policy_gradient.dgpo import DGPOOptions
+from modules.objective.policy_gradient.nft import NFTOptions
 from modules.reward.combine import RewardSet
 from modules.rollout import samplers, transitions
 from modules.rollout.plan import PlanOptions, plan_for
@@ -135,8 +137,11 @@ def create_sampler(config: TrainConfig, prompts: int, rank: int, world_size: int
         world_size=world_size,
         rank=rank,
     )
+    kind = config.rlhf_sampler
+    if kind is RolloutSampler.AUTO and config.rlhf_mode is RLHFMode.ONLINE_DPO:
+        kind = RolloutSampler.GROUP_CONTIGUOUS
     with named_as_in_config():
-        return samplers.create_sampler(config.rlhf_sampler, layout, prompts, config.seed)
+        return samplers.create_sampler(kind, layout, prompts, config.seed)
 
 
 def whole_groups_unit(sampler: GroupSampler) -> int:
@@ -236,6 +241,59 @@ def timestep_options(config: TrainConfig) -> TimestepOptions:
         )
 
 
+def dgpo_options(config: TrainConfig) -> DGPOOptions:
+    """The numbers of DGPO."""
+    with named_as_in_config():
+        return DGPOOptions(
+            beta=config.rlhf_dgpo_beta,
+            clip_low=-config.rlhf_clip_range_low,
+            clip_high=config.rlhf_clip_range_high,
+            clip_dsm=config.rlhf_dgpo_clip_dsm,
+            clip_kl=config.rlhf_dgpo_clip_kl,
+            kl_beta=config.rlhf_kl_beta,
+            kl_type=config.rlhf_kl_type.lower() if config.rlhf_kl_beta else "v",
+            use_ema_ref=config.rlhf_dgpo_use_ema_ref,
+        )
+
+
+def nft_options(config: TrainConfig) -> NFTOptions:
+    """The numbers of NFT."""
+    with named_as_in_config():
+        return NFTOptions(
+            strength=config.rlhf_nft_beta, adv_max=config.rlhf_advantage_clip, kl_beta=config.rlhf_kl_beta
+        )
+
+
+def groups_are_local(sampler: GroupSampler) -> bool:
+    """Whether all images of a prompt are made by one process."""
+    return sampler.layout.world_size == 1 or sampler.kind == samplers.CONTIGUOUS
+
+
+def dgpo_strategy(config: TrainConfig, sampler: GroupSampler) -> GroupStrategy:
+    """How whole groups are computed: in one pass where micro-batches hold them, else by what the setup allows."""
+    layout = sampler.layout
+    whole = sampler.kind != samplers.CONTIGUOUS or layout.batch_size % layout.group_size == 0
+    chosen = config.rlhf_dgpo_group_strategy
+    if chosen is GroupStrategy.AUTO:
+        if whole:
+            return GroupStrategy.EXACT
+        stash = groups_are_local(sampler) and config.rlhf_kl_beta == 0
+        return GroupStrategy.STASH if stash else GroupStrategy.TWO_PASS
+    problem = ""
+    if chosen is GroupStrategy.EXACT and not whole:
+        problem = (
+            f"EXACT needs whole groups in a batch, and {layout.group_size} images do not fit into "
+            f"{layout.world_size} x {layout.batch_size}"
+        )
+    elif chosen is GroupStrategy.STASH and not groups_are_local(sampler):
+        problem = "STASH needs all images of a prompt in one process"
+    elif chosen is GroupStrategy.STASH and config.rlhf_kl_beta > 0:
+        problem = "STASH holds gradients that are weighted later, and those of a KL would be among them"
+    if problem:
+        raise UnsupportedError(problem, "rlhf_dgpo_group_strategy", "use AUTO or TWO_PASS")
+    return chosen
+
+
 def needs_whole_groups(config: TrainConfig) -> bool:
     """Whether all images of a prompt have to be in one optimizer step."""
     if config.rlhf_mode in (RLHFMode.DGPO, RLHFMode.ONLINE_DPO):
@@ -297,6 +355,17 @@ def check_online(config: TrainConfig, world_size: int = 1) -> None:
                 "use TWO_PASS or EXACT, or set rlhf_kl_beta to 0",
             )
     sampler = create_sampler(config, config.rlhf_prompts_per_epoch, 0, world_size)
+    if config.rlhf_mode is RLHFMode.DGPO:
+        dgpo_options(config)
+        dgpo_strategy(config, sampler)
+    if config.rlhf_mode is RLHFMode.NFT:
+        nft_options(config)
+    if config.rlhf_mode is RLHFMode.ONLINE_DPO and not groups_are_local(sampler):
+        raise UnsupportedError(
+            "ONLINE_DPO makes pairs of a prompt's images, which must be in one process",
+            "rlhf_sampler",
+            "set it to AUTO or GROUP_CONTIGUOUS",
+        )
     _check_steps_hold_groups(config, sampler)
 
 

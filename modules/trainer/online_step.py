@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from modules.adapter.reference import Reference
 from modules.trainer.OldPolicy import OldPolicy
+from modules.trainer.online_denoising import DecoupledStep
+from modules.trainer.online_dgpo import DGPOStep
+from modules.trainer.online_pairs import NFTStep, OnlinePairStep
 from modules.trainer.online_steps import CoupledStep
 from modules.trainer.OnlineLoader import OnlineLoader
 from modules.trainer.steps import TrainStep
-from modules.util.errors import UnsupportedError
+from modules.util.enum.RLHFMode import RLHFMode
+
+_DECOUPLED: Mapping[RLHFMode, type[DecoupledStep]] = {
+    RLHFMode.DGPO: DGPOStep,
+    RLHFMode.ONLINE_DPO: OnlinePairStep,
+    RLHFMode.NFT: NFTStep,
+}
 
 
 def create_online_step(
@@ -38,4 +49,4 @@ def create_online_step(
             loader.settings,
             lossless,
         )
-    raise UnsupportedError(f"{config.rlhf_mode} is not available yet", "rlhf_mode", "use GRPO or GSPO")
+    return _DECOUPLED[config.rlhf_mode](loader, reference, parameters, old_policy)

@@ -188,3 +188,23 @@ def _nothing_to_accelerate(c: TrainConfig) -> Iterator[Finding]:
             "acceleration.rollout",
             "leave it empty",
         )
+
+
+@rule(*_MODE, "rlhf_kl_beta")
+def _anchored_once(c: TrainConfig) -> Iterator[Finding]:
+    if c.rlhf_enabled and c.rlhf_mode is RLHFMode.ONLINE_DPO and c.rlhf_kl_beta > 0:
+        yield UnsupportedError(
+            "ONLINE_DPO is anchored to the reference by rlhf_online_dpo_beta and has no KL beside it",
+            "rlhf_kl_beta",
+            "set it to 0",
+        )
+
+
+@rule(*_MODE, "validation")
+def _nothing_to_validate_on(c: TrainConfig) -> Iterator[Finding]:
+    if _online(c) and c.validation:
+        yield UnsupportedError(
+            f"{c.rlhf_mode} makes its images itself and has none to validate on",
+            "validation",
+            "switch it off and watch rl/reward_mean",
+        )
