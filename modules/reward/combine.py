@@ -186,7 +186,8 @@ class RewardSet:
         """Ask every reward.
 
         Raises:
-            RewardError: a reward failed (``fail``), or failed on every group (``skip_group``).
+            RewardError: a reward failed (``fail``). With ``skip_group`` the reasons are logged, and it is
+                ``combine`` that refuses a rollout without a single score: another process may have some.
         """
         raw_RN = torch.zeros(len(self.terms), len(batch))
         dropped: dict[int, str] = {}
@@ -196,8 +197,6 @@ class RewardSet:
             else:
                 raw_RN[row] = self._score_what_can_be(term.reward, batch, dropped)
         kept_N = torch.tensor([group not in dropped for group in batch.groups.tolist()], dtype=torch.bool)
-        if dropped and not kept_N.any():
-            raise RewardError(f"no image could be scored: {next(iter(dropped.values()))}")
         for group, reason in dropped.items():
             log.warning("group %d is left out: %s", group, reason)
         return Scores(raw_RN * kept_N, kept_N, dropped)
@@ -240,7 +239,7 @@ class RewardSet:
         gone = set(group_N[~kept_N].tolist())
         kept_N = torch.tensor([group not in gone for group in group_N.tolist()], dtype=torch.bool)
         if not kept_N.any():
-            raise RewardError("no image has a score")
+            raise RewardError("no image could be scored", hint="the log says why for every group")
         if not torch.isfinite(raw_RN[:, kept_N]).all():
             raise RewardError("a score is not finite")
         at_N = torch.unique(group_N[kept_N], return_inverse=True)[1]

@@ -148,10 +148,20 @@ def test_a_bug_is_not_taken_for_a_bad_image():
         RewardSet([RewardTerm(Table())], "skip_group").score(batch_with([1, TypeError("bug"), 3, 4]))
 
 
-def test_nothing_left_is_an_error():
-    broken = RewardError("all odd")
-    with pytest.raises(RewardError, match="no image could be scored.*all odd"):
-        RewardSet([RewardTerm(Table())], "skip_group").score(batch_with([broken] * 4))
+def test_nothing_left_in_any_process_is_an_error(caplog):
+    batch = batch_with([RewardError("all odd")] * 4)
+    rewards = RewardSet([RewardTerm(Table())], "skip_group")
+    scores = rewards.score(batch)
+    assert not scores.kept_N.any() and caplog.text.count("all odd") == 2
+    with pytest.raises(RewardError, match="no image could be scored"):
+        rewards.combine(scores.raw_RN, scores.kept_N, batch.groups)
+    fine = rewards.score(batch_with([1, 2, 3, 4], [1, 1, 2, 2]))
+    together = rewards.combine(
+        torch.cat([scores.raw_RN, fine.raw_RN], 1),
+        torch.cat([scores.kept_N, fine.kept_N]),
+        torch.tensor([5, 5, 8, 8, 1, 1, 2, 2]),
+    )
+    assert together.stats["dropped_groups"] == 2 and together.stats["table/mean"] == 2.5
     rewards = RewardSet([RewardTerm(Table())])
     with pytest.raises(RewardError, match="no image"):
         rewards.combine(torch.zeros(1, 2), torch.zeros(2, dtype=torch.bool), torch.tensor([1, 1]))
