@@ -149,7 +149,7 @@ def test_the_trainer_downloads_with_it_and_writes_it_nowhere(
     store(hands)
     assert hands.window.files.load(tmp_path / "config.json")
     hands.keys("<F5>", to=hands.window)
-    hands.wait(lambda: hands.dialogs(), "nothing is told", 120.0)
+    hands.wait(lambda: hands.dialogs(), "nothing is told", 300.0)
     run = hands.window.control.run
     assert asked.read_text() == f"owner/gated-model {TOKEN}"
     assert TOKEN not in hands.dialogs()[0].message
