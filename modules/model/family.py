@@ -23,6 +23,9 @@ class PartSpec:
         file_root: path of the weights inside the part as adapter files write it, where the module has lost
             that level (``text_model`` for CLIP).
         optional: whether models come without it too.
+        comfy_name: what ComfyUI calls a text encoder (``clip_l``).
+        file_prefix: first letters of its keys in a single-file model.
+        open_clip: whether single-file models have it as OpenCLIP names it.
     """
 
     name: str
@@ -32,6 +35,9 @@ class PartSpec:
     kohya_prefix: str = ""
     file_root: str = ""
     optional: bool = False
+    comfy_name: str = ""
+    file_prefix: str = ""
+    open_clip: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,10 +55,10 @@ class FamilySpec:
         model_architecture: the same of a whole model.
         default_resolution: pixels of a square sample.
         size_multiple: sample heights and widths are multiples of this.
-        ldm_layout: whether the denoiser has latent-diffusion names, which adapter files may use.
         single_file: whether a whole model can be read from one file.
         writes_single_file: whether it can be written to one file, in the latent-diffusion layout.
-        key_map: name of the rules that translate layer names into those of other programs' adapter files.
+        key_map: naming scheme of the checkpoints it was published as, see ``modules.adapter.keymaps``.
+        kohya_original: whether kohya files have those names too, and not the ones of diffusers.
         size_conditioning: whether the denoiser is told original size, crop and target size of an image.
         embeds_guidance: whether the guidance scale is an input of the denoiser, so that one pass is enough.
         even_steps: whether a flow model's noise levels fall by 1 / steps before they are shifted.
@@ -70,10 +76,10 @@ class FamilySpec:
     layer_presets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     default_resolution: int = 512
     size_multiple: int = 8
-    ldm_layout: bool = False
     single_file: bool = False
     writes_single_file: bool = False
     key_map: str = ""
+    kohya_original: bool = True
     size_conditioning: bool = False
     embeds_guidance: bool = False
     even_steps: bool = False

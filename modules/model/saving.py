@@ -14,9 +14,8 @@ import torch
 from torch import nn
 
 from modules.model.family import FamilySpec
-from modules.model.ldm_keys import TEXT_PREFIX, UNET_PREFIX, VAE_PREFIX
 from modules.model.Model import Model, base_tensors
-from modules.model.single_file import to_ldm
+from modules.model.single_file import V_MARK, ZERO_SNR_MARK, file_tensors
 from modules.util.errors import UnsupportedError
 from modules.util.jsonio import atomic_path, fsync_path
 from modules.util.tensor_files import write_safetensors
@@ -81,13 +80,14 @@ def save_single_file(
     if not model.spec.writes_single_file:
         raise no_single_file(model.spec)
     target = Path(path)
-    prefixes = {"denoiser": UNET_PREFIX, "vae": VAE_PREFIX, "text_encoder": TEXT_PREFIX}
     tensors: dict[str, torch.Tensor] = {}
     for name, module in model.modules().items():
-        kind = model.spec.part(name).kind
-        for key, tensor in base_tensors(module):
-            short, value = to_ldm(kind, module, key.removeprefix("text_model."), tensor)
-            tensors[prefixes[kind] + short] = _ready(value, dtype)
+        held = file_tensors(model.spec.part(name), module, dict(base_tensors(module)))
+        tensors |= {key: _ready(tensor, dtype) for key, tensor in held.items()}
+    if model.schedule.prediction == "v_prediction":
+        tensors[V_MARK] = torch.zeros(0)
+        if _ends_in_noise(model):
+            tensors[ZERO_SNR_MARK] = torch.zeros(0)
     facts = {
         "modelspec.sai_model_spec": "1.0.0",
         "modelspec.architecture": model.spec.model_architecture,
@@ -129,11 +129,15 @@ def scheduler_config(model: Model) -> dict[str, Any]:
     config = dict(model.parts["scheduler"])
     if model.schedule.prediction != "flow":
         config["prediction_type"] = model.schedule.prediction
-        last = model.schedule.coefficients(torch.tensor([model.schedule.steps - 1]))[0]
-        if float(last) == 0.0:
+        if _ends_in_noise(model):
             # without these two a sampler would never start from what the model was trained on
             config |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
     return config
+
+
+def _ends_in_noise(model: Model) -> bool:
+    """Whether the last step of a discrete schedule has no signal left."""
+    return float(model.schedule.coefficients(torch.tensor([model.schedule.steps - 1]))[0]) == 0.0
 
 
 def model_index(model: Model) -> dict[str, Any]:

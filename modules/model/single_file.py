@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from modules.model.ldm_keys import TEXT_PREFIX, UNET_PREFIX, VAE_PREFIX, unet_to_ldm, vae_to_ldm
-from modules.model.loading import FIELD
+from modules.model.dtypes import PartDtypes
+from modules.model.family import FamilySpec, PartSpec
+from modules.model.ldm_keys import unet_to_ldm, vae_to_ldm
+from modules.model.loading import FIELD, load_tokenizer, part_class
+from modules.model.open_clip import from_open_clip, to_open_clip
 from modules.util.errors import UserError, list_offenders
 
 State = dict[str, torch.Tensor]
-# what SD 1.x files leave unsaid
-SCALING_FACTOR = 0.18215
+V_MARK, ZERO_SNR_MARK = "v_pred", "ztsnr"
+"""Names of empty tensors by which files say how the model was trained."""
 HEADS = 8
-TEXT_HEAD_WIDTH = 64
+HEAD_WIDTH = 64
+TIME_WIDTH = 256
 SCHEDULER: Mapping[str, Any] = {
     "_class_name": "DDIMScheduler",
     "num_train_timesteps": 1000,
@@ -30,6 +35,41 @@ SCHEDULER: Mapping[str, Any] = {
     "steps_offset": 1,
     "prediction_type": "epsilon",
 }
+
+
+@dataclass(frozen=True)
+class Unsaid:
+    """What a family's files leave unsaid.
+
+    Args:
+        tokenizers: part name -> hub name and further arguments of its tokenizer.
+        scaling_factor: of the autoencoder's latents.
+        scheduler: the scheduler config.
+    """
+
+    tokenizers: Mapping[str, tuple[str, Mapping[str, Any]]]
+    scaling_factor: float = 0.18215
+    scheduler: Mapping[str, Any] = field(default_factory=lambda: SCHEDULER)
+
+
+@dataclass(frozen=True)
+class SingleFile:
+    """A read file: tensors by part without their prefixes, the names of all others, and the metadata."""
+
+    states: dict[str, State]
+    others: frozenset[str]
+    metadata: Mapping[str, str]
+
+    def scheduler(self, base: Mapping[str, Any]) -> dict[str, Any]:
+        """The scheduler config with what the file says about it."""
+        config = dict(base)
+        if V_MARK in self.others or self.metadata.get("modelspec.prediction_type") == "v":
+            config["prediction_type"] = "v_prediction"
+        if ZERO_SNR_MARK in self.others:
+            config |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
+        return config
+
+
 _VAE_ATTENTION = re.compile(r"mid_block\.attentions\.0\.to_(q|k|v|out\.0)\.weight$")
 
 
@@ -48,23 +88,85 @@ def to_ldm(kind: str, module: nn.Module, key: str, tensor: torch.Tensor) -> tupl
     return key, tensor
 
 
-def read_single_file(path: Path) -> tuple[dict[str, State], dict[str, str]]:
-    """The tensors of a file by part (``unet``, ``vae``, ``text_encoder``; no prefixes), and its metadata.
+def file_tensors(part: PartSpec, module: nn.Module, state: Mapping[str, torch.Tensor]) -> State:
+    """The tensors of a part as a single file has them, with its prefix.
+
+    Args:
+        state: the part's tensors under its own names.
+    """
+    if part.kind == "text_encoder":
+        plain = {key.removeprefix("text_model."): tensor for key, tensor in state.items()}
+        made = to_open_clip(plain) if part.open_clip else plain
+    else:
+        made = dict(to_ldm(part.kind, module, key, tensor) for key, tensor in state.items())
+    return {f"{part.file_prefix}{name}": tensor for name, tensor in made.items()}
+
+
+def load_single_file(
+    path: Path, spec: FamilySpec, wanted: Sequence[str], dtypes: PartDtypes, unsaid: Unsaid
+) -> dict[str, Any]:
+    """The wanted parts of a file, by name: modules, tokenizers, the scheduler's config.
 
     Raises:
-        UserError: damaged, or not in the latent-diffusion layout of SD 1.x.
+        UserError: damaged, of another family, or incomplete.
+    """
+    file = read_single_file(path, spec)
+    loaded: dict[str, Any] = {}
+    for part in (part for part in spec.parts if part.name in wanted):
+        if part.kind == "scheduler":
+            loaded[part.name] = file.scheduler(unsaid.scheduler)
+        elif part.kind == "tokenizer":
+            loaded[part.name] = find_tokenizer(path, part, *unsaid.tokenizers[part.name])
+        else:
+            module = _make_part(part, file.states[part.name], path, unsaid)
+            # diffusers' own ``to`` warns about number types even where none is at risk
+            loaded[part.name] = torch.nn.Module.to(module, dtypes.of(part.name))
+    return loaded
+
+
+def _make_part(part: PartSpec, state: State, path: Path, unsaid: Unsaid) -> nn.Module:
+    kind = part_class(part)
+    try:
+        if part.kind == "denoiser":
+            config = unet_config(state)
+        elif part.kind == "vae":
+            config = {**vae_config(state), "scaling_factor": unsaid.scaling_factor}
+        else:
+            state = from_open_clip(state) if part.open_clip else state
+            config = text_config(state, part.open_clip)
+    except (KeyError, StopIteration, ValueError, IndexError) as error:
+        raise UserError(
+            f"the {part.name} of {path} is not one of this family: {error or 'layers'} missing",
+            field=FIELD,
+            hint="the file may be incomplete, or hold a model of another family",
+        ) from error
+    if part.kind == "text_encoder":
+        from transformers.models.clip.configuration_clip import CLIPTextConfig
+
+        return fill("text_encoder", lambda: kind(CLIPTextConfig(**config)), state, path)  # type: ignore[no-any-return]
+    return fill(part.kind, lambda: kind(**config), state, path)  # type: ignore[no-any-return]
+
+
+def read_single_file(path: Path, spec: FamilySpec) -> SingleFile:
+    """The tensors of a file by part.
+
+    Raises:
+        UserError: damaged, or not a whole model of the family in the latent-diffusion layout.
     """
     from safetensors import SafetensorError, safe_open
 
-    prefixes = {"unet": UNET_PREFIX, "vae": VAE_PREFIX, "text_encoder": TEXT_PREFIX}
+    prefixes = {part.name: part.file_prefix for part in spec.parts if part.file_prefix}
     found: dict[str, State] = {part: {} for part in prefixes}
+    others: set[str] = set()
     try:
         with safe_open(str(path), framework="pt") as file:
             names = list(file.keys())
             for name in names:
-                for part, prefix in prefixes.items():
-                    if name.startswith(prefix):
-                        found[part][name.removeprefix(prefix)] = file.get_tensor(name)
+                part = next((part for part, prefix in prefixes.items() if name.startswith(prefix)), None)
+                if part is None:
+                    others.add(name)
+                else:
+                    found[part][name.removeprefix(prefixes[part])] = file.get_tensor(name)
             metadata = dict(file.metadata() or {})
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(
@@ -72,12 +174,15 @@ def read_single_file(path: Path) -> tuple[dict[str, State], dict[str, str]]:
         ) from error
     missing = [part for part, state in found.items() if not state]
     if missing:
+        hint = f"its keys look like {names[0]}" if names else "it is empty"
+        if len(missing) < len(found):
+            hint = "use a checkpoint that holds the whole model, or a diffusers folder"
         raise UserError(
-            f"{path} is not a Stable Diffusion 1.5 checkpoint: it holds no {' and no '.join(missing)}",
+            f"{path} is not a {spec.label} checkpoint: it holds no {' and no '.join(missing)}",
             field=FIELD,
-            hint=f"its keys look like {names[0]}" if names else "it is empty",
+            hint=hint,
         )
-    return found, metadata
+    return SingleFile(found, frozenset(others), metadata)
 
 
 def unet_config(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
@@ -92,18 +197,43 @@ def unet_config(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         attention.append(f"input_blocks.{first}.1.norm.weight" in state)
     first_attention = next(k for k in state if k.endswith("attn2.to_k.weight"))
     projection = next(k for k in state if k.endswith(".1.proj_in.weight"))
-    return {
+    # the first generation has heads of any width and projects with convolutions
+    linear = state[projection].dim() == 2
+    config: dict[str, Any] = {
         "in_channels": state["input_blocks.0.0.weight"].shape[1],
         "out_channels": state["out.2.weight"].shape[0],
         "block_out_channels": channels,
         "layers_per_block": per_block - 1,
         "cross_attention_dim": state[first_attention].shape[1],
-        "attention_head_dim": HEADS,
-        "use_linear_projection": state[projection].dim() == 2,
+        # this is what diffusers calls the number of heads
+        "attention_head_dim": [width // HEAD_WIDTH for width in channels] if linear else HEADS,
+        "transformer_layers_per_block": [
+            *(
+                _depth(state, f"input_blocks.{1 + per_block * level}.1.")
+                for level in range(len(channels) - 1)
+            ),
+            # the one of the last level is that of the middle
+            _depth(state, "middle_block.1."),
+        ],
+        "use_linear_projection": linear,
         "down_block_types": ["CrossAttnDownBlock2D" if a else "DownBlock2D" for a in attention],
         "up_block_types": ["CrossAttnUpBlock2D" if a else "UpBlock2D" for a in reversed(attention)],
         "sample_size": 64,
     }
+    if "label_emb.0.0.weight" in state:
+        config |= {
+            "addition_embed_type": "text_time",
+            "addition_time_embed_dim": TIME_WIDTH,
+            "projection_class_embeddings_input_dim": state["label_emb.0.0.weight"].shape[1],
+            "sample_size": 128,
+        }
+    return config
+
+
+def _depth(state: Mapping[str, torch.Tensor], place: str) -> int:
+    """How many transformer blocks there are at a place of a UNet."""
+    pattern = re.compile(re.escape(place) + r"transformer_blocks\.(\d+)\.")
+    return 1 + max((int(match[1]) for key in state if (match := pattern.match(key))), default=0)
 
 
 def vae_config(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
@@ -118,13 +248,12 @@ def vae_config(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         "up_block_types": ["UpDecoderBlock2D"] * levels,
         "latent_channels": state["post_quant_conv.weight"].shape[0],
         "layers_per_block": layers,
-        "scaling_factor": SCALING_FACTOR,
         "sample_size": 512,
     }
 
 
-def text_config(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """The config of a CLIP text encoder, read off its shapes."""
+def text_config(state: Mapping[str, torch.Tensor], open_clip: bool = False) -> dict[str, Any]:
+    """The config of a CLIP text encoder, read off its shapes under the names of transformers."""
     tokens, width = state["embeddings.token_embedding.weight"].shape
     layers = 1 + max(int(m[1]) for k in state if (m := re.match(r"encoder\.layers\.(\d+)\.", k)))
     return {
@@ -132,9 +261,10 @@ def text_config(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         "hidden_size": width,
         "intermediate_size": state["encoder.layers.0.mlp.fc1.weight"].shape[0],
         "num_hidden_layers": layers,
-        "num_attention_heads": max(1, width // TEXT_HEAD_WIDTH),
+        "num_attention_heads": max(1, width // HEAD_WIDTH),
+        "hidden_act": "gelu" if open_clip else "quick_gelu",
         "max_position_embeddings": state["embeddings.position_embedding.weight"].shape[0],
-        "projection_dim": width,
+        "projection_dim": state["text_projection.weight"].shape[0] if open_clip else width,
         "bos_token_id": tokens - 2,
         "eos_token_id": tokens - 1,
         "pad_token_id": tokens - 1,
@@ -173,21 +303,24 @@ def fill(
     return module.eval().requires_grad_(False)
 
 
-def find_tokenizer(path: Path, name: str) -> Any:
-    """The CLIP tokenizer for a single file, which has none in it.
+def find_tokenizer(path: Path, part: PartSpec, name: str, options: Mapping[str, Any]) -> Any:
+    """The tokenizer for a single file, which has none in it.
 
-    Looked for in a folder ``tokenizer`` beside the file, then by its hub name in the local cache or online.
+    Looked for in a folder of its name or ``tokenizer`` beside the file, then by its hub name in the local cache or
+    online.
+
+    Args:
+        options: arguments that make it the part's, where it is not the part's own folder.
 
     Raises:
         UserError: found nowhere.
     """
-    from transformers.models.clip.tokenization_clip import CLIPTokenizer
-
-    beside = path.parent / "tokenizer"
+    kind, beside = part_class(part), path.parent / part.name
     if beside.is_dir():
-        return CLIPTokenizer.from_pretrained(str(beside), local_files_only=True)
+        return load_tokenizer(kind, beside)
     try:
-        return CLIPTokenizer.from_pretrained(name)
+        first = path.parent / "tokenizer"
+        return kind.from_pretrained(str(first) if first.is_dir() else name, **options)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path} needs the tokenizer {name}, which is not in the local hub cache, and the hub cannot be "

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from modules.model import single_file
 from modules.model.batch import Conditioning
 from modules.model.dtypes import PartDtypes
 from modules.model.family import FamilySpec, PartSpec
+from modules.model.ldm_keys import TEXT_PREFIX, UNET_PREFIX, VAE_PREFIX
 from modules.model.Model import Model
+from modules.model.single_file import Unsaid, load_single_file
 from modules.model.text import clip_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
@@ -35,6 +36,7 @@ class StableDiffusionSetup(BaseModelSetup):
                 ("UNet2DConditionModel",),
                 "diffusers.models.unets.unet_2d_condition",
                 kohya_prefix="lora_unet",
+                file_prefix=UNET_PREFIX,
             ),
             PartSpec(
                 "text_encoder",
@@ -43,8 +45,16 @@ class StableDiffusionSetup(BaseModelSetup):
                 "transformers.models.clip.modeling_clip",
                 kohya_prefix="lora_te",
                 file_root="text_model",
+                comfy_name="clip_l",
+                file_prefix=TEXT_PREFIX,
             ),
-            PartSpec("vae", "vae", ("AutoencoderKL",), "diffusers.models.autoencoders.autoencoder_kl"),
+            PartSpec(
+                "vae",
+                "vae",
+                ("AutoencoderKL",),
+                "diffusers.models.autoencoders.autoencoder_kl",
+                file_prefix=VAE_PREFIX,
+            ),
             PartSpec(
                 "tokenizer",
                 "tokenizer",
@@ -63,42 +73,15 @@ class StableDiffusionSetup(BaseModelSetup):
         model_architecture="stable-diffusion-v1",
         default_resolution=512,
         size_multiple=8,
-        ldm_layout=True,
+        key_map="latent-diffusion",
+        kohya_original=False,
         single_file=True,
         writes_single_file=True,
     )
 
     def _load_file(self, path: Path, dtypes: PartDtypes, wanted: Sequence[str]) -> dict[str, Any]:
-        states, metadata = single_file.read_single_file(path)
-        prediction = "v_prediction" if metadata.get("modelspec.prediction_type") == "v" else "epsilon"
-        loaded: dict[str, Any] = {"scheduler": {**single_file.SCHEDULER, "prediction_type": prediction}}
-        if "unet" in wanted:
-            from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
-
-            config = single_file.unet_config(states["unet"])
-            loaded["unet"] = single_file.fill(
-                "denoiser", lambda: UNet2DConditionModel(**config), states["unet"], path
-            )
-        if "vae" in wanted:
-            from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
-
-            shape = single_file.vae_config(states["vae"])
-            loaded["vae"] = single_file.fill("vae", lambda: AutoencoderKL(**shape), states["vae"], path)
-        if "text_encoder" in wanted:
-            from transformers.models.clip.configuration_clip import CLIPTextConfig
-            from transformers.models.clip.modeling_clip import CLIPTextModel
-
-            text = CLIPTextConfig(**single_file.text_config(states["text_encoder"]))
-            loaded["text_encoder"] = single_file.fill(
-                "text_encoder", lambda: CLIPTextModel(text), states["text_encoder"], path
-            )
-        if "tokenizer" in wanted:
-            loaded["tokenizer"] = single_file.find_tokenizer(path, TOKENIZER)
-        for part in self.spec.module_parts:
-            if part in loaded:
-                # diffusers' own ``to`` warns about number types even where none is at risk
-                torch.nn.Module.to(loaded[part], dtypes.of(part))
-        return loaded
+        unsaid = Unsaid(tokenizers={"tokenizer": (TOKENIZER, {})})
+        return load_single_file(path, self.spec, wanted, dtypes, unsaid)
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         hidden_BLE, _ = clip_states(model.module("text_encoder"), model.parts["tokenizer"], prompts)

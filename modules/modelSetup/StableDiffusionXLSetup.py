@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from modules.model.batch import Conditioning
+from modules.model.dtypes import PartDtypes
 from modules.model.family import FamilySpec, PartSpec
+from modules.model.ldm_keys import UNET_PREFIX, VAE_PREFIX
 from modules.model.Model import Model
+from modules.model.single_file import SCHEDULER, Unsaid, load_single_file
 from modules.model.text import clip_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
 
+CLIP = "openai/clip-vit-large-patch14"
+UNSAID = Unsaid(
+    # both encoders read the same tokens; they differ in what stands for nothing
+    tokenizers={"tokenizer": (CLIP, {}), "tokenizer_2": (CLIP, {"pad_token": "!"})},
+    scaling_factor=0.13025,
+    scheduler={**SCHEDULER, "_class_name": "EulerDiscreteScheduler", "timestep_spacing": "leading"},
+)
 _CLIP = "transformers.models.clip.modeling_clip"
 _TOKENIZER = ("CLIPTokenizer", "CLIPTokenizerFast"), "transformers.models.clip.tokenization_clip"
 
@@ -31,6 +43,7 @@ class StableDiffusionXLSetup(BaseModelSetup):
                 ("UNet2DConditionModel",),
                 "diffusers.models.unets.unet_2d_condition",
                 kohya_prefix="lora_unet",
+                file_prefix=UNET_PREFIX,
             ),
             PartSpec(
                 "text_encoder",
@@ -38,7 +51,9 @@ class StableDiffusionXLSetup(BaseModelSetup):
                 ("CLIPTextModel",),
                 _CLIP,
                 kohya_prefix="lora_te1",
+                comfy_name="clip_l",
                 file_root="text_model",
+                file_prefix="conditioner.embedders.0.transformer.text_model.",
             ),
             PartSpec(
                 "text_encoder_2",
@@ -46,9 +61,18 @@ class StableDiffusionXLSetup(BaseModelSetup):
                 ("CLIPTextModelWithProjection",),
                 _CLIP,
                 kohya_prefix="lora_te2",
+                comfy_name="clip_g",
                 file_root="text_model",
+                file_prefix="conditioner.embedders.1.model.",
+                open_clip=True,
             ),
-            PartSpec("vae", "vae", ("AutoencoderKL",), "diffusers.models.autoencoders.autoencoder_kl"),
+            PartSpec(
+                "vae",
+                "vae",
+                ("AutoencoderKL",),
+                "diffusers.models.autoencoders.autoencoder_kl",
+                file_prefix=VAE_PREFIX,
+            ),
             PartSpec("tokenizer", "tokenizer", *_TOKENIZER),
             PartSpec("tokenizer_2", "tokenizer", *_TOKENIZER),
             PartSpec("scheduler", "scheduler", ()),
@@ -64,7 +88,8 @@ class StableDiffusionXLSetup(BaseModelSetup):
         lora_metadata={"ss_base_model_version": "sdxl_"},
         default_resolution=1024,
         size_multiple=8,
-        ldm_layout=True,
+        single_file=True,
+        writes_single_file=True,
         key_map="latent-diffusion",
         size_conditioning=True,
         default_steps=30,
@@ -78,6 +103,9 @@ class StableDiffusionXLSetup(BaseModelSetup):
         if vae.config.force_upcast and next(vae.parameters()).dtype == torch.float16:  # type: ignore[union-attr]
             # its decoder leaves the range of float16 and makes black images; the config of a mended one says so
             vae.float()
+
+    def _load_file(self, path: Path, dtypes: PartDtypes, wanted: Sequence[str]) -> dict[str, Any]:
+        return load_single_file(path, self.spec, wanted, dtypes, UNSAID)
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         """The states before the last layer of both encoders side by side, and the second one's pooled state."""

@@ -46,7 +46,9 @@ def build_t5(vocabulary_size: int, width: int = 20) -> torch.nn.Module:
     )
 
 
-def build_clip(vocabulary_size: int, width: int = 24) -> torch.nn.Module:
+def build_clip(
+    vocabulary_size: int, width: int = 24, heads: int = 2, activation: str = "quick_gelu"
+) -> torch.nn.Module:
     """A CLIP text encoder with a projection."""
     from transformers.models.clip.configuration_clip import CLIPTextConfig
     from transformers.models.clip.modeling_clip import CLIPTextModelWithProjection
@@ -57,7 +59,8 @@ def build_clip(vocabulary_size: int, width: int = 24) -> torch.nn.Module:
             hidden_size=width,
             intermediate_size=2 * width,
             num_hidden_layers=2,
-            num_attention_heads=2,
+            num_attention_heads=heads,
+            hidden_act=activation,
             max_position_embeddings=CONTEXT,
             projection_dim=width,
             bos_token_id=vocabulary_size - 2,

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from tests.tiny import stable_diffusion
 from tests.tiny.pieces import build_clip, build_text_encoder, build_vae, write_clip_tokenizer, write_folder
-from tests.tiny.stable_diffusion import scheduler_config
 
 TIME_WIDTH = 8
 
@@ -48,44 +48,62 @@ def build_unet(
 
 
 def xl_scheduler(prediction: str) -> dict[str, Any]:
-    return scheduler_config(prediction) | {
+    return stable_diffusion.scheduler_config(prediction) | {
         "_class_name": "EulerDiscreteScheduler",
         "timestep_spacing": "leading",
     }
 
 
 def write(folder: Path, prediction: str, factor: int) -> None:
-    _write(folder, prediction, lambda: build_unet(), lambda: build_vae(factor))
+    _write(
+        folder,
+        prediction,
+        lambda words: {
+            "unet": build_unet(),
+            "text_encoder": build_text_encoder(words),
+            "text_encoder_2": build_clip(words),
+            "vae": build_vae(factor),
+        },
+    )
 
 
-def write_levels(folder: Path, prediction: str = "epsilon", factor: int = 4) -> None:
+def write_levels(folder: Path, prediction: str = "epsilon") -> None:
     """One with as many levels and layers as the published model, so that its layers have the same names."""
     _write(
         folder,
         prediction,
-        lambda: build_unet((8, 16, 16), (1, 1, 2), (1, 2, 2), layers=2),
-        lambda: build_vae(factor),
+        lambda words: {
+            "unet": build_unet((8, 16, 16), (1, 1, 2), (1, 2, 2), layers=2),
+            "text_encoder": build_text_encoder(words),
+            "text_encoder_2": build_clip(words),
+            "vae": build_vae(4),
+        },
     )
 
 
-def _write(
-    folder: Path,
-    prediction: str,
-    unet: Callable[[], torch.nn.Module],
-    vae: Callable[[], torch.nn.Module],
-) -> None:
+def write_standard(folder: Path, prediction: str = "epsilon") -> None:
+    """One whose head counts, norm groups and scaling are the published model's, which single files do not state."""
+    _write(
+        folder,
+        prediction,
+        lambda words: {
+            "unet": build_unet((64, 128), (1, 2), (1, 2), context=128, pooled=64, groups=32, time_width=256),
+            "text_encoder": build_text_encoder(words, width=64, heads=1),
+            "text_encoder_2": build_clip(words, width=64, heads=1, activation="gelu"),
+            "vae": stable_diffusion.build_vae(4, width=32, groups=32, scaling=0.13025),
+        },
+    )
+
+
+def _write(folder: Path, prediction: str, modules: Callable[[int], dict[str, torch.nn.Module]]) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        first = write_clip_tokenizer(folder / "tokenizer")
-        second = write_clip_tokenizer(folder / "tokenizer_2", pad_token="!")
-        modules = {
-            "unet": unet(),
-            "text_encoder": build_text_encoder(first),
-            "text_encoder_2": build_clip(second),
-            "vae": vae(),
-        }
+        words = write_clip_tokenizer(folder / "tokenizer")
+        write_clip_tokenizer(folder / "tokenizer_2", pad_token="!")
         tokenizers = {"tokenizer": "CLIPTokenizer", "tokenizer_2": "CLIPTokenizer"}
-        write_folder(folder, "StableDiffusionXLPipeline", modules, tokenizers, xl_scheduler(prediction))
+        write_folder(
+            folder, "StableDiffusionXLPipeline", modules(words), tokenizers, xl_scheduler(prediction)
+        )
 
 
 FAMILIES = {"STABLE_DIFFUSION_XL_10_BASE": write}
