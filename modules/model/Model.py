@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from modules.model.batch import Conditioning
+from modules.model.compact import FrozenLinear
 from modules.model.family import FamilySpec
 from modules.model.schedule import Schedule
 from modules.util.errors import ConfigError
@@ -113,7 +114,11 @@ class Model:
             self.parts.pop(name, None)
 
     def where(self, part: str) -> torch.device:
-        return next(self.module(part).parameters()).device
+        """The device a part computes on; weights that stay in main memory do not count."""
+        staying = {
+            id(m.weight) for m in self.module(part).modules() if isinstance(m, FrozenLinear) and m.stays
+        }
+        return next(p.device for p in self.module(part).parameters() if id(p) not in staying)
 
     @contextmanager
     def borrowed(self, part: str) -> Iterator[nn.Module]:
@@ -141,7 +146,8 @@ class Model:
         if self.compute_dtype != torch.float32:
             return torch.float32
         dtype = next(self.denoiser.parameters()).dtype
-        return dtype if dtype.is_floating_point else torch.float32
+        # weights in fewer bits say nothing about what goes in
+        return dtype if dtype.is_floating_point and dtype.itemsize > 1 else torch.float32
 
     # -- training mode -------------------------------------------------------------------------------------
 
@@ -220,6 +226,8 @@ def _fingerprint(part: Any) -> str:
         values = dict(config) if isinstance(config, Mapping) else getattr(config, "to_dict", dict)()
         stable = {k: v for k, v in values.items() if not k.startswith("_") and k != "transformers_version"}
         hasher.update(json.dumps(stable, sort_keys=True, default=str).encode())
+        # rounded when it is first moved, so the weights may not tell yet
+        hasher.update(str(getattr(part, "stored_as", "")).encode())
         for name, tensor in sorted(base_tensors(part)):
             hasher.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:".encode())
             raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
@@ -227,6 +235,7 @@ def _fingerprint(part: Any) -> str:
     elif hasattr(part, "get_vocab"):
         hasher.update(json.dumps(part.get_vocab(), sort_keys=True).encode())
         hasher.update(str(part.model_max_length).encode())
+        hasher.update(str(getattr(part, "chat_template", None) or "").encode())
     else:
         hasher.update(json.dumps(part, sort_keys=True, default=str).encode())
     return hasher.hexdigest()

@@ -10,19 +10,25 @@ from torch import nn
 
 
 def tokenize(
-    tokenizer: Any, prompts: Sequence[str], encoder: nn.Module, limit: int, side: str | None = None
+    tokenizer: Any,
+    prompts: Sequence[str],
+    encoder: nn.Module,
+    limit: int,
+    side: str | None = None,
+    fill: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Token numbers (B, L) and which of them are not padding (B, L, bool), on the encoder's device.
 
     Args:
         limit: the L everything is padded or cut to; a tokenizer that knows a smaller one decides.
         side: where the padding goes, ``left`` or ``right``; the tokenizer's own by default.
+        fill: pad to the limit; otherwise to the longest prompt only, for encoders that padding cannot reach.
     """
     # a tokenizer without a limit of its own reports an astronomical one
     length = min(limit, tokenizer.model_max_length)
     tokens = tokenizer(
         list(prompts),
-        padding="max_length",
+        padding="max_length" if fill else "longest",
         max_length=length,
         truncation=True,
         return_tensors="pt",
@@ -60,3 +66,32 @@ def t5_states(
     ids_BL, mask_BL = tokenize(tokenizer, prompts, encoder, limit)
     hidden_BLE = encoder(ids_BL, attention_mask=mask_BL if masked else None)[0]
     return hidden_BLE, mask_BL
+
+
+def chat_messages(tokenizer: Any, prompts: Sequence[str], **options: bool) -> list[str]:
+    """Prompts as what a user says to a chat model that is about to answer, in the words of the tokenizer's template.
+
+    Args:
+        options: what the template can be told, such as ``enable_thinking``.
+    """
+    return [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True, **options
+        )
+        for prompt in prompts
+    ]
+
+
+def causal_states(
+    encoder: nn.Module, tokenizer: Any, texts: Sequence[str], limit: int, layers: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Hidden states (B, L, E) of a language model and which tokens are not padding (B, L, bool); padding is behind
+    the text, where a causal model cannot see it, and its own states are zeros.
+
+    Args:
+        layers: which of the hidden states, one after the other along E; -1 is the last one with the final norm.
+    """
+    ids_BL, mask_BL = tokenize(tokenizer, texts, encoder, limit, side="right", fill=False)
+    out = encoder(input_ids=ids_BL, attention_mask=mask_BL.long(), output_hidden_states=True, use_cache=False)
+    states_BLE = torch.cat([out.hidden_states[layer] for layer in layers], dim=-1)
+    return states_BLE.masked_fill(~mask_BL[..., None], 0.0), mask_BL

@@ -44,6 +44,7 @@ class BaseModelSetup(ModelFamily):
             training.prediction_override(config), config.rescale_noise_scheduler_to_zero_terminal_snr
         )
         model = self.load(config.base_model_name, training.part_dtypes(config, self.spec), parts, options)
+        training.make_compact(model, config)
         if self.spec.embeds_guidance:
             model.guidance = float(getattr(config, self.spec.denoiser).guidance_scale)
         return model

@@ -39,6 +39,7 @@ class FluxSetup(BaseModelSetup):
                 ("CLIPTextModel",),
                 "transformers.models.clip.modeling_clip",
                 kohya_prefix="lora_te1",
+                comfy_name="clip_l",
                 file_root="text_model",
             ),
             PartSpec(
@@ -47,6 +48,7 @@ class FluxSetup(BaseModelSetup):
                 ("T5EncoderModel",),
                 "transformers.models.t5.modeling_t5",
                 kohya_prefix="lora_te2",
+                comfy_name="t5xxl",
             ),
             PartSpec("vae", "vae", ("AutoencoderKL",), "diffusers.models.autoencoders.autoencoder_kl"),
             PartSpec(
@@ -73,6 +75,7 @@ class FluxSetup(BaseModelSetup):
         model_architecture="Flux.1-dev",
         default_resolution=1024,
         size_multiple=16,
+        key_map="flux",
         embeds_guidance=True,
         even_steps=True,
         default_steps=28,

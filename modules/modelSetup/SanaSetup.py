@@ -40,6 +40,7 @@ class SanaSetup(BaseModelSetup):
                 ("Gemma2Model", "Gemma2ForCausalLM"),
                 "transformers.models.gemma2.modeling_gemma2",
                 kohya_prefix="lora_te",
+                comfy_name="gemma2_2b",
             ),
             PartSpec("vae", "vae", ("AutoencoderDC",), "diffusers.models.autoencoders.autoencoder_dc"),
             PartSpec(
@@ -60,6 +61,7 @@ class SanaSetup(BaseModelSetup):
         model_architecture="sana",
         default_resolution=1024,
         size_multiple=32,
+        key_map="sana",
         default_steps=20,
         default_cfg=4.5,
         default_sampler="DPMPP",

@@ -39,6 +39,7 @@ class StableDiffusion3Setup(BaseModelSetup):
                 "text_encoder",
                 *_CLIP,
                 kohya_prefix="lora_te1",
+                comfy_name="clip_l",
                 file_root="text_model",
             ),
             PartSpec(
@@ -46,6 +47,7 @@ class StableDiffusion3Setup(BaseModelSetup):
                 "text_encoder",
                 *_CLIP,
                 kohya_prefix="lora_te2",
+                comfy_name="clip_g",
                 file_root="text_model",
             ),
             PartSpec(
@@ -54,6 +56,7 @@ class StableDiffusion3Setup(BaseModelSetup):
                 ("T5EncoderModel",),
                 "transformers.models.t5.modeling_t5",
                 kohya_prefix="lora_te3",
+                comfy_name="t5xxl",
                 optional=True,
             ),
             PartSpec("vae", "vae", ("AutoencoderKL",), "diffusers.models.autoencoders.autoencoder_kl"),
@@ -78,6 +81,7 @@ class StableDiffusion3Setup(BaseModelSetup):
         model_architecture="stable-diffusion-3-medium",
         default_resolution=1024,
         size_multiple=16,
+        key_map="stable-diffusion-3",
         default_steps=28,
         default_cfg=7.0,
         default_sampler="EULER",

@@ -11,6 +11,7 @@ import torch
 from modules.adapter.formats import KOHYA, check_layout, find_adapter, read_adapter, save_adapter
 from modules.adapter.layers import filter_patterns
 from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
+from modules.model.compact import QUANTIZED, offload_blocks, quantize
 from modules.model.dtypes import PartDtypes, torch_dtype
 from modules.model.family import FamilySpec
 from modules.model.Model import Model
@@ -31,11 +32,24 @@ def name_of(value: object) -> str:
 
 def part_dtypes(config: Any, spec: FamilySpec) -> PartDtypes:
     """Weight types of the parts and the compute type."""
+    compute = torch_dtype(config.train_dtype, "train_dtype")
     weights = {
-        part: torch_dtype(getattr(config, part).weight_dtype, f"{part}.weight_dtype")
+        part: compute
+        if name_of(getattr(config, part).weight_dtype) in QUANTIZED
+        else torch_dtype(getattr(config, part).weight_dtype, f"{part}.weight_dtype")
         for part in spec.module_parts
     }
-    return PartDtypes(weights=weights, compute=torch_dtype(config.train_dtype, "train_dtype"))
+    return PartDtypes(weights=weights, compute=compute)
+
+
+def make_compact(model: Model, config: Any) -> None:
+    """Keep frozen weights as the config says: in fewer bits, or in main memory."""
+    for name, module in model.modules().items():
+        part = getattr(config, name)
+        if name_of(part.weight_dtype) in QUANTIZED:
+            quantize(module, name_of(part.weight_dtype), torch_dtype(config.train_dtype, "train_dtype"))
+        if name == model.spec.denoiser and part.offload_fraction > 0.0:
+            offload_blocks(module, part.offload_fraction)
 
 
 def prediction_override(config: Any) -> str | None:

@@ -2,6 +2,7 @@ from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.setting import Float, setting
 from modules.util.enum.DataType import DataType
 from modules.util.enum.ModelType import families_with_guidance
+from modules.util.enum.WeightDtype import WeightDtype
 
 
 class FrozenPartConfig(BaseConfig):
@@ -14,9 +15,17 @@ class FrozenPartConfig(BaseConfig):
     )
 
 
-class ModelPartConfig(FrozenPartConfig):
+class ModelPartConfig(BaseConfig):
     """A part of the model that can be trained."""
 
+    weight_dtype: WeightDtype = setting(
+        WeightDtype.FLOAT_32,
+        title="Weights",
+        tip=(
+            "Number format this part's own weights are kept in. 16 bits halve their memory; 8 and 4 bits are for "
+            "parts that are not fine-tuned (adapters on them are) and need a GPU to be fast."
+        ),
+    )
     train: bool = setting(
         True, title="Train", tip="Train this part: its adapter, or its weights when fine-tuning."
     )
@@ -38,7 +47,22 @@ class ModelPartConfig(FrozenPartConfig):
     )
 
 
-class TransformerConfig(ModelPartConfig):
+class DenoiserConfig(ModelPartConfig):
+    """A denoiser."""
+
+    offload_fraction: Float = setting(
+        0.0,
+        ge=0,
+        le=1,
+        title="Keep in main memory",
+        tip=(
+            "Share of the block layers whose frozen weights stay in main memory and are copied to the GPU in every "
+            "pass: slower, for models that do not fit. Needs gradient checkpointing."
+        ),
+    )
+
+
+class TransformerConfig(DenoiserConfig):
     """A denoiser that is a transformer."""
 
     guidance_scale: Float = setting(

@@ -20,6 +20,7 @@ from modules.util.enum.RLHFMode import RLHFMode
 from modules.util.enum.TimestepDistribution import TimestepDistribution
 from modules.util.enum.TimeUnit import TimeUnit
 from modules.util.enum.TrainingMethod import TrainingMethod
+from modules.util.enum.WeightDtype import WeightDtype
 from modules.util.errors import ConfigError, UnsupportedError, UserError
 
 if TYPE_CHECKING:
@@ -205,6 +206,51 @@ def _something_is_trained(c: TrainConfig) -> Iterator[Finding]:
     if not getattr(c, denoiser).train and not c.trains_text():
         places = [f"{part}.train" for part in (denoiser, *c.model_type.text_encoders)]
         yield ConfigError("nothing is trained", places[0], f"switch on {' or '.join(places)}")
+
+
+@rule(
+    "training_method", "model_type", "unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3"
+)
+def _few_bits_are_not_fine_tuned(c: TrainConfig) -> Iterator[Finding]:
+    if c.training_method is TrainingMethod.LORA:
+        return
+    for name in (c.model_type.denoiser, *c.model_type.text_encoders):
+        part = getattr(c, name)
+        if part.train and part.weight_dtype.quantized:
+            yield UnsupportedError(
+                f"weights kept in {part.weight_dtype} cannot be trained themselves",
+                f"{name}.weight_dtype",
+                "choose 16 or 32 bits, or train an adapter (LORA)",
+            )
+        if part.train and getattr(part, "offload_fraction", 0.0) > 0:
+            yield UnsupportedError(
+                "only frozen weights can stay in main memory", f"{name}.offload_fraction", "set it to 0"
+            )
+
+
+@rule("training_method", "model_type", "unet", "transformer", "lora_decompose", "peft_type")
+def _layers_kept_elsewhere(c: TrainConfig) -> Iterator[Finding]:
+    name = c.model_type.denoiser
+    part = getattr(c, name)
+    if part.offload_fraction > 0 and part.train and not part.gradient_checkpointing:
+        yield ConfigError(
+            "frees nothing without gradient checkpointing, which copies the weights again in the backward pass",
+            f"{name}.offload_fraction",
+            f"switch on {name}.gradient_checkpointing",
+        )
+    if part.offload_fraction > 0 and part.weight_dtype in (WeightDtype.INT_8, WeightDtype.NFLOAT_4):
+        yield UnsupportedError(
+            f"weights in {part.weight_dtype} cannot stay in main memory",
+            f"{name}.offload_fraction",
+            "use FLOAT_8 or BFLOAT_16 weights with it, or set it to 0",
+        )
+    lora = c.training_method is TrainingMethod.LORA and c.peft_type is PeftType.LORA and c.lora_decompose
+    if lora and (part.offload_fraction > 0 or part.weight_dtype is WeightDtype.FLOAT_8):
+        yield UnsupportedError(
+            "DoRA has to read the base's weights, which are rounded or elsewhere",
+            "lora_decompose",
+            f"switch it off, or change {name}.weight_dtype and {name}.offload_fraction",
+        )
 
 
 # -- noise and loss ----------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig, ConceptImageConfig, ConceptTextConfig
 from modules.util.config.ModelPartConfig import (
+    DenoiserConfig,
     FrozenPartConfig,
     FurtherTextEncoderConfig,
     ModelPartConfig,
@@ -33,6 +34,7 @@ HELD_AS: dict[type[BaseConfig], str] = {
     ConceptTextConfig: r"text|settings",
     ConceptImageConfig: r"image|augment",
     FrozenPartConfig: PART,
+    DenoiserConfig: PART,
     FurtherTextEncoderConfig: PART,
     TransformerConfig: PART,
     ModelPartConfig: PART,

@@ -228,8 +228,6 @@ def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: 
             "timestep_distribution",
             "resolution",
             "output_model_format",
-            "unet.weight_dtype",
-            "unet.offload_fraction",
             "quantization.svd_rank",
             "cloud",
             "secrets",
@@ -242,6 +240,7 @@ def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: 
     )
     assert not [note for note in notes if "hf_secret" in note]
     assert "hf_secret" not in json.dumps(config.to_dict())
+    assert (config.unet.weight_dtype, config.unet.offload_fraction) == ("NFLOAT_4", 0.4)
     assert config.concepts is not None
     assert config.concepts[0].text.tag_dropout_mode == "RANDOM_WEIGHTED"
 

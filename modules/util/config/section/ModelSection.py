@@ -2,9 +2,9 @@ from typing import ClassVar
 
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.ModelPartConfig import (
+    DenoiserConfig,
     FrozenPartConfig,
     FurtherTextEncoderConfig,
-    ModelPartConfig,
     TextEncoderConfig,
     TransformerConfig,
 )
@@ -50,8 +50,8 @@ class ModelSection(BaseConfig):
         group="Output",
         tip="Refuse to start when the file to save to exists already.",
     )
-    unet: ModelPartConfig = setting(
-        factory=ModelPartConfig, visible=families_with("unet"), title="UNet", tip="The denoiser."
+    unet: DenoiserConfig = setting(
+        factory=DenoiserConfig, visible=families_with("unet"), title="UNet", tip="The denoiser."
     )
     transformer: TransformerConfig = setting(
         factory=TransformerConfig,

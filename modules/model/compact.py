@@ -1,0 +1,168 @@
+"""Frozen weights in less memory: fewer bits, or kept in main memory until a layer needs them.
+
+Only linear layers inside lists of blocks are changed, which hold nearly all weights of a transformer or UNet; what
+surrounds the blocks is small and sensitive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from modules.util.errors import UnsupportedError
+
+FLOAT_8, INT_8, NFLOAT_4 = "FLOAT_8", "INT_8", "NFLOAT_4"
+QUANTIZED = (FLOAT_8, INT_8, NFLOAT_4)
+BYTES = {FLOAT_8: 1.0, INT_8: 1.0, NFLOAT_4: 0.5}
+"""Bytes a weight takes, without its scales."""
+FLOAT_8_LARGEST = 448.0
+_NO_LIBRARY = "install the optional package: pip install -r requirements-gpu.txt"
+
+
+class FrozenLinear(nn.Linear):
+    """A linear layer whose weight is brought to the type and device of its input in every pass.
+
+    The weight may be float8 with a scale for each output, and may live in main memory. Autograd keeps the brought
+    copy, not this layer's, so with gradient checkpointing only one block's copies exist at a time.
+    """
+
+    scale_O1: torch.Tensor | None
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
+        self.weight, self.bias = layer.weight, layer.bias
+        self.register_buffer("scale_O1", None)
+        self.stays = False
+
+    @torch.no_grad()
+    def to_float8(self) -> None:
+        """Round the weight to float8 (4 exponent and 3 mantissa bits), with one scale for each output."""
+        weight_OI = self.weight.float()
+        scale_O1 = weight_OI.abs().amax(dim=1, keepdim=True).clamp_min(1e-12) / FLOAT_8_LARGEST
+        rounded_OI = (weight_OI / scale_O1).to(torch.float8_e4m3fn)
+        self.weight = nn.Parameter(rounded_OI, requires_grad=False)
+        self.scale_O1 = scale_O1
+
+    def keep_in_main_memory(self) -> None:
+        """From now on the weight stays where it is when the layer is moved."""
+        self.stays = True
+        if torch.cuda.is_available() and not self.weight.is_pinned():
+            # page-locked memory is copied to the device while it computes
+            self.weight = nn.Parameter(self.weight.data.pin_memory(), requires_grad=False)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        device = input.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else input.dtype
+        weight_OI = self.weight.to(device=input.device, dtype=dtype, non_blocking=True)
+        if self.scale_O1 is not None:
+            weight_OI = weight_OI * self.scale_O1.to(device=input.device, dtype=dtype)
+        bias = None if self.bias is None else self.bias.to(dtype)
+        return nn.functional.linear(input, weight_OI, bias)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> FrozenLinear:
+        if not self.stays and self.scale_O1 is None:
+            super()._apply(fn, recurse)
+            return self
+        # a change of device moves everything but what stays; a change of type leaves float8 and its scales alone
+        moved = fn(torch.empty(0)).device
+        weight_OI = self.weight.data
+        if not self.stays:
+            weight_OI = weight_OI.to(moved)
+        if self.scale_O1 is not None:
+            self.scale_O1 = self.scale_O1.to(moved)
+        elif self.stays:
+            weight_OI = weight_OI.to(fn(weight_OI[:0]).dtype)
+        self.weight = nn.Parameter(weight_OI, requires_grad=False)
+        if self.bias is not None:
+            self.bias = nn.Parameter(fn(self.bias.data), requires_grad=False)
+        return self
+
+
+def block_layers(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
+    """(parent, name, layer) of every linear layer inside a list of blocks, in the module's order."""
+    lists = tuple(name + "." for name, child in module.named_modules() if isinstance(child, nn.ModuleList))
+    for path, parent in list(module.named_modules()):
+        for name, child in list(parent.named_children()):
+            inside = f"{path}.{name}.".startswith(lists) if lists else False
+            if inside and isinstance(child, nn.Linear) and not isinstance(parent, nn.ModuleList):
+                yield parent, name, child
+
+
+@torch.no_grad()
+def quantize(module: nn.Module, kind: str, compute: torch.dtype) -> int:
+    """Keep the weights of a frozen part's blocks in fewer bits; returns how many layers were changed.
+
+    Four and eight bit integers are rounded when the part is moved to its device for the first time.
+
+    Args:
+        kind: FLOAT_8 (one scale for each output), INT_8 (LLM.int8, Dettmers et al. 2022, arXiv 2208.07339) or
+            NFLOAT_4 (QLoRA, Dettmers et al. 2023, arXiv 2305.14314).
+        compute: type the layers compute in.
+
+    Raises:
+        UnsupportedError: the library for it is not installed.
+    """
+    if kind not in QUANTIZED:
+        raise ValueError(f"{kind!r} is no quantised type")
+    count = 0
+    for parent, name, layer in block_layers(module):
+        setattr(parent, name, _quantized(layer, kind, compute))
+        count += 1
+    module.stored_as = kind  # type: ignore[assignment]
+    return count
+
+
+def _quantized(layer: nn.Linear, kind: str, compute: torch.dtype) -> nn.Module:
+    if kind == FLOAT_8:
+        made = FrozenLinear(layer)
+        made.to_float8()
+        return made
+    library = _bitsandbytes(kind)
+    sizes = (layer.in_features, layer.out_features, layer.bias is not None)
+    weight = layer.weight.data.to(compute if compute != torch.float32 else layer.weight.dtype)
+    if kind == NFLOAT_4:
+        four = library.nn.Linear4bit(*sizes, compute_dtype=compute, quant_type="nf4", device="meta")
+        four.weight = library.nn.Params4bit(weight, requires_grad=False, quant_type="nf4", module=four)
+        four.bias = layer.bias
+        return four  # type: ignore[no-any-return]
+    eight = library.nn.Linear8bitLt(*sizes, has_fp16_weights=False, device="meta")
+    eight.weight = library.nn.Int8Params(weight, requires_grad=False, has_fp16_weights=False)
+    eight.bias = layer.bias
+    return eight  # type: ignore[no-any-return]
+
+
+def _bitsandbytes(kind: str) -> Any:
+    try:
+        import bitsandbytes
+    except ImportError as error:
+        raise UnsupportedError(
+            f"weights in {kind} need bitsandbytes, which is not installed",
+            field="weight_dtype",
+            hint=_NO_LIBRARY,
+        ) from error
+    return bitsandbytes
+
+
+def offload_blocks(module: nn.Module, fraction: float) -> int:
+    """Keep the weights of the last ``fraction`` of a frozen part's block layers in main memory; they are copied
+    to the device in every pass. Returns how many layers stay.
+
+    Raises:
+        UnsupportedError: layers whose weights cannot be kept elsewhere.
+    """
+    layers = list(block_layers(module))
+    count = round(fraction * len(layers))
+    for parent, name, layer in layers[len(layers) - count :]:
+        if not isinstance(layer, FrozenLinear) and type(layer) is not nn.Linear:
+            raise UnsupportedError(
+                f"{type(layer).__name__} cannot be kept in main memory",
+                field="offload_fraction",
+                hint="use FLOAT_8, BFLOAT_16 or FLOAT_16 weights with it, or set offload_fraction to 0",
+            )
+        frozen = layer if isinstance(layer, FrozenLinear) else FrozenLinear(layer)
+        frozen.keep_in_main_memory()
+        setattr(parent, name, frozen)
+    return count
