@@ -20,7 +20,9 @@ FREE = {
     "save_every_unit", "save_skip_first", "save_filename_prefix", "validation", "validate_after", "validate_after_unit",
     "validation_draws", "rlhf_dpo_execution_mode", "rlhf_dpo_sequential_strategy", "rlhf_dpo_validation_draws",
     "rlhf_dpo_patience_enabled", "rlhf_dpo_patience_value", "rlhf_dpo_patience_mode", "rlhf_dpo_patience_metrics",
-    "rlhf_dpo_save_best", "rlhf_dpo_timestep_margin_logging",
+    "rlhf_dpo_save_best", "rlhf_dpo_timestep_margin_logging", "rlhf_prompts_file", "rlhf_keep_images",
+    "rlhf_keep_image_epochs", "rlhf_reward_device", "rlhf_reward_swap", "rlhf_ratio_check", "rlhf_ratio_tolerance",
+    "rlhf_ema_ref_device", "rlhf_gspo_strategy", "rlhf_dgpo_group_strategy",
 }  # fmt: skip
 """Settings that leave the weights as they are, or are compared by what they mean (base model, data) instead."""
 
