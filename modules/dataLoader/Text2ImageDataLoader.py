@@ -27,6 +27,20 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
         if self.texts is not None:
             self.texts_of = self.text_identity()
             self._prepare_texts()
+        if self.rank == 0:
+            self._warn_of_cut_prompts()
+
+    def _warn_of_cut_prompts(self) -> None:
+        prompts = list(self.all_prompts())
+        cut = self.setup.cut_prompts(self.model, prompts)
+        if cut:
+            _log.warning(
+                "%d of %d prompts are longer than the text encoders read, and their ends have no effect; "
+                "the longest begins: %.80s",
+                len(cut),
+                len(prompts),
+                max(cut, key=len),
+            )
 
     def _prepare_latents(self) -> None:
         assert self.latents is not None

@@ -62,6 +62,8 @@ class FamilySpec:
         size_conditioning: whether the denoiser is told original size, crop and target size of an image.
         embeds_guidance: whether the guidance scale is an input of the denoiser, so that one pass is enough.
         even_steps: whether a flow model's noise levels fall by 1 / steps before they are shifted.
+        prompt_tokens: how much of a prompt the text encoders are given, where that is less than what their tokenizers
+            cut it to.
         default_steps, default_cfg, default_sampler: what a sample is made with if nothing else is asked for.
         lora_metadata: further fields other programs expect in adapter files.
     """
@@ -83,6 +85,7 @@ class FamilySpec:
     size_conditioning: bool = False
     embeds_guidance: bool = False
     even_steps: bool = False
+    prompt_tokens: int = 0
     default_steps: int = 20
     default_cfg: float = 7.0
     default_sampler: str = "DDIM"

@@ -38,6 +38,20 @@ def tokenize(
     return tokens.input_ids.to(device), tokens.attention_mask.to(device).bool()
 
 
+def cut_prompts(tokenizers: Sequence[Any], prompts: Sequence[str], limit: int = 0) -> list[str]:
+    """The prompts of which no tokenizer keeps everything, because they are too long for each of them.
+
+    Args:
+        limit: tokens the family's encoders are given at most, where that is less than the tokenizers' own limits.
+    """
+    if not tokenizers or not prompts:
+        return []
+    room = [min(tokenizer.model_max_length, limit or tokenizer.model_max_length) for tokenizer in tokenizers]
+    widest = max(range(len(tokenizers)), key=room.__getitem__)
+    ids = tokenizers[widest](list(prompts), truncation=False, verbose=False).input_ids
+    return [prompt for prompt, tokens in zip(prompts, ids, strict=True) if len(tokens) > room[widest]]
+
+
 def clip_states(
     encoder: nn.Module, tokenizer: Any, prompts: Sequence[str], layer: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:

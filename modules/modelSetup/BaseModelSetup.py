@@ -21,6 +21,7 @@ from modules.model.Model import Model
 from modules.model.noise import NoiseOptions
 from modules.model.sampling import Progress
 from modules.model.schedule import Prediction, wide
+from modules.model.text import cut_prompts
 from modules.modelSetup import training
 from modules.modelSetup.ModelFamily import LoadOptions, ModelFamily
 from modules.modelSetup.pair_scorer import LossOptions, ModelPairScorer
@@ -94,6 +95,11 @@ class BaseModelSetup(ModelFamily):
                 return self._encode(model, list(prompts)).to(model.device)
         with torch.no_grad():
             return self._encode(model, list(prompts)).to(model.device, torch.float32)
+
+    def cut_prompts(self, model: Model, prompts: Sequence[str]) -> list[str]:
+        """Those of the prompts whose end no text encoder gets to see."""
+        tokenizers = [model.parts[p.name] for p in self.spec.of_kind("tokenizer") if p.name in model.parts]
+        return cut_prompts(tokenizers, prompts, self.spec.prompt_tokens)
 
     @torch.no_grad()
     def encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:

@@ -75,6 +75,9 @@ class AveragingSetup:
         rows = [[float(zlib.crc32(prompt.encode()) % 1000), float(len(prompt))] for prompt in prompts]
         return Conditioning({"hidden_BLE": torch.tensor(rows)[:, None, :]})
 
+    def cut_prompts(self, model: AveragingModel, prompts: Sequence[str]) -> list[str]:
+        return [prompt for prompt in prompts if len(prompt) > 40]
+
 
 def write_image(
     path: Path, size: tuple[int, int] = (64, 64), seed: int = 0, caption: str | None = ""

@@ -346,3 +346,20 @@ def test_all_text_encoders_are_on_the_device_while_prompts_are_encoded(tmp_path:
     model.text_encoders = ("text_encoder", "text_encoder_2")
     loader(images(tmp_path), model)
     assert model.borrowed_parts == ["vae", "text_encoder", "text_encoder_2"]
+
+
+@pytest.mark.parametrize("caching", [True, False])
+def test_prompts_that_are_cut_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, caching: bool
+) -> None:
+    made = images(tmp_path, latent_caching=caching)
+    loader(made)
+    assert "prompts are longer" not in caplog.text
+    for name in ("1", "3"):
+        (tmp_path / "pets" / f"{name}.txt").write_text("many words " * (10 + int(name)), encoding="utf-8")
+    for _ in range(2):
+        # told again when everything is cached
+        caplog.clear()
+        loader(made)
+        (line,) = [record.getMessage() for record in caplog.records if "prompts are longer" in record.message]
+        assert "2 of 5 prompts" in line and "many words many" in line
