@@ -1,0 +1,79 @@
+"""Whole runs of every family: preference pairs of mixed shapes, going on after a stop, and full fine-tuning."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.contracts.test_family import families
+from tests.tiny import tiny_folder, tiny_setup
+from tests.trainer.making import run_here, same_weights, write_config, write_pairs
+from tests.trainer.test_resume import StopAt
+
+CASES = sorted({key for key, _ in families()})
+
+
+def family_config(folder: Path, key: str, **changes: Any) -> Path:
+    """A run of a few steps on the family's tiny model, with images of two shapes."""
+    spec = tiny_setup(key).spec
+    side = max(32, spec.size_multiple)
+    given: dict[str, Any] = {
+        "model_type": key,
+        "base_model_name": str(tiny_folder(key)),
+        "resolution": str(side),
+        "epochs": 2,
+        "samples": [{"prompt": "a cat", "width": 64, "height": 64, "diffusion_steps": 2}],
+        **changes,
+    }
+    given.setdefault("concepts", write_pairs(folder / "data", 4, sizes=((side, side), (2 * side, side))))
+    given.setdefault(spec.denoiser, {"gradient_checkpointing": False})
+    # the helper's config is of another family
+    path = write_config(folder, **given)
+    data = json.loads(path.read_text(encoding="utf-8"))
+    if spec.denoiser != "unet":
+        data.pop("unet", None)
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_a_stopped_run_ends_with_the_same_weights(key: str, tmp_path: Path) -> None:
+    whole = family_config(tmp_path / "whole", key)
+    trainer = run_here(whole)
+    assert trainer.progress.global_step == 4, "two buckets of two pairs, twice"
+    broken = family_config(tmp_path / "broken", key)
+    run_here(broken, callback=StopAt(1))
+    run_here(broken, "continue_last_backup=true")
+    assert same_weights(tmp_path / "whole" / "out.safetensors", tmp_path / "broken" / "out.safetensors")
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_full_fine_tuning_changes_the_denoiser_alone(key: str, tmp_path: Path) -> None:
+    side = max(32, tiny_setup(key).spec.size_multiple)
+    write_pairs(tmp_path / "data", 2, sizes=((side, side),))
+    concepts = [{"name": "all", "path": str(tmp_path / "data" / "chosen"), "type": "STANDARD"}]
+    config = family_config(
+        tmp_path,
+        key,
+        concepts=concepts,
+        training_method="FINE_TUNE",
+        rlhf_enabled=False,
+        epochs=1,
+        learning_rate=1e-3,
+        output_model_format="DIFFUSERS",
+        output_model_destination=str(tmp_path / "tuned"),
+    )
+    run_here(config)
+    setup = tiny_setup(key)
+    base, tuned = setup.load(str(tiny_folder(key))), setup.load(str(tmp_path / "tuned"))
+    for name, module in base.modules().items():
+        changed = [
+            path
+            for path, tensor in module.state_dict().items()
+            if not torch.equal(tensor, tuned.module(name).state_dict()[path])
+        ]
+        assert bool(changed) == (name == setup.spec.denoiser), (name, changed[:3])
