@@ -159,7 +159,11 @@ def reward_set(config: TrainConfig) -> RewardSet:
     """The rewards of the run; nothing is loaded yet."""
     skip = config.rlhf_reward_on_error is RewardFailure.SKIP_GROUP
     with named_as_in_config():
-        return RewardSet.from_settings(reward_list(config), "skip_group" if skip else "fail")
+        try:
+            return RewardSet.from_settings(reward_list(config), "skip_group" if skip else "fail")
+        except UserError as error:
+            error.field = error.field or ("rlhf_rewards" if config.rlhf_rewards else "rlhf_reward")
+            raise
 
 
 def advantage_options(config: TrainConfig) -> AdvantageOptions:

@@ -193,6 +193,9 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
     torch.manual_seed(config.seed)
     online = online_settings.is_online(config)
     prompts = collect_prompts(config) if online else []
+    if online:
+        # too few prompts are found before a model is loaded
+        online_settings.create_sampler(config, len(prompts), processes.rank, processes.world_size)
     setup, model, handle = _load(config, processes, tell)
     sampler = Sampler(setup, model, config.load_samples(), samples, config.sample_image_format)
     sampler.check()
