@@ -20,7 +20,7 @@ def test_there_are_presets_for_most_families() -> None:
     assert all(isinstance(family, ModelType) for family in families)
 
 
-@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_preset_is_right(path: Path) -> None:
     config = TrainConfig.load(path)
     assert not config.problems().errors
