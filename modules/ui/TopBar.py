@@ -7,14 +7,11 @@ from collections.abc import Callable
 from tkinter import ttk
 
 from modules.ui.context import Ui
-from modules.ui.form.inputs import style_popdown
+from modules.ui.PresetMenu import PresetMenu
 from modules.ui.SearchBox import SearchBox
 from modules.ui.state.PresetStore import Preset, PresetStore
+from modules.ui.theme import style_menu
 from modules.ui.tk_support import elide_middle
-
-NO_PRESET = "Choose a preset\u2026"
-KEEP = "Keep these settings as a preset\u2026"
-REMOVE = "Remove one of your presets\u2026"
 
 
 class TopBar(ttk.Frame):
@@ -43,14 +40,9 @@ class TopBar(ttk.Frame):
     ) -> None:
         px = ui.theme.px
         super().__init__(parent, padding=(px(10), px(8)))
-        self._ui, self._presets, self._pick, self._keep, self._remove = ui, presets, pick, keep, remove
+        self._ui = ui
         self._actions, self._recent, self._open = actions, recent, open_recent
-        self._listed: list[Preset] = []
-        self.preset = ttk.Combobox(
-            self, state="readonly", width=14, postcommand=self._list, font=ui.theme.fonts["text"]
-        )
-        self.preset.set(NO_PRESET)
-        self.preset.bind("<<ComboboxSelected>>", self._chosen)
+        self.preset = PresetMenu(self, ui, presets, pick, keep, remove)
         self.preset.grid(row=0, column=0, sticky="ew")
         tips = ui.services["tooltips"]
         tips.add(self.preset, "Settings for a purpose. Your folders, concepts and samples stay as they are.")
@@ -82,11 +74,7 @@ class TopBar(ttk.Frame):
     def _fill_menu(self) -> None:
         menu, actions = self._menu, self._actions
         menu.delete(0, "end")
-        palette = self._ui.theme.palette
-        menu.configure(
-            background=palette.field, foreground=palette.text, activebackground=palette.selected,
-            activeforeground=palette.text, font=self._ui.theme.fonts["text"], borderwidth=1, relief="flat",
-        )  # fmt: skip
+        style_menu(self._ui.theme, menu)
         for label, name, key in (
             ("New", "new", "Ctrl+N"),
             ("Open\u2026", "load", "Ctrl+O"),
@@ -102,23 +90,6 @@ class TopBar(ttk.Frame):
             menu.add_command(label=elide_middle(name, 60), command=lambda name=name: self._open(name))
         menu.add_separator()
         menu.add_command(label="Quit", command=actions["quit"], accelerator="Ctrl+Q")
-
-    def _list(self) -> None:
-        self._listed = self._presets.presets()
-        self.preset.configure(values=[*(p.label for p in self._listed), KEEP, REMOVE], height=16)
-        style_popdown(self._ui.theme, self.preset)
-
-    def _chosen(self, _event: object) -> None:
-        index = self.preset.current()
-        self.preset.selection_clear()
-        if index < len(self._listed):
-            self._pick(self._listed[index])
-            return
-        self.preset.set(NO_PRESET)
-        if index == len(self._listed):
-            self._keep()
-        else:
-            self._remove()
 
     def show_undo(self, undo: bool, redo: bool) -> None:
         """Grey out what there is nothing of."""

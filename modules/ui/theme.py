@@ -393,3 +393,12 @@ def style_text(theme: Theme, widget: tk.Text | tk.Listbox, mono: bool = False) -
             widget.configure(insertbackground=p.text, padx=theme.px(6), pady=theme.px(4))
 
     theme.on_change(apply, widget)
+
+
+def style_menu(theme: Theme, menu: tk.Menu) -> None:
+    """Give a menu the theme's present looks; menus are filled anew when they open."""
+    p = theme.palette
+    menu.configure(
+        background=p.field, foreground=p.text, activebackground=p.selected, activeforeground=p.text,
+        font=theme.fonts["text"], borderwidth=1, activeborderwidth=0, relief="flat",
+    )  # fmt: skip

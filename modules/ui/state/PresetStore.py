@@ -26,13 +26,21 @@ class Preset:
 
     Args:
         path: its file.
-        label: what the menu shows: ``# `` in front of built-in ones, the folder before the name.
+        name: of the file, without the mark of built-in ones.
+        family: its folder; empty for those in no folder.
         built_in: whether it came with the program.
     """
 
     path: Path
-    label: str
+    name: str
+    family: str
     built_in: bool
+
+    @property
+    def label(self) -> str:
+        """What people read: ``# `` in front of built-in ones, the folder before the name."""
+        label = f"{self.family} / {self.name}" if self.family else self.name
+        return f"# {label}" if self.built_in else label
 
 
 class PresetStore:
@@ -53,11 +61,9 @@ class PresetStore:
         return sorted(found, key=lambda preset: (preset.built_in, preset.label.lower()))
 
     def _preset(self, path: Path) -> Preset:
-        built_in = path.name.startswith("#")
         family = path.parent.relative_to(self.folder).as_posix()
         name = path.stem.lstrip("#").strip()
-        label = name if family == "." else f"{family} / {name}"
-        return Preset(path, f"# {label}" if built_in else label, built_in)
+        return Preset(path, name, "" if family == "." else family, path.name.startswith("#"))
 
     def load(self, preset: Preset, state: ConfigState) -> TrainConfig:
         """The preset over the defaults, with what belongs to the project kept from ``state``.

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+import tkinter as tk
 from pathlib import Path
 
 import pytest
 
+from modules.ui.PresetMenu import KEEP, MOST_IN_A_MENU, REMOVE, YOURS
 from modules.ui.state.SessionStore import Session, SessionStore
 from modules.util.config.TrainConfig import TrainConfig
 from tests.ui.main.conftest import OpenWindow
@@ -87,21 +89,41 @@ def test_a_onetrainer_config_is_taken_over_with_a_list_of_the_rest(hands: Hands,
     assert hands.window.state_.config.epochs == 10
 
 
-def test_presets_in_the_picker(hands: Hands) -> None:
-    folder = hands.window.presets.folder / "Demo"
-    folder.mkdir(parents=True)
-    (folder / "#fast.json").write_text('{"__version": 1, "epochs": 1}')
+def test_presets_in_the_menu(hands: Hands) -> None:
+    presets = hands.window.presets.folder
+    for name, epochs in (("#demo", 3), ("Sana/#fast", 1), ("Sana/mine too", 2), ("mine", 4)):
+        path = presets / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"__version": 1, "epochs": epochs}))
     picker = hands.window.top_bar.preset
     hands.focus(picker)
     hands.keys("<Down>")
-    popdown = picker.tk.call("ttk::combobox::PopdownWindow", str(picker))
-    hands.wait(lambda: picker.tk.call("winfo", "viewable", popdown))
-    assert picker.cget("values")[0] == "# Demo / fast"
-    picker.tk.call("event", "generate", f"{popdown}.f.l", "<Home>")
-    picker.tk.call("event", "generate", f"{popdown}.f.l", "<Return>")
-    hands.rest()
+    hands.wait(picker.menu.winfo_viewable, "the menu does not open")
+    assert _entries(picker.menu) == ["mine", "", "# demo", "Sana", "", KEEP, REMOVE]
+    family = picker.nametowidget(picker.menu.entrycget(3, "menu"))
+    assert _entries(family) == ["mine too", "# fast"]
+    for key in ("<Down>", "<Down>", "<Down>", "<Right>", "<Down>", "<Return>"):
+        menu = family if family.winfo_viewable() else picker.menu
+        menu.event_generate(key)
+        hands.rest()
     assert hands.window.state_.config.epochs == 1
-    assert picker.get() == "# Demo / fast"
+    assert picker.cget("text") == "# Sana / fast"
+
+
+def test_many_own_presets_get_a_submenu(hands: Hands) -> None:
+    for number in range(MOST_IN_A_MENU + 1):
+        hands.window.presets.save(f"mine {number:02}", hands.window.state_.config)
+    picker = hands.window.top_bar.preset
+    picker.menu.configure(postcommand="")
+    picker._fill()
+    assert _entries(picker.menu) == [YOURS, "", KEEP, REMOVE]
+    assert len(_entries(picker.nametowidget(picker.menu.entrycget(0, "menu")))) == MOST_IN_A_MENU + 1
+
+
+def _entries(menu: tk.Menu) -> list[str]:
+    last = menu.index("end")
+    assert last is not None
+    return ["" if menu.type(i) == "separator" else menu.entrycget(i, "label") for i in range(last + 1)]
 
 
 def test_an_own_preset_is_kept_by_name(hands: Hands) -> None:
