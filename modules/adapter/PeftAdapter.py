@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from modules.adapter.layers import adaptable_layers, select_layers
+from modules.adapter.layers import adaptable_layers, by_pattern, select_layers
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, DataError, list_offenders
 from modules.util.rng import digest64
 
 if TYPE_CHECKING:
-    from modules.adapter.formats import AdapterFile
+    from modules.adapter.reading import AdapterFile
 
 NAME = "default"
 _POINTS = ((1,), (1, 1))
@@ -32,6 +32,8 @@ class AdapterOptions:
         kind: LORA, LOHA, LOKR or OFT_2.
         rank: of the decomposition; for OFT_2 the size of a rotation block.
         alpha: output is scaled by alpha / rank (alpha / sqrt(rank) with ``rank_stabilized``).
+        rank_pattern, alpha_pattern: other values for the layers whose names (``part.path``) contain a pattern, or
+            with ``regex`` match it somewhere; of several that do, the first counts. Not for OFT_2.
         decompose: DoRA, a trained magnitude beside the direction; LORA only.
         rank_stabilized: rsLoRA scaling (Kalajdzievski 2023, arXiv 2312.03732); LORA only.
         dropout: of the adapter's input in supervised training; never active in preference steps.
@@ -45,6 +47,8 @@ class AdapterOptions:
     kind: str = "LORA"
     rank: int = 16
     alpha: float = 16.0
+    rank_pattern: Mapping[str, int] = field(default_factory=dict)
+    alpha_pattern: Mapping[str, float] = field(default_factory=dict)
     decompose: bool = False
     rank_stabilized: bool = False
     dropout: float = 0.0
@@ -69,6 +73,11 @@ class AdapterOptions:
             raise ConfigError(
                 f"weight decomposition and rank-stabilised scaling exist for LORA only, not for {kind}",
                 field="lora_decompose" if self.decompose else "lora_rs",
+            )
+        if kind == "OFT_2" and (self.rank_pattern or self.alpha_pattern):
+            raise ConfigError(
+                "OFT_2 has one block size for all layers",
+                field="lora_rank_pattern" if self.rank_pattern else "lora_alpha_pattern",
             )
         if not self.parts:
             raise ConfigError(
@@ -182,10 +191,17 @@ def attach(model: Model, options: AdapterOptions, source: AdapterFile | None = N
     notes: list[str] = []
     if source is not None:
         options, notes = source.adopt(options)
-    for part in options.parts if source is None else source.parts():
+    parts = options.parts if source is None else source.parts()
+    targets = {p: _targets(model, p, options) if source is None else source.paths(p) for p in parts}
+    if source is None:
+        ranks, alphas = _patterned(options, [f"{part}.{path}" for part in parts for path in targets[part]])
+    else:
+        ranks = {f"{p}.{path}": source.rank(p, path) for p in parts for path in targets[p]}
+        alphas = {f"{p}.{path}": source.alpha(p, path) for p in parts for path in targets[p]}
+    full_factors = source is None or source.full_factors
+    for part, paths in targets.items():
         module = model.module(part)
-        paths = _targets(model, part, options) if source is None else source.paths(part)
-        _inject(module, _peft_config(options, part, paths, source))
+        _inject(module, _peft_config(options, part, paths, ranks, alphas, full_factors))
         found = {name: layer for name, layer in module.named_modules() if _is_tuned(layer)}
         if set(found) != set(paths):
             raise RuntimeError(f"peft adapted {len(found)} layers of {part} instead of {len(paths)}")
@@ -233,7 +249,21 @@ def _inject(module: nn.Module, config: Any) -> None:
         inject_adapter_in_model(config, module, adapter_name=NAME)
 
 
-def _peft_config(options: AdapterOptions, part: str, paths: Sequence[str], source: AdapterFile | None) -> Any:
+def _patterned(options: AdapterOptions, names: Sequence[str]) -> tuple[dict[str, int], dict[str, float]]:
+    """The ranks and alphas of the layers a pattern gives one."""
+    ranks = by_pattern(names, options.rank_pattern, options.regex, "lora_rank_pattern")
+    alphas = by_pattern(names, options.alpha_pattern, options.regex, "lora_alpha_pattern")
+    return {name: int(value) for name, value in ranks.items()}, alphas
+
+
+def _peft_config(
+    options: AdapterOptions,
+    part: str,
+    paths: Sequence[str],
+    ranks: Mapping[str, int],
+    alphas: Mapping[str, float],
+    full_factors: bool,
+) -> Any:
     from peft import LoHaConfig, LoKrConfig, LoraConfig, OFTConfig
 
     # an expression, because a list is matched by the end of names and would catch others
@@ -242,9 +272,11 @@ def _peft_config(options: AdapterOptions, part: str, paths: Sequence[str], sourc
     if options.kind == "OFT_2":
         return OFTConfig(r=0, oft_block_size=options.rank, module_dropout=options.dropout, **common)
     common["r"] = options.rank
-    if source is not None:
-        common["rank_pattern"] = {re.escape(p): source.rank(part, p) for p in paths}
-        common["alpha_pattern"] = {re.escape(p): source.alpha(part, p) for p in paths}
+    for key, values in (("rank_pattern", ranks), ("alpha_pattern", alphas)):
+        # anchored: peft would let a short name catch every longer one that ends with it
+        common[key] = {
+            f"^{re.escape(path)}": values[f"{part}.{path}"] for path in paths if f"{part}.{path}" in values
+        }
     if options.kind == "LORA":
         return LoraConfig(
             lora_alpha=options.alpha,  # type: ignore[arg-type]
@@ -256,7 +288,7 @@ def _peft_config(options: AdapterOptions, part: str, paths: Sequence[str], sourc
     common |= {"alpha": options.alpha, "module_dropout": options.dropout}
     if options.kind == "LOHA":
         return LoHaConfig(**common)
-    return LoKrConfig(decompose_both=source is not None and not source.full_factors, **common)
+    return LoKrConfig(decompose_both=not full_factors, **common)
 
 
 def _settle(path: str, layer: Any, options: AdapterOptions) -> None:

@@ -1,325 +1,231 @@
-"""Adapter files: written in the kohya and diffusers layouts, read in these and the ones found in the wild."""
+"""Adapter files written, in the layouts that other programs read; see ``reading`` for the other way."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from modules.adapter.names import Place, diffusers_name, kohya_name, spellings, split_key
-from modules.adapter.PeftAdapter import NAME, AdapterHandle, AdapterOptions
+from modules.adapter.fusion import LayerAdapter, join_rows, swap_halves
+from modules.adapter.keymaps.base import Original
+from modules.adapter.names import (
+    Place,
+    checkpoint_original,
+    comfy_name,
+    diffusers_name,
+    diffusers_original,
+    kohya_name,
+    kohya_original,
+    legacy_name,
+)
+from modules.adapter.PeftAdapter import NAME, AdapterHandle
+from modules.adapter.reading import AdapterFile, find_adapter, out_rows, read_adapter
 from modules.model.Model import Model
-from modules.util.errors import ConfigError, DataError, UnsupportedError, list_offenders
-from modules.util.jsonio import atomic_path, parse_json
+from modules.util.errors import ConfigError, UnsupportedError
+from modules.util.jsonio import atomic_path
 from modules.util.tensor_files import write_safetensors
+
+__all__ = ["AdapterFile", "find_adapter", "read_adapter"]
 
 KOHYA = "KOHYA_LORA"
 DIFFUSERS = "DIFFUSERS_LORA"
-FIELD = "lora_model_name"
+COMFY = "COMFY_LORA"
+LEGACY = "LEGACY_LORA"
+FIELD = "output_model_format"
 METADATA_PREFIX = "tastemaker."
+DIFFUSERS_METADATA = "lora_adapter_metadata"
 IMPLEMENTATION = "https://github.com/huggingface/diffusers"
-KOHYA_SUFFIX = {
-    "lora_A": "lora_down.weight",
-    "lora_B": "lora_up.weight",
-    "oft_R": "oft_R.weight",
-}
-DIFFUSERS_SUFFIX = {
-    "lora_A": "lora_A.weight",
-    "lora_B": "lora_B.weight",
-    "dora_scale": "lora_magnitude_vector.weight",
-    "oft_R": "oft_R.weight",
-}
-REQUIRED = {
-    "LORA": ("lora_A", "lora_B"),
-    "LOHA": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"),
-    "LOKR": (),
-    "OFT_2": ("oft_R",),
-}
+_DOWN_UP = {"lora_A": "lora_down.weight", "lora_B": "lora_up.weight", "oft_R": "oft_R.weight"}
+_A_B = {"lora_A": "lora_A.weight", "lora_B": "lora_B.weight", "oft_R": "oft_R.weight"}
 
 
 @dataclass(frozen=True)
-class AdapterFile:
-    """A read adapter file, matched to a model's layers.
+class Layout:
+    """A layout of adapter files.
 
     Args:
-        kind: LORA, LOHA, LOKR or OFT_2.
-        layers: (part, path) -> canonical tensor name -> tensor; ``alpha`` is not among them.
-        alphas: (part, path) -> alpha, with alpha = rank where the file had none.
-        metadata: of the file.
+        original: (model, part, path) -> the layer it has for one of ours.
+        spell: (model, part, name of that layer) -> first part of its keys.
+        suffixes: canonical tensor name -> last part of its keys, where they differ.
+        alpha: whether alpha is kept beside the weights; else it is folded into ``lora_B``.
+        kinds: of adapters it can hold.
     """
 
-    source: str
-    kind: str
-    layers: dict[Place, dict[str, torch.Tensor]]
-    alphas: dict[Place, float]
-    metadata: dict[str, str]
+    original: Callable[[Model, str, str], Original]
+    spell: Callable[[Model, str, str], str]
+    suffixes: Mapping[str, str]
+    alpha: bool = True
+    kinds: tuple[str, ...] = ("LORA", "LOHA", "LOKR", "OFT_2")
 
-    def parts(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(part for part, _ in self.layers))
 
-    def paths(self, part: str) -> list[str]:
-        return [path for other, path in self.layers if other == part]
+LAYOUTS = {
+    KOHYA: Layout(kohya_original, kohya_name, _DOWN_UP),
+    LEGACY: Layout(diffusers_original, legacy_name, _DOWN_UP),
+    COMFY: Layout(checkpoint_original, comfy_name, _A_B),
+    DIFFUSERS: Layout(
+        diffusers_original,
+        diffusers_name,
+        {**_A_B, "dora_scale": "lora_magnitude_vector.weight"},
+        alpha=False,
+        kinds=("LORA",),
+    ),
+}
 
-    def rank(self, part: str, path: str) -> int:
-        return _rank(self.kind, self.layers[part, path])
 
-    def alpha(self, part: str, path: str) -> float:
-        return self.alphas[part, path]
-
-    @property
-    def full_factors(self) -> bool:
-        """Whether the first Kronecker factor is stored whole (LOKR only)."""
-        return any("lokr_w1" in tensors for tensors in self.layers.values())
-
-    @property
-    def decomposed(self) -> bool:
-        return any("dora_scale" in tensors for tensors in self.layers.values())
-
-    def adopt(self, options: AdapterOptions) -> tuple[AdapterOptions, list[str]]:
-        """Options that fit the file, and what had to be changed for it."""
-        places = list(self.layers)
-        rank, alpha = self.rank(*places[0]), self.alpha(*places[0])
-        adopted = replace(
-            options,
-            kind=self.kind,
-            rank=rank,
-            alpha=alpha,
-            decompose=self.decomposed,
-            rank_stabilized=False,
-            parts=self.parts(),
+def get_layout(name: object) -> Layout:
+    """A layout by its name or enum member. ``ConfigError`` if there is none."""
+    name = str(getattr(name, "value", name))
+    if name not in LAYOUTS:
+        raise ConfigError(
+            f"{name!r} is not a layout of adapters", field=FIELD, hint=f"use {' or '.join(LAYOUTS)}"
         )
-        changes = [
-            (what, getattr(options, attribute), getattr(adopted, attribute))
-            for what, attribute in (
-                ("type", "kind"),
-                ("rank", "rank"),
-                ("alpha", "alpha"),
-                ("weight decomposition", "decompose"),
-                ("parts", "parts"),
-            )
-        ]
-        return adopted, [
-            f"the adapter {self.source} decides the {what}: {new} instead of {old}"
-            for what, old, new in changes
-            if old != new
-        ]
-
-    def state_for(self, handle: AdapterHandle) -> dict[str, torch.Tensor]:
-        """The tensors under the names and in the shapes of an attached adapter."""
-        state: dict[str, torch.Tensor] = {}
-        own = dict(handle.named_tensors())
-        for (part, path), tensors in self.layers.items():
-            for name, tensor in tensors.items():
-                place = f"{part}.{path}"
-                key = next((k for k in _own_names(place, name) if k in own), f"{place}.{name}")
-                fits = key in own and own[key].numel() == tensor.numel()
-                state[key] = tensor.reshape(own[key].shape) if fits else tensor
-        # index tables some kinds keep beside their weights are not in files
-        for name, tensor in own.items():
-            if not isinstance(tensor, torch.nn.Parameter):
-                state.setdefault(name, tensor)
-        return state
+    return LAYOUTS[name]
 
 
-def _own_names(path: str, name: str) -> tuple[str, ...]:
-    attribute = "lora_magnitude_vector" if name == "dora_scale" else name
-    return f"{path}.{attribute}.weight", f"{path}.{attribute}"
+def check_layout(kind: str, name: str) -> None:
+    """``UnsupportedError`` if adapters of a kind cannot be written in a layout, whatever the model is."""
+    if kind not in get_layout(name).kinds:
+        raise UnsupportedError(
+            f"the diffusers layout holds LORA only, not {kind}", field=FIELD, hint=f"use {KOHYA}"
+        )
 
 
-def _rank(kind: str, tensors: Mapping[str, torch.Tensor]) -> int:
-    if kind == "LORA":
-        return tensors["lora_A"].shape[0]
-    if kind == "LOHA":
-        return tensors["hada_w1_b"].shape[0]
-    if kind == "OFT_2":
-        # n (n - 1) / 2 numbers describe a rotation of n dimensions
-        return round((1 + (1 + 8 * tensors["oft_R"].shape[-1]) ** 0.5) / 2)
-    for name in ("lokr_w2_b", "lokr_w1_b"):
-        if name in tensors:
-            return tensors[name].shape[0]
-    return max(tensors["lokr_w2"].shape[0], tensors["lokr_w2"].shape[1])
-
-
-# -- reading ------------------------------------------------------------------------------------------------
-
-
-def read_adapter(path: str | Path, model: Model) -> AdapterFile:
-    """Read an adapter file of any known layout for a model.
-
-    Raises:
-        UserError: missing, a pickle, damaged, not an adapter, or one for another model; the message lists up
-            to 20 keys that fit nothing.
-    """
-    source = Path(path)
-    tensors, metadata = _read_safetensors(source)
-    known = spellings(model)
-    layers: dict[Place, dict[str, torch.Tensor]] = {}
-    strangers: list[str] = []
-    for key, tensor in tensors.items():
-        split = split_key(key)
-        place = known.get(split[0]) if split else None
-        if split is None or place is None:
-            strangers.append(key)
+def check_writable(model: Model, kind: str, decomposed: bool, places: list[Place], name: str) -> None:
+    """``UnsupportedError`` if an adapter on these layers cannot be written in a layout."""
+    layout = get_layout(name)
+    check_layout(kind, name)
+    own = set(places)
+    for part, path in places:
+        original = layout.original(model, part, path)
+        layout.spell(model, part, original.name)
+        whole = all((part, piece) in own for piece in original.pieces)
+        if (original.fused and kind != "LORA") or (original.swapped and kind == "LOKR"):
+            fault = f"{path} is part of {original.name} there, and the {kind} adapters of its pieces make no {kind}"
+        elif original.fused and decomposed and not whole:
+            fault = f"{path} is part of {original.name} there, of which other pieces have no magnitude"
         else:
-            layers.setdefault(place, {})[split[1]] = tensor
-    if strangers:
-        share = f"{len(strangers)} of {len(tensors)}"
-        raise DataError(
-            f"{source} does not fit {model.spec.label}: {share} keys belong to no layer of it:\n"
-            f"{list_offenders(strangers)}",
+            continue
+        raise UnsupportedError(
+            f"{name} cannot hold this adapter: {fault}",
             field=FIELD,
-            hint="the adapter was made for another model family, or is not an adapter",
-        )
-    if not layers:
-        raise DataError(f"{source} holds no adapter", field=FIELD)
-    order = {place: index for index, place in enumerate(known.values())}
-    layers = dict(sorted(layers.items(), key=lambda item: order[item[0]]))
-    kind = _kind(source, layers)
-    alphas = {place: _alpha(kind, place, found, metadata) for place, found in layers.items()}
-    return AdapterFile(str(source), kind, layers, alphas, metadata)
-
-
-def find_adapter(path: str | Path) -> None:
-    """``DataError`` if no adapter file can be there, found without opening it."""
-    source = Path(path)
-    if not source.is_file():
-        raise DataError(f"the adapter {source} does not exist", field=FIELD, hint="check the path")
-    if source.suffix.lower() != ".safetensors":
-        raise DataError(
-            f"the adapter {source} is not a safetensors file",
-            field=FIELD,
-            hint="pickles (.pt, .ckpt, .bin) can run any program hidden in them and are not opened",
+            hint=f"use {LEGACY}, which keeps the layers apart, or LORA",
         )
 
 
-def _read_safetensors(source: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    from safetensors import SafetensorError, safe_open
-
-    find_adapter(source)
+def fitting_layout(handle: AdapterHandle) -> str:
+    """The layout most programs read that can hold an adapter: kohya's, with the layers apart where it must."""
+    options = handle.options
     try:
-        with safe_open(str(source), framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise DataError(f"the adapter {source} is damaged: {error}", field=FIELD) from error
+        check_writable(handle.model, options.kind, options.decompose, _places(handle), KOHYA)
+    except UnsupportedError:
+        return LEGACY
+    return KOHYA
 
 
-def _kind(source: Path, layers: Mapping[Place, Mapping[str, torch.Tensor]]) -> str:
-    """The one kind of all layers, every layer complete."""
-    marks = {"lora_A": "LORA", "hada_w1_a": "LOHA", "lokr_w": "LOKR", "oft_R": "OFT_2"}
-    kinds: dict[Place, str] = {}
-    for place, found in layers.items():
-        kinds[place] = next(
-            (kind for mark, kind in marks.items() if any(name.startswith(mark) for name in found)), ""
-        )
-        missing = [name for name in REQUIRED.get(kinds[place], ("weights",)) if name not in found]
-        if kinds[place] == "LOKR":
-            missing = [
-                f"lokr_w{i}"
-                for i in (1, 2)
-                if f"lokr_w{i}" not in found and not {f"lokr_w{i}_a", f"lokr_w{i}_b"} <= found.keys()
-            ]
-        if missing:
-            raise DataError(
-                f"{source} is incomplete: the layer {'.'.join(place)} lacks {', '.join(missing)}", field=FIELD
-            )
-    if len(set(kinds.values())) > 1:
-        raise UnsupportedError(
-            f"{source} mixes kinds of adapters: {', '.join(sorted(set(kinds.values())))}", field=FIELD
-        )
-    with_scale = ["dora_scale" in found for found in layers.values()]
-    if any(with_scale) and not all(with_scale):
-        raise UnsupportedError(f"{source} decomposes some layers and not others", field=FIELD)
-    if any(found.keys() & {"hada_t1", "lokr_t2"} for found in layers.values()):
-        raise UnsupportedError(
-            f"{source} uses Tucker-decomposed convolutions, which cannot be trained further", field=FIELD
-        )
-    return kinds[next(iter(kinds))]
+def check_handle(handle: AdapterHandle, name: str) -> None:
+    """``UnsupportedError`` if an attached adapter cannot be written in a layout."""
+    check_writable(handle.model, handle.options.kind, handle.options.decompose, _places(handle), name)
 
 
-def _alpha(kind: str, place: Place, tensors: dict[str, torch.Tensor], metadata: Mapping[str, str]) -> float:
-    """The layer's alpha, taken out of its tensors: the file's, that of diffusers' metadata, or the rank."""
-    rank = _rank(kind, tensors)
-    if "alpha" in tensors:
-        alpha = float(tensors.pop("alpha").float())
-        # two full factors have no rank that alpha could be divided by
-        return float(rank) if {"lokr_w1", "lokr_w2"} <= tensors.keys() else alpha
-    written = metadata.get("lora_adapter_metadata")
-    if written:
-        config = parse_json(written, "adapter metadata")
-        part, path = place
-        if isinstance(config, dict) and f"{part}.lora_alpha" in config:
-            pattern = config.get(f"{part}.alpha_pattern") or {}
-            alpha = float(pattern.get(path, config[f"{part}.lora_alpha"]))
-            return alpha * rank**0.5 if config.get(f"{part}.use_rslora") else alpha
-    return float(rank)
-
-
-# -- writing ------------------------------------------------------------------------------------------------
-
-
-def check_layout(kind: str, layout: str) -> None:
-    """``UnsupportedError`` if adapters of a kind cannot be written in a layout."""
-    if layout == DIFFUSERS and kind != "LORA":
-        raise UnsupportedError(
-            f"the diffusers layout holds LORA only, not {kind}",
-            field="output_model_format",
-            hint=f"use {KOHYA}",
-        )
+def _places(handle: AdapterHandle) -> list[Place]:
+    return [(part, path) for part, _, path in (place.partition(".") for place in handle.layers)]
 
 
 def adapter_tensors(
-    handle: AdapterHandle, layout: str, dtype: torch.dtype | None = None
+    handle: AdapterHandle, layout: object, dtype: torch.dtype | None = None
 ) -> dict[str, torch.Tensor]:
-    """The tensors of an adapter as a file of a layout holds them, on the CPU.
+    """The tensors of an attached adapter as a file of a layout holds them; see ``layout_tensors``."""
+    layers: dict[Place, LayerAdapter] = {}
+    for place, name in zip(_places(handle), handle.layers, strict=True):
+        rank = handle.rank(name)
+        layers[place] = LayerAdapter(_layer_tensors(handle, name), handle.scaling(name) * rank, rank)
+    return layout_tensors(handle.model, handle.options.kind, layers, layout, dtype)
+
+
+def file_layers(file: AdapterFile) -> dict[Place, LayerAdapter]:
+    """The adapters of a read file by layer."""
+    return {
+        place: LayerAdapter(dict(tensors), file.alpha(*place), file.rank(*place))
+        for place, tensors in file.layers.items()
+    }
+
+
+def layout_tensors(
+    model: Model,
+    kind: str,
+    layers: Mapping[Place, LayerAdapter],
+    layout: object,
+    dtype: torch.dtype | None = None,
+) -> dict[str, torch.Tensor]:
+    """Adapters as a file of a layout holds them, on the CPU.
 
     Args:
-        layout: KOHYA_LORA (alpha beside the weights) or DIFFUSERS_LORA (alpha folded into ``lora_B``).
-        dtype: of the weights; as trained if ``None``. Alphas are float32.
+        layout: KOHYA_LORA, LEGACY_LORA and COMFY_LORA keep alpha beside the weights, DIFFUSERS_LORA folds it into
+            ``lora_B``.
+        dtype: of the weights; as they are if ``None``. Alphas are float32.
 
     Raises:
-        UnsupportedError: a layout that cannot hold this kind of adapter. ConfigError: unknown layout.
+        UnsupportedError: a layout that cannot hold this adapter. ConfigError: unknown layout.
     """
-    layout = str(getattr(layout, "value", layout))
-    if layout not in (KOHYA, DIFFUSERS):
-        raise ConfigError(
-            f"{layout!r} is not a layout of adapters",
-            field="output_model_format",
-            hint=f"use {KOHYA} or {DIFFUSERS}",
-        )
-    kind = handle.options.kind
-    check_layout(kind, layout)
+    shape = get_layout(layout)
+    name = str(getattr(layout, "value", layout))
+    decomposed = any("dora_scale" in layer.tensors for layer in layers.values())
+    check_writable(model, kind, decomposed, list(layers), name)
     written: dict[str, torch.Tensor] = {}
-    for place in handle.layers:
-        part, path = place.split(".", 1)
-        spell = kohya_name if layout == KOHYA else diffusers_name
-        name = spell(handle.model, part, path)
-        tensors = _layer_tensors(handle, place)
-        scaling, rank = handle.scaling(place), handle.rank(place)
-        if kind == "LOKR":
-            # readers disagree about alpha where a factor is not decomposed; folded in, nobody can err
-            first = "lokr_w1" if "lokr_w1" in tensors else "lokr_w1_a"
-            tensors[first] = tensors[first].float() * scaling
-            written[f"{name}.alpha"] = torch.tensor(float(rank))
-        elif kind == "OFT_2":
-            pass
-        elif layout == KOHYA:
-            written[f"{name}.alpha"] = torch.tensor(scaling * rank)
-        else:
-            tensors["lora_B"] = tensors["lora_B"].float() * scaling
-        suffixes = KOHYA_SUFFIX if layout == KOHYA else DIFFUSERS_SUFFIX
-        for short, tensor in tensors.items():
-            if short == "dora_scale" and layout == KOHYA:
-                out = tensor.numel()
-                tensor = tensor.reshape(out, *[1] * (tensors["lora_A"].dim() - 1))
-            key = f"{name}.{suffixes.get(short, short)}"
-            written[key] = tensor.detach().to("cpu", dtype or tensor.dtype).contiguous()
+    done: set[Place] = set()
+    for place in layers:
+        if place in done:
+            continue
+        part, path = place
+        original = shape.original(model, part, path)
+        pieces = [(part, piece) for piece in original.pieces]
+        done |= set(pieces)
+        layer = layers[place]
+        if original.fused:
+            layer = join_rows([layers.get(piece) for piece in pieces], [out_rows(model, p) for p in pieces])
+        if original.swapped:
+            layer = LayerAdapter(swap_halves(layer.tensors), layer.alpha, layer.rank)
+        fold = not shape.alpha or original.folded
+        written |= _keys(shape, kind, shape.spell(model, part, original.name), layer, fold, dtype)
     return dict(sorted(written.items()))
+
+
+def _keys(
+    layout: Layout, kind: str, name: str, layer: LayerAdapter, fold: bool, dtype: torch.dtype | None
+) -> dict[str, torch.Tensor]:
+    """The tensors of one layer under the names of a layout."""
+    tensors = dict(layer.tensors)
+    written: dict[str, torch.Tensor] = {}
+    # readers disagree about the alpha of factors that are not decomposed; folded in, nobody can err
+    first = {
+        "LORA": "lora_B",
+        "LOHA": "hada_w1_a",
+        "LOKR": "lokr_w1" if "lokr_w1" in tensors else "lokr_w1_a",
+    }
+    if kind != "OFT_2":
+        fold = fold or kind == "LOKR"
+        if fold:
+            tensors[first[kind]] = tensors[first[kind]].float() * layer.scaling
+        if layout.alpha:
+            written[f"{name}.alpha"] = torch.tensor(float(layer.rank) if fold else float(layer.alpha))
+    for short, tensor in tensors.items():
+        if short == "dora_scale":
+            ones = [1] * (tensors["lora_A"].dim() - 1)
+            out = tensor.numel()
+            # a library writes them as it keeps them: along the second axis of convolutions
+            peft = (out,) if len(ones) == 1 else (1, out, *ones[1:])
+            tensor = tensor.reshape((out, *ones) if layout.alpha else peft)
+        written[f"{name}.{layout.suffixes.get(short, short)}"] = (
+            tensor.detach().to("cpu", dtype or tensor.dtype).contiguous()
+        )
+    return written
 
 
 def _layer_tensors(handle: AdapterHandle, place: str) -> dict[str, torch.Tensor]:
@@ -351,12 +257,20 @@ def model_metadata(
         "adapter_type": options.kind,
         "rank": ",".join(map(str, ranks)),
         "alpha": options.alpha,
+        "rank_pattern": dict(options.rank_pattern) or None,
+        "alpha_pattern": dict(options.alpha_pattern) or None,
         "decompose": options.decompose,
         "rank_stabilized": options.rank_stabilized,
         "base_model": Path(model.source).name,
         "base_model_hash": model.source_hash() or None,
         **extra,
     }
+    ours = {f"{METADATA_PREFIX}{key}": _text(value) for key, value in facts.items() if value is not None}
+    return spec_metadata(model, tensors, title) | ours
+
+
+def spec_metadata(model: Model, tensors: Mapping[str, torch.Tensor], title: str) -> dict[str, str]:
+    """``modelspec.*`` and what else other programs expect in an adapter file of a family."""
     spec = {
         "modelspec.sai_model_spec": "1.0.0",
         "modelspec.architecture": model.spec.lora_architecture,
@@ -368,9 +282,36 @@ def model_metadata(
         ),
         "modelspec.hash_sha256": tensor_hash(tensors),
     }
-    spec |= model.spec.lora_metadata
-    ours = {f"{METADATA_PREFIX}{key}": _text(value) for key, value in facts.items() if value is not None}
-    return spec | ours
+    return spec | dict(model.spec.lora_metadata)
+
+
+def diffusers_metadata(layers: Mapping[Place, tuple[int, bool]]) -> dict[str, str]:
+    """The configuration that diffusers reads beside weights of unlike rank, alpha being folded into them.
+
+    Empty where all ranks are one: it says nothing then that the weights do not.
+
+    Args:
+        layers: (part, path) -> rank, and whether it has a magnitude.
+    """
+    config: dict[str, Any] = {}
+    if len({rank for rank, _ in layers.values()}) == 1:
+        return {}
+    for part in dict.fromkeys(part for part, _ in layers):
+        # without the level some versions of the libraries lack: names are matched by their end
+        ranks = {path: rank for (other, path), (rank, _) in layers.items() if other == part}
+        usual = Counter(ranks.values()).most_common(1)[0][0]
+        # a pattern catches every name that ends so: the longer ones have to be asked first
+        unusual = {name: ranks[name] for name in sorted(ranks, key=len, reverse=True) if ranks[name] != usual}
+        facts = {
+            "r": usual,
+            "lora_alpha": usual,
+            "rank_pattern": unusual,
+            "alpha_pattern": unusual,
+            "target_modules": sorted(ranks),
+            "use_dora": any(decomposed for (other, _), (_, decomposed) in layers.items() if other == part),
+        }
+        config |= {f"{part}.{key}": value for key, value in facts.items()}
+    return {DIFFUSERS_METADATA: json.dumps(config, sort_keys=True)}
 
 
 def _text(value: object) -> str:
@@ -389,7 +330,7 @@ def tensor_hash(tensors: Mapping[str, torch.Tensor]) -> str:
 def save_adapter(
     handle: AdapterHandle,
     path: str | Path,
-    layout: str = KOHYA,
+    layout: object = KOHYA,
     dtype: torch.dtype | None = None,
     metadata: Mapping[str, object] | None = None,
     title: str | None = None,
@@ -403,6 +344,9 @@ def save_adapter(
     target = Path(path)
     tensors = adapter_tensors(handle, layout, dtype)
     facts = model_metadata(handle, tensors, title or target.stem, metadata or {})
+    if not get_layout(layout).alpha:
+        ranks = [(handle.rank(place), handle.options.decompose) for place in handle.layers]
+        facts |= diffusers_metadata(dict(zip(_places(handle), ranks, strict=True)))
     with atomic_path(target) as temporary:
         write_safetensors(tensors, temporary, facts)
     return target

@@ -73,10 +73,36 @@ def select_layers(names: Sequence[str], patterns: Sequence[str], regex: bool = F
     return [name for name in names if any(matcher.search(name) for matcher in compiled)]
 
 
-def _compile(pattern: str) -> re.Pattern[str]:
+def by_pattern(
+    names: Sequence[str], values: Mapping[str, float], regex: bool, field: str
+) -> dict[str, float]:
+    """The value of each name that contains (with ``regex``: matches somewhere) a pattern; the first one counts.
+
+    Args:
+        values: pattern -> value.
+        field: setting they come from, for messages.
+
+    Raises:
+        ConfigError: a pattern that is no regular expression or that matches no name.
+    """
+    matchers = {p: _compile(p if regex else re.escape(p), field) for p in values}
+    useless = [p for p, matcher in matchers.items() if not any(matcher.search(name) for name in names)]
+    if useless:
+        raise ConfigError(
+            f"these patterns match no layer that is trained:\n{list_offenders(useless)}",
+            field=field,
+            hint=f"layer names look like {names[0]} or {names[-1]}" if names else None,
+        )
+    found: dict[str, float] = {}
+    for name in names:
+        pattern = next((p for p, matcher in matchers.items() if matcher.search(name)), None)
+        if pattern is not None:
+            found[name] = values[pattern]
+    return found
+
+
+def _compile(pattern: str, field: str = "layer_filter") -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise ConfigError(
-            f"{pattern!r} is not a regular expression: {error}", field="layer_filter"
-        ) from error
+        raise ConfigError(f"{pattern!r} is not a regular expression: {error}", field=field) from error

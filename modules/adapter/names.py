@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from torch import nn
 
+from modules.adapter.keymaps import get_key_map
+from modules.adapter.keymaps.base import Original
 from modules.adapter.layers import adaptable_layers
 from modules.model.family import PartSpec
-from modules.model.ldm_keys import unet_to_ldm
 from modules.model.Model import Model
+from modules.util.errors import UnsupportedError
 
 Place = tuple[str, str]
-LATENT_DIFFUSION = "latent-diffusion"
-"""The ``key_map`` of families whose kohya files have the original names of the denoiser's layers."""
+"""(part, path)"""
 OLD_ATTENTION = re.compile(r"\.processor\.to_(q|k|v|out)_lora\.(down|up)\.weight$")
 SUFFIX = re.compile(
     r"^(?P<name>.+?)\.(?P<kind>lora_down|lora_up|lora_A|lora_B|lora\.down|lora\.up|lora_linear_layer\.down|"
@@ -30,6 +32,19 @@ SAME = {
     "lora_linear_layer.up": "lora_B",
     "lora_magnitude_vector": "dora_scale",
 }
+
+
+@dataclass(frozen=True)
+class Spelled:
+    """What a name in an adapter file stands for.
+
+    Args:
+        places: one layer, or those whose rows make it.
+        swapped: see ``keymaps.base.Original``.
+    """
+
+    places: tuple[Place, ...]
+    swapped: bool = False
 
 
 def split_key(key: str) -> tuple[str, str] | None:
@@ -54,54 +69,105 @@ def rooted(part: PartSpec, module: nn.Module, path: str) -> str:
     return path
 
 
-def kohya_name(model: Model, part: str, path: str) -> str:
-    """``lora_unet_down_blocks_0_...``, without the tensor's name."""
-    spec = model.spec.part(part)
-    if spec.kind == "denoiser" and model.spec.key_map == LATENT_DIFFUSION:
-        return f"{spec.kohya_prefix}_{ldm_name(model.module(part), path)}".replace(".", "_")
-    return f"{spec.kohya_prefix}_{rooted(spec, model.module(part), path)}".replace(".", "_")
+def diffusers_original(model: Model, part: str, path: str) -> Original:
+    """A layer under the name diffusers has for it."""
+    return Original(rooted(model.spec.part(part), model.module(part), path), (path,))
 
 
-def diffusers_name(model: Model, part: str, path: str) -> str:
+def checkpoint_original(model: Model, part: str, path: str) -> Original:
+    """The layer of the published checkpoint that ``path`` is, or is a piece of; text encoders keep their names."""
+    if model.spec.part(part).kind != "denoiser":
+        return diffusers_original(model, part, path)
+    return get_key_map(model.spec.key_map).original(model.module(part), path)
+
+
+def kohya_original(model: Model, part: str, path: str) -> Original:
+    """The layer as kohya files have it."""
+    named = checkpoint_original if model.spec.kohya_original else diffusers_original
+    return named(model, part, path)
+
+
+def kohya_name(model: Model, part: str, name: str) -> str:
+    """``lora_unet_down_blocks_0_...`` for a dotted name, without the tensor's name."""
+    return f"{model.spec.part(part).kohya_prefix}_{name}".replace(".", "_")
+
+
+def legacy_name(model: Model, part: str, name: str) -> str:
+    """The same with ``lora_transformer_`` where the denoiser is one."""
+    is_denoiser = model.spec.part(part).kind == "denoiser"
+    prefix = f"lora_{part}" if is_denoiser else model.spec.part(part).kohya_prefix
+    return f"{prefix}_{name}".replace(".", "_")
+
+
+def diffusers_name(model: Model, part: str, name: str) -> str:
     """``unet.down_blocks.0....``, without the tensor's name."""
-    return f"{part}.{rooted(model.spec.part(part), model.module(part), path)}"
+    return f"{part}.{name}"
 
 
-def spellings(model: Model) -> dict[str, Place]:
-    """Every known spelling of every layer -> (part, path)."""
-    known: dict[str, Place] = {}
+def comfy_name(model: Model, part: str, name: str) -> str:
+    """``diffusion_model.input_blocks.1....`` or ``text_encoders.clip_l.transformer....``.
+
+    Raises:
+        UnsupportedError: a text encoder without a name there.
+    """
+    spec = model.spec.part(part)
+    if spec.kind == "denoiser":
+        return f"diffusion_model.{name}"
+    if not spec.comfy_name:
+        raise UnsupportedError(
+            f"no name is known that ComfyUI has for {part} of {model.spec.label}",
+            field="output_model_format",
+            hint="use KOHYA_LORA",
+        )
+    return f"text_encoders.{spec.comfy_name}.transformer.{name}"
+
+
+def spellings(model: Model) -> dict[str, Spelled]:
+    """Every known spelling of every layer, in the model's order."""
+    known: dict[str, Spelled] = {}
     for part in (model.spec.denoiser, *model.text_encoders):
         for path in adaptable_layers(model.module(part)):
-            for spelling in _spell(model, part, path):
-                known.setdefault(spelling, (part, path))
+            for spelling in _own_spellings(model, part, path):
+                known.setdefault(spelling, Spelled(((part, path),)))
+            if part != model.spec.denoiser:
+                continue
+            original = checkpoint_original(model, part, path)
+            spelled = Spelled(tuple((part, piece) for piece in original.pieces), original.swapped)
+            for spelling in _original_spellings(model, original.name):
+                known.setdefault(spelling, spelled)
     return known
 
 
-def _spell(model: Model, part: str, path: str) -> Iterator[str]:
+def _own_spellings(model: Model, part: str, path: str) -> Iterator[str]:
+    """Of a layer under its own name."""
     spec, module = model.spec.part(part), model.module(part)
-    flat = rooted(spec, module, path).replace(".", "_")
-    yield kohya_name(model, part, path)
-    yield diffusers_name(model, part, path)
+    name = rooted(spec, module, path)
+    flat = name.replace(".", "_")
+    yield diffusers_name(model, part, name)
     yield f"{part}.{path}"
+    yield kohya_name(model, part, name)
+    yield legacy_name(model, part, name)
     if spec.kind == "denoiser":
         yield path
+        yield f"unet.{path}"
         yield f"lycoris_{flat}"
         yield f"lora_transformer_{flat}"
-        yield f"{spec.kohya_prefix}_{flat}"
-        if model.spec.ldm_layout:
-            original = ldm_name(module, path)
-            yield original
-            yield f"diffusion_model.{original}"
-            yield f"{spec.kohya_prefix}_{original}".replace(".", "_")
         return
     index = model.spec.text_encoders.index(part)
     yield f"lora_te{index + 1}_{flat}"
+    if spec.comfy_name == "t5xxl":
+        # the third by number even where there is no second
+        yield f"lora_te3_{flat}"
     yield f"lycoris_{part}_{flat}"
-    yield f"text_encoders.clip_{'lg'[index] if index < 2 else index}.transformer.{rooted(spec, module, path)}"
+    yield f"lycoris_{part}_{path}".replace(".", "_")
+    if spec.comfy_name:
+        yield comfy_name(model, part, name)
 
 
-def ldm_name(unet: nn.Module, path: str) -> str:
-    """The latent-diffusion name of a layer of a UNet."""
-    config = unet.config
-    attention = tuple("Attn" in kind for kind in config.up_block_types)  # type: ignore[union-attr]
-    return unet_to_ldm(path, config.layers_per_block, attention)  # type: ignore[union-attr, arg-type]
+def _original_spellings(model: Model, name: str) -> Iterator[str]:
+    """Of a layer of the denoiser under the name it has in the published checkpoint."""
+    yield name
+    yield f"diffusion_model.{name}"
+    yield f"model.diffusion_model.{name}"
+    yield kohya_name(model, model.spec.denoiser, name)
+    yield f"lycoris_{name}".replace(".", "_")

@@ -19,7 +19,8 @@ from modules.adapter.formats import (
     save_adapter,
     tensor_hash,
 )
-from modules.adapter.names import ldm_name, split_key
+from modules.adapter.keymaps.latent_diffusion import ldm_name
+from modules.adapter.names import split_key
 from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, DataError, UnsupportedError

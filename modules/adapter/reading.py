@@ -1,0 +1,301 @@
+"""Adapter files read: every layout this field has, matched to the layers of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from modules.adapter.fusion import ROWS, SPLITTABLE, LayerAdapter, split_rows, swap_halves
+from modules.adapter.names import Place, Spelled, spellings, split_key
+from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions
+from modules.model.Model import Model
+from modules.util.errors import DataError, UnsupportedError, list_offenders
+from modules.util.jsonio import parse_json
+
+FIELD = "lora_model_name"
+REQUIRED = {
+    "LORA": ("lora_A", "lora_B"),
+    "LOHA": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"),
+    "LOKR": (),
+    "OFT_2": ("oft_R",),
+}
+
+
+@dataclass(frozen=True)
+class AdapterFile:
+    """A read adapter file, matched to a model's layers.
+
+    Args:
+        kind: LORA, LOHA, LOKR or OFT_2.
+        layers: (part, path) -> canonical tensor name -> tensor; ``alpha`` is not among them.
+        alphas: (part, path) -> alpha, with alpha = rank where the file had none.
+        metadata: of the file.
+    """
+
+    source: str
+    kind: str
+    layers: dict[Place, dict[str, torch.Tensor]]
+    alphas: dict[Place, float]
+    metadata: dict[str, str]
+
+    def parts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(part for part, _ in self.layers))
+
+    def paths(self, part: str) -> list[str]:
+        return [path for other, path in self.layers if other == part]
+
+    def rank(self, part: str, path: str) -> int:
+        return _rank(self.kind, self.layers[part, path])
+
+    def alpha(self, part: str, path: str) -> float:
+        return self.alphas[part, path]
+
+    @property
+    def full_factors(self) -> bool:
+        """Whether the first Kronecker factor is stored whole (LOKR only)."""
+        return any("lokr_w1" in tensors for tensors in self.layers.values())
+
+    @property
+    def decomposed(self) -> bool:
+        return any("dora_scale" in tensors for tensors in self.layers.values())
+
+    def adopt(self, options: AdapterOptions) -> tuple[AdapterOptions, list[str]]:
+        """Options that fit the file, and what had to be changed for it."""
+        places = list(self.layers)
+        rank, alpha = self.rank(*places[0]), self.alpha(*places[0])
+        adopted = replace(
+            options,
+            kind=self.kind,
+            rank=rank,
+            alpha=alpha,
+            decompose=self.decomposed,
+            rank_stabilized=False,
+            parts=self.parts(),
+        )
+        changes = [
+            (what, getattr(options, attribute), getattr(adopted, attribute))
+            for what, attribute in (
+                ("type", "kind"),
+                ("rank", "rank"),
+                ("alpha", "alpha"),
+                ("weight decomposition", "decompose"),
+                ("parts", "parts"),
+            )
+        ]
+        return adopted, [
+            f"the adapter {self.source} decides the {what}: {new} instead of {old}"
+            for what, old, new in changes
+            if old != new
+        ]
+
+    def state_for(self, handle: AdapterHandle) -> dict[str, torch.Tensor]:
+        """The tensors under the names and in the shapes of an attached adapter."""
+        state: dict[str, torch.Tensor] = {}
+        own = dict(handle.named_tensors())
+        for (part, path), tensors in self.layers.items():
+            for name, tensor in tensors.items():
+                place = f"{part}.{path}"
+                key = next((k for k in _own_names(place, name) if k in own), f"{place}.{name}")
+                fits = key in own and own[key].numel() == tensor.numel()
+                state[key] = tensor.reshape(own[key].shape) if fits else tensor
+        # index tables some kinds keep beside their weights are not in files
+        for name, tensor in own.items():
+            if not isinstance(tensor, torch.nn.Parameter):
+                state.setdefault(name, tensor)
+        return state
+
+
+def _own_names(path: str, name: str) -> tuple[str, ...]:
+    attribute = "lora_magnitude_vector" if name == "dora_scale" else name
+    return f"{path}.{attribute}.weight", f"{path}.{attribute}"
+
+
+def _rank(kind: str, tensors: Mapping[str, torch.Tensor]) -> int:
+    if kind == "LORA":
+        return tensors["lora_A"].shape[0]
+    if kind == "LOHA":
+        return tensors["hada_w1_b"].shape[0]
+    if kind == "OFT_2":
+        # n (n - 1) / 2 numbers describe a rotation of n dimensions
+        return round((1 + (1 + 8 * tensors["oft_R"].shape[-1]) ** 0.5) / 2)
+    for name in ("lokr_w2_b", "lokr_w1_b"):
+        if name in tensors:
+            return tensors[name].shape[0]
+    return max(tensors["lokr_w2"].shape[0], tensors["lokr_w2"].shape[1])
+
+
+def read_adapter(path: str | Path, model: Model) -> AdapterFile:
+    """Read an adapter file of any known layout for a model.
+
+    The parts of the model may be without values (on the ``meta`` device): names and shapes are enough.
+
+    Raises:
+        UserError: missing, a pickle, damaged, not an adapter, or one for another model; the message lists up
+            to 20 keys that fit nothing.
+    """
+    source = Path(path)
+    tensors, metadata = read_tensors(source)
+    return match_adapter(tensors, metadata, model, str(source))
+
+
+def match_adapter(
+    tensors: Mapping[str, torch.Tensor], metadata: dict[str, str], model: Model, source: str
+) -> AdapterFile:
+    """The tensors of an adapter file by the layers of a model; see ``read_adapter``."""
+    known = spellings(model)
+    found: dict[str, dict[str, torch.Tensor]] = {}
+    strangers: list[str] = []
+    for key, tensor in tensors.items():
+        split = split_key(key)
+        if split is None or split[0] not in known:
+            strangers.append(key)
+        else:
+            found.setdefault(split[0], {})[split[1]] = tensor
+    if strangers:
+        share = f"{len(strangers)} of {len(tensors)}"
+        raise DataError(
+            f"{source} does not fit {model.spec.label}: {share} keys belong to no layer of it:\n"
+            f"{list_offenders(strangers)}",
+            field=FIELD,
+            hint="the adapter was made for another model family, or is not an adapter",
+        )
+    if not found:
+        raise DataError(f"{source} holds no adapter", field=FIELD)
+    kind = _kind(source, found)
+    layers: dict[Place, LayerAdapter] = {}
+    for name, values in found.items():
+        alpha = _alpha(kind, known[name].places[0], values, metadata)
+        layer = LayerAdapter(values, alpha, _rank(kind, values))
+        for place, piece in _placed(source, kind, name, known[name], layer, model):
+            if place in layers:
+                raise DataError(
+                    f"{source} holds the layer {'.'.join(place)} twice, the second time as {name}"
+                )
+            layers[place] = piece
+    order = {place: index for index, spelled in enumerate(known.values()) for place in spelled.places}
+    places = sorted(layers, key=order.__getitem__)
+    return AdapterFile(
+        source,
+        kind,
+        {place: layers[place].tensors for place in places},
+        {place: layers[place].alpha for place in places},
+        metadata,
+    )
+
+
+def _placed(
+    source: str, kind: str, name: str, spelled: Spelled, layer: LayerAdapter, model: Model
+) -> Iterator[tuple[Place, LayerAdapter]]:
+    """The layers a name stands for, with what is theirs of its tensors."""
+    if spelled.swapped:
+        if kind == "LOKR":
+            raise UnsupportedError(_not_split(source, name, kind), field=FIELD)
+        layer = replace(layer, tensors=swap_halves(layer.tensors))
+    if len(spelled.places) == 1:
+        yield spelled.places[0], layer
+        return
+    if kind not in SPLITTABLE:
+        raise UnsupportedError(_not_split(source, name, kind), field=FIELD)
+    sizes = [out_rows(model, place) for place in spelled.places]
+    rows = {tensor.shape[0] for key, tensor in layer.tensors.items() if key in ROWS}
+    if rows - {sum(sizes)}:
+        raise DataError(
+            f"{source} does not fit {model.source}: {name} has {max(rows)} outputs instead of {sum(sizes)}",
+            field=FIELD,
+        )
+    for place, piece in zip(spelled.places, split_rows(kind, layer, sizes), strict=True):
+        if piece is not None:
+            yield place, piece
+
+
+def _not_split(source: str, name: str, kind: str) -> str:
+    return (
+        f"{source} has a {kind} on {name}, which is several layers here, and a {kind} cannot be taken apart"
+    )
+
+
+def out_rows(model: Model, place: Place) -> int:
+    """How many outputs a layer has."""
+    layer: nn.Module = model.module(place[0]).get_submodule(place[1])
+    layer = getattr(layer, "base_layer", layer)  # type: ignore[assignment]
+    return int(getattr(layer, "out_features", None) or layer.out_channels)  # type: ignore[arg-type]
+
+
+def find_adapter(path: str | Path) -> None:
+    """``DataError`` if no adapter file can be there, found without opening it."""
+    source = Path(path)
+    if not source.is_file():
+        raise DataError(f"the adapter {source} does not exist", field=FIELD, hint="check the path")
+    if source.suffix.lower() != ".safetensors":
+        raise DataError(
+            f"the adapter {source} is not a safetensors file",
+            field=FIELD,
+            hint="pickles (.pt, .ckpt, .bin) can run any program hidden in them and are not opened",
+        )
+
+
+def read_tensors(source: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Tensors and metadata of a safetensors file. ``DataError`` if it is not there, or damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    find_adapter(source)
+    try:
+        with safe_open(str(source), framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise DataError(f"the adapter {source} is damaged: {error}", field=FIELD) from error
+
+
+def _kind(source: str, layers: Mapping[str, Mapping[str, torch.Tensor]]) -> str:
+    """The one kind of all layers, every layer complete."""
+    marks = {"lora_A": "LORA", "hada_w1_a": "LOHA", "lokr_w": "LOKR", "oft_R": "OFT_2"}
+    kinds: dict[str, str] = {}
+    for place, found in layers.items():
+        kinds[place] = next(
+            (kind for mark, kind in marks.items() if any(name.startswith(mark) for name in found)), ""
+        )
+        missing = [name for name in REQUIRED.get(kinds[place], ("weights",)) if name not in found]
+        if kinds[place] == "LOKR":
+            missing = [
+                f"lokr_w{i}"
+                for i in (1, 2)
+                if f"lokr_w{i}" not in found and not {f"lokr_w{i}_a", f"lokr_w{i}_b"} <= found.keys()
+            ]
+        if missing:
+            raise DataError(
+                f"{source} is incomplete: the layer {place} lacks {', '.join(missing)}", field=FIELD
+            )
+    if len(set(kinds.values())) > 1:
+        raise UnsupportedError(
+            f"{source} mixes kinds of adapters: {', '.join(sorted(set(kinds.values())))}", field=FIELD
+        )
+    with_scale = ["dora_scale" in found for found in layers.values()]
+    if any(with_scale) and not all(with_scale):
+        raise UnsupportedError(f"{source} decomposes some layers and not others", field=FIELD)
+    if any(found.keys() & {"hada_t1", "lokr_t2"} for found in layers.values()):
+        raise UnsupportedError(
+            f"{source} uses Tucker-decomposed convolutions, which cannot be trained further", field=FIELD
+        )
+    return kinds[next(iter(kinds))]
+
+
+def _alpha(kind: str, place: Place, tensors: dict[str, torch.Tensor], metadata: Mapping[str, str]) -> float:
+    """The layer's alpha, taken out of its tensors: the file's, that of diffusers' metadata, or the rank."""
+    rank = _rank(kind, tensors)
+    if "alpha" in tensors:
+        alpha = float(tensors.pop("alpha").float())
+        # two full factors have no rank that alpha could be divided by
+        return float(rank) if {"lokr_w1", "lokr_w2"} <= tensors.keys() else alpha
+    written = metadata.get("lora_adapter_metadata")
+    if written:
+        config = parse_json(written, "adapter metadata")
+        part, path = place
+        if isinstance(config, dict) and f"{part}.lora_alpha" in config:
+            pattern = config.get(f"{part}.alpha_pattern") or {}
+            alpha = float(pattern.get(path, config[f"{part}.lora_alpha"]))
+            return alpha * rank**0.5 if config.get(f"{part}.use_rslora") else alpha
+    return float(rank)
