@@ -1,0 +1,147 @@
+"""Files of weights that other programs wrote: safetensors, and torch checkpoints without running what is in them."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modules.util.errors import UserError
+
+CHECKPOINTS = (".ckpt", ".pt", ".pth")
+"""Endings of torch checkpoints."""
+WEIGHT_FILES = (".safetensors", *CHECKPOINTS)
+WRAPPERS = ("state_dict", "model", "module")
+"""Where checkpoints of training programs keep the weights."""
+MAX_PROGRAM = 64 * 2**20
+"""Bytes of a checkpoint that are not tensors; those of large models have a few hundred thousand."""
+SCALE = "scale_weight"
+"""Leaf of the factor by which 8-bit weights were divided."""
+_SILENT = ("scaled_fp8", "scale_input", SCALE)
+
+
+class WeightFile(ABC):
+    """Named tensors of a file, read one by one.
+
+    8-bit weights that come with a scale are multiplied by it when they are read; the scales have no names of their own.
+    """
+
+    def __init__(self, path: Path, names: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str]) -> None:
+        self.path = path
+        self.metadata = metadata
+        self._stored = names
+        self.shapes = {name: shape for name, shape in names.items() if name.rpartition(".")[2] not in _SILENT}
+
+    @abstractmethod
+    def _read(self, name: str) -> torch.Tensor: ...
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """One tensor in the type it is stored in, or in float32 if it is stored with a scale."""
+        tensor = self._read(name)
+        scale = f"{name.removesuffix('.weight')}.{SCALE}"
+        if name.endswith(".weight") and scale in self._stored:
+            return tensor.float() * self._read(scale).float()
+        return tensor
+
+
+class _Safetensors(WeightFile):
+    def __init__(self, path: Path) -> None:
+        from safetensors import safe_open
+
+        self._file: Any = safe_open(str(path), framework="pt")
+        names = {name: tuple(self._file.get_slice(name).get_shape()) for name in self._file.keys()}  # noqa: SIM118
+        super().__init__(path, names, dict(self._file.metadata() or {}))
+
+    def _read(self, name: str) -> torch.Tensor:
+        return self._file.get_tensor(name)  # type: ignore[no-any-return]
+
+
+class _Checkpoint(WeightFile):
+    def __init__(self, path: Path) -> None:
+        self._tensors = _checkpoint_tensors(path)
+        super().__init__(path, {name: tuple(t.shape) for name, t in self._tensors.items()}, {})
+
+    def _read(self, name: str) -> torch.Tensor:
+        return self._tensors[name]
+
+
+def open_weights(path: Path, field: str) -> WeightFile:
+    """Open a file of weights.
+
+    Args:
+        field: the config field that names it, for errors.
+
+    Raises:
+        UserError: damaged, or a checkpoint with more in it than tensors.
+    """
+    from safetensors import SafetensorError
+
+    if path.suffix.lower() in CHECKPOINTS:
+        try:
+            return _Checkpoint(path)
+        except UserError as error:
+            error.field = field
+            raise
+    try:
+        return _Safetensors(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(
+            f"{path} is damaged: {error}", field=field, hint="copy or download it again"
+        ) from error
+
+
+def _checkpoint_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint, mapped into memory; only what makes up tensors is let through when it is opened."""
+    _check_archive(path)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"{path} holds more than weights; it was not opened, because what is in it could run any program",
+            hint="use the safetensors version of this model",
+        ) from error
+    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, EOFError, OSError) as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{path} is damaged: {first}", hint="copy or download it again") from error
+    for wrapper in WRAPPERS:
+        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
+            content = content[wrapper]
+    if not isinstance(content, Mapping):
+        raise UserError(f"{path} holds no named weights but {type(content).__name__}")
+    tensors = {str(k): v for k, v in content.items() if isinstance(v, torch.Tensor)}
+    limit = path.stat().st_size
+    # a tensor can claim to be larger than what lies in the file
+    for name, tensor in tensors.items():
+        if tensor.layout is not torch.strided or tensor.numel() * tensor.element_size() > limit:
+            raise UserError(
+                f"{path}: {name} is larger than the file", hint="use another version of this model"
+            )
+    return tensors
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse what would need more memory to open than the file is large.
+
+    Raises:
+        UserError: not an archive as torch writes it, or a packed one.
+    """
+    hint = "use the safetensors version of this model"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise UserError(
+            f"{path} is no checkpoint as torch has written it since version 1.6, or is damaged", hint=hint
+        ) from error
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        raise UserError(f"{path} is packed, which torch's checkpoints are not", hint=hint)
+    if sum(entry.file_size for entry in entries) > path.stat().st_size:
+        raise UserError(f"{path} claims to hold more than its size", hint=hint)
+    for entry in entries:
+        if entry.filename.endswith(".pkl") and entry.file_size > MAX_PROGRAM:
+            raise UserError(f"{path}: {entry.filename} is too large for a list of tensors", hint=hint)
