@@ -14,6 +14,8 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
 
 TOKENS = 512
+TEMPLATE_TOKENS = 8
+"""What the chat template puts around a prompt."""
 LAYER = -2
 
 
@@ -64,6 +66,7 @@ class ZImageSetup(BaseModelSetup):
         default_resolution=1024,
         size_multiple=16,
         even_steps=True,
+        prompt_tokens=TOKENS - TEMPLATE_TOKENS,
         default_steps=8,
         default_cfg=1.0,
         default_sampler="EULER",
@@ -84,7 +87,7 @@ class ZImageSetup(BaseModelSetup):
         hidden_BLE = cond["hidden_BLE"].to(x_BChw.dtype)
         # this model counts time from noise to image, and its velocity points that way
         out = model.denoiser(
-            [x_CThw for x_CThw in x_BChw.unsqueeze(2)],
+            list(x_BChw.unsqueeze(2)),
             (1000.0 - t_B) / 1000.0,
             [hidden_LE[:length] for hidden_LE, length in zip(hidden_BLE, lengths, strict=True)],
             return_dict=False,

@@ -9,11 +9,14 @@ class ModelType(BaseEnum):
     """Families of models; each has its setup class."""
 
     STABLE_DIFFUSION_15 = "STABLE_DIFFUSION_15"
+    STABLE_DIFFUSION_15_INPAINTING = "STABLE_DIFFUSION_15_INPAINTING"
     STABLE_DIFFUSION_20 = "STABLE_DIFFUSION_20"
     STABLE_DIFFUSION_20_BASE = "STABLE_DIFFUSION_20_BASE"
+    STABLE_DIFFUSION_20_INPAINTING = "STABLE_DIFFUSION_20_INPAINTING"
     STABLE_DIFFUSION_21 = "STABLE_DIFFUSION_21"
     STABLE_DIFFUSION_21_BASE = "STABLE_DIFFUSION_21_BASE"
     STABLE_DIFFUSION_XL_10_BASE = "STABLE_DIFFUSION_XL_10_BASE"
+    STABLE_DIFFUSION_XL_10_BASE_INPAINTING = "STABLE_DIFFUSION_XL_10_BASE_INPAINTING"
     STABLE_DIFFUSION_3 = "STABLE_DIFFUSION_3"
     STABLE_DIFFUSION_35 = "STABLE_DIFFUSION_35"
     PIXART_ALPHA = "PIXART_ALPHA"
@@ -22,6 +25,7 @@ class ModelType(BaseEnum):
     CHROMA_1 = "CHROMA_1"
     FLUX_DEV_1 = "FLUX_DEV_1"
     FLUX_SCHNELL_1 = "FLUX_SCHNELL_1"
+    Z_IMAGE = "Z_IMAGE"
 
     @property
     def label(self) -> str:
@@ -68,11 +72,14 @@ _DIT_TWO = ("transformer", "text_encoder", "text_encoder_2", "vae")
 _DIT_THREE = ("transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
 _ABOUT: dict[str, tuple[str, tuple[str, ...]]] = {
     "STABLE_DIFFUSION_15": ("Stable Diffusion 1.5", _UNET_CLIP),
+    "STABLE_DIFFUSION_15_INPAINTING": ("Stable Diffusion 1.5 inpainting", _UNET_CLIP),
     "STABLE_DIFFUSION_20": ("Stable Diffusion 2.0", _UNET_CLIP),
     "STABLE_DIFFUSION_20_BASE": ("Stable Diffusion 2.0 base", _UNET_CLIP),
+    "STABLE_DIFFUSION_20_INPAINTING": ("Stable Diffusion 2.0 inpainting", _UNET_CLIP),
     "STABLE_DIFFUSION_21": ("Stable Diffusion 2.1", _UNET_CLIP),
     "STABLE_DIFFUSION_21_BASE": ("Stable Diffusion 2.1 base", _UNET_CLIP),
     "STABLE_DIFFUSION_XL_10_BASE": ("Stable Diffusion XL", _UNET_TWO),
+    "STABLE_DIFFUSION_XL_10_BASE_INPAINTING": ("Stable Diffusion XL inpainting", _UNET_TWO),
     "STABLE_DIFFUSION_3": ("Stable Diffusion 3", _DIT_THREE),
     "STABLE_DIFFUSION_35": ("Stable Diffusion 3.5", _DIT_THREE),
     "PIXART_ALPHA": ("PixArt alpha", _DIT_ONE),
@@ -81,6 +88,7 @@ _ABOUT: dict[str, tuple[str, tuple[str, ...]]] = {
     "CHROMA_1": ("Chroma1", _DIT_ONE),
     "FLUX_DEV_1": ("FLUX.1 dev", _DIT_TWO),
     "FLUX_SCHNELL_1": ("FLUX.1 schnell", _DIT_TWO),
+    "Z_IMAGE": ("Z-Image", _DIT_ONE),
 }
 """Label and parts of each family."""
 _EMBEDDED_GUIDANCE: frozenset[str] = frozenset({"FLUX_DEV_1"})
