@@ -31,10 +31,10 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--count", type=int, default=1, help="images for each prompt, with seeds one after another"
     )
-    parser.add_argument("--steps", type=int, default=defaults.diffusion_steps)
-    parser.add_argument("--cfg-scale", type=float, default=defaults.cfg_scale)
-    parser.add_argument("--width", type=int, default=defaults.width)
-    parser.add_argument("--height", type=int, default=defaults.height)
+    parser.add_argument("--steps", type=int, help="the family's usual number by default")
+    parser.add_argument("--cfg-scale", type=float, help="the family's usual one by default")
+    parser.add_argument("--width", type=int, help="what the family is made for by default")
+    parser.add_argument("--height", type=int, help="as width")
     parser.add_argument("--scheduler", default=defaults.noise_scheduler.value, help=", ".join(NoiseScheduler))
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--dtype", default="FLOAT_32", help="FLOAT_32, BFLOAT_16 or FLOAT_16")
@@ -77,21 +77,23 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> list[Path]:
     setup = create_model_setup(options.model_type)
     device = choose_device(options.device)
     model = setup.load(options.model, PartDtypes(default=dtype, compute=dtype))
-    for sample in wanted:
-        setup.check_size(model, (sample.height, sample.width))
+    filled = [setup.filled(sample) for sample in wanted]
+    for sample in filled:
+        setup.check_sample(model, sample)
     if options.adapter:
         handle = attach(model, AdapterOptions(), read_adapter(options.adapter, model))
         for note in handle.notes:
             print(f"note: {note}", file=sys.stderr)
     model.place(device)
     made = []
-    for number, sample in enumerate(wanted):
+    for number, sample in enumerate(filled):
+        seed = sample.config.seed
         rgb_BCHW = setup.sample(
-            model, [sample.prompt], sample.negative_prompt, [sample.seed], sample.diffusion_steps, sample.cfg_scale,
-            (sample.height, sample.width), sample.noise_scheduler,
+            model, [sample.prompt], sample.negative_prompt, [seed], sample.diffusion_steps, sample.cfg_scale,
+            sample.size, sample.noise_scheduler,
         )  # fmt: skip
-        path = options.out / f"{number:04d}-{sample.seed}.png"
-        save_image(rgb_BCHW[0], path, parameters_text(sample, sample.seed, Path(options.model).stem))
+        path = options.out / f"{number:04d}-{seed}.png"
+        save_image(rgb_BCHW[0], path, parameters_text(sample, seed, Path(options.model).stem))
         print(path)
         made.append(path)
     return made

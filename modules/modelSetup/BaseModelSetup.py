@@ -30,6 +30,7 @@ from modules.objective import execution
 from modules.objective.preference import ObjectiveOptions, PreferenceLoss
 from modules.objective.scores import Backward, PairOut, PairScorer, ReferenceFactory, ScorePair
 from modules.objective.supervised import combined_loss, mse_per_sample, noise_level_weight
+from modules.util.config.SampleConfig import FilledSample, SampleConfig
 from modules.util.errors import ConfigError, DataError
 from modules.util.rng import Key
 
@@ -142,9 +143,13 @@ class BaseModelSetup(ModelFamily):
 
     def with_images(self, model: Model, cond: Conditioning, batch: ImageBatch) -> Conditioning:
         """The conditioning with what the denoiser is told about the images of a batch beside their prompts."""
-        if self.spec.size_conditioning and batch.geometry_B6 is not None:
-            return cond.plus(geometry_B6=batch.geometry_B6.to(model.device))
-        return cond
+        told = {
+            "geometry_B6": batch.geometry_B6 if self.spec.size_conditioning else None,
+            "inpaint_BChw": batch.inpaint_BChw if self.spec.inpainting else None,
+        }
+        return cond.plus(
+            **{name: value.to(model.device) for name, value in told.items() if value is not None}
+        )
 
     def text_condition(
         self, model: Model, batch: ImageBatch, drop_B: torch.Tensor | None = None
@@ -376,6 +381,18 @@ class BaseModelSetup(ModelFamily):
                 model.set_mode(before)
 
     # -- sampling -----------------------------------------------------------------------------------------
+
+    def filled(self, sample: SampleConfig) -> FilledSample:
+        """A sample with the family's usual values where it leaves them open."""
+        spec = self.spec
+        return sample.filled(
+            spec.default_resolution, spec.default_steps, spec.default_cfg, spec.default_sampler
+        )
+
+    def check_sample(self, model: Model, sample: FilledSample) -> None:
+        """``UserError`` if an image of that size or with that sampler cannot be made."""
+        self.check_size(model, sample.size)
+        self.make_sampler(model, sample.noise_scheduler, sample.diffusion_steps, sample.size)
 
     def check_size(self, model: Model, size: tuple[int, int]) -> None:
         """``ConfigError`` if images of ``size`` (height, width) cannot be made."""

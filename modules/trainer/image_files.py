@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modules.util.config.SampleConfig import SampleConfig
+from modules.util.config.SampleConfig import FilledSample
 from modules.util.jsonio import atomic_path
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def sample_folder(root: Path, number: int, prompt: str, suffix: str = "") -> Pat
     return root / ((f"{number} - {cleaned}" if cleaned else str(number)) + suffix)
 
 
-def parameters_text(sample: SampleConfig, seed: int, model: str = "") -> str:
+def parameters_text(sample: FilledSample, seed: int, model: str = "") -> str:
     """The text from which other programs, and the pair tool, read how an image was made."""
     lines = [sample.prompt]
     if sample.negative_prompt:

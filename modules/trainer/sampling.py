@@ -36,16 +36,16 @@ class Sampler:
         kind: ImageFormat,
     ) -> None:
         self._setup, self._model = setup, model
-        self._samples = [(number, sample) for number, sample in enumerate(samples) if sample.enabled]
+        self._samples = [(n, setup.filled(sample)) for n, sample in enumerate(samples) if sample.enabled]
         self._folder, self._ending = folder, kind.value.lower()
 
     def __len__(self) -> int:
         return len(self._samples)
 
     def check(self) -> None:
-        """``ConfigError`` if a sample has a size this model cannot make."""
+        """``UserError`` if a sample has a size or a sampler this model cannot have."""
         for _, sample in self._samples:
-            self._setup.check_size(self._model, (sample.height, sample.width))
+            self._setup.check_sample(self._model, sample)
 
     def run(self, progress: TrainProgress, suffix: str, tell: Tell) -> list[tuple[int, str, Path]]:
         """Make all samples with the weights as they are; returns (number, prompt, file) of each.
@@ -66,11 +66,11 @@ class Sampler:
             def report(step: int, _total: int, before: int = before) -> bool | None:
                 return tell("sampling", before + step, steps)
 
-            seed = sample.seed_at(progress.global_step)
+            seed = sample.config.seed_at(progress.global_step)
             try:
                 rgb_BCHW = self._setup.sample(
                     self._model, [sample.prompt], sample.negative_prompt, [seed], sample.diffusion_steps,
-                    sample.cfg_scale, (sample.height, sample.width), sample.noise_scheduler, report,
+                    sample.cfg_scale, sample.size, sample.noise_scheduler, report,
                 )  # fmt: skip
             except SamplingCancelled:
                 break

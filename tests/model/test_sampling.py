@@ -88,7 +88,8 @@ def test_progress_counts_and_cancels() -> None:
 def test_every_name_of_the_enum_is_known() -> None:
     from modules.util.enum.NoiseScheduler import NoiseScheduler
 
-    assert {item.value for item in NoiseScheduler} == set(sampler_names(DiscreteSchedule.from_config(CONFIG)))
+    names = set(sampler_names(DiscreteSchedule.from_config(CONFIG)))
+    assert {item.value for item in NoiseScheduler} == {"AUTO", *names}
     make_sampler(DiscreteSchedule.from_config(CONFIG), NoiseScheduler.EULER_A, 3)
 
 

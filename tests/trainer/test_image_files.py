@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from modules.trainer.image_files import parameters_text, sample_folder, save_image
-from modules.util.config.SampleConfig import SampleConfig
+from modules.util.config.SampleConfig import FilledSample, SampleConfig
 from modules.util.image_metadata_util import read_metadata
 
 PROMPTS = [
@@ -20,8 +20,9 @@ PROMPTS = [
 ]
 
 
-def sample(prompt: str = "a cat", **changes: object) -> SampleConfig:
-    return SampleConfig.from_dict({"prompt": prompt, "negative_prompt": "blurry, bad", **changes})
+def sample(prompt: str = "a cat", **changes: object) -> FilledSample:
+    made = SampleConfig.from_dict({"prompt": prompt, "negative_prompt": "blurry, bad", **changes})
+    return made.filled(512, 20, 7.0, "DDIM")
 
 
 def test_the_text_is_the_usual_one() -> None:
@@ -31,7 +32,7 @@ def test_the_text_is_the_usual_one() -> None:
         "Steps: 11, Sampler: EULER_A, CFG scale: 7, Seed: 99, Size: 64x128, Model: tiny"
     )
     bare = parameters_text(sample(negative_prompt=""), 1)
-    assert bare.splitlines()[1].startswith("Steps: 20")
+    assert bare.splitlines()[1] == "Steps: 20, Sampler: DDIM, CFG scale: 7, Seed: 1, Size: 512x512"
     assert "Model" not in bare
 
 
@@ -95,6 +96,6 @@ def test_folders_have_names_that_are_safe_everywhere(tmp_path: Path, prompt: str
 
 
 def test_a_sample_keeps_its_seed_or_has_one_of_the_step() -> None:
-    assert [sample(seed=5).seed_at(step) for step in (0, 10)] == [5, 5]
-    other = [sample(seed=5, random_seed=True).seed_at(step) for step in (0, 10, 10)]
+    assert [sample(seed=5).config.seed_at(step) for step in (0, 10)] == [5, 5]
+    other = [sample(seed=5, random_seed=True).config.seed_at(step) for step in (0, 10, 10)]
     assert other[0] != other[1] == other[2]

@@ -15,6 +15,8 @@ from modules.ui.tk_support import elide_middle
 from modules.util.config.SampleConfig import SampleConfig
 
 _WATCHED = {"samples", "sample_definition_file_name"}
+AUTO = "auto"
+"""What a sample leaves to the model family."""
 
 
 class SamplingPage(FormPage):
@@ -40,10 +42,10 @@ class SamplingPage(FormPage):
                     lambda s: elide_middle(" ".join(s.prompt.split()), 90) or "(empty)",
                     stretch=True,
                 ),
-                Column("Size", 100, lambda s: f"{s.width} \u00d7 {s.height}"),
+                Column("Size", 100, lambda s: f"{s.width or AUTO} \u00d7 {s.height or AUTO}"),
                 Column("Seed", 80, lambda s: "other" if s.random_seed else str(s.seed)),
-                Column("Steps", 60, lambda s: str(s.diffusion_steps)),
-                Column("CFG", 60, lambda s: f"{s.cfg_scale:g}"),
+                Column("Steps", 60, lambda s: str(s.diffusion_steps or AUTO)),
+                Column("CFG", 60, lambda s: AUTO if s.cfg_scale is None else f"{s.cfg_scale:g}"),
                 Column("Sampler", 110, lambda s: s.noise_scheduler.label),
             ),
             self.open_sample,

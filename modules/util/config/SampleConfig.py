@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +13,25 @@ from modules.util.enum.NoiseScheduler import NoiseScheduler
 from modules.util.rng import digest64
 
 MAX_SEED = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class FilledSample:
+    """A sample of which nothing is left open; ``config`` is what it was made of."""
+
+    prompt: str
+    negative_prompt: str
+    width: int
+    height: int
+    diffusion_steps: int
+    cfg_scale: float
+    noise_scheduler: NoiseScheduler
+    config: SampleConfig
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) in pixels."""
+        return self.height, self.width
 
 
 class SampleConfig(BaseConfig):
@@ -25,9 +45,21 @@ class SampleConfig(BaseConfig):
     negative_prompt: str = setting(
         "", widget="multiline", title="Negative prompt", tip="What to stay away from."
     )
-    width: int = setting(512, ge=64, le=8192, multiple_of=8, title="Width", tip="In pixels, a multiple of 8.")
-    height: int = setting(
-        512, ge=64, le=8192, multiple_of=8, title="Height", tip="In pixels, a multiple of 8."
+    width: int | None = setting(
+        None,
+        ge=64,
+        le=8192,
+        multiple_of=8,
+        title="Width",
+        tip="In pixels, a multiple of 8. Empty takes what the model family is made for.",
+    )
+    height: int | None = setting(
+        None,
+        ge=64,
+        le=8192,
+        multiple_of=8,
+        title="Height",
+        tip="In pixels, a multiple of 8. Empty takes what the model family is made for.",
     )
     seed: int = setting(
         42,
@@ -42,13 +74,39 @@ class SampleConfig(BaseConfig):
         title="Other seed each time",
         tip="Take another seed at each sampling; which one follows from the step.",
     )
-    diffusion_steps: int = setting(20, ge=1, le=1000, title="Steps", tip="Denoising steps.")
-    cfg_scale: Float = setting(
-        7.0, ge=0, le=100, title="CFG scale", tip="Strength of the prompt; 1 is without guidance."
+    diffusion_steps: int | None = setting(
+        None, ge=1, le=1000, title="Steps", tip="Denoising steps. Empty takes the family's usual number."
+    )
+    cfg_scale: Float | None = setting(
+        None,
+        ge=0,
+        le=100,
+        title="CFG scale",
+        tip="Strength of the prompt; 1 is without guidance. Empty takes the family's usual one.",
     )
     noise_scheduler: NoiseScheduler = setting(
-        NoiseScheduler.DDIM, title="Sampler", tip="The method that turns noise into an image."
+        NoiseScheduler.AUTO,
+        title="Sampler",
+        tip="The method that turns noise into an image. AUTO takes the one the family is usually sampled with.",
     )
+
+    def filled(self, side: int, steps: int, cfg: float, sampler: str) -> FilledSample:
+        """With a family's usual values in place of what is left open.
+
+        Args:
+            side: width and height in pixels.
+        """
+        auto = self.noise_scheduler is NoiseScheduler.AUTO
+        return FilledSample(
+            prompt=self.prompt,
+            negative_prompt=self.negative_prompt,
+            width=self.width or side,
+            height=self.height or side,
+            diffusion_steps=self.diffusion_steps or steps,
+            cfg_scale=cfg if self.cfg_scale is None else self.cfg_scale,
+            noise_scheduler=NoiseScheduler(sampler) if auto else self.noise_scheduler,
+            config=self,
+        )
 
     def seed_at(self, step: int) -> int:
         """The seed at a step of the run: ``seed``, or with ``random_seed`` one that follows from both."""

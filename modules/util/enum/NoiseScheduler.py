@@ -2,8 +2,9 @@ from modules.util.enum.BaseEnum import BaseEnum
 
 
 class NoiseScheduler(BaseEnum):
-    """The sampler that turns noise into an image."""
+    """The sampler that turns noise into an image; AUTO is the one a family is usually sampled with."""
 
+    AUTO = "AUTO"
     DDIM = "DDIM"
     EULER = "EULER"
     EULER_A = "EULER_A"

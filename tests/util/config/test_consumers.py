@@ -50,6 +50,8 @@ INDIRECT: dict[str, tuple[str, str]] = {
     "TrainConfig.samples": ("modules/trainer/parts.py", "config.load_samples()"),
     # shown to the user; what is trained follows from lora_model_name, from which it is derived
     "TrainConfig.rlhf_dpo_ref_mode": ("modules/trainer/parts.py", "config.effective_dpo_ref_mode()"),
+    "TrainConfig.lora_rank_pattern": ("modules/modelSetup/training.py", "config.rank_patterns()"),
+    "TrainConfig.lora_alpha_pattern": ("modules/modelSetup/training.py", "config.alpha_patterns()"),
     # parts are reached by their names in the model's specification
     "TrainConfig.unet": ("modules/modelSetup/StableDiffusionSetup.py", '"unet"'),
     "TrainConfig.transformer": ("modules/modelSetup/FluxSetup.py", '"transformer"'),
@@ -57,7 +59,8 @@ INDIRECT: dict[str, tuple[str, str]] = {
     "TrainConfig.text_encoder_3": ("modules/modelSetup/StableDiffusion3Setup.py", '"text_encoder_3"'),
     "TrainConfig.vae": ("modules/modelSetup/StableDiffusionSetup.py", '"vae"'),
     # the sample itself makes its seed of this and its own
-    "SampleConfig.random_seed": ("modules/trainer/sampling.py", "sample.seed_at("),
+    "SampleConfig.random_seed": ("modules/trainer/sampling.py", "sample.config.seed_at("),
+    "SampleConfig.seed": ("scripts/sample.py", "sample.config.seed"),
     # named in a loop
     "OptimizerConfig.eps": ("modules/trainer/optimizers.py", '("eps", "weight_decay", "momentum")'),
     "OptimizerConfig.weight_decay": ("modules/trainer/optimizers.py", '("eps", "weight_decay", "momentum")'),
