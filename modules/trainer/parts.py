@@ -203,15 +203,7 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
     if is_dpo(config) or (online and online_settings.needs_reference(config)):
         reference = create_reference(config.training_method, config.effective_dpo_ref_mode(), handle)
         reference.self_check()
-    loader: BaseDataLoader | OnlineLoader
-    if online:
-        loader = OnlineLoader(config, setup, model, processes, prompts, folder / ROLLOUT_FOLDER, tell)
-    else:
-        loader = create_data_loader(
-            config, model, setup, device=processes.device, progress=tell,
-            rank=processes.rank, world_size=processes.world_size, barrier=processes.barrier,
-        )  # fmt: skip
-    loader.prepare()
+    loader = _loader(config, setup, model, processes, prompts, folder / ROLLOUT_FOLDER, tell)
     validation_loader = _validation_loader(config, model, setup, loader, processes, tell)
     groups = [
         (name, config.learning_rate if rate is None else rate, named)
@@ -246,6 +238,28 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
         acceleration=acceleration,
         old_policy=old_policy,
     )
+
+
+def _loader(
+    config: TrainConfig,
+    setup: BaseModelSetup,
+    model: Model,
+    processes: Processes,
+    prompts: list[str],
+    rollouts: Path,
+    tell: Tell,
+) -> BaseDataLoader | OnlineLoader:
+    """Ready to deliver: images from disk, or those the model makes of ``prompts``."""
+    made: BaseDataLoader | OnlineLoader
+    if prompts:
+        made = OnlineLoader(config, setup, model, processes, prompts, rollouts, tell)
+    else:
+        made = create_data_loader(
+            config, model, setup, device=processes.device, progress=tell,
+            rank=processes.rank, world_size=processes.world_size, barrier=processes.barrier,
+        )  # fmt: skip
+    made.prepare()
+    return made
 
 
 def _step(

@@ -21,6 +21,7 @@ from modules.util.config.ModelPartConfig import (
     TransformerConfig,
 )
 from modules.util.config.OptimizerConfig import OptimizerConfig
+from modules.util.config.RewardConfig import RewardConfig
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.TrainConfig import TrainConfig
 
@@ -40,6 +41,7 @@ HELD_AS: dict[type[BaseConfig], str] = {
     ModelPartConfig: PART,
     TextEncoderConfig: PART,
     OptimizerConfig: r"config",
+    RewardConfig: r"one",
 }
 """Names of variables and attributes that hold an object of each class where it is used."""
 
@@ -52,6 +54,9 @@ INDIRECT: dict[str, tuple[str, str]] = {
     "TrainConfig.rlhf_dpo_ref_mode": ("modules/trainer/parts.py", "config.effective_dpo_ref_mode()"),
     "TrainConfig.lora_rank_pattern": ("modules/modelSetup/training.py", "config.rank_patterns()"),
     "TrainConfig.lora_alpha_pattern": ("modules/modelSetup/training.py", "config.alpha_patterns()"),
+    # texts that are read with others of their kind
+    "TrainConfig.rlhf_rollout_size": ("modules/trainer/online_settings.py", "rollout_size(config)"),
+    "TrainConfig.rlhf_reward": ("modules/trainer/online_settings.py", "reward_list(config)"),
     # parts are reached by their names in the model's specification
     "TrainConfig.unet": ("modules/modelSetup/StableDiffusionSetup.py", '"unet"'),
     "TrainConfig.transformer": ("modules/modelSetup/FluxSetup.py", '"transformer"'),
