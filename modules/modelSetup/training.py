@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from modules.adapter.formats import KOHYA, check_layout, find_adapter, read_adapter, save_adapter
+from modules.adapter.formats import check_handle, find_adapter, fitting_layout, read_adapter, save_adapter
 from modules.adapter.layers import filter_patterns
 from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
 from modules.model.compact import QUANTIZED, offload_blocks, quantize
@@ -19,7 +19,7 @@ from modules.model.noise import NoiseOptions
 from modules.model.saving import no_single_file, save_folder, save_single_file
 from modules.modelSetup.pair_scorer import LossOptions
 from modules.objective.supervised import SupervisedOptions
-from modules.util.errors import ConfigError
+from modules.util.errors import ConfigError, UnsupportedError
 
 ParameterGroup = tuple[str, float | None, list[tuple[str, torch.nn.Parameter]]]
 WHOLE_MODEL = ("DIFFUSERS", "SAFETENSORS")
@@ -124,6 +124,8 @@ def adapter_options(config: Any, spec: FamilySpec) -> AdapterOptions:
         kind=name_of(config.peft_type),
         rank=config.lora_rank,
         alpha=config.lora_alpha,
+        rank_pattern=config.rank_patterns(),
+        alpha_pattern=config.alpha_patterns(),
         decompose=config.lora_decompose,
         rank_stabilized=config.lora_rs,
         dropout=config.dropout_probability,
@@ -142,6 +144,12 @@ def check_settings(config: Any, spec: FamilySpec) -> None:
         UserError: a filter or a part the family has not, an adapter that is not there, a layout it cannot be saved in.
     """
     trained_parts(config, spec)
+    if config.prompt_weighting and not spec.prompt_weighting:
+        raise UnsupportedError(
+            f"emphasis in prompts has no meaning to the text encoder of {spec.label}",
+            field="prompt_weighting",
+            hint="switch it off; this model reads prompts as plain language",
+        )
     if name_of(config.training_method) == "LORA":
         adapter_options(config, spec)
         if config.lora_model_name:
@@ -168,7 +176,8 @@ def prepare(model: Model, config: Any) -> AdapterHandle | None:
     if name_of(config.training_method) == "LORA":
         source = read_adapter(config.lora_model_name, model) if config.lora_model_name else None
         handle = attach(model, adapter_options(config, spec), source)
-        check_layout(handle.options.kind, name_of(config.output_model_format))
+        if name_of(config.output_model_format) != "AUTO":
+            check_handle(handle, name_of(config.output_model_format))
         parts = tuple(dict.fromkeys(place.split(".", 1)[0] for place in handle.layers))
     else:
         for part in parts:
@@ -208,9 +217,9 @@ def save(
     """Write what was trained: the adapter, or the whole model.
 
     Args:
-        layout: KOHYA_LORA, DIFFUSERS_LORA, DIFFUSERS, SAFETENSORS; AUTO is KOHYA_LORA for adapters and
-            for whole models SAFETENSORS if ``path`` ends so and the family has such files, else DIFFUSERS
-            (a folder without that ending).
+        layout: KOHYA_LORA, DIFFUSERS_LORA, COMFY_LORA, LEGACY_LORA, DIFFUSERS, SAFETENSORS; AUTO is KOHYA_LORA for
+            adapters (LEGACY_LORA for kinds that cannot be fused as it has to), and for whole models SAFETENSORS if
+            ``path`` ends so and the family has such files, else DIFFUSERS (a folder without that ending).
         metadata: facts about the run, for the file.
 
     Returns:
@@ -225,9 +234,10 @@ def save(
             raise ConfigError(
                 f"{name} is a layout of whole models, and an adapter was trained",
                 field="output_model_format",
-                hint="use KOHYA_LORA or DIFFUSERS_LORA",
+                hint="use KOHYA_LORA, DIFFUSERS_LORA, COMFY_LORA or LEGACY_LORA",
             )
-        return save_adapter(model.adapter, path, KOHYA if name == "AUTO" else name, dtype, metadata)
+        layout = fitting_layout(model.adapter) if name == "AUTO" else name
+        return save_adapter(model.adapter, path, layout, dtype, metadata)
     if name == "AUTO":
         wants_file = Path(path).suffix == ".safetensors"
         name = "SAFETENSORS" if wants_file and model.spec.writes_single_file else "DIFFUSERS"

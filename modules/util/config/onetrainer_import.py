@@ -68,7 +68,8 @@ _OPTIMIZER_PARAMS = {
 }
 """Further arguments of update rules that mean the same here and there."""
 _FORMATS = {
-    "LEGACY_LORA": "KOHYA_LORA",
+    "LEGACY_LORA": "LEGACY_LORA",
+    "COMFY_LORA": "COMFY_LORA",
     "LEGACY_SAFETENSORS": "SAFETENSORS",
     "KOHYA_LORA": "KOHYA_LORA",
     "DIFFUSERS_LORA": "DIFFUSERS_LORA",

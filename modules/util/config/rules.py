@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from modules.util.config.section.LoraSection import is_regular_expression
 from modules.util.enum.ConceptType import ConceptType
 from modules.util.enum.DPOObjective import DPOObjective
 from modules.util.enum.DPOTimestepSampling import DPOTimestepSampling
@@ -155,9 +156,8 @@ def _inline_concepts_fit(c: TrainConfig) -> Iterator[Finding]:
 
 @rule("training_method", "output_model_format")
 def _format_fits_method(c: TrainConfig) -> Iterator[Finding]:
-    for_adapters = c.output_model_format in (ModelFormat.KOHYA_LORA, ModelFormat.DIFFUSERS_LORA)
     lora = c.training_method is TrainingMethod.LORA
-    if c.output_model_format is not ModelFormat.AUTO and for_adapters != lora:
+    if c.output_model_format is not ModelFormat.AUTO and c.output_model_format.for_adapters != lora:
         what = "an adapter" if lora else "a whole model"
         yield ConfigError(
             f"{c.output_model_format} is no format for {what} ({c.training_method})",
@@ -187,6 +187,23 @@ def _format_fits_adapter(c: TrainConfig) -> Iterator[Finding]:
             "output_model_format",
             "set it to AUTO or KOHYA_LORA",
         )
+
+
+@rule("training_method", "peft_type", "lora_rank_pattern", "lora_alpha_pattern", "layer_filter_regex")
+def _patterns_of_ranks(c: TrainConfig) -> Iterator[Finding]:
+    if c.training_method is not TrainingMethod.LORA:
+        return
+    for name, read in (("lora_rank_pattern", c.rank_patterns), ("lora_alpha_pattern", c.alpha_patterns)):
+        try:
+            patterns = read()
+        except ConfigError as fault:
+            yield fault
+            continue
+        if patterns and c.peft_type is PeftType.OFT_2:
+            yield UnsupportedError("OFT_2 has one block size for all layers", name, "leave it empty")
+        for pattern in patterns if c.layer_filter_regex else ():
+            if not is_regular_expression(pattern):
+                yield ConfigError(f"{pattern!r} is not a regular expression", name)
 
 
 @rule("layer_filter_preset", "layer_filter", "layer_filter_regex")

@@ -135,7 +135,7 @@ def test_an_old_config_comes_through_all_migrations(tmp_path: Path) -> None:
     )
     assert (config.save_every, config.save_every_unit) == (5, "EPOCH")
     assert (config.layer_filter, config.layer_filter_preset) == ("attn1", "custom")
-    assert config.output_model_format == "KOHYA_LORA"
+    assert config.output_model_format == "LEGACY_LORA"
     assert config.concepts is not None
     assert (config.concepts[0].balancing, config.concepts[0].type) == (2.5, "VALIDATION")
     assert config.samples is not None
@@ -195,7 +195,7 @@ def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: 
         "learning_rate_scheduler": "CUSTOM",
         "timestep_distribution": "BETA",
         "resolution": "512x768",
-        "output_model_format": "COMFY_LORA",
+        "output_model_format": "ORIGINAL_LORA",
         "unet": {
             "train": True,
             "weight_dtype": "NFLOAT_4",

@@ -5,8 +5,11 @@ from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.setting import Float, setting
 from modules.util.enum.DataType import DataType
 from modules.util.enum.PeftType import PeftType
+from modules.util.errors import ConfigError
 
 _LORA = "training_method=LORA"
+_MAX_RANK = 4096
+_LIMIT = 65536
 
 
 class LoraSection(BaseConfig):
@@ -32,7 +35,7 @@ class LoraSection(BaseConfig):
     lora_rank: int = setting(
         16,
         ge=1,
-        le=4096,
+        le=_MAX_RANK,
         visible=_LORA,
         title="Rank",
         group="Adapter",
@@ -41,11 +44,28 @@ class LoraSection(BaseConfig):
     lora_alpha: Float = setting(
         16.0,
         gt=0,
-        le=65536,
+        le=_LIMIT,
         visible=_LORA,
         title="Alpha",
         group="Adapter",
         tip="The adapter's output is multiplied by alpha / rank.",
+    )
+    lora_rank_pattern: str = setting(
+        "",
+        visible=f"{_LORA},peft_type=LORA|LOHA|LOKR",
+        title="Ranks by layer",
+        group="Adapter",
+        tip=(
+            "Other ranks for some layers: pattern=rank, separated by commas. A pattern is a part of the layer's name, "
+            "like attn or text_encoder; the first that fits counts."
+        ),
+    )
+    lora_alpha_pattern: str = setting(
+        "",
+        visible=f"{_LORA},peft_type=LORA|LOHA|LOKR",
+        title="Alphas by layer",
+        group="Adapter",
+        tip="Other alphas for some layers: pattern=alpha, separated by commas.",
     )
     lora_decompose: bool = setting(
         False,
@@ -106,6 +126,14 @@ class LoraSection(BaseConfig):
         tip="Read the parts of the filter as regular expressions.",
     )
 
+    def rank_patterns(self) -> dict[str, int]:
+        """The entries of ``lora_rank_pattern``. ``ConfigError`` for one that is not pattern=whole number."""
+        return {p: int(n) for p, n in _table(self.lora_rank_pattern, "lora_rank_pattern", whole=True).items()}
+
+    def alpha_patterns(self) -> dict[str, float]:
+        """The entries of ``lora_alpha_pattern``. ``ConfigError`` for one that is not pattern=number."""
+        return _table(self.lora_alpha_pattern, "lora_alpha_pattern", whole=False)
+
     def layer_patterns(self) -> tuple[str, ...]:
         """The parts of ``layer_filter``; empty unless the preset is ``custom``."""
         if self.layer_filter_preset != "custom":
@@ -116,10 +144,29 @@ class LoraSection(BaseConfig):
         """The parts of the filter that are meant as regular expressions and are none."""
         if not self.layer_filter_regex:
             return []
-        return [pattern for pattern in self.layer_patterns() if not _is_pattern(pattern)]
+        return [pattern for pattern in self.layer_patterns() if not is_regular_expression(pattern)]
 
 
-def _is_pattern(text: str) -> bool:
+def _table(text: str, field: str, whole: bool) -> dict[str, float]:
+    """``pattern=number`` entries, separated by commas; a pattern may hold = itself."""
+    table: dict[str, float] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        pattern, _, number = (piece.strip() for piece in entry.rpartition("="))
+        try:
+            value = float(int(number) if whole else float(number))
+        except ValueError:
+            value = 0.0
+        if not pattern or not 0.0 < value <= _LIMIT or (whole and value > _MAX_RANK):
+            what = f"a whole number from 1 to {_MAX_RANK}" if whole else f"a number above 0, at most {_LIMIT}"
+            raise ConfigError(f"{entry!r} is not a pattern with {what}", field, "write it like attn=32, ff=8")
+        if pattern in table:
+            raise ConfigError(f"the pattern {pattern!r} is there twice", field)
+        table[pattern] = value
+    return table
+
+
+def is_regular_expression(text: str) -> bool:
+    """Whether it can be compiled."""
     try:
         re.compile(text)
     except re.error:

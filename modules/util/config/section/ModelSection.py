@@ -39,7 +39,10 @@ class ModelSection(BaseConfig):
         ModelFormat.AUTO,
         title="Output format",
         group="Output",
-        tip="AUTO writes a kohya LoRA file for adapters and a .safetensors file for whole models.",
+        tip=(
+            "AUTO writes a kohya LoRA file for adapters and a .safetensors file for whole models. COMFY_LORA has "
+            "ComfyUI's own names; LEGACY_LORA keeps layers apart that others fuse."
+        ),
     )
     output_dtype: DataType = setting(
         DataType.FLOAT_16, title="Output weights", group="Output", tip="Number format of the saved weights."
@@ -76,6 +79,15 @@ class ModelSection(BaseConfig):
     )
     vae: FrozenPartConfig = setting(
         factory=FrozenPartConfig, title="VAE", tip="Turns images into latents and back."
+    )
+    prompt_weighting: bool = setting(
+        False,
+        title="Emphasis in prompts",
+        group="Prompts",
+        tip=(
+            "Read (word), [word] and (word:1.3) in captions and sample prompts as more or less weight of these words. "
+            "Off, brackets are text like any other."
+        ),
     )
     force_v_prediction: bool = setting(
         False,
