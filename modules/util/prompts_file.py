@@ -1,0 +1,48 @@
+"""Files with one prompt a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from modules.util.errors import DataError
+
+MAX_FILE_BYTES = 64 * 2**20
+MAX_PROMPT_LETTERS = 20_000
+MAX_PROMPTS = 1_000_000
+
+
+def read_prompts_file(path: str | Path) -> list[str]:
+    """One prompt a line; empty lines and lines that begin with ``#`` do not count, blanks around a prompt neither.
+
+    The same prompt may be there twice: it is then drawn twice as often.
+
+    Raises:
+        DataError: the file cannot be read, is no UTF-8 text, is too large or holds no prompt.
+    """
+    file = Path(path)
+    try:
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise DataError(f"{file} is larger than {MAX_FILE_BYTES >> 20} MiB", "rlhf_prompts_file")
+        text = file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror}", "rlhf_prompts_file") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file} is not UTF-8 text", "rlhf_prompts_file", "save it as UTF-8") from error
+    if "\0" in text:
+        raise DataError(f"{file} is no text", "rlhf_prompts_file")
+    prompts = []
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.strip()
+        if not line or line.startswith("#"):
+            continue
+        if len(line) > MAX_PROMPT_LETTERS:
+            raise DataError(
+                f"{file}, line {number}: a prompt of {len(line)} letters; at most {MAX_PROMPT_LETTERS}",
+                "rlhf_prompts_file",
+            )
+        prompts.append(line)
+    if not prompts:
+        raise DataError(f"{file} holds no prompt", "rlhf_prompts_file", "write one prompt a line")
+    if len(prompts) > MAX_PROMPTS:
+        raise DataError(f"{file} holds {len(prompts)} prompts; at most {MAX_PROMPTS}", "rlhf_prompts_file")
+    return prompts

@@ -1,0 +1,38 @@
+"""The lists of names for forms agree with what the registries hold."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+from modules.accelerator.base import ACCELERATORS as REGISTERED_ACCELERATORS
+from modules.reward.base import REWARDS as REGISTERED_REWARDS
+from modules.util.catalog import ACCELERATORS, REWARDS, unknown_name
+
+
+def test_rewards_and_their_parameters() -> None:
+    assert sorted(REWARDS) == REGISTERED_REWARDS.keys()
+    for name, entry in REWARDS.items():
+        taken = dict(inspect.signature(REGISTERED_REWARDS.get(name)).parameters)
+        assert set(entry.params) == set(taken), name
+        needed = {key for key, one in taken.items() if one.default is inspect.Parameter.empty}
+        assert set(entry.needed) == needed, name
+
+
+def test_accelerators_and_their_slots() -> None:
+    assert sorted(ACCELERATORS) == REGISTERED_ACCELERATORS.keys()
+    for name, entry in ACCELERATORS.items():
+        stage = REGISTERED_ACCELERATORS.get(name).stage
+        assert entry.slot == ("shared" if stage == "both" else "rollout"), name
+
+
+def test_the_list_needs_no_torch() -> None:
+    code = "import sys, modules.util.catalog, modules.util.prompts_file; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_unknown_name_gets_the_nearest() -> None:
+    assert unknown_name("brightness", REWARDS) == ""
+    assert "did you mean 'brightness'" in unknown_name("brightnes", REWARDS)
+    assert "did you mean" not in unknown_name("zzz", REWARDS)
