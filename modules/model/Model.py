@@ -43,6 +43,7 @@ class Model:
         latent_factor: pixels per latent, along each side.
         latent_channels: channels of a latent.
         guidance: the guidance scale a model that embeds it is told in training.
+        prompt_weighting: whether brackets in prompts are emphasis.
         trains_text: whether a text encoder is trained, so prompts are encoded in every pass.
         adapter: the handle of attached adapters, if any.
     """
@@ -57,12 +58,14 @@ class Model:
     latent_factor: int = 8
     latent_channels: int = 4
     guidance: float = 1.0
+    prompt_weighting: bool = False
     trains_text: bool = False
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     adapter: Any = None
     _fingerprints: dict[str, str] = field(default_factory=dict, repr=False)
     _mode: str | None = field(default=None, repr=False)
     _empty_prompt: Conditioning | None = field(default=None, repr=False)
+    _blank: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         for part in self.modules().values():

@@ -23,6 +23,7 @@ class PartSpec:
         file_root: path of the weights inside the part as adapter files write it, where the module has lost
             that level (``text_model`` for CLIP).
         optional: whether models come without it too.
+        unread: first letters of the paths of layers that a prompt never passes; they get no adapters.
         comfy_name: what ComfyUI calls a text encoder (``clip_l``).
         file_prefix: first letters of its keys in a single-file model.
         open_clip: whether single-file models have it as OpenCLIP names it.
@@ -35,6 +36,7 @@ class PartSpec:
     kohya_prefix: str = ""
     file_root: str = ""
     optional: bool = False
+    unread: tuple[str, ...] = ()
     comfy_name: str = ""
     file_prefix: str = ""
     open_clip: bool = False
@@ -59,8 +61,11 @@ class FamilySpec:
         writes_single_file: whether it can be written to one file, in the latent-diffusion layout.
         key_map: naming scheme of the checkpoints it was published as, see ``modules.adapter.keymaps``.
         kohya_original: whether kohya files have those names too, and not the ones of diffusers.
+        inpainting: whether the denoiser sees a mask and the masked image too.
+        denoiser_channels: input channels of the denoiser, where families differ by them; 0 for any.
         size_conditioning: whether the denoiser is told original size, crop and target size of an image.
         embeds_guidance: whether the guidance scale is an input of the denoiser, so that one pass is enough.
+        prompt_weighting: whether emphasis in prompts can be applied to its text states.
         even_steps: whether a flow model's noise levels fall by 1 / steps before they are shifted.
         prompt_tokens: how much of a prompt the text encoders are given, where that is less than what their tokenizers
             cut it to.
@@ -82,9 +87,12 @@ class FamilySpec:
     writes_single_file: bool = False
     key_map: str = ""
     kohya_original: bool = True
+    inpainting: bool = False
+    denoiser_channels: int = 0
     size_conditioning: bool = False
     embeds_guidance: bool = False
     even_steps: bool = False
+    prompt_weighting: bool = False
     prompt_tokens: int = 0
     default_steps: int = 20
     default_cfg: float = 7.0

@@ -1,4 +1,4 @@
-"""Prompts to tokens and through text encoders, as several families do it. No prompt weighting: brackets are text."""
+"""Prompts to tokens and through text encoders, as several families do it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import nn
+
+from modules.model.emphasis import emphasised
 
 
 def tokenize(
@@ -66,7 +68,8 @@ def clip_states(
     ids_BL, _ = tokenize(tokenizer, prompts, encoder, encoder.config.max_position_embeddings)  # type: ignore[union-attr, arg-type]
     out = encoder(ids_BL, output_hidden_states=layer is not None)
     pooled = out.text_embeds if hasattr(out, "text_embeds") else out.pooler_output
-    return (out.last_hidden_state if layer is None else out.hidden_states[layer]), pooled
+    states_BLE = out.last_hidden_state if layer is None else out.hidden_states[layer]
+    return emphasised(states_BLE, tokenizer, prompts), pooled
 
 
 def t5_states(
@@ -79,7 +82,7 @@ def t5_states(
     """
     ids_BL, mask_BL = tokenize(tokenizer, prompts, encoder, limit)
     hidden_BLE = encoder(ids_BL, attention_mask=mask_BL if masked else None)[0]
-    return hidden_BLE, mask_BL
+    return emphasised(hidden_BLE, tokenizer, prompts), mask_BL
 
 
 def chat_messages(tokenizer: Any, prompts: Sequence[str], **options: bool) -> list[str]:

@@ -17,6 +17,7 @@ import torch
 from modules.adapter.PeftAdapter import AdapterHandle
 from modules.model import noise as noise_module
 from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
+from modules.model.emphasis import read_emphasis
 from modules.model.Model import Model
 from modules.model.noise import NoiseOptions
 from modules.model.sampling import Progress
@@ -47,6 +48,7 @@ class BaseModelSetup(ModelFamily):
         )
         model = self.load(config.base_model_name, training.part_dtypes(config, self.spec), parts, options)
         training.make_compact(model, config)
+        model.prompt_weighting = bool(config.prompt_weighting)
         if self.spec.embeds_guidance:
             model.guidance = float(getattr(config, self.spec.denoiser).guidance_scale)
         return model
@@ -91,11 +93,12 @@ class BaseModelSetup(ModelFamily):
             train: keep the graph and compute like the denoiser does (autocast). Otherwise there is no graph,
                 the encoder computes in its own type and the result is float32, which is what caches keep.
         """
+        texts = [read_emphasis(one) for one in prompts] if model.prompt_weighting else list(prompts)
         if train:
             with model.autocast():
-                return self._encode(model, list(prompts)).to(model.device)
+                return self._encode(model, texts).to(model.device)
         with torch.no_grad():
-            return self._encode(model, list(prompts)).to(model.device, torch.float32)
+            return self._encode(model, texts).to(model.device, torch.float32)
 
     def cut_prompts(self, model: Model, prompts: Sequence[str]) -> list[str]:
         """Those of the prompts whose end no text encoder gets to see."""

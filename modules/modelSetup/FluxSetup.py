@@ -73,6 +73,7 @@ class FluxSetup(BaseModelSetup):
         },
         lora_architecture="Flux.1-dev/lora",
         model_architecture="Flux.1-dev",
+        prompt_weighting=True,
         default_resolution=1024,
         size_multiple=16,
         key_map="flux",

@@ -17,7 +17,7 @@ from modules.model.loading import FIELD, find_source, load_parts
 from modules.model.Model import Model
 from modules.model.sampling import make_sampler
 from modules.model.schedule import DiscreteSchedule, FlowSchedule, Schedule
-from modules.util.errors import UnsupportedError
+from modules.util.errors import UnsupportedError, UserError
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,7 @@ class ModelFamily(ABC):
             loaded = self._load_file(path, dtypes, wanted)
         else:
             loaded = load_parts(path, self.spec, wanted, dtypes)
+        self._check_channels(path, loaded)
         model = Model(
             spec=self.spec,
             source=str(path),
@@ -139,6 +140,19 @@ class ModelFamily(ABC):
             self._set_latents(model)
         return model
 
+    def _check_channels(self, path: Path, loaded: Mapping[str, Any]) -> None:
+        """Tell models for painting into images and others apart."""
+        wanted, denoiser = self.spec.denoiser_channels, loaded.get(self.spec.denoiser)
+        if not wanted or denoiser is None or denoiser.config.in_channels == wanted:
+            return
+        raise UserError(
+            f"{path} is not a {self.spec.label} model: its {self.spec.denoiser} takes "
+            f"{denoiser.config.in_channels} channels instead of {wanted}",
+            field=FIELD,
+            hint="models with 9 channels are inpainting models, those with 4 ordinary ones; choose the model type "
+            "that fits",
+        )
+
     # -- sampling -----------------------------------------------------------------------------------------
 
     def make_sampler(self, model: Model, name: object, steps: int, size: tuple[int, int]) -> Any:
@@ -147,6 +161,10 @@ class ModelFamily(ABC):
         return make_sampler(
             model.schedule, name, steps, model.parts.get("scheduler"), tokens, self.spec.even_steps
         )
+
+    def guide(self, wanted_BChw: torch.Tensor, unwanted_BChw: torch.Tensor, cfg: float) -> torch.Tensor:
+        """The prediction to go by, of those for the prompt and for the negative one; ``cfg`` 1 is the first of them."""
+        return unwanted_BChw + cfg * (wanted_BChw - unwanted_BChw)
 
     def image_tokens(self, model: Model, size: tuple[int, int]) -> int:
         """How many tokens the denoiser makes of an image of ``size`` (height, width): one for each patch of 2 x 2

@@ -79,6 +79,7 @@ class StableDiffusion3Setup(BaseModelSetup):
         },
         lora_architecture="stable-diffusion-3-medium/lora",
         model_architecture="stable-diffusion-3-medium",
+        prompt_weighting=True,
         default_resolution=1024,
         size_multiple=16,
         key_map="stable-diffusion-3",

@@ -17,6 +17,7 @@ from modules.model.Model import Model
 from modules.model.single_file import Unsaid, load_single_file
 from modules.model.text import clip_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.inpainting import Inpainting, inpainting_spec
 from modules.modelSetup.registry import model_setup
 
 TOKENIZER = "openai/clip-vit-large-patch14"
@@ -71,6 +72,8 @@ class StableDiffusionSetup(BaseModelSetup):
         },
         lora_architecture="stable-diffusion-v1/lora",
         model_architecture="stable-diffusion-v1",
+        denoiser_channels=4,
+        prompt_weighting=True,
         default_resolution=512,
         size_multiple=8,
         key_map="latent-diffusion",
@@ -104,6 +107,10 @@ def _second_generation(key: str, label: str, pixels: int) -> FamilySpec:
         prediction="v_prediction" if pixels == 768 else "epsilon",
         lora_architecture=f"{architecture}/lora",
         model_architecture=architecture,
+        parts=tuple(
+            replace(part, comfy_name="clip_h") if part.kind == "text_encoder" else part
+            for part in StableDiffusionSetup.spec.parts
+        ),
         default_resolution=pixels,
         single_file=False,
         writes_single_file=False,
@@ -129,3 +136,23 @@ class StableDiffusion21Setup(StableDiffusionSetup):
 @model_setup
 class StableDiffusion21BaseSetup(StableDiffusionSetup):
     spec = _second_generation("STABLE_DIFFUSION_21_BASE", "Stable Diffusion 2.1 base", 512)
+
+
+@model_setup
+class StableDiffusion15InpaintingSetup(Inpainting, StableDiffusionSetup):
+    spec = inpainting_spec(
+        StableDiffusionSetup.spec,
+        "STABLE_DIFFUSION_15_INPAINTING",
+        "Stable Diffusion 1.5 inpainting",
+        "StableDiffusionInpaintPipeline",
+    )
+
+
+@model_setup
+class StableDiffusion20InpaintingSetup(Inpainting, StableDiffusionSetup):
+    spec = inpainting_spec(
+        StableDiffusion20BaseSetup.spec,
+        "STABLE_DIFFUSION_20_INPAINTING",
+        "Stable Diffusion 2.0 inpainting",
+        "StableDiffusionInpaintPipeline",
+    )

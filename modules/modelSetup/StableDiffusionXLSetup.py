@@ -16,6 +16,7 @@ from modules.model.Model import Model
 from modules.model.single_file import SCHEDULER, Unsaid, load_single_file
 from modules.model.text import clip_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.inpainting import Inpainting, inpainting_spec
 from modules.modelSetup.registry import model_setup
 
 CLIP = "openai/clip-vit-large-patch14"
@@ -86,6 +87,8 @@ class StableDiffusionXLSetup(BaseModelSetup):
         lora_architecture="stable-diffusion-xl-v1-base/lora",
         model_architecture="stable-diffusion-xl-v1-base",
         lora_metadata={"ss_base_model_version": "sdxl_"},
+        denoiser_channels=4,
+        prompt_weighting=True,
         default_resolution=1024,
         size_multiple=8,
         single_file=True,
@@ -136,3 +139,13 @@ class StableDiffusionXLSetup(BaseModelSetup):
             },
             return_dict=False,
         )[0]
+
+
+@model_setup
+class StableDiffusionXLInpaintingSetup(Inpainting, StableDiffusionXLSetup):
+    spec = inpainting_spec(
+        StableDiffusionXLSetup.spec,
+        "STABLE_DIFFUSION_XL_10_BASE_INPAINTING",
+        "Stable Diffusion XL inpainting",
+        "StableDiffusionXLInpaintPipeline",
+    )

@@ -102,7 +102,7 @@ def _sample_batch(
         if not guided:
             return out_BChw
         wanted, unwanted = out_BChw.float().chunk(2)
-        return unwanted + request.cfg * (wanted - unwanted)
+        return setup.guide(wanted, unwanted, request.cfg)
 
     latents_BChw = run_sampler(sampler, denoise, noise_BChw.to(model.device), generators, progress)
     with model.borrowed(model.spec.vae):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from modules.pipeline.items import Item
 from modules.pipeline.nodes.CachedTensors import CachedTensors, content_key
 from modules.pipeline.nodes.ChoosePrompt import ChoosePrompt
 from modules.pipeline.nodes.LoadPixels import LoadPixels
+from modules.pipeline.nodes.masks import Mask, PlanMask
 from modules.pipeline.nodes.PlanImage import PlanImage
 from modules.pipeline.nodes.transforms import Transform
 from modules.pipeline.rules import Rules
@@ -24,20 +26,26 @@ from modules.pipeline.rules import Rules
 if TYPE_CHECKING:
     from modules.model.Model import Model
     from modules.modelSetup.BaseModelSetup import BaseModelSetup
+    from modules.util.config.TrainConfig import TrainConfig
 
 CACHE_FORMAT = "1"
 """Raised whenever what is encoded changes in a way no other part of the keys shows."""
 
 
+MASKS = 3
+"""Masks of an image whose latents are cached, in turn: each is another masked image to encode."""
+
+
 @dataclass(frozen=True)
 class EncodeTask:
-    """One image to encode: what it is filed under and how to get its pixels."""
+    """One image to encode: what it is filed under, how to get its pixels, and what of them is hidden."""
 
     key: str
     side: str
     unit: int
     visit: int
     size: tuple[int, int]
+    mask: Mask | None = None
 
 
 class DataLoaderText2ImageMixin:
@@ -54,11 +62,20 @@ class DataLoaderText2ImageMixin:
     latents: ContentCache | None
     texts: ContentCache | None
     dataset: Any
+    config: TrainConfig
 
     @property
     def sides(self) -> tuple[str, ...]:
         """Prefixes of the names of what a unit has: two images of a pair, or one."""
         return ("chosen_", "rejected_") if self.units.dpo else ("",)
+
+    @property
+    def masks(self) -> int:
+        """How many masks an image has in turn; 0 for a new one at every visit."""
+        if self.units.dpo and self.config.rlhf_dpo_reference_cache:
+            # kept scores belong to one look of a pair
+            return 1
+        return 0 if self.latents is None else MASKS
 
     # -- pipeline ------------------------------------------------------------------------------------------
 
@@ -75,6 +92,11 @@ class DataLoaderText2ImageMixin:
         if self.latents is not None:
             inputs, outputs = [f"{side}item", f"{side}transform"], (f"{side}latent_key", f"{side}latents")
             made.append(CachedTensors(inputs, self.latent_key, self.latents, *outputs))
+        if self.setup.spec.inpainting:
+            made.append(PlanMask(side, self.masks))
+        if self.setup.spec.inpainting and self.latents is not None:
+            inputs, outputs = [*inputs, f"{side}mask"], (f"{side}masked_key", f"{side}masked")
+            made.append(CachedTensors(inputs, self.masked_key, self.latents, *outputs))
         if self.texts is not None:
             outputs = (f"{side}text_key", f"{side}cond")
             made.append(CachedTensors([f"{side}prompt"], self.text_key, self.texts, *outputs))
@@ -87,6 +109,8 @@ class DataLoaderText2ImageMixin:
             names.append("cond")
         if self.setup.spec.size_conditioning:
             names.append("geometry")
+        if self.setup.spec.inpainting:
+            names += ["mask"] if self.latents is None else ["mask", "masked"]
         return ["name", *(f"{side}{name}" for side in self.sides for name in names)]
 
     # -- cache ---------------------------------------------------------------------------------------------
@@ -100,7 +124,8 @@ class DataLoaderText2ImageMixin:
         """What text states depend on besides the text: encoders and tokenizers."""
         parts = [part.name for part in self.setup.spec.parts if part.kind in ("text_encoder", "tokenizer")]
         present = [name for name in parts if name in self.model.parts]
-        return content_key("text", *(f"{name}={self.model.fingerprint(name)}" for name in present))
+        rules = ("emphasis",) if self.model.prompt_weighting else ()
+        return content_key("text", *rules, *(f"{name}={self.model.fingerprint(name)}" for name in present))
 
     def latent_key(self, item: Item, transform: Transform) -> str:
         """Digest of the file's content, what is done to it, and the VAE."""
@@ -112,6 +137,10 @@ class DataLoaderText2ImageMixin:
             self.files.digest(item.path),
             transform.text(),
         )
+
+    def masked_key(self, item: Item, transform: Transform, mask: Mask) -> str:
+        """The same of an image of which a part is hidden."""
+        return content_key("masked", self.latent_key(item, transform), mask.text())
 
     def text_key(self, prompt: str) -> str:
         return content_key(CACHE_FORMAT, "cond", "float32", self.texts_of, prompt)
@@ -126,20 +155,34 @@ class DataLoaderText2ImageMixin:
         for unit, entry in enumerate(self.units.entries):
             for side in self.sides:
                 item: Item = getattr(entry, side[:-1]) if side else entry
-                for visit in range(self.rules[item.concept].variations):
-                    key = pipeline.get(f"{side}latent_key", visit, unit)
-                    if key in known:
-                        yield None
-                        continue
-                    known.add(key)
-                    yield EncodeTask(key, side, unit, visit, pipeline.get(f"{side}crop", visit, unit))
+                for visit in range(self._distinct_visits(item)):
+                    for name, mask in self._encoded(side, unit, visit):
+                        key = pipeline.get(f"{side}{name}_key", visit, unit)
+                        if key in known:
+                            yield None
+                            continue
+                        known.add(key)
+                        size = pipeline.get(f"{side}crop", visit, unit)
+                        yield EncodeTask(key, side, unit, visit, size, mask)
 
-    def pixels(self, task: EncodeTask) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """(H, W, 3) uint8 of an image to encode."""
-        return self.dataset.pipeline.get(f"{task.side}pixels", task.visit, task.unit)  # type: ignore[no-any-return]
+    def _distinct_visits(self, item: Item) -> int:
+        """After how many visits an image looks as before."""
+        variations = self.rules[item.concept].variations
+        return math.lcm(variations, self.masks) if self.setup.spec.inpainting else variations
 
-    def encode_images(self, pixels: Sequence[np.ndarray[Any, np.dtype[np.uint8]]]) -> torch.Tensor:
-        """(H, W, 3) uint8 images of one size to latents (B, C, h, w) on the CPU, float32.
+    def _encoded(self, side: str, unit: int, visit: int) -> Iterator[tuple[str, Mask | None]]:
+        """What is kept of a visit's image, and what is hidden of it."""
+        yield "latent", None
+        if self.setup.spec.inpainting:
+            yield "masked", self.dataset.pipeline.get(f"{side}mask", visit, unit)
+
+    def pixels(self, task: EncodeTask) -> np.ndarray[Any, Any]:
+        """(H, W, 3) of an image to encode, 0 to 255."""
+        pixels = self.dataset.pipeline.get(f"{task.side}pixels", task.visit, task.unit)
+        return pixels if task.mask is None else task.mask.hide(pixels, self.model.latent_factor)  # type: ignore[no-any-return]
+
+    def encode_images(self, pixels: Sequence[np.ndarray[Any, Any]]) -> torch.Tensor:
+        """(H, W, 3) images of one size, 0 to 255, to latents (B, C, h, w) on the CPU, float32.
 
         A batch that does not fit into the memory of the device is halved.
         """
@@ -199,6 +242,7 @@ class DataLoaderText2ImageMixin:
         else:
             with self.on_device(self.setup.spec.vae):
                 latents_BChw = self.encode_images([item[f"{side}pixels"] for item in items])
+        inpaint_BChw = self._inpaint(items, side, latents_BChw) if self.setup.spec.inpainting else None
         cond = None
         if self.texts is not None:
             cond = Conditioning.stack([item[f"{side}cond"] for item in items])
@@ -217,4 +261,22 @@ class DataLoaderText2ImageMixin:
             loss_weight_B=torch.tensor([own.loss_weight for own in rules], dtype=torch.float32),
             prior_B=prior if bool(prior.any()) else None,
             geometry_B6=geometry_B6,
+            inpaint_BChw=inpaint_BChw,
         )
+
+    def _inpaint(
+        self, items: Sequence[dict[str, Any]], side: str, latents_BChw: torch.Tensor
+    ) -> torch.Tensor:
+        """Masks and latents of the masked images, (B, 1 + C, h, w)."""
+        masks: list[Mask] = [item[f"{side}mask"] for item in items]
+        if self.latents is not None:
+            masked_BChw = torch.stack([item[f"{side}masked"]["latents"] for item in items])
+        else:
+            factor = self.model.latent_factor
+            pixels = [
+                mask.hide(item[f"{side}pixels"], factor) for item, mask in zip(items, masks, strict=True)
+            ]
+            with self.on_device(self.setup.spec.vae):
+                masked_BChw = self.encode_images(pixels)
+        cells_Bhw = torch.from_numpy(np.stack([mask.cells(*latents_BChw.shape[-2:]) for mask in masks]))
+        return torch.cat([cells_Bhw[:, None].float(), masked_BChw], dim=1)

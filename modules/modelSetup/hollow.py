@@ -1,0 +1,207 @@
+"""A model with everything but its weights, made from the configs in its folder: to count bytes without having them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from modules.model.compact import (
+    FLOAT_8,
+    INT_8,
+    NFLOAT_4,
+    QUANTIZED,
+    FrozenLinear,
+    block_layers,
+    offload_blocks,
+)
+from modules.model.dtypes import PartDtypes, torch_dtype
+from modules.model.loading import FIELD, load_tokenizer, part_class, read_scheduler_config
+from modules.model.Model import Model
+from modules.modelSetup import training
+from modules.modelSetup.ModelFamily import LoadOptions
+from modules.util.errors import UnsupportedError, UserError
+
+if TYPE_CHECKING:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from modules.modelSetup.BaseModelSetup import BaseModelSetup
+
+_BLOCK, _SECOND_BLOCK = 64, 256
+"""Weights that share a scale in four bits, and scales that share one."""
+
+
+class PackedLinear(FrozenLinear):
+    """Takes the memory of a layer in 4 or 8 bit integers: its weight is unpacked in every pass and not held."""
+
+    def __init__(self, layer: nn.Linear, kind: str, compute: torch.dtype) -> None:
+        super().__init__(layer)
+        self.kind, self.compute = kind, compute
+        shape, device = tuple(layer.weight.shape), layer.weight.device
+        count = layer.weight.numel()
+        if kind == INT_8:
+            packed, scales = torch.empty(shape, dtype=torch.int8, device=device), 4 * shape[0]
+        else:
+            packed = torch.empty((count + 1) // 2, 1, dtype=torch.uint8, device=device)
+            blocks = -(-count // _BLOCK)
+            # a scale in 8 bits for each block, one of 32 bits for each of theirs, their mean and the two tables
+            scales = blocks + 4 * (-(-blocks // _SECOND_BLOCK) + 1 + 16 + 256)
+        self.weight = nn.Parameter(packed, requires_grad=False)
+        self.register_buffer("scales", torch.empty(scales, dtype=torch.uint8, device=device))
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        kind = input.device.type
+        wanted = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else input.dtype
+        bias = None if self.bias is None else self.bias.to(wanted)
+        shape = (self.out_features, self.in_features)
+        return _Unpacked.apply(input.to(wanted), self.weight, bias, shape, self.kind)  # type: ignore[no-any-return,no-untyped-call]
+
+
+class _Unpacked(torch.autograd.Function):
+    """What the packed layers hold for the backward pass: the 8 bit one its input, the 4 bit one nothing new."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, shape: Any, kind: str
+    ) -> torch.Tensor:
+        ctx.shape = shape
+        ctx.save_for_backward(packed, *([x] if kind == INT_8 else []))
+        weight_OI = x.new_empty(shape)
+        return nn.functional.linear(x, weight_OI, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        weight_OI = grads[0].new_empty(ctx.shape)
+        return grads[0] @ weight_OI, None, None, None, None
+
+
+class ElsewhereLinear(FrozenLinear):
+    """A layer whose weight stays in main memory: bringing it always makes a copy."""
+
+    def brought(self, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+        return self.weight.to(device=device, dtype=dtype, copy=True)
+
+
+class HollowModel(Model):
+    """A ``Model`` whose tensors have shapes and types only."""
+
+    def borrowed(self, part: str) -> AbstractContextManager[nn.Module]:
+        return _as_is(self.module(part))
+
+
+@contextmanager
+def _as_is(module: nn.Module) -> Iterator[nn.Module]:
+    yield module
+
+
+def hollow_model(setup: BaseModelSetup, config: Any) -> HollowModel:
+    """The model a config names, on the meta device, with its adapter or its trained weights; no weights are read.
+
+    Raises:
+        UserError: not a folder on this machine, or one without the configs.
+    """
+    folder = Path(config.base_model_name).expanduser()
+    if not folder.is_dir():
+        raise UnsupportedError(
+            f"{config.base_model_name} is no diffusers folder on this machine, and the memory of other models cannot "
+            "be foreseen",
+            field=FIELD,
+            hint="download or convert the model to a folder",
+        )
+    dtypes = training.part_dtypes(config, setup.spec)
+    parts = _hollow_parts(setup, folder, dtypes)
+    scheduler = parts[setup.spec.of_kind("scheduler")[0].name]
+    options = LoadOptions(
+        training.prediction_override(config), config.rescale_noise_scheduler_to_zero_terminal_snr
+    )
+    model = HollowModel(
+        setup.spec, str(folder), parts, setup._schedule(scheduler, options), compute_dtype=dtypes.compute
+    )
+    setup._set_latents(model)
+    _make_compact(model, config)
+    if setup.spec.embeds_guidance:
+        model.guidance = float(getattr(config, setup.spec.denoiser).guidance_scale)
+    # there is nothing to take a digest of
+    model._fingerprints = dict.fromkeys(setup.spec.module_parts, "")
+    with torch.device("meta"):
+        training.prepare(model, config)
+    return model
+
+
+def _hollow_parts(setup: BaseModelSetup, folder: Path, dtypes: PartDtypes) -> dict[str, Any]:
+    parts: dict[str, Any] = {}
+    for part in setup.spec.parts:
+        place = folder / part.name
+        if part.kind == "scheduler":
+            parts[part.name] = read_scheduler_config(folder)
+        elif part.optional and not place.is_dir():
+            continue
+        elif part.kind == "tokenizer":
+            parts[part.name] = load_tokenizer(part_class(part), place)
+        else:
+            if not (place / "config.json").is_file():
+                raise UserError(f"{place / 'config.json'} is missing", field=FIELD)
+            kind = part_class(part)
+            with torch.device("meta"):
+                if part.kind == "text_encoder":
+                    made = kind._from_config(kind.config_class.from_pretrained(str(place)))
+                else:
+                    made = kind.from_config(kind.load_config(str(place)))
+            parts[part.name] = _typed(made, dtypes.of(part.name))
+    return parts
+
+
+def _typed(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """As loading would: some weights stay in full precision beside half precision."""
+    kept = tuple(getattr(module, "_keep_in_fp32_modules", None) or ()) if dtype == torch.float16 else ()
+    for name, parameter in module.named_parameters():
+        wide = any(piece in kept for piece in name.split("."))
+        parameter.data = parameter.data.to(torch.float32 if wide else dtype)
+    for buffer in module.buffers():
+        if buffer.is_floating_point():
+            buffer.data = buffer.data.to(dtype)
+    return module
+
+
+def _make_compact(model: Model, config: Any) -> None:
+    compute = torch_dtype(config.train_dtype, "train_dtype")
+    for name, module in model.modules().items():
+        part = getattr(config, name)
+        kind = training.name_of(part.weight_dtype)
+        for parent, child, layer in list(block_layers(module)) if kind in QUANTIZED else ():
+            if kind == FLOAT_8:
+                rounded = FrozenLinear(layer)
+                rounded.to_float8()
+                setattr(parent, child, rounded)
+            else:
+                setattr(parent, child, PackedLinear(layer, kind, compute))
+        if name == model.spec.denoiser and part.offload_fraction > 0.0:
+            offload_blocks(module, part.offload_fraction)
+            for layer in module.modules():
+                if isinstance(layer, FrozenLinear) and layer.stays:
+                    layer.__class__ = ElsewhereLinear
+
+
+def pretend(mode: FakeTensorMode, module: nn.Module) -> None:
+    """Put fake tensors on the CPU in the place of a module's tensors on the meta device, shared ones once."""
+    made: dict[int, torch.Tensor] = {}
+    for child in module.modules():
+        for table in (child._parameters, child._buffers):
+            for name, tensor in table.items():
+                if tensor is None:
+                    continue
+                if id(tensor) not in made:
+                    made[id(tensor)] = _pretended(mode, tensor)
+                table[name] = made[id(tensor)]  # type: ignore[assignment]
+
+
+def _pretended(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    with mode:
+        fake = torch.empty(tensor.shape, dtype=tensor.dtype)
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(fake, requires_grad=tensor.requires_grad)
+    return fake

@@ -1,0 +1,242 @@
+"""Where the parts of a model come from: one folder or file for all, and others for single parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from modules.model.dtypes import PartDtypes
+from modules.model.family import FamilySpec, PartSpec
+from modules.model.loading import (
+    FIELD,
+    check_folder,
+    find_source,
+    load_module,
+    load_parts,
+    load_tokenizer,
+    part_class,
+)
+from modules.model.weight_files import WeightFile, open_weights
+from modules.modelSetup.part_families import looks_like
+from modules.modelSetup.part_files import (
+    Plan,
+    beside_file,
+    best_plan,
+    configs,
+    fill,
+    part_tensors,
+    shipped,
+)
+from modules.util.errors import UserError, list_offenders
+from modules.util.jsonio import read_json
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Resolved places.
+
+    Args:
+        base: the folder or file of the whole model.
+        parts: part name -> folder or file it is taken from instead.
+    """
+
+    base: Path
+    parts: Mapping[str, Path]
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Diffusers folders among them, the base first: where tokenizers are looked for."""
+        places = (self.base, *self.parts.values())
+        return tuple(dict.fromkeys(place for place in places if (place / "model_index.json").is_file()))
+
+
+def field_of(part: str) -> str:
+    """The config field that names the source of a part."""
+    return f"{part}.model_name"
+
+
+def find_sources(base: str, overrides: Mapping[str, str], spec: FamilySpec, wanted: Sequence[str]) -> Sources:
+    """Find, and where needed download, what is to be loaded.
+
+    Args:
+        overrides: part name -> folder, file or hub name; empty ones do not count.
+
+    Raises:
+        UserError: something is not there.
+    """
+    named = {part: name for part, name in overrides.items() if name.strip() and part in wanted}
+    rest = [part for part in wanted if part not in named]
+    # the configs of the other parts are small, and those that come from files may need them
+    place = find_source(base, spec, rest, configs=tuple(named))
+    found: dict[str, Path] = {}
+    for part, name in named.items():
+        with _blamed(field_of(part)):
+            found[part] = find_source(name, spec, [part], alone=True)
+    return Sources(place, found)
+
+
+@contextmanager
+def _blamed(field: str) -> Iterator[None]:
+    """Errors are about the field that names the source."""
+    try:
+        yield
+    except UserError as error:
+        error.field = field
+        raise
+
+
+def load_overrides(sources: Sources, spec: FamilySpec, dtypes: PartDtypes) -> dict[str, Any]:
+    """The parts that have a source of their own.
+
+    Raises:
+        UserError: damaged, incomplete, or of another family.
+    """
+    base = sources.base if sources.base.is_dir() else None
+    loaded: dict[str, Any] = {}
+    for name, path in sources.parts.items():
+        with _blamed(field_of(name)):
+            loaded[name] = _load_alone(path, spec, spec.part(name), dtypes, base)
+    return loaded
+
+
+def _load_alone(
+    path: Path, spec: FamilySpec, part: PartSpec, dtypes: PartDtypes, base: Path | None
+) -> nn.Module:
+    """One part from a place of its own: a file, a diffusers folder, or a folder with just this part."""
+    if path.is_file():
+        file = open_weights(path, field_of(part.name))
+        module = part_from_file(file, spec, part, dtypes, base, alone=True)
+        if module is None:
+            raise UserError(
+                f"{path} holds several parts of a model, but no {part.name}",
+                hint="name a file of that part, or a diffusers folder",
+            )
+        return module
+    keyword = "dtype" if part.kind == "text_encoder" else "torch_dtype"
+    folder, name = path, part.name
+    if (path / "model_index.json").is_file():
+        check_folder(path, spec, [part.name])
+    else:
+        folder, name = path.parent, path.name
+    return load_module(part_class(part).from_pretrained, folder, name, dtypes.of(part.name), keyword)
+
+
+def part_from_file(
+    file: WeightFile, spec: FamilySpec, part: PartSpec, dtypes: PartDtypes, base: Path | None, alone: bool
+) -> nn.Module | None:
+    """A part of a file; ``None`` if it holds none such.
+
+    Args:
+        base: the diffusers folder with the rest of the model.
+        alone: whether the file is there for this part.
+
+    Raises:
+        UserError: it does not fit any config.
+    """
+    tensors = part_tensors(file, spec, part, alone)
+    if tensors is None:
+        return None
+    plan = best_plan(tensors, spec, part, configs(spec, part, file.path, base))
+    if plan is None:
+        raise UserError(
+            f"there is no config for the {part.name} of {file.path}",
+            hint=f"put the one it was published with at {beside_file(file.path) / part.name / 'config.json'}",
+        )
+    if plan.strays:
+        kind = looks_like(tensors, spec) if part.kind == "denoiser" else ""
+        raise _misfit(file.path, spec, part, plan, kind)
+    return fill(tensors, plan, dtypes.of(part.name))
+
+
+def _misfit(path: Path, spec: FamilySpec, part: PartSpec, plan: Plan, kind: str) -> UserError:
+    lines = [
+        f"the {part.name} in {path} is none of {spec.label}" + (f"; it looks like {kind}" if kind else "")
+    ]
+    if plan.faults:
+        lines.append(f"missing or of another shape ({len(plan.faults)}):\n{list_offenders(plan.faults)}")
+    if plan.extra:
+        lines.append(f"unknown ({len(plan.extra)}):\n{list_offenders(plan.extra)}")
+    hint = f"if it is one of another size, put its config at {beside_file(path) / part.name / 'config.json'}"
+    return UserError("\n".join(lines), hint="choose that model type" if kind else hint)
+
+
+# -- whole models ----------------------------------------------------------------------------------------------
+
+
+def load_whole_file(
+    sources: Sources, spec: FamilySpec, wanted: Sequence[str], dtypes: PartDtypes
+) -> dict[str, Any]:
+    """The wanted parts of a file, and what files never hold: tokenizers from beside it or from the folders other
+    parts come from, the scheduler's config as published.
+
+    Raises:
+        UserError: parts that are in none of these places, all together.
+    """
+    file = open_weights(sources.base, FIELD)
+    loaded: dict[str, Any] = {}
+    missing: list[str] = []
+    with _blamed(FIELD):
+        for part in (part for part in spec.parts if part.name in wanted):
+            made: Any
+            if part.kind == "scheduler":
+                made = _scheduler(file.path, spec)
+            elif part.kind == "tokenizer":
+                made = find_tokenizer(part, sources)
+            else:
+                alone = part.kind == "denoiser"
+                made = part_from_file(file, spec, part, dtypes, None, alone)
+            if made is not None:
+                loaded[part.name] = made
+            elif not part.optional:
+                missing.append(part.name)
+        if missing:
+            raise UserError(
+                f"{file.path} lacks parts of {spec.label}: {', '.join(missing)}",
+                hint=_remedy(missing, spec),
+            )
+    return loaded
+
+
+def _remedy(missing: Sequence[str], spec: FamilySpec) -> str:
+    if spec.denoiser in missing:
+        return f"use a file of {spec.label}, or a diffusers folder"
+    fields = [field_of(name) for name in missing if name in spec.module_parts]
+    words = [
+        f"set base_model_name to a diffusers folder or hub name and {field_of(spec.denoiser)} to this file"
+    ]
+    if fields:
+        words.append(f"or set {', '.join(fields)} to a folder or file that has them")
+    if len(fields) < len(missing):
+        words.append("tokenizers are read from such folders, or from a folder of their name beside the file")
+    return "; ".join(words)
+
+
+def _scheduler(path: Path, spec: FamilySpec) -> dict[str, Any] | None:
+    beside = beside_file(path) / "scheduler" / "scheduler_config.json"
+    places = [beside] if beside.is_file() else shipped(spec.key, "scheduler")
+    config = read_json(places[0], "scheduler config") if places else None
+    return config if isinstance(config, dict) else None
+
+
+def find_tokenizer(part: PartSpec, sources: Sources) -> Any:
+    """The tokenizer of a model that comes from files; ``None`` if there is none."""
+    beside = [beside_file(sources.base), sources.base.parent] if sources.base.is_file() else []
+    for folder in (*beside, *sources.folders):
+        if (folder / part.name).is_dir():
+            return load_tokenizer(part_class(part), folder / part.name)
+    return None
+
+
+def load_from(
+    sources: Sources, spec: FamilySpec, wanted: Sequence[str], dtypes: PartDtypes
+) -> dict[str, Any]:
+    """The wanted parts, each from its place, without those that have a source of their own."""
+    rest = [name for name in wanted if name not in sources.parts]
+    if sources.base.is_file():
+        return load_whole_file(sources, spec, rest, dtypes)
+    return load_parts(sources.base, spec, rest, dtypes)
