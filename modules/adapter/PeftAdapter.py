@@ -220,7 +220,8 @@ def attach(model: Model, options: AdapterOptions, source: AdapterFile | None = N
 def _targets(model: Model, part: str, options: AdapterOptions) -> list[str]:
     module = model.module(part)
     if part in model.spec.text_encoders:
-        return adaptable_layers(module, convolutions=False)
+        unread = model.spec.part(part).unread
+        return [p for p in adaptable_layers(module, convolutions=False) if not p.startswith(unread)]
     paths = select_layers(adaptable_layers(module), options.patterns, options.regex)
     if options.kind != "OFT_2":
         return paths
@@ -303,6 +304,12 @@ def _settle(path: str, layer: Any, options: AdapterOptions) -> None:
             value = item[NAME]
             tensors += list(value.parameters()) if isinstance(value, nn.Module) else [value]
     homes = [tensor.device for tensor in tensors]
+    if any(home.type == "meta" for home in homes):
+        # shapes are all there is
+        for tensor in tensors:
+            tensor.data = tensor.data.to(options.dtype)
+            tensor.requires_grad_(True)
+        return
     for tensor in tensors:
         tensor.data = tensor.data.to("cpu", torch.float32)
     if options.kind != "OFT_2":

@@ -127,7 +127,7 @@ def guided_prediction(
         with torch.no_grad():
             unwanted = ask("uncond", x_BChw, t_B, negative).detach()
         wanted = ask("cond", x_BChw, t_B, cond)
-    return unwanted + settings.cfg * (wanted - unwanted)
+    return setup.guide(wanted, unwanted, settings.cfg)
 
 
 # -- rollout --------------------------------------------------------------------------------------------------

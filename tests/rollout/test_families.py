@@ -27,6 +27,8 @@ PROMPTS = ("cat", "a small red circle on the left of a large blue square")
         ("FLUX_DEV_1", "FLOW_SDE", "SPLIT"),
         ("STABLE_DIFFUSION_3", "FLOW_SDE", "JOINT"),
         ("SANA", "DANCE_SDE", "SPLIT"),
+        ("Z_IMAGE", "FLOW_SDE", "JOINT"),
+        ("QWEN", "FLOW_SDE", "SPLIT"),
         ("PIXART_SIGMA", "DDIM", "JOINT"),
         ("STABLE_DIFFUSION_XL_10_BASE", "DDIM", "SPLIT"),
     ],

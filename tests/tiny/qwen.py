@@ -38,6 +38,38 @@ def write_qwen_tokenizer(folder: Path, length: int = 4096) -> int:
     return len(made)
 
 
+def build_qwen_vl(vocabulary_size: int, width: int = 16, layers: int = 2) -> torch.nn.Module:
+    """Qwen2.5-VL, with the smallest tower for images it can have."""
+    from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLConfig
+    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLForConditionalGeneration
+
+    text = {
+        "vocab_size": vocabulary_size,
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 4096,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 1e6,
+            "mrope_section": [1, 1, width // 4 - 2],
+        },
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    vision = {
+        "depth": 1,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_heads": 1,
+        "out_hidden_size": width,
+        "fullatt_block_indexes": [0],
+    }
+    return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=text, vision_config=vision))
+
+
 def build_qwen3(vocabulary_size: int, width: int = 16, layers: int = 3) -> torch.nn.Module:
     from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
     from transformers.models.qwen3.modeling_qwen3 import Qwen3Model

@@ -26,6 +26,7 @@ class ModelType(BaseEnum):
     FLUX_DEV_1 = "FLUX_DEV_1"
     FLUX_SCHNELL_1 = "FLUX_SCHNELL_1"
     Z_IMAGE = "Z_IMAGE"
+    QWEN = "QWEN"
 
     @property
     def label(self) -> str:
@@ -89,6 +90,7 @@ _ABOUT: dict[str, tuple[str, tuple[str, ...]]] = {
     "FLUX_DEV_1": ("FLUX.1 dev", _DIT_TWO),
     "FLUX_SCHNELL_1": ("FLUX.1 schnell", _DIT_TWO),
     "Z_IMAGE": ("Z-Image", _DIT_ONE),
+    "QWEN": ("Qwen-Image", _DIT_ONE),
 }
 """Label and parts of each family."""
 _EMBEDDED_GUIDANCE: frozenset[str] = frozenset({"FLUX_DEV_1"})
