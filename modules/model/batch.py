@@ -189,6 +189,8 @@ class ImageBatch(_Batched):
         loss_weight_B: float32 weight of each sample.
         geometry_B6: float32 (height, width, crop top, crop left, target height, target width) in pixels of each
             image, for models that are told; ``None`` stands for uncropped images of ``size``.
+        inpaint_BChw: float32 mask (1 where to paint) and latents of the image without what the mask covers, (B, 1 + C,
+            h, w), for models that see them; ``None`` stands for nothing but mask.
         prior_B: bool, which samples have the untouched model's prediction as their target; ``None`` for none.
     """
 
@@ -201,6 +203,7 @@ class ImageBatch(_Batched):
     loss_weight_B: torch.Tensor
     prior_B: torch.Tensor | None = None
     geometry_B6: torch.Tensor | None = None
+    inpaint_BChw: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         counts = {
@@ -212,7 +215,7 @@ class ImageBatch(_Batched):
         }
         if self.cond is not None:
             counts["cond"] = len(self.cond)
-        for name in ("prior_B", "geometry_B6"):
+        for name in ("prior_B", "geometry_B6", "inpaint_BChw"):
             if getattr(self, name) is not None:
                 counts[name] = getattr(self, name).shape[0]
         if len(set(counts.values())) > 1:
@@ -229,9 +232,6 @@ class ImageBatch(_Batched):
         conds = [part.cond for part in parts if part.cond is not None]
         if conds and len(conds) != len(parts):
             raise ValueError("some batches are encoded and others are not")
-        geometries = [part.geometry_B6 for part in parts if part.geometry_B6 is not None]
-        if geometries and len(geometries) != len(parts):
-            raise ValueError("some batches know the geometry of their images and others do not")
         return ImageBatch(
             latents_BChw=torch.cat([part.latents_BChw for part in parts]),
             cond=Conditioning.cat(conds) if conds else None,
@@ -241,8 +241,17 @@ class ImageBatch(_Batched):
             size=parts[0].size,
             loss_weight_B=torch.cat([part.loss_weight_B for part in parts]),
             prior_B=_cat_flags([part.prior_B for part in parts], [len(part) for part in parts]),
-            geometry_B6=torch.cat(geometries) if geometries else None,
+            geometry_B6=_cat_known([part.geometry_B6 for part in parts], "the geometry of their images"),
+            inpaint_BChw=_cat_known([part.inpaint_BChw for part in parts], "what is masked"),
         )
+
+
+def _cat_known(tensors: Sequence[torch.Tensor | None], what: str) -> torch.Tensor | None:
+    """What joined batches know of their images; all or none of them know it."""
+    known = [tensor for tensor in tensors if tensor is not None]
+    if known and len(known) != len(tensors):
+        raise ValueError(f"some batches know {what} and others do not")
+    return torch.cat(known) if known else None
 
 
 def _cat_flags(flags: Sequence[torch.Tensor | None], counts: Sequence[int]) -> torch.Tensor | None:

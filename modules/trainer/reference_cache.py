@@ -254,16 +254,20 @@ class ReferenceCache:
 
 
 def _content(pair: PairBatch, index: int) -> bytes:
-    """Digest of a pair's id, latents, prompts and size."""
+    """Digest of a pair's id, latents, prompts, size and whatever else its model is told of its images."""
     hasher = hashlib.blake2b(digest_size=_KEY_BYTES)
     hasher.update(f"{len(pair.pair_ids[index])}:{pair.pair_ids[index]}".encode())
     for side in (pair.chosen, pair.rejected):
         if side is None:
             raise RuntimeError(f"pair {pair.pair_ids[index]!r} has no rejected image")
         hasher.update(f"{side.ids[index]!r}{side.prompts[index]!r}{side.size}".encode())
-        tensors = {"latents": side.latents_BChw} | ({} if side.cond is None else side.cond.tensors)
+        # without the padding, which is the company's
+        tensors = {} if side.cond is None else side.cond.select([index]).unbind()[0]
+        tensors |= {"latents": side.latents_BChw[index]}
+        told = {"geometry": side.geometry_B6, "inpaint": side.inpaint_BChw}
+        tensors |= {name: value[index] for name, value in told.items() if value is not None}
         for name in sorted(tensors):
-            one = tensors[name][index].detach().cpu().contiguous()
+            one = tensors[name].detach().cpu().contiguous()
             hasher.update(f"{name}{one.dtype}{tuple(one.shape)}".encode())
             hasher.update(one.view(torch.uint8).numpy().tobytes() if one.dim() else str(one.item()).encode())
     return hasher.digest()

@@ -54,7 +54,11 @@ def write_tokenizer(folder: Path, **options: str) -> int:
 
 
 def build_unet(
-    channels: tuple[int, ...] = (16, 32), context: int = 24, heads: int = 2, groups: int = 8
+    channels: tuple[int, ...] = (16, 32),
+    context: int = 24,
+    heads: int = 2,
+    groups: int = 8,
+    inputs: int = 4,
 ) -> torch.nn.Module:
     """A UNet with the block types of SD 1.5."""
     from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
@@ -62,7 +66,7 @@ def build_unet(
     levels = len(channels)
     return UNet2DConditionModel(
         sample_size=16,
-        in_channels=4,
+        in_channels=inputs,
         out_channels=4,
         block_out_channels=channels,
         layers_per_block=1,
@@ -132,12 +136,13 @@ def write_pipeline(
     seed: int = 0,
     channels: tuple[int, ...] = (16, 32),
     dtype: torch.dtype = torch.float32,
+    inputs: int = 4,
 ) -> Path:
     """Write a whole pipeline folder; the same seed gives the same weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         size = write_tokenizer(folder / "tokenizer")
-        parts = {"unet": build_unet(channels), "vae": build_vae(factor)}
+        parts = {"unet": build_unet(channels, inputs=inputs), "vae": build_vae(factor)}
         parts["text_encoder"] = build_text_encoder(size)
         return _write_parts(folder, parts, prediction, dtype)
 
@@ -198,3 +203,36 @@ FAMILIES = dict.fromkeys(
     ),
     write_pipeline,
 )
+
+
+def write_inpainting(folder: Path, prediction: str, factor: int) -> None:
+    write_pipeline(folder, prediction, factor, inputs=9)
+
+
+FAMILIES |= dict.fromkeys(
+    ("STABLE_DIFFUSION_15_INPAINTING", "STABLE_DIFFUSION_20_INPAINTING"), write_inpainting
+)
+
+
+def paint_everything(key: str) -> dict[str, object]:
+    """Options of an inpainting pipeline that is given nothing to start from."""
+    from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
+
+    from tests.tiny import SIZE, tiny_folder
+
+    vae = AutoencoderKL.from_pretrained(str(tiny_folder(key) / "vae"))
+    with torch.no_grad():
+        grey_BChw = vae.encode(torch.zeros(1, 3, *SIZE)).latent_dist.mode() * vae.config.scaling_factor
+    return {
+        "image": torch.zeros(1, 3, *SIZE),
+        "mask_image": torch.ones(1, 1, *SIZE),
+        # the pipeline would take a random sample of what the encoder says
+        "masked_image_latents": grey_BChw,
+        "strength": 1.0,
+    }
+
+
+PIPELINE = {
+    key: lambda cfg, key=key: paint_everything(key)
+    for key in ("STABLE_DIFFUSION_15_INPAINTING", "STABLE_DIFFUSION_20_INPAINTING")
+}

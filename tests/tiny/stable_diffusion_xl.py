@@ -23,6 +23,7 @@ def build_unet(
     groups: int = 8,
     time_width: int = TIME_WIDTH,
     layers: int = 1,
+    inputs: int = 4,
 ) -> torch.nn.Module:
     """A UNet without attention at its finest level, deeper at each further one, told six numbers."""
     from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
@@ -30,7 +31,7 @@ def build_unet(
     levels = len(channels)
     return UNet2DConditionModel(
         sample_size=16,
-        in_channels=4,
+        in_channels=inputs,
         out_channels=4,
         block_out_channels=channels,
         layers_per_block=layers,
@@ -54,12 +55,12 @@ def xl_scheduler(prediction: str) -> dict[str, Any]:
     }
 
 
-def write(folder: Path, prediction: str, factor: int) -> None:
+def write(folder: Path, prediction: str, factor: int, inputs: int = 4) -> None:
     _write(
         folder,
         prediction,
         lambda words: {
-            "unet": build_unet(),
+            "unet": build_unet(inputs=inputs),
             "text_encoder": build_text_encoder(words),
             "text_encoder_2": build_clip(words),
             "vae": build_vae(factor),
@@ -106,4 +107,16 @@ def _write(folder: Path, prediction: str, modules: Callable[[int], dict[str, tor
         )
 
 
-FAMILIES = {"STABLE_DIFFUSION_XL_10_BASE": write}
+def write_inpainting(folder: Path, prediction: str, factor: int) -> None:
+    write(folder, prediction, factor, inputs=9)
+
+
+FAMILIES = {
+    "STABLE_DIFFUSION_XL_10_BASE": write,
+    "STABLE_DIFFUSION_XL_10_BASE_INPAINTING": write_inpainting,
+}
+PIPELINE = {
+    "STABLE_DIFFUSION_XL_10_BASE_INPAINTING": lambda cfg: stable_diffusion.paint_everything(
+        "STABLE_DIFFUSION_XL_10_BASE_INPAINTING"
+    )
+}

@@ -114,7 +114,7 @@ def test_an_added_pair_costs_its_own_scores(tmp_path: Path) -> None:
     assert scorer.seen == [("b", draw) for draw in range(DRAWS)]
 
 
-@pytest.mark.parametrize("what", ["chosen", "rejected", "prompt", "cond"])
+@pytest.mark.parametrize("what", ["chosen", "rejected", "prompt", "cond", "geometry", "mask"])
 def test_changed_content_is_scored_anew(tmp_path: Path, what: str) -> None:
     before = pairs("a")
     open_cache(tmp_path).fill([before], Scorer(), 8)
@@ -126,6 +126,10 @@ def test_changed_content_is_scored_anew(tmp_path: Path, what: str) -> None:
         rejected = replace(rejected, latents_BChw=-rejected.latents_BChw)
     elif what == "prompt":
         chosen = replace(chosen, prompts=["a dog"])
+    elif what == "geometry":
+        chosen = replace(chosen, geometry_B6=torch.tensor([[16.0, 16, 0, 0, 16, 16]]))
+    elif what == "mask":
+        rejected = replace(rejected, inpaint_BChw=torch.ones(1, 5, 2, 2))
     else:
         chosen = replace(chosen, cond=Conditioning({"hidden_BLE": torch.zeros(1, 3, 5).bfloat16()}))
     changed = PairBatch(["a"], chosen, rejected)
@@ -136,6 +140,21 @@ def test_changed_content_is_scored_anew(tmp_path: Path, what: str) -> None:
     cache.fill([changed], scorer, 8)
     assert len(scorer.seen) == DRAWS
     assert torch.equal(cache.lookup(changed, [1])[1], expected(changed, [1])[1])
+
+
+def test_padding_that_the_company_asks_for_changes_nothing(tmp_path: Path) -> None:
+    def with_lengths(*lengths: int) -> PairBatch:
+        rows = [{"hidden_BLE": torch.ones(n, 5), "mask_BL": torch.ones(n, dtype=torch.bool)} for n in lengths]
+        both = pairs("a", "b")
+        sides = [replace(side, cond=Conditioning.stack(rows)) for side in (both.chosen, both.rejected)]
+        return PairBatch(both.pair_ids, *sides)
+
+    open_cache(tmp_path).fill([with_lengths(2, 2)], Scorer(), 8)
+    cache = open_cache(tmp_path)
+    alone = with_lengths(2, 7).select([0])
+    assert torch.equal(cache.lookup(alone, [1])[0], expected(alone, [1])[0])
+    with pytest.raises(RuntimeError, match="no reference score of pair 'b'"):
+        cache.lookup(with_lengths(2, 7), [1, 1])
 
 
 def test_an_error_keeps_what_was_done(tmp_path: Path) -> None:

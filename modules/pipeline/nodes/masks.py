@@ -1,0 +1,87 @@
+"""Masks for models that paint into images: what is left out of an image, decided before it is decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from modules.pipeline.contract import Node
+from modules.pipeline.nodes.transforms import Pixels
+from modules.util.rng import python_random
+
+VERSION = 1
+"""Raised whenever the same ``Mask`` covers other pixels than before."""
+WHOLE = 0.25
+"""Share of masks that cover the whole image, which is what sampling without an image looks like."""
+GREY = 127.5
+
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """What is to be painted: boxes (top, left, bottom, right) in parts of the height and width."""
+
+    boxes: tuple[tuple[float, float, float, float], ...]
+
+    def text(self) -> str:
+        """The same text for the same mask, on every machine."""
+        return f"{VERSION}:{self.boxes!r}"
+
+    def cells(self, height: int, width: int) -> Bools:
+        """(h, w) cells that are covered; every box covers one at least."""
+        covered = np.zeros((height, width), dtype=np.bool_)
+        for top, left, bottom, right in self.boxes:
+            first_y, first_x = min(int(top * height), height - 1), min(int(left * width), width - 1)
+            last_y, last_x = max(round(bottom * height), first_y + 1), max(round(right * width), first_x + 1)
+            covered[first_y:last_y, first_x:last_x] = True
+        return covered
+
+    def hide(self, pixels: Pixels, factor: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """(H, W, 3) pixels from 0 to 255 with the covered cells of ``factor`` pixels in middle grey."""
+        height, width = pixels.shape[:2]
+        covered = self.cells(height // factor, width // factor).repeat(factor, 0).repeat(factor, 1)
+        return np.where(covered[..., None], np.float32(GREY), pixels.astype(np.float32))
+
+
+def decide_mask(name: str, number: int) -> Mask:
+    """The ``number``-th mask of an image or pair: the whole image, or one to three boxes.
+
+    Args:
+        name: the item's id, or the pair's, so that both sides have the same.
+    """
+    source = python_random("inpainting mask", 0, name, number)
+    if source.random() < WHOLE:
+        return Mask(((0.0, 0.0, 1.0, 1.0),))
+    boxes = []
+    for _ in range(source.randint(1, 3)):
+        height, width = source.uniform(0.2, 0.8), source.uniform(0.2, 0.8)
+        top, left = source.uniform(0.0, 1.0 - height), source.uniform(0.0, 1.0 - width)
+        boxes.append((top, left, top + height, left + width))
+    return Mask(tuple(boxes))
+
+
+class PlanMask(Node):
+    """Decides what is masked at a visit: ``mask``.
+
+    Args:
+        side: prefix of its name.
+        count: how many masks an item has, in turn; 0 for a new one at every visit.
+    """
+
+    def __init__(self, side: str, count: int) -> None:
+        super().__init__()
+        self._side, self._count = side, count
+
+    def get_inputs(self) -> list[str]:
+        return ["name"]
+
+    def get_outputs(self) -> list[str]:
+        return [f"{self._side}mask"]
+
+    def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
+        name: str = self._get_previous_item(variation, "name", index)
+        number = variation % self._count if self._count else variation
+        return {f"{self._side}mask": decide_mask(name, number)}
