@@ -53,6 +53,7 @@ class ItemTable(ttk.Frame):
         px = ui.theme.px
         super().__init__(parent)
         self._ui, self.items, self._columns, self._edit = ui, items, columns, edit
+        self._switched = "enabled" in items.kind.model_fields
         bar = FlowFrame(self, px(4))
         bar.pack(fill="x", pady=(0, px(6)))
         self._buttons(bar, first_actions)
@@ -74,6 +75,8 @@ class ItemTable(ttk.Frame):
             "<Alt-Up>": lambda: self.move(-1), "<Alt-Down>": lambda: self.move(1),
             "<Control-d>": self.duplicate, "<Control-a>": self.select_all,
         }  # fmt: skip
+        if not self._switched:
+            del keys["<space>"]
         for key, action in keys.items():
             self.tree.bind(key, lambda _event, action=action: self._key(action))  # type: ignore[misc]
         self.note = ttk.Label(self, style="Small.TLabel", anchor="w")
@@ -88,10 +91,14 @@ class ItemTable(ttk.Frame):
             ("Remove", self.remove, "Take it out of the list (Delete); its files stay"),
             ("\u2191", lambda: self.move(-1), "Up (Alt+Up)"),
             ("\u2193", lambda: self.move(1), "Down (Alt+Down)"),
-            ("On / off", self.toggle, "Use it or not (Space)"),
-            ("Read\u2026", self.read, "Take over the list in a file"),
-            ("Write\u2026", self.write, "Write the list to a file of its own"),
         )
+        if self._switched:
+            usual += (("On / off", self.toggle, "Use it or not (Space)"),)
+        if self.items.file_field:
+            usual += (
+                ("Read\u2026", self.read, "Take over the list in a file"),
+                ("Write\u2026", self.write, "Write the list to a file of its own"),
+            )
         for text, command, tip in (*first_actions, *usual):
             size = {"width": 2} if len(text) == 1 else {}
             button = ttk.Button(bar, text=text, command=lambda command=command: self._do(command), **size)  # type: ignore[misc]
@@ -111,7 +118,7 @@ class ItemTable(ttk.Frame):
         have = len(self.tree.get_children())
         for index, item in enumerate(items):
             values = [column.text(item) for column in self._columns]
-            tags = ("wrong",) if wrong(item) else () if item.enabled else ("off",)
+            tags = ("wrong",) if wrong(item) else () if getattr(item, "enabled", True) else ("off",)
             if index < have:
                 if list(self.tree.item(str(index), "values")) != values:
                     self.tree.item(str(index), values=values)
@@ -158,13 +165,13 @@ class ItemTable(ttk.Frame):
 
     def _click(self, event: tk.Event[tk.Misc]) -> None:
         row = self.tree.identify_row(event.y)
-        if row and self.tree.identify_column(event.x) == "#1":
+        if self._switched and row and self.tree.identify_column(event.x) == "#1":
             items = self.items.items()
             self.items.set_all("enabled", not items[int(row)].enabled, [int(row)])
 
     def _double(self, event: tk.Event[tk.Misc]) -> None:
         row = self.tree.identify_row(event.y)
-        if row and self.tree.identify_column(event.x) != "#1":
+        if row and not (self._switched and self.tree.identify_column(event.x) == "#1"):
             self._edit(int(row))
 
     def edit(self) -> None:

@@ -31,7 +31,7 @@ from modules.ui.QueuePanel import QueueWork
 from modules.ui.RunActions import RunActions
 from modules.ui.ScrollFrame import ScrollFrame, install_wheel
 from modules.ui.SideBar import SideBar
-from modules.ui.state.ConfigState import ConfigState
+from modules.ui.state.ConfigState import ConfigState, Problem
 from modules.ui.state.PresetStore import PresetStore
 from modules.ui.state.RunControl import RunControl
 from modules.ui.state.SessionStore import Session, SessionStore
@@ -85,6 +85,7 @@ class MainWindow(ctk.CTk):
         self.presets = presets or PresetStore()
         self.pages = pages_for(self.state_.settings)
         self._built: dict[str, Page] = {}
+        self._at_fields: dict[str, Problem] = {}
         self.page = ""
         self._problems_open = False
         self._checking = False
@@ -201,6 +202,7 @@ class MainWindow(ctk.CTk):
         made = self._built.get(spec.key)
         if made is None:
             made = self._built[spec.key] = spec.page_class()(self.middle, self.ui, spec)
+            made.show_problems(self._at_fields)
         self.page = self.memory.page = spec.key
         made.pack(fill="both", expand=True)
         made.showing = True
@@ -247,6 +249,9 @@ class MainWindow(ctk.CTk):
         self.side_bar.mark(counts)
         self.bottom_bar.show_problems(len(errors), len(found) - len(errors))
         self.problems.show(found)
+        self._at_fields = {problem.path: problem for problem in reversed(found)}
+        for page in self._built.values():
+            page.show_problems(self._at_fields)
         self.top_bar.show_undo(self.state_.can_undo(), self.state_.can_redo())
         self._show_title()
 

@@ -9,6 +9,7 @@ from tkinter import ttk
 from typing import TYPE_CHECKING
 
 from modules.ui.form.inputs import make_input
+from modules.ui.state.ConfigState import Problem
 from modules.ui.tk_support import RIGHT_CLICK
 from modules.util.config.settings import Setting
 from modules.util.errors import UserError
@@ -47,6 +48,7 @@ class FieldRow:
         self.setting = setting
         self._card, self._row, self._source, self._theme, self._tooltips = card, row, source, theme, tooltips
         self._fault: ttk.Label | None = None
+        self._problem: Problem | None = None
         self._mark: ttk.Label | None = None
         self._typing = False
         self.shown = False
@@ -77,7 +79,7 @@ class FieldRow:
     def _typed(self, text: str) -> None:
         self._typing = True  # what is typed stays as it is typed ("1e-4", not 0.0001) until the field is left
         try:
-            self._show_fault(self._source.set_text(self.setting.path, text))
+            self._show_words(self._source.set_text(self.setting.path, text))
         finally:
             self._typing = False
 
@@ -90,7 +92,7 @@ class FieldRow:
         try:
             self._source.set_value(self.setting.path, value)
         except UserError as error:
-            self._show_fault(error)
+            self._show_words(error)
 
     def reset(self) -> str:
         """Back to the default."""
@@ -104,7 +106,7 @@ class FieldRow:
         path = self.setting.path
         if not self._typing:
             self.input.show(self._source.value(path), self._source.text(path))
-        self._show_fault(self._source.fault(path))
+        self._show_words(self._source.fault(path))
         self._show_mark(not self._source.is_default(path))
 
     def show(self, shown: bool) -> None:
@@ -123,9 +125,17 @@ class FieldRow:
         self.input.widget.grid(row=self._row, column=2, sticky="ew", pady=pad)
         self.refresh()
 
-    def _show_fault(self, fault: UserError | None) -> None:
-        self.input.mark(fault is not None)
-        if fault is None:
+    def show_problem(self, problem: Problem | None) -> None:
+        """Show what the field has to do with others that is wrong or odd; a fault of its own text goes before it."""
+        if problem != self._problem:
+            self._problem = problem
+            self._show_words(self._source.fault(self.setting.path))
+
+    def _show_words(self, fault: UserError | None) -> None:
+        found: UserError | Problem | None = fault if fault is not None else self._problem
+        warning = isinstance(found, Problem) and found.warning
+        self.input.mark(found is not None and not warning)
+        if found is None:
             if self._fault is not None:
                 self._fault.grid_remove()
             return
@@ -133,9 +143,11 @@ class FieldRow:
             self._fault = ttk.Label(
                 self._card, style="Error.TLabel", justify="left", font=self._theme.fonts["small"]
             )
-        words = fault.message if not fault.hint else f"{fault.message} ({fault.hint})"
+        words = found.message if not found.hint else f"{found.message} ({found.hint})"
         self._fault.configure(
-            text=words, wraplength=max(self._theme.px(180), self.input.widget.winfo_width())
+            text=words,
+            style="Warning.TLabel" if warning else "Error.TLabel",
+            wraplength=max(self._theme.px(180), self.input.widget.winfo_width()),
         )
         if self.shown:
             self._fault.grid(row=self._row + 1, column=2, sticky="w")

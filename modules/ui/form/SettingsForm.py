@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from tkinter import ttk
 
@@ -11,6 +11,7 @@ from modules.ui.form.CardBoard import CardBoard
 from modules.ui.form.FieldRow import FieldRow
 from modules.ui.form.FieldSource import FieldSource
 from modules.ui.form.Tooltip import Tooltips
+from modules.ui.state.ConfigState import Problem
 from modules.ui.theme import Theme
 from modules.util.config.settings import Setting
 
@@ -84,6 +85,11 @@ class SettingsForm:
                 self.rows[path].refresh()
         for group, members in self._members.items():
             self.board.show(self.cards[group], group in self._extra or any(row.shown for row in members))
+
+    def show_problems(self, problems: Mapping[str, Problem]) -> None:
+        """Write at the rows what is wrong with them; those without an entry are fine."""
+        for path, row in self.rows.items():
+            row.show_problem(problems.get(path))
 
     def focus(self, path: str) -> bool:
         """Give a field the focus; false where it has no visible row."""

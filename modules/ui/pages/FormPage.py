@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from tkinter import ttk
 
 from modules.ui.context import Ui
@@ -11,6 +11,7 @@ from modules.ui.form.SettingsForm import SettingsForm
 from modules.ui.pages.Page import Page
 from modules.ui.pages.registry import PageSpec
 from modules.ui.ScrollFrame import ScrollFrame
+from modules.ui.state.ConfigState import Problem
 from modules.util.config.settings import Setting
 
 
@@ -40,6 +41,9 @@ class FormPage(Page):
 
     def refresh(self, paths: Iterable[str] | None) -> None:
         self.form.refresh(paths)
+
+    def show_problems(self, problems: Mapping[str, Problem]) -> None:
+        self.form.show_problems(problems)
 
     def focus_field(self, path: str) -> bool:
         return self.form.focus(path)

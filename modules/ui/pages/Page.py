@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from tkinter import ttk
 
 from modules.ui.context import Ui
 from modules.ui.FlowFrame import FlowFrame
 from modules.ui.pages.registry import PageSpec
+from modules.ui.state.ConfigState import Problem
 
 
 class Page(ttk.Frame):
@@ -38,6 +39,9 @@ class Page(ttk.Frame):
 
     def refresh(self, paths: Iterable[str] | None) -> None:
         """Settings changed (``None``: any of them)."""
+
+    def show_problems(self, problems: Mapping[str, Problem]) -> None:
+        """What is wrong or odd at the present settings, by field."""
 
     def run_changed(self) -> None:
         """The run that is watched has something new to show."""

@@ -23,10 +23,10 @@ class ItemList(Generic[T]):
         state: the settings being edited.
         kind: class of the items.
         field: where the config keeps the list (``concepts``).
-        file_field: where it keeps the name of the file (``concept_file_name``).
+        file_field: where it keeps the name of the file (``concept_file_name``); empty for lists without one.
     """
 
-    def __init__(self, state: ConfigState, kind: type[T], field: str, file_field: str) -> None:
+    def __init__(self, state: ConfigState, kind: type[T], field: str, file_field: str = "") -> None:
         self.state, self.kind, self.field, self.file_field = state, kind, field, file_field
         self.fault: UserError | None = None
         self._read: tuple[str, int, list[T]] | None = None
@@ -34,7 +34,7 @@ class ItemList(Generic[T]):
     @property
     def from_file(self) -> bool:
         """Whether the list is still the file's."""
-        return self.state.value(self.field) is None
+        return bool(self.file_field) and self.state.value(self.field) is None
 
     def items(self) -> list[T]:
         """The items as they are; ``fault`` says why a file's are missing."""
@@ -42,6 +42,8 @@ class ItemList(Generic[T]):
         if inline is not None:
             self.fault = None
             return list(inline)
+        if not self.file_field:
+            return []
         name = str(self.state.value(self.file_field))
         try:
             stamp = Path(name).stat().st_mtime_ns

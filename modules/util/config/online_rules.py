@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from modules.util.catalog import REWARDS, unknown_name
 from modules.util.config.online_values import reward_list, rollout_size, sde_window
 from modules.util.config.rules import ConfigWarning, Finding, rule
 from modules.util.enum.EMAMode import EMAMode
@@ -47,6 +48,19 @@ def _size(c: TrainConfig) -> Iterator[Finding]:
 def _rewards(c: TrainConfig) -> Iterator[Finding]:
     if _online(c):
         yield from _fault_of(lambda: reward_list(c))
+
+
+@rule(*_MODE, "rlhf_reward", "rlhf_rewards")
+def _rewards_are_known(c: TrainConfig) -> Iterator[Finding]:
+    if not _online(c):
+        return
+    try:
+        named = reward_list(c)
+    except UserError:
+        return  # reported by the rule above
+    for index, one in enumerate(named):
+        if odd := unknown_name(one.reward, REWARDS):
+            yield ConfigWarning(odd, f"rlhf_rewards[{index}].reward" if c.rlhf_rewards else "rlhf_reward")
 
 
 @rule(*_MODE, "rlhf_sde_window", "rlhf_rollout_steps", "rlhf_num_sde_steps")

@@ -230,3 +230,18 @@ def test_an_empty_optional_field_says_what_that_means(hands: Hands) -> None:
     hands.keys("<Control-slash>", "<Delete>")
     assert hint.winfo_viewable()
     assert hands.window.state_.value("optimizer.weight_decay") is None
+
+
+def test_what_contradicts_another_field_is_told_at_the_field(hands: Hands) -> None:
+    row = hands.row("min_noising_strength")
+    hands.fill("min_noising_strength", "0.9")
+    hands.fill("max_noising_strength", "0.5")
+    hands.wait(lambda: row._fault is not None and row._fault.winfo_viewable(), "the rule is not told")
+    assert row._fault is not None and "not below" in str(row._fault.cget("text"))
+    assert row.input.focus_widget.instate(["invalid"])  # type: ignore[attr-defined]
+    hands.fill("max_noising_strength", "1")
+    hands.wait(lambda: not row._fault.winfo_viewable(), "the fault stays")  # type: ignore[union-attr]
+    hands.window.state_.set_values({"rlhf_enabled": True, "rlhf_dpo_beta": 0.0}, "no anchor")
+    beta = hands.row("rlhf_dpo_beta")
+    hands.wait(lambda: beta._fault is not None and beta._fault.winfo_viewable(), "the warning is not told")
+    assert not beta.input.focus_widget.instate(["invalid"])  # type: ignore[attr-defined]
