@@ -1,16 +1,17 @@
-"""A window for names with values: further arguments of the optimizer."""
+"""A window for names with values: arguments of the optimizer, of a reward, of an accelerator."""
 
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from tkinter import ttk
+from typing import Any
 
 from modules.ui.context import Ui
 from modules.ui.dialogs import Dialog
 from modules.ui.form.inputs import style_popdown
 from modules.ui.ScrollFrame import ScrollFrame
-from modules.ui.state.parameters import KINDS, NOTHING, ParameterText, Scalar, as_texts, read_texts
+from modules.ui.state.parameters import KINDS, NOTHING, ParameterText, Plain, as_texts, read_texts
 
 NO_TEXT = ""
 
@@ -23,8 +24,8 @@ class _Row:
         self.frame = ttk.Frame(parent)
         self.frame.columnconfigure((0, 2), weight=1, uniform="texts")
         font = theme.fonts["text"]
-        self.name = ttk.Entry(self.frame, font=font, width=14)
-        self.kind = ttk.Combobox(self.frame, values=KINDS, state="readonly", font=font, width=13)
+        self.name = self._name_input(window, font)
+        self.kind = ttk.Combobox(self.frame, values=window.kinds, state="readonly", font=font, width=13)
         self.value = ttk.Entry(self.frame, font=font, width=14)
         self.drop = ttk.Button(self.frame, text="\u00d7", width=2, command=lambda: window.remove(self))
         self.name.insert(0, given.name)
@@ -41,6 +42,14 @@ class _Row:
         for entry in (self.name, self.value):
             entry.bind("<KeyRelease>", lambda _event: window.clear_faults(self))
         self._kind_chosen()
+
+    def _name_input(self, window: ParametersWindow, font: object) -> ttk.Entry:
+        if not window.names:
+            return ttk.Entry(self.frame, font=font, width=14)  # type: ignore[arg-type]
+        combo = ttk.Combobox(self.frame, font=font, width=14, values=window.names)  # type: ignore[arg-type]
+        combo.configure(postcommand=lambda: style_popdown(window.ui.theme, combo))
+        combo.bind("<<ComboboxSelected>>", lambda _event: combo.selection_clear())
+        return combo
 
     def _kind_chosen(self) -> None:
         self.kind.selection_clear()
@@ -69,6 +78,8 @@ class ParametersWindow(Dialog):
         values: what to begin with.
         taken: names that cannot be used, and why.
         done: called with the new values.
+        kinds: of values, the usual one first.
+        names: to pick from; others can be typed.
     """
 
     def __init__(
@@ -76,13 +87,15 @@ class ParametersWindow(Dialog):
         ui: Ui,
         title: str,
         about: str,
-        values: Mapping[str, Scalar],
+        values: Mapping[str, Plain],
         taken: Mapping[str, str],
-        done: Callable[[dict[str, Scalar]], None],
+        done: Callable[[dict[str, Any]], None],
+        kinds: tuple[str, ...] = KINDS,
+        names: Sequence[str] = (),
     ) -> None:
         super().__init__(ui, title, width=640, height=420)
         px = ui.theme.px
-        self._taken, self._done = taken, done
+        self._taken, self._done, self.kinds, self.names = taken, done, kinds, tuple(names)
         self.rows: list[_Row] = []
         ttk.Label(self.body, text=about, wraplength=px(600), justify="left").pack(anchor="w")
         self._scroll = ScrollFrame(self.body, ui.theme)
@@ -105,7 +118,7 @@ class ParametersWindow(Dialog):
 
     def add(self) -> None:
         """An empty row, ready to be typed into."""
-        row = self._add(ParameterText())
+        row = self._add(ParameterText(kind=self.kinds[0]))
         self.update_idletasks()
         self._scroll.see(row.frame)
         row.name.focus_set()
@@ -142,5 +155,5 @@ class ParametersWindow(Dialog):
     def open(self) -> None:
         """Show it, ready to type."""
         if not self.rows:
-            self._add(ParameterText())
+            self._add(ParameterText(kind=self.kinds[0]))
         self.present(self.rows[0].name)

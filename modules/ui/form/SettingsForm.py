@@ -45,7 +45,6 @@ class SettingsForm:
         self.rows: dict[str, FieldRow] = {}
         self.cards: dict[str, ttk.Frame] = {}
         self._members: dict[str, list[FieldRow]] = {}
-        self._extra: set[str] = set()
         for group, members in groupby([s for s in settings if has_row(s)], key=lambda s: s.group):
             self._add_group(group, list(members))
         self.refresh()
@@ -63,11 +62,14 @@ class SettingsForm:
             self._members[group].append(made)
 
     def add_card(self, title: str, first: bool = False) -> ttk.Frame:
-        """A card of the page's own, always shown."""
+        """A card of the page's own, shown until ``show_card`` hides it."""
         card = self.board.add(title, first)
         self.cards[title] = card
-        self._extra.add(title)
         return card
+
+    def show_card(self, title: str, shown: bool) -> None:
+        """Hide a card of the page's own, or bring it back."""
+        self.board.show(self.cards[title], shown)
 
     def extend_card(self, group: str) -> ttk.Frame:
         """A frame below the rows of a group, for what the page adds to it."""
@@ -84,7 +86,7 @@ class SettingsForm:
             if self.rows[path].shown:
                 self.rows[path].refresh()
         for group, members in self._members.items():
-            self.board.show(self.cards[group], group in self._extra or any(row.shown for row in members))
+            self.board.show(self.cards[group], any(row.shown for row in members))
 
     def show_problems(self, problems: Mapping[str, Problem]) -> None:
         """Write at the rows what is wrong with them; those without an entry are fine."""

@@ -9,6 +9,7 @@ from tkinter import filedialog, ttk
 from typing import Any
 
 from modules.ui.theme import Theme, style_text
+from modules.util.catalog import ACCELERATORS, REWARDS
 from modules.util.config.settings import Choice, Setting
 
 TextChanged = Callable[[str], None]
@@ -16,6 +17,12 @@ ValueChanged = Callable[[Any], None]
 EMPTY = "automatic"
 DEVICES = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps")
 LAYER_PRESETS = ("attn-mlp", "attn-only", "blocks", "full", "custom")
+_SUGGESTIONS: dict[str, tuple[str, ...]] = {
+    "device": DEVICES,
+    "layers": LAYER_PRESETS,
+    "reward": tuple(REWARDS),
+    "accelerator": tuple(ACCELERATORS),
+}
 
 
 class Input(ABC):
@@ -269,8 +276,6 @@ def make_input(
         return Several(parent, setting.choices, value_changed)
     if setting.widget == "multiline":
         return Paragraph(parent, theme, text_changed)
-    if setting.widget == "device":
-        return Suggest(parent, DEVICES, theme, text_changed)
-    if setting.widget == "layers":
-        return Suggest(parent, LAYER_PRESETS, theme, text_changed)
+    if setting.widget in _SUGGESTIONS:
+        return Suggest(parent, _SUGGESTIONS[setting.widget], theme, text_changed)
     return Line(parent, setting, theme, text_changed)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tkinter import filedialog, ttk
+from typing import TYPE_CHECKING
 
 from modules.ui.dialogs import show_notes
 from modules.ui.form.CardBoard import wrap_within
 from modules.ui.pages.FormPage import FormPage
+from modules.ui.pages.online_cards import LIST, OnlineCards
+from modules.ui.state.ConfigState import Problem
 from modules.ui.state.ItemList import ItemList
 from modules.ui.state.pair_reports import bucket_report, check_pairs, concept_pairs
 from modules.util.config.ConceptConfig import ConceptConfig
@@ -17,6 +20,9 @@ from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.enum.DPORefMode import DPORefMode
 from modules.util.enum.DPOSequentialStrategy import DPOSequentialStrategy
 from modules.util.errors import UserError
+
+if TYPE_CHECKING:
+    from modules.util.config.TrainConfig import TrainConfig
 
 _MEMORY = {
     DPOExecutionMode.FULL_CONCURRENT: "Fastest; holds the activations of both images: twice an ordinary step.",
@@ -46,6 +52,10 @@ class RlhfPage(FormPage):
         self.memory = ttk.Label(self.form.extend_card("Memory"), style="Muted.TLabel", justify="left")
         wrap_within(self.memory, self.form.cards["Memory"], self.ui.theme)
         self.memory.pack(anchor="w")
+        self.online = OnlineCards(self.ui, self.form)
+        self.online.changed = lambda: self.show_problems(self._problems)
+        self._problems: Mapping[str, Problem] = {}
+        self.online.refresh(None)
         self.derive()
 
     def _pair_buttons(self, card: ttk.Frame) -> None:
@@ -72,12 +82,34 @@ class RlhfPage(FormPage):
 
     def refresh(self, paths: Iterable[str] | None) -> None:
         super().refresh(paths)
+        self.online.refresh(paths)
         self.derive()
+
+    def show_problems(self, problems: Mapping[str, Problem]) -> None:
+        self._problems = problems
+        super().show_problems(self.online.show_problems(problems))
+
+    def opened(self) -> None:
+        self.online.show_rollouts()
+
+    def run_changed(self) -> None:
+        if self.showing:
+            self.online.show_rollouts()
+
+    def focus_field(self, path: str) -> bool:
+        tables = {LIST: self.online.rewards, **self.online.speed}
+        if path not in tables:
+            return super().focus_field(path)
+        self.scroll.see(tables[path])
+        tables[path].table.tree.focus_set()
+        return bool(tables[path].winfo_viewable())
 
     def derive(self) -> None:
         """Write what follows from the settings."""
         config = self.ui.state.config
-        self.kind.configure(text=describe_training(self.ui.state.config))
+        online = config.rlhf_enabled and config.rlhf_mode.online
+        self.form.show_card("Pairs and reference", not online)
+        (self.online.kind if online else self.kind).configure(text=describe_training(config))
         beta = config.rlhf_dpo_beta * PAPER_FACTOR
         shown = config.rlhf_enabled
         self.paper.configure(text=f"In the Diffusion-DPO paper's scale: beta {beta:g}" if shown else "")
@@ -141,16 +173,28 @@ class RlhfPage(FormPage):
         self.ui.work(work, done)
 
 
-def describe_training(config: object) -> str:
+def describe_training(config: TrainConfig) -> str:
     """One or two sentences on what the settings train, and against what."""
-    from modules.util.config.TrainConfig import TrainConfig
-
-    assert isinstance(config, TrainConfig)
     if not config.rlhf_enabled:
         return "Ordinary training on images. Switch preference training on to learn from pairs."
+    if config.rlhf_mode.online:
+        return describe_online(config)
     if config.effective_dpo_ref_mode() is DPORefMode.EXISTING_ADAPTER:
         return (
             f"Goes on with the adapter {Path(config.lora_model_name).name}. Its state at the start is the reference: "
             "the trained adapter is compared with a frozen copy of itself."
         )
     return "Trains a new adapter. The reference is the base model without it."
+
+
+def describe_online(config: TrainConfig) -> str:
+    """What a mode that makes its own images does, and against what."""
+    start = (
+        f"the adapter {Path(config.lora_model_name).name}"
+        if config.lora_model_name.strip()
+        else "a new adapter"
+    )
+    return (
+        f"Makes images with {start} while it trains, compares those of a prompt by their reward and learns from "
+        "the difference. No pairs are needed."
+    )

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from modules.util.errors import UserError
 
 Scalar = bool | int | float | str | None
+Plain = Scalar | list[Any] | dict[str, Any]
 Place = tuple[int, Literal["name", "value"]]
 NUMBER, WHOLE, SWITCH, TEXT, NOTHING = "number", "whole number", "on / off", "text", "nothing"
+JSON = "list or table"
 KINDS = (NUMBER, WHOLE, SWITCH, TEXT, NOTHING)
+"""Of single values; ``JSON`` is offered where lists and tables may be given too."""
 _ON, _OFF = ("on", "true", "yes"), ("off", "false", "no")
 
 
@@ -25,22 +29,24 @@ class ParameterText:
     text: str = ""
 
 
-def as_texts(values: Mapping[str, Scalar]) -> list[ParameterText]:
+def as_texts(values: Mapping[str, Plain]) -> list[ParameterText]:
     """What to show of values."""
     return [ParameterText(name, *_kind_and_text(value)) for name, value in values.items()]
 
 
-def _kind_and_text(value: Scalar) -> tuple[str, str]:
+def _kind_and_text(value: Plain) -> tuple[str, str]:
     if value is None:
         return NOTHING, ""
     if isinstance(value, bool):
         return SWITCH, "on" if value else "off"
     if isinstance(value, int):
         return WHOLE, str(value)
+    if isinstance(value, (list, dict)):
+        return JSON, json.dumps(value, ensure_ascii=False)
     return (NUMBER, repr(value)) if isinstance(value, float) else (TEXT, value)
 
 
-def read_value(kind: str, text: str) -> Scalar:
+def read_value(kind: str, text: str) -> Plain:
     """The value behind a text.
 
     Raises:
@@ -51,6 +57,8 @@ def read_value(kind: str, text: str) -> Scalar:
         return text
     if kind == NOTHING:
         return None
+    if kind == JSON:
+        return _read_json(plain)
     if kind == SWITCH:
         if plain.lower() in (*_ON, *_OFF):
             return plain.lower() in _ON
@@ -64,15 +72,25 @@ def read_value(kind: str, text: str) -> Scalar:
     return value
 
 
+def _read_json(text: str) -> Plain:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, (list, dict)):
+        raise UserError(f'{text!r} is neither a list like [1, 0.5] nor a table like {{"a": 1}}')
+    return value
+
+
 def read_texts(
     rows: Sequence[ParameterText], taken: Mapping[str, str]
-) -> tuple[dict[str, Scalar], dict[Place, str]]:
+) -> tuple[dict[str, Plain], dict[Place, str]]:
     """The values of rows, and what is wrong with which field; rows that are wholly empty are left out.
 
     Args:
         taken: names that cannot be used, and why.
     """
-    made: dict[str, Scalar] = {}
+    made: dict[str, Plain] = {}
     faults: dict[Place, str] = {}
     for index, row in enumerate(rows):
         name = row.name.strip()

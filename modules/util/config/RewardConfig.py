@@ -17,7 +17,11 @@ class RewardConfig(BaseConfig):
     WHAT: ClassVar[str] = "reward"
 
     reward: str = setting(
-        "brightness", min_length=1, title="Reward", tip="Which one: the key of a built-in or model reward."
+        "brightness",
+        min_length=1,
+        widget="reward",
+        title="Reward",
+        tip="Which one: the key of a built-in or model reward.",
     )
     name: str = setting(
         "", title="Name", tip="What it is called in the logs; empty takes the key. Names must differ."
@@ -43,7 +47,7 @@ class RewardConfig(BaseConfig):
 class AcceleratorConfig(BaseConfig):
     """An accelerator by name."""
 
-    name: str = setting("", min_length=1, title="Name", tip="Which one.")
+    name: str = setting("", min_length=1, widget="accelerator", title="Name", tip="Which one.")
     params: dict[str, Any] = setting(
         factory=dict, hidden=True, title="Parameters", tip="Arguments of the accelerator, by name."
     )

@@ -284,6 +284,7 @@ class OnlineSection(BaseConfig):
     )
     rlhf_reward: str = setting(
         "brightness",
+        widget="reward",
         visible=_ONLINE,
         title="Reward",
         group="Reward",
