@@ -31,6 +31,7 @@ class AveragingModel:
         self.latent_factor = FACTOR
         self.latent_scale, self.latent_shift = 1.0, 0.0
         self.trains_text = False
+        self.prompt_weighting = False
         self.text_encoders = ("text_encoder",)
         self.images_encoded: list[int] = []
         self.texts_encoded: list[list[str]] = []
