@@ -75,6 +75,7 @@ class FluxSetup(BaseModelSetup):
         model_architecture="Flux.1-dev",
         prompt_weighting=True,
         default_resolution=1024,
+        prompt_tokens=T5_TOKENS,
         size_multiple=16,
         key_map="flux",
         embeds_guidance=True,

@@ -81,6 +81,7 @@ class StableDiffusion3Setup(BaseModelSetup):
         model_architecture="stable-diffusion-3-medium",
         prompt_weighting=True,
         default_resolution=1024,
+        prompt_tokens=T5_TOKENS,
         size_multiple=16,
         key_map="stable-diffusion-3",
         default_steps=28,
