@@ -28,7 +28,8 @@ from modules.ui.tk_support import elide_middle
 LOG_MS = 500
 MAX_LOG_LINES = 3000
 SMOOTHING = 0.85
-FIRST_GROUPS = ("Loss", "Accuracy")
+FIRST_GROUPS = (("Loss",), ("Accuracy", "Reward"))
+"""What the diagrams show until one is picked: the first of which there are curves."""
 
 
 class RunPage(Page):
@@ -102,7 +103,8 @@ class RunPage(Page):
         frame.rowconfigure(0, weight=1)
         self.plots: list[CurvePlot] = []
         self.pickers: list[ttk.Combobox] = []
-        for column, group in enumerate(FIRST_GROUPS):
+        self._picked = [False] * len(FIRST_GROUPS)
+        for column, (group, *_) in enumerate(FIRST_GROUPS):
             frame.columnconfigure(column, weight=1, uniform="plots")
             card = ttk.Frame(frame)
             card.grid(row=0, column=column, sticky="nsew", padx=(0 if column == 0 else px(8), 0))
@@ -113,10 +115,14 @@ class RunPage(Page):
             )
             picker.set(group)
             picker.configure(postcommand=lambda picker=picker: style_popdown(self.ui.theme, picker))
-            picker.bind("<<ComboboxSelected>>", lambda _event: self._draw())
+            picker.bind("<<ComboboxSelected>>", lambda _event, column=column: self._pick(column))  # type: ignore[misc]
             picker.place(x=px(6), y=px(5))
             self.plots.append(plot)
             self.pickers.append(picker)
+
+    def _pick(self, column: int) -> None:
+        self._picked[column] = True
+        self._draw()
 
     def _text_tab(self) -> tk.Text:
         frame = ttk.Frame(self.tabs, padding=self.ui.theme.px(8))
@@ -170,8 +176,11 @@ class RunPage(Page):
     def _draw(self) -> None:
         history = self.control.history
         groups = group_curves(history.series)
-        for plot, picker in zip(self.plots, self.pickers, strict=True):
+        for column, (plot, picker) in enumerate(zip(self.plots, self.pickers, strict=True)):
             picker.selection_clear()
+            usual = FIRST_GROUPS[column]
+            if not self._picked[column]:
+                picker.set(next((group for group in usual if group in groups), usual[0]))
             shown = picker.get()
             picker.configure(values=list(dict.fromkeys([*groups, shown])))
             members = groups.get(shown, {})

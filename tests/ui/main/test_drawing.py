@@ -100,6 +100,22 @@ def test_curves_are_drawn_together_by_meaning() -> None:
     assert sorted(tag for members in groups.values() for tag in members) == sorted(tags)
 
 
+def test_curves_of_online_runs() -> None:
+    tags = [
+        "loss/train_step", "rl/loss", "rl/reward_mean", "rl/clipfrac", "rl/zero_std_ratio", "rl/images",
+        *(f"reward/{name}/{fact}" for name in ("a", "b", "total") for fact in ("mean", "zero_std_ratio")),
+    ]  # fmt: skip
+    groups = group_curves(tags)
+    assert list(groups)[:2] == ["Loss", "Reward"]
+    assert groups["Reward"] == {"rl/reward_mean": "mean of an epoch"}
+    assert groups["Reward by name"] == {"reward/a/mean": "a", "reward/b/mean": "b"}
+    assert groups["Prompts without difference"] == {
+        "reward/a/zero_std_ratio": "a",
+        "reward/b/zero_std_ratio": "b",
+    }
+    assert groups["Online training"] == {"rl/images": "images"}
+
+
 def test_log_tail(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     tail = LogTail(path)

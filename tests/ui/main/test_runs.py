@@ -164,3 +164,28 @@ def test_the_queue_works_through_its_runs(
     shown = [page.queue.tree.item(name, "values")[0] for name in page.queue.tree.get_children()]
     assert shown == ["finished", "finished"]
     assert hands.window.control.run is not None and hands.window.control.run.path == tmp_path / "two"
+
+
+def test_an_online_run_shows_its_reward(hands: Hands, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "online")
+    with run.locked(), run.writer() as writer:
+        for step in range(1, 4):
+            place = {"epoch": 0, "epoch_step": step, "epoch_sample": step, "global_step": step}
+            metrics = {
+                "loss/train_step": 0.0,
+                "rl/reward_mean": step / 10,
+                "reward/brightness/mean": step / 10,
+            }
+            writer.emit("step", progress=place, metrics=metrics, total_steps=3)
+        writer.emit("run_finished", status="finished", progress={"global_step": 3})
+    hands.window.show_page("run")
+    page = hands.window.current_page()
+    assert isinstance(page, RunPage)
+    assert [picker.get() for picker in page.pickers] == ["Loss", "Accuracy"]
+    hands.window.runs.attach(str(run.path))
+    hands.wait(lambda: page.pickers[1].get() == "Reward", "the reward is not shown")
+    page.pickers[1].set("Reward by name")
+    page.pickers[1].event_generate("<<ComboboxSelected>>")
+    hands.rest()
+    page.run_changed()
+    assert page.pickers[1].get() == "Reward by name"
