@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
@@ -47,7 +48,18 @@ def parser() -> argparse.ArgumentParser:
     )
     images.add_argument("--prompts", type=count, default=24, help="how many prompts")
     images.add_argument("--per-prompt", type=count, default=6, help="images for each prompt, at least 2")
-    journey.add_argument("--mode", default="DPO", type=str.upper, help="how to train on the pairs")
+    journey.add_argument(
+        "--mode",
+        default="DPO",
+        type=str.upper,
+        help="DPO (the default) learns from pairs; GRPO, GSPO and DGPO from images made while training",
+    )
+    journey.add_argument(
+        "--reward",
+        default="judge",
+        help="what scores those images: judge (the default), or "
+        "picks, a reward learned from the simulated person's answers",
+    )
     journey.add_argument("--set", dest="overrides", action="append", default=[], metavar="NAME=VALUE",
                          help="change a setting of the training")  # fmt: skip
     data.add_argument("--count", type=int, default=256)
@@ -67,29 +79,38 @@ def say(text: str) -> None:
 
 
 def run_journey(options: argparse.Namespace, out: Path) -> None:
-    from scripts.demo.journey import FULL, QUICK, Journey, run_journey
+    from scripts.demo.journey import run_journey
+    from scripts.demo.plan import FULL, QUICK, Journey
 
     journey = Journey(
         out, options.seed, options.mode, QUICK if options.quick else FULL, options.taste, options.error_rate,
-        options.model.resolve(), tuple(options.overrides),
+        options.model.resolve(), tuple(options.overrides), options.reward,
     )  # fmt: skip
     made = run_journey(journey, say)
     print(json.dumps(made, indent=2))
-    accuracy = made["heldout_pair_accuracy"]
-    print(
-        f"\n{made['pairs']} pairs, {made['steps']} steps in {made['train_seconds']:.0f} s.\n"
+    print(f"\n{summary(made)}\nLook at {out / 'before_after.png'}; everything is in {out}.")
+
+
+def summary(made: dict[str, Any]) -> str:
+    """A report in sentences."""
+    lines = [
         f"Of the adapter's images {made['win_rate']:.0%} are liked more than the base model's from the same prompt and "
-        f"seed\n(a LoRA trained on the chosen images alone: {made['supervised_win_rate']:.0%}).\n"
-        f"Pairs it never saw are ordered right in {accuracy:.0%}. {made['attribute'].capitalize()}: "
-        f"{made['attribute_base']:.2f} -> {made['attribute_adapter']:.2f}.\n"
-        f"Images that show what the prompt says: {made['fidelity_base']:.1%} -> {made['fidelity_adapter']:.1%}.\n"
-        f"Look at {out / 'before_after.png'}; everything is in {out}."
-    )
+        "seed.",
+        f"{made['attribute'].capitalize()}: {made['attribute_base']:.2f} -> {made['attribute_adapter']:.2f}. "
+        f"The judge's reward: {made['reward_before']:.2f} -> {made['reward_after']:.2f}.",
+        f"Images that show what the prompt says: {made['fidelity_base']:.1%} -> {made['fidelity_adapter']:.1%}.",
+    ]
+    learned_from = f"{made['images']} images made while training"
+    if made["reward_curve"] is None:
+        learned_from = f"{made['pairs']} pairs"
+        lines.insert(1, f"A LoRA trained on the chosen images alone: {made['supervised_win_rate']:.0%}.")
+        lines.append(f"Pairs it never saw are ordered right in {made['heldout_pair_accuracy']:.0%}.")
+    return "\n".join([f"{learned_from}, {made['steps']} steps in {made['train_seconds']:.0f} s.", *lines])
 
 
 def make_pairs(options: argparse.Namespace, out: Path) -> None:
-    from scripts.demo.journey import FULL, QUICK
     from scripts.demo.pairs import finalise, make_images, pick_pairs, prompt_split
+    from scripts.demo.plan import FULL, QUICK
     from scripts.demo.sampling import load_model
     from scripts.demo.taste import Person, get_taste
 
@@ -173,7 +194,7 @@ def main(argv: list[str] | None = None) -> int:
         "model": make_model,
     }
     try:
-        from scripts.demo.journey import threads
+        from scripts.demo.plan import threads
 
         if options.what != "data":
             import torch

@@ -9,7 +9,9 @@ import pytest
 from PIL import Image
 from safetensors import safe_open
 
-from scripts.demo.journey import FULL, Journey, Size, run_journey, win_rate
+from scripts.demo.journey import run_journey
+from scripts.demo.judging import win_rate
+from scripts.demo.plan import FULL, Journey, Size
 from scripts.make_demo import main
 
 FIELDS = {

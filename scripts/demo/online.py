@@ -1,0 +1,143 @@
+"""The way of the online modes: images made while training, scored by the judge or by what picks taught."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from modules.reward.remote import TOKEN_VARIABLE
+from modules.util.errors import UserError
+from modules.util.jsonio import write_text
+from scripts.demo.judge_server import MAX_IMAGES, judge_server
+from scripts.demo.judging import contact_sheet, judge, questions, win_rate
+from scripts.demo.pairs import finalise, make_images, pick_pairs, prompt_split
+from scripts.demo.plan import JUDGE, ROOT, Journey, Report
+from scripts.demo.sampling import load_model, sample_pixels
+from scripts.demo.taste import Person, get_taste
+from scripts.demo.training import Trained, as_settings, train
+from scripts.demo.world import Wish
+
+WRONG = -0.5
+"""What an image of something else counts while training; at the judge's own -2 such images would outweigh the taste."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A reward learned from picks.
+
+    Args:
+        answers, pairs, heldout_pairs: it was learned from and measured with.
+        accuracy: share of the answers about other prompts that it gets right.
+        settings: a reward entry of the config.
+    """
+
+    answers: int
+    pairs: int
+    heldout_pairs: int
+    accuracy: float | None
+    settings: dict[str, Any]
+
+
+def run_online(journey: Journey, report: Report) -> dict[str, Any]:
+    """Train and measure; returns the report."""
+    begin = time.monotonic()
+    out, size, taste = journey.out, journey.size, get_taste(journey.taste)
+    in_training, new = prompt_split(journey.seed)
+    write_text(out / "prompts.txt", "".join(f"{wish.caption()}\n" for wish in in_training))
+    learned: Learned | None = None
+    judge_cpu: float | None = None
+    if journey.reward == JUDGE:
+        run, judge_cpu = _train_with_judge(journey, report)
+    else:
+        learned = _learn_reward(journey, in_training, report)
+        run = _train(journey, learned.settings, report)
+    wishes, seeds = questions(new, size.judged, journey.seed)
+    prompts = [wish.caption() for wish in wishes]
+    before = sample_pixels(load_model(journey.model), prompts, seeds, report, "judging the base model")
+    tuned = load_model(journey.model, run.adapter)
+    after = sample_pixels(tuned, prompts, seeds, report, "judging the adapter")
+    base, adapter = judge(before, wishes, taste), judge(after, wishes, taste)
+    contact_sheet(out / "before_after.png", before, after, taste)
+    return {
+        "mode": journey.mode,
+        "seed": journey.seed,
+        "taste": taste.likes,
+        "error_rate": journey.error_rate if learned else None,
+        "reward": journey.reward,
+        "prompts": len(in_training),
+        "images": run.images,
+        "answers": learned.answers if learned else None,
+        "pairs": learned.pairs if learned else None,
+        "heldout_pairs": learned.heldout_pairs if learned else None,
+        "heldout_pair_accuracy": learned.accuracy if learned else None,
+        "win_rate": win_rate(adapter.scores, base.scores),
+        "reward_before": base.reward,
+        "reward_after": adapter.reward,
+        "reward_curve": [round(one, 4) for one in run.rewards],
+        "fidelity_base": base.fidelity,
+        "fidelity_adapter": adapter.fidelity,
+        "attribute": taste.attribute,
+        "attribute_base": base.attribute,
+        "attribute_adapter": adapter.attribute,
+        "supervised_win_rate": None,
+        "supervised_fidelity": None,
+        "supervised_attribute": None,
+        "judged": size.judged,
+        "steps": run.steps,
+        "train_seconds": round(run.seconds, 1),
+        "train_cpu_seconds": round(run.cpu_seconds, 1),
+        "judge_cpu_seconds": None if judge_cpu is None else round(judge_cpu, 1),
+        "supervised_train_seconds": None,
+        "total_seconds": round(time.monotonic() - begin, 1),
+        "adapter": str(run.adapter),
+    }
+
+
+def _train_with_judge(journey: Journey, report: Report) -> tuple[Trained, float]:
+    """The run, and the processor time of the judge, who sits in this process."""
+    token = secrets.token_urlsafe(24)
+    with judge_server(get_taste(journey.taste), token) as server:
+        params = {"url": server.url, "batch_size": MAX_IMAGES}
+        reward = {"reward": "remote", "name": JUDGE, "clip_low": WRONG, "params": params}
+        run = _train(journey, reward, report, {TOKEN_VARIABLE: token})
+        return run, server.cpu_seconds
+
+
+def _train(
+    journey: Journey, reward: dict[str, Any], report: Report, environment: dict[str, str] | None = None
+) -> Trained:
+    settings: dict[str, Any] = {
+        "rlhf_prompts_file": str(journey.out / "prompts.txt"),
+        "rlhf_rewards": [reward],
+    }
+    if journey.size.online_epochs is not None:
+        settings["epochs"] = journey.size.online_epochs
+    return train(journey, journey.mode.lower(), as_settings(settings), report, environment)
+
+
+def _learn_reward(journey: Journey, wishes: list[Wish], report: Report) -> Learned:
+    """Images, the person's answers about them, and ``scripts/train_reward.py`` on the answers."""
+    out, size = journey.out, journey.size
+    model = load_model(journey.model)
+    make_images(out / "images", model, wishes[: size.prompts], size.images_per_prompt, journey.seed, report)
+    person = Person(get_taste(journey.taste), journey.seed, journey.error_rate)
+    answers = pick_pairs(out / "images", out / "pairs", person, size.pairs_per_prompt, journey.seed, report)
+    pairs, held_out = finalise(out / "pairs", 20.0)
+    weights = out / "taste.safetensors"
+    command = [
+        sys.executable, str(ROOT / "scripts" / "train_reward.py"), "--pairs", str(out / "pairs"),
+        "--images", str(out / "images"), "--source", str(journey.model), "--out", str(weights),
+        "--seed", str(journey.seed),
+    ]  # fmt: skip
+    report("learning a reward from the answers")
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    if done.returncode != 0:
+        raise UserError(f"no reward could be learned:\n{done.stderr.strip()[-2000:]}")
+    told = json.loads(done.stdout.splitlines()[-1])
+    settings = {"reward": "preference_head", "name": "picks", "params": {"weights": str(weights)}}
+    return Learned(answers, pairs, held_out, told["held_out_accuracy"], settings)

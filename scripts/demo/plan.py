@@ -1,0 +1,101 @@
+"""What a journey of the demo is to do, and whether it can."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.util.errors import ConfigError, DataError
+from scripts.demo.sampling import DEMO_MODEL
+from scripts.demo.taste import Person, get_taste
+
+ROOT = Path(__file__).resolve().parents[2]
+PRESETS = {
+    "DPO": ROOT / "training_presets" / "#demo dpo.json",
+    "GRPO": ROOT / "training_presets" / "#demo grpo.json",
+    "GSPO": ROOT / "training_presets" / "#demo gspo.json",
+    "DGPO": ROOT / "training_presets" / "#demo dgpo.json",
+}
+MODES = tuple(PRESETS)
+JUDGE, PICKS = "judge", "picks"
+REWARDS = (JUDGE, PICKS)
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is done.
+
+    Args:
+        prompts, images_per_prompt, pairs_per_prompt: for the pairs.
+        judged: images that are judged, each with its own seed, over the new prompts in turn.
+        epochs: of training; ``None`` leaves it to the preset.
+        online_epochs: the same for the modes that make their own images.
+    """
+
+    prompts: int
+    images_per_prompt: int
+    pairs_per_prompt: int
+    judged: int
+    epochs: int | None = None
+    online_epochs: int | None = None
+
+
+FULL = Size(prompts=60, images_per_prompt=8, pairs_per_prompt=2, judged=150)
+QUICK = Size(prompts=20, images_per_prompt=6, pairs_per_prompt=2, judged=40, online_epochs=12)
+
+
+@dataclass(frozen=True)
+class Journey:
+    """One journey.
+
+    Args:
+        out: folder for everything.
+        mode: how to train.
+        taste: name of what the person and the judge like.
+        error_rate: share of the person's answers that are slips.
+        model: folder of the base model.
+        overrides: further ``name=value`` settings of the training.
+        reward: what scores the images of an online mode: the judge, or a head learned from the person's picks.
+    """
+
+    out: Path
+    seed: int = 1
+    mode: str = "DPO"
+    size: Size = FULL
+    taste: str = "large"
+    error_rate: float = 0.1
+    model: Path = DEMO_MODEL
+    overrides: tuple[str, ...] = ()
+    reward: str = JUDGE
+
+    @property
+    def online(self) -> bool:
+        """Whether the images to learn from are made while training."""
+        return self.mode != "DPO"
+
+    def check(self) -> None:
+        """Everything that can be wrong before work begins."""
+        Person(get_taste(self.taste), self.seed, self.error_rate)
+        if self.mode not in MODES:
+            raise ConfigError(f"there is no mode {self.mode}", "--mode", f"possible: {', '.join(MODES)}")
+        if self.reward not in REWARDS:
+            raise ConfigError(
+                f"there is no reward {self.reward}", "--reward", f"possible: {', '.join(REWARDS)}"
+            )
+        if not self.online and self.reward != JUDGE:
+            raise ConfigError(f"{self.mode} has no reward: it learns from pairs", "--reward", "leave it out")
+        if not (self.model / "model_index.json").is_file():
+            raise DataError(
+                f"there is no model in {self.model}", "--model", "scripts/make_demo.py model trains one"
+            )
+        if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+            raise DataError(f"{self.out} is not empty", "--out", "choose a new folder")
+
+
+def threads() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,104 @@
+"""Training through the command line, as a user would."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.runner.events import EventReader
+from modules.util.errors import UserError
+from scripts.demo.plan import PRESETS, ROOT, Journey, Report
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run.
+
+    Args:
+        cpu_seconds: of its process, over all cores.
+        validation_accuracy: the last one, where pairs were kept from training.
+        rewards: mean reward of each epoch's images, where there are any.
+        images: made while training.
+    """
+
+    name: str
+    adapter: Path
+    steps: int
+    seconds: float
+    cpu_seconds: float
+    validation_accuracy: float | None
+    rewards: tuple[float, ...] = ()
+    images: int = 0
+
+
+def as_settings(values: Mapping[str, Any]) -> list[str]:
+    """``name=value`` texts as the command line takes them."""
+    return [f"{name}={json.dumps(value)}" for name, value in values.items()]
+
+
+def train(
+    journey: Journey,
+    name: str,
+    changes: list[str],
+    report: Report,
+    environment: Mapping[str, str] | None = None,
+) -> Trained:
+    """Train with the preset of the journey's mode.
+
+    Args:
+        name: of the run, its log and its adapter in the journey's folder.
+        changes: ``name=value`` settings; those of the journey come after them.
+        environment: further variables.
+
+    Raises:
+        UserError: the training failed; the message has the end of its log.
+    """
+    out, run = journey.out, journey.out / f"run-{name}"
+    adapter = out / f"adapter-{name}.safetensors"
+    settings = {
+        "base_model_name": str(journey.model),
+        "workspace_dir": str(run),
+        "cache_dir": str(out / "cache"),
+        "output_model_destination": str(adapter),
+        "seed": journey.seed,
+    }
+    command = [sys.executable, str(ROOT / "scripts" / "train.py")]
+    command += ["--preset-path", str(PRESETS[journey.mode])]
+    for text in [*as_settings(settings), *changes, *journey.overrides]:
+        command += ["--set", text]
+    report(f"training ({name})")
+    begin, spent = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    log = out / f"train-{name}.log"
+    with log.open("wb") as stream:
+        status = subprocess.run(
+            command, stdout=stream, stderr=subprocess.STDOUT, cwd=ROOT, check=False,
+            env={**os.environ, **(environment or {})},
+        ).returncode  # fmt: skip
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if status != 0:
+        tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
+        raise UserError(
+            f"the training ended with status {status}:\n{tail}", hint=f"the whole log is in {log}"
+        )
+    events = EventReader(run / "events.jsonl").poll()
+    validations = [e["metrics"]["dpo/val_accuracy"] for e in events if e["kind"] == "validation"]
+    # the first step of an epoch carries the facts of its images
+    epochs = [e["metrics"] for e in events if e["kind"] == "step" and "rl/reward_mean" in e["metrics"]]
+    return Trained(
+        name,
+        adapter,
+        int(events[-1]["progress"]["global_step"]),
+        time.monotonic() - begin,
+        after.ru_utime + after.ru_stime - spent.ru_utime - spent.ru_stime,
+        validations[-1] if validations else None,
+        tuple(float(one["rl/reward_mean"]) for one in epochs),
+        sum(int(one["rl/images"]) for one in epochs),
+    )
