@@ -152,7 +152,9 @@ class OnlineLoader:
             DataError: nothing is left to train on.
         """
         epoch, start, idle = progress.epoch, progress.epoch_step, 0
-        while epoch < self.config.epochs or self.config.max_steps:
+        most = self.config.max_steps
+        # no images are made for steps that will not be taken
+        while progress.global_step < most if most else epoch < self.config.epochs:
             if self._made is None or self._made.epoch != epoch:
                 self._made = None
                 self._made = self._make(epoch, progress.global_step)

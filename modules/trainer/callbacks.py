@@ -294,6 +294,8 @@ class Console(Callback):
         parts.append(f"loss {metrics['loss/train_step']:.4g}")
         if "dpo/accuracy" in metrics:
             parts.append(f"accuracy {metrics['dpo/accuracy']:.2f}")
+        if "rl/reward_mean" in metrics:
+            parts.append(f"reward {metrics['rl/reward_mean']:.4g}")
         if eta is not None:
             parts.append(f"{duration(eta)} left")
         self._passing("  ".join(parts), progress.global_step == total)

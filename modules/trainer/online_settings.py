@@ -302,7 +302,16 @@ def needs_whole_groups(config: TrainConfig) -> bool:
     """Whether all images of a prompt have to be in one optimizer step."""
     if config.rlhf_mode in (RLHFMode.DGPO, RLHFMode.ONLINE_DPO):
         return True
-    return config.rlhf_mode.coupled and aggregation(config).mode == PROMPT_MEAN
+    if not config.rlhf_mode.coupled:
+        return False
+    # how many processes there are does not matter here
+    made = resolve_aggregation(
+        config.rlhf_loss_aggregation,
+        config.rlhf_loss_aggregation_divisor,
+        config.rlhf_calculate_per_step_loss,
+        config.rlhf_pg_loss_divisor,
+    )
+    return made.mode == PROMPT_MEAN
 
 
 def gspo_strategy(config: TrainConfig) -> GroupStrategy:

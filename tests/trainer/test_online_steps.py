@@ -214,3 +214,25 @@ def test_refused_before_a_model_is_loaded(
     with pytest.raises(kind) as caught:
         run_here(write_online(tmp_path, mode, **changes))
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("mode", ["GRPO", "GSPO", "DGPO", "NFT", "ONLINE_DPO"])
+def test_images_move_to_where_the_reward_is(tmp_path: Path, mode: str) -> None:
+    """Two runs with the same noise and opposite rewards: after an epoch one is brighter than the other."""
+    changes: dict[str, Any] = {
+        "batch_size": 16,
+        "rlhf_prompts_per_epoch": 4,
+        "rlhf_inner_epochs": 2,
+        "learning_rate": 0.02,
+        "rlhf_timestep_range_high": 1.0,
+        "rlhf_online_dpo_beta": 100.0,
+        "rlhf_keep_images": 0,
+    }
+    found = []
+    for name, weight in (("up", 1.0), ("down", -1.0)):
+        heard = Listening()
+        rewards = [{"reward": "brightness", "weight": weight}]
+        run_here(write_online(tmp_path / name, mode, **changes, rlhf_rewards=rewards), callback=heard)
+        found.append([m["reward/brightness/mean"] for m in heard.metrics if "rl/reward_mean" in m])
+    assert found[0][0] == found[1][0]
+    assert found[0][1] > found[1][1] + 5e-5
