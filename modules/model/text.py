@@ -100,15 +100,21 @@ def chat_messages(tokenizer: Any, prompts: Sequence[str], **options: bool) -> li
 
 
 def causal_states(
-    encoder: nn.Module, tokenizer: Any, texts: Sequence[str], limit: int, layers: Sequence[int]
+    encoder: nn.Module,
+    tokenizer: Any,
+    texts: Sequence[str],
+    limit: int,
+    layers: Sequence[int],
+    padded: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Hidden states (B, L, E) of a language model and which tokens are not padding (B, L, bool); padding is behind
     the text, where a causal model cannot see it, and its own states are zeros.
 
     Args:
         layers: which of the hidden states, one after the other along E; -1 is the last one with the final norm.
+        padded: always the limit long, and with the states of the padding, for models trained to see them.
     """
-    ids_BL, mask_BL = tokenize(tokenizer, texts, encoder, limit, side="right", fill=False)
+    ids_BL, mask_BL = tokenize(tokenizer, texts, encoder, limit, side="right", fill=padded)
     out = encoder(input_ids=ids_BL, attention_mask=mask_BL.long(), output_hidden_states=True, use_cache=False)
     states_BLE = torch.cat([out.hidden_states[layer] for layer in layers], dim=-1)
-    return states_BLE.masked_fill(~mask_BL[..., None], 0.0), mask_BL
+    return (states_BLE if padded else states_BLE.masked_fill(~mask_BL[..., None], 0.0)), mask_BL

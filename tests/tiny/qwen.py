@@ -70,11 +70,14 @@ def build_qwen_vl(vocabulary_size: int, width: int = 16, layers: int = 2) -> tor
     return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=text, vision_config=vision))
 
 
-def build_qwen3(vocabulary_size: int, width: int = 16, layers: int = 3) -> torch.nn.Module:
+def build_qwen3(
+    vocabulary_size: int, width: int = 16, layers: int = 3, head: bool = False
+) -> torch.nn.Module:
     from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
-    from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM, Qwen3Model
 
-    return Qwen3Model(
+    kind = Qwen3ForCausalLM if head else Qwen3Model
+    return kind(
         Qwen3Config(
             vocab_size=vocabulary_size,
             hidden_size=width,

@@ -27,6 +27,7 @@ class ModelType(BaseEnum):
     FLUX_SCHNELL_1 = "FLUX_SCHNELL_1"
     Z_IMAGE = "Z_IMAGE"
     QWEN = "QWEN"
+    FLUX_2 = "FLUX_2"
 
     @property
     def label(self) -> str:
@@ -91,6 +92,7 @@ _ABOUT: dict[str, tuple[str, tuple[str, ...]]] = {
     "FLUX_SCHNELL_1": ("FLUX.1 schnell", _DIT_TWO),
     "Z_IMAGE": ("Z-Image", _DIT_ONE),
     "QWEN": ("Qwen-Image", _DIT_ONE),
+    "FLUX_2": ("FLUX.2 klein", _DIT_ONE),
 }
 """Label and parts of each family."""
 _EMBEDDED_GUIDANCE: frozenset[str] = frozenset({"FLUX_DEV_1"})

@@ -1,0 +1,87 @@
+"""A tiny FLUX.2 klein folder with random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.tiny.pieces import write_folder
+from tests.tiny.qwen import build_qwen3, write_qwen_tokenizer
+
+TEXT_WIDTH, LENGTH = 8, 32
+
+
+def build_transformer(channels: int = 8) -> torch.nn.Module:
+    from diffusers.models.transformers.transformer_flux2 import Flux2Transformer2DModel
+
+    return Flux2Transformer2DModel(
+        in_channels=channels,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=3 * TEXT_WIDTH,
+        axes_dims_rope=(4, 4, 4, 4),
+        guidance_embeds=False,
+    )
+
+
+def build_patch_vae(factor: int, channels: int = 2) -> torch.nn.Module:
+    from diffusers.models.autoencoders.autoencoder_kl_flux2 import AutoencoderKLFlux2
+
+    levels = factor.bit_length()
+    vae = AutoencoderKLFlux2(
+        block_out_channels=(8,) * levels,
+        down_block_types=("DownEncoderBlock2D",) * levels,
+        up_block_types=("UpDecoderBlock2D",) * levels,
+        latent_channels=channels,
+        layers_per_block=1,
+        norm_num_groups=4,
+    )
+    vae.bn.running_mean.normal_()
+    vae.bn.running_var.uniform_(0.5, 2.0)
+    return vae
+
+
+def write(folder: Path, prediction: str, factor: int) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        size = write_qwen_tokenizer(folder / "tokenizer", LENGTH)
+        modules = {
+            "transformer": build_transformer(),
+            # read at the depths of the real one
+            "text_encoder": build_qwen3(size, TEXT_WIDTH, layers=28, head=True),
+            "vae": build_patch_vae(factor),
+        }
+        scheduler = {
+            "_class_name": "FlowMatchEulerDiscreteScheduler",
+            "num_train_timesteps": 1000,
+            "shift": 3.0,
+            "use_dynamic_shifting": True,
+            "base_shift": 0.5,
+            "max_shift": 1.15,
+            "time_shift_type": "exponential",
+        }
+        write_folder(folder, "Flux2KleinPipeline", modules, {"tokenizer": "Qwen2Tokenizer"}, scheduler)
+
+
+def _pipeline(cfg: float) -> dict[str, Any]:
+    """This pipeline takes a negative prompt only encoded."""
+    from diffusers import Flux2KleinPipeline
+
+    from tests.tiny import tiny_folder
+
+    made = Flux2KleinPipeline.from_pretrained(str(tiny_folder("FLUX_2")), transformer=None, vae=None)
+    with torch.no_grad():
+        negative_BLE, _ = made.encode_prompt(["blue", "blue"], device="cpu", max_sequence_length=LENGTH)
+    return {
+        "negative_prompt": None,
+        "negative_prompt_embeds": negative_BLE,
+        "max_sequence_length": LENGTH,
+    }
+
+
+FAMILIES = {"FLUX_2": write}
+PIPELINE = {"FLUX_2": _pipeline}
