@@ -195,18 +195,18 @@ def _placed(
         if kind == "LOKR":
             raise UnsupportedError(_not_split(source, name, kind), field=FIELD)
         layer = replace(layer, tensors=swap_halves(layer.tensors))
-    if len(spelled.places) == 1:
-        yield spelled.places[0], layer
-        return
-    if kind not in SPLITTABLE:
-        raise UnsupportedError(_not_split(source, name, kind), field=FIELD)
     sizes = [out_rows(model, place) for place in spelled.places]
-    rows = {tensor.shape[0] for key, tensor in layer.tensors.items() if key in ROWS}
+    rows = {t.shape[0] for key, t in layer.tensors.items() if key in ROWS and key != "dora_scale"}
     if rows - {sum(sizes)}:
         raise DataError(
             f"{source} does not fit {model.source}: {name} has {max(rows)} outputs instead of {sum(sizes)}",
             field=FIELD,
         )
+    if len(spelled.places) == 1:
+        yield spelled.places[0], layer
+        return
+    if kind not in SPLITTABLE:
+        raise UnsupportedError(_not_split(source, name, kind), field=FIELD)
     for place, piece in zip(spelled.places, split_rows(kind, layer, sizes), strict=True):
         if piece is not None:
             yield place, piece

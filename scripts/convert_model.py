@@ -1,0 +1,124 @@
+"""Rewrite adapters and models in other layouts, merge adapters into models, make safetensors of pickles."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from modules.util.enum.DataType import DataType  # noqa: E402
+from modules.util.enum.ModelFormat import ModelFormat  # noqa: E402
+from modules.util.enum.ModelType import ModelType  # noqa: E402
+from modules.util.errors import ConfigError, UserError  # noqa: E402
+
+ADAPTERS = [name.value for name in ModelFormat if name.for_adapters]
+MODELS = [ModelFormat.DIFFUSERS.value, ModelFormat.SAFETENSORS.value]
+
+
+def _common(parser: argparse.ArgumentParser, formats: list[str], family: str) -> None:
+    if formats:
+        parser.add_argument("--to", required=True, help=f"one of {', '.join(formats)}")
+        parser.add_argument("--dtype", help=f"{', '.join(DataType)}; as stored by default")
+        parser.add_argument("--family", required=family == "", help=f"one of {', '.join(ModelType)}{family}")
+    parser.add_argument("--force", action="store_true", help="replace what is there")
+
+
+def arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    adapter = commands.add_parser("adapter", help="an adapter file into another layout")
+    adapter.add_argument("source", type=Path)
+    adapter.add_argument("target", type=Path)
+    adapter.add_argument(
+        "--base", type=Path, help="the model it is for; of a folder only the configs are read"
+    )
+    _common(adapter, ADAPTERS, "; by default what the file says")
+    merge = commands.add_parser("merge", help="a model with an adapter built in")
+    merge.add_argument("base", help="diffusers folder or safetensors file")
+    merge.add_argument("source", type=Path, metavar="adapter")
+    merge.add_argument("target", type=Path)
+    merge.add_argument("--strength", type=float, default=1.0, help="how much of the adapter, 1 by default")
+    _common(merge, MODELS, "")
+    checkpoint = commands.add_parser("checkpoint", help="a diffusers folder into one file, or the other way")
+    checkpoint.add_argument("source", type=Path)
+    checkpoint.add_argument("target", type=Path)
+    _common(checkpoint, MODELS, "")
+    unpickle = commands.add_parser("pickle", help="the tensors of a .ckpt, .pt or .bin as safetensors")
+    unpickle.add_argument("source", type=Path)
+    unpickle.add_argument("target", type=Path)
+    _common(unpickle, [], "")
+    return parser.parse_args(argv)
+
+
+def check(options: argparse.Namespace) -> None:
+    """What can be found wrong before anything is read."""
+    if options.command == "pickle":
+        return
+    formats = ADAPTERS if options.command == "adapter" else MODELS
+    if options.to not in formats:
+        raise ConfigError(f"unknown format {options.to}", "--to", f"known: {', '.join(formats)}")
+    if options.family is not None and options.family not in list(ModelType):
+        raise ConfigError(f"unknown family {options.family}", "--family", f"known: {', '.join(ModelType)}")
+    if options.dtype is not None and options.dtype not in list(DataType):
+        raise ConfigError(f"unknown type {options.dtype}", "--dtype", f"known: {', '.join(DataType)}")
+    strength = getattr(options, "strength", 1.0)
+    if not -10.0 <= strength <= 10.0:
+        raise ConfigError(f"{strength} is not between -10 and 10", "--strength")
+    base = getattr(options, "base", None)
+    if options.command == "adapter" and base is not None and not base.exists():
+        raise ConfigError(f"{base} does not exist", "--base")
+
+
+def report(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def run(options: argparse.Namespace) -> None:
+    from modules.model.dtypes import torch_dtype
+    from modules.modelSetup import converting
+
+    converting.check_target(options.target, options.source, options.force)
+    if options.command == "pickle":
+        converting.convert_pickle(options.source, options.target, report)
+        return
+    dtype = torch_dtype(options.dtype, "--dtype") if options.dtype else None
+    if options.command == "adapter":
+        converting.convert_adapter(
+            options.source, options.target, options.to, options.family, options.base, dtype, report
+        )
+    elif options.command == "merge":
+        converting.check_target(options.target, Path(options.base), options.force)
+        converting.merge_adapter(
+            options.base,
+            options.source,
+            options.target,
+            options.family,
+            options.to,
+            options.strength,
+            dtype,
+            report,
+        )
+    else:
+        converting.convert_checkpoint(
+            str(options.source), options.target, options.family, options.to, dtype, report
+        )
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = arguments(argv)
+    try:
+        check(options)
+        run(options)
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(options.target)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

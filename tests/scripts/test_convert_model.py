@@ -1,0 +1,269 @@
+"""Converting from the command line: adapters between layouts, merging, whole models, pickles."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from modules.adapter.formats import (
+    COMFY,
+    DIFFUSERS,
+    KOHYA,
+    LEGACY,
+    adapter_tensors,
+    read_adapter,
+    save_adapter,
+)
+from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
+from modules.model.Model import Model
+from modules.modelSetup.skeleton import PUBLISHED, skeleton
+from scripts.convert_model import main
+from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
+from tests.tiny.stable_diffusion import write_standard_pipeline
+
+SD = "STABLE_DIFFUSION_15"
+FLUX = "FLUX_DEV_1"
+
+
+def trained(key: str, **options: Any) -> AdapterHandle:
+    model = tiny_model(key)
+    parts = (model.spec.denoiser, model.text_encoders[0])
+    handle = attach(model, AdapterOptions(**({"rank": 2, "alpha": 1.0, "parts": parts} | options)))
+    source = torch.Generator().manual_seed(0)
+    for _, parameter in handle.named_parameters():
+        parameter.data += 0.1 * torch.randn(parameter.shape, generator=source)
+    return handle
+
+
+def image(model: Model) -> torch.Tensor:
+    setup = tiny_setup(model.spec.key)
+    return setup.sample(model, ["a red cat"], seeds=[2], steps=2, cfg=2.0, size=SIZE)
+
+
+def convert(*argv: object) -> int:
+    return main([str(word) for word in argv])
+
+
+def changes(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What each layer of a file adds to its weights."""
+    made = {}
+    for key, up in tensors.items():
+        for above, below in (("lora_up", "lora_down"), ("lora_B", "lora_A")):
+            if key.endswith(f".{above}.weight"):
+                name = key.removesuffix(f".{above}.weight")
+                down = tensors[f"{name}.{below}.weight"]
+                alpha = float(tensors.get(f"{name}.alpha", torch.tensor(len(down))))
+                made[name] = alpha / len(down) * (up.flatten(1) @ down.flatten(1))
+    return made
+
+
+@pytest.mark.parametrize("key", [SD, FLUX])
+def test_every_layout_into_every_other(key: str, tmp_path: Path) -> None:
+    handle = trained(key)
+    expected = {layout: adapter_tensors(handle, layout) for layout in (KOHYA, COMFY, LEGACY, DIFFUSERS)}
+    for source in expected:
+        save_adapter(handle, tmp_path / f"{source}.safetensors", source)
+    for source, target in [(KOHYA, COMFY), (COMFY, LEGACY), (LEGACY, DIFFUSERS), (DIFFUSERS, KOHYA)]:
+        made = tmp_path / "made.safetensors"
+        assert convert(
+            "adapter", tmp_path / f"{source}.safetensors", made, "--to", target, "--base", tiny_folder(key), "--force"
+        ) == 0  # fmt: skip
+        found = load_file(made)
+        assert found.keys() == expected[target].keys()
+        old, new = changes(expected[target]), changes(found)
+        assert all(torch.allclose(old[name], new[name], atol=1e-6) for name in old)
+
+
+def test_facts_about_the_adapter_are_kept(tmp_path: Path) -> None:
+    source = save_adapter(trained(SD), tmp_path / "a.safetensors", KOHYA, metadata={"seed": 7}, title="Cats")
+    target = tmp_path / "b.safetensors"
+    words = (
+        "adapter",
+        source,
+        target,
+        "--to",
+        "DIFFUSERS_LORA",
+        "--base",
+        tiny_folder(),
+        "--dtype",
+        "BFLOAT_16",
+    )
+    assert convert(*words) == 0
+    with safe_open(str(target), framework="pt") as file:
+        metadata = file.metadata()
+    assert metadata["tastemaker.seed"] == "7" and metadata["modelspec.title"] == "Cats"
+    assert metadata["modelspec.architecture"] == "stable-diffusion-v1/lora"
+    with safe_open(str(source), framework="pt") as file:
+        assert metadata["modelspec.hash_sha256"] != file.metadata()["modelspec.hash_sha256"]
+    assert {tensor.dtype for tensor in load_file(target).values()} == {torch.bfloat16}
+
+
+def test_a_family_of_one_size_needs_no_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rank, width = 2, 3072
+    name = "transformer.transformer_blocks.3.attn"
+    tensors = {}
+    for part in ("to_q", "to_k", "to_v"):
+        tensors[f"{name}.{part}.lora_A.weight"] = torch.randn(rank, width)
+        tensors[f"{name}.{part}.lora_B.weight"] = torch.randn(width, rank)
+    save_file(tensors, tmp_path / "a.safetensors")
+    words = ("adapter", tmp_path / "a.safetensors", tmp_path / "b.safetensors", "--to", "COMFY_LORA")
+    assert convert(*words) == 2
+    assert "does not name its family" in capsys.readouterr().err
+    assert convert(*words, "--family", FLUX) == 0
+    made = load_file(tmp_path / "b.safetensors")
+    name = "diffusion_model.double_blocks.3.img_attn.qkv"
+    assert made.keys() == {f"{name}.alpha", f"{name}.lora_A.weight", f"{name}.lora_B.weight"}
+    assert made[f"{name}.lora_B.weight"].shape == (3 * width, 3 * rank)
+    assert torch.equal(made[f"{name}.lora_B.weight"][width : 2 * width, 2:4], tensors[
+        "transformer.transformer_blocks.3.attn.to_k.lora_B.weight"])  # fmt: skip
+    assert convert(*words, "--family", "SANA", "--force") == 2
+    assert "several sizes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", sorted(PUBLISHED))
+def test_published_shapes_are_those_of_the_family(key: str) -> None:
+    model = skeleton(tiny_setup(key).spec)
+    expected = {SD: 860, "STABLE_DIFFUSION_XL_10_BASE": 2567, FLUX: 11901, "STABLE_DIFFUSION_3": 2028}
+    millions = sum(p.numel() for p in model.denoiser.parameters()) / 1e6
+    assert expected.get(key, millions) == pytest.approx(millions, abs=1.0)
+    assert set(model.text_encoders) == set(model.spec.text_encoders)
+
+
+def test_a_base_of_another_size_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = save_adapter(trained(SD), tmp_path / "a.safetensors", KOHYA)
+    assert convert("adapter", source, tmp_path / "b.safetensors", "--to", COMFY, "--family", SD) == 2
+    assert "does not fit" in capsys.readouterr().err
+    assert not (tmp_path / "b.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"decompose": True}, {"kind": "LOHA"}, {"kind": "LOKR"}, {"kind": "OFT_2"}]
+)
+def test_a_merged_model_makes_the_adapters_image(tmp_path: Path, options: dict[str, Any]) -> None:
+    handle = trained(SD, **options)
+    adapter = save_adapter(handle, tmp_path / "a.safetensors", KOHYA)
+    assert convert("merge", tiny_folder(), adapter, tmp_path / "m", "--to", "DIFFUSERS", "--family", SD) == 0
+    merged = tiny_setup(SD).load(str(tmp_path / "m"))
+    assert torch.allclose(image(merged), image(handle.model), atol=1e-5)
+
+
+def test_strength_is_a_share_of_the_change(tmp_path: Path) -> None:
+    adapter = save_adapter(trained(SD), tmp_path / "a.safetensors", KOHYA)
+    words = ("merge", tiny_folder(), adapter)
+    assert convert(*words, tmp_path / "full", "--to", "DIFFUSERS", "--family", SD) == 0
+    assert convert(*words, tmp_path / "half", "--to", "DIFFUSERS", "--family", SD, "--strength", 0.5) == 0
+    name = "diffusion_pytorch_model.safetensors"
+    base, full, half = (
+        load_file(f / "unet" / name) for f in (tiny_folder(), tmp_path / "full", tmp_path / "half")
+    )
+    key = "conv_in.weight"
+    assert not torch.allclose(full[key], base[key])
+    assert torch.allclose(half[key], (base[key] + full[key]) / 2, atol=1e-6)
+
+
+def test_a_model_into_one_file_and_back(tmp_path: Path) -> None:
+    file, folder = tmp_path / "m.safetensors", tmp_path / "m"
+    base = write_standard_pipeline(tmp_path / "base")
+    assert convert("checkpoint", base, file, "--to", "SAFETENSORS", "--family", SD) == 0
+    (tmp_path / "tokenizer").symlink_to(base / "tokenizer")
+    assert convert("checkpoint", file, folder, "--to", "DIFFUSERS", "--family", SD) == 0
+    name = "diffusion_pytorch_model.safetensors"
+    first, again = load_file(base / "unet" / name), load_file(folder / "unet" / name)
+    assert first.keys() == again.keys() and all(torch.equal(first[key], again[key]) for key in first)
+
+
+def test_nothing_is_replaced_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = save_adapter(trained(SD), tmp_path / "a.safetensors", KOHYA)
+    target = tmp_path / "b.safetensors"
+    target.write_bytes(b"precious")
+    words = ("adapter", source, target, "--to", COMFY, "--base", tiny_folder())
+    assert convert(*words) == 2
+    assert "exists already" in capsys.readouterr().err and target.read_bytes() == b"precious"
+    assert convert(*words, "--force") == 0
+    assert convert("adapter", source, source, "--to", COMFY, "--base", tiny_folder(), "--force") == 2
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "mine.txt").write_text("x", encoding="utf-8")
+    words = (
+        "checkpoint",
+        tiny_folder(),
+        tmp_path / "letters",
+        "--to",
+        "DIFFUSERS",
+        "--family",
+        SD,
+        "--force",
+    )
+    assert convert(*words) == 2
+    assert (tmp_path / "letters" / "mine.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--to", "ZIP"), "--to"),
+        (("--to", KOHYA, "--family", "SD9"), "--family"),
+        (("--to", KOHYA, "--dtype", "INT_1"), "--dtype"),
+        (("--to", KOHYA, "--base", "nowhere"), "--base"),
+        (("--to", KOHYA, "--family", SD), "does not exist"),
+    ],
+)
+def test_one_clear_error(
+    words: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert convert("adapter", tmp_path / "no.safetensors", tmp_path / "out.safetensors", *words) == 2
+    error = capsys.readouterr().err.strip()
+    assert said in error and error.startswith("error: ") and "Traceback" not in error
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_layouts_that_cannot_hold_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = save_adapter(trained(FLUX, kind="LOHA"), tmp_path / "a.safetensors", LEGACY)
+    words = ("adapter", source, tmp_path / "b.safetensors", "--base", tiny_folder(FLUX), "--to")
+    assert convert(*words, KOHYA) == 2
+    assert "LEGACY_LORA" in capsys.readouterr().err
+    assert convert("checkpoint", tiny_folder(FLUX), tmp_path / "m.safetensors", "--to", "SAFETENSORS",
+                   "--family", FLUX) == 2  # fmt: skip
+
+
+class Poison:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_poisoned_pickle_is_refused(old: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    proof, source = tmp_path / "was_run", tmp_path / "model.ckpt"
+    content = {"state_dict": {"a": torch.ones(2)}, "hook": Poison(proof)}
+    torch.save(content, source, _use_new_zipfile_serialization=not old)
+    assert convert("pickle", source, tmp_path / "out.safetensors") == 2
+    assert "refused" in capsys.readouterr().err
+    assert not proof.exists() and not (tmp_path / "out.safetensors").exists()
+    source.write_bytes(pickle.dumps(content["hook"]))
+    assert convert("pickle", source, tmp_path / "out.safetensors") == 2
+    assert not proof.exists()
+    source.write_bytes(b"not a pickle at all")
+    assert convert("pickle", source, tmp_path / "out.safetensors") == 2
+
+
+def test_a_clean_pickle_becomes_an_adapter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    handle = trained(SD)
+    tensors: dict[str, Any] = dict(adapter_tensors(handle, KOHYA))
+    tied = next(iter(tensors.values()))
+    torch.save({"state_dict": tensors | {"copy.lora_up.weight": tied}, "epoch": 3}, tmp_path / "a.pt")
+    torch.save({**tensors, "step": 3}, tmp_path / "b.pt")
+    assert convert("pickle", tmp_path / "a.pt", tmp_path / "a.safetensors") == 0
+    assert "copy.lora_up.weight" in load_file(tmp_path / "a.safetensors")
+    assert convert("pickle", tmp_path / "b.pt", tmp_path / "b.safetensors") == 0
+    assert "left out, because they are no tensors: step" in capsys.readouterr().err
+    model = tiny_model(SD)
+    attach(model, AdapterOptions(), read_adapter(tmp_path / "b.safetensors", model))
+    assert torch.allclose(image(model), image(handle.model), atol=1e-6)
