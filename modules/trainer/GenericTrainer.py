@@ -198,7 +198,14 @@ class GenericTrainer:
     def _take_step(self, group: AccumulationGroup) -> dict[str, float]:
         parts, step = self.parts, self.progress.global_step
         set_learning_rate(parts.optimizer, parts.schedule.factor(step))
-        parts.step.forward_backward(group, step, self._backward)
+        try:
+            parts.step.forward_backward(group, step, self._backward)
+        except UserError:
+            # numbers that are none, or do not fit together: the weights are still those of the step before
+            parts.optimizer.zero_grad(set_to_none=True)
+            if self.processes.world_size == 1:
+                self._backup()
+            raise
         self.processes.reduce_gradients(parts.parameters)
         gradients = [p.grad for p in parts.parameters if p.grad is not None]
         parts.scaler.unscale(gradients)

@@ -236,3 +236,27 @@ def test_images_move_to_where_the_reward_is(tmp_path: Path, mode: str) -> None:
         found.append([m["reward/brightness/mean"] for m in heard.metrics if "rl/reward_mean" in m])
     assert found[0][0] == found[1][0]
     assert found[0][1] > found[1][1] + 5e-5
+
+
+@pytest.mark.parametrize(("mode", "what"), [("GRPO", "log-probability"), ("DGPO", "dsm_B")])
+def test_a_number_that_is_none_ends_the_run_with_a_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, what: str
+) -> None:
+    from modules.modelSetup.StableDiffusionSetup import StableDiffusionSetup
+    from modules.trainer.checkpoint import find_backup, read_backup
+
+    denoise = StableDiffusionSetup.denoise
+    heard = Listening()
+
+    def broken(*arguments: Any, **named: Any) -> torch.Tensor:
+        made = denoise(*arguments, **named)
+        return made * torch.nan if heard.metrics and torch.is_grad_enabled() else made
+
+    monkeypatch.setattr(StableDiffusionSetup, "denoise", broken)
+    with pytest.raises(DataError, match=what):
+        run_here(write_online(tmp_path, mode), callback=heard)
+    path, _ = find_backup(tmp_path / "run" / "backup")
+    assert path is not None
+    backup = read_backup(path)
+    assert backup.progress.global_step == 1
+    assert all(bool(t.isfinite().all()) for t in backup.tensors["weights"].values())
