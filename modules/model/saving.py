@@ -17,7 +17,7 @@ from modules.model.family import FamilySpec
 from modules.model.Model import Model, base_tensors
 from modules.model.single_file import V_MARK, ZERO_SNR_MARK, file_tensors
 from modules.util.errors import UnsupportedError
-from modules.util.jsonio import atomic_path, fsync_path
+from modules.util.jsonio import atomic_path, fsync_path, read_json
 from modules.util.tensor_files import write_safetensors
 
 WEIGHTS_NAME = {
@@ -141,8 +141,9 @@ def _ends_in_noise(model: Model) -> bool:
 
 
 def model_index(model: Model) -> dict[str, Any]:
-    """``model_index.json`` for the parts that are loaded."""
+    """``model_index.json`` for the parts that are loaded, with what the model's own says beside its parts."""
     index: dict[str, Any] = {
+        **_settings_of(Path(model.source)),
         "_class_name": model.spec.pipeline_class,
         "_diffusers_version": "0.36.0",
         "feature_extractor": [None, None],
@@ -160,6 +161,19 @@ def model_index(model: Model) -> dict[str, Any]:
         elif part.name in model.modules():
             index[part.name] = [LIBRARY[part.kind], type(model.module(part.name)).__name__]
     return index
+
+
+def _settings_of(source: Path) -> dict[str, Any]:
+    """What the index of a diffusers folder says about the pipeline as a whole: whether it is distilled, and the like."""
+    path = source / "model_index.json"
+    if not path.is_file():
+        return {}
+    index = read_json(path, "model index")
+    return {
+        key: value
+        for key, value in index.items()
+        if not key.startswith("_") and isinstance(value, (bool, int, float, str))
+    }
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:

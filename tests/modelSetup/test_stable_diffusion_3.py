@@ -29,6 +29,15 @@ def test_a_folder_without_t5_works_and_is_saved_without_it(tmp_path: Path) -> No
     assert torch.equal(first, setup.sample(again, ["a cat"], seeds=[1], steps=2, size=SIZE))
 
 
+def test_what_the_index_says_about_the_whole_is_kept(tmp_path: Path) -> None:
+    write(tmp_path / "model", factor=4)
+    index_path = tmp_path / "model" / "model_index.json"
+    index_path.write_text(json.dumps({**json.loads(index_path.read_text()), "is_distilled": True}))
+    setup = tiny_setup(KEY)
+    setup.save(setup.load(str(tmp_path / "model")), tmp_path / "out", "DIFFUSERS")
+    assert json.loads((tmp_path / "out" / "model_index.json").read_text())["is_distilled"] is True
+
+
 def test_a_promised_part_must_be_there(tmp_path: Path) -> None:
     write(tmp_path / "model", factor=4, with_t5=False)
     index_path = tmp_path / "model" / "model_index.json"
