@@ -164,7 +164,7 @@ def model_index(model: Model) -> dict[str, Any]:
 
 
 def _settings_of(source: Path) -> dict[str, Any]:
-    """What the index of a diffusers folder says about the pipeline as a whole: whether it is distilled, and the like."""
+    """What the index of a diffusers folder says about the whole pipeline: whether it is distilled, and the like."""
     path = source / "model_index.json"
     if not path.is_file():
         return {}
