@@ -310,6 +310,7 @@ def needs_whole_groups(config: TrainConfig) -> bool:
         config.rlhf_loss_aggregation_divisor,
         config.rlhf_calculate_per_step_loss,
         config.rlhf_pg_loss_divisor,
+        StepPlan(group_size=config.rlhf_group_size),
     )
     return made.mode == PROMPT_MEAN
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from modules.trainer.resume_rules import FREE, LENGTH, PART_FREE, check_resumable, check_same_start
+from modules.util.config.RewardConfig import AcceleratorConfig, RewardConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError
 
@@ -58,7 +59,13 @@ def changed(name: str, inner: str | None) -> tuple[TrainConfig, str]:
     """A config with one other value, and that value as JSON has it."""
     made = TrainConfig().copy_of()
     holder, key = (made, name) if inner is None else (getattr(made, name), inner)
-    fresh = {"params": {"amsgrad": True}}.get(key) or another(getattr(holder, key))
+    filled: dict[str, Any] = {
+        "params": {"amsgrad": True},
+        "rlhf_rewards": [RewardConfig()],
+        "shared": [AcceleratorConfig(name="attention_backend")],
+        "rollout": [AcceleratorConfig(name="diffusers_cache")],
+    }
+    fresh = filled.get(key) or another(getattr(holder, key))
     if name in ("concepts", "samples"):
         fresh = []
     object.__setattr__(holder, key, fresh)
