@@ -7,8 +7,10 @@ import subprocess
 import sys
 
 from modules.accelerator.base import ACCELERATORS as REGISTERED_ACCELERATORS
+from modules.modelSetup.registry import MODEL_SETUPS
 from modules.reward.base import REWARDS as REGISTERED_REWARDS
 from modules.util.catalog import ACCELERATORS, REWARDS, unknown_name
+from modules.util.enum.ModelType import ModelType
 
 
 def test_rewards_and_their_parameters() -> None:
@@ -36,3 +38,12 @@ def test_an_unknown_name_gets_the_nearest() -> None:
     assert unknown_name("brightness", REWARDS) == ""
     assert "did you mean 'brightness'" in unknown_name("brightnes", REWARDS)
     assert "did you mean" not in unknown_name("zzz", REWARDS)
+
+
+def test_what_is_known_of_a_family_without_torch() -> None:
+    for family in ModelType:
+        spec = MODEL_SETUPS.get(family.value)().spec
+        assert family.flow_matching is (spec.prediction == "flow"), family
+        assert family.embeds_guidance is spec.embeds_guidance, family
+        assert family.denoiser == spec.denoiser, family
+        assert family.text_encoders == spec.text_encoders, family

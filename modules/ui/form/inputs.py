@@ -15,6 +15,7 @@ from modules.util.config.settings import Choice, Setting
 TextChanged = Callable[[str], None]
 ValueChanged = Callable[[Any], None]
 EMPTY = "automatic"
+NONE = "none"
 DEVICES = ("auto", "cpu", "cuda", "cuda:0", "cuda:1", "mps")
 LAYER_PRESETS = ("attn-mlp", "attn-only", "blocks", "full", "custom")
 _SUGGESTIONS: dict[str, tuple[str, ...]] = {
@@ -71,7 +72,7 @@ class Line(Input):
         entry = ttk.Entry(holder, textvariable=self._variable, font=theme.fonts["text"], width=12)
         self.widget = self.focus_widget = entry
         if setting.optional:
-            self._add_hint(entry, theme)
+            self._add_hint(entry, theme, NONE if setting.widget == "bound" else EMPTY)
         if browse and isinstance(holder, ttk.Frame):
             holder.columnconfigure(0, weight=1)
             entry.grid(row=0, column=0, sticky="ew")
@@ -81,9 +82,9 @@ class Line(Input):
             button.grid(row=0, column=1, padx=(theme.px(4), 0))
             self.widget = holder
 
-    def _add_hint(self, entry: ttk.Entry, theme: Theme) -> None:
+    def _add_hint(self, entry: ttk.Entry, theme: Theme, words: str) -> None:
         """What an empty field means."""
-        hint = tk.Label(entry, text=EMPTY, cursor="xterm", borderwidth=0, padx=0, pady=0)
+        hint = tk.Label(entry, text=words, cursor="xterm", borderwidth=0, padx=0, pady=0)
         hint.bind("<Button-1>", lambda _event: _focus(entry))
 
         def restyle() -> None:

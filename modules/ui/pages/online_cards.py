@@ -26,6 +26,8 @@ ROLLOUTS = "rollouts"
 FILE, TEXT, LIST = "rlhf_prompts_file", "rlhf_reward", "rlhf_rewards"
 SHARED, ROLLOUT = "acceleration.shared", "acceleration.rollout"
 COUNT_AFTER_MS = 300
+CELL = 36
+"""Letters that fit the last column of a card's table."""
 _COUNTED = {FILE, "rlhf_prompts_per_epoch", "rlhf_group_size"}
 T = TypeVar("T", bound=BaseConfig)
 
@@ -180,7 +182,7 @@ class OnlineCards:
         self.rewards = NamedTable(frame, self.ui, items, "reward", REWARDS, "reward", (
             Column("Reward", 130, lambda r: r.reward),
             Column("Weight", 60, lambda r: f"{r.weight:g}"),
-            Column("Settings", 150, reward_text, stretch=True),
+            Column("Settings", 150, lambda r: elide_middle(reward_text(r), CELL), stretch=True),
         ))  # fmt: skip
         self.rewards.pack(fill="x")
 
@@ -196,7 +198,7 @@ class OnlineCards:
             items: ItemList[AcceleratorConfig] = ItemList(self.ui.state, AcceleratorConfig, path)
             table = self.speed[path] = NamedTable(frame, self.ui, items, "name", ACCELERATORS, "accelerator", (
                 Column("Name", 150, lambda a: a.name),
-                Column("Parameters", 200, lambda a: parameters_text(a.params), stretch=True),
+                Column("Parameters", 200, lambda a: elide_middle(parameters_text(a.params), CELL), stretch=True),
             ))  # fmt: skip
             table.pack(fill="x")
 

@@ -29,10 +29,14 @@ class RewardConfig(BaseConfig):
     weight: Float = setting(
         1.0, title="Weight", tip="Factor in the sum of all rewards; below 0 turns it over."
     )
-    clip_low: Float | None = setting(None, title="Lowest", tip="Smaller values count as this one.")
-    clip_high: Float | None = setting(None, title="Highest", tip="Larger values count as this one.")
+    clip_low: Float | None = setting(
+        None, widget="bound", title="Lowest", tip="Smaller values count as this one."
+    )
+    clip_high: Float | None = setting(
+        None, widget="bound", title="Highest", tip="Larger values count as this one."
+    )
     threshold: Float | None = setting(
-        None, title="Threshold", tip="Values below it count as 0; empty for no threshold."
+        None, widget="bound", title="Threshold", tip="Values below it count as 0; empty for no threshold."
     )
     normalise: bool = setting(
         False,

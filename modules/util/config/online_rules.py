@@ -176,7 +176,7 @@ def _transition_fits(c: TrainConfig) -> Iterator[Finding]:
     chosen = c.rlhf_rollout_transition
     if not _coupled(c) or chosen is RolloutTransition.AUTO:
         return
-    flow = c.model_type.denoiser == "transformer"
+    flow = c.model_type.flow_matching
     if flow == (chosen is RolloutTransition.DDIM):
         yield UnsupportedError(
             f"{chosen} is no transition of {c.model_type.label}", "rlhf_rollout_transition", "set it to AUTO"

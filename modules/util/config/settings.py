@@ -78,7 +78,7 @@ class Setting:
         limits: allowed numbers.
         visible: when it is shown, see ``is_visible``; empty is always.
         widget: hint for the form (``file``, ``folder``, ``save_file``, ``multiline``, ``device``, ``layers``,
-            ``model``, ``reward``, ``accelerator``).
+            ``model``, ``reward``, ``accelerator``, ``bound``: empty is no bound).
         hidden: never a row of a form.
     """
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 _WORDS = (
     "Adam", "AdamW", "AdEMAMix", "AdaBelief", "ADOPT", "CAME", "CPU", "DDIM", "DPO", "DGPO", "EMA",
     "GPU", "GRPO", "GSPO", "IPO", "JPG", "Karras", "Kohya", "LAMB", "LoHa", "LoKr", "LoRA", "OFT",
-    "NFT", "PNG", "RMSprop", "SDE", "SGD", "SNR", "UniPC", "P2", "REX", "KL"
+    "BFloat", "CPS", "GDPO", "NFloat", "NFT", "PNG", "RMSprop", "SDE", "SGD", "SNR", "UniPC", "P2", "REX", "KL"
 )  # fmt: skip
 _SPELLED = {word.upper(): word for word in _WORDS} | {"DPMPP": "DPM++"}
 """Words that are not written in small letters."""

@@ -51,10 +51,20 @@ class ModelType(BaseEnum):
         """Whether the denoiser is told the guidance scale instead of being asked twice."""
         return self.value in _EMBEDDED_GUIDANCE
 
+    @property
+    def flow_matching(self) -> bool:
+        """Whether it learns the straight way from noise to image, and has no schedule of noise variances."""
+        return self.denoiser == "transformer" and self.value not in _DISCRETE_TRANSFORMERS
+
 
 def families_with(part: str) -> str:
     """The visibility rule of settings that belong to a part: the families that have it."""
     return _rule(family for family in ModelType if part in family.parts)
+
+
+def families_with_noise_schedule() -> str:
+    """The visibility rule of settings about a schedule of noise variances."""
+    return _rule(family for family in ModelType if not family.flow_matching)
 
 
 def families_with_guidance() -> str:
@@ -95,4 +105,5 @@ _ABOUT: dict[str, tuple[str, tuple[str, ...]]] = {
     "FLUX_2": ("FLUX.2 klein", _DIT_ONE),
 }
 """Label and parts of each family."""
+_DISCRETE_TRANSFORMERS: frozenset[str] = frozenset({"PIXART_ALPHA", "PIXART_SIGMA"})
 _EMBEDDED_GUIDANCE: frozenset[str] = frozenset({"FLUX_DEV_1"})

@@ -52,3 +52,5 @@ def test_labels() -> None:
     assert enum_of("ModelType")("STABLE_DIFFUSION_15").label == "Stable Diffusion 1.5"
     assert enum_of("ModelType")("STABLE_DIFFUSION_21_BASE").label == "Stable Diffusion 2.1 base"
     assert enum_of("DPOExecutionMode")("FULL_CONCURRENT").label == "Full concurrent"
+    assert enum_of("WeightDtype")("NFLOAT_4").label == "NFloat 4"
+    assert enum_of("RewardCombination")("GDPO").label == "GDPO"
