@@ -42,6 +42,7 @@ class Model:
             tensors (C, 1, 1) where channels differ.
         latent_factor: pixels per latent, along each side.
         latent_channels: channels of a latent.
+        denoiser_source: where the denoiser was loaded from, if not from there.
         guidance: the guidance scale a model that embeds it is told in training.
         prompt_weighting: whether brackets in prompts are emphasis.
         trains_text: whether a text encoder is trained, so prompts are encoded in every pass.
@@ -57,6 +58,7 @@ class Model:
     latent_shift: float | torch.Tensor = 0.0
     latent_factor: int = 8
     latent_channels: int = 4
+    denoiser_source: str = ""
     guidance: float = 1.0
     prompt_weighting: bool = False
     trains_text: bool = False
@@ -204,7 +206,9 @@ class Model:
         Empty for a model that did not come from local files.
         """
         if "source" not in self._fingerprints:
-            self._fingerprints["source"] = _source_hash(Path(self.source), self.spec.denoiser)
+            self._fingerprints["source"] = _source_hash(
+                Path(self.denoiser_source or self.source), self.spec.denoiser
+            )
         return self._fingerprints["source"]
 
 

@@ -57,7 +57,6 @@ class FamilySpec:
         model_architecture: the same of a whole model.
         default_resolution: pixels of a square sample.
         size_multiple: sample heights and widths are multiples of this.
-        single_file: whether a whole model can be read from one file.
         writes_single_file: whether it can be written to one file, in the latent-diffusion layout.
         key_map: naming scheme of the checkpoints it was published as, see ``modules.adapter.keymaps``.
         kohya_original: whether kohya files have those names too, and not the ones of diffusers.
@@ -83,7 +82,6 @@ class FamilySpec:
     layer_presets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     default_resolution: int = 512
     size_multiple: int = 8
-    single_file: bool = False
     writes_single_file: bool = False
     key_map: str = ""
     kohya_original: bool = True

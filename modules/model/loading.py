@@ -1,4 +1,4 @@
-"""Finding a model: a diffusers folder, a safetensors file, or a name on the hub. Pickles are refused."""
+"""Finding a model: a diffusers folder, a file of weights, or a name on the hub. Other pickles are refused."""
 
 from __future__ import annotations
 
@@ -14,18 +14,30 @@ from torch import nn
 from modules.model.dtypes import PartDtypes
 from modules.model.family import FamilySpec, PartSpec
 from modules.model.hub import hub_token
+from modules.model.weight_files import WEIGHT_FILES
 from modules.util.errors import UserError, UserErrors
 from modules.util.jsonio import read_json
 
 FIELD = "base_model_name"
-PICKLES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
+PICKLES = (".bin", ".pkl", ".pickle")
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HUB_PATTERNS = ("*.json", "*.txt", "*.model")
 WEIGHT_STEMS = ("diffusion_pytorch_model", "model", "pytorch_model")
 
 
-def find_source(name: str, spec: FamilySpec, parts: Iterable[str] | None = None) -> Path:
+def find_source(
+    name: str,
+    spec: FamilySpec,
+    parts: Iterable[str] | None = None,
+    configs: Iterable[str] = (),
+    alone: bool = False,
+) -> Path:
     """The local folder or file that ``name`` stands for; a hub name is downloaded first.
+
+    Args:
+        parts: what is to be downloaded; all by default.
+        configs: parts of which only the configs are.
+        alone: whether a repository with just one part will do too.
 
     Raises:
         UserError: nothing there, not a model, a pickle, or a hub name that cannot be fetched.
@@ -36,7 +48,7 @@ def find_source(name: str, spec: FamilySpec, parts: Iterable[str] | None = None)
     if path.is_dir():
         return path
     if path.is_file():
-        if path.suffix.lower() == ".safetensors":
+        if path.suffix.lower() in WEIGHT_FILES:
             return path
         if path.suffix.lower() in PICKLES:
             raise UserError(
@@ -45,18 +57,20 @@ def find_source(name: str, spec: FamilySpec, parts: Iterable[str] | None = None)
                 hint="use the safetensors version of this model",
             )
         raise UserError(
-            f"{path} is not a model file", field=FIELD, hint="a single-file model ends in .safetensors"
+            f"{path} is not a model file",
+            field=FIELD,
+            hint=f"files of weights end in {', '.join(WEIGHT_FILES)}",
         )
     if (
         HUB_NAME.fullmatch(name)
         and not path.parent.is_dir()
         and path.suffix.lower()
         not in (
-            ".safetensors",
+            *WEIGHT_FILES,
             *PICKLES,
         )
     ):
-        return _download(name, spec, parts)
+        return _download(name, spec, parts, configs, alone)
     raise UserError(
         f"the model {name!r} does not exist",
         field=FIELD,
@@ -73,7 +87,9 @@ def _nearest(path: Path) -> str:
     return ""
 
 
-def _download(name: str, spec: FamilySpec, parts: Iterable[str] | None) -> Path:
+def _download(
+    name: str, spec: FamilySpec, parts: Iterable[str] | None, configs: Iterable[str], alone: bool
+) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
@@ -82,6 +98,9 @@ def _download(name: str, spec: FamilySpec, parts: Iterable[str] | None) -> Path:
     for part in wanted:
         patterns += [f"{part}/{pattern}" for pattern in HUB_PATTERNS]
         patterns += [f"{part}/{stem}*.safetensors" for stem in WEIGHT_STEMS]
+    patterns += [f"{part}/config.json" for part in configs]
+    if alone:
+        patterns += ["config.json", *(f"{stem}*.safetensors" for stem in WEIGHT_STEMS)]
     try:
         return Path(snapshot_download(name, allow_patterns=patterns, token=hub_token()))
     except RepositoryNotFoundError as error:

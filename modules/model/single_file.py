@@ -16,6 +16,7 @@ from modules.model.family import FamilySpec, PartSpec
 from modules.model.ldm_keys import unet_to_ldm, vae_to_ldm
 from modules.model.loading import FIELD, load_tokenizer, part_class
 from modules.model.open_clip import from_open_clip, to_open_clip
+from modules.model.weight_files import open_weights
 from modules.util.errors import UserError, list_offenders
 
 State = dict[str, torch.Tensor]
@@ -153,25 +154,17 @@ def read_single_file(path: Path, spec: FamilySpec) -> SingleFile:
     Raises:
         UserError: damaged, or not a whole model of the family in the latent-diffusion layout.
     """
-    from safetensors import SafetensorError, safe_open
-
     prefixes = {part.name: part.file_prefix for part in spec.parts if part.file_prefix}
     found: dict[str, State] = {part: {} for part in prefixes}
     others: set[str] = set()
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            names = list(file.keys())
-            for name in names:
-                part = next((part for part, prefix in prefixes.items() if name.startswith(prefix)), None)
-                if part is None:
-                    others.add(name)
-                else:
-                    found[part][name.removeprefix(prefixes[part])] = file.get_tensor(name)
-            metadata = dict(file.metadata() or {})
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(
-            f"{path} is damaged: {error}", field=FIELD, hint="copy or download it again"
-        ) from error
+    file = open_weights(path, FIELD)
+    names = list(file.shapes)
+    for name in names:
+        part = next((part for part, prefix in prefixes.items() if name.startswith(prefix)), None)
+        if part is None:
+            others.add(name)
+        else:
+            found[part][name.removeprefix(prefixes[part])] = file.tensor(name)
     missing = [part for part, state in found.items() if not state]
     if missing:
         hint = f"its keys look like {names[0]}" if names else "it is empty"
@@ -182,7 +175,7 @@ def read_single_file(path: Path, spec: FamilySpec) -> SingleFile:
             field=FIELD,
             hint=hint,
         )
-    return SingleFile(found, frozenset(others), metadata)
+    return SingleFile(found, frozenset(others), file.metadata)
 
 
 def unet_config(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:

@@ -46,7 +46,13 @@ class BaseModelSetup(ModelFamily):
         options = LoadOptions(
             training.prediction_override(config), config.rescale_noise_scheduler_to_zero_terminal_snr
         )
-        model = self.load(config.base_model_name, training.part_dtypes(config, self.spec), parts, options)
+        model = self.load(
+            config.base_model_name,
+            training.part_dtypes(config, self.spec),
+            parts,
+            options,
+            {part: getattr(config, part).model_name for part in self.spec.module_parts},
+        )
         training.make_compact(model, config)
         model.prompt_weighting = bool(config.prompt_weighting)
         if self.spec.embeds_guidance:

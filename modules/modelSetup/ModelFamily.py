@@ -13,10 +13,11 @@ import torch
 from modules.model.batch import Conditioning
 from modules.model.dtypes import PartDtypes
 from modules.model.family import FamilySpec
-from modules.model.loading import FIELD, find_source, load_parts
+from modules.model.loading import FIELD
 from modules.model.Model import Model
 from modules.model.sampling import make_sampler
 from modules.model.schedule import DiscreteSchedule, FlowSchedule, Schedule
+from modules.modelSetup.part_sources import Sources, find_sources, load_from, load_overrides
 from modules.util.errors import UnsupportedError, UserError
 
 
@@ -91,9 +92,9 @@ class ModelFamily(ABC):
         model.latent_factor = 2 ** (len(config.block_out_channels) - 1)
         model.latent_channels = int(config.latent_channels)
 
-    def _load_file(self, path: Path, dtypes: PartDtypes, wanted: Sequence[str]) -> dict[str, Any]:
-        """The wanted parts of a single-file model; only families whose spec says ``single_file`` have it."""
-        raise NotImplementedError(self.spec.label)
+    def _load_rest(self, sources: Sources, dtypes: PartDtypes, wanted: Sequence[str]) -> dict[str, Any]:
+        """The wanted parts from the folder or file of the whole model."""
+        return load_from(sources, self.spec, wanted, dtypes)
 
     # -- loading ------------------------------------------------------------------------------------------
 
@@ -103,12 +104,14 @@ class ModelFamily(ABC):
         dtypes: PartDtypes | None = None,
         parts: Collection[str] | None = None,
         options: LoadOptions | None = None,
+        part_sources: Mapping[str, str] | None = None,
     ) -> Model:
         """Load a model on the CPU, frozen and in eval mode.
 
         Args:
-            source: diffusers folder, safetensors file or hub name.
+            source: diffusers folder, file of weights or hub name.
             parts: which parts; all by default.
+            part_sources: part name -> where it is taken from instead: a file, a folder or a hub name.
 
         Raises:
             UserError: not there, or not a model of this family.
@@ -117,21 +120,16 @@ class ModelFamily(ABC):
         wanted = [part.name for part in self.spec.parts if parts is None or part.name in parts]
         # the noise schedule belongs to every model
         wanted += [part.name for part in self.spec.of_kind("scheduler") if part.name not in wanted]
-        path = find_source(source, self.spec, wanted)
-        if path.is_file() and not self.spec.single_file:
-            raise UnsupportedError(
-                f"{self.spec.label} is loaded from diffusers folders only, not from a single file",
-                field=FIELD,
-                hint="convert the checkpoint to a diffusers folder",
-            )
-        if path.is_file():
-            loaded = self._load_file(path, dtypes, wanted)
-        else:
-            loaded = load_parts(path, self.spec, wanted, dtypes)
+        sources = find_sources(source, part_sources or {}, self.spec, wanted)
+        path = sources.base
+        loaded = self._load_rest(sources, dtypes, [name for name in wanted if name not in sources.parts])
+        loaded |= load_overrides(sources, self.spec, dtypes)
+        loaded = {name: loaded[name] for name in wanted if name in loaded}
         self._check_channels(path, loaded)
         model = Model(
             spec=self.spec,
             source=str(path),
+            denoiser_source=str(sources.parts.get(self.spec.denoiser, path)),
             parts=loaded,
             schedule=self._schedule(loaded[self.spec.of_kind("scheduler")[0].name], options),
             compute_dtype=dtypes.compute,

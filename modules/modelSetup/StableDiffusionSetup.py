@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from modules.model.single_file import Unsaid, load_single_file
 from modules.model.text import clip_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.inpainting import Inpainting, inpainting_spec
+from modules.modelSetup.part_sources import Sources
 from modules.modelSetup.registry import model_setup
 
 TOKENIZER = "openai/clip-vit-large-patch14"
@@ -78,13 +78,14 @@ class StableDiffusionSetup(BaseModelSetup):
         size_multiple=8,
         key_map="latent-diffusion",
         kohya_original=False,
-        single_file=True,
         writes_single_file=True,
     )
 
-    def _load_file(self, path: Path, dtypes: PartDtypes, wanted: Sequence[str]) -> dict[str, Any]:
+    def _load_rest(self, sources: Sources, dtypes: PartDtypes, wanted: Sequence[str]) -> dict[str, Any]:
+        if sources.base.is_dir() or not self.spec.writes_single_file:
+            return super()._load_rest(sources, dtypes, wanted)
         unsaid = Unsaid(tokenizers={"tokenizer": (TOKENIZER, {})})
-        return load_single_file(path, self.spec, wanted, dtypes, unsaid)
+        return load_single_file(sources.base, self.spec, wanted, dtypes, unsaid)
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         hidden_BLE, _ = clip_states(model.module("text_encoder"), model.parts["tokenizer"], prompts)
@@ -108,11 +109,12 @@ def _second_generation(key: str, label: str, pixels: int) -> FamilySpec:
         lora_architecture=f"{architecture}/lora",
         model_architecture=architecture,
         parts=tuple(
-            replace(part, comfy_name="clip_h") if part.kind == "text_encoder" else part
+            replace(part, comfy_name="clip_h", file_prefix="cond_stage_model.model.", open_clip=True)
+            if part.kind == "text_encoder"
+            else part
             for part in StableDiffusionSetup.spec.parts
         ),
         default_resolution=pixels,
-        single_file=False,
         writes_single_file=False,
         lora_metadata={"ss_v2": "True"},
     )

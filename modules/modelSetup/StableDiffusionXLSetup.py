@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from modules.model.single_file import SCHEDULER, Unsaid, load_single_file
 from modules.model.text import clip_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.inpainting import Inpainting, inpainting_spec
+from modules.modelSetup.part_sources import Sources
 from modules.modelSetup.registry import model_setup
 
 CLIP = "openai/clip-vit-large-patch14"
@@ -91,7 +91,6 @@ class StableDiffusionXLSetup(BaseModelSetup):
         prompt_weighting=True,
         default_resolution=1024,
         size_multiple=8,
-        single_file=True,
         writes_single_file=True,
         key_map="latent-diffusion",
         size_conditioning=True,
@@ -107,8 +106,10 @@ class StableDiffusionXLSetup(BaseModelSetup):
             # its decoder leaves the range of float16 and makes black images; the config of a mended one says so
             vae.float()
 
-    def _load_file(self, path: Path, dtypes: PartDtypes, wanted: Sequence[str]) -> dict[str, Any]:
-        return load_single_file(path, self.spec, wanted, dtypes, UNSAID)
+    def _load_rest(self, sources: Sources, dtypes: PartDtypes, wanted: Sequence[str]) -> dict[str, Any]:
+        if sources.base.is_dir():
+            return super()._load_rest(sources, dtypes, wanted)
+        return load_single_file(sources.base, self.spec, wanted, dtypes, UNSAID)
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         """The states before the last layer of both encoders side by side, and the second one's pooled state."""

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from modules.modelSetup.part_files import make_module, original_pieces, own_pieces, shipped, squeezed
+from modules.modelSetup.part_files import original_pieces, outline, own_pieces, shipped, squeezed
 from modules.util.jsonio import read_json
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def looks_like(tensors: PartTensors, spec: FamilySpec) -> str:
         _mark(name, shape) for name, shape in tensors.shapes.items() if not tensors.needless(name)
     )
     scores: dict[str, float] = {}
-    for key in MODEL_SETUPS.keys():
-        other = MODEL_SETUPS.get(key).spec
+    for setup in dict(MODEL_SETUPS.items()).values():
+        other = setup.spec
         scores[other.label] = max((_agreement(found, marks) for marks in family_marks(other)), default=0.0)
     best = max(scores.values())
     if best < ENOUGH or scores[spec.label] == best:
@@ -61,11 +61,13 @@ def _marks(key: str) -> tuple[tuple[frozenset[Mark], ...], ...]:
     made: list[tuple[frozenset[Mark], ...]] = []
     for place in shipped(key, part.name):
         config: dict[str, Any] = dict(read_json(place, "model config"))
-        module = make_module(part, config | {name: SHALLOW[name] for name in SHALLOW if name in config})
+        module = outline(part, config | {name: SHALLOW[name] for name in SHALLOW if name in config})
         state = module.state_dict()
         for pieces in (original_pieces(spec, part, module), own_pieces(module)):
             kinds = {
-                frozenset(_mark(name, state[key].shape) for name in p.names) for key, p in pieces.items()
+                frozenset(_mark(name, state[key].shape) for name in p.names)
+                for key, p in pieces.items()
+                if key in state
             }
             made.append(tuple(kinds))
     return tuple(made)

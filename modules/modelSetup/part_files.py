@@ -6,6 +6,7 @@ with all whose tensors the file has, and no others, is the file's.
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,11 @@ NEEDLESS = re.compile(
 LATER_LAYERS = re.compile(r"(text_model\.)?encoder\.layers\.\d+\..*")
 WEIGHT_LEAVES = ("weight", "scale")
 """What the weight of a layer may be called."""
+VAE_CONVERTERS = {
+    r"\.op_list\.": "convert_autoencoder_dc_checkpoint_to_diffusers",
+    r"(en|de)coder\.middle\.": "convert_wan_vae_to_diffusers",
+}
+"""Names in the files of autoencoders without a table here, and the function of diffusers that knows them."""
 Pieces = dict[str, "Piece"]
 
 
@@ -95,12 +101,15 @@ class Plan:
     """How a module is filled from a file.
 
     Args:
-        module: without weights.
+        part, config: what is to be made.
+        module: its outline.
         tensors: the module's tensors -> name in the file, and which piece of that they are.
         faults: what the file lacks or has in another shape.
         extra: tensors of the file nothing asks for.
     """
 
+    part: PartSpec
+    config: Mapping[str, Any]
     module: nn.Module
     tensors: dict[str, tuple[str, Piece]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
@@ -141,11 +150,10 @@ def part_tensors(file: WeightFile, spec: FamilySpec, part: PartSpec, alone: bool
         return _converted(
             from_open_clip({name: file.tensor(place) for name, place in names.items()}), cut=True
         )
-    if any(".op_list." in name for name in names):
-        from diffusers.loaders.single_file_utils import convert_autoencoder_dc_checkpoint_to_diffusers
-
-        read = {name: file.tensor(place) for name, place in names.items()}
-        return _converted(convert_autoencoder_dc_checkpoint_to_diffusers(read))
+    for mark, converter in VAE_CONVERTERS.items() if part.kind == "vae" else ():
+        if any(re.search(mark, name) for name in names):
+            convert = getattr(importlib.import_module("diffusers.loaders.single_file_utils"), converter)
+            return _converted(convert({name: file.tensor(place) for name, place in names.items()}))
     return PartTensors(
         {name: file.shapes[place] for name, place in names.items()}, lambda name: file.tensor(names[name])
     )
@@ -212,20 +220,43 @@ def without_weights() -> Iterator[None]:
         nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
-def make_module(part: PartSpec, config: Mapping[str, Any]) -> nn.Module:
-    """A part without weights.
+def outline(part: PartSpec, config: Mapping[str, Any]) -> nn.Module:
+    """A part whose tensors have a shape but no memory.
 
     Raises:
         UserError: not a config of such a part.
     """
-    kind = part_class(part)
     try:
-        with without_weights():
-            if part.kind == "text_encoder":
-                return kind(kind.config_class.from_dict(dict(config)))  # type: ignore[no-any-return]
-            return kind.from_config(dict(config))  # type: ignore[no-any-return]
+        with torch.device("meta"):
+            return _make(part, config)
     except (TypeError, ValueError, KeyError, RuntimeError, AttributeError) as error:
         raise UserError(f"a config of the {part.name} does not fit its class: {error}") from error
+
+
+def bare_module(part: PartSpec, config: Mapping[str, Any], like: nn.Module) -> nn.Module:
+    """An outline to fill from a file; what is in no file because it is computed is there."""
+    stored = like.state_dict()
+    if all(name in stored for name, _ in like.named_buffers()) and not _has_tables(like):
+        return like
+    with without_weights():
+        return _make(part, config)
+
+
+def _has_tables(module: nn.Module) -> bool:
+    """Whether there are tensors in it that are neither parameters nor buffers."""
+    values = [value for each in module.modules() for value in vars(each).values()]
+    return any(
+        isinstance(item, torch.Tensor)
+        for value in values
+        for item in (value if isinstance(value, list | tuple) else (value,))
+    )
+
+
+def _make(part: PartSpec, config: Mapping[str, Any]) -> nn.Module:
+    kind = part_class(part)
+    if part.kind == "text_encoder":
+        return kind(kind.config_class.from_dict(dict(config)))  # type: ignore[no-any-return]
+    return kind.from_config(dict(config))  # type: ignore[no-any-return]
 
 
 # -- names -----------------------------------------------------------------------------------------------------
@@ -281,9 +312,9 @@ def _denoiser_piece(
 # -- from tensors to a module ----------------------------------------------------------------------------------
 
 
-def make_plan(tensors: PartTensors, module: nn.Module, pieces: Pieces) -> Plan:
-    """Which tensor of a file goes where in a module."""
-    plan = Plan(module)
+def make_plan(tensors: PartTensors, plan: Plan, pieces: Pieces) -> Plan:
+    """Work out which tensor of a file goes where in a module."""
+    module = plan.module
     state = module.state_dict(keep_vars=True)
     same: dict[int, list[str]] = {}
     for key, parameter in state.items():
@@ -322,9 +353,9 @@ def best_plan(
     """The config and the layout with the fewest strays; ``None`` without configs."""
     best: Plan | None = None
     for config in choices:
-        module = make_module(part, config)
+        module = outline(part, config)
         for pieces in (original_pieces(spec, part, module), own_pieces(module)):
-            plan = make_plan(tensors, module, pieces)
+            plan = make_plan(tensors, Plan(part, config, module), pieces)
             if best is None or plan.strays < best.strays:
                 best = plan
         if best is not None and not best.strays:
@@ -334,7 +365,7 @@ def best_plan(
 
 def fill(tensors: PartTensors, plan: Plan, dtype: torch.dtype) -> nn.Module:
     """The plan's module with the weights of the file, frozen, in eval mode."""
-    module = plan.module
+    module = bare_module(plan.part, plan.config, plan.module)
     wide = tuple(getattr(module, "_keep_in_fp32_modules", None) or ()) if dtype == torch.float16 else ()
     last: tuple[str, torch.Tensor] | None = None
     shapes, state = module.state_dict(), dict[str, torch.Tensor]()

@@ -192,7 +192,7 @@ def load_whole_file(
                 made = part_from_file(file, spec, part, dtypes, None, alone)
             if made is not None:
                 loaded[part.name] = made
-            elif not part.optional:
+            elif not part.optional or _encoder_of(part) in (*loaded, *sources.parts):
                 missing.append(part.name)
         if missing:
             raise UserError(
@@ -200,6 +200,11 @@ def load_whole_file(
                 hint=_remedy(missing, spec),
             )
     return loaded
+
+
+def _encoder_of(part: PartSpec) -> str:
+    """The text encoder that reads what a tokenizer makes."""
+    return part.name.replace("tokenizer", "text_encoder") if part.kind == "tokenizer" else ""
 
 
 def _remedy(missing: Sequence[str], spec: FamilySpec) -> str:
@@ -235,8 +240,7 @@ def find_tokenizer(part: PartSpec, sources: Sources) -> Any:
 def load_from(
     sources: Sources, spec: FamilySpec, wanted: Sequence[str], dtypes: PartDtypes
 ) -> dict[str, Any]:
-    """The wanted parts, each from its place, without those that have a source of their own."""
-    rest = [name for name in wanted if name not in sources.parts]
+    """The wanted parts from the folder or file of the whole model."""
     if sources.base.is_file():
-        return load_whole_file(sources, spec, rest, dtypes)
-    return load_parts(sources.base, spec, rest, dtypes)
+        return load_whole_file(sources, spec, wanted, dtypes)
+    return load_parts(sources.base, spec, wanted, dtypes)

@@ -34,7 +34,7 @@ _REFERENCE = {
     DPORefMode.EXISTING_ADAPTER: "the adapter it started from",
 }
 
-PART_FREE = {"gradient_checkpointing"}
+PART_FREE = {"gradient_checkpointing", "model_name"}
 
 
 def check_resumable(config: TrainConfig, saved: Mapping[str, Any]) -> None:

@@ -33,6 +33,12 @@ KEY_MAP = Table(
         Rule("single_blocks.*.linear2", f"{_ONE}.proj_out"),
         Rule("final_layer.adaLN_modulation.1", "norm_out.linear", swapped=True, folded=True),
         Rule("final_layer.linear", "proj_out", folded=True),
+        Rule("double_blocks.*.img_attn.norm.query_norm", f"{_TWO}.attn.norm_q"),
+        Rule("double_blocks.*.img_attn.norm.key_norm", f"{_TWO}.attn.norm_k"),
+        Rule("double_blocks.*.txt_attn.norm.query_norm", f"{_TWO}.attn.norm_added_q"),
+        Rule("double_blocks.*.txt_attn.norm.key_norm", f"{_TWO}.attn.norm_added_k"),
+        Rule("single_blocks.*.norm.query_norm", f"{_ONE}.attn.norm_q"),
+        Rule("single_blocks.*.norm.key_norm", f"{_ONE}.attn.norm_k"),
         # Chroma has a small network in the place of the modulations
         Rule("distilled_guidance_layer.layers.*.in_layer", "distilled_guidance_layer.layers.*.linear_1"),
         Rule("distilled_guidance_layer.layers.*.out_layer", "distilled_guidance_layer.layers.*.linear_2"),

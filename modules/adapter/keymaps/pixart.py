@@ -7,6 +7,7 @@ _OURS, _TIME = "transformer_blocks.*", "adaln_single.emb"
 KEY_MAP = Table(
     (
         Rule("x_embedder.proj", "pos_embed.proj"),
+        Rule("pos_embed", "pos_embed.pos_embed"),
         Rule("t_embedder.mlp.0", f"{_TIME}.timestep_embedder.linear_1"),
         Rule("t_embedder.mlp.2", f"{_TIME}.timestep_embedder.linear_2"),
         # alpha's larger models are told the size of the image as well
@@ -24,6 +25,8 @@ KEY_MAP = Table(
         Rule("blocks.*.cross_attn.proj", f"{_OURS}.attn2.to_out.0"),
         Rule("blocks.*.mlp.fc1", f"{_OURS}.ff.net.0.proj"),
         Rule("blocks.*.mlp.fc2", f"{_OURS}.ff.net.2"),
+        Rule("blocks.*.scale_shift_table", f"{_OURS}.scale_shift_table"),
+        Rule("final_layer.scale_shift_table", "scale_shift_table"),
         Rule("final_layer.linear", "proj_out"),
     )
 )

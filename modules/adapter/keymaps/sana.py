@@ -19,6 +19,15 @@ KEY_MAP = Table(
         Rule("blocks.*.cross_attn.proj", f"{_OURS}.attn2.to_out.0"),
         Rule("blocks.*.mlp.inverted_conv.conv", f"{_OURS}.ff.conv_inverted"),
         Rule("blocks.*.mlp.point_conv.conv", f"{_OURS}.ff.conv_point"),
+        Rule("attention_y_norm", "caption_norm"),
+        *(
+            Rule(f"blocks.*.{theirs}.{part}_norm", f"{_OURS}.{ours}.norm_{part}")
+            for theirs, ours in (("attn", "attn1"), ("cross_attn", "attn2"))
+            for part in "qk"
+        ),
+        Rule("blocks.*.mlp.depth_conv.conv", f"{_OURS}.ff.conv_depth"),
+        Rule("blocks.*.scale_shift_table", f"{_OURS}.scale_shift_table"),
+        Rule("final_layer.scale_shift_table", "scale_shift_table"),
         Rule("final_layer.linear", "proj_out"),
     )
 )

@@ -20,6 +20,13 @@ KEY_MAP = Table(
         Rule(f"{_IMAGE}.adaLN_modulation.1", f"{_OURS}.norm1.linear"),
         # the last block's text stream only has a shift and a scale
         Rule(f"{_TEXT}.adaLN_modulation.1", f"{_OURS}.norm1_context.linear", swapped=True),
+        Rule(f"{_IMAGE}.attn.ln_q", f"{_OURS}.attn.norm_q"),
+        Rule(f"{_IMAGE}.attn.ln_k", f"{_OURS}.attn.norm_k"),
+        Rule(f"{_TEXT}.attn.ln_q", f"{_OURS}.attn.norm_added_q"),
+        Rule(f"{_TEXT}.attn.ln_k", f"{_OURS}.attn.norm_added_k"),
+        Rule(f"{_IMAGE}.attn2.ln_q", f"{_OURS}.attn2.norm_q"),
+        Rule(f"{_IMAGE}.attn2.ln_k", f"{_OURS}.attn2.norm_k"),
+        Rule("pos_embed", "pos_embed.pos_embed"),
         Rule(f"{_IMAGE}.mlp.fc1", f"{_OURS}.ff.net.0.proj"),
         Rule(f"{_IMAGE}.mlp.fc2", f"{_OURS}.ff.net.2"),
         Rule(f"{_TEXT}.mlp.fc1", f"{_OURS}.ff_context.net.0.proj"),

@@ -14,6 +14,11 @@ KEY_MAP = Table(
             Rule(f"{block}.attention.qkv", tuple(f"{block}.attention.to_{part}" for part in "qkv"))
             for block in _BLOCKS
         ),
+        *(
+            Rule(f"{block}.attention.{part}_norm", f"{block}.attention.norm_{part}")
+            for block in _BLOCKS
+            for part in "qk"
+        ),
         *(Rule(f"{block}.attention.out", f"{block}.attention.to_out.0") for block in _BLOCKS),
     )
 )

@@ -5,7 +5,21 @@ from modules.util.enum.ModelType import families_with_guidance
 from modules.util.enum.WeightDtype import WeightDtype
 
 
-class FrozenPartConfig(BaseConfig):
+class SourcedPartConfig(BaseConfig):
+    """A part of the model that may come from elsewhere."""
+
+    model_name: str = setting(
+        "",
+        widget="model",
+        title="Take from",
+        tip=(
+            "Take this part from another place than the base model: a .safetensors or .ckpt file, a folder, or a "
+            "Hugging Face name. Empty takes it from the base model."
+        ),
+    )
+
+
+class FrozenPartConfig(SourcedPartConfig):
     """A part of the model that is never trained (the VAE)."""
 
     weight_dtype: DataType = setting(
@@ -15,7 +29,7 @@ class FrozenPartConfig(BaseConfig):
     )
 
 
-class ModelPartConfig(BaseConfig):
+class ModelPartConfig(SourcedPartConfig):
     """A part of the model that can be trained."""
 
     weight_dtype: WeightDtype = setting(

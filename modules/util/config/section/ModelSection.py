@@ -25,7 +25,7 @@ class ModelSection(BaseConfig):
         widget="model",
         title="Base model",
         group="Base model",
-        tip="A diffusers folder, a .safetensors file, or a Hugging Face name.",
+        tip="A diffusers folder, a .safetensors or .ckpt file, or a Hugging Face name.",
     )
     output_model_destination: str = setting(
         "models/model.safetensors",
