@@ -54,7 +54,5 @@ def test_a_family_shows_exactly_its_parts(hands: Hands, name: str) -> None:
         rows = [row for path, row in page.form.rows.items() if path.startswith(f"{part}.")]
         assert any(row.shown for row in rows) is own, part
         assert bool(page.form.cards[title].winfo_manager()) is own, part
-    assert page.form.rows[
-        "transformer.guidance_scale" if family.embeds_guidance else "vae.weight_dtype"
-    ].shown
     assert page.form.rows["transformer.guidance_scale"].shown is family.embeds_guidance
+    assert bool(page.form.cards["Prediction"].winfo_manager()) is not family.flow_matching

@@ -11,7 +11,7 @@ from modules.util.config.ModelPartConfig import (
 from modules.util.config.setting import setting
 from modules.util.enum.DataType import DataType
 from modules.util.enum.ModelFormat import ModelFormat
-from modules.util.enum.ModelType import families_with
+from modules.util.enum.ModelType import ModelType, families_with, families_with_noise_schedule
 
 
 class ModelSection(BaseConfig):
@@ -19,6 +19,12 @@ class ModelSection(BaseConfig):
 
     SECTION: ClassVar[str] = "Model"
 
+    model_type: ModelType = setting(
+        ModelType.STABLE_DIFFUSION_15,
+        title="Model family",
+        group="Base model",
+        tip="The family the base model belongs to.",
+    )
     base_model_name: str = setting(
         "stable-diffusion-v1-5/stable-diffusion-v1-5",
         min_length=1,
@@ -91,18 +97,21 @@ class ModelSection(BaseConfig):
     )
     force_v_prediction: bool = setting(
         False,
+        visible=families_with_noise_schedule(),
         title="Force v-prediction",
         group="Prediction",
         tip="Train as a v-prediction model whatever the model's own scheduler config says.",
     )
     force_epsilon_prediction: bool = setting(
         False,
+        visible=families_with_noise_schedule(),
         title="Force epsilon prediction",
         group="Prediction",
         tip="Train as an epsilon-prediction model whatever the model's own scheduler config says.",
     )
     rescale_noise_scheduler_to_zero_terminal_snr: bool = setting(
         False,
+        visible=families_with_noise_schedule(),
         title="Zero terminal SNR",
         group="Prediction",
         tip="Rescale the noise schedule so that it ends in pure noise. Needs v-prediction.",

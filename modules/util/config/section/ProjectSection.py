@@ -6,7 +6,6 @@ from pydantic import field_validator
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.setting import setting
 from modules.util.enum.DataType import DataType
-from modules.util.enum.ModelType import ModelType
 from modules.util.enum.TrainingMethod import TrainingMethod
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?|mps")
@@ -25,12 +24,6 @@ class ProjectSection(BaseConfig):
             "LoRA trains a small adapter; fine-tuning trains the model's own weights and needs far more "
             "memory."
         ),
-    )
-    model_type: ModelType = setting(
-        ModelType.STABLE_DIFFUSION_15,
-        title="Model family",
-        group="Run",
-        tip="The family the base model belongs to.",
     )
     seed: int = setting(
         42,
