@@ -76,6 +76,16 @@ def check(config: TrainConfig, world_size: int) -> list[str]:
     return lines + preflight(config, show, world_size=world_size).lines()
 
 
+def memory(config: TrainConfig) -> list[str]:
+    """Lines about the memory the run will take, and whether this machine's card has it."""
+    from modules.trainer.memory_advice import advise
+
+    try:
+        return advise(config)
+    except UserError as error:
+        return [f"no prediction of the memory: {error.message}"]
+
+
 def _progress(what: str, done: int, total: int) -> None:
     sys.stderr.write(f"\r\x1b[K{what} {done}/{total}" + ("\r\x1b[K" if done == total else ""))
     sys.stderr.flush()
@@ -110,6 +120,8 @@ def main(argv: list[str] | None = None) -> int:
             for line in check(config, world_size):
                 print(line)
         if options.dry_run:
+            for line in memory(config) if rank == 0 else ():
+                print(line)
             return 0
         run = RunDirectory(config.workspace_dir)
         if rank == 0:

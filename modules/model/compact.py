@@ -49,18 +49,26 @@ class FrozenLinear(nn.Linear):
     def keep_in_main_memory(self) -> None:
         """From now on the weight stays where it is when the layer is moved."""
         self.stays = True
-        if torch.cuda.is_available() and not self.weight.is_pinned():
+        if torch.cuda.is_available() and self.weight.device.type == "cpu" and not self.weight.is_pinned():
             # page-locked memory is copied to the device while it computes
             self.weight = nn.Parameter(self.weight.data.pin_memory(), requires_grad=False)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        device = input.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else input.dtype
-        weight_OI = self.weight.to(device=input.device, dtype=dtype, non_blocking=True)
+        dtype = self.wanted_dtype(input)
+        weight_OI = self.brought(input.device, dtype)
         if self.scale_O1 is not None:
             weight_OI = weight_OI * self.scale_O1.to(device=input.device, dtype=dtype)
         bias = None if self.bias is None else self.bias.to(dtype)
         return nn.functional.linear(input, weight_OI, bias)
+
+    def wanted_dtype(self, input: torch.Tensor) -> torch.dtype:
+        """The type to compute in: autocast's, or that of the input."""
+        device = input.device.type
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else input.dtype
+
+    def brought(self, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+        """The weight where and in the type it is needed, without its scales."""
+        return self.weight.to(device=device, dtype=dtype, non_blocking=True)
 
     def _apply(self, fn: Any, recurse: bool = True) -> FrozenLinear:
         if not self.stays and self.scale_O1 is None:

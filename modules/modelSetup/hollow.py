@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from torch import nn
 from modules.model.compact import (
     FLOAT_8,
     INT_8,
-    NFLOAT_4,
     QUANTIZED,
     FrozenLinear,
     block_layers,
@@ -27,35 +25,43 @@ from modules.modelSetup.ModelFamily import LoadOptions
 from modules.util.errors import UnsupportedError, UserError
 
 if TYPE_CHECKING:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     from modules.modelSetup.BaseModelSetup import BaseModelSetup
 
 _BLOCK, _SECOND_BLOCK = 64, 256
 """Weights that share a scale in four bits, and scales that share one."""
 
 
-class PackedLinear(FrozenLinear):
+class HollowLinear(FrozenLinear):
+    """Takes the memory of a frozen layer whose weight is rounded, or copied from main memory in every pass."""
+
+    compute = torch.float32
+
+    def wanted_dtype(self, input: torch.Tensor) -> torch.dtype:
+        return input.dtype if self.compute == torch.float32 else self.compute
+
+    def brought(self, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+        return self.weight.to(device=device, dtype=dtype, copy=self.stays)
+
+
+class PackedLinear(HollowLinear):
     """Takes the memory of a layer in 4 or 8 bit integers: its weight is unpacked in every pass and not held."""
 
-    def __init__(self, layer: nn.Linear, kind: str, compute: torch.dtype) -> None:
+    def __init__(self, layer: nn.Linear, kind: str) -> None:
         super().__init__(layer)
-        self.kind, self.compute = kind, compute
-        shape, device = tuple(layer.weight.shape), layer.weight.device
-        count = layer.weight.numel()
+        self.kind = kind
+        shape, count = tuple(layer.weight.shape), layer.weight.numel()
         if kind == INT_8:
-            packed, scales = torch.empty(shape, dtype=torch.int8, device=device), 4 * shape[0]
+            packed, scales = torch.empty(shape, dtype=torch.int8, device="meta"), 4 * shape[0]
         else:
-            packed = torch.empty((count + 1) // 2, 1, dtype=torch.uint8, device=device)
+            packed = torch.empty((count + 1) // 2, 1, dtype=torch.uint8, device="meta")
             blocks = -(-count // _BLOCK)
             # a scale in 8 bits for each block, one of 32 bits for each of theirs, their mean and the two tables
             scales = blocks + 4 * (-(-blocks // _SECOND_BLOCK) + 1 + 16 + 256)
         self.weight = nn.Parameter(packed, requires_grad=False)
-        self.register_buffer("scales", torch.empty(scales, dtype=torch.uint8, device=device))
+        self.register_buffer("scales", torch.empty(scales, dtype=torch.uint8, device="meta"))
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        kind = input.device.type
-        wanted = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else input.dtype
+        wanted = self.wanted_dtype(input)
         bias = None if self.bias is None else self.bias.to(wanted)
         shape = (self.out_features, self.in_features)
         return _Unpacked.apply(input.to(wanted), self.weight, bias, shape, self.kind)  # type: ignore[no-any-return,no-untyped-call]
@@ -79,23 +85,11 @@ class _Unpacked(torch.autograd.Function):
         return grads[0] @ weight_OI, None, None, None, None
 
 
-class ElsewhereLinear(FrozenLinear):
-    """A layer whose weight stays in main memory: bringing it always makes a copy."""
-
-    def brought(self, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-        return self.weight.to(device=device, dtype=dtype, copy=True)
-
-
 class HollowModel(Model):
-    """A ``Model`` whose tensors have shapes and types only."""
+    """A ``Model`` whose tensors have shapes and types only, on the meta device, which has no autocast of its own."""
 
-    def borrowed(self, part: str) -> AbstractContextManager[nn.Module]:
-        return _as_is(self.module(part))
-
-
-@contextmanager
-def _as_is(module: nn.Module) -> Iterator[nn.Module]:
-    yield module
+    def autocast(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
 
 def hollow_model(setup: BaseModelSetup, config: Any) -> HollowModel:
@@ -119,7 +113,12 @@ def hollow_model(setup: BaseModelSetup, config: Any) -> HollowModel:
         training.prediction_override(config), config.rescale_noise_scheduler_to_zero_terminal_snr
     )
     model = HollowModel(
-        setup.spec, str(folder), parts, setup._schedule(scheduler, options), compute_dtype=dtypes.compute
+        setup.spec,
+        str(folder),
+        parts,
+        setup._schedule(scheduler, options),
+        compute_dtype=dtypes.compute,
+        device=torch.device("meta"),
     )
     setup._set_latents(model)
     _make_compact(model, config)
@@ -178,30 +177,10 @@ def _make_compact(model: Model, config: Any) -> None:
                 rounded.to_float8()
                 setattr(parent, child, rounded)
             else:
-                setattr(parent, child, PackedLinear(layer, kind, compute))
+                setattr(parent, child, PackedLinear(layer, kind))
         if name == model.spec.denoiser and part.offload_fraction > 0.0:
             offload_blocks(module, part.offload_fraction)
-            for layer in module.modules():
-                if isinstance(layer, FrozenLinear) and layer.stays:
-                    layer.__class__ = ElsewhereLinear
-
-
-def pretend(mode: FakeTensorMode, module: nn.Module) -> None:
-    """Put fake tensors on the CPU in the place of a module's tensors on the meta device, shared ones once."""
-    made: dict[int, torch.Tensor] = {}
-    for child in module.modules():
-        for table in (child._parameters, child._buffers):
-            for name, tensor in table.items():
-                if tensor is None:
-                    continue
-                if id(tensor) not in made:
-                    made[id(tensor)] = _pretended(mode, tensor)
-                table[name] = made[id(tensor)]  # type: ignore[assignment]
-
-
-def _pretended(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
-    with mode:
-        fake = torch.empty(tensor.shape, dtype=tensor.dtype)
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(fake, requires_grad=tensor.requires_grad)
-    return fake
+        for layer in module.modules():
+            if isinstance(layer, FrozenLinear):
+                layer.__class__ = PackedLinear if isinstance(layer, PackedLinear) else HollowLinear
+                layer.compute = compute  # type: ignore[assignment]

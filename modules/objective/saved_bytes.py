@@ -32,13 +32,14 @@ class SavedBytes:
         self.current = 0
         self.peak = 0
         self._uses: dict[int, int] = {}
-        self._ignored = {tensor.untyped_storage().data_ptr() for tensor in ignore or []}
+        # a storage's own address, because tensors without contents have no data
+        self._ignored = {tensor.untyped_storage()._cdata for tensor in ignore or []}
         self._hooks = saved_tensors_hooks(self._pack, self._unpack)
 
     def _pack(self, tensor: torch.Tensor) -> _Held:
         held = _Held(tensor)
         storage = tensor.untyped_storage()
-        pointer, size = storage.data_ptr(), storage.nbytes()
+        pointer, size = storage._cdata, storage.nbytes()
         if pointer in self._ignored or (tensor.is_leaf and tensor.requires_grad):
             return held
         if self._uses.get(pointer, 0) == 0:

@@ -26,6 +26,7 @@ from modules.trainer.best import BestKeeper
 from modules.trainer.distributed import Processes
 from modules.trainer.ema import MovingAverage
 from modules.trainer.loss_scaler import LossScaler
+from modules.trainer.memory_advice import settle_mode
 from modules.trainer.OldPolicy import OldPolicy
 from modules.trainer.online_acceleration import hooks_of
 from modules.trainer.online_prompts import collect_prompts
@@ -190,6 +191,9 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
     Raises:
         UserError: something in the config or the data does not fit; LoadingCancelled: ``tell`` said so.
     """
+    config, said = settle_mode(config, processes.device)
+    if said:
+        tell(said, 1, 1)
     torch.manual_seed(config.seed)
     online = online_settings.is_online(config)
     prompts = collect_prompts(config) if online else []

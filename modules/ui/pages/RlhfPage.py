@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from modules.util.config.TrainConfig import TrainConfig
 
 _MEMORY = {
+    DPOExecutionMode.AUTO: "The fastest of the others that fits the free memory of the GPU; the log says which.",
     DPOExecutionMode.FULL_CONCURRENT: "Fastest; holds the activations of both images: twice an ordinary step.",
     DPOExecutionMode.POLICY_CONCURRENT: "The reference sees one image after the other, the trained model both at once.",
     DPOExecutionMode.SEQUENTIAL: "One image at a time: no more memory than an ordinary LoRA step, a tenth slower.",

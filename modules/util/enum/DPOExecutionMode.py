@@ -2,8 +2,10 @@ from modules.util.enum.BaseEnum import BaseEnum
 
 
 class DPOExecutionMode(BaseEnum):
-    """How the passes of a preference step are arranged: same gradient, different memory."""
+    """How the passes of a preference step are arranged: same gradient, different memory. AUTO takes the
+    fastest that fits the free memory of the device."""
 
+    AUTO = "AUTO"
     FULL_CONCURRENT = "FULL_CONCURRENT"
     POLICY_CONCURRENT = "POLICY_CONCURRENT"
     SEQUENTIAL = "SEQUENTIAL"

@@ -63,8 +63,8 @@ class RlhfSection(BaseConfig):
         title="Beta",
         group="Loss",
         tip=(
-            "Strength of the anchor to the reference: larger stays nearer to it. The value of the Diffusion- "
-            "DPO paper is twice this one."
+            "Strength of the anchor to the reference: larger stays nearer to it. The value of the Diffusion-DPO "
+            "paper is twice this one."
         ),
     )
     rlhf_dpo_label_smoothing: Float = setting(
@@ -149,13 +149,13 @@ class RlhfSection(BaseConfig):
         title="Execution",
         group="Memory",
         tip=(
-            "FULL_CONCURRENT is fastest; SEQUENTIAL needs no more memory than an ordinary LoRA step. All "
-            "give the same gradient."
+            "FULL_CONCURRENT is fastest; SEQUENTIAL needs no more memory than an ordinary LoRA step; AUTO takes the "
+            "fastest that fits. All give the same gradient."
         ),
     )
     rlhf_dpo_sequential_strategy: DPOSequentialStrategy = setting(
         DPOSequentialStrategy.AUTO,
-        visible=f"{_DPO},rlhf_dpo_execution_mode=SEQUENTIAL",
+        visible=f"{_DPO},rlhf_dpo_execution_mode=SEQUENTIAL|AUTO",
         title="Sequential strategy",
         group="Memory",
         tip="GRAD_STASH is faster on one device, THREE_FORWARD works with several; AUTO chooses.",

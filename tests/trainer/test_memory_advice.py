@@ -1,0 +1,108 @@
+"""What is said about a card, and the execution mode that is chosen for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from modules.trainer import memory_advice
+from modules.trainer.memory_advice import changed, cheapest_cure, choose_mode, settle_mode, verdict
+from modules.trainer.memory_plan import GIB, MemoryPlan, Phase
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import UserError
+
+
+def config_of(**changes: Any) -> TrainConfig:
+    return TrainConfig.from_dict({"__version": 1, "rlhf_enabled": True, **changes})
+
+
+def plan_of(total: float) -> MemoryPlan:
+    return MemoryPlan((Phase("training step", {"all": int(total * GIB)}),), "", (512, 512))
+
+
+def model_plan(config: TrainConfig) -> MemoryPlan:
+    """4 GiB of weights in 32 bits, 2 GiB of activations an image, a quarter of it with checkpointing."""
+    bits = {"FLOAT_32": 4.0, "BFLOAT_16": 2.0, "FLOAT_8": 1.0, "NFLOAT_4": 0.5}[
+        config.unet.weight_dtype.value
+    ]
+    images = config.batch_size * (1 if config.rlhf_dpo_execution_mode == "SEQUENTIAL" else 2)
+    share = 0.25 if config.unet.gradient_checkpointing else 1.0
+    return plan_of(bits * (1 - config.unet.offload_fraction) + 2.0 * images * share)
+
+
+@pytest.mark.parametrize(
+    ("free", "mode"),
+    [
+        (11, "FULL_CONCURRENT"),
+        (10, "FULL_CONCURRENT"),
+        (9, "POLICY_CONCURRENT"),
+        (7, "SEQUENTIAL"),
+        (3, "SEQUENTIAL"),
+    ],
+)
+def test_the_fastest_mode_that_fits(free: int, mode: str) -> None:
+    assert choose_mode(free, {"FULL_CONCURRENT": 10, "POLICY_CONCURRENT": 8, "SEQUENTIAL": 5}) == mode
+
+
+@pytest.mark.parametrize(("free", "mode"), [(24, "FULL_CONCURRENT"), (7, "SEQUENTIAL")])
+def test_auto_follows_the_free_memory_of_the_device(
+    free: int, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (free * GIB, 80 * GIB))
+    config = config_of(rlhf_dpo_execution_mode="AUTO", unet={"gradient_checkpointing": False})
+    settled, said = settle_mode(config, torch.device("cuda"), model_plan)
+    assert settled.rlhf_dpo_execution_mode == mode and mode in said and f"{free}.0 GiB" in said
+    assert config.rlhf_dpo_execution_mode == "AUTO", "a later start may find more memory"
+
+
+def test_auto_without_cuda_and_modes_that_are_given() -> None:
+    settled, said = settle_mode(config_of(rlhf_dpo_execution_mode="AUTO"), torch.device("cpu"), model_plan)
+    assert settled.rlhf_dpo_execution_mode == "FULL_CONCURRENT" and "cpu" in said
+    given = config_of(rlhf_dpo_execution_mode="SEQUENTIAL")
+    assert settle_mode(given, torch.device("cpu"), model_plan) == (given, "")
+
+
+def test_auto_is_careful_where_nothing_can_be_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(_config: TrainConfig) -> MemoryPlan:
+        raise UserError("a single file")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (80 * GIB, 80 * GIB))
+    settled, said = settle_mode(config_of(rlhf_dpo_execution_mode="AUTO"), torch.device("cuda"), nothing)
+    assert settled.rlhf_dpo_execution_mode == "SEQUENTIAL" and "a single file" in said
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (5.5, {"unet": {"gradient_checkpointing": True}}),
+        (3.2, {"unet": {"gradient_checkpointing": True, "weight_dtype": "BFLOAT_16"}}),
+        (
+            1.6,
+            {
+                "unet": {"gradient_checkpointing": True, "weight_dtype": "FLOAT_8"},
+                "rlhf_dpo_execution_mode": "SEQUENTIAL",
+                "cache_batch_size": 1,
+            },
+        ),
+    ],
+)
+def test_the_cheapest_change_is_named(limit: float, expected: dict[str, Any]) -> None:
+    config = config_of(unet={"gradient_checkpointing": False})
+    cure = cheapest_cure(config, int(limit * GIB), model_plan)
+    assert cure is not None and cure[0] == expected and cure[1] <= limit * GIB
+    assert changed(config, cure[0]).to_dict() != config.to_dict()
+
+
+def test_a_verdict_names_figures_and_settings() -> None:
+    config = config_of(unet={"gradient_checkpointing": False})
+    plan = model_plan(config)
+    assert verdict(config, plan, 9 * GIB, model_plan) == ["fits: 9.0 GiB are free"]
+    said = verdict(config, plan, int(5.5 * GIB), model_plan)
+    assert "8.0 GiB are needed" in said[0] and "unet.gradient_checkpointing=True" in said[1]
+    assert "smaller model" in verdict(config, plan, GIB // 4, model_plan)[1]
+
+
+def test_without_a_device_there_is_nothing_to_compare_with() -> None:
+    assert memory_advice.device_bytes("cpu") is None

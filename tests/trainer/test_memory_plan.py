@@ -1,0 +1,184 @@
+"""What is foreseen of a run's memory is what the run takes: bytes of the real thing, counted while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from modules.adapter.reference import create_reference
+from modules.model.batch import ImageBatch, PairBatch
+from modules.model.noise import NoiseOptions
+from modules.modelSetup.hollow import hollow_model
+from modules.objective.live_bytes import LiveBytes
+from modules.objective.preference import ObjectiveOptions, get_preference_loss
+from modules.objective.saved_bytes import SavedBytes
+from modules.trainer.memory_plan import Planner, plan_memory, size_of, state_bytes
+from modules.trainer.memory_step import PROMPT, Rehearsal, StepBytes
+from modules.trainer.optimizers import create_optimizer
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.Optimizer import Optimizer
+from modules.util.errors import UserError
+from tests.tiny import SIZE, factories, tiny_folder, tiny_setup
+from tests.trainer.making import settings
+
+KEYS = sorted(factories())
+
+
+def config_of(
+    key: str, checkpointing: bool = False, part: dict[str, Any] | None = None, **changes: Any
+) -> TrainConfig:
+    made = settings(
+        Path("unused"), concepts=[], base_model_name=str(tiny_folder(key)), model_type=key, **changes
+    )
+    made.pop("unet")
+    made[tiny_setup(key).spec.denoiser] = {"gradient_checkpointing": checkpointing, **(part or {})}
+    return TrainConfig.from_dict(made)
+
+
+def planner(config: TrainConfig) -> Planner:
+    setup = tiny_setup(config.model_type.value)
+    return Planner(config, Rehearsal(setup, hollow_model(setup, config), config, cuda=False), cuda=False)
+
+
+def real_step(config: TrainConfig, mode: str, count: int = 2) -> StepBytes:
+    """The same step on real tensors."""
+    setup = tiny_setup(config.model_type.value)
+    model = setup.load_from_config(config)
+    setup.setup_training(model, config)
+    trained = [p for _, _, named in setup.trainable_parameters(model, config) for _, p in named]
+    side = SIZE[0] // model.latent_factor
+    cond = setup.encode_text(model, [PROMPT] * count)
+    names = [str(number) for number in range(count)]
+
+    def batch() -> ImageBatch:
+        latents = torch.randn(count, model.latent_channels, side, side)
+        return ImageBatch(latents, cond, [PROMPT] * count, names, [0] * count, SIZE, torch.ones(count))
+
+    chosen, rejected = batch(), batch()
+    draw = setup.draw_noise(model, chosen, NoiseOptions(), seed=1)
+    tensors = [t for m in model.modules().values() for t in (*m.parameters(), *m.buffers())]
+    reference = create_reference(config.training_method, config.effective_dpo_ref_mode(), model.adapter)
+    with LiveBytes(tensors) as live, SavedBytes(tensors) as saved:
+        setup.calculate_dpo_loss(
+            model, PairBatch(names, chosen, rejected), (draw, draw), reference, get_preference_loss("SIGMOID"),
+            ObjectiveOptions(beta=100.0), mode, parameters=trained,
+        )  # fmt: skip
+    return StepBytes(saved.peak, live.peak)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_weights_adapter_and_optimizer_are_counted_exactly(key: str) -> None:
+    config = config_of(key, layer_filter_preset="full")
+    plan = planner(config)
+    setup = tiny_setup(key)
+    model = setup.load_from_config(config)
+    bases = {name: [*m.parameters()] for name, m in model.modules().items()}
+    handle = setup.setup_training(model, config)
+    for name, tensors in bases.items():
+        hollow = plan.part_bytes(name) - sum(map(size_of, plan.model.module(name).buffers()))
+        assert hollow == sum(map(size_of, tensors)), name
+    adapter = [tensor for _, tensor in handle.named_tensors()]
+    assert plan.adapter_bytes() == sum(map(size_of, adapter))
+    groups = [(name, 1e-3, named) for name, _, named in setup.trainable_parameters(model, config)]
+    optimizer = create_optimizer(config.optimizer, groups)
+    for _, parameter in handle.named_parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    state = [t for values in optimizer.state.values() for t in values.values() if t.dim() > 0]
+    assert plan.optimizer_bytes() == sum(map(size_of, state)) == 2 * plan.gradient_bytes()
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_activations_are_those_of_a_real_step(key: str) -> None:
+    config = config_of(key, layer_filter_preset="full")
+    foreseen = planner(config).rehearsal.step(2, SIZE, "FULL_CONCURRENT")
+    real = real_step(config, "FULL_CONCURRENT")
+    assert foreseen.saved == pytest.approx(real.saved, rel=0.15)
+    assert foreseen.peak == pytest.approx(real.peak, rel=0.15)
+
+
+@pytest.mark.parametrize("key", ["STABLE_DIFFUSION_15", "FLUX_DEV_1", "Z_IMAGE"])
+@pytest.mark.parametrize("mode", ["FULL_CONCURRENT", "SEQUENTIAL"])
+def test_recomputed_activations_count_too(key: str, mode: str) -> None:
+    config = config_of(key, checkpointing=True, layer_filter_preset="full")
+    foreseen, real = planner(config).rehearsal.step(2, SIZE, mode), real_step(config, mode)
+    assert foreseen.peak == pytest.approx(real.peak, rel=0.15)
+
+
+@pytest.mark.parametrize("key", ["STABLE_DIFFUSION_15", "FLUX_DEV_1"])
+def test_half_precision_is_foreseen(key: str) -> None:
+    config = config_of(key, part={"weight_dtype": "BFLOAT_16"}, train_dtype="BFLOAT_16")
+    foreseen, real = planner(config).rehearsal.step(2, SIZE), real_step(config, "FULL_CONCURRENT")
+    assert foreseen.saved == pytest.approx(real.saved, rel=0.15)
+    assert foreseen.peak == pytest.approx(real.peak, rel=0.15)
+
+
+@pytest.mark.parametrize("kind", ["FLOAT_8", "INT_8", "NFLOAT_4"])
+def test_weights_in_fewer_bits_are_counted(kind: str) -> None:
+    if kind != "FLOAT_8":
+        pytest.importorskip("bitsandbytes")
+    config = config_of("FLUX_DEV_1", part={"weight_dtype": kind}, train_dtype="BFLOAT_16")
+    full = planner(config_of("FLUX_DEV_1", part={"weight_dtype": "BFLOAT_16"}, train_dtype="BFLOAT_16"))
+    plan = planner(config)
+    assert plan.part_bytes("transformer") < full.part_bytes("transformer")
+    model = tiny_setup("FLUX_DEV_1").load_from_config(config)
+    model.place("cpu")
+    tensors = [*model.denoiser.parameters(), *model.denoiser.buffers()]
+    for layer in model.denoiser.modules():
+        state = getattr(getattr(layer, "weight", None), "quant_state", None)
+        if state is not None:
+            tensors += [state.absmax, state.code, state.offset, state.state2.absmax, state.state2.code]
+        tensors += [
+            t
+            for t in (getattr(layer, "SCB", None), getattr(getattr(layer, "weight", None), "SCB", None))
+            if t is not None
+        ]
+    assert plan.part_bytes("transformer") == pytest.approx(sum(map(size_of, tensors)), rel=0.02)
+
+
+def test_offloaded_weights_are_not_on_the_device() -> None:
+    here, there = (
+        planner(config_of("FLUX_DEV_1", checkpointing=True, part={"offload_fraction": share}))
+        for share in (0.0, 1.0)
+    )
+    assert there.part_bytes("transformer") < 0.5 * here.part_bytes("transformer")
+
+
+@pytest.mark.parametrize("kind", list(Optimizer))
+def test_state_of_large_parameters_follows_from_small_ones(
+    kind: Optimizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TrainConfig.from_dict({"__version": 1, "optimizer": {"optimizer": kind.value}})
+    whole = state_bytes(config, (64, 4096), torch.float32)
+    monkeypatch.setattr("modules.trainer.memory_plan._MEASURED_NUMEL", 1 << 16)
+    assert state_bytes(config, (64, 4096), torch.float32) == pytest.approx(whole, rel=0.02, abs=64)
+
+
+def test_the_plan_is_the_largest_phase() -> None:
+    plan = plan_memory(config_of("STABLE_DIFFUSION_15", cache_batch_size=1), cuda=False)
+    named = {phase.name: phase for phase in plan.phases}
+    assert set(named) == {"encoding prompts", "encoding images", "training step"}
+    assert plan.total == max(phase.total for phase in plan.phases) == plan.to_dict()["total_bytes"]
+    assert "weights: text_encoder" not in named["training step"].items
+    assert named["training step"].items["gradients"] > 0
+    assert any("optimizer state" in line for line in plan.lines())
+
+
+def test_more_memory_where_more_is_asked_for() -> None:
+    def total(**changes: Any) -> int:
+        return plan_memory(config_of("STABLE_DIFFUSION_15", **changes), cuda=False).phases[-1].total
+
+    plain = total()
+    assert total(batch_size=4) > plain > total(checkpointing=True)
+    assert total(ema="GPU") > plain
+    assert total(rlhf_dpo_execution_mode="SEQUENTIAL") < plain
+
+
+def test_what_cannot_be_foreseen_is_said(tmp_path: Path) -> None:
+    config = config_of("STABLE_DIFFUSION_15")
+    config.base_model_name = str(tmp_path / "nothing")
+    with pytest.raises(UserError, match="cannot be foreseen"):
+        plan_memory(config)
