@@ -65,6 +65,7 @@ class ZImageSetup(BaseModelSetup):
         model_architecture="Z-Image",
         default_resolution=1024,
         size_multiple=16,
+        key_map="z-image",
         even_steps=True,
         prompt_tokens=TOKENS - TEMPLATE_TOKENS,
         default_steps=8,

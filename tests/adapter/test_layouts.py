@@ -1,0 +1,193 @@
+"""Every layout for every family: what is written is read again, and means the same to diffusers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from modules.adapter.formats import (
+    COMFY,
+    DIFFUSERS,
+    KOHYA,
+    LAYOUTS,
+    LEGACY,
+    fitting_layout,
+    read_adapter,
+    save_adapter,
+)
+from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
+from modules.model.Model import Model
+from modules.util.errors import ConfigError, DataError, UnsupportedError
+from tests.adapter.families import naming_families, stir, trained_family
+from tests.tiny import SIZE, pipeline_options, tiny_folder, tiny_model, tiny_setup
+
+FLUX, SD3 = "FLUX_DEV_1", "STABLE_DIFFUSION_3"
+
+
+def reread(key: str, path: Path) -> AdapterHandle:
+    model = tiny_model(key)
+    return attach(model, AdapterOptions(), read_adapter(path, model))
+
+
+def image(model: Model, cfg: float = 3.0) -> torch.Tensor:
+    setup = tiny_setup(model.spec.key)
+    return setup.sample(model, ["a red cat"], "", seeds=[2], steps=2, cfg=cfg, size=SIZE)
+
+
+def assert_same(first: AdapterHandle, second: AdapterHandle) -> None:
+    """The same layers, ranks and weights; a folded alpha moves a factor between alpha and weights."""
+    assert set(first.layers) == set(second.layers)
+    for name in first.layers:
+        assert first.rank(name) == second.rank(name), name
+    one, other = first.state_dict(), second.state_dict()
+    for name, tensor in one.items():
+        path = name.split(".lora_")[0]
+        factors = [h.scaling(path) if ".lora_B" in name else 1.0 for h in (first, second)]
+        assert torch.allclose(factors[0] * tensor, factors[1] * other[name], atol=1e-6), name
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+@pytest.mark.parametrize("key", naming_families())
+def test_what_is_written_is_read_again(key: str, layout: str, tmp_path: Path) -> None:
+    spec = tiny_setup(key).spec
+    parts = (spec.denoiser, *(part.name for part in spec.of_kind("text_encoder") if part.comfy_name))
+    handle = trained_family(key, parts=parts)
+    path = save_adapter(handle, tmp_path / "a.safetensors", layout)
+    assert_same(handle, reread(key, path))
+
+
+CASES = [
+    (FLUX, DIFFUSERS, ("transformer_blocks", "norm_out", "proj_out", "x_embedder")),
+    # the reader for kohya files splits the one-stream blocks by the size of the published model
+    (FLUX, KOHYA, (r"^transformer_blocks", r"^norm_out", r"^proj_out")),
+    (FLUX, LEGACY, (r"^transformer_blocks\.\d+\.attn",)),
+    ("CHROMA_1", DIFFUSERS, ("transformer_blocks",)),
+    (SD3, DIFFUSERS, ("transformer_blocks", "norm_out", "proj_out")),
+    ("SANA", DIFFUSERS, ("transformer_blocks",)),
+]
+
+
+@pytest.mark.parametrize(("key", "layout", "patterns"), CASES)
+def test_diffusers_makes_the_same_image(
+    key: str, layout: str, patterns: tuple[str, ...], tmp_path: Path
+) -> None:
+    import diffusers
+
+    spec = tiny_setup(key).spec
+    handle = trained_family(key, patterns=patterns, regex=True, parts=(spec.denoiser,))
+    path = save_adapter(handle, tmp_path / "a.safetensors", layout)
+    pipeline = getattr(diffusers, spec.pipeline_class).from_pretrained(str(tiny_folder(key)))
+    pipeline.set_progress_bar_config(disable=True)
+    options: dict[str, Any] = {
+        "prompt": "a red cat",
+        "negative_prompt": "",
+        "num_inference_steps": 2,
+        "guidance_scale": 3.0,
+        "height": SIZE[0],
+        "width": SIZE[1],
+        "generator": torch.Generator().manual_seed(2),
+        "output_type": "pt",
+    }
+    options |= pipeline_options(key, 3.0)
+    options = {name: value for name, value in options.items() if value is not None}
+    pipeline.load_lora_weights(str(path))
+    theirs = pipeline(**options).images
+    ours = image(handle.model)
+    assert torch.allclose(theirs, ours, atol=1e-4)
+    assert not torch.allclose(image(tiny_model(key)), ours, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "options", [{"decompose": True}, {"kind": "LOHA"}, {"kind": "LOKR"}, {"kind": "OFT_2"}]
+)
+def test_other_kinds_on_a_transformer(options: dict[str, Any], tmp_path: Path) -> None:
+    handle = trained_family(FLUX, parts=("transformer",), **options)
+    fits = fitting_layout(handle)
+    assert fits == (KOHYA if "decompose" in options else LEGACY)
+    again = reread(FLUX, save_adapter(handle, tmp_path / "a.safetensors", fits))
+    assert torch.allclose(image(again.model), image(handle.model), atol=1e-5)
+    if fits == LEGACY:
+        for layout in (KOHYA, COMFY, DIFFUSERS):
+            with pytest.raises(UnsupportedError):
+                save_adapter(handle, tmp_path / "b.safetensors", layout)
+        assert not (tmp_path / "b.safetensors").exists()
+
+
+@pytest.mark.parametrize("kind", ["LOHA", "LOKR", "OFT_2"])
+def test_other_kinds_in_kohya_files_where_no_layer_is_fused(kind: str, tmp_path: Path) -> None:
+    handle = trained_family(FLUX, parts=("transformer",), kind=kind, patterns=("ff.net", "to_out"))
+    assert fitting_layout(handle) == KOHYA
+    path = save_adapter(handle, tmp_path / "a.safetensors", KOHYA)
+    assert any(key.startswith("lora_unet_double_blocks_0_img_mlp_0.") for key in load_file(path))
+    assert torch.allclose(image(reread(FLUX, path).model), image(handle.model), atol=1e-5)
+
+
+def test_magnitudes_of_half_a_fused_layer_are_refused(tmp_path: Path) -> None:
+    handle = trained_family(FLUX, parts=("transformer",), decompose=True, patterns=("attn.to_q",))
+    with pytest.raises(UnsupportedError, match="no magnitude"):
+        save_adapter(handle, tmp_path / "a.safetensors", COMFY)
+    assert fitting_layout(handle) == LEGACY
+
+
+def test_half_a_fused_layer(tmp_path: Path) -> None:
+    handle = trained_family(FLUX, parts=("transformer",), patterns=("attn.to_q", "attn.to_v"))
+    path = save_adapter(handle, tmp_path / "a.safetensors", COMFY)
+    assert_same(handle, reread(FLUX, path))
+
+
+def test_a_layer_given_twice_is_an_error(tmp_path: Path) -> None:
+    handle = trained_family(FLUX, parts=("transformer",), patterns=("attn.to_q",))
+    one = load_file(save_adapter(handle, tmp_path / "a.safetensors", COMFY))
+    two = load_file(save_adapter(handle, tmp_path / "b.safetensors", LEGACY))
+    save_file(one | two, tmp_path / "c.safetensors")
+    with pytest.raises(DataError, match="twice"):
+        read_adapter(tmp_path / "c.safetensors", tiny_model(FLUX))
+
+
+@pytest.mark.parametrize("layout", [KOHYA, DIFFUSERS])
+def test_ranks_and_alphas_by_pattern(layout: str, tmp_path: Path) -> None:
+    options = AdapterOptions(
+        rank=2,
+        alpha=2.0,
+        rank_stabilized=True,
+        parts=("transformer", "text_encoder"),
+        rank_pattern={"attn.to_q": 5, "attn": 3, "text_encoder": 1},
+        alpha_pattern={"proj_out": 8.0},
+    )
+    handle = attach(tiny_model(FLUX), options)
+    stir(handle)
+    ranks = {name: handle.rank(name) for name in handle.layers}
+    assert ranks["transformer.transformer_blocks.0.attn.to_q"] == 5
+    assert ranks["transformer.transformer_blocks.0.attn.to_k"] == 3
+    assert ranks["transformer.proj_out"] == 2
+    assert {rank for name, rank in ranks.items() if name.startswith("text_encoder.")} == {1}
+    assert handle.scaling("transformer.proj_out") == pytest.approx(8.0 / 2**0.5)
+    assert handle.scaling("transformer.transformer_blocks.0.attn.to_k") == pytest.approx(2.0 / 3**0.5)
+    path = save_adapter(handle, tmp_path / "a.safetensors", layout)
+    again = reread(FLUX, path)
+    assert {name: again.rank(name) for name in again.layers} == ranks
+    assert torch.allclose(image(again.model), image(handle.model), atol=1e-5)
+    if layout == DIFFUSERS:
+        from diffusers import FluxPipeline
+
+        pipeline = FluxPipeline.from_pretrained(str(tiny_folder(FLUX)))
+        pipeline.load_lora_weights(str(path))
+        assert pipeline.transformer.transformer_blocks[0].attn.to_q.r["default_0"] == 5
+        assert pipeline.transformer.proj_out.r["default_0"] == 2
+
+
+@pytest.mark.parametrize("name", ["rank_pattern", "alpha_pattern"])
+def test_a_pattern_without_a_layer_is_an_error(name: str) -> None:
+    options: dict[str, Any] = {"parts": ("transformer",), name: {"attn": 2, "down_blocks": 4}}
+    with pytest.raises(ConfigError, match="down_blocks") as caught:
+        attach(tiny_model(FLUX), AdapterOptions(**options))
+    assert caught.value.field == f"lora_{name}"
+
+
+def test_oft_has_no_patterns() -> None:
+    with pytest.raises(ConfigError, match="one block size"):
+        AdapterOptions(kind="OFT_2", rank_pattern={"attn": 2})
