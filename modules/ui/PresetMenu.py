@@ -18,7 +18,7 @@ YOURS = "Yours"
 MOST_IN_A_MENU = 12
 """More of the person's own get a submenu; menus do not scroll everywhere."""
 MOST_IN_A_COLUMN = 20
-LONGEST = 48
+LONGEST, LONGEST_SHOWN = 48, 28
 
 
 class PresetMenu(ttk.Menubutton):
@@ -40,7 +40,9 @@ class PresetMenu(ttk.Menubutton):
         keep: Callable[[], None],
         remove: Callable[[], None],
     ) -> None:
-        super().__init__(parent, text=NO_PRESET, width=20)
+        super().__init__(parent, width=20)
+        self.chosen = ""
+        self._show(NO_PRESET)
         self._ui, self._presets, self._pick = ui, presets, pick
         self._last = ((KEEP, keep), (REMOVE, remove))
         self.menu = tk.Menu(self, tearoff=False, postcommand=self._fill)
@@ -51,6 +53,9 @@ class PresetMenu(ttk.Menubutton):
     def _open(self) -> str:
         self.tk.call("ttk::menubutton::Popdown", str(self))
         return "break"
+
+    def _show(self, label: str) -> None:
+        self.configure(text=f"{elide_middle(label, LONGEST_SHOWN)} \u25be")
 
     def _fill(self) -> None:
         menu = self.menu
@@ -91,5 +96,6 @@ class PresetMenu(ttk.Menubutton):
             )
 
     def _chosen(self, preset: Preset) -> None:
-        self.configure(text=preset.label)
+        self.chosen = preset.label
+        self._show(preset.label)
         self._pick(preset)

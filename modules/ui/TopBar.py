@@ -45,7 +45,8 @@ class TopBar(ttk.Frame):
         self.preset = PresetMenu(self, ui, presets, pick, keep, remove)
         self.preset.grid(row=0, column=0, sticky="ew")
         tips = ui.services["tooltips"]
-        tips.add(self.preset, "Settings for a purpose. Your folders, concepts and samples stay as they are.")
+        about = "Settings for a purpose. Your folders, concepts and samples stay as they are."
+        tips.add(self.preset, lambda: "\n".join(filter(None, (self.preset.chosen, about))))
         self.file = ttk.Menubutton(self, text="File \u25be")
         self._menu = tk.Menu(self.file, tearoff=False, postcommand=self._fill_menu)
         self.file.configure(menu=self._menu)

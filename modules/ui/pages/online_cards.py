@@ -182,7 +182,7 @@ class OnlineCards:
         self.rewards = NamedTable(frame, self.ui, items, "reward", REWARDS, "reward", (
             Column("Reward", 130, lambda r: r.reward),
             Column("Weight", 60, lambda r: f"{r.weight:g}"),
-            Column("Settings", 150, lambda r: elide_middle(reward_text(r), CELL), stretch=True),
+            Column("Settings", 150, lambda r: _shortened(reward_text(r)), stretch=True),
         ))  # fmt: skip
         self.rewards.pack(fill="x")
 
@@ -198,7 +198,7 @@ class OnlineCards:
             items: ItemList[AcceleratorConfig] = ItemList(self.ui.state, AcceleratorConfig, path)
             table = self.speed[path] = NamedTable(frame, self.ui, items, "name", ACCELERATORS, "accelerator", (
                 Column("Name", 150, lambda a: a.name),
-                Column("Parameters", 200, lambda a: elide_middle(parameters_text(a.params), CELL), stretch=True),
+                Column("Parameters", 200, lambda a: _shortened(parameters_text(a.params)), stretch=True),
             ))  # fmt: skip
             table.pack(fill="x")
 
@@ -296,6 +296,10 @@ class OnlineCards:
             table.show_problems(problems)
         own = {} if self.prompts_fault is None else {FILE: self.prompts_fault}
         return {**own, **problems}
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= CELL else f"{text[: CELL - 1]}\u2026"
 
 
 def reward_text(reward: RewardConfig) -> str:

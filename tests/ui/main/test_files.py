@@ -107,7 +107,7 @@ def test_presets_in_the_menu(hands: Hands) -> None:
         menu.event_generate(key)
         hands.rest()
     assert hands.window.state_.config.epochs == 1
-    assert picker.cget("text") == "# Sana / fast"
+    assert picker.cget("text") == "# Sana / fast \u25be"
 
 
 def test_many_own_presets_get_a_submenu(hands: Hands) -> None:
