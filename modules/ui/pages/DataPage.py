@@ -8,6 +8,7 @@ from tkinter import filedialog, ttk
 
 from modules.ui.ConceptWindow import ConceptWindow
 from modules.ui.drop import accept_drops, only_folders
+from modules.ui.form.CardBoard import wrap_within
 from modules.ui.ItemTable import Column, ItemTable
 from modules.ui.pages.FormPage import FormPage
 from modules.ui.state.folder_stats import count_images
@@ -55,12 +56,25 @@ class DataPage(FormPage):
         accept_drops(self.table.tree, self._dropped)
         self._show()
 
+    def add_to_form(self) -> None:
+        group = self.ui.state.settings["resolution"].group
+        self.usual = ttk.Label(self.form.extend_card(group), style="Muted.TLabel", justify="left")
+        wrap_within(self.usual, self.form.cards[group], self.ui.theme)
+        self.usual.pack(anchor="w")
+        self._tell_usual()
+
     # -- showing ---------------------------------------------------------------------------------------------
+
+    def _tell_usual(self) -> None:
+        family = self.ui.state.config.model_type
+        self.usual.configure(text=f"{family.label} is usually used at {family.usual_side} pixels.")
 
     def refresh(self, paths: Iterable[str] | None) -> None:
         super().refresh(paths)
         if paths is None or not _WATCHED.isdisjoint(paths):
             self._show()
+        if paths is None or "model_type" in paths:
+            self._tell_usual()
 
     def opened(self) -> None:
         self._asked.clear()  # folders may have changed meanwhile

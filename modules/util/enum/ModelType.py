@@ -56,6 +56,13 @@ class ModelType(BaseEnum):
         """Whether it learns the straight way from noise to image, and has no schedule of noise variances."""
         return self.denoiser == "transformer" and self.value not in _DISCRETE_TRANSFORMERS
 
+    @property
+    def usual_side(self) -> int:
+        """Pixels of a side of the square images it is usually used for."""
+        if self.value in _SIDE_768:
+            return 768
+        return 512 if self.parts == _UNET_CLIP else 1024
+
 
 def families_with(part: str) -> str:
     """The visibility rule of settings that belong to a part: the families that have it."""
@@ -106,4 +113,5 @@ _ABOUT: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Label and parts of each family."""
 _DISCRETE_TRANSFORMERS: frozenset[str] = frozenset({"PIXART_ALPHA", "PIXART_SIGMA"})
+_SIDE_768: frozenset[str] = frozenset({"STABLE_DIFFUSION_20", "STABLE_DIFFUSION_21"})
 _EMBEDDED_GUIDANCE: frozenset[str] = frozenset({"FLUX_DEV_1"})

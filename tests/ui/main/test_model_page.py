@@ -45,6 +45,10 @@ def test_a_family_shows_exactly_its_parts(hands: Hands, name: str) -> None:
     start = "SANA" if family is ModelType.STABLE_DIFFUSION_15 else "STABLE_DIFFUSION_15"
     hands.window.state_.set_value("model_type", ModelType(start))
     _pick_family(hands, family)
+    hands.window.show_page("data")
+    hands.rest()
+    usual = hands.window.current_page().usual.cget("text")  # type: ignore[attr-defined]
+    assert usual == f"{family.label} is usually used at {family.usual_side} pixels."
     hands.window.show_page("model")
     hands.rest(0.1)
     page = hands.window.current_page()
