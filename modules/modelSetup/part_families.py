@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from modules.modelSetup.part_files import original_pieces, outline, own_pieces, shipped, squeezed
+from modules.modelSetup.part_files import original_pieces, outline, own_pieces, shipped
 from modules.util.jsonio import read_json
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ SHALLOW: dict[str, int] = {
 
 def _mark(name: str, shape: tuple[int, ...]) -> Mark:
     """A name with its numbers left out, and how many dimensions the tensor has."""
-    return re.sub(r"\.\d+(?=\.|$)", ".*", name), len(squeezed(shape))
+    return re.sub(r"\.\d+(?=\.|$)", ".*", name), len(shape)
 
 
 def looks_like(tensors: PartTensors, spec: FamilySpec) -> str:

@@ -42,11 +42,12 @@ NEEDLESS = re.compile(
 LATER_LAYERS = re.compile(r"(text_model\.)?encoder\.layers\.\d+\..*")
 WEIGHT_LEAVES = ("weight", "scale")
 """What the weight of a layer may be called."""
-VAE_CONVERTERS = {
+CONVERTERS = {
     r"\.op_list\.": "convert_autoencoder_dc_checkpoint_to_diffusers",
-    r"(en|de)coder\.middle\.": "convert_wan_vae_to_diffusers",
+    r"^(en|de)coder\.middle\.": "convert_wan_vae_to_diffusers",
+    r"^single_stream_modulation\.lin\.": "convert_flux2_transformer_checkpoint_to_diffusers",
 }
-"""Names in the files of autoencoders without a table here, and the function of diffusers that knows them."""
+"""Names in files of parts without a table here, and the function of diffusers that knows them."""
 Pieces = dict[str, "Piece"]
 
 
@@ -150,7 +151,7 @@ def part_tensors(file: WeightFile, spec: FamilySpec, part: PartSpec, alone: bool
         return _converted(
             from_open_clip({name: file.tensor(place) for name, place in names.items()}), cut=True
         )
-    for mark, converter in VAE_CONVERTERS.items() if part.kind == "vae" else ():
+    for mark, converter in CONVERTERS.items() if part.kind != "text_encoder" else ():
         if any(re.search(mark, name) for name in names):
             convert = getattr(importlib.import_module("diffusers.loaders.single_file_utils"), converter)
             return _converted(convert({name: file.tensor(place) for name, place in names.items()}))

@@ -170,6 +170,29 @@ Z_IMAGE = Layout(
         (r"\.attention\.to_out\.0\.", ".attention.out."),
     ),
 )
+FLUX_2 = Layout(
+    fused=(
+        (r"^transformer_blocks\.\d+\.attn\.", _QKV, "img_qkv"),
+        (r"^transformer_blocks\.\d+\.attn\.", _ADDED, "txt_qkv"),
+    ),
+    renamed=(
+        (r"^single_transformer_blocks\.(\d+)\.attn\.to_qkv_mlp_proj\.", r"single_blocks.\1.linear1."),
+        (r"^single_transformer_blocks\.(\d+)\.attn\.to_out\.", r"single_blocks.\1.linear2."),
+        (
+            r"^single_transformer_blocks\.(\d+)\.attn\.norm_q\.weight",
+            r"single_blocks.\1.norm.query_norm.scale",
+        ),
+        (r"^single_transformer_blocks\.(\d+)\.attn\.norm_k\.weight", r"single_blocks.\1.norm.key_norm.scale"),
+        (r"\.ff\.linear_in\.", ".img_mlp.0."),
+        (r"\.ff\.linear_out\.", ".img_mlp.2."),
+        (r"\.ff_context\.linear_in\.", ".txt_mlp.0."),
+        (r"\.ff_context\.linear_out\.", ".txt_mlp.2."),
+        (r"^time_guidance_embed\.", "time_text_embed."),
+        (r"^(double|single)_stream_modulation(\w*)\.linear\.", r"\1_stream_modulation\2.lin."),
+        *FLUX.renamed,
+    ),
+    swapped=FLUX.swapped,
+)
 SAME = Layout((), ())
 LAYOUTS = {
     "FLUX_DEV_1": FLUX,
@@ -182,6 +205,7 @@ LAYOUTS = {
     "SANA": SANA,
     "Z_IMAGE": Z_IMAGE,
     "QWEN": SAME,
+    "FLUX_2": FLUX_2,
 }
 """By model type; the UNets are in the tests of the latent-diffusion layout."""
 COMPUTED = {
