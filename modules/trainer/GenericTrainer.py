@@ -232,7 +232,7 @@ class GenericTrainer:
 
     def _clip(self, gradients: list[torch.Tensor]) -> float:
         """The norm of all gradients before clipping."""
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = self.parts.norm(gradients)
         if self.config.clip_grad_norm:
             torch.nn.utils.clip_grads_with_norm_(self.parts.parameters, self.config.clip_grad_norm, norm)
         return float(norm)

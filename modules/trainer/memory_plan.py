@@ -33,6 +33,8 @@ CONTEXT_BYTES = 450 << 20
 SLACK = 0.05
 """Assumed: share of what comes and goes that lies in gaps between the allocator's blocks."""
 _MEASURED_NUMEL = 1 << 20
+_SHARED = "qmap"
+"""Tables of the 8 bit optimizers that all parameters share."""
 MODES = ("FULL_CONCURRENT", "POLICY_CONCURRENT", "SEQUENTIAL")
 """Execution modes of preference steps, the fastest first."""
 
@@ -223,8 +225,9 @@ class Planner:
         return 0 if handle is None else sum(size_of(tensor) for _, tensor in handle.named_tensors())
 
     def gradient_bytes(self) -> int:
-        """Gradients of everything that is trained."""
-        return sum(size_of(parameter) for parameter in self.trained())
+        """Gradients of everything that is trained; one at a time where each is used as soon as it is there."""
+        sizes = [size_of(parameter) for parameter in self.trained()]
+        return max(sizes) if self.config.optimizer.fused_back_pass else sum(sizes)
 
     def optimizer_bytes(self) -> int:
         """The optimizer's state after its first step, on the device."""
@@ -267,8 +270,8 @@ def _measured_state(config: TrainConfig, shape: tuple[int, ...], dtype: torch.dt
     return sum(
         size_of(value)
         for values in optimizer.state.values()
-        for value in values.values()
-        if isinstance(value, torch.Tensor) and value.dim() > 0
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor) and value.dim() > 0 and not name.startswith(_SHARED)
     )
 
 

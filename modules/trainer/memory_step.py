@@ -220,6 +220,8 @@ class Rehearsal:
         config = self.config
         for parameter in self._trained():
             parameter.grad = None
+            if config.optimizer.fused_back_pass:
+                parameter.register_post_accumulate_grad_hook(_drop_gradient)
         if is_dpo(config):
             rejected, chosen = self._batch(batch_size, size), self._batch(batch_size, size)
             pair = PairBatch(chosen.ids, chosen, rejected)
@@ -270,14 +272,29 @@ class Rehearsal:
         latents_BChw = torch.empty(self._latents(count, size), device="meta")
         cond = None if self.model.trains_text else self._conds[count]
         names = [str(number) for number in range(count)]
+        seen = None
+        if self.setup.spec.inpainting:
+            _, channels, height, width = latents_BChw.shape
+            seen = torch.empty(count, 1 + channels, height, width, device="meta")
         return ImageBatch(
-            latents_BChw, cond, [PROMPT] * count, names, [0] * count, size, torch.ones(count, device="meta")
+            latents_BChw=latents_BChw,
+            cond=cond,
+            prompts=[PROMPT] * count,
+            ids=names,
+            visits=[0] * count,
+            size=size,
+            loss_weight_B=torch.ones(count, device="meta"),
+            inpaint_BChw=seen,
         )
 
     def _draw(self, batch: ImageBatch) -> NoiseDraw:
         kind = torch.float32 if self.setup.spec.prediction == "flow" else torch.int64
         timestep_B = torch.zeros(len(batch), dtype=kind, device="meta")
         return NoiseDraw(timestep_B, torch.empty_like(batch.latents_BChw))
+
+
+def _drop_gradient(parameter: torch.Tensor) -> None:
+    parameter.grad = None
 
 
 def _tensors(model: Model) -> list[torch.Tensor]:

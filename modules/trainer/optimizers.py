@@ -16,10 +16,13 @@ from modules.util.config.OptimizerConfig import OptimizerConfig
 from modules.util.enum.Optimizer import Optimizer
 from modules.util.errors import ConfigError, DataError
 
-TORCH, EXTRA = "torch.optim", "pytorch_optimizer"
+TORCH, EXTRA, EIGHT_BIT = "torch.optim", "pytorch_optimizer", "bitsandbytes.optim"
 CLASSES: Mapping[Optimizer, tuple[str, str]] = {
     Optimizer.ADAMW: (TORCH, "AdamW"),
     Optimizer.ADAM: (TORCH, "Adam"),
+    Optimizer.ADAMW_8BIT: (EIGHT_BIT, "AdamW8bit"),
+    Optimizer.ADAM_8BIT: (EIGHT_BIT, "Adam8bit"),
+    Optimizer.LION_8BIT: (EIGHT_BIT, "Lion8bit"),
     Optimizer.ADAFACTOR: (TORCH, "Adafactor"),
     Optimizer.ADAGRAD: (TORCH, "Adagrad"),
     Optimizer.RMSPROP: (TORCH, "RMSprop"),
@@ -53,10 +56,11 @@ def optimizer_class(kind: Optimizer) -> type[torch.optim.Optimizer]:
     try:
         module = importlib.import_module(package)
     except ImportError as error:
+        where = "pip install -r requirements-gpu.txt" if package == EIGHT_BIT else "install it"
         raise ConfigError(
-            f"{kind} needs the package {package}, which cannot be imported: {error}",
+            f"{kind} needs the package {package.partition('.')[0]}, which cannot be imported: {error}",
             "optimizer.optimizer",
-            "install it, or choose ADAMW",
+            f"{where}, or choose ADAMW",
         ) from error
     return getattr(module, name)  # type: ignore[no-any-return]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.utils import get_total_norm
 
 from modules.accelerator.plan import AccelerationPlan
 from modules.adapter.PeftAdapter import AdapterHandle
@@ -25,6 +26,7 @@ from modules.trainer import online_settings
 from modules.trainer.best import BestKeeper
 from modules.trainer.distributed import Processes
 from modules.trainer.ema import MovingAverage
+from modules.trainer.fused_steps import FusedSteps
 from modules.trainer.loss_scaler import LossScaler
 from modules.trainer.memory_advice import settle_mode
 from modules.trainer.OldPolicy import OldPolicy
@@ -42,6 +44,7 @@ from modules.trainer.validation import ImageValidation, PairValidation, Validati
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.DataType import DataType
 from modules.util.enum.EMAMode import EMAMode
+from modules.util.errors import UnsupportedError
 from modules.util.TrainProgress import TrainProgress
 
 Tell = Callable[[str, int, int], bool | None]
@@ -81,6 +84,11 @@ class Parts:
     sampler: Sampler
     acceleration: AccelerationPlan
     old_policy: OldPolicy | None = None
+    fused: FusedSteps | None = None
+
+    def norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
+        """The norm of the step's gradients, also of those that are used already."""
+        return get_total_norm(gradients) if self.fused is None else self.fused.norm()
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -163,6 +171,8 @@ class Parts:
 
     def close(self) -> None:
         """Give threads and files back, and the denoiser its plain form."""
+        if self.fused is not None:
+            self.fused.close()
         self.acceleration.teardown()
         self.loader.close()
         if self.validation_loader is not None:
@@ -177,6 +187,12 @@ def check_settings(config: TrainConfig, world_size: int = 1) -> None:
     """
     training.check_settings(config, create_model_setup(config.model_type).spec)
     online_settings.check_online(config, world_size)
+    if config.optimizer.fused_back_pass and world_size > 1:
+        raise UnsupportedError(
+            "several processes add their gradients up before the step",
+            field="optimizer.fused_back_pass",
+            hint="switch it off, or train in one process",
+        )
     weight = torch.nn.Parameter(torch.zeros(2, 2))
     create_optimizer(config.optimizer, [("weight", config.learning_rate, [("weight", weight)])])
 
@@ -220,6 +236,7 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
     patience, best = _watchers(config, folder, named, reference, validation_loader, processes)
     acceleration = online_settings.acceleration_plan(config)
     old_policy = _old_policy(config, named, processes) if online else None
+    optimizer = create_optimizer(config.optimizer, groups)
     return Parts(
         config=config,
         setup=setup,
@@ -228,7 +245,7 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
         reference=reference,
         loader=loader,
         named=named,
-        optimizer=create_optimizer(config.optimizer, groups),
+        optimizer=optimizer,
         schedule=LearningRateSchedule.from_config(config, loader.total_steps),
         scaler=LossScaler(config.train_dtype is DataType.FLOAT_16),
         ema=_average(config, named, processes),
@@ -241,6 +258,7 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
         sampler=sampler,
         acceleration=acceleration,
         old_policy=old_policy,
+        fused=FusedSteps(optimizer) if config.optimizer.fused_back_pass else None,
     )
 
 

@@ -55,7 +55,10 @@ def real_step(config: TrainConfig, mode: str, count: int = 2) -> StepBytes:
 
     def batch() -> ImageBatch:
         latents = torch.randn(count, model.latent_channels, side, side)
-        return ImageBatch(latents, cond, [PROMPT] * count, names, [0] * count, SIZE, torch.ones(count))
+        seen = torch.randn(count, 1 + model.latent_channels, side, side) if setup.spec.inpainting else None
+        return ImageBatch(
+            latents, cond, [PROMPT] * count, names, [0] * count, SIZE, torch.ones(count), inpaint_BChw=seen
+        )
 
     chosen, rejected = batch(), batch()
     draw = setup.draw_noise(model, chosen, NoiseOptions(), seed=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -276,3 +277,42 @@ def test_other_rules_have_one_set_of_weights() -> None:
     before = [p.detach().clone() for _, p in named]
     with evaluation_weights(optimizer):
         assert all(torch.equal(p, b) for (_, p), b in zip(named, before, strict=True))
+
+
+EIGHT_BIT = (Optimizer.ADAMW_8BIT, Optimizer.ADAM_8BIT, Optimizer.LION_8BIT)
+
+
+@pytest.mark.parametrize("kind", EIGHT_BIT)
+def test_eight_bits_are_kept_resumed_bit_for_bit_and_nearly_the_full_rule(kind: Optimizer) -> None:
+    pytest.importorskip("bitsandbytes")
+
+    def large(seed: int = 0) -> Named:
+        # only tensors of 4096 numbers or more are kept in 8 bits
+        source = torch.Generator().manual_seed(seed)
+        return [("large", torch.nn.Parameter(torch.randn(64, 96, generator=source)))]
+
+    straight, full = large(), large()
+    optimizer, plain = made(kind, straight), made(Optimizer(kind.value.removesuffix("_8BIT")), full)
+    for number in range(3):
+        step(optimizer, straight, number)
+        step(plain, full, number)
+    kept = [t for t in optimizer.state[straight[0][1]].values() if isinstance(t, torch.Tensor)]
+    assert any(t.dtype == torch.uint8 and t.shape == (64, 96) for t in kept)
+    moved = (full[0][1] - large()[0][1]).abs().mean()
+    assert (straight[0][1] - full[0][1]).abs().mean() < 0.25 * moved
+    state = through_a_file(optimizer_state(optimizer, names(straight)))
+    resumed = [(name, torch.nn.Parameter(p.detach().clone())) for name, p in straight]
+    second = made(kind, resumed)
+    load_optimizer_state(second, state, names(resumed))
+    for number in range(3, 6):
+        step(optimizer, straight, number)
+        step(second, resumed, number)
+    assert torch.equal(straight[0][1], resumed[0][1])
+    _same(optimizer.state_dict(), second.state_dict())
+
+
+def test_the_missing_package_of_the_eight_bit_rules_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
+    with pytest.raises(ConfigError, match="bitsandbytes") as caught:
+        made(Optimizer.ADAMW_8BIT, toy())
+    assert "requirements-gpu.txt" in str(caught.value.hint)

@@ -47,6 +47,15 @@ class OptimizerConfig(BaseConfig):
         group="Optimizer",
         tip="For optimizers with a plain momentum (SGD, RMSPROP).",
     )
+    fused_back_pass: bool = setting(
+        False,
+        title="Step in the backward pass",
+        group="Optimizer",
+        tip=(
+            "Use each gradient as soon as it is there and drop it: fine-tuning a whole model then needs no memory for "
+            "gradients. Not with accumulation, clipping, FLOAT_16, preferences or several processes."
+        ),
+    )
     params: dict[str, Scalar] = setting(
         factory=dict,
         hidden=True,

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 from modules.util.config.section.LoraSection import is_regular_expression
 from modules.util.enum.ConceptType import ConceptType
+from modules.util.enum.DataType import DataType
 from modules.util.enum.DPOObjective import DPOObjective
 from modules.util.enum.DPOTimestepSampling import DPOTimestepSampling
 from modules.util.enum.LossWeight import LossWeight
 from modules.util.enum.ModelFormat import ModelFormat
+from modules.util.enum.Optimizer import Optimizer
 from modules.util.enum.PeftType import PeftType
 from modules.util.enum.RLHFMode import RLHFMode
 from modules.util.enum.TimestepDistribution import TimestepDistribution
@@ -49,6 +51,15 @@ class Problems:
 
 Finding = UserError | ConfigWarning
 Rule = Callable[["TrainConfig"], Iterator[Finding]]
+_STEP_ALONE = (
+    Optimizer.ADAMW,
+    Optimizer.ADAM,
+    Optimizer.ADAFACTOR,
+    Optimizer.ADAGRAD,
+    Optimizer.RMSPROP,
+    Optimizer.SGD,
+)
+"""Optimizers that treat every parameter on its own."""
 _RULES: list[tuple[frozenset[str], Rule]] = []
 
 
@@ -78,6 +89,23 @@ def find_problems(config: TrainConfig, ignoring: Collection[str] = ()) -> Proble
                 else:
                     problems.errors.append(finding)
     return problems
+
+
+@rule("optimizer", "gradient_accumulation_steps", "clip_grad_norm", "train_dtype", "rlhf_enabled")
+def _step_in_the_backward_pass(c: TrainConfig) -> Iterator[Finding]:
+    if not c.optimizer.fused_back_pass:
+        return
+    obstacles = {
+        "gradient_accumulation_steps": (c.gradient_accumulation_steps > 1, "set it to 1"),
+        "clip_grad_norm": (bool(c.clip_grad_norm), "set it to 0"),
+        "train_dtype": (c.train_dtype is DataType.FLOAT_16, "use BFLOAT_16 or FLOAT_32"),
+        "rlhf_enabled": (c.rlhf_enabled, "switch it off: only supervised steps have one backward pass"),
+        "optimizer.optimizer": (c.optimizer.optimizer not in _STEP_ALONE, f"use {', '.join(_STEP_ALONE)}"),
+    }
+    for name, (there, hint) in obstacles.items():
+        if there:
+            reason = "does not go with optimizer.fused_back_pass, which uses each gradient before the others are there"
+            yield UnsupportedError(reason, name, hint)
 
 
 # -- preference training -----------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ class Optimizer(BaseEnum):
 
     ADAMW = "ADAMW"
     ADAM = "ADAM"
+    ADAMW_8BIT = "ADAMW_8BIT"
+    ADAM_8BIT = "ADAM_8BIT"
     ADAFACTOR = "ADAFACTOR"
     ADAGRAD = "ADAGRAD"
     RMSPROP = "RMSPROP"
@@ -16,6 +18,7 @@ class Optimizer(BaseEnum):
     CAME = "CAME"
     LAMB = "LAMB"
     LION = "LION"
+    LION_8BIT = "LION_8BIT"
     PRODIGY = "PRODIGY"
     SCHEDULE_FREE_ADAMW = "SCHEDULE_FREE_ADAMW"
     SCHEDULE_FREE_SGD = "SCHEDULE_FREE_SGD"

@@ -1,0 +1,55 @@
+"""Optimizer steps taken inside the backward pass, parameter by parameter, so that gradients need not be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+
+class FusedSteps:
+    """Hooks that step and free every parameter as soon as its gradient is complete.
+
+    A gradient that is not finite is dropped without a step and shows in ``norm``.
+
+    Args:
+        optimizer: one that treats every parameter on its own; its state is kept as ever.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._squares: list[torch.Tensor] = []
+        self._handles = [
+            parameter.register_post_accumulate_grad_hook(self._hook(index))
+            for index, group in enumerate(optimizer.param_groups)
+            for parameter in group["params"]
+        ]
+
+    def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
+        def hook(parameter: torch.Tensor) -> None:
+            assert parameter.grad is not None
+            square = torch.linalg.vector_norm(parameter.grad, dtype=torch.float32).square()
+            self._squares.append(square)
+            if bool(square.isfinite()):
+                self._step(index, parameter)
+            parameter.grad = None
+
+        return hook
+
+    def _step(self, index: int, parameter: torch.Tensor) -> None:
+        optimizer, groups = self._optimizer, self._optimizer.param_groups
+        optimizer.param_groups = [{**groups[index], "params": [parameter]}]
+        try:
+            optimizer.step()
+        finally:
+            optimizer.param_groups = groups
+
+    def norm(self) -> torch.Tensor:
+        """The norm of all gradients since the last call."""
+        squares, self._squares = self._squares, []
+        return torch.stack(squares).sum().sqrt() if squares else torch.zeros(())
+
+    def close(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles:
+            handle.remove()
