@@ -96,6 +96,7 @@ def train(config: TrainConfig, run: RunDirectory, rank: int) -> str:
     from modules.trainer.callbacks import Callback, Callbacks, Console, EventLog, TensorBoardLog
     from modules.trainer.distributed import Processes
     from modules.trainer.GenericTrainer import GenericTrainer
+    from modules.trainer.memory_advice import tell_memory
     from modules.trainer.tensorboard_folder import log_folder
 
     members: list[Callback] = []
@@ -105,8 +106,11 @@ def train(config: TrainConfig, run: RunDirectory, rank: int) -> str:
         if config.tensorboard:
             members.append(TensorBoardLog(log_folder(run.tensorboard_dir, config.continue_last_backup)))
     processes = Processes.start(config.train_device)
+    callbacks = Callbacks(members)
     try:
-        return GenericTrainer(config, run, Callbacks(members), processes).run()
+        if rank == 0 and processes.device.type == "cuda":
+            tell_memory(config, callbacks)
+        return GenericTrainer(config, run, callbacks, processes).run()
     finally:
         processes.stop()
 

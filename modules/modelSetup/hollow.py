@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from modules.model.compact import (
     block_layers,
     offload_blocks,
 )
-from modules.model.dtypes import PartDtypes, torch_dtype
+from modules.model.dtypes import torch_dtype
 from modules.model.loading import FIELD, load_tokenizer, part_class, read_scheduler_config
 from modules.model.Model import Model
 from modules.modelSetup import training
@@ -92,14 +93,17 @@ class HollowModel(Model):
         return nullcontext()
 
 
-def hollow_model(setup: BaseModelSetup, config: Any) -> HollowModel:
+def hollow_model(setup: BaseModelSetup, config: Any, parts: Mapping[str, Any] | None = None) -> HollowModel:
     """The model a config names, on the meta device, with its adapter or its trained weights; no weights are read.
+
+    Args:
+        parts: its parts, on the meta device, instead of those in the folder.
 
     Raises:
         UserError: not a folder on this machine, or one without the configs.
     """
     folder = Path(config.base_model_name).expanduser()
-    if not folder.is_dir():
+    if parts is None and not folder.is_dir():
         raise UnsupportedError(
             f"{config.base_model_name} is no diffusers folder on this machine, and the memory of other models cannot "
             "be foreseen",
@@ -107,7 +111,11 @@ def hollow_model(setup: BaseModelSetup, config: Any) -> HollowModel:
             hint="download or convert the model to a folder",
         )
     dtypes = training.part_dtypes(config, setup.spec)
-    parts = _hollow_parts(setup, folder, dtypes)
+    if parts is None:
+        parts = _hollow_parts(setup, folder)
+    for name in setup.spec.module_parts:
+        if name in parts:
+            _typed(parts[name], dtypes.of(name))
     scheduler = parts[setup.spec.of_kind("scheduler")[0].name]
     options = LoadOptions(
         training.prediction_override(config), config.rescale_noise_scheduler_to_zero_terminal_snr
@@ -115,7 +123,7 @@ def hollow_model(setup: BaseModelSetup, config: Any) -> HollowModel:
     model = HollowModel(
         setup.spec,
         str(folder),
-        parts,
+        dict(parts),
         setup._schedule(scheduler, options),
         compute_dtype=dtypes.compute,
         device=torch.device("meta"),
@@ -131,7 +139,7 @@ def hollow_model(setup: BaseModelSetup, config: Any) -> HollowModel:
     return model
 
 
-def _hollow_parts(setup: BaseModelSetup, folder: Path, dtypes: PartDtypes) -> dict[str, Any]:
+def _hollow_parts(setup: BaseModelSetup, folder: Path) -> dict[str, Any]:
     parts: dict[str, Any] = {}
     for part in setup.spec.parts:
         place = folder / part.name
@@ -150,11 +158,11 @@ def _hollow_parts(setup: BaseModelSetup, folder: Path, dtypes: PartDtypes) -> di
                     made = kind._from_config(kind.config_class.from_pretrained(str(place)))
                 else:
                     made = kind.from_config(kind.load_config(str(place)))
-            parts[part.name] = _typed(made, dtypes.of(part.name))
+            parts[part.name] = made
     return parts
 
 
-def _typed(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+def _typed(module: nn.Module, dtype: torch.dtype) -> None:
     """As loading would: some weights stay in full precision beside half precision."""
     kept = tuple(getattr(module, "_keep_in_fp32_modules", None) or ()) if dtype == torch.float16 else ()
     for name, parameter in module.named_parameters():
@@ -163,7 +171,6 @@ def _typed(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     for buffer in module.buffers():
         if buffer.is_floating_point():
             buffer.data = buffer.data.to(dtype)
-    return module
 
 
 def _make_compact(model: Model, config: Any) -> None:

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-class LiveBytes(TorchDispatchMode):
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Context that counts the storages made inside it that are still alive, now and at most.
 
     Everything an operation returns is seen, in the backward pass as well: activations, gradients, and what is only
@@ -22,7 +22,7 @@ class LiveBytes(TorchDispatchMode):
     """
 
     def __init__(self, ignore: Iterable[torch.Tensor] = ()) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.current = 0
         self.peak = 0
         # keeping the storages of what is ignored keeps their numbers from being given to others

@@ -25,6 +25,9 @@ class Callback:
     def started(self, facts: Mapping[str, Any]) -> None:
         """The run is about to take its first step."""
 
+    def memory_plan(self, plan: Mapping[str, Any]) -> None:
+        """What the run will take of the device's memory, before it starts."""
+
     def phase(self, name: str, done: int, total: int) -> None:
         """Work that is not a step: loading, caching, reference scores, sampling."""
 
@@ -70,6 +73,10 @@ class Callbacks(Callback):
     def started(self, facts: Mapping[str, Any]) -> None:
         for member in self.members:
             member.started(facts)
+
+    def memory_plan(self, plan: Mapping[str, Any]) -> None:
+        for member in self.members:
+            member.memory_plan(plan)
 
     def phase(self, name: str, done: int, total: int) -> None:
         for member in self.members:
@@ -145,6 +152,9 @@ class EventLog(Callback):
 
     def started(self, facts: Mapping[str, Any]) -> None:
         self._emit("run_started", **facts)
+
+    def memory_plan(self, plan: Mapping[str, Any]) -> None:
+        self._emit("memory_plan", **plan)
 
     def phase(self, name: str, done: int, total: int) -> None:
         self._emit("phase", name=name, done=done, total=total)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from modules.dataLoader.source import is_dpo
+from modules.trainer.callbacks import Callback
 from modules.trainer.memory_plan import GIB, MODES, MemoryPlan, plan_memory
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
@@ -98,6 +99,19 @@ def advise(config: TrainConfig) -> list[str]:
     if free is None:
         return [*lines, "no CUDA device here to compare with"]
     return [*lines, *verdict(config, plan, free)]
+
+
+def tell_memory(config: TrainConfig, callback: Callback, planner: Plan = plan_memory) -> None:
+    """Tell what a run on a CUDA device will take, and warn if it is more than is free."""
+    try:
+        plan = planner(config)
+    except UserError as error:
+        callback.memory_plan({"unknown": error.message})
+        return
+    free = device_bytes(config.train_device)
+    callback.memory_plan({**plan.to_dict(), "free_bytes": free})
+    if free is not None and plan.total > free:
+        callback.warning("; ".join(verdict(config, plan, free, planner)))
 
 
 def verdict(config: TrainConfig, plan: MemoryPlan, free: int, planner: Plan = plan_memory) -> list[str]:

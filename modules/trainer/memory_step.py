@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -180,15 +180,22 @@ class Rehearsal:
 
     Args:
         cuda: what is foreseen is the memory of a CUDA device.
+        cond: what prompts become, for models without tokenizers; encoding them is then not foreseen.
     """
 
     def __init__(
-        self, setup: BaseModelSetup, model: HollowModel, config: TrainConfig, cuda: bool = True
+        self,
+        setup: BaseModelSetup,
+        model: HollowModel,
+        config: TrainConfig,
+        cuda: bool = True,
+        cond: Callable[[int], Conditioning] | None = None,
     ) -> None:
         self.setup, self.model, self.config = setup, model, config
         self._shapes = ShapesOnly(model.compute_dtype, cuda)
         self._plain = ShapesOnly(torch.float32, cuda)
         self._conds: dict[int, Conditioning] = {}
+        self._cond = cond
 
     @contextmanager
     def _counting(self, autocast: bool) -> Iterator[tuple[SavedBytes, LiveBytes]]:
@@ -199,6 +206,9 @@ class Rehearsal:
 
     def texts(self, count: int) -> int:
         """Bytes alive at most while ``count`` prompts are encoded, beside the encoders."""
+        if self._cond is not None:
+            self._conds[count] = self._cond(count)
+            return 0
         with self._counting(autocast=False) as (_, live):
             self._conds[count] = self.setup.encode_text(self.model, [PROMPT] * count)
         return live.peak

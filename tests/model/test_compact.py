@@ -175,3 +175,56 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnsupportedError, match="bitsandbytes") as caught:
         quantize(tiny_model().denoiser, "NFLOAT_4", torch.float32)
     assert "requirements-gpu.txt" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("kind", ["OFFLOAD", "FLOAT_8"])
+def test_layers_follow_autocast(kind: str) -> None:
+    plain = nn.Linear(8, 6)
+    layer = FrozenLinear(plain)
+    if kind == "OFFLOAD":
+        layer.keep_in_main_memory()
+    else:
+        layer.to_float8()
+    x = torch.randn(3, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, expected = layer(x), plain(x)
+    assert out.dtype == torch.bfloat16
+    if kind == "OFFLOAD":
+        assert torch.equal(out, expected)
+    assert torch.allclose(out.float(), expected.float(), atol=0.15)
+    out.float().sum().backward()
+    assert x.grad is not None and x.grad.dtype == torch.float32
+
+
+def test_an_offloaded_model_under_autocast_gives_the_same_gradients() -> None:
+    grads = []
+    for fraction in (0.0, 1.0):
+        setup, model = tiny_setup("FLUX_DEV_1"), tiny_model("FLUX_DEV_1", dtype=torch.bfloat16)
+        model.compute_dtype = torch.bfloat16
+        offload_blocks(model.denoiser, fraction)
+        handle = attach(model, AdapterOptions(rank=2, parts=("transformer",)))
+        for _, parameter in handle.named_parameters():
+            parameter.data += 0.01
+        model.set_gradient_checkpointing("transformer", True)
+        model.set_mode("quiet")
+        loss(setup, model).backward()
+        grads.append({name: p.grad.clone() for name, p in handle.named_parameters()})
+    assert all(torch.equal(grads[0][name], grads[1][name]) for name in grads[0])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["FLOAT_8", "INT_8", "NFLOAT_4"])
+def test_fewer_bits_train_on_a_gpu(kind: str) -> None:
+    if kind != "FLOAT_8":
+        pytest.importorskip("bitsandbytes")
+    setup, model = tiny_setup("FLUX_DEV_1"), tiny_model("FLUX_DEV_1", dtype=torch.bfloat16)
+    model.compute_dtype = torch.bfloat16
+    quantize(model.denoiser, kind, torch.bfloat16)
+    handle = attach(model, AdapterOptions(rank=2, parts=("transformer",)))
+    model.place("cuda")
+    optimizer = torch.optim.AdamW([p for _, p in handle.named_parameters()], lr=1e-3)
+    first = loss(setup, model)
+    first.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for _, p in handle.named_parameters())
+    optimizer.step()
+    assert loss(setup, model) < first

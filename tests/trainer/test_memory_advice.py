@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from modules.trainer import memory_advice
+from modules.trainer.callbacks import Callback
 from modules.trainer.memory_advice import changed, cheapest_cure, choose_mode, settle_mode, verdict
 from modules.trainer.memory_plan import GIB, MemoryPlan, Phase
 from modules.util.config.TrainConfig import TrainConfig
@@ -106,3 +107,20 @@ def test_a_verdict_names_figures_and_settings() -> None:
 
 def test_without_a_device_there_is_nothing_to_compare_with() -> None:
     assert memory_advice.device_bytes("cpu") is None
+
+
+def test_a_run_tells_its_plan_and_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+
+    class Listener(Callback):
+        def memory_plan(self, plan: Any) -> None:
+            told.append(plan)
+
+        def warning(self, message: str) -> None:
+            told.append(message)
+
+    monkeypatch.setattr(memory_advice, "device_bytes", lambda _name: 6 * GIB)
+    config = config_of(unet={"gradient_checkpointing": False})
+    memory_advice.tell_memory(config, Listener(), model_plan)
+    assert told[0]["free_bytes"] == 6 * GIB and told[0]["total_bytes"] == 8 * GIB
+    assert "does not fit" in told[1] and "gradient_checkpointing" in told[1]

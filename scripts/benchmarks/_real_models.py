@@ -1,0 +1,138 @@
+"""The models people train, at their real size and without weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from modules.model.batch import Conditioning
+from modules.modelSetup.hollow import hollow_model
+from modules.modelSetup.registry import create_model_setup
+from modules.trainer.memory_step import Rehearsal
+from modules.util.config.TrainConfig import TrainConfig
+
+Parts = dict[str, Any]
+SCHEDULER = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
+
+
+def _vae(channels: int) -> nn.Module:
+    from diffusers import AutoencoderKL
+
+    return AutoencoderKL(
+        block_out_channels=(128, 256, 512, 512),
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        layers_per_block=2,
+        latent_channels=channels,
+        use_quant_conv=channels == 4,
+        use_post_quant_conv=channels == 4,
+    )
+
+
+def _clip(width: int, layers: int, heads: int, projected: bool) -> nn.Module:
+    from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+    config = CLIPTextConfig(
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        projection_dim=width,
+    )
+    return (CLIPTextModelWithProjection if projected else CLIPTextModel)(config)
+
+
+def _t5() -> nn.Module:
+    from transformers import T5Config, T5EncoderModel
+
+    return T5EncoderModel(
+        T5Config(
+            d_model=4096, d_ff=10240, num_layers=24, num_heads=64, d_kv=64, feed_forward_proj="gated-gelu"
+        )
+    )
+
+
+def _sd15() -> Parts:
+    from diffusers import UNet2DConditionModel
+
+    unet = UNet2DConditionModel(cross_attention_dim=768, attention_head_dim=8)
+    return {"unet": unet, "text_encoder": _clip(768, 12, 12, False), "vae": _vae(4), "scheduler": SCHEDULER}
+
+
+def _sdxl() -> Parts:
+    from diffusers import UNet2DConditionModel
+
+    unet = UNet2DConditionModel(
+        sample_size=128,
+        block_out_channels=(320, 640, 1280),
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+        transformer_layers_per_block=(1, 2, 10),
+        attention_head_dim=(5, 10, 20),
+        cross_attention_dim=2048,
+        use_linear_projection=True,
+        addition_embed_type="text_time",
+        addition_time_embed_dim=256,
+        projection_class_embeddings_input_dim=2816,
+    )
+    encoders = {"text_encoder": _clip(768, 12, 12, False), "text_encoder_2": _clip(1280, 32, 20, True)}
+    return {"unet": unet, **encoders, "vae": _vae(4), "scheduler": SCHEDULER}
+
+
+def _sd35_medium() -> Parts:
+    from diffusers import SD3Transformer2DModel
+
+    transformer = SD3Transformer2DModel(
+        sample_size=128,
+        num_layers=24,
+        num_attention_heads=24,
+        joint_attention_dim=4096,
+        caption_projection_dim=1536,
+        pooled_projection_dim=2048,
+        pos_embed_max_size=384,
+        dual_attention_layers=tuple(range(13)),
+        qk_norm="rms_norm",
+        in_channels=16,
+        out_channels=16,
+    )
+    encoders = {
+        "text_encoder": _clip(768, 12, 12, True),
+        "text_encoder_2": _clip(1280, 32, 20, True),
+        "text_encoder_3": _t5(),
+    }
+    return {"transformer": transformer, **encoders, "vae": _vae(16), "scheduler": {}}
+
+
+def _flux() -> Parts:
+    from diffusers import FluxTransformer2DModel
+
+    parts = {"transformer": FluxTransformer2DModel(guidance_embeds=True), "text_encoder_2": _t5()}
+    return {**parts, "text_encoder": _clip(768, 12, 12, False), "vae": _vae(16), "scheduler": {}}
+
+
+MODELS: Mapping[str, tuple[str, Callable[[], Parts], tuple[int, int], int]] = {
+    "sd15": ("STABLE_DIFFUSION_15", _sd15, (77, 768), 0),
+    "sdxl": ("STABLE_DIFFUSION_XL_10_BASE", _sdxl, (77, 2048), 1280),
+    "sd35-medium": ("STABLE_DIFFUSION_35", _sd35_medium, (333, 4096), 2048),
+    "flux": ("FLUX_DEV_1", _flux, (512, 4096), 768),
+}
+"""Name -> model type, what makes the parts, tokens and width of the text states, width of the pooled state."""
+
+
+def real_rehearsal(name: str, config: TrainConfig) -> Rehearsal:
+    """A model of real size, ready to be planned with."""
+    key, make, tokens, pooled = MODELS[name]
+    setup = create_model_setup(key)
+    with torch.device("meta"):
+        parts = make()
+
+    def cond(count: int) -> Conditioning:
+        tensors = {"hidden_BLE": torch.empty(count, *tokens, device="meta")}
+        if pooled:
+            tensors["pooled_BE"] = torch.empty(count, pooled, device="meta")
+        return Conditioning(tensors)
+
+    return Rehearsal(setup, hollow_model(setup, config, parts), config, cond=cond)
