@@ -30,7 +30,7 @@ SCRIPT = ROOT / "scripts" / "make_demo.py"
 PRESET = ROOT / "training_presets" / "#demo dpo.json"
 DEFAULT_FOLDER = Path("workspace") / "demo"
 MAX_PROMPTS, MAX_PER_PROMPT = 94, 32
-PROMPTS, PER_PROMPT = 24, 6
+PROMPTS, PER_PROMPT = 40, 6
 VALIDATION_PERCENTAGE = 20.0
 SAMPLE_PROMPTS = (
     "a green cross on a purple background",
@@ -39,8 +39,12 @@ SAMPLE_PROMPTS = (
     "a blue square on a black background",
 )
 """None of them is among the prompts that images are made for."""
-STEPS_WANTED, MOST_EPOCHS = 120, 60
-"""Few pairs are shown more often, up to so many steps; beyond these, colours begin to drift."""
+MOST_EPOCHS = 60
+MANY_PAIRS = 50
+STEPS_FOR_MANY, BETA_FOR_MANY = 144, 80.0
+STEPS_FOR_FEW = 120
+"""Few pairs are shown more often, up to so many steps, and held nearer to the base model: on 38 pairs a beta of 60
+and 200 steps lost the colours. Many bear a wider step."""
 SIZE_NAME = "demo-size.json"
 LOOKS = 4
 """How many times samples are made and pairs validated, the end included."""
@@ -144,7 +148,7 @@ class DemoProject:
         """The demo preset with this project's folders, and with samples before, during and at the end of training.
 
         Args:
-            train_pairs: how many pairs are trained on; few of them are shown more often.
+            train_pairs: how many pairs are trained on; few of them are shown more often, and more carefully.
         """
         made = model.load_layered(PRESET, None, check=False)
         run = self.next_run()
@@ -169,7 +173,10 @@ class DemoProject:
             for prompt in SAMPLE_PROMPTS
         ]
         per_epoch = -(-max(1, train_pairs) // made.batch_size)
-        epochs = min(MOST_EPOCHS, max(made.epochs, -(-STEPS_WANTED // per_epoch)))
+        steps = STEPS_FOR_FEW
+        if train_pairs >= MANY_PAIRS:
+            steps, made.rlhf_dpo_beta = STEPS_FOR_MANY, BETA_FOR_MANY
+        epochs = min(MOST_EPOCHS, max(made.epochs, -(-steps // per_epoch)))
         made.epochs = -(-epochs // LOOKS) * LOOKS
         made.sample_before_training = True
         made.sample_after, made.sample_after_unit = made.epochs // LOOKS, TimeUnit.EPOCH

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from modules.ui.state.demo_project import (
+    BETA_FOR_MANY,
     LOOKS,
+    MANY_PAIRS,
     MAX_PROMPTS,
     SAMPLE_PROMPTS,
-    STEPS_WANTED,
+    STEPS_FOR_FEW,
+    STEPS_FOR_MANY,
     DemoProject,
     MakerProcess,
 )
@@ -40,7 +43,9 @@ def test_the_settings_make_samples_at_the_beginning_and_at_the_end(tmp_path: Pat
     assert made.sample_before_training and made.epochs == LOOKS * made.sample_after
     assert made.epochs == LOOKS * made.validate_after
     per_epoch = -(-pairs // made.batch_size)
-    assert made.epochs == 60 or made.epochs * per_epoch >= STEPS_WANTED
+    many = pairs >= MANY_PAIRS
+    assert made.epochs == 60 or made.epochs * per_epoch >= (STEPS_FOR_MANY if many else STEPS_FOR_FEW)
+    assert (made.rlhf_dpo_beta == BETA_FOR_MANY) is many
     samples = made.load_samples()
     assert [sample.prompt for sample in samples] == list(SAMPLE_PROMPTS)
     assert TrainConfig.from_dict(made.to_dict()) == made
