@@ -91,7 +91,7 @@ def run_online(journey: Journey, report: Report) -> dict[str, Any]:
         "steps": run.steps,
         "train_seconds": round(run.seconds, 1),
         "train_cpu_seconds": round(run.cpu_seconds, 1),
-        "judge_cpu_seconds": None if judge_cpu is None else round(judge_cpu, 1),
+        "judge_cpu_seconds": None if judge_cpu is None else round(judge_cpu, 3),
         "supervised_train_seconds": None,
         "total_seconds": round(time.monotonic() - begin, 1),
         "adapter": str(run.adapter),

@@ -24,8 +24,10 @@ SMALL = Size(prompts=5, images_per_prompt=4, pairs_per_prompt=1, judged=3, onlin
 FIELDS_OF_PAIRS = ("answers", "pairs", "heldout_pairs", "heldout_pair_accuracy", "supervised_win_rate")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["GRPO", "GSPO", "DGPO"])
+@pytest.mark.parametrize(
+    "mode",
+    ["GRPO", pytest.param("GSPO", marks=pytest.mark.slow), pytest.param("DGPO", marks=pytest.mark.slow)],
+)
 def test_a_small_journey(tmp_path: Path, mode: str) -> None:
     out = tmp_path / "a folder with spaces"
     before = threading.active_count()
@@ -62,7 +64,7 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--mode", "GRPO", "--reward", "applause"], "applause"),
         (["--mode", "DPO", "--reward", "picks"], "learns from pairs"),
         (["--mode", "PPO"], "possible: DPO, GRPO, GSPO, DGPO"),
-        (["--mode", "DGPO", "--taste", "loud"], "loud"),
+        (["--mode", "DGPO", "--error-rate", "0.7"], "0.7"),
     ):
         assert main(["journey", "--out", str(tmp_path / "new"), *arguments]) == 2
         assert expected in capsys.readouterr().err
