@@ -165,7 +165,7 @@ def match_adapter(
         )
     if not found:
         raise DataError(f"{source} holds no adapter", field=FIELD)
-    kind = _kind(source, found)
+    kind = _kind(source, found, known)
     layers: dict[Place, LayerAdapter] = {}
     for name, values in found.items():
         alpha = _alpha(kind, known[name].places[0], values, metadata)
@@ -250,7 +250,7 @@ def read_tensors(source: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]
         raise DataError(f"the adapter {source} is damaged: {error}", field=FIELD) from error
 
 
-def _kind(source: str, layers: Mapping[str, Mapping[str, torch.Tensor]]) -> str:
+def _kind(source: str, layers: Mapping[str, Mapping[str, torch.Tensor]], known: Mapping[str, Spelled]) -> str:
     """The one kind of all layers, every layer complete."""
     marks = {"lora_A": "LORA", "hada_w1_a": "LOHA", "lokr_w": "LOKR", "oft_R": "OFT_2"}
     kinds: dict[str, str] = {}
@@ -266,8 +266,10 @@ def _kind(source: str, layers: Mapping[str, Mapping[str, torch.Tensor]]) -> str:
                 if f"lokr_w{i}" not in found and not {f"lokr_w{i}_a", f"lokr_w{i}_b"} <= found.keys()
             ]
         if missing:
+            places = known[place].places
+            layer = ".".join(places[0]) if len(places) == 1 else place
             raise DataError(
-                f"{source} is incomplete: the layer {place} lacks {', '.join(missing)}", field=FIELD
+                f"{source} is incomplete: the layer {layer} lacks {', '.join(missing)}", field=FIELD
             )
     if len(set(kinds.values())) > 1:
         raise UnsupportedError(

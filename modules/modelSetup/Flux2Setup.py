@@ -69,6 +69,7 @@ class Flux2Setup(BaseModelSetup):
         },
         lora_architecture="Flux.2/lora",
         model_architecture="Flux.2",
+        key_map="flux-2",
         default_resolution=1024,
         size_multiple=16,
         even_steps=True,

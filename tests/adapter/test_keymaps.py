@@ -21,6 +21,12 @@ def flux(**options: Any) -> nn.Module:
     return FluxTransformer2DModel(num_layers=2, num_single_layers=2, guidance_embeds=True, **options)
 
 
+def flux_2() -> nn.Module:
+    from diffusers.models.transformers.transformer_flux2 import Flux2Transformer2DModel
+
+    return Flux2Transformer2DModel(num_layers=2, num_single_layers=2)
+
+
 def chroma() -> nn.Module:
     from diffusers.models.transformers.transformer_chroma import ChromaTransformer2DModel
 
@@ -48,6 +54,7 @@ def z_image() -> nn.Module:
 CASES: dict[str, tuple[str, Callable[[], nn.Module], str]] = {
     "flux": ("flux", flux, "convert_flux_transformer_checkpoint_to_diffusers"),
     "chroma": ("flux", chroma, "convert_chroma_transformer_checkpoint_to_diffusers"),
+    "flux-2": ("flux-2", flux_2, "convert_flux2_transformer_checkpoint_to_diffusers"),
     "sd3": ("stable-diffusion-3", stable_diffusion_3, "convert_sd3_transformer_checkpoint_to_diffusers"),
     "sana": ("sana", sana, "convert_sana_transformer_to_diffusers"),
     "z-image": ("z-image", z_image, "convert_z_image_transformer_checkpoint_to_diffusers"),

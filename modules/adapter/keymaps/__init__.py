@@ -10,6 +10,7 @@ SCHEMES = {
     "": "identity",
     "latent-diffusion": "latent_diffusion",
     "flux": "flux",
+    "flux-2": "flux_2",
     "stable-diffusion-3": "stable_diffusion_3",
     "pixart": "pixart",
     "sana": "sana",
