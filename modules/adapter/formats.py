@@ -192,13 +192,12 @@ def layout_tensors(
             layer = join_rows([layers.get(piece) for piece in pieces], [out_rows(model, p) for p in pieces])
         if original.swapped:
             layer = LayerAdapter(swap_halves(layer.tensors), layer.alpha, layer.rank)
-        fold = not shape.alpha or original.folded
-        written |= _keys(shape, kind, shape.spell(model, part, original.name), layer, fold, dtype)
+        written |= _keys(shape, kind, shape.spell(model, part, original.name), layer, dtype)
     return dict(sorted(written.items()))
 
 
 def _keys(
-    layout: Layout, kind: str, name: str, layer: LayerAdapter, fold: bool, dtype: torch.dtype | None
+    layout: Layout, kind: str, name: str, layer: LayerAdapter, dtype: torch.dtype | None
 ) -> dict[str, torch.Tensor]:
     """The tensors of one layer under the names of a layout."""
     tensors = dict(layer.tensors)
@@ -210,7 +209,7 @@ def _keys(
         "LOKR": "lokr_w1" if "lokr_w1" in tensors else "lokr_w1_a",
     }
     if kind != "OFT_2":
-        fold = fold or kind == "LOKR"
+        fold = not layout.alpha or kind == "LOKR"
         if fold:
             tensors[first[kind]] = tensors[first[kind]].float() * layer.scaling
         if layout.alpha:

@@ -18,13 +18,11 @@ class Original:
         name: dotted, without prefix.
         pieces: paths of our layers whose output rows, one after the other, are its rows; one for most.
         swapped: its two halves of rows (shift, scale) come in the other order here.
-        folded: alpha is to be written as the rank, because readers exist that ignore it on this layer.
     """
 
     name: str
     pieces: tuple[str, ...]
     swapped: bool = False
-    folded: bool = False
 
     @property
     def fused(self) -> bool:
@@ -47,13 +45,11 @@ class Rule:
         ours: its path here, or the paths of its pieces in the order of their rows.
         swapped: see ``Original``; only where the layer has twice as many outputs as inputs, which those have that
             make one shift and one scale.
-        folded: see ``Original``.
     """
 
     original: str
     ours: str | tuple[str, ...]
     swapped: bool = False
-    folded: bool = False
 
 
 class Table:
@@ -76,7 +72,6 @@ class Table:
                     _fill(rule.original, numbers),
                     tuple(_fill(piece, numbers) for piece in ours),
                     rule.swapped and _makes_pairs(module.get_submodule(path)),
-                    rule.folded,
                 )
         return Original(path, (path,))
 
