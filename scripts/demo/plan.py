@@ -17,6 +17,7 @@ PRESETS = {
     "GRPO": ROOT / "training_presets" / "#demo grpo.json",
     "GSPO": ROOT / "training_presets" / "#demo gspo.json",
     "DGPO": ROOT / "training_presets" / "#demo dgpo.json",
+    "ONLINE_DPO": ROOT / "training_presets" / "#demo online dpo.json",
 }
 MODES = tuple(PRESETS)
 JUDGE, PICKS = "judge", "picks"

@@ -26,12 +26,17 @@ FIELDS_OF_PAIRS = ("answers", "pairs", "heldout_pairs", "heldout_pair_accuracy",
 
 @pytest.mark.parametrize(
     "mode",
-    ["GRPO", pytest.param("GSPO", marks=pytest.mark.slow), pytest.param("DGPO", marks=pytest.mark.slow)],
+    [
+        "GRPO",
+        pytest.param("GSPO", marks=pytest.mark.slow),
+        pytest.param("DGPO", marks=pytest.mark.slow),
+        pytest.param("ONLINE_DPO", marks=pytest.mark.slow),
+    ],
 )
 def test_a_small_journey(tmp_path: Path, mode: str) -> None:
     out = tmp_path / "a folder with spaces"
     before = threading.active_count()
-    settings = TINY if mode == "DGPO" else TINY + COUPLED
+    settings = TINY + COUPLED if mode in ("GRPO", "GSPO") else TINY
     made = run_journey(Journey(out, seed=3, mode=mode, size=SMALL, overrides=settings), print)
     assert threading.active_count() <= before, "the judge goes home"
     assert json.loads((out / "report.json").read_text(encoding="utf-8")) == made
