@@ -78,7 +78,7 @@ def checkpoint_original(model: Model, part: str, path: str) -> Original:
     """The layer of the published checkpoint that ``path`` is, or is a piece of; text encoders keep their names."""
     if model.spec.part(part).kind != "denoiser":
         return diffusers_original(model, part, path)
-    return get_key_map(model.spec.key_map).original(model.module(part), path)
+    return get_key_map(model.spec.key_map).in_adapter(model.module(part), path)
 
 
 def kohya_original(model: Model, part: str, path: str) -> Original:

@@ -7,6 +7,7 @@ kept.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from tests.tiny import tiny_model, tiny_setup
 GOLDEN = Path(__file__).parent / "golden"
 WILD = Path(__file__).parents[2].parent / "shared" / "data" / "lora_keys"
 LAYOUTS = (KOHYA, LEGACY, COMFY, DIFFUSERS)
+DEEPER = re.compile(r"layers[._]([2-9]|\d\d)[._]")
+"""Layers like the first two."""
 Shapes = dict[str, list[int]]
 
 
@@ -40,6 +43,8 @@ def keys(key: str) -> dict[str, dict[str, str]]:
             layer, _, suffix = (
                 name.rpartition(".alpha") if name.endswith(".alpha") else name.partition(".lora_")
             )
+            if DEEPER.search(layer):
+                continue
             shape = "x".join(map(str, tensor.shape))
             layers[layer] = f"{layers.get(layer, '')} {suffix or 'alpha'}[{shape}]".strip()
         made[layout] = layers

@@ -35,6 +35,9 @@ class KeyMap(Protocol):
     def original(self, module: nn.Module, path: str) -> Original:
         """The layer of the original checkpoint that ``path`` is, or is a piece of."""
 
+    def in_adapter(self, module: nn.Module, path: str) -> Original:
+        """The same as files of adapters call it."""
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -74,6 +77,10 @@ class Table:
                     rule.swapped and _makes_pairs(module.get_submodule(path)),
                 )
         return Original(path, (path,))
+
+    def in_adapter(self, module: nn.Module, path: str) -> Original:
+        """See ``KeyMap``."""
+        return self.original(module, path)
 
 
 def _matcher(pattern: str) -> re.Pattern[str]:
