@@ -21,8 +21,10 @@ from modules.util.jsonio import read_json
 FIELD = "base_model_name"
 PICKLES = (".bin", ".pkl", ".pickle")
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-HUB_PATTERNS = ("*.json", "*.txt", "*.model")
+HUB_PATTERNS = ("*.json", "*.txt", "*.model", "*.jinja")
 WEIGHT_STEMS = ("diffusion_pytorch_model", "model", "pytorch_model")
+PLAIN_WEIGHTS = tuple(f"{stem}{end}.safetensors" for stem in WEIGHT_STEMS for end in ("", "-?????-of-?????"))
+ANY_WEIGHTS = tuple(f"{stem}*.safetensors" for stem in WEIGHT_STEMS)
 
 
 def find_source(
@@ -96,13 +98,16 @@ def _download(
     wanted = set(parts) if parts is not None else {part.name for part in spec.parts}
     patterns = ["model_index.json"]
     for part in wanted:
-        patterns += [f"{part}/{pattern}" for pattern in HUB_PATTERNS]
-        patterns += [f"{part}/{stem}*.safetensors" for stem in WEIGHT_STEMS]
+        patterns += [f"{part}/{pattern}" for pattern in (*HUB_PATTERNS, *PLAIN_WEIGHTS)]
     patterns += [f"{part}/config.json" for part in configs]
     if alone:
-        patterns += ["config.json", *(f"{stem}*.safetensors" for stem in WEIGHT_STEMS)]
+        patterns += ["config.json", *PLAIN_WEIGHTS]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns, token=hub_token()))
+        place = Path(snapshot_download(name, allow_patterns=patterns, token=hub_token()))
+        # repositories often hold the same weights again in half precision; these count only where they are all there is
+        if more := _without_weights(place, sorted(wanted), alone):
+            snapshot_download(name, allow_patterns=more, token=hub_token())
+        return place
     except RepositoryNotFoundError as error:
         raise UserError(
             f"the hub has no model {name!r} that you may read, and there is no such local folder",
@@ -116,6 +121,15 @@ def _download(
             field=FIELD,
             hint="check the network, or give the path of a local model",
         ) from error
+
+
+def _without_weights(place: Path, parts: Iterable[str], alone: bool) -> list[str]:
+    """Patterns for the weights of parts that came with a config only."""
+    folders = [place / part for part in parts] + ([place] if alone else [])
+    lacking = [f for f in folders if (f / "config.json").is_file() and not any(f.glob("*.safetensors"))]
+    return [
+        str((folder / pattern).relative_to(place).as_posix()) for folder in lacking for pattern in ANY_WEIGHTS
+    ]
 
 
 def check_folder(folder: Path, spec: FamilySpec, parts: Iterable[str]) -> dict[str, Any]:

@@ -60,6 +60,8 @@ FLOW_CONFIG = (
     "shift", "use_dynamic_shifting", "base_shift", "max_shift", "base_image_seq_len", "max_image_seq_len",
     "shift_terminal", "time_shift_type", "num_train_timesteps", "flow_shift", "solver_order",
 )  # fmt: skip
+# the same, of the one sampler that can
+EULER_CONFIG = ("use_karras_sigmas", "use_exponential_sigmas")
 # what a model's own scheduler config says about the noise itself, whichever sampler is used
 SHARED_CONFIG = ("steps_offset", "timestep_spacing")
 
@@ -134,6 +136,7 @@ def _flow_sampler(key: str, steps: int, config: Mapping[str, Any], tokens: int, 
         options.pop("use_dynamic_shifting", None)
     else:
         options.setdefault("shift", config.get("flow_shift", 1.0))
+        options |= {name: config[name] for name in EULER_CONFIG if config.get(name)}
     sampler = kind(**{name: value for name, value in options.items() if name in accepted})
     if "flow_shift" in accepted:
         sampler.set_timesteps(steps)

@@ -154,7 +154,8 @@ class FlowSchedule(Schedule):
         return (fraction_B.double() * self.steps).float().clamp(0.0, 999.9999)
 
     def coefficients(self, timestep_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        sigma_B = timestep_B.double() / self.steps
+        # Apple's GPUs have no float64
+        sigma_B = (timestep_B.cpu() if timestep_B.device.type == "mps" else timestep_B).double() / self.steps
         return 1.0 - sigma_B, sigma_B
 
     def target(self, clean: torch.Tensor, noise: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:

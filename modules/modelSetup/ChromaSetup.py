@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from modules.model.batch import Conditioning
-from modules.model.family import FamilySpec, PartSpec
+from modules.model.family import FamilySpec
 from modules.model.Model import Model
+from modules.model.parts import kl_autoencoder, scheduler, t5_encoder, t5_tokenizer, transformer
 from modules.model.patches import grid_positions, pack, unpack
 from modules.model.text import t5_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -29,27 +30,15 @@ class ChromaSetup(BaseModelSetup):
         pipeline_class="ChromaPipeline",
         prediction="flow",
         parts=(
-            PartSpec(
-                "transformer",
-                "denoiser",
-                ("ChromaTransformer2DModel",),
-                "diffusers.models.transformers.transformer_chroma",
-                kohya_prefix="lora_unet",
-            ),
-            PartSpec(
-                "text_encoder",
-                "text_encoder",
-                ("T5EncoderModel",),
-                "transformers.models.t5.modeling_t5",
-                kohya_prefix="lora_te",
-                comfy_name="t5xxl",
-            ),
-            PartSpec("vae", "vae", ("AutoencoderKL",), "diffusers.models.autoencoders.autoencoder_kl"),
-            PartSpec("tokenizer", "tokenizer", ("T5TokenizerFast", "T5Tokenizer"), "transformers.models.t5"),
-            PartSpec("scheduler", "scheduler", ()),
+            transformer("transformer_chroma", "ChromaTransformer2DModel"),
+            t5_encoder("text_encoder", "lora_te"),
+            kl_autoencoder(),
+            t5_tokenizer(),
+            scheduler(),
         ),
         layer_presets={
-            "attn-mlp": ("attn", "ff", "proj_mlp", "proj_out"),
+            # the dot leaves out the last layer of the model, which is called proj_out too
+            "attn-mlp": ("attn", "ff", "proj_mlp", ".proj_out"),
             "attn-only": ("attn",),
             "blocks": ("transformer_blocks",),
             "full": (),

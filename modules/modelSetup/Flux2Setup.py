@@ -10,6 +10,7 @@ import torch
 from modules.model.batch import Conditioning
 from modules.model.family import FamilySpec, PartSpec
 from modules.model.Model import Model
+from modules.model.parts import qwen_tokenizer, scheduler, transformer
 from modules.model.patches import pack, unpack
 from modules.model.sampling import make_sampler
 from modules.model.text import causal_states, chat_messages
@@ -35,13 +36,7 @@ class Flux2Setup(BaseModelSetup):
         pipeline_class="Flux2KleinPipeline",
         prediction="flow",
         parts=(
-            PartSpec(
-                "transformer",
-                "denoiser",
-                ("Flux2Transformer2DModel",),
-                "diffusers.models.transformers.transformer_flux2",
-                kohya_prefix="lora_unet",
-            ),
+            transformer("transformer_flux2", "Flux2Transformer2DModel"),
             PartSpec(
                 "text_encoder",
                 "text_encoder",
@@ -53,13 +48,8 @@ class Flux2Setup(BaseModelSetup):
             PartSpec(
                 "vae", "vae", ("AutoencoderKLFlux2",), "diffusers.models.autoencoders.autoencoder_kl_flux2"
             ),
-            PartSpec(
-                "tokenizer",
-                "tokenizer",
-                ("Qwen2Tokenizer", "Qwen2TokenizerFast"),
-                "transformers.models.qwen2.tokenization_qwen2",
-            ),
-            PartSpec("scheduler", "scheduler", ()),
+            qwen_tokenizer(),
+            scheduler(),
         ),
         layer_presets={
             "attn-mlp": ("attn", "ff"),

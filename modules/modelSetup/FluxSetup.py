@@ -8,65 +8,45 @@ from dataclasses import replace
 import torch
 
 from modules.model.batch import Conditioning
-from modules.model.family import FamilySpec, PartSpec
+from modules.model.family import FamilySpec
 from modules.model.Model import Model
+from modules.model.parts import (
+    clip_encoder,
+    clip_tokenizer,
+    kl_autoencoder,
+    scheduler,
+    t5_encoder,
+    t5_tokenizer,
+    transformer,
+)
 from modules.model.patches import grid_positions, pack, unpack
 from modules.model.text import clip_states, t5_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
 
-T5_TOKENS = 512
+T5_TOKENS, SCHNELL_T5_TOKENS = 512, 256
 
 
 @model_setup
 class FluxSetup(BaseModelSetup):
+    t5_tokens = T5_TOKENS
     spec = FamilySpec(
         key="FLUX_DEV_1",
         label="FLUX.1 dev",
         pipeline_class="FluxPipeline",
         prediction="flow",
         parts=(
-            PartSpec(
-                "transformer",
-                "denoiser",
-                ("FluxTransformer2DModel",),
-                "diffusers.models.transformers.transformer_flux",
-                kohya_prefix="lora_unet",
-            ),
-            PartSpec(
-                "text_encoder",
-                "text_encoder",
-                ("CLIPTextModel",),
-                "transformers.models.clip.modeling_clip",
-                kohya_prefix="lora_te1",
-                comfy_name="clip_l",
-                file_root="text_model",
-            ),
-            PartSpec(
-                "text_encoder_2",
-                "text_encoder",
-                ("T5EncoderModel",),
-                "transformers.models.t5.modeling_t5",
-                kohya_prefix="lora_te2",
-                comfy_name="t5xxl",
-            ),
-            PartSpec("vae", "vae", ("AutoencoderKL",), "diffusers.models.autoencoders.autoencoder_kl"),
-            PartSpec(
-                "tokenizer",
-                "tokenizer",
-                ("CLIPTokenizer", "CLIPTokenizerFast"),
-                "transformers.models.clip.tokenization_clip",
-            ),
-            PartSpec(
-                "tokenizer_2",
-                "tokenizer",
-                ("T5TokenizerFast", "T5Tokenizer"),
-                "transformers.models.t5",
-            ),
-            PartSpec("scheduler", "scheduler", ()),
+            transformer("transformer_flux", "FluxTransformer2DModel"),
+            clip_encoder("text_encoder", "lora_te1", "clip_l"),
+            t5_encoder("text_encoder_2", "lora_te2"),
+            kl_autoencoder(),
+            clip_tokenizer(),
+            t5_tokenizer("tokenizer_2"),
+            scheduler(),
         ),
         layer_presets={
-            "attn-mlp": ("attn", "ff", "proj_mlp", "proj_out"),
+            # the dot leaves out the last layer of the model, which is called proj_out too
+            "attn-mlp": ("attn", "ff", "proj_mlp", ".proj_out"),
             "attn-only": ("attn",),
             "blocks": ("transformer_blocks",),
             "full": (),
@@ -88,7 +68,9 @@ class FluxSetup(BaseModelSetup):
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         parts = model.parts
         _, pooled_BE = clip_states(model.module("text_encoder"), parts["tokenizer"], prompts)
-        hidden_BLE, _ = t5_states(model.module("text_encoder_2"), parts["tokenizer_2"], prompts, T5_TOKENS)
+        hidden_BLE, _ = t5_states(
+            model.module("text_encoder_2"), parts["tokenizer_2"], prompts, self.t5_tokens
+        )
         return Conditioning({"hidden_BLE": hidden_BLE, "pooled_BE": pooled_BE})
 
     def denoise(
@@ -116,8 +98,11 @@ class FluxSetup(BaseModelSetup):
 
 @model_setup
 class FluxSchnellSetup(FluxSetup):
-    """The step-distilled model; it has no guidance input, so guidance above 1 takes a second pass."""
+    """The step-distilled model, made for shorter prompts; without a guidance input, so that guidance above 1 takes a
+    second pass.
+    """
 
+    t5_tokens = SCHNELL_T5_TOKENS
     spec = replace(
         FluxSetup.spec,
         key="FLUX_SCHNELL_1",
@@ -125,6 +110,7 @@ class FluxSchnellSetup(FluxSetup):
         lora_architecture="Flux.1-schnell/lora",
         model_architecture="Flux.1-schnell",
         embeds_guidance=False,
+        prompt_tokens=SCHNELL_T5_TOKENS,
         default_steps=4,
         default_cfg=1.0,
     )

@@ -34,6 +34,15 @@ class LoadOptions:
     zero_terminal_snr: bool = False
 
 
+def widen_vae(model: Model) -> None:
+    """Give an autoencoder of Stable Diffusion XL that would be in float16 full precision: its decoder leaves the range
+    of float16 and makes black images; the config of a mended one says so.
+    """
+    vae: Any = model.vae
+    if vae.config.force_upcast and next(vae.parameters()).dtype == torch.float16:
+        vae.float()
+
+
 class ModelFamily(ABC):
     """A family of models: ``spec``, ``_encode`` and ``denoise`` are its own; the rest
     has defaults that most families share."""

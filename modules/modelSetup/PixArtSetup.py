@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from modules.model.batch import Conditioning
-from modules.model.family import FamilySpec, PartSpec
+from modules.model.family import FamilySpec
 from modules.model.Model import Model
+from modules.model.parts import kl_autoencoder, scheduler, t5_encoder, t5_tokenizer, transformer
 from modules.model.text import t5_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.ModelFamily import widen_vae
 from modules.modelSetup.registry import model_setup
 
 SIZE_AWARE_SAMPLE = 128
@@ -28,24 +30,11 @@ class PixArtAlphaSetup(BaseModelSetup):
         pipeline_class="PixArtAlphaPipeline",
         prediction="epsilon",
         parts=(
-            PartSpec(
-                "transformer",
-                "denoiser",
-                ("PixArtTransformer2DModel", "Transformer2DModel"),
-                "diffusers.models.transformers.pixart_transformer_2d",
-                kohya_prefix="lora_unet",
-            ),
-            PartSpec(
-                "text_encoder",
-                "text_encoder",
-                ("T5EncoderModel",),
-                "transformers.models.t5.modeling_t5",
-                kohya_prefix="lora_te",
-                comfy_name="t5xxl",
-            ),
-            PartSpec("vae", "vae", ("AutoencoderKL",), "diffusers.models.autoencoders.autoencoder_kl"),
-            PartSpec("tokenizer", "tokenizer", ("T5Tokenizer", "T5TokenizerFast"), "transformers.models.t5"),
-            PartSpec("scheduler", "scheduler", ()),
+            transformer("pixart_transformer_2d", "PixArtTransformer2DModel", "Transformer2DModel"),
+            t5_encoder("text_encoder", "lora_te"),
+            kl_autoencoder(),
+            t5_tokenizer(),
+            scheduler(),
         ),
         layer_presets={
             "attn-mlp": ("attn1", "attn2", "ff"),
@@ -109,3 +98,4 @@ class PixArtSigmaSetup(PixArtAlphaSetup):
         super()._set_latents(model)
         # the autoencoder is that of Stable Diffusion XL, whose config may name a shift this family never applies
         model.latent_shift = 0.0
+        widen_vae(model)

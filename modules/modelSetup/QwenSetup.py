@@ -10,6 +10,7 @@ import torch
 from modules.model.batch import Conditioning
 from modules.model.family import FamilySpec, PartSpec
 from modules.model.Model import Model
+from modules.model.parts import qwen_tokenizer, scheduler, transformer
 from modules.model.patches import pack, unpack
 from modules.model.text import causal_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -32,13 +33,7 @@ class QwenSetup(BaseModelSetup):
         pipeline_class="QwenImagePipeline",
         prediction="flow",
         parts=(
-            PartSpec(
-                "transformer",
-                "denoiser",
-                ("QwenImageTransformer2DModel",),
-                "diffusers.models.transformers.transformer_qwenimage",
-                kohya_prefix="lora_unet",
-            ),
+            transformer("transformer_qwenimage", "QwenImageTransformer2DModel"),
             PartSpec(
                 "text_encoder",
                 "text_encoder",
@@ -53,13 +48,8 @@ class QwenSetup(BaseModelSetup):
                 ("AutoencoderKLQwenImage",),
                 "diffusers.models.autoencoders.autoencoder_kl_qwenimage",
             ),
-            PartSpec(
-                "tokenizer",
-                "tokenizer",
-                ("Qwen2Tokenizer", "Qwen2TokenizerFast"),
-                "transformers.models.qwen2.tokenization_qwen2",
-            ),
-            PartSpec("scheduler", "scheduler", ()),
+            qwen_tokenizer(),
+            scheduler(),
         ),
         layer_presets={
             "attn-mlp": ("attn", "img_mlp", "txt_mlp"),

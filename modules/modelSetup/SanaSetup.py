@@ -10,6 +10,7 @@ import torch
 from modules.model.batch import Conditioning
 from modules.model.family import FamilySpec, PartSpec
 from modules.model.Model import Model
+from modules.model.parts import scheduler, transformer
 from modules.model.text import tokenize
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
@@ -27,13 +28,7 @@ class SanaSetup(BaseModelSetup):
         pipeline_class="SanaPipeline",
         prediction="flow",
         parts=(
-            PartSpec(
-                "transformer",
-                "denoiser",
-                ("SanaTransformer2DModel",),
-                "diffusers.models.transformers.sana_transformer",
-                kohya_prefix="lora_unet",
-            ),
+            transformer("sana_transformer", "SanaTransformer2DModel"),
             PartSpec(
                 "text_encoder",
                 "text_encoder",
@@ -49,7 +44,7 @@ class SanaSetup(BaseModelSetup):
                 ("GemmaTokenizerFast", "GemmaTokenizer"),
                 "transformers.models.gemma",
             ),
-            PartSpec("scheduler", "scheduler", ()),
+            scheduler(),
         ),
         layer_presets={
             "attn-mlp": ("attn1", "attn2", "ff"),

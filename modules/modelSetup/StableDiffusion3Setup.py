@@ -8,15 +8,22 @@ from dataclasses import replace
 import torch
 
 from modules.model.batch import Conditioning
-from modules.model.family import FamilySpec, PartSpec
+from modules.model.family import FamilySpec
 from modules.model.Model import Model
+from modules.model.parts import (
+    clip_encoder,
+    clip_tokenizer,
+    kl_autoencoder,
+    scheduler,
+    t5_encoder,
+    t5_tokenizer,
+    transformer,
+)
 from modules.model.text import clip_states, t5_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
 
 T5_TOKENS = 256
-_CLIP = ("CLIPTextModelWithProjection",), "transformers.models.clip.modeling_clip"
-_CLIP_TOKENIZER = ("CLIPTokenizer", "CLIPTokenizerFast"), "transformers.models.clip.tokenization_clip"
 
 
 @model_setup
@@ -27,49 +34,15 @@ class StableDiffusion3Setup(BaseModelSetup):
         pipeline_class="StableDiffusion3Pipeline",
         prediction="flow",
         parts=(
-            PartSpec(
-                "transformer",
-                "denoiser",
-                ("SD3Transformer2DModel",),
-                "diffusers.models.transformers.transformer_sd3",
-                kohya_prefix="lora_unet",
-            ),
-            PartSpec(
-                "text_encoder",
-                "text_encoder",
-                *_CLIP,
-                kohya_prefix="lora_te1",
-                comfy_name="clip_l",
-                file_root="text_model",
-            ),
-            PartSpec(
-                "text_encoder_2",
-                "text_encoder",
-                *_CLIP,
-                kohya_prefix="lora_te2",
-                comfy_name="clip_g",
-                file_root="text_model",
-            ),
-            PartSpec(
-                "text_encoder_3",
-                "text_encoder",
-                ("T5EncoderModel",),
-                "transformers.models.t5.modeling_t5",
-                kohya_prefix="lora_te3",
-                comfy_name="t5xxl",
-                optional=True,
-            ),
-            PartSpec("vae", "vae", ("AutoencoderKL",), "diffusers.models.autoencoders.autoencoder_kl"),
-            PartSpec("tokenizer", "tokenizer", *_CLIP_TOKENIZER),
-            PartSpec("tokenizer_2", "tokenizer", *_CLIP_TOKENIZER),
-            PartSpec(
-                "tokenizer_3",
-                "tokenizer",
-                ("T5TokenizerFast", "T5Tokenizer"),
-                "transformers.models.t5",
-                optional=True,
-            ),
-            PartSpec("scheduler", "scheduler", ()),
+            transformer("transformer_sd3", "SD3Transformer2DModel"),
+            clip_encoder("text_encoder", "lora_te1", "clip_l", projected=True),
+            clip_encoder("text_encoder_2", "lora_te2", "clip_g", projected=True),
+            t5_encoder("text_encoder_3", "lora_te3", optional=True),
+            kl_autoencoder(),
+            clip_tokenizer(),
+            clip_tokenizer("tokenizer_2"),
+            t5_tokenizer("tokenizer_3", optional=True),
+            scheduler(),
         ),
         layer_presets={
             "attn-mlp": ("attn", "ff"),

@@ -10,9 +10,10 @@ import torch
 
 from modules.model.batch import Conditioning
 from modules.model.dtypes import PartDtypes
-from modules.model.family import FamilySpec, PartSpec
+from modules.model.family import FamilySpec
 from modules.model.ldm_keys import TEXT_PREFIX, UNET_PREFIX, VAE_PREFIX
 from modules.model.Model import Model
+from modules.model.parts import clip_encoder, clip_tokenizer, kl_autoencoder, scheduler, unet
 from modules.model.single_file import Unsaid, load_single_file
 from modules.model.text import clip_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -31,38 +32,11 @@ class StableDiffusionSetup(BaseModelSetup):
         pipeline_class="StableDiffusionPipeline",
         prediction="epsilon",
         parts=(
-            PartSpec(
-                "unet",
-                "denoiser",
-                ("UNet2DConditionModel",),
-                "diffusers.models.unets.unet_2d_condition",
-                kohya_prefix="lora_unet",
-                file_prefix=UNET_PREFIX,
-            ),
-            PartSpec(
-                "text_encoder",
-                "text_encoder",
-                ("CLIPTextModel",),
-                "transformers.models.clip.modeling_clip",
-                kohya_prefix="lora_te",
-                file_root="text_model",
-                comfy_name="clip_l",
-                file_prefix=TEXT_PREFIX,
-            ),
-            PartSpec(
-                "vae",
-                "vae",
-                ("AutoencoderKL",),
-                "diffusers.models.autoencoders.autoencoder_kl",
-                file_prefix=VAE_PREFIX,
-            ),
-            PartSpec(
-                "tokenizer",
-                "tokenizer",
-                ("CLIPTokenizer", "CLIPTokenizerFast"),
-                "transformers.models.clip.tokenization_clip",
-            ),
-            PartSpec("scheduler", "scheduler", ()),
+            unet(UNET_PREFIX),
+            clip_encoder("text_encoder", "lora_te", "clip_l", file_prefix=TEXT_PREFIX),
+            kl_autoencoder(VAE_PREFIX),
+            clip_tokenizer(),
+            scheduler(),
         ),
         layer_presets={
             "attn-mlp": ("attentions",),

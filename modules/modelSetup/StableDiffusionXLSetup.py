@@ -9,13 +9,15 @@ import torch
 
 from modules.model.batch import Conditioning
 from modules.model.dtypes import PartDtypes
-from modules.model.family import FamilySpec, PartSpec
+from modules.model.family import FamilySpec
 from modules.model.ldm_keys import UNET_PREFIX, VAE_PREFIX
 from modules.model.Model import Model
+from modules.model.parts import clip_encoder, clip_tokenizer, kl_autoencoder, scheduler, unet
 from modules.model.single_file import SCHEDULER, Unsaid, load_single_file
 from modules.model.text import clip_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.inpainting import Inpainting, inpainting_spec
+from modules.modelSetup.ModelFamily import widen_vae
 from modules.modelSetup.part_sources import Sources
 from modules.modelSetup.registry import model_setup
 
@@ -26,8 +28,6 @@ UNSAID = Unsaid(
     scaling_factor=0.13025,
     scheduler={**SCHEDULER, "_class_name": "EulerDiscreteScheduler", "timestep_spacing": "leading"},
 )
-_CLIP = "transformers.models.clip.modeling_clip"
-_TOKENIZER = ("CLIPTokenizer", "CLIPTokenizerFast"), "transformers.models.clip.tokenization_clip"
 
 
 @model_setup
@@ -38,45 +38,25 @@ class StableDiffusionXLSetup(BaseModelSetup):
         pipeline_class="StableDiffusionXLPipeline",
         prediction="epsilon",
         parts=(
-            PartSpec(
-                "unet",
-                "denoiser",
-                ("UNet2DConditionModel",),
-                "diffusers.models.unets.unet_2d_condition",
-                kohya_prefix="lora_unet",
-                file_prefix=UNET_PREFIX,
-            ),
-            PartSpec(
+            unet(UNET_PREFIX),
+            clip_encoder(
                 "text_encoder",
-                "text_encoder",
-                ("CLIPTextModel",),
-                _CLIP,
-                kohya_prefix="lora_te1",
-                comfy_name="clip_l",
-                file_root="text_model",
+                "lora_te1",
+                "clip_l",
                 file_prefix="conditioner.embedders.0.transformer.text_model.",
             ),
-            PartSpec(
+            clip_encoder(
                 "text_encoder_2",
-                "text_encoder",
-                ("CLIPTextModelWithProjection",),
-                _CLIP,
-                kohya_prefix="lora_te2",
-                comfy_name="clip_g",
-                file_root="text_model",
+                "lora_te2",
+                "clip_g",
+                projected=True,
                 file_prefix="conditioner.embedders.1.model.",
                 open_clip=True,
             ),
-            PartSpec(
-                "vae",
-                "vae",
-                ("AutoencoderKL",),
-                "diffusers.models.autoencoders.autoencoder_kl",
-                file_prefix=VAE_PREFIX,
-            ),
-            PartSpec("tokenizer", "tokenizer", *_TOKENIZER),
-            PartSpec("tokenizer_2", "tokenizer", *_TOKENIZER),
-            PartSpec("scheduler", "scheduler", ()),
+            kl_autoencoder(VAE_PREFIX),
+            clip_tokenizer(),
+            clip_tokenizer("tokenizer_2"),
+            scheduler(),
         ),
         layer_presets={
             "attn-mlp": ("attentions",),
@@ -101,10 +81,7 @@ class StableDiffusionXLSetup(BaseModelSetup):
 
     def _set_latents(self, model: Model) -> None:
         super()._set_latents(model)
-        vae = model.vae
-        if vae.config.force_upcast and next(vae.parameters()).dtype == torch.float16:  # type: ignore[union-attr]
-            # its decoder leaves the range of float16 and makes black images; the config of a mended one says so
-            vae.float()
+        widen_vae(model)
 
     def _load_rest(self, sources: Sources, dtypes: PartDtypes, wanted: Sequence[str]) -> dict[str, Any]:
         if sources.base.is_dir():

@@ -9,6 +9,7 @@ import torch
 from modules.model.batch import Conditioning
 from modules.model.family import FamilySpec, PartSpec
 from modules.model.Model import Model
+from modules.model.parts import kl_autoencoder, qwen_tokenizer, scheduler, transformer
 from modules.model.text import causal_states, chat_messages
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
@@ -32,13 +33,7 @@ class ZImageSetup(BaseModelSetup):
         pipeline_class="ZImagePipeline",
         prediction="flow",
         parts=(
-            PartSpec(
-                "transformer",
-                "denoiser",
-                ("ZImageTransformer2DModel",),
-                "diffusers.models.transformers.transformer_z_image",
-                kohya_prefix="lora_unet",
-            ),
+            transformer("transformer_z_image", "ZImageTransformer2DModel"),
             PartSpec(
                 "text_encoder",
                 "text_encoder",
@@ -46,14 +41,9 @@ class ZImageSetup(BaseModelSetup):
                 "transformers.models.qwen3.modeling_qwen3",
                 kohya_prefix="lora_te",
             ),
-            PartSpec("vae", "vae", ("AutoencoderKL",), "diffusers.models.autoencoders.autoencoder_kl"),
-            PartSpec(
-                "tokenizer",
-                "tokenizer",
-                ("Qwen2Tokenizer", "Qwen2TokenizerFast"),
-                "transformers.models.qwen2.tokenization_qwen2",
-            ),
-            PartSpec("scheduler", "scheduler", ()),
+            kl_autoencoder(),
+            qwen_tokenizer(),
+            scheduler(),
         ),
         layer_presets={
             "attn-mlp": ("attention", "feed_forward"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.model.dtypes import PartDtypes, torch_dtype
-from modules.model.loading import check_folder, find_source, weights_variant
+from modules.model.loading import check_folder, find_source, load_tokenizer, weights_variant
 from modules.model.Model import Model
 from modules.modelSetup.ModelFamily import LoadOptions
 from modules.modelSetup.StableDiffusionSetup import StableDiffusionSetup
@@ -202,3 +203,79 @@ def test_source_hash_is_of_the_denoiser_on_disk(folder: Path) -> None:
 
     weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
     assert load(folder).source_hash() == hashlib.sha256(weights.read_bytes()).hexdigest()
+
+
+def test_what_is_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All a part needs, and weights in half precision only where there are no others."""
+    import huggingface_hub
+    from huggingface_hub.utils import filter_repo_objects
+
+    repository = {
+        "model_index.json",
+        "README.md",
+        "unet/config.json",
+        "unet/diffusion_pytorch_model.safetensors",
+        "unet/diffusion_pytorch_model.fp16.safetensors",
+        "unet/diffusion_pytorch_model.non_ema.safetensors",
+        "unet/diffusion_pytorch_model.bin",
+        "text_encoder/config.json",
+        "text_encoder/model.safetensors.index.json",
+        "text_encoder/model-00001-of-00002.safetensors",
+        "text_encoder/model-00002-of-00002.safetensors",
+        "text_encoder/model.fp16-00001-of-00002.safetensors",
+        "text_encoder/model.fp16-00002-of-00002.safetensors",
+        "vae/config.json",
+        "vae/diffusion_pytorch_model.fp16.safetensors",
+        "vae/diffusion_pytorch_model.fp16.bin",
+        "tokenizer/spiece.model",
+        "tokenizer/merges.txt",
+        "tokenizer/tokenizer.json",
+        "tokenizer/chat_template.jinja",
+        "scheduler/scheduler_config.json",
+        "safety_checker/config.json",
+    }
+
+    def download(name: str, allow_patterns: list[str], token: str | None) -> str:
+        for path in filter_repo_objects(sorted(repository), allow_patterns=allow_patterns):
+            (tmp_path / "cache" / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "cache" / path).touch()
+        return str(tmp_path / "cache")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.chdir(tmp_path)
+    place = find_source("owner/model", SPEC)
+    fetched = {p.relative_to(place).as_posix() for p in place.rglob("*") if p.is_file()}
+    useless = {"README.md", "safety_checker/config.json"}
+    useless |= {p for p in repository if p.endswith(".bin") or "non_ema" in p}
+    useless |= {p for p in repository if "fp16" in p and not p.startswith("vae/")}
+    assert fetched == repository - useless
+
+
+def sentencepiece_model(words: list[str]) -> bytes:
+    """A vocabulary as T5 has it, in the bytes of its protocol buffer: pieces with a score and a kind, the numbers of
+    the marks, no normalisation.
+    """
+
+    def field(number: int, content: bytes) -> bytes:
+        return bytes([number << 3 | 2, len(content)]) + content
+
+    kinds = [("<pad>", 3), ("</s>", 3), ("<unk>", 2), *((word, 1) for word in words)]
+    pieces = [
+        field(1, name.encode()) + b"\x15" + struct.pack("<f", -float(place)) + bytes([0x18, kind])
+        for place, (name, kind) in enumerate(kinds)
+    ]
+    minus_one = b"\xff" * 9 + b"\x01"
+    marks = b"\x18\x01\xc0\x02\x02\xc8\x02" + minus_one + b"\xd0\x02\x01\xd8\x02\x00"
+    return b"".join(field(1, piece) for piece in pieces) + field(2, marks) + field(3, field(1, b"identity"))
+
+
+def test_a_vocabulary_of_sentencepiece(tmp_path: Path) -> None:
+    """T5 comes with ``spiece.model`` alone in PixArt and others."""
+    from transformers.models.t5 import T5Tokenizer
+
+    model = sentencepiece_model(["\u2581", "\u2581red", "\u2581circle", "a"])
+    (tmp_path / "spiece.model").write_bytes(model)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "T5Tokenizer"}))
+    tokenizer = load_tokenizer(T5Tokenizer, tmp_path)
+    pieces = tokenizer.convert_ids_to_tokens(tokenizer("red circle").input_ids)
+    assert pieces == ["\u2581red", "\u2581circle", "</s>"]

@@ -104,3 +104,12 @@ def test_impossible_samplers_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="flow-matching"):
         make_sampler(FlowSchedule(), "DDIM", 5)
     assert sampler_names(FlowSchedule()) == ["EULER", "DPMPP", "UNIPC"]
+
+
+def test_spacing_of_a_flow_models_own_config() -> None:
+    config = {"shift": 3.0}
+    plain = make_sampler(FlowSchedule(), "EULER", 5, config, even=True).sigmas
+    karras = make_sampler(FlowSchedule(), "EULER", 5, config | {"use_karras_sigmas": True}, even=True).sigmas
+    assert len(plain) == len(karras) == 6
+    # the same ends, and steps that grow smaller towards the image
+    assert torch.allclose(plain[[0, -2, -1]], karras[[0, -2, -1]]) and (karras[1:4] < plain[1:4] - 0.01).all()

@@ -132,3 +132,17 @@ def test_flow_is_a_straight_line() -> None:
     t = torch.tensor([250.0])
     assert torch.allclose(schedule.add_noise(clean, noise, t), 0.75 * clean + 0.25 * noise)
     assert torch.equal(schedule.target(clean, noise, t), noise - clean)
+
+
+def test_flow_coefficients_need_no_float64_on_a_device_without() -> None:
+    class OnApple:
+        device = torch.device("mps")
+
+        def cpu(self) -> torch.Tensor:
+            return torch.tensor([250.0])
+
+        def double(self) -> torch.Tensor:
+            raise TypeError("the MPS framework does not support float64")
+
+    signal_B, sigma_B = FlowSchedule().coefficients(OnApple())  # type: ignore[arg-type]
+    assert (signal_B.item(), sigma_B.item()) == (0.75, 0.25)
