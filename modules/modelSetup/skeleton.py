@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from modules.model.family import FamilySpec, PartSpec
-from modules.model.loading import part_class
 from modules.model.Model import Model
 from modules.model.schedule import DiscreteSchedule, FlowSchedule
 from modules.model.single_file import SCHEDULER
+from modules.modelSetup.part_files import outline
 from modules.util.errors import UnsupportedError, UserError
 from modules.util.jsonio import read_json
 
@@ -119,12 +118,7 @@ def skeleton(spec: FamilySpec, folder: Path | None = None) -> Model:
 
 
 def _build(part: PartSpec, config: Mapping[str, Any], place: Path | None = None) -> nn.Module:
-    kind = part_class(part)
     try:
-        with torch.device("meta"):
-            if hasattr(kind, "config_class"):
-                return kind(kind.config_class(**config))  # type: ignore[no-any-return]
-            # a config written by the library has names of its own among the arguments
-            return kind.from_config(dict(config))  # type: ignore[no-any-return]
-    except (TypeError, ValueError, KeyError, NotImplementedError) as error:
-        raise UserError(f"{place or part.name} makes no {kind.__name__}: {error}", field="--base") from error
+        return outline(part, config)
+    except UserError as error:
+        raise UserError(f"{place or part.name}: {error}", field="--base") from error
