@@ -83,7 +83,8 @@ def memory(config: TrainConfig) -> list[str]:
     try:
         return advise(config)
     except UserError as error:
-        return [f"no prediction of the memory: {error.message}"]
+        hint = f" ({error.hint})" if error.hint else ""
+        return [f"no prediction of the memory: {error.message}{hint}"]
 
 
 def _progress(what: str, done: int, total: int) -> None:

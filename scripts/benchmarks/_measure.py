@@ -129,6 +129,9 @@ def ratios(seconds: Mapping[str, Sequence[float]], baseline: str) -> dict[str, Q
 def table(results: Sequence[Result]) -> str:
     """Plain text: one line a result, every limit beside its figure."""
     header = ["model", "case", "ratio", "quartiles", "limit", "memory", "limit", ""]
+    counted = any("foreseen_bytes" in result.extra for result in results)
+    if counted:
+        header[3:3] = ["foreseen", "measured"]
     rows = [header]
     for result in results:
         quartiles = result.extra.get("quartiles")
@@ -137,6 +140,7 @@ def table(results: Sequence[Result]) -> str:
                 result.model,
                 result.case,
                 f"{result.ratio:.3f}",
+                *(_mebibytes(result) if counted else ()),
                 f"{quartiles[0]:.3f}-{quartiles[1]:.3f}" if quartiles else "",
                 "" if result.limit is None else f"<= {result.limit:.3f}",
                 "" if result.memory_ratio is None else f"{result.memory_ratio:.3f}",
@@ -148,6 +152,11 @@ def table(results: Sequence[Result]) -> str:
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _mebibytes(result: Result) -> list[str]:
+    sizes = (result.extra.get(name) for name in ("foreseen_bytes", "measured_bytes"))
+    return ["" if size is None else f"{size / 2**20:.1f} MiB" for size in sizes]
 
 
 def _verdict(result: Result) -> str:

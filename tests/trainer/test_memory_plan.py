@@ -24,7 +24,12 @@ from modules.util.errors import UserError
 from tests.tiny import SIZE, factories, tiny_folder, tiny_setup
 from tests.trainer.making import settings
 
-KEYS = sorted(factories())
+USUAL = ("STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "STABLE_DIFFUSION_35", "FLUX_DEV_1")
+"""Both kinds of denoisers; the other families take the same paths and are looked at among the slow tests."""
+KEYS = [
+    *USUAL,
+    *(pytest.param(key, marks=pytest.mark.slow) for key in sorted(factories()) if key not in USUAL),
+]
 
 
 def config_of(
@@ -103,7 +108,10 @@ def test_activations_are_those_of_a_real_step(key: str) -> None:
     assert foreseen.peak == pytest.approx(real.peak, rel=0.15)
 
 
-@pytest.mark.parametrize("key", ["STABLE_DIFFUSION_15", "FLUX_DEV_1", "Z_IMAGE"])
+@pytest.mark.parametrize(
+    "key",
+    ["STABLE_DIFFUSION_15", "FLUX_DEV_1", pytest.param("Z_IMAGE", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("mode", ["FULL_CONCURRENT", "SEQUENTIAL"])
 def test_recomputed_activations_count_too(key: str, mode: str) -> None:
     config = config_of(key, checkpointing=True, layer_filter_preset="full")
