@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from modules.util.catalog import REWARDS, unknown_name
 from modules.util.config.online_values import reward_list, rollout_size, sde_window
 from modules.util.config.rules import ConfigWarning, Finding, rule
+from modules.util.enum.AdvantageScale import AdvantageScale
 from modules.util.enum.EMAMode import EMAMode
 from modules.util.enum.KlType import KlType
 from modules.util.enum.LogProbReduction import LogProbReduction
 from modules.util.enum.LossAggregation import LossAggregation
+from modules.util.enum.RewardCombination import RewardCombination
 from modules.util.enum.RLHFMode import RLHFMode
 from modules.util.enum.RolloutTransition import RolloutTransition
 from modules.util.errors import ConfigError, UnsupportedError, UserError
@@ -61,6 +63,17 @@ def _rewards_are_known(c: TrainConfig) -> Iterator[Finding]:
     for index, one in enumerate(named):
         if odd := unknown_name(one.reward, REWARDS):
             yield ConfigWarning(odd, f"rlhf_rewards[{index}].reward" if c.rlhf_rewards else "rlhf_reward")
+
+
+@rule(*_MODE, "rlhf_advantage_scale", "rlhf_reward_combination")
+def _scale_counts(c: TrainConfig) -> Iterator[Finding]:
+    combined = c.rlhf_reward_combination is RewardCombination.GDPO
+    if _online(c) and combined and c.rlhf_advantage_scale is not AdvantageScale.GLOBAL_STD:
+        yield ConfigError(
+            f"{c.rlhf_advantage_scale} would do nothing: GDPO divides by deviations of its own",
+            "rlhf_advantage_scale",
+            "set rlhf_reward_combination to SUM, or this back to GLOBAL_STD",
+        )
 
 
 @rule(*_MODE, "rlhf_sde_window", "rlhf_rollout_steps", "rlhf_num_sde_steps")
