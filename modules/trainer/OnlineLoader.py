@@ -218,10 +218,16 @@ class OnlineLoader:
             lambda done, total: self._tell("decoding images", done, total),
         )  # fmt: skip
         self._tell("scoring images", 0, len(rollouts))
+        scales = self.judge.rewards.state_dict()
         judged = self.judge.judge(rollouts, rgb_NCHW, self._stop_if_asked)
         batch = OnlineBatch(rollouts, judged.adv_N, judged.reward_N, torch.arange(len(rollouts)))
         micro = self._micro_batches(judged.kept_N)
-        batch = self._old_values(batch, micro, settings)
+        try:
+            batch = self._old_values(batch, micro, settings)
+        except SamplingCancelled:
+            # the epoch will be scored again, and must not count twice
+            self.judge.rewards.load_state_dict(scales)
+            raise
         self._keep_for_review(epoch, rgb_NCHW, batch)
         counts = torch.tensor([len(one) for one in micro], dtype=torch.int64)
         images = [int(one) for one in self.processes.sum(counts).tolist()]

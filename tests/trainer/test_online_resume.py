@@ -58,6 +58,23 @@ def test_stopped_while_images_are_made(tmp_path: Path, phase: str) -> None:
     assert same_weights(tmp_path / "whole" / "out.safetensors", tmp_path / "parts" / "out.safetensors")
 
 
+def test_scales_of_rewards_count_an_epoch_once(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "rlhf_old_logprob_source": "RECOMPUTE",
+        "rlhf_reward_combination": "SUM",
+        "rlhf_rewards": [
+            {"reward": "brightness", "normalise": True},
+            {"reward": "contrast", "weight": -0.5},
+        ],
+    }
+    run_here(write_online(tmp_path / "whole", **changes))
+    config = write_online(tmp_path / "parts", **changes)
+    stopped = run_here(config, callback=Listening(stop_in="asking for the probabilities"))
+    assert stopped.progress.global_step == 0
+    run_here(config, "continue_last_backup=true")
+    assert same_weights(tmp_path / "whole" / "out.safetensors", tmp_path / "parts" / "out.safetensors")
+
+
 def test_other_prompts_are_refused(tmp_path: Path) -> None:
     config = write_online(tmp_path)
     run_here(config, callback=Listening(stop_at=1))
