@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
         "--mode",
         default="DPO",
         type=str.upper,
-        help="DPO (the default) learns from pairs; GRPO, GSPO, DGPO and ONLINE_DPO from images made while training",
+        help="DPO (the default) learns from pairs; the others learn from images made while training",
     )
     journey.add_argument(
         "--reward",

@@ -18,6 +18,7 @@ PRESETS = {
     "GSPO": ROOT / "training_presets" / "#demo gspo.json",
     "DGPO": ROOT / "training_presets" / "#demo dgpo.json",
     "ONLINE_DPO": ROOT / "training_presets" / "#demo online dpo.json",
+    "NFT": ROOT / "training_presets" / "#demo nft.json",
 }
 MODES = tuple(PRESETS)
 JUDGE, PICKS = "judge", "picks"

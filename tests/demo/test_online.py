@@ -31,6 +31,7 @@ FIELDS_OF_PAIRS = ("answers", "pairs", "heldout_pairs", "heldout_pair_accuracy",
         pytest.param("GSPO", marks=pytest.mark.slow),
         pytest.param("DGPO", marks=pytest.mark.slow),
         pytest.param("ONLINE_DPO", marks=pytest.mark.slow),
+        pytest.param("NFT", marks=pytest.mark.slow),
     ],
 )
 def test_a_small_journey(tmp_path: Path, mode: str) -> None:
