@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in the arguments or results of an operation; asked so often that PyTorch's own walk is too slow."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -32,12 +43,10 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        before = {tensor.untyped_storage()._cdata for tensor in given}
+        before = {tensor.untyped_storage()._cdata for tensor in tensors_in((args, kwargs))}
         out = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(out):
-            if isinstance(leaf, torch.Tensor):
-                self._see(leaf, before)
+        for tensor in tensors_in(out):
+            self._see(tensor, before)
         return out
 
     def _see(self, tensor: torch.Tensor, before: set[int]) -> None:

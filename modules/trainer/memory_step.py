@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from modules.adapter.reference import Reference, create_reference
 from modules.dataLoader.source import is_dpo
@@ -19,7 +19,7 @@ from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
 from modules.model.Model import Model
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.hollow import HollowModel
-from modules.objective.live_bytes import LiveBytes
+from modules.objective.live_bytes import LiveBytes, tensors_in
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
 from modules.objective.saved_bytes import SavedBytes
 from modules.util.config.TrainConfig import TrainConfig
@@ -164,8 +164,7 @@ def _run_backward(total: torch.Tensor) -> None:
 
 def _together(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Tables on the CPU meet tensors on the meta device: all of them there."""
-    leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    if len({leaf.is_meta for leaf in leaves}) < 2:
+    if len({tensor.is_meta for tensor in tensors_in((args, kwargs))}) < 2:
         return args, kwargs
     return tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))  # type: ignore[no-any-return]
 
