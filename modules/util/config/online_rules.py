@@ -135,6 +135,17 @@ def _kl_fits_mode(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
+@rule(*_MODE, "rlhf_dgpo_kl_cfg", "rlhf_dgpo_use_ema_ref", "rlhf_kl_beta")
+def _guided_reference_is_there(c: TrainConfig) -> Iterator[Finding]:
+    frozen = c.rlhf_kl_beta > 0 or not c.rlhf_dgpo_use_ema_ref
+    if c.rlhf_enabled and c.rlhf_mode is RLHFMode.DGPO and c.rlhf_dgpo_kl_cfg > 1 and not frozen:
+        yield ConfigError(
+            "guides the frozen reference, which this run does not ask",
+            "rlhf_dgpo_kl_cfg",
+            "set it to 1, rlhf_kl_beta above 0, or rlhf_dgpo_use_ema_ref to false",
+        )
+
+
 @rule(*_MODE, "rlhf_timestep_range_low", "rlhf_timestep_range_high")
 def _range(c: TrainConfig) -> Iterator[Finding]:
     low, high = c.rlhf_timestep_range_low, c.rlhf_timestep_range_high

@@ -50,6 +50,11 @@ CONSTANT = {"rlhf_loss_aggregation": "CONSTANT"}
         ),
         ({**DGPO, "rlhf_docs_per_step": 12}, "rlhf_docs_per_step", ConfigError),
         ({**GRPO, "rlhf_advantage_scale": "NONE"}, "rlhf_advantage_scale", ConfigError),
+        (
+            {**DGPO, "rlhf_dgpo_use_ema_ref": True, "rlhf_dgpo_kl_cfg": 2.0},
+            "rlhf_dgpo_kl_cfg",
+            ConfigError,
+        ),
         ({**DGPO, "rlhf_off_policy": True}, "rlhf_off_policy", ConfigError),
         ({**DGPO, "rlhf_ema_ref_device": "OFF"}, "rlhf_ema_ref_device", ConfigError),
         ({**DGPO, "rlhf_kl_beta": 0.1}, "rlhf_kl_type", ConfigError),
