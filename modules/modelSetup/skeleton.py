@@ -12,76 +12,26 @@ from modules.model.family import FamilySpec, PartSpec
 from modules.model.Model import Model
 from modules.model.schedule import DiscreteSchedule, FlowSchedule
 from modules.model.single_file import SCHEDULER
-from modules.modelSetup.part_files import outline
+from modules.modelSetup.part_files import outline, shipped
 from modules.util.errors import UnsupportedError, UserError
 from modules.util.jsonio import read_json
 
-_Parts = Mapping[str, Mapping[str, Any]]
-_CLIP_L = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
-_CLIP_H = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 23, "num_attention_heads": 16}
-_CLIP_G = {"hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 32, "num_attention_heads": 20}
-_T5_XXL = {
-    "d_model": 4096,
-    "d_kv": 64,
-    "d_ff": 10240,
-    "num_layers": 24,
-    "num_heads": 64,
-    "feed_forward_proj": "gated-gelu",
-}
-_SD1: _Parts = {"unet": {"cross_attention_dim": 768}, "text_encoder": _CLIP_L}
-_SD2: _Parts = {
-    "unet": {
-        "cross_attention_dim": 1024,
-        "attention_head_dim": (5, 10, 20, 20),
-        "use_linear_projection": True,
-    },
-    "text_encoder": _CLIP_H,
-}
-_SDXL: _Parts = {
-    "unet": {
-        "block_out_channels": (320, 640, 1280),
-        "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
-        "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
-        "transformer_layers_per_block": (1, 2, 10),
-        "attention_head_dim": (5, 10, 20),
-        "cross_attention_dim": 2048,
-        "use_linear_projection": True,
-        "addition_embed_type": "text_time",
-        "addition_time_embed_dim": 256,
-        "projection_class_embeddings_input_dim": 2816,
-    },
-    "text_encoder": _CLIP_L,
-    "text_encoder_2": _CLIP_G,
-}
-_SD3: _Parts = {
-    "transformer": {
-        "num_layers": 24,
-        "num_attention_heads": 24,
-        "caption_projection_dim": 1536,
-        "pos_embed_max_size": 192,
-    },
-    "text_encoder": _CLIP_L,
-    "text_encoder_2": _CLIP_G,
-    "text_encoder_3": _T5_XXL,
-}
-_PIXART = {"num_layers": 28, "caption_channels": 4096, "sample_size": 128}
-PUBLISHED: dict[str, _Parts] = {
-    "STABLE_DIFFUSION_15": _SD1,
-    **dict.fromkeys(("STABLE_DIFFUSION_20", "STABLE_DIFFUSION_20_BASE"), _SD2),
-    **dict.fromkeys(("STABLE_DIFFUSION_21", "STABLE_DIFFUSION_21_BASE"), _SD2),
-    "STABLE_DIFFUSION_XL_10_BASE": _SDXL,
-    "STABLE_DIFFUSION_3": _SD3,
-    "FLUX_DEV_1": {
-        "transformer": {"guidance_embeds": True},
-        "text_encoder": _CLIP_L,
-        "text_encoder_2": _T5_XXL,
-    },
-    "FLUX_SCHNELL_1": {"transformer": {}, "text_encoder": _CLIP_L, "text_encoder_2": _T5_XXL},
-    "CHROMA_1": {"transformer": {}, "text_encoder": _T5_XXL},
-    "PIXART_ALPHA": {"transformer": _PIXART, "text_encoder": _T5_XXL},
-    "PIXART_SIGMA": {"transformer": _PIXART | {"use_additional_conditions": False}, "text_encoder": _T5_XXL},
-}
-"""Family -> part -> what differs from the defaults of its class, of families published in one size."""
+_SAME_LAYERS = ("sample_size", "interpolation_scale", "use_additional_conditions")
+"""What sizes of images a model was made for; its adaptable layers are the same."""
+
+
+def published(spec: FamilySpec) -> dict[str, dict[str, Any]]:
+    """The configs of denoiser and text encoders of a family that was published in one size, by part; nothing for
+    the others.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for part in (*spec.of_kind("denoiser"), *spec.of_kind("text_encoder")):
+        configs = [read_json(place, "model config") for place in shipped(spec.key, part.name)]
+        sizes = [{k: v for k, v in config.items() if k not in _SAME_LAYERS} for config in configs]
+        if not configs or any(size != sizes[0] for size in sizes):
+            return {}
+        found[part.name] = configs[0]
+    return found
 
 
 def skeleton(spec: FamilySpec, folder: Path | None = None) -> Model:
@@ -93,7 +43,8 @@ def skeleton(spec: FamilySpec, folder: Path | None = None) -> Model:
     Raises:
         UserError: a config that is missing or unfit. UnsupportedError: a family that has no one size.
     """
-    if folder is None and spec.key not in PUBLISHED:
+    known = published(spec) if folder is None else {}
+    if folder is None and not known:
         raise UnsupportedError(
             f"{spec.label} was published in several sizes: the adapter alone does not say which",
             field="--base",
@@ -102,7 +53,7 @@ def skeleton(spec: FamilySpec, folder: Path | None = None) -> Model:
     parts: dict[str, Any] = {}
     for part in (*spec.of_kind("denoiser"), *spec.of_kind("text_encoder")):
         if folder is None:
-            parts[part.name] = _build(part, PUBLISHED[spec.key][part.name])
+            parts[part.name] = _build(part, known[part.name])
             continue
         place = folder / part.name / "config.json"
         if place.is_file():

@@ -47,6 +47,7 @@ from modules.util.enum.EMAMode import EMAMode
 from modules.util.errors import UnsupportedError
 from modules.util.TrainProgress import TrainProgress
 
+Group = tuple[str, float, list[tuple[str, torch.nn.Parameter]]]
 Tell = Callable[[str, int, int], bool | None]
 """Told (what, done, of how many); ``False`` cancels."""
 
@@ -225,10 +226,7 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
         reference.self_check()
     loader = _loader(config, setup, model, processes, prompts, folder / ROLLOUT_FOLDER, tell)
     validation_loader = _validation_loader(config, model, setup, loader, processes, tell)
-    groups = [
-        (name, config.learning_rate if rate is None else rate, named)
-        for name, rate, named in setup.trainable_parameters(model, config)
-    ]
+    groups = _groups(config, setup, model)
     named = [pair for _, _, pairs in groups for pair in pairs]
     known = None
     if reference is not None and not online and config.rlhf_dpo_reference_cache:
@@ -260,6 +258,14 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
         old_policy=old_policy,
         fused=FusedSteps(optimizer) if config.optimizer.fused_back_pass else None,
     )
+
+
+def _groups(config: TrainConfig, setup: BaseModelSetup, model: Model) -> list[Group]:
+    """(name, learning rate, named parameters) of what is trained."""
+    return [
+        (name, config.learning_rate if rate is None else rate, named)
+        for name, rate, named in setup.trainable_parameters(model, config)
+    ]
 
 
 def _loader(

@@ -111,17 +111,20 @@ class MainWindow(ctk.CTk):
         install_wheel(self)
         bind_keys(self)
         self.state_.listen(self._changed)
+        self._open_where_it_was(session)
+        self._telling = self.after(200, self._tell)
+        if number > 1:
+            self.say(
+                f"Another window is open; this one keeps its settings apart, in {store.session_path.name}"
+            )
+
+    def _open_where_it_was(self, session: Session | None) -> None:
         if session is not None:
             self._restore(session)
         self.protocol("WM_DELETE_WINDOW", self.quit_window)
         self._place()
         self.show_page(self.memory.page)
         self._set_icon()
-        self._telling = self.after(200, self._tell)
-        if number > 1:
-            self.say(
-                f"Another window is open; this one keeps its settings apart, in {store.session_path.name}"
-            )
 
     # CTk would resize the window with its content; here the content alone is scaled.
     def _set_scaling(self, new_widget_scaling: float, new_window_scaling: float) -> None:

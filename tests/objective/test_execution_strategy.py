@@ -34,7 +34,8 @@ class TestStrategy:
 
 
 def test_every_choice_of_the_config_runs() -> None:
-    for mode in DPOExecutionMode:
+    # AUTO is one of the others by the time a step is taken
+    for mode in set(DPOExecutionMode) - {DPOExecutionMode.AUTO}:
         for strategy in DPOSequentialStrategy:
             net = ToyNet()
             out = execution.run(

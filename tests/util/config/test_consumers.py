@@ -40,7 +40,7 @@ HELD_AS: dict[type[BaseConfig], str] = {
     TransformerConfig: PART,
     ModelPartConfig: PART,
     TextEncoderConfig: PART,
-    OptimizerConfig: r"config",
+    OptimizerConfig: r"config|optimizer",
     RewardConfig: r"one",
 }
 """Names of variables and attributes that hold an object of each class where it is used."""
@@ -58,11 +58,11 @@ INDIRECT: dict[str, tuple[str, str]] = {
     "TrainConfig.rlhf_rollout_size": ("modules/trainer/online_settings.py", "rollout_size(config)"),
     "TrainConfig.rlhf_reward": ("modules/trainer/online_settings.py", "reward_list(config)"),
     # parts are reached by their names in the model's specification
-    "TrainConfig.unet": ("modules/modelSetup/StableDiffusionSetup.py", '"unet"'),
-    "TrainConfig.transformer": ("modules/modelSetup/FluxSetup.py", '"transformer"'),
+    "TrainConfig.unet": ("modules/model/parts.py", '"unet"'),
+    "TrainConfig.transformer": ("modules/model/parts.py", '"transformer"'),
     "TrainConfig.text_encoder_2": ("modules/modelSetup/FluxSetup.py", '"text_encoder_2"'),
     "TrainConfig.text_encoder_3": ("modules/modelSetup/StableDiffusion3Setup.py", '"text_encoder_3"'),
-    "TrainConfig.vae": ("modules/modelSetup/StableDiffusionSetup.py", '"vae"'),
+    "TrainConfig.vae": ("modules/model/parts.py", '"vae"'),
     # the sample itself makes its seed of this and its own
     "SampleConfig.random_seed": ("modules/trainer/sampling.py", "sample.config.seed_at("),
     "SampleConfig.seed": ("scripts/sample.py", "sample.config.seed"),

@@ -87,6 +87,7 @@ def test_a_current_config_is_carried_over(tmp_path: Path) -> None:
         "eps": None,
         "weight_decay": None,
         "momentum": None,
+        "fused_back_pass": False,
         "params": {"d_coef": 0.5},
     }
     assert config.unet.learning_rate == 5e-5
