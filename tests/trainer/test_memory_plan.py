@@ -109,10 +109,16 @@ def test_activations_are_those_of_a_real_step(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "key",
-    ["STABLE_DIFFUSION_15", "FLUX_DEV_1", pytest.param("Z_IMAGE", marks=pytest.mark.slow)],
+    ("key", "mode"),
+    [
+        ("STABLE_DIFFUSION_15", "SEQUENTIAL"),
+        ("FLUX_DEV_1", "FULL_CONCURRENT"),
+        pytest.param("STABLE_DIFFUSION_15", "FULL_CONCURRENT", marks=pytest.mark.slow),
+        pytest.param("FLUX_DEV_1", "SEQUENTIAL", marks=pytest.mark.slow),
+        pytest.param("Z_IMAGE", "FULL_CONCURRENT", marks=pytest.mark.slow),
+        pytest.param("Z_IMAGE", "SEQUENTIAL", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("mode", ["FULL_CONCURRENT", "SEQUENTIAL"])
 def test_recomputed_activations_count_too(key: str, mode: str) -> None:
     config = config_of(key, checkpointing=True, layer_filter_preset="full")
     foreseen, real = planner(config).rehearsal.step(2, SIZE, mode), real_step(config, mode)
