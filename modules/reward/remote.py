@@ -189,7 +189,7 @@ class RemoteReward(Reward):
                 continue
             if status < 500:
                 return self._accepted(status, answer)
-            problem = f"error {status} of the server ({_excerpt(answer)})"
+            problem = f"error {status} of the server ({self._excerpt(answer)})"
         raise RewardUnavailable(
             f"reward server {self.url}: {problem}, {self.retries + 1} tries", "url", "is it running?"
         )
@@ -202,8 +202,17 @@ class RemoteReward(Reward):
                 f"{self.url} does not let us in ({status})", "token_env", f"set the variable {self.token_env}"
             )
         if status in (400, 422):
-            raise RewardError(f"{self.url} refused the images: {_excerpt(answer)}")
-        raise ConfigError(f"{self.url} answered {status}: {_excerpt(answer)}", "url")
+            raise RewardError(f"{self.url} refused the images: {self._excerpt(answer)}")
+        raise ConfigError(f"{self.url} answered {status}: {self._excerpt(answer)}", "url")
+
+    def _excerpt(self, answer: bytes) -> str:
+        """The beginning of what a server says, for messages and logs; a token it sends back is not repeated."""
+        text = answer.decode("utf-8", "replace")
+        token = os.environ.get(self.token_env, "").strip()
+        if token:
+            text = text.replace(token, "<token>")
+        printable = "".join(one if one.isprintable() else " " for one in text[:300])
+        return printable.strip() or "no reason given"
 
     def _token(self) -> dict[str, str]:
         token = os.environ.get(self.token_env, "").strip()
@@ -259,8 +268,3 @@ def _expire(expired: threading.Event, sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError as error:
         log.debug("closing a slow connection: %s", error)
-
-
-def _excerpt(answer: bytes) -> str:
-    text = answer[:300].decode("utf-8", "replace")
-    return "".join(one if one.isprintable() else " " for one in text).strip() or "no reason given"

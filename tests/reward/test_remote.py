@@ -253,9 +253,11 @@ def test_the_token_comes_from_the_environment_and_stays_out_of_the_log(server, m
     reward = client(server)
     reward.score(batch_of(noise_images(1)))
     assert server.seen[0][1]["Authorization"] == "Bearer a-secret-of-some-length"
-    server.answer = lambda handler, content: handler.reply(500, {})
+    # a server that sends it back does not get it into our log either
+    server.answer = lambda handler, content: handler.reply(500, handler.headers["Authorization"].encode())
     with pytest.raises(RewardUnavailable) as caught:
         reward.score(batch_of(noise_images(1)))
+    assert "<token>" in str(caught.value)
     assert "a-secret" not in caplog.text + str(caught.value)
     monkeypatch.setenv(TOKEN_VARIABLE, "two words\r\nX-Evil: 1")
     with pytest.raises(ConfigError, match=TOKEN_VARIABLE) as caught:
