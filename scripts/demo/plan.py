@@ -47,7 +47,7 @@ class Size:
 
 
 FULL = Size(prompts=60, images_per_prompt=8, pairs_per_prompt=2, judged=150)
-QUICK = Size(prompts=20, images_per_prompt=6, pairs_per_prompt=2, judged=40, online_epochs=12)
+QUICK = Size(prompts=20, images_per_prompt=6, pairs_per_prompt=2, judged=40, online_epochs=4)
 
 
 @dataclass(frozen=True)
