@@ -49,7 +49,11 @@ CONSTANT = {"rlhf_loss_aggregation": "CONSTANT"}
             ConfigError,
         ),
         ({**DGPO, "rlhf_docs_per_step": 12}, "rlhf_docs_per_step", ConfigError),
-        ({**GRPO, "rlhf_advantage_scale": "NONE"}, "rlhf_advantage_scale", ConfigError),
+        (
+            {**GRPO, "rlhf_reward_combination": "GDPO", "rlhf_advantage_scale": "NONE"},
+            "rlhf_advantage_scale",
+            ConfigError,
+        ),
         (
             {**DGPO, "rlhf_dgpo_use_ema_ref": True, "rlhf_dgpo_kl_cfg": 2.0},
             "rlhf_dgpo_kl_cfg",

@@ -299,11 +299,14 @@ class OnlineSection(BaseConfig):
         tip=("The rewards with all their settings; taken instead of the line above when not empty."),
     )
     rlhf_reward_combination: RewardCombination = setting(
-        RewardCombination.GDPO,
+        RewardCombination.SUM,
         visible=_ONLINE,
         title="Several rewards",
         group="Reward",
-        tip=("GDPO brings each to one scale within a prompt before adding, SUM adds them as they are."),
+        tip=(
+            "SUM adds them as they are; GDPO brings each to one scale within a prompt first, so that weights mean what "
+            "they say however different the scales."
+        ),
     )
     rlhf_reward_on_error: RewardFailure = setting(
         RewardFailure.FAIL,
