@@ -81,7 +81,9 @@ def test_a_onetrainer_config_is_taken_over_with_a_list_of_the_rest(hands: Hands,
     text = window.body.winfo_children()[1].get("1.0", "end")  # type: ignore[attr-defined]
     assert "compile" in text
     window.event_generate("<Escape>")
-    hands.rest()
+    hands.wait(lambda: not window.winfo_exists(), "the list does not close")
+    # keys go to where the focus is, and the window has to get it back first
+    hands.focus(hands.window)
     config = hands.window.state_.config
     assert (config.epochs, config.lora_rank) == (21, 4)
     assert config.concepts is not None and config.concepts[0].name == "cats"
