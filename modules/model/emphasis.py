@@ -7,23 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 STEP = 1.1
-MAX_DEPTH = 50
 LARGEST = 10.0
-_TOKEN = re.compile(r"\\[\\()\[\]]|\(|\[|:\s*([+-]?\d*\.?\d+)\s*\)|\)|\]|[^\\()\[\]:]+|[\\:]")
-
-
-@dataclass
-class _Open:
-    """An open bracket: which one, and where in the plain text it stands."""
-
-    kind: str
-    start: int
+_BOUND = 1e30
+"""Of products on the way, so that brackets in brackets stay numbers."""
+# nothing here can be matched in two ways: text from strangers must not take quadratic time
+_TOKEN = re.compile(
+    r"\\[\\()\[\]]|\(|\[|:\s*+([+-]?(?:\d++(?:\.\d*+)?|\.\d++))\s*+\)|\)|\]|[^\\()\[\]:]++|[\\:]"
+)
 
 
 class WeightedPrompt(str):
@@ -40,44 +35,48 @@ class WeightedPrompt(str):
 def read_emphasis(prompt: str) -> WeightedPrompt:
     """The plain text of a prompt and how much each character counts.
 
-    Round brackets multiply by 1.1 or by the number behind a colon, square ones divide by 1.1; they nest. A backslash
-    makes a bracket text. Brackets that are never closed, and closing ones without an opening, are text too.
+    Round brackets multiply by 1.1 or by the number behind a colon, square ones divide by 1.1; they nest, and no
+    character counts more than ten times. A backslash makes a bracket text. Brackets that are never closed, and closing
+    ones without an opening, are text too.
     """
+    pieces, factors, closing = _matched(prompt)
     text: list[str] = []
     weights: list[float] = []
-    open_brackets: list[_Open] = []
-
-    def put(piece: str) -> None:
-        text.append(piece)
-        weights.extend([1.0] * len(piece))
-
-    for match in _TOKEN.finditer(prompt):
-        piece = match[0]
-        if piece.startswith("\\") and len(piece) == 2:
-            put(piece[1])
-        elif piece in "([" and len(open_brackets) < MAX_DEPTH:
-            open_brackets.append(_Open(piece, len(weights)))
-        elif piece.endswith(")") and open_brackets and open_brackets[-1].kind == "(":
-            factor = STEP if match[1] is None else min(max(float(match[1]), -LARGEST), LARGEST)
-            _scale(weights, open_brackets.pop().start, factor)
-        elif piece == "]" and open_brackets and open_brackets[-1].kind == "[":
-            _scale(weights, open_brackets.pop().start, 1.0 / STEP)
+    inside = [1.0]
+    for place, piece in enumerate(pieces):
+        if place in closing:
+            inside.pop()
+        elif place in factors:
+            inside.append(_within(inside[-1] * factors[place], _BOUND))
         else:
-            put(piece)
-    return _with_unclosed("".join(text), weights, open_brackets)
+            text.append(piece)
+            weights.extend([_within(inside[-1], LARGEST)] * len(piece))
+    return WeightedPrompt("".join(text), weights)
 
 
-def _scale(weights: list[float], start: int, factor: float) -> None:
-    for place in range(start, len(weights)):
-        weights[place] *= factor
+def _matched(prompt: str) -> tuple[list[str], dict[int, float], set[int]]:
+    """A prompt in pieces, the factor of each of them that is an opening bracket with a partner, and the partners."""
+    pieces: list[str] = []
+    factors: dict[int, float] = {}
+    closing: set[int] = set()
+    unclosed: list[int] = []
+    for place, match in enumerate(_TOKEN.finditer(prompt)):
+        piece = match[0]
+        if len(piece) == 2 and piece[0] == "\\":
+            pieces.append(piece[1])
+            continue
+        pieces.append(piece)
+        if piece in ("(", "["):
+            unclosed.append(place)
+        elif piece[-1] in ")]" and unclosed and pieces[unclosed[-1]] == {")": "(", "]": "["}[piece[-1]]:
+            round_factor = STEP if match[1] is None else _within(float(match[1]), LARGEST)
+            factors[unclosed.pop()] = 1.0 / STEP if piece == "]" else round_factor
+            closing.add(place)
+    return pieces, factors, closing
 
 
-def _with_unclosed(text: str, weights: list[float], unclosed: Sequence[_Open]) -> WeightedPrompt:
-    """Brackets that were never closed put back where they stood."""
-    for bracket in reversed(unclosed):
-        text = text[: bracket.start] + bracket.kind + text[bracket.start :]
-        weights.insert(bracket.start, 1.0)
-    return WeightedPrompt(text, weights)
+def _within(value: float, bound: float) -> float:
+    return min(max(value, -bound), bound)
 
 
 def emphasised(states_BLE: torch.Tensor, tokenizer: Any, prompts: Sequence[str]) -> torch.Tensor:
@@ -91,7 +90,7 @@ def emphasised(states_BLE: torch.Tensor, tokenizer: Any, prompts: Sequence[str])
     factor_BL = torch.ones(states_BLE.shape[:2], dtype=torch.float32)
     for row, prompt in enumerate(prompts):
         if isinstance(prompt, WeightedPrompt):
-            own = _token_weights(tokenizer, prompt)[: factor_BL.shape[1]]
+            own = _token_weights(tokenizer, prompt, factor_BL.shape[1])
             factor_BL[row, : len(own)] = torch.tensor(own)
     before = states_BLE.float()
     after = before * factor_BL.to(states_BLE.device)[..., None]
@@ -102,10 +101,10 @@ def emphasised(states_BLE: torch.Tensor, tokenizer: Any, prompts: Sequence[str])
     return torch.where(plain_B11, states_BLE, (after * kept).to(states_BLE.dtype))
 
 
-def _token_weights(tokenizer: Any, prompt: WeightedPrompt) -> list[float]:
-    """The factor of each token; special tokens count once."""
+def _token_weights(tokenizer: Any, prompt: WeightedPrompt, length: int) -> list[float]:
+    """The factor of each token, cut to ``length`` as for the encoder; special tokens count once."""
     spans = tokenizer(
-        str(prompt), return_offsets_mapping=True, truncation=False, verbose=False
+        str(prompt), return_offsets_mapping=True, truncation=True, max_length=length
     ).offset_mapping
     weights: list[float] = []
     for start, end in spans:

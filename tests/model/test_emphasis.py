@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.model.emphasis import WeightedPrompt, read_emphasis
+from modules.model.emphasis import LARGEST, WeightedPrompt, read_emphasis
 from modules.modelSetup.registry import MODEL_SETUPS
 from modules.modelSetup.training import check_settings
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UnsupportedError
 from tests.tiny import tiny_model, tiny_setup
+from tests.tiny.stable_diffusion import CONTEXT
 
 WEIGHTED = ["STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "STABLE_DIFFUSION_3", "FLUX_DEV_1"]
 
@@ -46,6 +50,14 @@ def spans(prompt: str) -> list[tuple[str, float]]:
         ("a closed) one]", [("a closed) one]", 1.0)]),
         ("(a [b) c]", [("(a ", 1.0), ("b) c", 0.9091)]),
         ("(huge:99)", [("huge", 10.0)]),
+        ("((huge:9):9)", [("huge", 10.0)]),
+        ("(none:0) (less:-1)", [("none", 0.0), (" ", 1.0), ("less", -1.0)]),
+        ("(a:1.) (b:.5) (c: 2 )", [("a ", 1.0), ("b", 0.5), (" ", 1.0), ("c", 2.0)]),
+        ("(a:1.2.3)", [("a:1.2.3", 1.1)]),
+        (r"(a \(b\):1.5) \\(c)", [("a (b)", 1.5), (" \\", 1.0), ("c", 1.1)]),
+        ("(red BREAK cat:1.2)", [("red BREAK cat", 1.2)]),
+        ("[from:to:0.5] [a|b]", [("from:to:0.5", 0.9091), (" ", 1.0), ("a|b", 0.9091)]),
+        ("((a) b", [("(", 1.0), ("a", 1.1), (" b", 1.0)]),
     ],
 )
 def test_emphasis_is_read(prompt: str, expected: list[tuple[str, float]]) -> None:
@@ -58,6 +70,47 @@ def test_any_text_is_read_with_a_weight_for_every_letter(prompt: str) -> None:
     assert len(read) == len(read.weights)
     letters = [c for c in prompt if c in "ab"]
     assert [c for c in read if c in "ab"] == letters, "no word is lost"
+
+
+@given(st.text(alphabet="ab()[]\\:.+-0123456789 ٣²", max_size=60) | st.text(max_size=60))
+def test_weights_are_numbers_within_bounds(prompt: str) -> None:
+    weights = read_emphasis(prompt).weights
+    assert all(math.isfinite(weight) and abs(weight) <= LARGEST for weight in weights)
+    if not any(c.isdigit() for c in prompt):
+        assert all(weight > 0 for weight in weights), "brackets alone never turn a word round"
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "(" * 10_000,
+        "(" * 10_000 + "a" + ")" * 10_000,
+        "[" * 10_000 + "a" + "]" * 10_000,
+        "(" * 10_000 + "a" + ":9)" * 10_000,
+        "(" * 10_000 + "a" + ":-9)" * 10_000,
+        "([" * 10_000 + ")]" * 10_000,
+        "(a:" + "1" * 100_000 + ")",
+        "(a:" + "1" * 100_000,
+        "(a:" + "1." * 50_000,
+        "(a:" + " " * 100_000,
+        "(a:1" + " " * 100_000,
+        "\\" * 100_001,
+        ":" * 100_000,
+    ],
+    ids=lambda prompt: prompt[:2] + prompt[-2:],
+)
+def test_hostile_text_is_read_in_no_time(prompt: str) -> None:
+    start = time.process_time()
+    read = read_emphasis(prompt)
+    assert time.process_time() - start < 1.0
+    assert len(read) == len(read.weights)
+    assert all(math.isfinite(weight) and abs(weight) <= LARGEST for weight in read.weights)
+
+
+def test_any_depth_is_emphasis() -> None:
+    assert spans("(" * 10_000 + "a" + ")" * 10_000) == [("a", 10.0)]
+    assert spans("[" * 60 + "a" + "]" * 60) == [("a", round(1.1**-60, 4))]
+    assert spans("(" * 10_000) == [("(" * 10_000, 1.0)]
 
 
 @given(st.text(alphabet="abc ,.:", max_size=40))
@@ -93,6 +146,40 @@ def test_the_emphasised_word_gains_most() -> None:
     gain = (loud.norm(dim=-1) / plain.norm(dim=-1))[:5]
     others = torch.cat([gain[:2], gain[3:]])
     assert torch.allclose(gain[2] / others, torch.tensor(2.0), rtol=1e-4), "start, a, red, cat, end"
+
+
+@pytest.mark.parametrize("key", WEIGHTED)
+def test_the_deepest_emphasis_stays_finite(key: str) -> None:
+    setup, model = tiny_setup(key), tiny_model(key)
+    model.prompt_weighting = True
+    cond = setup.encode_text(model, ["(" * 60 + "red" + ":10)" * 60 + " cat"])
+    assert torch.isfinite(cond["hidden_BLE"]).all()
+
+
+def test_weights_follow_their_words_to_the_cut_and_not_to_the_end_mark() -> None:
+    setup, model = tiny_setup(), tiny_model()
+    model.prompt_weighting = True
+    fits = "a " * (CONTEXT - 3)
+    plain = setup.encode_text(model, [fits + "red"])["hidden_BLE"][0]
+    loud = setup.encode_text(model, [fits + "(red:2) (cat:5)"])["hidden_BLE"][0]
+    gain = loud.norm(dim=-1) / plain.norm(dim=-1)
+    ratio = gain / gain[0]
+    expected = torch.ones(CONTEXT)
+    expected[CONTEXT - 2] = 2.0
+    assert torch.allclose(ratio, expected, rtol=1e-4), (
+        "a word that was cut leaves its weight to no other token"
+    )
+
+
+def test_negative_prompts_are_weighted_too() -> None:
+    setup, model = tiny_setup(), tiny_model()
+    model.prompt_weighting = True
+
+    def sample(negative: str) -> torch.Tensor:
+        return setup.sample(model, ["a cat"], negative, seeds=[1], steps=2, size=(32, 32))
+
+    assert torch.equal(sample("(red:1.0)"), sample("red"))
+    assert not torch.equal(sample("(red:5) dog"), sample("red dog"))
 
 
 def test_families_that_cannot_say_so() -> None:
