@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -18,6 +19,8 @@ from modules.util.errors import UnsupportedError
 Place = tuple[str, str]
 """(part, path)"""
 OLD_ATTENTION = re.compile(r"\.processor\.to_(q|k|v|out)_lora\.(down|up)\.weight$")
+OWN_ROOT = re.compile(r"^(model\.)?(language_model\.)?")
+"""What the layers of a language model are in, with and without what else it is part of."""
 SUFFIX = re.compile(
     r"^(?P<name>.+?)\.(?P<kind>lora_down|lora_up|lora_A|lora_B|lora\.down|lora\.up|lora_linear_layer\.down|"
     r"lora_linear_layer\.up|alpha|dora_scale|lora_magnitude_vector|hada_[wt][12](?:_[ab])?|"
@@ -119,7 +122,11 @@ def comfy_name(model: Model, part: str, name: str) -> str:
             field="output_model_format",
             hint="use KOHYA_LORA",
         )
-    return f"text_encoders.{spec.comfy_name}.transformer.{name}"
+    if spec.comfy_root:
+        name = f"{spec.comfy_root}.{OWN_ROOT.sub('', name)}"
+    config: Any = getattr(model.module(part), "config", None)
+    known = dict(spec.comfy_sizes).get(getattr(config, "hidden_size", 0), spec.comfy_name)
+    return f"text_encoders.{known}.transformer.{name}"
 
 
 def spellings(model: Model) -> dict[str, Spelled]:

@@ -25,6 +25,8 @@ class PartSpec:
         optional: whether models come without it too.
         unread: first letters of the paths of layers that a prompt never passes; they get no adapters.
         comfy_name: what ComfyUI calls a text encoder (``clip_l``).
+        comfy_sizes: hidden width -> that name, where encoders of other sizes have other names.
+        comfy_root: what its layers are in there, where that is not what they are in here.
         file_prefix: first letters of its keys in a single-file model.
         open_clip: whether single-file models have it as OpenCLIP names it.
     """
@@ -38,6 +40,8 @@ class PartSpec:
     optional: bool = False
     unread: tuple[str, ...] = ()
     comfy_name: str = ""
+    comfy_sizes: tuple[tuple[int, str], ...] = ()
+    comfy_root: str = ""
     file_prefix: str = ""
     open_clip: bool = False
 
@@ -52,6 +56,8 @@ class FamilySpec:
         parts: the components, denoiser first.
         pipeline_class: what ``model_index.json`` names, and what a saved folder will name.
         prediction: default parameterisation; a discrete family may be overruled by its scheduler's config.
+        prompt_tokens: how much of a prompt the text encoders are given, where their tokenizers know no smaller limit;
+            with start and end marks, without a template. The widest counts where there are several.
         layer_presets: name -> substrings of module names an adapter is attached to; empty means all layers.
         lora_architecture: ``modelspec.architecture`` of its adapters.
         model_architecture: the same of a whole model.
@@ -66,8 +72,6 @@ class FamilySpec:
         embeds_guidance: whether the guidance scale is an input of the denoiser, so that one pass is enough.
         prompt_weighting: whether emphasis in prompts can be applied to its text states.
         even_steps: whether a flow model's noise levels fall by 1 / steps before they are shifted.
-        prompt_tokens: how much of a prompt the text encoders are given, where that is less than what their tokenizers
-            cut it to.
         default_steps, default_cfg, default_sampler: what a sample is made with if nothing else is asked for.
         lora_metadata: further fields other programs expect in adapter files.
     """
@@ -79,6 +83,7 @@ class FamilySpec:
     prediction: Prediction
     lora_architecture: str
     model_architecture: str
+    prompt_tokens: int
     layer_presets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     default_resolution: int = 512
     size_multiple: int = 8
@@ -91,7 +96,6 @@ class FamilySpec:
     embeds_guidance: bool = False
     even_steps: bool = False
     prompt_weighting: bool = False
-    prompt_tokens: int = 0
     default_steps: int = 20
     default_cfg: float = 7.0
     default_sampler: str = "DDIM"

@@ -22,6 +22,8 @@ TEMPLATE_TOKENS = 12
 """What the chat template puts around a prompt, with thinking that is over at once."""
 LAYERS = (9, 18, 27)
 MOST_LAYERS = 64
+WIDTH_OF_9B = 4096
+"""Of the text encoder that klein 9B comes with."""
 LONG = 4300
 """Image tokens above which the number of steps no longer matters to the shift."""
 
@@ -43,6 +45,9 @@ class Flux2Setup(BaseModelSetup):
                 ("Qwen3ForCausalLM",),
                 "transformers.models.qwen3.modeling_qwen3",
                 kohya_prefix="lora_te",
+                comfy_name="qwen3_4b",
+                comfy_sizes=((WIDTH_OF_9B, "qwen3_8b"),),
+                comfy_root="model",
                 unread=("lm_head", *(f"model.layers.{layer}." for layer in range(LAYERS[-1], MOST_LAYERS))),
             ),
             PartSpec(

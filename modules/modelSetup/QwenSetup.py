@@ -40,6 +40,8 @@ class QwenSetup(BaseModelSetup):
                 ("Qwen2_5_VLForConditionalGeneration",),
                 "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl",
                 kohya_prefix="lora_te",
+                comfy_name="qwen25_7b",
+                comfy_root="model",
                 unread=("model.visual.", "lm_head"),
             ),
             PartSpec(

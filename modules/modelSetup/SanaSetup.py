@@ -20,7 +20,7 @@ TOKENS = 300
 
 @model_setup
 class SanaSetup(BaseModelSetup):
-    """Prompts are encoded as they are, without the instruction that some programs let a language model read first."""
+    """Prompts are read in small letters, without the instruction that some programs let a language model read first."""
 
     spec = FamilySpec(
         key="SANA",
@@ -36,6 +36,7 @@ class SanaSetup(BaseModelSetup):
                 "transformers.models.gemma2.modeling_gemma2",
                 kohya_prefix="lora_te",
                 comfy_name="gemma2_2b",
+                comfy_root="model",
             ),
             PartSpec("vae", "vae", ("AutoencoderDC",), "diffusers.models.autoencoders.autoencoder_dc"),
             PartSpec(
@@ -57,6 +58,7 @@ class SanaSetup(BaseModelSetup):
         default_resolution=1024,
         size_multiple=32,
         key_map="sana",
+        prompt_tokens=TOKENS,
         default_steps=20,
         default_cfg=4.5,
         default_sampler="DPMPP",
@@ -68,10 +70,12 @@ class SanaSetup(BaseModelSetup):
         model.latent_factor = 2 ** (len(config.encoder_block_out_channels) - 1)
         model.latent_channels = int(config.latent_channels)
 
+    def _words(self, prompt: str) -> str:
+        return prompt.lower().strip()
+
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         encoder = model.module("text_encoder")
-        plain = [prompt.lower().strip() for prompt in prompts]
-        ids_BL, mask_BL = tokenize(model.parts["tokenizer"], plain, encoder, TOKENS, side="right")
+        ids_BL, mask_BL = tokenize(model.parts["tokenizer"], prompts, encoder, TOKENS, side="right")
         hidden_BLE = encoder(ids_BL, attention_mask=mask_BL.long())[0]
         return Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": mask_BL})
 

@@ -40,6 +40,8 @@ class ZImageSetup(BaseModelSetup):
                 ("Qwen3Model", "Qwen3ForCausalLM"),
                 "transformers.models.qwen3.modeling_qwen3",
                 kohya_prefix="lora_te",
+                comfy_name="qwen3_4b",
+                comfy_root="model",
             ),
             kl_autoencoder(),
             qwen_tokenizer(),

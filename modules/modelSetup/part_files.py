@@ -127,9 +127,9 @@ class Plan:
 def part_prefixes(part: PartSpec) -> tuple[str, ...]:
     """First letters of a part's names in files that hold several."""
     own = (part.file_prefix,) if part.file_prefix else ()
-    if part.kind == "text_encoder" and part.comfy_name:
-        place = f"text_encoders.{part.comfy_name}."
-        own += (f"{place}transformer.", place)
+    if part.kind == "text_encoder":
+        names = (part.comfy_name, *(name for _, name in part.comfy_sizes)) if part.comfy_name else ()
+        own += tuple(f"text_encoders.{name}.{rest}" for name in names for rest in ("transformer.", ""))
     return tuple(dict.fromkeys((*own, *PREFIXES[part.kind])))
 
 
@@ -285,7 +285,7 @@ def own_pieces(module: nn.Module) -> Pieces:
 
 def _text_names(key: str) -> tuple[str, ...]:
     """Text encoders keep their names, but for the level of the model itself, which comes and goes."""
-    plain = key.removeprefix("text_model.").removeprefix("model.")
+    plain = key.removeprefix("text_model.").removeprefix("model.").removeprefix("language_model.")
     return tuple(dict.fromkeys((key, plain, f"text_model.{plain}", f"model.{plain}")))
 
 

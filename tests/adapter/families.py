@@ -17,7 +17,9 @@ def naming_families() -> list[str]:
     seen: dict[object, str] = {}
     for key in sorted(MODEL_SETUPS.keys()):
         spec = tiny_setup(key).spec
-        texts = tuple((part.kohya_prefix, part.comfy_name) for part in spec.of_kind("text_encoder"))
+        texts = tuple(
+            (part.kohya_prefix, part.comfy_name, part.comfy_sizes) for part in spec.of_kind("text_encoder")
+        )
         seen.setdefault((spec.key_map, spec.part(spec.denoiser).classes, texts), key)
     return sorted(seen.values())
 

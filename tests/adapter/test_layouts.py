@@ -220,3 +220,31 @@ def test_a_pattern_without_a_layer_is_an_error(name: str) -> None:
 def test_oft_has_no_patterns() -> None:
     with pytest.raises(ConfigError, match="one block size"):
         AdapterOptions(kind="OFT_2", rank_pattern={"attn": 2})
+
+
+COMFY_ENCODERS = {
+    "QWEN": "qwen25_7b",
+    "Z_IMAGE": "qwen3_4b",
+    "FLUX_2": "qwen3_4b",
+    "SANA": "gemma2_2b",
+    "PIXART_ALPHA": "t5xxl",
+}
+
+
+@pytest.mark.parametrize("key", COMFY_ENCODERS)
+def test_layers_of_text_encoders_as_comfyui_has_them(key: str, tmp_path: Path) -> None:
+    handle = trained_family(key, parts=("text_encoder",))
+    path = save_adapter(handle, tmp_path / "a.safetensors", COMFY)
+    inside = "encoder.block" if key.startswith("PIXART") else "model.layers"
+    head = f"text_encoders.{COMFY_ENCODERS[key]}.transformer.{inside}."
+    assert all(name.startswith(head) for name in load_file(path))
+    assert_same(handle, reread(key, path))
+
+
+def test_the_larger_klein_has_another_encoder(tmp_path: Path) -> None:
+    handle = trained_family("FLUX_2", parts=("text_encoder",))
+    path = save_adapter(handle, tmp_path / "a.safetensors", COMFY)
+    handle.model.module("text_encoder").config.hidden_size = 4096  # type: ignore[union-attr]
+    larger = save_adapter(handle, tmp_path / "b.safetensors", COMFY)
+    small, large = (load_file(each) for each in (path, larger))
+    assert large.keys() == {name.replace("qwen3_4b", "qwen3_8b") for name in small}

@@ -97,6 +97,30 @@ def test_files_of_text_encoders_and_autoencoders(tmp_path: Path) -> None:
     assert_same(model, setup.load(str(folder), part_sources=sources))
 
 
+@pytest.mark.parametrize(
+    ("key", "prefix"),
+    [
+        ("QWEN", ""),
+        ("QWEN", "text_encoders.qwen25_7b.transformer."),
+        ("Z_IMAGE", ""),
+        ("Z_IMAGE", "text_encoders.qwen3_4b.transformer."),
+        ("FLUX_2", "text_encoders.qwen3_8b.transformer."),
+        ("SANA", "text_encoders.gemma2_2b.transformer."),
+    ],
+)
+def test_language_models_in_the_names_of_their_publishers(key: str, prefix: str, tmp_path: Path) -> None:
+    """Which ComfyUI keeps too: layers in ``model``, what reads images beside it."""
+    state = part_state(key, "text_encoder")
+    plain = ("model.", "lm_head.", "visual.")
+    state = {name if name.startswith(plain) else f"model.{name}": t for name, t in state.items()}
+    path = tmp_path / "text.safetensors"
+    save_file({f"{prefix}{name}": tensor for name, tensor in state.items()}, path)
+    setup, folder = tiny_setup(key), str(tiny_folder(key))
+    again = setup.load(folder, parts=["text_encoder"], part_sources={"text_encoder": str(path)})
+    own = setup.load(folder, parts=["text_encoder"])
+    assert_same(own, again)
+
+
 def test_parts_from_other_folders(tmp_path: Path) -> None:
     key = "FLUX_DEV_1"
     setup, folder = tiny_setup(key), tiny_folder(key)
