@@ -45,7 +45,6 @@ WEIGHT_LEAVES = ("weight", "scale")
 CONVERTERS = {
     r"\.op_list\.": "convert_autoencoder_dc_checkpoint_to_diffusers",
     r"^(en|de)coder\.middle\.": "convert_wan_vae_to_diffusers",
-    r"^single_stream_modulation\.lin\.": "convert_flux2_transformer_checkpoint_to_diffusers",
 }
 """Names in files of parts without a table here, and the function of diffusers that knows them."""
 Pieces = dict[str, "Piece"]

@@ -76,6 +76,7 @@ def test_every_shipped_config_is_of_a_part() -> None:
         ("STABLE_DIFFUSION_35", "convert_sd3_transformer_checkpoint_to_diffusers"),
         ("SANA", "convert_sana_transformer_to_diffusers"),
         ("Z_IMAGE", "convert_z_image_transformer_checkpoint_to_diffusers"),
+        ("FLUX_2", "convert_flux2_transformer_checkpoint_to_diffusers"),
     ],
 )
 def test_diffusers_reads_the_same(key: str, converter: str) -> None:
