@@ -10,6 +10,8 @@ from torch import nn
 
 from modules.model.emphasis import emphasised
 
+CLIP_TOKENS = 77
+
 
 def tokenize(
     tokenizer: Any,
@@ -40,18 +42,19 @@ def tokenize(
     return tokens.input_ids.to(device), tokens.attention_mask.to(device).bool()
 
 
-def cut_prompts(tokenizers: Sequence[Any], prompts: Sequence[str], limit: int = 0) -> list[str]:
-    """The prompts of which no tokenizer keeps everything, because they are too long for each of them.
+def cut_prompts(tokenizers: Sequence[Any], texts: Sequence[str], limit: int) -> list[bool]:
+    """Which texts are too long for each of the tokenizers, so that none keeps everything.
 
     Args:
-        limit: tokens the family's encoders are given at most, where that is less than the tokenizers' own limits.
+        texts: as they are encoded, but for the template around them.
+        limit: tokens of a text the family's encoders are given at most; a tokenizer that knows a smaller one decides.
     """
-    if not tokenizers or not prompts:
-        return []
-    room = [min(tokenizer.model_max_length, limit or tokenizer.model_max_length) for tokenizer in tokenizers]
+    if not tokenizers or not texts:
+        return [False] * len(texts)
+    room = [min(tokenizer.model_max_length, limit) for tokenizer in tokenizers]
     widest = max(range(len(tokenizers)), key=room.__getitem__)
-    ids = tokenizers[widest](list(prompts), truncation=False, verbose=False).input_ids
-    return [prompt for prompt, tokens in zip(prompts, ids, strict=True) if len(tokens) > room[widest]]
+    ids = tokenizers[widest](list(texts), truncation=False, verbose=False).input_ids
+    return [len(tokens) > room[widest] for tokens in ids]
 
 
 def clip_states(

@@ -99,17 +99,29 @@ class BaseModelSetup(ModelFamily):
             train: keep the graph and compute like the denoiser does (autocast). Otherwise there is no graph,
                 the encoder computes in its own type and the result is float32, which is what caches keep.
         """
-        texts = [read_emphasis(one) for one in prompts] if model.prompt_weighting else list(prompts)
+        texts = self._texts(model, prompts)
         if train:
             with model.autocast():
                 return self._encode(model, texts).to(model.device)
         with torch.no_grad():
             return self._encode(model, texts).to(model.device, torch.float32)
 
+    def _texts(self, model: Model, prompts: Sequence[str]) -> list[str]:
+        """What is encoded of prompts: without brackets that are emphasis, and as the family words them."""
+        return [
+            read_emphasis(prompt) if model.prompt_weighting else self._words(prompt) for prompt in prompts
+        ]
+
     def cut_prompts(self, model: Model, prompts: Sequence[str]) -> list[str]:
         """Those of the prompts whose end no text encoder gets to see."""
-        tokenizers = [model.parts[p.name] for p in self.spec.of_kind("tokenizer") if p.name in model.parts]
-        return cut_prompts(tokenizers, prompts, self.spec.prompt_tokens)
+        tokenizers = [
+            model.parts[part.name]
+            for part, encoder in zip(self.spec.of_kind("tokenizer"), self.spec.text_encoders, strict=True)
+            # an encoder that a model comes without reads nothing
+            if part.name in model.parts and (encoder in model.parts or not part.optional)
+        ]
+        cut = cut_prompts(tokenizers, self._texts(model, prompts), self.spec.prompt_tokens)
+        return [prompt for prompt, is_cut in zip(prompts, cut, strict=True) if is_cut]
 
     @torch.no_grad()
     def encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:

@@ -48,6 +48,7 @@ class ChromaSetup(BaseModelSetup):
         default_resolution=1024,
         size_multiple=16,
         key_map="flux",
+        prompt_tokens=T5_TOKENS,
         even_steps=True,
         default_steps=35,
         default_cfg=5.0,

@@ -55,6 +55,10 @@ class ModelFamily(ABC):
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         """Prompts to conditioning on the text encoder's device, in the gradient mode it is called in."""
 
+    def _words(self, prompt: str) -> str:
+        """A prompt as the tokenizers are given it, before any template."""
+        return prompt
+
     def _encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:
         """[-1, 1] images on the VAE's device and in its type to its raw latents (distribution mean)."""
         return model.vae.encode(rgb_BCHW).latent_dist.mode()  # type: ignore[operator, no-any-return]

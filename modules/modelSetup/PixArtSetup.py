@@ -17,13 +17,16 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.ModelFamily import widen_vae
 from modules.modelSetup.registry import model_setup
 
+ALPHA_TOKENS, SIGMA_TOKENS = 120, 300
 SIZE_AWARE_SAMPLE = 128
 """The latent size of the models that are told resolution and aspect ratio."""
 
 
 @model_setup
 class PixArtAlphaSetup(BaseModelSetup):
-    tokens = 120
+    """Prompts are read in small letters."""
+
+    tokens = ALPHA_TOKENS
     spec = FamilySpec(
         key="PIXART_ALPHA",
         label="PixArt alpha",
@@ -47,15 +50,18 @@ class PixArtAlphaSetup(BaseModelSetup):
         default_resolution=1024,
         size_multiple=16,
         key_map="pixart",
+        prompt_tokens=ALPHA_TOKENS,
         default_steps=20,
         default_cfg=4.5,
         default_sampler="DPMPP",
     )
 
+    def _words(self, prompt: str) -> str:
+        return prompt.lower().strip()
+
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
-        plain = [prompt.lower().strip() for prompt in prompts]
         hidden_BLE, mask_BL = t5_states(
-            model.module("text_encoder"), model.parts["tokenizer"], plain, self.tokens, masked=True
+            model.module("text_encoder"), model.parts["tokenizer"], prompts, self.tokens, masked=True
         )
         return Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": mask_BL})
 
@@ -84,7 +90,7 @@ class PixArtAlphaSetup(BaseModelSetup):
 class PixArtSigmaSetup(PixArtAlphaSetup):
     """Longer prompts, another autoencoder."""
 
-    tokens = 300
+    tokens = SIGMA_TOKENS
     spec = replace(
         PixArtAlphaSetup.spec,
         key="PIXART_SIGMA",
@@ -92,6 +98,7 @@ class PixArtSigmaSetup(PixArtAlphaSetup):
         pipeline_class="PixArtSigmaPipeline",
         lora_architecture="pixart-sigma/lora",
         model_architecture="pixart-sigma",
+        prompt_tokens=SIGMA_TOKENS,
     )
 
     def _set_latents(self, model: Model) -> None:

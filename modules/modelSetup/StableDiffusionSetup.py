@@ -15,7 +15,7 @@ from modules.model.ldm_keys import TEXT_PREFIX, UNET_PREFIX, VAE_PREFIX
 from modules.model.Model import Model
 from modules.model.parts import clip_encoder, clip_tokenizer, kl_autoencoder, scheduler, unet
 from modules.model.single_file import Unsaid, load_single_file
-from modules.model.text import clip_states
+from modules.model.text import CLIP_TOKENS, clip_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.inpainting import Inpainting, inpainting_spec
 from modules.modelSetup.part_sources import Sources
@@ -48,6 +48,7 @@ class StableDiffusionSetup(BaseModelSetup):
         model_architecture="stable-diffusion-v1",
         denoiser_channels=4,
         prompt_weighting=True,
+        prompt_tokens=CLIP_TOKENS,
         default_resolution=512,
         size_multiple=8,
         key_map="latent-diffusion",

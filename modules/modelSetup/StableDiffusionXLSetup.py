@@ -14,7 +14,7 @@ from modules.model.ldm_keys import UNET_PREFIX, VAE_PREFIX
 from modules.model.Model import Model
 from modules.model.parts import clip_encoder, clip_tokenizer, kl_autoencoder, scheduler, unet
 from modules.model.single_file import SCHEDULER, Unsaid, load_single_file
-from modules.model.text import clip_states
+from modules.model.text import CLIP_TOKENS, clip_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.inpainting import Inpainting, inpainting_spec
 from modules.modelSetup.ModelFamily import widen_vae
@@ -69,6 +69,7 @@ class StableDiffusionXLSetup(BaseModelSetup):
         lora_metadata={"ss_base_model_version": "sdxl_"},
         denoiser_channels=4,
         prompt_weighting=True,
+        prompt_tokens=CLIP_TOKENS,
         default_resolution=1024,
         size_multiple=8,
         writes_single_file=True,

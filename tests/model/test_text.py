@@ -6,6 +6,7 @@ import pytest
 
 from modules.model.text import cut_prompts
 from tests.tiny import tiny_model, tiny_setup
+from tests.tiny.pieces import T5_LENGTH
 from tests.tiny.stable_diffusion import CONTEXT
 
 LONG = "a " * (CONTEXT - 1)
@@ -24,7 +25,30 @@ def test_the_tokenizer_with_the_most_room_decides() -> None:
     tokenizer = tiny_model().parts["tokenizer"]
     wide = tiny_model().parts["tokenizer"]
     wide.model_max_length = CONTEXT + 4
-    assert cut_prompts([tokenizer, wide], [LONG]) == []
-    assert cut_prompts([tokenizer, wide], [LONG], limit=CONTEXT) == [LONG]
-    assert cut_prompts([tokenizer], [LONG]) == [LONG]
-    assert cut_prompts([], [LONG]) == [] and cut_prompts([tokenizer], []) == []
+    assert cut_prompts([tokenizer, wide], [LONG], limit=100) == [False]
+    assert cut_prompts([tokenizer, wide], [LONG], limit=CONTEXT) == [True]
+    assert cut_prompts([tokenizer], [LONG, FITS], limit=100) == [True, False]
+    assert cut_prompts([], [LONG], limit=1) == [False] and cut_prompts([tokenizer], [], limit=1) == []
+
+
+def test_brackets_that_are_emphasis_are_not_counted() -> None:
+    setup, model = tiny_setup(), tiny_model()
+    weighted = FITS.replace("a", "(a:1.2)")
+    assert setup.cut_prompts(model, [weighted]) == [weighted], "off, brackets are text"
+    model.prompt_weighting = True
+    assert setup.cut_prompts(model, [weighted, weighted + " cat"]) == [weighted + " cat"]
+
+
+def test_an_encoder_that_a_model_comes_without_has_no_room() -> None:
+    setup, model = tiny_setup("STABLE_DIFFUSION_3"), tiny_model("STABLE_DIFFUSION_3")
+    model.parts["tokenizer_3"].model_max_length = 512
+    assert setup.cut_prompts(model, [LONG]) == []
+    del model.parts["text_encoder_3"]
+    assert setup.cut_prompts(model, [LONG]) == [LONG]
+
+
+def test_small_letters_are_counted_where_small_letters_are_read() -> None:
+    setup, model = tiny_setup("PIXART_ALPHA"), tiny_model("PIXART_ALPHA")
+    small = "red " * (T5_LENGTH - 1)
+    assert setup.cut_prompts(model, [small, small.upper()]) == []
+    assert setup.cut_prompts(model, [small + "CAT"]) == [small + "CAT"]
