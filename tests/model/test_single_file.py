@@ -48,6 +48,21 @@ def test_a_file_gives_the_same_images(standard: Path, tmp_path: Path, dtype, pre
         assert torch.allclose(first, setup.sample(again, ["a cat"], seeds=[1], steps=2, size=SIZE), atol=1e-6)
 
 
+def test_a_file_of_an_inpainting_model(tmp_path: Path) -> None:
+    from tests.tiny.stable_diffusion import write_standard_pipeline
+
+    folder = write_standard_pipeline(tmp_path / "model", inputs=9)
+    setup = tiny_setup("STABLE_DIFFUSION_15_INPAINTING")
+    model = setup.load(str(folder))
+    path = save_single_file(model, tmp_path / "model.safetensors")
+    shutil.copytree(folder / "tokenizer", tmp_path / "tokenizer")
+    again = setup.load(str(path))
+    first, second = (setup.sample(each, ["a cat"], seeds=[1], steps=2, size=SIZE) for each in (model, again))
+    assert torch.allclose(first, second, atol=1e-6)
+    with pytest.raises(UserError, match="takes 9 channels instead of 4"):
+        tiny_setup().load(str(path))
+
+
 def test_file_has_the_names_of_the_layout(standard: Path, tmp_path: Path) -> None:
     path = save_single_file(tiny_setup().load(str(standard)), tmp_path / "model.safetensors")
     with safe_open(str(path), framework="pt") as file:

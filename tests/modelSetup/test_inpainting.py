@@ -14,7 +14,11 @@ from modules.util.errors import UserError
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import image_batch, pair_batch
 
-KEYS = ("STABLE_DIFFUSION_15_INPAINTING", "STABLE_DIFFUSION_XL_10_BASE_INPAINTING")
+KEYS = (
+    "STABLE_DIFFUSION_15_INPAINTING",
+    "STABLE_DIFFUSION_XL_10_BASE_INPAINTING",
+    "STABLE_DIFFUSION_20_INPAINTING",
+)
 
 
 def seen(batch: ImageBatch, seed: int) -> torch.Tensor:
@@ -77,6 +81,8 @@ def test_batches_of_which_some_are_masked_are_not_joined() -> None:
         (KEYS[0], "STABLE_DIFFUSION_15", 4),
         ("STABLE_DIFFUSION_XL_10_BASE", KEYS[1], 9),
         (KEYS[1], "STABLE_DIFFUSION_XL_10_BASE", 4),
+        ("STABLE_DIFFUSION_20_BASE", KEYS[2], 9),
+        (KEYS[2], "STABLE_DIFFUSION_20_BASE", 4),
     ],
 )
 def test_models_of_the_other_sort_are_refused(wanted: str, given: str, channels: int) -> None:

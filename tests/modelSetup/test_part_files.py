@@ -31,6 +31,7 @@ from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
 MILLIONS = {
     ("STABLE_DIFFUSION_15", "config"): 859.52,
     ("STABLE_DIFFUSION_20", "config"): 865.91,
+    ("STABLE_DIFFUSION_20_INPAINTING", "config"): 865.93,
     ("STABLE_DIFFUSION_XL_10_BASE", "config"): 2567.46,
     ("STABLE_DIFFUSION_3", "config"): 2028.33,
     ("STABLE_DIFFUSION_35", "config"): 8056.63,
@@ -150,9 +151,9 @@ def test_configs_of_another_class_are_refused() -> None:
         outline(tiny_setup("SANA").spec.parts[0], {"num_layers": "many"})
 
 
-def test_second_generation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["STABLE_DIFFUSION_21", "STABLE_DIFFUSION_20_INPAINTING"])
+def test_second_generation(key: str, tmp_path: Path) -> None:
     """Its text encoder is OpenCLIP's, whose last layer the model does not use."""
-    key = "STABLE_DIFFUSION_21"
     setup, folder = tiny_setup(key), tiny_folder(key)
     model = setup.load(str(folder))
     state: dict[str, torch.Tensor] = {}
@@ -169,7 +170,7 @@ def test_second_generation(tmp_path: Path) -> None:
         shutil.copytree(folder / name, tmp_path / "model.safetensors.config" / name)
     shutil.copytree(folder / "tokenizer", tmp_path / "tokenizer")
     again = setup.load(str(path))
-    assert again.schedule.prediction == "v_prediction"
+    assert again.schedule.prediction == ("v_prediction" if key.endswith("21") else "epsilon")
     for name, module in model.modules().items():
         other = again.module(name).state_dict()
         assert all(torch.equal(tensor, other[k]) for k, tensor in module.state_dict().items()), name

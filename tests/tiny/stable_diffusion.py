@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -56,11 +58,16 @@ def write_tokenizer(folder: Path, **options: str) -> int:
 def build_unet(
     channels: tuple[int, ...] = (16, 32),
     context: int = 24,
-    heads: int = 2,
+    heads: int | tuple[int, ...] = 2,
     groups: int = 8,
     inputs: int = 4,
+    linear: bool = False,
 ) -> torch.nn.Module:
-    """A UNet with the block types of SD 1.5."""
+    """A UNet with the block types of SD 1.5.
+
+    Args:
+        linear: as SD 2 has it: inputs and outputs of attention are no convolutions.
+    """
     from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 
     levels = len(channels)
@@ -73,6 +80,7 @@ def build_unet(
         cross_attention_dim=context,
         attention_head_dim=heads,
         norm_num_groups=groups,
+        use_linear_projection=linear,
         down_block_types=(*["CrossAttnDownBlock2D"] * (levels - 1), "DownBlock2D"),
         up_block_types=("UpBlock2D", *["CrossAttnUpBlock2D"] * (levels - 1)),
     )
@@ -94,7 +102,9 @@ def build_vae(factor: int, width: int = 8, groups: int = 4, scaling: float = 0.5
     )
 
 
-def build_text_encoder(vocabulary_size: int, width: int = 24, heads: int = 2) -> torch.nn.Module:
+def build_text_encoder(
+    vocabulary_size: int, width: int = 24, heads: int = 2, act: str = "quick_gelu"
+) -> torch.nn.Module:
     from transformers.models.clip.configuration_clip import CLIPTextConfig
     from transformers.models.clip.modeling_clip import CLIPTextModel
 
@@ -103,6 +113,7 @@ def build_text_encoder(vocabulary_size: int, width: int = 24, heads: int = 2) ->
             vocab_size=vocabulary_size,
             hidden_size=width,
             intermediate_size=2 * width,
+            hidden_act=act,
             num_hidden_layers=2,
             num_attention_heads=heads,
             max_position_embeddings=CONTEXT,
@@ -137,23 +148,30 @@ def write_pipeline(
     channels: tuple[int, ...] = (16, 32),
     dtype: torch.dtype = torch.float32,
     inputs: int = 4,
+    second: bool = False,
 ) -> Path:
-    """Write a whole pipeline folder; the same seed gives the same weights."""
+    """Write a whole pipeline folder; the same seed gives the same weights.
+
+    Args:
+        second: with what SD 2 has else: heads of one width, linear projections, OpenCLIP's activation, padding by "!".
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        size = write_tokenizer(folder / "tokenizer")
-        parts = {"unet": build_unet(channels, inputs=inputs), "vae": build_vae(factor)}
-        parts["text_encoder"] = build_text_encoder(size)
+        size = write_tokenizer(folder / "tokenizer", **({"pad_token": "!"} if second else {}))
+        heads = tuple(width // 8 for width in channels) if second else 2
+        parts = {"unet": build_unet(channels, heads=heads, inputs=inputs, linear=second)}
+        parts["vae"] = build_vae(factor)
+        parts["text_encoder"] = build_text_encoder(size, act="gelu" if second else "quick_gelu")
         return _write_parts(folder, parts, prediction, dtype)
 
 
-def write_standard_pipeline(folder: Path, seed: int = 0) -> Path:
+def write_standard_pipeline(folder: Path, seed: int = 0, inputs: int = 4) -> Path:
     """One whose head counts, norm groups and scaling are those of SD 1.x, which single files do not state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         size = write_tokenizer(folder / "tokenizer")
         parts = {
-            "unet": build_unet((32, 64), context=64, heads=8, groups=32),
+            "unet": build_unet((32, 64), context=64, heads=8, groups=32, inputs=inputs),
             "vae": build_vae(4, width=32, groups=32, scaling=0.18215),
             "text_encoder": build_text_encoder(size, width=64, heads=1),
         }
@@ -193,25 +211,18 @@ def _write_parts(
     return folder
 
 
-FAMILIES = dict.fromkeys(
-    (
-        "STABLE_DIFFUSION_15",
-        "STABLE_DIFFUSION_20",
-        "STABLE_DIFFUSION_20_BASE",
-        "STABLE_DIFFUSION_21",
-        "STABLE_DIFFUSION_21_BASE",
-    ),
-    write_pipeline,
+SECOND = (
+    "STABLE_DIFFUSION_20",
+    "STABLE_DIFFUSION_20_BASE",
+    "STABLE_DIFFUSION_21",
+    "STABLE_DIFFUSION_21_BASE",
 )
-
-
-def write_inpainting(folder: Path, prediction: str, factor: int) -> None:
-    write_pipeline(folder, prediction, factor, inputs=9)
-
-
-FAMILIES |= dict.fromkeys(
-    ("STABLE_DIFFUSION_15_INPAINTING", "STABLE_DIFFUSION_20_INPAINTING"), write_inpainting
-)
+FAMILIES: dict[str, Callable[[Path, str, int], object]] = {
+    "STABLE_DIFFUSION_15": write_pipeline,
+    "STABLE_DIFFUSION_15_INPAINTING": partial(write_pipeline, inputs=9),
+    "STABLE_DIFFUSION_20_INPAINTING": partial(write_pipeline, inputs=9, second=True),
+    **dict.fromkeys(SECOND, partial(write_pipeline, second=True)),
+}
 
 
 def paint_everything(key: str) -> dict[str, object]:
