@@ -29,7 +29,11 @@ SLACK = 1e-3
 
 
 class RewardError(DataError):
-    """Images that cannot be scored, or an answer that is not one finite number an image."""
+    """Images that cannot be scored, or an answer that is not one finite number an image.
+
+    The one error that ``skip_group`` leaves a group out for; rewards raise it for what is wrong with images, and
+    nothing else.
+    """
 
 
 class RewardUnavailable(RewardError):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from modules.reward.base import Reward, RewardBatch, RewardError, RewardUnavailable, create_reward
-from modules.util.errors import ConfigError, DataError, UnsupportedError
+from modules.util.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
 
@@ -120,8 +120,8 @@ class RewardSet:
 
     Args:
         terms: at least one; names differ, weights are finite and not all 0.
-        on_error: ``fail`` lets an error out; ``skip_group`` leaves the group out that cannot be scored. A
-            server that cannot be reached, and a wrong setting, are errors in either case.
+        on_error: ``fail`` lets an error out; ``skip_group`` leaves the group out whose images a reward
+            refuses with a ``RewardError``. Every other error, and ``RewardUnavailable``, gets out in either case.
         scale_decay: of the moving averages that ``normalise`` divides by.
     """
 
@@ -202,24 +202,31 @@ class RewardSet:
         return Scores(raw_RN * kept_N, kept_N, dropped)
 
     def _score_what_can_be(self, reward: Reward, batch: RewardBatch, dropped: dict[int, str]) -> Tensor:
+        # only what a reward says of images; exhausted memory, a broken device or a bug has to end the run
         try:
             return reward.score(batch)
-        except _NOT_OF_THE_IMAGES:
+        except RewardUnavailable:
             raise
-        except _OF_THE_IMAGES as error:
+        except RewardError as error:
             log.info("reward %s failed on a batch (%s); asking group by group", reward.name, error)
         score_N = torch.zeros(len(batch))
         for group in batch.group_ids():
             index = batch.members(group)
             try:
                 score_N[index] = reward.score(batch.select(index))
-            except _NOT_OF_THE_IMAGES:
+            except RewardUnavailable:
                 raise
-            except _OF_THE_IMAGES as error:
+            except RewardError as error:
                 dropped.setdefault(group, f"{reward.name}: {error}")
         return score_N
 
-    def combine(self, raw_RN: Tensor, kept_N: Tensor, group_N: Tensor) -> Combined:
+    def combine(
+        self,
+        raw_RN: Tensor,
+        kept_N: Tensor,
+        group_N: Tensor,
+        dropped: Mapping[int, str] | None = None,
+    ) -> Combined:
         """Shape, scale and add up the scores of one rollout, gathered from all processes.
 
         With equal arguments every process gets equal results and keeps equal moving averages.
@@ -228,6 +235,7 @@ class RewardSet:
             raw_RN: as in ``Scores``.
             kept_N: an image that is not kept takes its whole group out.
             group_N: int64.
+            dropped: why groups are out, for the message when all are.
 
         Raises:
             RewardError: a kept score is not finite, or nothing is kept.
@@ -239,7 +247,7 @@ class RewardSet:
         gone = set(group_N[~kept_N].tolist())
         kept_N = torch.tensor([group not in gone for group in group_N.tolist()], dtype=torch.bool)
         if not kept_N.any():
-            raise RewardError("no image could be scored", hint="the log says why for every group")
+            raise _nothing_left(gone, dropped or {})
         if not torch.isfinite(raw_RN[:, kept_N]).all():
             raise RewardError("a score is not finite")
         at_N = torch.unique(group_N[kept_N], return_inverse=True)[1]
@@ -271,8 +279,13 @@ class RewardSet:
         self._scale.load_state_dict(state, self.names)
 
 
-_NOT_OF_THE_IMAGES = (ConfigError, UnsupportedError, RewardUnavailable)
-_OF_THE_IMAGES = (DataError, RuntimeError, ValueError, OSError)
+def _nothing_left(gone: set[int], dropped: Mapping[int, str]) -> RewardError:
+    first = min(dropped, default=None)
+    why = "" if first is None else f"; of group {first}: {dropped[first]}"
+    return RewardError(
+        f"no image could be scored: all {len(gone)} groups of the epoch are left out{why}",
+        hint="the log says why for every group; mend the reward or its settings, or choose another one",
+    )
 
 
 class _MovingScale:

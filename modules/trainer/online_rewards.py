@@ -10,7 +10,7 @@ import torch
 from modules.model.Model import Model
 from modules.objective.advantages import group_advantages
 from modules.reward.base import RewardBatch
-from modules.reward.combine import RewardSet, Scores
+from modules.reward.combine import Combined, RewardSet, Scores
 from modules.rollout.Rollouts import Rollouts
 from modules.trainer.distributed import Processes, choose_device
 from modules.trainer.online_settings import advantage_options, needs_whole_groups, reward_set
@@ -65,7 +65,8 @@ class Judge:
             check: called before anything is remembered; raises to cancel.
 
         Raises:
-            RewardError: a reward failed. DataError: a reward that is no number, or a group that is not whole.
+            RewardError: a reward failed, or every group of the epoch is left out.
+            DataError: a reward that is no number, or a group that is not whole.
         """
         scores, ids = self._scores(rollouts, rgb_NCHW)
         if check is not None:
@@ -86,17 +87,17 @@ class Judge:
         group_A = torch.tensor([group for group, _ in order], dtype=torch.int64)
         raw_RA = torch.stack([found[one][0] for one in names], 1)
         kept_A = torch.tensor([found[one][1] for one in names])
-        return self._compare(rollouts, names, group_A, raw_RA, kept_A)
+        dropped = {group: why for _, part in rows for group, why in part.dropped.items()}
+        made = self.rewards.combine(raw_RA, kept_A, group_A, dropped)
+        return self._compare(rollouts, names, group_A, made)
 
     def _compare(
         self,
         rollouts: Rollouts,
         names: list[str],
         group_A: torch.Tensor,
-        raw_RA: torch.Tensor,
-        kept_A: torch.Tensor,
+        made: Combined,
     ) -> Judged:
-        made = self.rewards.combine(raw_RA, kept_A, group_A)
         kept_A = made.kept_N
         compared = group_advantages(
             made.terms_RN[:, kept_A],

@@ -108,18 +108,17 @@ def test_moving_averages_go_on_after_a_restart():
             fresh().load_state_dict(state)
 
 
-@pytest.mark.parametrize(
-    "error", [RewardError("odd"), RuntimeError("odd"), ValueError("odd"), OSError("odd")]
-)
-def test_a_failing_group_is_left_out_whole(error):
-    values = [1, error, 3, 4]
-    with pytest.raises(type(error), match="odd"):
+@pytest.mark.parametrize("value", [RewardError("odd"), math.nan, math.inf])
+def test_a_failing_group_is_left_out_whole(value):
+    values = [1, value, 3, 4]
+    why = "odd" if isinstance(value, RewardError) else "NaN or infinite for image 1"
+    with pytest.raises(RewardError, match=why):
         RewardSet([RewardTerm(Table())]).score(batch_with(values))
     rewards = RewardSet([RewardTerm(Table("fine", "other")), RewardTerm(Table())], on_error="skip_group")
     batch = batch_with(values, other=[1, 1, 1, 2])
     scores = rewards.score(batch)
     assert scores.kept_N.tolist() == [False, False, True, True]
-    assert list(scores.dropped) == [5] and "table: odd" in scores.dropped[5]
+    assert list(scores.dropped) == [5] and why in scores.dropped[5]
     assert scores.raw_RN.tolist() == [[0, 0, 1, 2], [0, 0, 3, 4]]
     out = rewards.combine(scores.raw_RN, scores.kept_N, batch.groups)
     assert out.stats["dropped_groups"] == 1 and out.stats["table/mean"] == 3.5
@@ -135,7 +134,20 @@ def test_an_image_lost_elsewhere_takes_its_whole_group_out():
     assert out.stats["dropped_groups"] == 1 and out.stats["table/mean"] == 3.5
 
 
-@pytest.mark.parametrize("error", [RewardUnavailable("away"), ConfigError("wrong")])
+NOT_OF_IMAGES = [
+    RewardUnavailable("away"),
+    ConfigError("wrong"),
+    DataError("weights are damaged"),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+    RuntimeError("CUDA error: device-side assert triggered"),
+    OSError("no such device"),
+    ValueError("odd"),
+    TypeError("bug"),
+    MemoryError(),
+]
+
+
+@pytest.mark.parametrize("error", NOT_OF_IMAGES, ids=lambda one: type(one).__name__)
 def test_what_is_not_the_fault_of_images_ends_the_run(error):
     table = Table()
     with pytest.raises(type(error)):
@@ -143,9 +155,15 @@ def test_what_is_not_the_fault_of_images_ends_the_run(error):
     assert table.calls == 1, "not asked again for every group"
 
 
-def test_a_bug_is_not_taken_for_a_bad_image():
-    with pytest.raises(TypeError):
-        RewardSet([RewardTerm(Table())], "skip_group").score(batch_with([1, TypeError("bug"), 3, 4]))
+def test_memory_that_is_exhausted_while_groups_are_asked_one_by_one_ends_the_run():
+    class Later(Table):
+        def _score(self, batch):
+            if self.calls == 2:
+                raise torch.OutOfMemoryError("out of memory")
+            return super()._score(batch)
+
+    with pytest.raises(torch.OutOfMemoryError):
+        RewardSet([RewardTerm(Later())], "skip_group").score(batch_with([1, RewardError("odd"), 3, 4]))
 
 
 def test_nothing_left_in_any_process_is_an_error(caplog):
@@ -155,6 +173,10 @@ def test_nothing_left_in_any_process_is_an_error(caplog):
     assert not scores.kept_N.any() and caplog.text.count("all odd") == 2
     with pytest.raises(RewardError, match="no image could be scored"):
         rewards.combine(scores.raw_RN, scores.kept_N, batch.groups)
+    with pytest.raises(
+        RewardError, match="all 2 groups of the epoch are left out; of group 5: table: all odd"
+    ):
+        rewards.combine(scores.raw_RN, scores.kept_N, batch.groups, scores.dropped)
     fine = rewards.score(batch_with([1, 2, 3, 4], [1, 1, 2, 2]))
     together = rewards.combine(
         torch.cat([scores.raw_RN, fine.raw_RN], 1),
