@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from modules.model.schedule import DiscreteSchedule, Schedule
+from modules.model.schedule import FLOW_STEPS, DiscreteSchedule, Schedule
 from modules.util.errors import ConfigError, UnsupportedError
 
 Progress = Callable[[int, int], object]
@@ -60,8 +60,11 @@ FLOW_CONFIG = (
     "shift", "use_dynamic_shifting", "base_shift", "max_shift", "base_image_seq_len", "max_image_seq_len",
     "shift_terminal", "time_shift_type", "num_train_timesteps", "flow_shift", "solver_order",
 )  # fmt: skip
-# the same, of the one sampler that can
-EULER_CONFIG = ("use_karras_sigmas", "use_exponential_sigmas")
+# the same, of the one sampler that knows them itself; the others' noise levels are respaced here
+EULER_CONFIG = ("use_karras_sigmas", "use_exponential_sigmas", "stochastic_sampling")
+RESPACED = ("shift_terminal", "use_karras_sigmas", "use_exponential_sigmas")
+KARRAS_RHO = 7.0
+"""Curvature of the noise levels of Karras et al. 2022 (arXiv 2206.00364, equation 5)."""
 # what a model's own scheduler config says about the noise itself, whichever sampler is used
 SHARED_CONFIG = ("steps_offset", "timestep_spacing")
 
@@ -131,19 +134,46 @@ def _flow_sampler(key: str, steps: int, config: Mapping[str, Any], tokens: int, 
         # these two know static shifts only; a dynamic one is the static one of its exponential
         shift = config.get("flow_shift", config.get("shift", 1.0))
         if config.get("use_dynamic_shifting"):
-            shift = math.exp(dynamic_shift(tokens, config))
+            shift = dynamic_shift(tokens, config)
+            shift = shift if config.get("time_shift_type") == "linear" else math.exp(shift)
         options["flow_shift"] = shift
-        options.pop("use_dynamic_shifting", None)
+        for name in ("use_dynamic_shifting", "time_shift_type", "shift_terminal"):
+            options.pop(name, None)
     else:
         options.setdefault("shift", config.get("flow_shift", 1.0))
         options |= {name: config[name] for name in EULER_CONFIG if config.get(name)}
+    if steps == 1:
+        # a single level cannot both be pure noise and end the schedule
+        options.pop("shift_terminal", None)
     sampler = kind(**{name: value for name, value in options.items() if name in accepted})
     if "flow_shift" in accepted:
         sampler.set_timesteps(steps)
+        if any(config.get(name) for name in RESPACED):
+            levels = _respaced(sampler.sigmas[:-1].double(), config)
+            sampler.sigmas = torch.cat([levels, sampler.sigmas[-1:].double()]).float()
+            sampler.timesteps = (levels * FLOW_STEPS).round().long()
         return sampler
     mu = dynamic_shift(tokens, config) if options.get("use_dynamic_shifting") else None
     sampler.set_timesteps(steps, sigmas=[1.0 - i / steps for i in range(steps)] if even else None, mu=mu)
     return sampler
+
+
+def _respaced(sigmas_T: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
+    """Falling noise levels stretched to end at the config's terminal one, then in Karras' or even ratios if it says so,
+    as the Euler sampler does it. (T,) -> (T,).
+    """
+    terminal, steps = config.get("shift_terminal"), len(sigmas_T)
+    if steps == 1:
+        return sigmas_T
+    if terminal:
+        sigmas_T = 1.0 - (1.0 - sigmas_T) * (1.0 - terminal) / (1.0 - sigmas_T[-1])
+    high, low = float(sigmas_T[0]), float(sigmas_T[-1])
+    if config.get("use_karras_sigmas"):
+        ends = high ** (1.0 / KARRAS_RHO), low ** (1.0 / KARRAS_RHO)
+        return torch.linspace(*ends, steps, dtype=sigmas_T.dtype) ** KARRAS_RHO
+    if config.get("use_exponential_sigmas"):
+        return torch.linspace(math.log(high), math.log(low), steps, dtype=sigmas_T.dtype).exp()
+    return sigmas_T
 
 
 def _discrete_sampler(schedule: DiscreteSchedule, key: str, steps: int, config: Mapping[str, Any]) -> Any:

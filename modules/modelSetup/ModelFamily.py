@@ -17,6 +17,7 @@ from modules.model.loading import FIELD
 from modules.model.Model import Model
 from modules.model.sampling import make_sampler
 from modules.model.schedule import DiscreteSchedule, FlowSchedule, Schedule
+from modules.model.scheduler_config import check_scheduler_config
 from modules.modelSetup.part_sources import Sources, find_sources, load_from, load_overrides
 from modules.util.errors import UnsupportedError, UserError
 
@@ -139,12 +140,14 @@ class ModelFamily(ABC):
         loaded |= load_overrides(sources, self.spec, dtypes)
         loaded = {name: loaded[name] for name in wanted if name in loaded}
         self._check_channels(path, loaded)
+        scheduler = loaded[self.spec.of_kind("scheduler")[0].name]
+        check_scheduler_config(scheduler, self.spec.prediction == "flow", self.spec.label, path)
         model = Model(
             spec=self.spec,
             source=str(path),
             denoiser_source=str(sources.parts.get(self.spec.denoiser, path)),
             parts=loaded,
-            schedule=self._schedule(loaded[self.spec.of_kind("scheduler")[0].name], options),
+            schedule=self._schedule(scheduler, options),
             compute_dtype=dtypes.compute,
         )
         if self.spec.vae in loaded:
