@@ -146,6 +146,18 @@ def _guided_reference_is_there(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
+@rule(*_MODE, "rlhf_dgpo_kl_cfg", "model_type")
+def _reference_is_guided(c: TrainConfig) -> Iterator[Finding]:
+    dgpo = c.rlhf_enabled and c.rlhf_mode is RLHFMode.DGPO
+    if dgpo and c.rlhf_dgpo_kl_cfg > 1 and c.model_type.embeds_guidance:
+        yield UnsupportedError(
+            f"{c.rlhf_dgpo_kl_cfg:g} would do nothing: {c.model_type.label} is told its guidance in one pass, the "
+            "reference as the trained model",
+            "rlhf_dgpo_kl_cfg",
+            "set it to 1; rlhf_rollout_cfg_scale is the guidance of both",
+        )
+
+
 @rule(*_MODE, "rlhf_timestep_range_low", "rlhf_timestep_range_high")
 def _range(c: TrainConfig) -> Iterator[Finding]:
     low, high = c.rlhf_timestep_range_low, c.rlhf_timestep_range_high

@@ -59,6 +59,11 @@ CONSTANT = {"rlhf_loss_aggregation": "CONSTANT"}
             "rlhf_dgpo_kl_cfg",
             ConfigError,
         ),
+        (
+            {**DGPO, "model_type": "FLUX_DEV_1", "rlhf_dgpo_kl_cfg": 2.0},
+            "rlhf_dgpo_kl_cfg",
+            UnsupportedError,
+        ),
         ({**DGPO, "rlhf_off_policy": True}, "rlhf_off_policy", ConfigError),
         ({**DGPO, "rlhf_ema_ref_device": "OFF"}, "rlhf_ema_ref_device", ConfigError),
         ({**DGPO, "rlhf_kl_beta": 0.1}, "rlhf_kl_type", ConfigError),
@@ -72,6 +77,11 @@ def test_one_error_each(data: dict, field: str, kind: type) -> None:
     with pytest.raises(kind) as caught:
         TrainConfig.from_dict(data)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("model", ["STABLE_DIFFUSION_15", "STABLE_DIFFUSION_35", "FLUX_SCHNELL_1"])
+def test_a_guided_reference_is_fine_where_guidance_is_two_passes(model: str) -> None:
+    TrainConfig.from_dict({**DGPO, "model_type": model, "rlhf_dgpo_kl_cfg": 2.0})
 
 
 @pytest.mark.parametrize("value", [True, "inf", 0, -1, "nan"])
