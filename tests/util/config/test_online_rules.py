@@ -32,6 +32,7 @@ CONSTANT = {"rlhf_loss_aggregation": "CONSTANT"}
         ({**GRPO, "rlhf_num_sde_steps": 10}, "rlhf_num_sde_steps", ConfigError),
         ({**GRPO, "rlhf_rollout_steps": 1}, "rlhf_rollout_steps", ConfigError),
         ({**GRPO, "rlhf_rollout_temperature": 0}, "rlhf_rollout_temperature", ConfigError),
+        ({**GRPO, "rlhf_advantage_eps": 0}, "rlhf_advantage_eps", ConfigError),
         ({**GRPO, "rlhf_rollout_transition": "FLOW_SDE"}, "rlhf_rollout_transition", UnsupportedError),
         (
             {**GRPO, "model_type": "FLUX_DEV_1", "rlhf_rollout_transition": "DDIM"},

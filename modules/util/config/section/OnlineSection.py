@@ -344,12 +344,12 @@ class OnlineSection(BaseConfig):
     )
     rlhf_advantage_eps: Float = setting(
         1e-4,
-        ge=0,
+        gt=0,
         le=1,
         visible=_ONLINE,
         title="Epsilon",
         group="Advantage",
-        tip="Added to the deviation against division by zero.",
+        tip="Added to the deviation against division by zero; above 0.",
     )
     rlhf_advantage_clip: Float = setting(
         5.0,
