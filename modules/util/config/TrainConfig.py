@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import ValidationError
 
-from modules.util.config import online_rules  # noqa: F401 - registers its rules
+from modules.util.config import family_rules, online_rules  # noqa: F401 - registers their rules
 from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.faults import raise_all, translate

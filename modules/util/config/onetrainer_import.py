@@ -210,7 +210,9 @@ def _import_part(part: str, full: Data, notes: list[str]) -> Data:
     owner, _ = unwrap(TrainConfig.model_fields[part].annotation)
     ours = owner.model_fields
     made = {name: _carried(value) for name, value in given.items() if name in ours}
-    without_meaning = {"train_embedding", "attention_mask", "guidance_scale", VERSION_KEY}
+    without_meaning = {"train_embedding", "guidance_scale", VERSION_KEY}
+    if part != "transformer":
+        without_meaning.add("attention_mask")
     if part == "vae":
         without_meaning |= {"train", "learning_rate", "gradient_checkpointing", "dropout_probability"}
         without_meaning |= {"stop_training_after", "stop_training_after_unit"}

@@ -51,6 +51,31 @@ def test_missing_keys_have_the_defaults_of_onetrainer(tmp_path: Path) -> None:
     assert about(notes) == ["text_encoder.stop_training_after"]
 
 
+def test_a_mask_of_padding_is_noted_where_it_would_do_something(tmp_path: Path) -> None:
+    masked = {"__version": 11, "model_type": "FLUX_DEV_1", "training_method": "LORA", **LISTS}
+    masked |= {
+        "transformer": {"attention_mask": True},
+        "text_encoder": {"attention_mask": True, "train": False},
+    }
+    _, notes = load(tmp_path, masked)
+    assert [note for note in notes if "attention_mask" in note] == [
+        "transformer.attention_mask = true: not offered"
+    ]
+
+
+def test_fields_of_text_encoders_that_are_not_offered_are_noted(tmp_path: Path) -> None:
+    data = {"__version": 11, "model_type": "STABLE_DIFFUSION_XL_10_BASE", **LISTS}
+    data |= {
+        "text_encoder_layer_skip": 1,
+        "text_encoder_2_layer_skip": 2,
+        "text_encoder_sequence_length": 300,
+    }
+    data |= {"text_encoder_2": {"dropout_probability": 0.1, "train": False}}
+    _, notes = load(tmp_path, data)
+    named = {"text_encoder_layer_skip", "text_encoder_2_layer_skip", "text_encoder_sequence_length"}
+    assert named | {"text_encoder_2.dropout_probability"} <= set(about(notes))
+
+
 def test_a_current_config_is_carried_over(tmp_path: Path) -> None:
     data = {
         "__version": 11,

@@ -1,0 +1,38 @@
+"""Rules for settings that mean something to some model families only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from modules.util.config.rules import ConfigWarning, Finding, rule
+
+if TYPE_CHECKING:
+    from modules.util.config.TrainConfig import TrainConfig
+
+_PARTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
+
+
+@rule("model_type", *_PARTS)
+def _parts_of_other_families(c: TrainConfig) -> Iterator[Finding]:
+    for name in _PARTS:
+        if name in c.model_type.parts:
+            continue
+        part = getattr(c, name)
+        usual = type(part)()
+        for field in type(part).model_fields:
+            if getattr(part, field) != getattr(usual, field):
+                yield ConfigWarning(
+                    f"has no effect: {c.model_type.label} has no {name}, its parts are "
+                    f"{', '.join(c.model_type.parts)}",
+                    f"{name}.{field}",
+                )
+
+
+@rule("model_type", "transformer")
+def _guidance_is_not_embedded(c: TrainConfig) -> Iterator[Finding]:
+    family = c.model_type
+    if "transformer" in family.parts and not family.embeds_guidance and c.transformer.guidance_scale != 1:
+        yield ConfigWarning(
+            f"has no effect: {family.label} is not told a guidance scale", "transformer.guidance_scale"
+        )

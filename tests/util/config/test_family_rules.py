@@ -1,0 +1,45 @@
+"""Settings of parts: each has an effect in the family, or is reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.ModelType import ModelType
+
+PARTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
+OTHER_VALUES: dict[str, Any] = {
+    "model_name": "elsewhere.safetensors",
+    "weight_dtype": "BFLOAT_16",
+    "learning_rate": 1e-5,
+    "offload_fraction": 0.5,
+    "guidance_scale": 3.5,
+    "dropout_probability": 0.1,
+}
+
+
+def warned(config: TrainConfig) -> list[str]:
+    return [warning.field for warning in config.problems().warnings]
+
+
+@pytest.mark.parametrize("family", list(ModelType))
+def test_every_setting_of_a_part_the_family_has_not_is_reported(family: ModelType) -> None:
+    usual = TrainConfig()
+    assert not [field for field in warned(TrainConfig.from_dict({"model_type": family})) if "." in field]
+    for name in PARTS:
+        part = getattr(usual, name)
+        for field in type(part).model_fields:
+            value = OTHER_VALUES.get(field, getattr(part, field) is False)
+            config = TrainConfig.from_dict({"model_type": family, name: {field: value}}, check=False)
+            idle = name not in family.parts or (field == "guidance_scale" and not family.embeds_guidance)
+            assert (f"{name}.{field}" in warned(config)) is idle, (name, field)
+
+
+def test_the_message_names_the_family_and_what_it_has() -> None:
+    config = TrainConfig.from_dict({"text_encoder_2": {"train": True}})
+    assert [str(warning) for warning in config.problems().warnings] == [
+        "text_encoder_2.train: has no effect: Stable Diffusion 1.5 has no text_encoder_2, its parts are unet, "
+        "text_encoder, vae"
+    ]
