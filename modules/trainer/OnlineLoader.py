@@ -29,13 +29,12 @@ from modules.rollout.samplers import Slot
 from modules.trainer import online_settings
 from modules.trainer.distributed import Processes
 from modules.trainer.online_batch import OnlineBatch, OnlineGroup
-from modules.trainer.online_plan import PlannedStep, StepRule, order_of, plan_steps
+from modules.trainer.online_plan import PlannedStep, order_of, plan_steps
 from modules.trainer.online_prompts import digest_of
 from modules.trainer.online_review import forget_old, keep_images
 from modules.trainer.online_rewards import Judge, all_different, member_id
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.OldLogProbSource import OldLogProbSource
-from modules.util.enum.ShortStep import ShortStep
 from modules.util.errors import DataError, UserError
 from modules.util.TrainProgress import TrainProgress
 
@@ -100,15 +99,7 @@ class OnlineLoader:
         self.hooks: RolloutHooks = NO_HOOKS
         self.warnings: list[str] = []
         self._made: MadeEpoch | None = None
-        self._rule = StepRule(
-            accumulation=config.gradient_accumulation_steps,
-            images=config.rlhf_docs_per_step,
-            multiple=config.rlhf_docs_per_step_multiple,
-            short_is_error=config.rlhf_short_step is ShortStep.ERROR,
-            unit=online_settings.whole_groups_unit(self.sampler),
-            whole=online_settings.needs_whole_groups(config),
-            max_empty=config.rlhf_max_empty_batches,
-        )
+        self._rule = online_settings.step_rule(config, self.sampler)
         setup.check_size(model, self.settings(0).size)
 
     def __len__(self) -> int:

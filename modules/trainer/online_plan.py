@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from modules.util.errors import ConfigError, DataError
 from modules.util.rng import python_random
@@ -15,8 +15,8 @@ class StepRule:
 
     Args:
         accumulation: micro-batches of a step, where ``images`` is 0.
-        images: a step goes on until it has at least so many images over all processes.
-        multiple: its micro-batches are a multiple of this.
+        images: a step goes on until it has at least so many images over all processes,
+        multiple: and so many micro-batches that this divides them; a short last step need not have.
         short_is_error: whether a last step with fewer images is an error instead of being trained.
         unit: micro-batches that hold whole groups; their order is kept and no step parts them where ``whole``.
         whole: whether a step must hold whole groups.
@@ -57,7 +57,6 @@ def plan_steps(order: Sequence[int], images: Sequence[int], rule: StepRule) -> I
 
     Raises:
         DataError: a short last step where that is an error; too many empty micro-batches in a row.
-        ConfigError: the micro-batches of a step are no multiple of ``multiple``.
     """
     open_step: list[int] = []
     empty = 0
@@ -74,11 +73,14 @@ def plan_steps(order: Sequence[int], images: Sequence[int], rule: StepRule) -> I
                     hint="look at the rewards: perhaps all images of a prompt get the same one",
                 )
         total = sum(images[one] for one in open_step)
-        enough = total >= rule.images if rule.images else seen % rule.accumulation == 0
+        if rule.images:
+            enough = total >= rule.images and len(open_step) % rule.multiple == 0
+        else:
+            enough = seen % rule.accumulation == 0
         if rule.whole and seen % rule.unit:
             enough = False
         if enough and open_step:
-            yield _checked(open_step, total, rule)
+            yield PlannedStep(tuple(open_step), total)
             open_step = []
     if not open_step:
         return
@@ -89,14 +91,28 @@ def plan_steps(order: Sequence[int], images: Sequence[int], rule: StepRule) -> I
             field="rlhf_short_step",
             hint="set it to TRAIN, or rlhf_docs_per_step to a divisor of the images of an epoch",
         )
-    yield _checked(open_step, total, rule)
+    yield PlannedStep(tuple(open_step), total)
 
 
-def _checked(micro_batches: list[int], total: int, rule: StepRule) -> PlannedStep:
-    if rule.images and len(micro_batches) % rule.multiple:
-        raise ConfigError(
-            f"a step of {len(micro_batches)} micro-batches, which is no multiple of {rule.multiple}",
-            "rlhf_docs_per_step_multiple",
-            "choose a number of images per step that fills such multiples",
-        )
-    return PlannedStep(tuple(micro_batches), total)
+def check_plan(count: int, images: int, rule: StepRule) -> None:
+    """Whether an epoch that loses no image is cut as the rule asks for.
+
+    Args:
+        count: micro-batches of an epoch.
+        images: of a micro-batch over all processes.
+
+    Raises:
+        ConfigError: the micro-batches of a step are no multiple of ``multiple``.
+        DataError: a short last step where that is an error.
+    """
+    if not rule.images:
+        return
+    for planned in plan_steps(range(count), [images] * count, replace(rule, multiple=1)):
+        found = len(planned.micro_batches)
+        if found % rule.multiple:
+            which = "a step" if planned.images >= rule.images else "the last step of an epoch"
+            raise ConfigError(
+                f"{which} has {found} micro-batches of {images} images, which is no multiple of {rule.multiple}",
+                "rlhf_docs_per_step_multiple",
+                "set it to 1, or choose images per step and prompts per epoch that fill such multiples",
+            )

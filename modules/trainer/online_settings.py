@@ -20,6 +20,7 @@ from modules.rollout.plan import PlanOptions, plan_for
 from modules.rollout.Rollouts import RolloutSettings
 from modules.rollout.samplers import GroupSampler, SamplerLayout
 from modules.rollout.timesteps import TimestepOptions
+from modules.trainer.online_plan import StepRule, check_plan
 from modules.util.config.online_values import reward_list, rollout_size, sde_window
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.AdvantageScale import AdvantageScale
@@ -29,6 +30,7 @@ from modules.util.enum.RewardFailure import RewardFailure
 from modules.util.enum.RLHFMode import RLHFMode
 from modules.util.enum.RolloutSampler import RolloutSampler
 from modules.util.enum.RolloutTransition import RolloutTransition
+from modules.util.enum.ShortStep import ShortStep
 from modules.util.errors import ConfigError, UnsupportedError, UserError
 
 _SCALES = {
@@ -150,6 +152,19 @@ def whole_groups_unit(sampler: GroupSampler) -> int:
     if sampler.kind != samplers.CONTIGUOUS:
         return 1
     return layout.group_size // math.gcd(layout.group_size, layout.batch_size)
+
+
+def step_rule(config: TrainConfig, sampler: GroupSampler) -> StepRule:
+    """How the micro-batches of an epoch become optimizer steps."""
+    return StepRule(
+        accumulation=config.gradient_accumulation_steps,
+        images=config.rlhf_docs_per_step,
+        multiple=config.rlhf_docs_per_step_multiple,
+        short_is_error=config.rlhf_short_step is ShortStep.ERROR,
+        unit=whole_groups_unit(sampler),
+        whole=needs_whole_groups(config),
+        max_empty=config.rlhf_max_empty_batches,
+    )
 
 
 # -- rewards and advantages -----------------------------------------------------------------------------------
@@ -381,6 +396,8 @@ def check_online(config: TrainConfig, world_size: int = 1) -> None:
             "set it to AUTO or GROUP_CONTIGUOUS",
         )
     _check_steps_hold_groups(config, sampler)
+    layout = sampler.layout
+    check_plan(layout.batches, layout.global_batch, step_rule(config, sampler))
 
 
 def _check_steps_hold_groups(config: TrainConfig, sampler: GroupSampler) -> None:

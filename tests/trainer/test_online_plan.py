@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.trainer.online_plan import StepRule, order_of, plan_steps
+from modules.trainer.online_plan import StepRule, check_plan, order_of, plan_steps
 from modules.util.errors import ConfigError, DataError
 
 
@@ -37,8 +37,32 @@ def test_empty_micro_batches_and_multiples() -> None:
     with pytest.raises(DataError, match="3 micro-batches in a row"):
         numbers([4, 0, 0, 0, 4], StepRule(images=8, max_empty=3))
     assert numbers([4, 0, 0, 4], StepRule(images=8, max_empty=3)) == [(0, 3)]
-    with pytest.raises(ConfigError, match="no multiple of 2"):
-        numbers([3, 3, 3], StepRule(images=9, multiple=2))
+    # images that were left out: on to the next multiple, and the last step takes what there is
+    assert numbers([3, 3, 3, 1, 3, 2, 3], StepRule(images=6, multiple=2)) == [(0, 1), (2, 3, 4, 5), (6,)]
+
+
+@pytest.mark.parametrize(
+    ("count", "rule", "message"),
+    [
+        (6, StepRule(images=9, multiple=2), "a step has 3 micro-batches of 3 images"),
+        (6, StepRule(images=12, multiple=4), "the last step of an epoch has 2 micro-batches"),
+        (7, StepRule(images=6, multiple=2), "the last step of an epoch has 1 micro-batches"),
+        (8, StepRule(images=3, multiple=4, unit=2, whole=True), "a step has 2 micro-batches"),
+    ],
+)
+def test_plans_that_cannot_fill_multiples_are_refused(count: int, rule: StepRule, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        check_plan(count, 3, rule)
+    assert caught.value.field == "rlhf_docs_per_step_multiple" and caught.value.hint
+
+
+def test_plans_that_fill_multiples_are_fine() -> None:
+    check_plan(6, 3, StepRule(images=6, multiple=2))
+    check_plan(8, 3, StepRule(images=12, multiple=4))
+    check_plan(8, 3, StepRule(images=3, multiple=2, unit=2, whole=True))
+    check_plan(7, 3, StepRule(accumulation=2, multiple=2, short_is_error=True))
+    with pytest.raises(DataError, match="3 images instead of 6"):
+        check_plan(7, 3, StepRule(images=6, short_is_error=True))
 
 
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 3), st.integers(0, 30), st.booleans(), st.data())

@@ -193,6 +193,18 @@ def test_nothing_to_learn_at_all_ends_the_run(tmp_path: Path) -> None:
             "rlhf_calculate_per_step_loss",
             ConfigError,
         ),
+        (
+            "GRPO",
+            {"batch_size": 1, "rlhf_docs_per_step": 5, "rlhf_docs_per_step_multiple": 5},
+            "rlhf_docs_per_step_multiple",
+            ConfigError,
+        ),
+        (
+            "GRPO",
+            {"batch_size": 1, "rlhf_docs_per_step": 5, "rlhf_short_step": "ERROR"},
+            "rlhf_short_step",
+            DataError,
+        ),
         ("GRPO", {"acceleration": {"rollout": "diffusers_cache"}}, "acceleration.rollout[0]", ConfigError),
         ("GRPO", {"acceleration": {"shared": "cache_dit"}}, "acceleration.shared[0]", ConfigError),
     ],

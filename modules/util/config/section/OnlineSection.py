@@ -93,7 +93,10 @@ class OnlineSection(BaseConfig):
         visible=f"{_ONLINE},rlhf_docs_per_step",
         title="Micro-batches a multiple of",
         group="Prompts",
-        tip="The micro-batches of such a step must be a multiple of this.",
+        tip=(
+            "The micro-batches of such a step are a multiple of this, or the run does not begin. Where images are "
+            "left out a step goes on to the next multiple, and the last one of an epoch takes what there is."
+        ),
     )
     rlhf_short_step: ShortStep = setting(
         ShortStep.TRAIN,
