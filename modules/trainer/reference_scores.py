@@ -14,6 +14,7 @@ from modules.dataLoader.BaseDataLoader import BaseDataLoader
 from modules.dataLoader.source import reference_cache_faults
 from modules.model.batch import NoiseDraw, PairBatch
 from modules.model.Model import Model
+from modules.model.schedule import Schedule
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.objective.draw_pool import POOL_STREAM
 from modules.objective.execution import reference_scores
@@ -72,7 +73,8 @@ class ReferenceScores:
                 "draws": self._size,
                 "shared": config.rlhf_dpo_shared_noise,
                 "noise": asdict(self._noise),
-                "schedule": [model.schedule.prediction, config.rescale_noise_scheduler_to_zero_terminal_snr],
+                "schedule": [model.schedule.prediction, *_levels(model.schedule)],
+                "told": [model.prompt_weighting, model.guidance if model.spec.embeds_guidance else 0.0],
                 "compute": str(model.compute_dtype),
                 "weights": {part: str(next(model.module(part).parameters()).dtype) for part in parts},
                 "device": model.device.type,
@@ -121,3 +123,8 @@ class ReferenceScores:
         chosen_B, rejected_B = self._cache.lookup(at_draw, indices)
         device = self._model.device
         return self._draw(at_draw), (chosen_B.to(device), rejected_B.to(device))
+
+
+def _levels(schedule: Schedule) -> list[float]:
+    """What tells one schedule of noise from another: the share of the image at some of its levels."""
+    return schedule.coefficients(schedule.timestep(torch.linspace(0.0, 0.999, 9)))[0].tolist()  # type: ignore[no-any-return]

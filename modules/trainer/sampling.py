@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from modules.util.enum.ImageFormat import ImageFormat
 from modules.util.errors import UserError
 from modules.util.TrainProgress import TrainProgress
 
+_log = logging.getLogger(__name__)
 Tell = Callable[[str, int, int], bool | None]
 """Told (what, done, of how many); ``False`` cancels."""
 
@@ -43,9 +45,23 @@ class Sampler:
         return len(self._samples)
 
     def check(self) -> None:
-        """``UserError`` if a sample has a size or a sampler this model cannot have."""
+        """``UserError`` if a sample has a size or a sampler this model cannot have; what does nothing is warned of."""
         for _, sample in self._samples:
             self._setup.check_sample(self._model, sample)
+        spec = self._model.spec
+        idle = [
+            s for _, s in self._samples if s.negative_prompt and (spec.embeds_guidance or s.cfg_scale <= 1)
+        ]
+        if idle:
+            _log.warning(
+                "the negative prompts of %d of %d samples have no effect: %s; the first is %.80r",
+                len(idle),
+                len(self._samples),
+                f"{spec.label} takes its guidance as a number"
+                if spec.embeds_guidance
+                else "at a CFG scale of 1 or less nothing is steered away from",
+                idle[0].negative_prompt,
+            )
 
     def run(self, progress: TrainProgress, suffix: str, tell: Tell) -> list[tuple[int, str, Path]]:
         """Make all samples with the weights as they are; returns (number, prompt, file) of each.

@@ -348,6 +348,20 @@ def test_all_text_encoders_are_on_the_device_while_prompts_are_encoded(tmp_path:
     assert model.borrowed_parts == ["vae", "text_encoder", "text_encoder_2"]
 
 
+def test_text_states_with_emphasis_are_not_those_without(tmp_path: Path) -> None:
+    made, model = images(tmp_path), AveragingModel()
+    loader(made, model)
+    assert len(model.texts_encoded) > 0
+    again = AveragingModel()
+    loader(made, again)
+    assert again.texts_encoded == []
+    again.prompt_weighting = True
+    loader(made, again)
+    once, twice = ({text for texts in one.texts_encoded for text in texts} for one in (model, again))
+    assert once == twice
+    assert again.images_encoded == [], "images have none"
+
+
 @pytest.mark.parametrize("caching", [True, False])
 def test_prompts_that_are_cut_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, caching: bool

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from modules.model.batch import PairBatch
+from modules.model.schedule import DiscreteSchedule
 from modules.trainer import reference_scores as scores_module
 from modules.trainer.distributed import Processes
 from modules.trainer.parts import Parts, assemble
@@ -167,6 +168,27 @@ def test_the_key_follows_what_scores_depend_on(
     parts, made = run
     other = TrainConfig.from_dict({**made.to_dict(), **changes}, check=False)
     assert (scores_of(parts, made)._key() == scores_of(parts, other)._key()) == same
+
+
+def test_the_key_follows_what_the_model_is_told_and_its_schedule(
+    run: tuple[Parts, TrainConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts, made = run
+    model, plain = parts.model, scores_of(parts, made)._key()
+    with monkeypatch.context() as patched:
+        patched.setattr(model, "prompt_weighting", True)
+        assert scores_of(parts, made)._key() != plain
+    with monkeypatch.context() as patched:
+        patched.setattr(model, "guidance", 3.5)
+        assert scores_of(parts, made)._key() == plain, "this family is told no guidance"
+        patched.setattr(model, "spec", replace(model.spec, embeds_guidance=True))
+        told = scores_of(parts, made)._key()
+        patched.setattr(model, "guidance", 1.0)
+        assert len({plain, told, scores_of(parts, made)._key()}) == 3
+    with monkeypatch.context() as patched:
+        other = DiscreteSchedule.from_config({"beta_end": 0.03})
+        patched.setattr(model, "schedule", other)
+        assert scores_of(parts, made)._key() != plain
 
 
 def test_another_reference_has_another_key(run: tuple[Parts, TrainConfig], tmp_path: Path) -> None:
