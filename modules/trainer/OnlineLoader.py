@@ -98,6 +98,7 @@ class OnlineLoader:
         self.policy: Policy = _live
         self.hooks: RolloutHooks = NO_HOOKS
         self.warnings: list[str] = []
+        self._told_of_old = False
         self._made: MadeEpoch | None = None
         self._rule = online_settings.step_rule(config, self.sampler)
         setup.check_size(model, self.settings(0).size)
@@ -285,10 +286,15 @@ class OnlineLoader:
             return
         try:
             keep_images(self._folder, epoch, rgb_NCHW, batch, config.rlhf_keep_images)
-            forget_old(self._folder, config.rlhf_keep_image_epochs)
         except UserError as error:
             # a full disk costs the pictures, not the run
             self.warnings.append(str(error))
+        try:
+            forget_old(self._folder, config.rlhf_keep_image_epochs)
+        except UserError as error:
+            if not self._told_of_old:
+                self.warnings.append(str(error))
+            self._told_of_old = True
 
     # -- backups ----------------------------------------------------------------------------------------------
 

@@ -65,7 +65,21 @@ def keep_images(folder: Path, epoch: int, rgb_NCHW: torch.Tensor, batch: OnlineB
 
 
 def forget_old(folder: Path, keep: int) -> None:
-    """Remove the folders of all but the last ``keep`` epochs."""
+    """Remove the folders of all but the last ``keep`` epochs.
+
+    Raises:
+        UserError: some of them cannot be removed; the others are.
+    """
     found = [path for path in folder.glob(f"{EPOCH}*") if path.name.removeprefix(EPOCH).isdigit()]
+    problems: list[str] = []
     for path in sorted(found, key=lambda one: int(one.name.removeprefix(EPOCH)))[:-keep]:
-        shutil.rmtree(path, ignore_errors=True)
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            problems.append(f"{error.filename or path}: {error.strerror or error}")
+    if problems:
+        raise UserError(
+            f"images of old epochs cannot be removed: {problems[0]}",
+            field="rlhf_keep_image_epochs",
+            hint="the run goes on and tries again; look at the permissions, or whether another program holds them",
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,28 @@ def test_images_kept_for_review(tmp_path: Path) -> None:
         text = image.info["parameters"]
     assert text.startswith(listed[0]["prompt"] + "\n")
     assert f"Seed: {listed[0]['seed']}" in text and "Reward: " in text
+
+
+def test_old_images_that_cannot_be_removed_are_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rmdir = os.rmdir
+
+    def held(path: Any, *arguments: Any, **named: Any) -> None:
+        if Path(path).name == "epoch-0":
+            raise PermissionError(13, "Permission denied", str(path))
+        rmdir(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "rmdir", held)
+    heard = Listening()
+    config = write_online(
+        tmp_path, rlhf_keep_images=1, rlhf_keep_image_epochs=1, epochs=4, rlhf_rollout_steps=2
+    )
+    run_here(config, callback=heard)
+    [told] = [text for text in heard.warnings if "rlhf_keep_image_epochs" in text]
+    assert "epoch-0: Permission denied" in told
+    # the others were removed all the same
+    assert sorted(path.name for path in (tmp_path / "run" / "rollouts").iterdir()) == ["epoch-0", "epoch-3"]
 
 
 @pytest.mark.parametrize("kind", ["GRPO", "DGPO"])
