@@ -104,8 +104,7 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
         chunks = [keys[start : start + size] for start in range(0, len(keys), size)]
         missing = set(self.texts.missing(keys))
         try:
-            with self.on_device(*self.model.text_encoders):
-                self._encode_texts(prompts, self._share(chunks, missing.__contains__))
+            self._encode_texts(prompts, self._share(chunks, missing.__contains__))
             self.texts.compact()
         finally:
             self.texts.close()
@@ -115,14 +114,16 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
     def _encode_texts(self, prompts: dict[str, str], chunks: list[list[str]]) -> None:
         assert self.texts is not None
         total, done = sum(len(chunk) for chunk in chunks), 0
-        for chunk in chunks:
-            self._report("encoding prompts", done, total)
-            cond = self.setup.encode_text(self.model, [prompts[key] for key in chunk])
-            for row, key in zip(cond.unbind(), chunk, strict=True):
-                self.texts.put(key, row)
-            done += len(chunk)
-        if total:
-            self._report("encoding prompts", done, total)
+        if not total:
+            return
+        self._report("encoding prompts", done, total)
+        with self.on_device(*self.model.text_encoders):
+            for chunk in chunks:
+                cond = self.setup.encode_text(self.model, [prompts[key] for key in chunk])
+                for row, key in zip(cond.unbind(), chunk, strict=True):
+                    self.texts.put(key, row)
+                done += len(chunk)
+                self._report("encoding prompts", done, total)
 
 
 def _chunks(tasks: list[EncodeTask], size: int) -> list[list[EncodeTask]]:

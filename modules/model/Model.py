@@ -132,8 +132,9 @@ class Model:
         if home == self.device:
             yield module
             return
-        module.to(self.device)
         try:
+            # a part that does not fit is half there when this fails
+            module.to(self.device)
             yield module
         finally:
             module.to(home)

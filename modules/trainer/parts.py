@@ -220,12 +220,13 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
     setup, model, handle = _load(config, processes, tell)
     sampler = Sampler(setup, model, config.load_samples(), samples, config.sample_image_format)
     sampler.check()
+    loader = _loader(config, setup, model, processes, prompts, folder / ROLLOUT_FOLDER, tell)
+    validation_loader = _validation_loader(config, model, setup, loader, processes, tell)
+    _place(model, processes)
     reference = None
     if is_dpo(config) or (online and online_settings.needs_reference(config)):
         reference = create_reference(config.training_method, config.effective_dpo_ref_mode(), handle)
         reference.self_check()
-    loader = _loader(config, setup, model, processes, prompts, folder / ROLLOUT_FOLDER, tell)
-    validation_loader = _validation_loader(config, model, setup, loader, processes, tell)
     groups = _groups(config, setup, model)
     named = [pair for _, _, pairs in groups for pair in pairs]
     known = None
@@ -349,10 +350,20 @@ def _load(
         # before anything trains them
         model.fingerprint(name)
     handle = setup.setup_training(model, config)
-    on_device = (model.spec.denoiser, *(model.text_encoders if model.trains_text else ()))
-    model.place(processes.device, on_device)
+    # what encodes computes there, alone; nothing stays yet
+    model.place(processes.device, ())
     tell("loading the model", 1, 1)
     return setup, model, handle
+
+
+def _place(model: Model, processes: Processes) -> None:
+    """Bring what computes in every step to the device; to be called when the data is encoded and nothing holds
+    parameters yet, which rounding to fewer bits replaces.
+    """
+    if processes.device.type == "cuda":
+        # the encoders' blocks lie free in the allocator, in sizes that fit nothing else
+        torch.cuda.empty_cache()
+    model.place(processes.device, (model.spec.denoiser, *(model.text_encoders if model.trains_text else ())))
 
 
 def _average(

@@ -2,40 +2,156 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from modules.model.Model import Model
-from tests.trainer.making import run_here, write_config
+from modules.modelSetup.StableDiffusionSetup import StableDiffusionSetup
+from tests.trainer.making import run_here, write_config, write_pairs
+from tests.trainer.online_making import Listening, write_online
 
 
-def test_encoders_and_vae_are_gone_when_training_starts(
+class Record:
+    """Which parts are on the device, played: they stay where ``place`` or ``borrowed`` brought them last.
+
+    Attributes:
+        seen: (what was done, parts on the device meanwhile), in order.
+        placed: parts brought there for good.
+        lent, moved: parts that are borrowed now, and that ever were.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[tuple[str, frozenset[str]]] = []
+        self.placed: set[str] = set()
+        self.lent: list[str] = []
+        self.moved: list[str] = []
+        place, borrowed = Model.place, Model.borrowed
+
+        def recorded_place(
+            model: Model, device: torch.device | str, parts: tuple[str, ...] | None = None
+        ) -> Model:
+            self.placed.update(model.modules() if parts is None else parts)
+            return place(model, device, parts)
+
+        @contextmanager
+        def recorded_borrowed(model: Model, part: str) -> Iterator[torch.nn.Module]:
+            self.lent.append(part)
+            self.moved.append(part)
+            try:
+                with borrowed(model, part) as module:
+                    yield module
+            finally:
+                self.lent.remove(part)
+
+        monkeypatch.setattr(Model, "place", recorded_place)
+        monkeypatch.setattr(Model, "borrowed", recorded_borrowed)
+        for name in ("_encode", "_encode_image", "_decode", "denoise"):
+            self._watch(monkeypatch, name)
+
+    def _watch(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        act = getattr(StableDiffusionSetup, name)
+
+        def watched(*args: Any, **options: Any) -> Any:
+            self.seen.append((name, frozenset(self.placed | set(self.lent))))
+            return act(*args, **options)
+
+        monkeypatch.setattr(StableDiffusionSetup, name, watched)
+
+    def during(self, name: str) -> set[frozenset[str]]:
+        return {there for what, there in self.seen if what == name}
+
+
+ALONE: dict[str, dict[str, Any]] = {
+    "pairs": {},
+    "pairs, kept scores of the reference": {"rlhf_dpo_reference_cache": True},
+    "pairs, others held back": {"rlhf_dpo_validation": True, "concepts": ("DPO_CHOSEN", "DPO_REJECTED")},
+    "images": {"rlhf_enabled": False, "concepts": ("STANDARD",)},
+    "whole model": {"rlhf_enabled": False, "concepts": ("STANDARD",), "training_method": "FINE_TUNE"},
+}
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_what_encodes_is_alone_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    changes = dict(ALONE[case])
+    if "concepts" in changes:
+        made = write_pairs(tmp_path / "data")
+        changes["concepts"] = [
+            {**one, "type": kind} for one, kind in zip(made, changes["concepts"], strict=False)
+        ]
+    if "rlhf_dpo_validation" in changes:
+        held = write_pairs(tmp_path / "held", 2, ((48, 32),))
+        changes["concepts"] += [
+            {**one, "name": f"{one['name']} held", "type": f"{one['type']}_VAL"} for one in held
+        ]
+        for path in (tmp_path / "held").rglob("*.txt"):
+            path.write_text(f"{path.stem} held back")
+    record = Record(monkeypatch)
+    trainer = run_here(write_config(tmp_path, max_steps=1, **changes))
+    assert record.during("_encode") == {frozenset({"text_encoder"})}
+    assert record.during("_encode_image") == {frozenset({"vae"})}
+    assert record.during("denoise") == {frozenset({"unet"})}
+    assert trainer.progress.global_step == 1
+
+
+def test_nothing_is_moved_to_encode_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = write_config(tmp_path, max_steps=1)
+    first = run_here(config)
+    weights = {name: parameter.detach().clone() for name, parameter in first.parts.named}
+    record = Record(monkeypatch)
+    again = run_here(config)
+    assert not record.moved
+    assert record.during("denoise") == {frozenset({"unet"})}
+    assert all(torch.equal(weights[name], parameter) for name, parameter in again.parts.named)
+
+
+def test_a_trained_text_encoder_comes_with_the_denoiser(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Devices of another kind are played: a record of where every part was moved last."""
-    where: dict[str, str] = {}
-    moves: list[tuple[str, str]] = []
-    place, borrowed = Model.place, Model.borrowed
+    record = Record(monkeypatch)
+    run_here(
+        write_config(tmp_path, max_steps=1, text_encoder={"train": True, "gradient_checkpointing": False})
+    )
+    assert record.during("_encode_image") == {frozenset({"vae"})}
+    assert record.during("_encode") == record.during("denoise") == {frozenset({"unet", "text_encoder"})}
 
-    def recorded_place(
-        self: Model, device: torch.device | str, parts: tuple[str, ...] | None = None
-    ) -> Model:
-        for name in self.modules() if parts is None else parts:
-            where[name] = "device"
-        return place(self, device, parts)
 
-    def recorded_borrowed(self: Model, part: str):  # type: ignore[no-untyped-def]
-        moves.append(("borrowed", part))
-        return borrowed(self, part)
+def test_samples_borrow_what_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = Record(monkeypatch)
+    sample = {"prompt": "a cat", "width": 64, "height": 64, "diffusion_steps": 1}
+    run_here(write_config(tmp_path, max_steps=1, samples=[sample], sample_before_training=True))
+    assert record.during("_encode") == {frozenset({"text_encoder"}), frozenset({"unet", "text_encoder"})}
+    assert record.during("_decode") == {frozenset({"unet", "vae"})}
+    assert record.during("denoise") == {frozenset({"unet"})}
 
-    monkeypatch.setattr(Model, "place", recorded_place)
-    monkeypatch.setattr(Model, "borrowed", recorded_borrowed)
-    trainer = run_here(write_config(tmp_path, max_steps=1))
-    assert set(where) == {"unet"}, "placed for good"
-    assert {part for _, part in moves} == {"text_encoder", "vae"}, "there only while it was needed"
-    assert trainer.progress.global_step == 1
+
+def test_images_to_learn_from_are_made_with_all_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Record(monkeypatch)
+    run_here(write_online(tmp_path, max_steps=1))
+    assert record.during("_encode") == {frozenset({"unet", "text_encoder"})}
+    assert record.during("_decode") == {frozenset({"unet", "vae"})}
+    assert record.during("denoise") == {frozenset({"unet"})}
+
+
+def test_a_stop_while_encoding_leaves_nothing_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Record(monkeypatch)
+    config = write_config(tmp_path, max_steps=1, cache_batch_size=1)
+    listening = Listening(stop_in="encoding prompts")
+    stopped = run_here(config, callback=listening)
+    assert stopped.progress.global_step == 0
+    assert any(phase.startswith("encoding prompts") for phase in listening.phases)
+    assert not record.lent and not record.placed
+    assert run_here(config).progress.global_step == 1
 
 
 def test_a_borrowed_part_comes_back_even_after_an_error() -> None:
@@ -48,4 +164,24 @@ def test_a_borrowed_part_comes_back_even_after_an_error() -> None:
     vae.to = lambda device: (moved.append(str(device)), vae)[1]  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="no room"), model.borrowed("vae"):
         raise RuntimeError("no room")
+    assert moved == ["meta", "cpu"]
+
+
+def test_a_borrowed_part_that_does_not_fit_comes_back_whole() -> None:
+    from tests.tiny import tiny_model
+
+    model = tiny_model()
+    model.device = torch.device("meta")
+    moved: list[str] = []
+    vae = model.vae
+
+    def full(device: torch.device) -> torch.nn.Module:
+        moved.append(str(device))
+        if str(device) == "meta":
+            raise torch.OutOfMemoryError("half of it is there")
+        return vae
+
+    vae.to = full  # type: ignore[method-assign]
+    with pytest.raises(torch.OutOfMemoryError), model.borrowed("vae"):
+        raise AssertionError("the block must not be entered")
     assert moved == ["meta", "cpu"]
