@@ -1,0 +1,175 @@
+"""Tensors that stay in their files until they are wanted, and safetensors written one tensor at a time."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    import torch
+
+TYPES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "I16": "int16",
+    "U16": "uint16",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I32": "int32",
+    "U32": "uint32",
+    "F32": "float32",
+    "C64": "complex64",
+    "F64": "float64",
+    "I64": "int64",
+    "U64": "uint64",
+}
+"""What safetensors calls the types of torch, in the order in which it writes them, from the last to the first."""
+ALIGNMENT = 8
+MAX_HEADER = 100_000_000
+"""What the library takes too."""
+
+
+@dataclass(frozen=True)
+class LazyTensor:
+    """A tensor that is read when it is wanted, and not kept.
+
+    Args:
+        shape, dtype: of what ``read`` gives.
+        read: the tensor, on any device.
+        part: some of its rows (first, how many), where that takes less than reading all of it.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    read: Callable[[], torch.Tensor]
+    part: Callable[[int, int], torch.Tensor] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def rows(self, first: int, count: int) -> torch.Tensor:
+        """Some of its rows, in memory of their own."""
+        return self.part(first, count) if self.part else self.read()[first : first + count].clone()
+
+    def empty(self) -> torch.Tensor:
+        """One like it without values."""
+        import torch
+
+        return torch.empty(self.shape, dtype=self.dtype, device="meta")
+
+    def then(self, change: Callable[[torch.Tensor], torch.Tensor]) -> LazyTensor:
+        """What becomes of it; ``change`` is tried on a tensor without values for the new shape and type."""
+        like = change(self.empty())
+        return LazyTensor(tuple(like.shape), like.dtype, lambda: change(self.read()))
+
+    def to(self, dtype: torch.dtype | None) -> LazyTensor:
+        """In another type of floating-point numbers; as it is if it holds none, or for ``None``."""
+        if dtype is None or dtype == self.dtype or not self.dtype.is_floating_point:
+            return self
+        return replace(self, dtype=dtype, read=lambda: self.read().to(dtype), part=None)
+
+
+def lazily(tensor: torch.Tensor) -> LazyTensor:
+    """A tensor that is there already."""
+    return LazyTensor(tuple(tensor.shape), tensor.dtype, tensor.detach)
+
+
+def file_tensors(path: Path) -> dict[str, LazyTensor]:
+    """The tensors of a safetensors file the library has found sound. They are read and not mapped, so that what was
+    read before takes no memory.
+
+    Raises:
+        ValueError: a header that is none, or a type torch does not have.
+    """
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if not 0 < length <= MAX_HEADER:
+            raise ValueError("no header")
+        header = json.loads(_bytes(stream, length))
+    return {name: _entry(path, 8 + length, facts) for name, facts in header.items() if name != "__metadata__"}
+
+
+def _entry(path: Path, start: int, facts: Mapping[str, Any]) -> LazyTensor:
+    import torch
+
+    if facts["dtype"] not in TYPES:
+        raise ValueError(f"numbers of the type {facts['dtype']}")
+    dtype: torch.dtype = getattr(torch, TYPES[facts["dtype"]])
+    shape, offset = tuple(facts["shape"]), start + facts["data_offsets"][0]
+    row = math.prod(shape[1:]) * dtype.itemsize
+
+    def read(at: int, count: int, wanted: tuple[int, ...]) -> torch.Tensor:
+        if not count:
+            return torch.empty(wanted, dtype=dtype)
+        with path.open("rb") as stream:
+            stream.seek(at)
+            return torch.frombuffer(_bytes(stream, count), dtype=torch.uint8).view(dtype).reshape(wanted)
+
+    return LazyTensor(
+        shape,
+        dtype,
+        lambda: read(offset, math.prod(shape) * dtype.itemsize, shape),
+        lambda first, count: read(offset + first * row, count * row, (count, *shape[1:])),
+    )
+
+
+def _bytes(stream: BinaryIO, count: int) -> bytearray:
+    """So many bytes of a file. ``OSError`` if it ends before."""
+    buffer = bytearray(count)
+    view, done = memoryview(buffer), 0
+    while done < count:
+        more = stream.readinto(view[done:])  # type: ignore[attr-defined]
+        if not more:
+            raise OSError(f"{stream.name} has become shorter")
+        done += more
+    return buffer
+
+
+def write_lazily(
+    tensors: Mapping[str, LazyTensor],
+    path: str | os.PathLike[str],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write a safetensors file in place, as the library does, with one tensor in memory at a time.
+
+    Raises:
+        OSError: the disk is full or cannot be written.
+    """
+    kinds = {value: key for key, value in TYPES.items()}
+    ranks = {kind: rank for rank, kind in enumerate(TYPES)}
+    marks = {name: kinds[str(entry.dtype).removeprefix("torch.")] for name, entry in tensors.items()}
+    order = sorted(tensors, key=lambda name: (-ranks[marks[name]], name))
+    header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    end = 0
+    for name in order:
+        start, end = end, end + tensors[name].nbytes
+        header[name] = {
+            "dtype": marks[name],
+            "shape": list(tensors[name].shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    text += b" " * (-len(text) % ALIGNMENT)
+    with Path(path).open("wb") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
+        for name in order:
+            stream.write(_raw(name, tensors[name]))
+
+
+def _raw(name: str, entry: LazyTensor) -> memoryview:
+    """The bytes of a tensor. ``RuntimeError`` if it is not what was announced."""
+    import torch
+
+    tensor = entry.read().detach().to("cpu").contiguous()
+    if tuple(tensor.shape) != entry.shape or tensor.dtype != entry.dtype:
+        raise RuntimeError(f"{name} is {tuple(tensor.shape)} {tensor.dtype}, not {entry.shape} {entry.dtype}")
+    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
