@@ -362,10 +362,10 @@ class GenericTrainer:
             return "there are no samples to make"
         with self._others_waiting():
             if self.processes.first:
-                with self.parts.exported_weights():
+                with self.parts.acceleration.evaluation(), self.parts.exported_weights():
                     self._make_samples("")
                 if self.parts.ema is not None and self.config.non_ema_sampling:
-                    with self.parts.exported_weights(averaged=False):
+                    with self.parts.acceleration.evaluation(), self.parts.exported_weights(averaged=False):
                         self._make_samples(" - no-ema")
         self._pace.leave_out()
         return str(self.run_directory.samples_dir)
