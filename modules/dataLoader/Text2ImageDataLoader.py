@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
+from modules.dataLoader.long_prompts import told_of_cut_prompts
 from modules.dataLoader.mixin.DataLoaderMgdsMixin import DataLoaderMgdsMixin
 from modules.dataLoader.mixin.DataLoaderText2ImageMixin import DataLoaderText2ImageMixin, EncodeTask
 from modules.dataLoader.progress import in_threads
@@ -28,19 +29,9 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
             self.texts_of = self.text_identity()
             self._prepare_texts()
         if self.rank == 0:
-            self._warn_of_cut_prompts()
-
-    def _warn_of_cut_prompts(self) -> None:
-        prompts = list(self.all_prompts())
-        cut = self.setup.cut_prompts(self.model, prompts)
-        if cut:
-            _log.warning(
-                "%d of %d prompts are longer than the text encoders read, and their ends have no effect; "
-                "the longest begins: %.80s",
-                len(cut),
-                len(prompts),
-                max(cut, key=len),
-            )
+            told = told_of_cut_prompts(self.setup, self.model, list(self.all_prompts()))
+            if told:
+                _log.warning("%s", told)
 
     def _prepare_latents(self) -> None:
         assert self.latents is not None

@@ -120,6 +120,7 @@ def dynamic_shift(tokens: int, config: Mapping[str, Any]) -> float:
     """The exponent by which a resolution-dependent schedule is shifted: a line through two (tokens, shift) points of
     the scheduler's config (Esser et al. 2024, arXiv 2403.03206, section 5.3.2, as FLUX.1 words it).
     """
+    config = {name: value for name, value in config.items() if value is not None}
     low, high = config.get("base_image_seq_len", 256), config.get("max_image_seq_len", 4096)
     base, most = config.get("base_shift", 0.5), config.get("max_shift", 1.15)
     return float(base + (most - base) * (tokens - low) / (high - low))
@@ -129,6 +130,7 @@ def _flow_sampler(key: str, steps: int, config: Mapping[str, Any], tokens: int, 
     module_name, class_name, extra = FLOW[key]
     kind = getattr(importlib.import_module(f"diffusers.schedulers.{module_name}"), class_name)
     accepted = set(inspect.signature(kind.__init__).parameters)
+    config = {name: value for name, value in config.items() if value is not None}
     options = {name: config[name] for name in FLOW_CONFIG if name in config} | dict(extra)
     if "flow_shift" in accepted:
         # these two know static shifts only; a dynamic one is the static one of its exponential

@@ -48,6 +48,13 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "disable_corrector": ([],),
     "time_shift_type": ("exponential",),
 }
+_SPACINGS = ("leading", "trailing", "linspace")
+_ANY = (-math.inf, math.inf)
+# lower and upper end of what a field can be, both excluded
+_FLOW_NUMBERS = {
+    "shift": (0.0, math.inf), "flow_shift": (0.0, math.inf), "base_shift": _ANY, "max_shift": _ANY,
+    "base_image_seq_len": _ANY, "max_image_seq_len": _ANY, "shift_terminal": (-1e-9, 1.0),
+}  # fmt: skip
 
 
 def unfollowed(config: Mapping[str, Any], flow: bool) -> dict[str, Any]:
@@ -78,7 +85,7 @@ def check_scheduler_config(config: Mapping[str, Any], flow: bool, label: str, so
         if not fits:
             raise UnsupportedError(
                 f"the scheduler config of {source} has {name} = {str(config.get(name))[:80]!r}, with which a "
-                f"{label} model cannot be trained",
+                f"{label} model cannot be used",
                 field="base_model_name",
                 hint="choose the model type the model is of, or correct scheduler/scheduler_config.json",
             )
@@ -95,14 +102,23 @@ def check_scheduler_config(config: Mapping[str, Any], flow: bool, label: str, so
         )
 
 
+def _is_number(value: Any, above: float, below: float) -> bool:
+    """Whether it is a number between the ends, or not there."""
+    if value is None:
+        return True
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and above < value < below
+
+
 def _kind(config: Mapping[str, Any], flow: bool) -> dict[str, bool]:
-    """The fields that say what kind of model it is, and whether they fit the family's."""
+    """The fields without which nothing can be trained or sampled as the model is meant, and whether they fit."""
     if not flow:
         return {
             "_class_name": not str(config.get("_class_name", "")).startswith("FlowMatch"),
             "use_flow_sigmas": not config.get("use_flow_sigmas"),
+            "timestep_spacing": config.get("timestep_spacing", "leading") in _SPACINGS,
         }
-    return {
+    numbers = {name: _is_number(config.get(name), *ends) for name, ends in _FLOW_NUMBERS.items()}
+    return numbers | {
         "num_train_timesteps": config.get("num_train_timesteps", FLOW_STEPS) == FLOW_STEPS,
         "prediction_type": config.get("prediction_type") in (None, "flow_prediction"),
         "use_exponential_sigmas": not (

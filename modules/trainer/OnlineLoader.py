@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from modules.dataLoader.long_prompts import told_of_cut_prompts
 from modules.dataLoader.progress import Progress
 from modules.dataLoader.samplers import Step
 from modules.model.Model import Model
@@ -127,6 +128,9 @@ class OnlineLoader:
     def prepare(self) -> None:
         """Load the rewards, so that what is wrong with them is found before the first image is made."""
         self.judge.load()
+        told = told_of_cut_prompts(self.setup, self.model, self.prompts)
+        if told:
+            self.warnings.append(told)
 
     def close(self) -> None:
         """Give memory back."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from modules.dataLoader.long_prompts import told_of_cut_prompts
 from modules.model.Model import Model
 from modules.model.sampling import SamplingCancelled
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -48,6 +49,10 @@ class Sampler:
         """``UserError`` if a sample has a size or a sampler this model cannot have; what does nothing is warned of."""
         for _, sample in self._samples:
             self._setup.check_sample(self._model, sample)
+        texts = [text for _, s in self._samples for text in (s.prompt, s.negative_prompt)]
+        told = told_of_cut_prompts(self._setup, self._model, texts, "prompts and negative prompts of samples")
+        if told:
+            _log.warning("%s", told)
         spec = self._model.spec
         idle = [
             s for _, s in self._samples if s.negative_prompt and (spec.embeds_guidance or s.cfg_scale <= 1)

@@ -114,6 +114,14 @@ def test_every_switch_of_every_scheduler_is_followed_or_named(name: str, flow: b
         ({"invert_sigmas": True}, True),
         ({"time_shift_type": "cosine"}, True),
         ({"use_exponential_sigmas": True, "use_karras_sigmas": True}, True),
+        ({"timestep_spacing": "cosine"}, False),
+        ({"shift": "3"}, True),
+        ({"shift": 0}, True),
+        ({"flow_shift": math.nan}, True),
+        ({"max_shift": math.inf}, True),
+        ({"shift_terminal": 1.0}, True),
+        ({"shift_terminal": True}, True),
+        ({"base_image_seq_len": [1]}, True),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else str(value),
 )
@@ -196,3 +204,11 @@ def test_a_config_that_ends_in_noise_is_trained_and_sampled_so() -> None:
     assert float(schedule.alphas_cumprod_T[-1]) == 0.0 and schedule.prediction == "v_prediction"
     sampler = make_sampler(schedule, "DDIM", 10, config)
     assert sampler.timesteps[0] == 999 and sampler.config.prediction_type == "v_prediction"
+
+
+def test_fields_that_say_nothing_are_as_absent() -> None:
+    fields = {"shift": None, "base_shift": None, "max_shift": None, "base_image_seq_len": None}
+    moved = {"use_dynamic_shifting": True, **fields}
+    for name in ("EULER", "DPMPP"):
+        usual = make_sampler(FlowSchedule(), name, 5, {"use_dynamic_shifting": True}, 1024).sigmas
+        assert torch.equal(make_sampler(FlowSchedule(), name, 5, moved, 1024).sigmas, usual)

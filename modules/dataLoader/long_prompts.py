@@ -1,0 +1,23 @@
+"""Prompts that are longer than a model reads, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from modules.model.Model import Model
+    from modules.modelSetup.BaseModelSetup import BaseModelSetup
+
+
+def told_of_cut_prompts(
+    setup: BaseModelSetup, model: Model, prompts: Sequence[str], what: str = "prompts"
+) -> str:
+    """How many of them are cut, and which is the longest; empty if none is."""
+    cut = setup.cut_prompts(model, prompts)
+    if not cut:
+        return ""
+    return (
+        f"{len(cut)} of {len(prompts)} {what} are longer than the text encoders read, and their ends have no effect; "
+        f"the longest begins: {max(cut, key=len)[:80]}"
+    )
