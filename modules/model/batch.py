@@ -25,6 +25,17 @@ def _pick(value: object, index: Index) -> object:
     return value.select(index) if isinstance(value, _Batched) else value
 
 
+def _brought(
+    tensor: torch.Tensor, device: torch.device | str, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """``tensor`` on ``device``, in ``dtype`` if it is a floating one.
+
+    Work on the other device waits for a copy by itself, the CPU does not: what comes to it is there on return.
+    """
+    wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+    return tensor.to(device=device, dtype=wanted, non_blocking=torch.device(device).type != "cpu")
+
+
 class _Batched:
     """Selecting, joining and moving for dataclasses whose tensors and lists are batch-first."""
 
@@ -38,8 +49,7 @@ class _Batched:
         for f in fields(self):  # type: ignore[arg-type]
             value = getattr(self, f.name)
             if isinstance(value, torch.Tensor):
-                wanted = dtype if dtype is not None and value.is_floating_point() else value.dtype
-                moved[f.name] = value.to(device=device, dtype=wanted, non_blocking=True)
+                moved[f.name] = _brought(value, device, dtype)
             elif isinstance(value, _Batched):
                 moved[f.name] = value.to(device, dtype)
         return replace(self, **moved)  # type: ignore[type-var]
@@ -72,16 +82,7 @@ class Conditioning(_Batched):
         return Conditioning({name: _pick(tensor, index) for name, tensor in self.tensors.items()})  # type: ignore[misc]
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Conditioning:
-        return Conditioning(
-            {
-                name: tensor.to(
-                    device=device,
-                    dtype=dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype,
-                    non_blocking=True,
-                )
-                for name, tensor in self.tensors.items()
-            }
-        )
+        return Conditioning({name: _brought(tensor, device, dtype) for name, tensor in self.tensors.items()})
 
     @staticmethod
     def cat(parts: Sequence[Conditioning]) -> Conditioning:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
 
@@ -77,3 +80,25 @@ def test_moving_changes_floating_types_only() -> None:
     pair = PairBatch(["p"], images(1), images(1)).to("cpu", torch.bfloat16)
     assert pair.rejected.cond["hidden_BLE"].dtype == torch.bfloat16
     assert pair.select([0]).chosen.ids == ["id 0"]
+
+
+class Copies(TorchFunctionMode):
+    """Notes for every move whether its end is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[bool] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.Tensor.to:
+            self.waited.append(not (kwargs or {}).get("non_blocking", False))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("device", "waited"), [("cpu", True), ("meta", False)])
+def test_what_comes_to_the_cpu_is_there_on_return(device: str, waited: bool) -> None:
+    batch = images(2)
+    with Copies() as copies:
+        batch.to(device)
+        batch.cond.to(torch.device(device))
+    assert copies.waited == [waited] * 4
