@@ -75,16 +75,33 @@ def cures(config: TrainConfig) -> Iterator[dict[str, Any]]:
 def cheapest_cure(
     config: TrainConfig, limit: int, plan: Plan = plan_memory
 ) -> tuple[dict[str, Any], int] | None:
-    """The first change that brings a run under ``limit`` bytes, and what it takes then; ``None`` if none does."""
-    for changes in cures(config):
+    """The first change that brings a run under ``limit`` bytes, and what it takes then; ``None`` if none does.
+
+    Each is tried as it is and, where something that encodes is on the device when it is fullest, with that in 16 bits.
+    """
+    for changes in ({}, *cures(config)):
         try:
-            total = plan(changed(config, changes)).total
+            found = plan(changed(config, changes))
+            halved = _encoders_halved(config, found)
+            if found.total > limit and halved:
+                changes = {**changes, **halved}
+                found = plan(changed(config, changes))
         except UserError:
             # not possible together with something else in the config
             continue
-        if total <= limit:
-            return changes, total
+        if found.total <= limit:
+            return changes, found.total
     return None
+
+
+def _encoders_halved(config: TrainConfig, plan: MemoryPlan) -> dict[str, Any]:
+    """16 bits for text encoders and VAE, of those that are in float32 and frozen, if any is in the largest phase."""
+    model = config.model_type
+    frozen = [name for name in model.text_encoders if not getattr(config, name).train] + [model.parts[-1]]
+    names = [name for name in frozen if getattr(config, name).weight_dtype.value == "FLOAT_32"]
+    if not any(f"weights: {name}" in plan.largest.items for name in names):
+        return {}
+    return {name: {"weight_dtype": "BFLOAT_16"} for name in names}
 
 
 def advise(config: TrainConfig) -> list[str]:

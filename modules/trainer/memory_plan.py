@@ -20,6 +20,7 @@ from modules.dataLoader.source import is_dpo
 from modules.modelSetup.hollow import HollowLinear, HollowModel, hollow_model
 from modules.modelSetup.registry import create_model_setup
 from modules.trainer.memory_step import Rehearsal
+from modules.trainer.online_settings import rollout_batch_size
 from modules.trainer.optimizers import create_optimizer
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
@@ -139,7 +140,7 @@ class Planner:
 
     def plan(self, mode: str) -> MemoryPlan:
         mode = MODES[0] if mode == DPOExecutionMode.AUTO else mode
-        phases = [*self._caching(), *self._training(mode), *self._sampling()]
+        phases = [*self._encoding(), self._training(mode), *self._sampling()]
         if self.cuda:
             phases = [_with_overhead(phase) for phase in phases]
         notes = []
@@ -147,36 +148,42 @@ class Planner:
             notes.append("making images and scoring them in online training is not in these figures")
         return MemoryPlan(tuple(phases), mode if is_dpo(self.config) else "", self.size, tuple(notes))
 
-    def _resident(self) -> dict[str, int]:
-        """What stays on the device throughout: the denoiser and, if trained, the text encoders, with adapters."""
+    def _lasting(self) -> dict[str, int]:
+        """What stays on the device once training has begun, between steps too: the denoiser and, if trained, the
+        text encoders, with adapters, the optimizer's state and copies.
+        """
         items = {}
         for part in (self.spec.denoiser, *(self.model.text_encoders if self.model.trains_text else ())):
             items[f"weights: {part}"] = self.part_bytes(part)
         items["adapter"] = self.adapter_bytes()
-        return items
+        return {**items, "optimizer state": self.optimizer_bytes(), **self._copies()}
 
-    def _caching(self) -> Iterator[Phase]:
-        config, model = self.config, self.model
-        count = config.cache_batch_size
-        if not model.trains_text and model.text_encoders:
-            encoders = {f"weights: {name}": self.part_bytes(name) for name in model.text_encoders}
-            working = {"working memory": self.rehearsal.texts(count)}
-            yield Phase("encoding prompts", {**self._resident(), **encoders, **working})
-        vae = {f"weights: {self.spec.vae}": self.part_bytes(self.spec.vae)}
-        working = {"working memory": self.rehearsal.images(count, self.size)}
-        yield Phase("encoding images", {**self._resident(), **vae, **working})
+    def _weights(self, *parts: str) -> dict[str, int]:
+        return {f"weights: {part}": self.part_bytes(part) for part in parts}
 
-    def _training(self, mode: str) -> Iterator[Phase]:
-        config = self.config
-        gradients, state = self.gradient_bytes(), self.optimizer_bytes()
-        fixed = {**self._resident(), "optimizer state": state, **self._copies()}
+    def _encoding(self) -> Iterator[Phase]:
+        """What encodes is alone there while the cache is made; images to learn from are made while all else stays."""
+        config, count = self.config, self.config.cache_batch_size
+        online = config.rlhf_enabled and not is_dpo(config)
+        beside = self._lasting() if online or not config.latent_caching else {}
+        encoders = () if self.model.trains_text else self.model.text_encoders
+        if encoders and (online or config.latent_caching):
+            working = self.rehearsal.texts(rollout_batch_size(config) if online else count)
+            yield Phase("encoding prompts", {**beside, **self._weights(*encoders), "working memory": working})
+        if not online:
+            working = self.rehearsal.images(count if config.latent_caching else config.batch_size, self.size)
+            vae = self._weights(self.spec.vae)
+            yield Phase("encoding images", {**beside, **vae, "working memory": working})
+
+    def _training(self, mode: str) -> Phase:
+        config, gradients = self.config, self.gradient_bytes()
         step = self.rehearsal.step(config.batch_size, self.size, mode)
         # gradients of earlier micro-batches are there before this one starts
         peak = step.peak + (gradients if config.gradient_accumulation_steps > 1 else 0)
-        dynamic = max(peak, gradients)
-        yield Phase(
+        moving = max(peak, gradients) - gradients
+        return Phase(
             "training step",
-            {**fixed, "gradients": gradients, "activations and working memory": dynamic - gradients},
+            {**self._lasting(), "gradients": gradients, "activations and working memory": moving},
         )
 
     def _copies(self) -> dict[str, int]:
@@ -194,15 +201,19 @@ class Planner:
         wanted = config.sample_before_training or config.sample_after_unit is not TimeUnit.NEVER
         if not wanted:
             return
-        parts = {
-            f"weights: {name}": self.part_bytes(name)
-            for name in (*self.model.text_encoders, self.spec.vae)
-            if not (self.model.trains_text and name in self.model.text_encoders)
-        }
-        fixed = {**self._resident(), "optimizer state": self.optimizer_bytes(), **self._copies(), **parts}
+        encoders = () if self.model.trains_text else self.model.text_encoders
+        if encoders:
+            # the prompt and what is not wanted
+            working = self.rehearsal.texts(2)
+            yield Phase(
+                "encoding prompts of samples",
+                {**self._lasting(), **self._weights(*encoders), "working memory": working},
+            )
         side = self.spec.default_resolution
         working = self.rehearsal.samples(1, (side, side))
-        yield Phase("making samples", {**fixed, "working memory": working})
+        yield Phase(
+            "making samples", {**self._lasting(), **self._weights(self.spec.vae), "working memory": working}
+        )
 
     # -- what can be counted -------------------------------------------------------------------------------
 

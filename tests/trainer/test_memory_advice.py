@@ -96,6 +96,25 @@ def test_the_cheapest_change_is_named(limit: float, expected: dict[str, Any]) ->
     assert changed(config, cure[0]).to_dict() != config.to_dict()
 
 
+def test_encoders_are_halved_where_they_are_what_takes_the_most() -> None:
+    """16 GiB of text encoder in float32, alone while it encodes; the step takes 2 GiB an image more than 4."""
+
+    def plan(config: TrainConfig) -> MemoryPlan:
+        half = config.text_encoder.weight_dtype.value == "BFLOAT_16"
+        step = Phase("training step", {"weights: unet": 4 * GIB, "activations": 2 * config.batch_size * GIB})
+        prompts = Phase("encoding prompts", {"weights: text_encoder": (8 if half else 16) * GIB})
+        return MemoryPlan((prompts, step), "", (512, 512))
+
+    both = {name: {"weight_dtype": "BFLOAT_16"} for name in ("text_encoder", "vae")}
+    assert cheapest_cure(config_of(), 10 * GIB, plan) == (both, 8 * GIB)
+    smaller = cheapest_cure(config_of(batch_size=4), 10 * GIB, plan)
+    assert smaller is not None and smaller[1] == 8 * GIB
+    assert smaller[0].items() >= {**both, "batch_size": 1}.items()
+    assert cheapest_cure(config_of(text_encoder={"weight_dtype": "BFLOAT_16"}), 7 * GIB, plan) is None
+    trained = config_of(text_encoder={"train": True})
+    assert cheapest_cure(trained, 10 * GIB, plan) is None, "what is trained keeps its type"
+
+
 def test_a_verdict_names_figures_and_settings() -> None:
     config = config_of(unet={"gradient_checkpointing": False})
     plan = model_plan(config)

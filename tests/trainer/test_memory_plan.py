@@ -15,7 +15,7 @@ from modules.modelSetup.hollow import hollow_model
 from modules.objective.live_bytes import LiveBytes
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
 from modules.objective.saved_bytes import SavedBytes
-from modules.trainer.memory_plan import Planner, plan_memory, size_of, state_bytes
+from modules.trainer.memory_plan import MemoryPlan, Planner, plan_memory, size_of, state_bytes
 from modules.trainer.memory_step import PROMPT, Rehearsal, StepBytes
 from modules.trainer.optimizers import create_optimizer
 from modules.util.config.TrainConfig import TrainConfig
@@ -182,6 +182,54 @@ def test_the_plan_is_the_largest_phase() -> None:
     assert "weights: text_encoder" not in named["training step"].items
     assert named["training step"].items["gradients"] > 0
     assert any("optimizer state" in line for line in plan.lines())
+
+
+def weights_of(plan: MemoryPlan) -> dict[str, set[str]]:
+    """The parts of the model that are on the device, by phase."""
+    return {
+        phase.name: {name.removeprefix("weights: ") for name in phase.items if name.startswith("weights: ")}
+        for phase in plan.phases
+    }
+
+
+def test_each_phase_has_what_is_there_in_it() -> None:
+    key, sampling = "FLUX_DEV_1", {"sample_before_training": True}
+    texts = {"text_encoder", "text_encoder_2"}
+    cached = plan_memory(config_of(key, **sampling), cuda=False)
+    assert weights_of(cached) == {
+        "encoding prompts": texts,
+        "encoding images": {"vae"},
+        "training step": {"transformer"},
+        "encoding prompts of samples": {"transformer", *texts},
+        "making samples": {"transformer", "vae"},
+    }
+    for phase in cached.phases:
+        trains = "transformer" in weights_of(cached)[phase.name]
+        assert ("optimizer state" in phase.items) == ("adapter" in phase.items) == trains
+    in_every_step = plan_memory(config_of(key, latent_caching=False, batch_size=3), cuda=False)
+    assert weights_of(in_every_step) == {
+        "encoding images": {"transformer", "vae"},
+        "training step": {"transformer"},
+    }
+    few = plan_memory(config_of(key, latent_caching=False, batch_size=1), cuda=False)
+    assert in_every_step.phases[0].items["working memory"] > few.phases[0].items["working memory"]
+
+
+def test_trained_text_encoders_stay() -> None:
+    config = config_of("STABLE_DIFFUSION_15", text_encoder={"train": True}, sample_before_training=True)
+    assert weights_of(plan_memory(config, cuda=False)) == {
+        "encoding images": {"vae"},
+        "training step": {"unet", "text_encoder"},
+        "making samples": {"unet", "text_encoder", "vae"},
+    }
+
+
+def test_online_runs_encode_beside_everything() -> None:
+    plan = plan_memory(
+        config_of("STABLE_DIFFUSION_15", rlhf_mode="GRPO", rlhf_reward="brightness"), cuda=False
+    )
+    assert weights_of(plan) == {"encoding prompts": {"unet", "text_encoder"}, "training step": {"unet"}}
+    assert "optimizer state" in plan.phases[0].items and plan.notes
 
 
 def test_more_memory_where_more_is_asked_for() -> None:
