@@ -16,6 +16,7 @@ from torch import nn
 from modules.model.batch import Conditioning
 from modules.model.compact import FrozenLinear
 from modules.model.family import FamilySpec
+from modules.model.memory import give_back
 from modules.model.schedule import Schedule
 from modules.util.errors import ConfigError
 
@@ -138,6 +139,7 @@ class Model:
             yield module
         finally:
             module.to(home)
+            give_back(self.device)
 
     def autocast(self) -> AbstractContextManager[object]:
         """The mixed-precision region of one forward pass; entered anew in each so that nothing is remembered

@@ -18,6 +18,7 @@ from modules.adapter.PeftAdapter import AdapterHandle
 from modules.model import noise as noise_module
 from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
 from modules.model.emphasis import read_emphasis
+from modules.model.memory import in_halves
 from modules.model.Model import Model
 from modules.model.noise import NoiseOptions
 from modules.model.sampling import Progress
@@ -97,14 +98,17 @@ class BaseModelSetup(ModelFamily):
 
         Args:
             train: keep the graph and compute like the denoiser does (autocast). Otherwise there is no graph,
-                the encoder computes in its own type and the result is float32, which is what caches keep.
+                the encoder computes in its own type and the result is float32.
         """
-        texts = self._texts(model, prompts)
         if train:
             with model.autocast():
-                return self._encode(model, texts).to(model.device)
-        with torch.no_grad():
-            return self._encode(model, texts).to(model.device, torch.float32)
+                return self._encode(model, self._texts(model, prompts)).to(model.device)
+        return self.text_states(model, prompts).to(model.device, torch.float32)
+
+    @torch.no_grad()
+    def text_states(self, model: Model, prompts: Sequence[str]) -> Conditioning:
+        """What ``encode_text`` makes float32, as the encoders give it: in their types, and where they are."""
+        return self._encode(model, self._texts(model, prompts))
 
     def _texts(self, model: Model, prompts: Sequence[str]) -> list[str]:
         """What is encoded of prompts: without brackets that are emphasis, and as the family words them."""
@@ -146,6 +150,10 @@ class BaseModelSetup(ModelFamily):
         weight = next(model.vae.parameters())
         z_BChw = latents_BChw.to(weight.device).float() / model.latent_scale + model.latent_shift
         return (self._decode(model, z_BChw.to(weight.dtype)).float() / 2.0 + 0.5).clamp(0.0, 1.0)
+
+    def decode_to_cpu(self, model: Model, latents_BChw: torch.Tensor) -> torch.Tensor:
+        """``decode_latents``, brought to the CPU; a batch that does not fit into the device's memory is halved."""
+        return in_halves(lambda part: self.decode_latents(model, part).cpu(), latents_BChw, model.device)
 
     def empty_prompt(self, model: Model) -> Conditioning:
         """The conditioning of the empty prompt, (1, ...); encoded once unless the text encoder is trained."""

@@ -106,4 +106,4 @@ def _sample_batch(
 
     latents_BChw = run_sampler(sampler, denoise, noise_BChw.to(model.device), generators, progress)
     with model.borrowed(model.spec.vae):
-        return setup.decode_latents(model, latents_BChw).cpu()
+        return setup.decode_to_cpu(model, latents_BChw)

@@ -304,6 +304,8 @@ def decode(
 ) -> torch.Tensor:
     """Finished latents to [0, 1] images (N, 3, H, W), float32 on the CPU.
 
+    A batch that does not fit into the memory of the device is halved.
+
     Args:
         progress: called with (images done, images in all); returning ``False`` cancels.
 
@@ -313,8 +315,8 @@ def decode(
     images = []
     with model.borrowed(model.spec.vae):
         for start in range(0, len(latents_NChw), batch_size):
-            chunk = latents_NChw[start : start + batch_size].to(model.device)
-            images.append(setup.decode_latents(model, chunk).cpu())
+            chunk = latents_NChw[start : start + batch_size]
+            images.append(setup.decode_to_cpu(model, chunk))
             done = start + len(chunk)
             if progress is not None and progress(done, len(latents_NChw)) is False:
                 raise SamplingCancelled

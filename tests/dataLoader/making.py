@@ -30,6 +30,7 @@ class AveragingModel:
         self.fingerprints = {name: f"{name}-1" for name in self.parts}
         self.latent_factor = FACTOR
         self.latent_scale, self.latent_shift = 1.0, 0.0
+        self.device = torch.device("cpu")
         self.trains_text = False
         self.prompt_weighting = False
         self.text_encoders = ("text_encoder",)

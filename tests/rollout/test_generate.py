@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from modules.model.Model import Model
 from modules.model.sampling import SamplingCancelled
 from modules.model.schedule import FlowSchedule
 from modules.rollout.generate import (
@@ -220,6 +221,26 @@ def test_without_noise_a_rollout_is_what_sampling_gives(cfg: float) -> None:
     found = decode(SETUP, model, made.final_NChw, 3)
     assert found.shape == wanted.shape and found.dtype == torch.float32
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_images_that_do_not_fit_into_memory_are_decoded_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, asked = adapted_model(), []
+    latents_NChw = torch.randn(4, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+    wanted = decode(SETUP, model, latents_NChw, 4)
+    whole = type(SETUP).decode_latents
+
+    def small(setup: object, model: Model, latents_BChw: torch.Tensor) -> torch.Tensor:
+        asked.append(len(latents_BChw))
+        if len(latents_BChw) > 1:
+            raise torch.OutOfMemoryError("too large")
+        return whole(setup, model, latents_BChw)
+
+    monkeypatch.setattr(type(SETUP), "decode_latents", small)
+    torch.testing.assert_close(decode(SETUP, model, latents_NChw, 4), wanted)
+    assert asked == [4, 2, 1, 1, 2, 1, 1]
+    asked.clear()
+    assert len(SETUP.sample(model, ["a cat", "a dog"], steps=1, cfg=1.0, size=SIZE, batch_size=2)) == 2
+    assert asked == [2, 1, 1]
 
 
 def test_texts_are_encoded_once_each() -> None:

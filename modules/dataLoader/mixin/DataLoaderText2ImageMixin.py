@@ -12,6 +12,7 @@ import torch
 from modules.dataLoader.samplers import MicroBatch
 from modules.dataLoader.source import UnitSet
 from modules.model.batch import Conditioning, ImageBatch, PairBatch
+from modules.model.memory import in_halves
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.items import Item
@@ -187,14 +188,11 @@ class DataLoaderText2ImageMixin:
         A batch that does not fit into the memory of the device is halved.
         """
         rgb_BCHW = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float() / 255.0
-        try:
-            return self.setup.encode_image(self.model, rgb_BCHW).float().cpu()
-        except torch.OutOfMemoryError:
-            if len(pixels) == 1:
-                raise
-        torch.cuda.empty_cache()
-        half = len(pixels) // 2
-        return torch.cat([self.encode_images(pixels[:half]), self.encode_images(pixels[half:])])
+
+        def encode(part_BCHW: torch.Tensor) -> torch.Tensor:
+            return self.setup.encode_image(self.model, part_BCHW).float().cpu()
+
+        return in_halves(encode, rgb_BCHW, self.model.device)
 
     def all_prompts(self) -> Iterator[str]:
         """Every prompt the units can have, each once."""
