@@ -66,7 +66,7 @@ def trained(config: TrainConfig) -> Iterator[tuple[Parts, TrainProgress, Counter
     generator = torch.Generator().manual_seed(9)
     for step in range(2):
         for parameter in parts.parameters:
-            parameter.grad = torch.randn(parameter.shape, generator=generator)
+            parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter.device)
         parts.optimizer.step()
         parts.optimizer.zero_grad()
         if parts.ema is not None:

@@ -59,7 +59,7 @@ def together(made: TrainConfig) -> Parts:
     with torch.no_grad():
         for parameter in parts.parameters:
             # away from the reference, so that there is something to measure
-            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator).to(parameter.device))
     return parts
 
 

@@ -1,0 +1,107 @@
+"""Runs that only count on a device of its own memory; taken by ``test_another_device.py`` with the plugin beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from modules.util.enum.Optimizer import Optimizer
+from tests.contracts.test_family_training import family_config
+from tests.device.plugin import NAME as DEVICE
+from tests.tiny import tiny_setup
+from tests.trainer.making import run_here, train, write_config, write_pairs
+
+SAMPLE = {"prompt": "a cat", "width": 64, "height": 64, "diffusion_steps": 2}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "bfloat16": {"train_dtype": "BFLOAT_16"},
+    "float16": {"train_dtype": "FLOAT_16"},
+    "checkpointing": {"unet": {"gradient_checkpointing": True}, "train_dtype": "BFLOAT_16"},
+    "one after the other": {"rlhf_dpo_execution_mode": "SEQUENTIAL"},
+    "reference cache": {"rlhf_dpo_reference_cache": True},
+    "nothing cached": {"latent_caching": False},
+    "captions dropped": {"text_encoder": {"dropout_probability": 0.5}},
+    "text encoder trained": {"text_encoder": {"train": True}},
+    "average on the device": {"ema": "GPU", "ema_update_step_interval": 1},
+    "average on the CPU": {"ema": "CPU", "ema_update_step_interval": 1},
+    "float8": {
+        "unet": {"weight_dtype": "FLOAT_8", "gradient_checkpointing": True},
+        "train_dtype": "BFLOAT_16",
+    },
+    "offloaded": {"unet": {"offload_fraction": 0.5, "gradient_checkpointing": True}},
+    "weights decomposed": {"lora_decompose": True},
+    "supervised": {"rlhf_enabled": False, "loss_weight_fn": "MIN_SNR_GAMMA"},
+    "samples": {"samples": [SAMPLE], "sample_after": 1, "sample_after_unit": "STEP"},
+    "held out": {"rlhf_dpo_validation": True, "rlhf_dpo_validation_percentage": 34.0},
+}
+
+
+def distance(first: Path, second: Path) -> float:
+    """The largest difference of two adapter files, relative to the largest weight."""
+    one, other = load_file(first), load_file(second)
+    assert one.keys() == other.keys()
+    difference = max(float((one[name] - other[name]).abs().max()) for name in one)
+    return difference / max(float(value.abs().max()) for value in one.values())
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings(name: str, tmp_path: Path) -> None:
+    changes = dict(SETTINGS[name])
+    if name == "supervised":
+        changes["concepts"] = [{**write_pairs(tmp_path / "data")[0], "type": "STANDARD"}]
+    path = write_config(tmp_path, **changes)
+    trainer = run_here(path)
+    assert trainer.progress.global_step == (4 if name == "held out" else 6)
+    weights = load_file(tmp_path / "out.safetensors")
+    assert all(torch.isfinite(value).all() for value in weights.values())
+    assert any("up" in name and bool(value.any()) for name, value in weights.items()), "nothing was learnt"
+
+
+@pytest.mark.parametrize("optimizer", ["ADAMW", "SGD"])
+def test_what_is_learnt_is_what_a_cpu_learns(optimizer: str, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"optimizer": {"optimizer": optimizer}}
+    if optimizer == "SGD":
+        changes["learning_rate"] = 1.0
+    path = write_config(tmp_path / "device", **changes)
+    run_here(path)
+    done = train(write_config(tmp_path / "cpu", **changes))
+    assert done.returncode == 0, done.stderr
+    assert distance(tmp_path / "device" / "out.safetensors", tmp_path / "cpu" / "out.safetensors") < 1e-3
+
+
+@pytest.mark.parametrize("optimizer", [name for name in Optimizer if not name.value.endswith("8BIT")])
+def test_optimizers(optimizer: Optimizer, tmp_path: Path) -> None:
+    path = write_config(tmp_path, optimizer={"optimizer": optimizer.value}, epochs=1, ema="GPU")
+    assert run_here(path).progress.global_step == 3
+
+
+@pytest.mark.parametrize("key", ["FLUX_DEV_1", "STABLE_DIFFUSION_XL_10_BASE", "SANA"])
+def test_half_precision(key: str, tmp_path: Path) -> None:
+    spec = tiny_setup(key).spec
+    stored = {part: {"weight_dtype": "BFLOAT_16"} for part in (spec.denoiser, "vae", *spec.text_encoders)}
+    path = family_config(tmp_path, key, train_dtype="BFLOAT_16", **stored)
+    assert run_here(path).progress.global_step == 4
+
+
+def test_the_device_refuses_what_a_gpu_refuses() -> None:
+    there = torch.ones(2, 2).to(DEVICE)
+    here = torch.ones(2, 2)
+    for mixed in (
+        lambda: there + here,
+        lambda: there @ here,
+        lambda: torch.cat([there, here]),
+        lambda: torch.nn.functional.conv2d(there[None, None], here[None, None]),
+        lambda: torch.randn(2, device=DEVICE, generator=torch.Generator()),
+        lambda: torch.nn.functional.embedding(torch.tensor([1]), there),
+    ):
+        with pytest.raises(RuntimeError):
+            mixed()
+    assert torch.equal((there * 2 + torch.tensor(1.0)).cpu(), here * 3), (
+        "single numbers may come from anywhere"
+    )
+    with torch.autocast(DEVICE, torch.bfloat16):
+        assert (there @ there).dtype == torch.bfloat16
+        assert torch.nn.functional.layer_norm(there, (2,)).dtype == torch.float32

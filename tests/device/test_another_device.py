@@ -1,0 +1,81 @@
+"""Whole runs on a device with memory of its own: nothing on the CPU may meet what is on the device.
+
+Each takes place in a process of its own (a device cannot be taken back), on tests that are written for the CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.device import second_device
+from tests.trainer.making import ROOT
+
+TRAINER = "tests/trainer/"
+FILES = [
+    "tests/contracts/test_family_training.py",
+    "tests/device/on_the_device.py",
+    f"{TRAINER}test_online_steps.py",
+    f"{TRAINER}test_online_resume.py",
+    f"{TRAINER}test_run_state.py",
+    f"{TRAINER}test_validation.py",
+    f"{TRAINER}test_what_is_on_the_device.py",
+]
+USUAL = "on_the_device or a_stopped_run or same_gradient or in_an_epoch"
+"""Of these files, what stands for the rest: every family, every setting, every online method."""
+
+
+@pytest.fixture(scope="module")
+def library() -> Path:
+    """The folder of the device's library, compiled once for a source and a PyTorch."""
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++ (Debian's package g++)")
+    folder = ROOT / ".pytest_cache" / "second_device"
+    second_device.build(folder)
+    return folder
+
+
+def _run(*arguments: str, **environment: str) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "tests.device.plugin",
+            "-p",
+            "no:cacheprovider",
+            *FILES,
+            *arguments,
+        ],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
+
+
+def test_on_a_device_made_for_tests(library: Path) -> None:
+    _run("-k", USUAL, TEST_DEVICE=second_device.NAME, SECOND_DEVICE_FOLDER=str(library))
+
+
+@pytest.mark.slow
+def test_all_on_a_device_made_for_tests(library: Path) -> None:
+    _run(TEST_DEVICE=second_device.NAME, SECOND_DEVICE_FOLDER=str(library))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    _run(TEST_DEVICE="cuda")
