@@ -218,8 +218,7 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
         # too few prompts are found before a model is loaded
         online_settings.create_sampler(config, len(prompts), processes.rank, processes.world_size)
     setup, model, handle = _load(config, processes, tell)
-    sampler = Sampler(setup, model, config.load_samples(), samples, config.sample_image_format)
-    sampler.check()
+    sampler = _sampler(config, setup, model, samples)
     loader = _loader(config, setup, model, processes, prompts, folder / ROLLOUT_FOLDER, tell)
     validation_loader = _validation_loader(config, model, setup, loader, processes, tell)
     _place(model, processes)
@@ -354,6 +353,13 @@ def _load(
     model.place(processes.device, ())
     tell("loading the model", 1, 1)
     return setup, model, handle
+
+
+def _sampler(config: TrainConfig, setup: BaseModelSetup, model: Model, samples: Path) -> Sampler:
+    """What makes the samples, which the model is known to be able to."""
+    made = Sampler(setup, model, config.load_samples(), samples, config.sample_image_format)
+    made.check()
+    return made
 
 
 def _place(model: Model, processes: Processes) -> None:
