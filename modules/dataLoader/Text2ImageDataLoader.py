@@ -4,6 +4,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
+
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
 from modules.dataLoader.long_prompts import told_of_cut_prompts
 from modules.dataLoader.mixin.DataLoaderMgdsMixin import DataLoaderMgdsMixin
@@ -110,11 +112,17 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
         self._report("encoding prompts", done, total)
         with self.on_device(*self.model.text_encoders):
             for chunk in chunks:
-                cond = self.setup.encode_text(self.model, [prompts[key] for key in chunk])
+                cond = self.setup.text_states(self.model, [prompts[key] for key in chunk])
                 for row, key in zip(cond.unbind(), chunk, strict=True):
-                    self.texts.put(key, row)
+                    self.texts.put(key, {name: kept_exactly(tensor) for name, tensor in row.items()})
                 done += len(chunk)
                 self._report("encoding prompts", done, total)
+
+
+def kept_exactly(tensor: torch.Tensor) -> torch.Tensor:
+    """A text state as it is kept: 16 bits stay what they are, all other floating numbers are float32."""
+    whole = not tensor.is_floating_point() or tensor.dtype in (torch.bfloat16, torch.float16)
+    return tensor if whole else tensor.float()
 
 
 def _chunks(tasks: list[EncodeTask], size: int) -> list[list[EncodeTask]]:

@@ -366,9 +366,6 @@ def _place(model: Model, processes: Processes) -> None:
     """Bring what computes in every step to the device; to be called when the data is encoded and nothing holds
     parameters yet, which rounding to fewer bits replaces.
     """
-    if processes.device.type == "cuda":
-        # the encoders' blocks lie free in the allocator, in sizes that fit nothing else
-        torch.cuda.empty_cache()
     model.place(processes.device, (model.spec.denoiser, *(model.text_encoders if model.trains_text else ())))
 
 

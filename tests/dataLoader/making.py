@@ -73,7 +73,7 @@ class AveragingSetup:
         mean_BChw = torch.nn.functional.avg_pool2d(rgb_BCHW, FACTOR)
         return torch.cat([mean_BChw, mean_BChw[:, :1]], 1)
 
-    def encode_text(self, model: AveragingModel, prompts: Sequence[str], train: bool = False) -> Conditioning:
+    def text_states(self, model: AveragingModel, prompts: Sequence[str]) -> Conditioning:
         model.texts_encoded.append(list(prompts))
         rows = [[float(zlib.crc32(prompt.encode()) % 1000), float(len(prompt))] for prompt in prompts]
         return Conditioning({"hidden_BLE": torch.tensor(rows)[:, None, :]})

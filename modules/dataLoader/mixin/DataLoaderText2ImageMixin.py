@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -144,6 +144,9 @@ class DataLoaderText2ImageMixin:
         return content_key("masked", self.latent_key(item, transform), mask.text())
 
     def text_key(self, prompt: str) -> str:
+        """Digest of a prompt and what encodes it; entries have 16 bits where their encoder gives no more, and float32
+        ones of earlier versions hold the same numbers.
+        """
         return content_key(CACHE_FORMAT, "cond", "float32", self.texts_of, prompt)
 
     latents_of: str
@@ -243,7 +246,7 @@ class DataLoaderText2ImageMixin:
         inpaint_BChw = self._inpaint(items, side, latents_BChw) if self.setup.spec.inpainting else None
         cond = None
         if self.texts is not None:
-            cond = Conditioning.stack([item[f"{side}cond"] for item in items])
+            cond = Conditioning.stack([_in_float32(item[f"{side}cond"]) for item in items])
         geometry_B6 = None
         if self.setup.spec.size_conditioning:
             geometry_B6 = torch.tensor([item[f"{side}geometry"] for item in items], dtype=torch.float32)
@@ -278,3 +281,8 @@ class DataLoaderText2ImageMixin:
                 masked_BChw = self.encode_images(pixels)
         cells_Bhw = torch.from_numpy(np.stack([mask.cells(*latents_BChw.shape[-2:]) for mask in masks]))
         return torch.cat([cells_Bhw[:, None].float(), masked_BChw], dim=1)
+
+
+def _in_float32(row: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Text states that are kept in their encoder's type, as ``encode_text`` gives them."""
+    return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in row.items()}
