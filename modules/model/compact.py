@@ -99,6 +99,18 @@ def block_layers(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]
                 yield parent, name, child
 
 
+def roundable_layers(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
+    """Those of ``block_layers`` that work with fewer bits.
+
+    What the libraries keep in float32 is left as it is: T5 brings activations to the type of such weights (``wo``).
+    """
+    kept = set(getattr(module, "_keep_in_fp32_modules", None) or ())
+    paths = {id(child): path for path, child in module.named_modules()}
+    for parent, name, layer in block_layers(module):
+        if kept.isdisjoint(paths[id(layer)].split(".")):
+            yield parent, name, layer
+
+
 @torch.no_grad()
 def quantize(module: nn.Module, kind: str, compute: torch.dtype) -> int:
     """Keep the weights of a frozen part's blocks in fewer bits; returns how many layers were changed.
@@ -116,42 +128,42 @@ def quantize(module: nn.Module, kind: str, compute: torch.dtype) -> int:
     if kind not in QUANTIZED:
         raise ValueError(f"{kind!r} is no quantised type")
     count = 0
-    for parent, name, layer in block_layers(module):
+    for parent, name, layer in roundable_layers(module):
         setattr(parent, name, _quantized(layer, kind, compute))
         count += 1
-    module.stored_as = kind  # type: ignore[assignment]
+    # which layers it is decides what comes out, and the weights do not tell before they are rounded
+    module.stored_as = f"{kind} in {count} layers"  # type: ignore[assignment]
     return count
 
 
 def _quantized(layer: nn.Linear, kind: str, compute: torch.dtype) -> nn.Module:
     if kind == FLOAT_8:
-        made = FrozenLinear(layer)
-        made.to_float8()
-        return made
-    library = _bitsandbytes(kind)
-    sizes = (layer.in_features, layer.out_features, layer.bias is not None)
+        rounded = FrozenLinear(layer)
+        rounded.to_float8()
+        return rounded
+    packed = _packed(kind)
     weight = layer.weight.data.to(compute if compute != torch.float32 else layer.weight.dtype)
-    if kind == NFLOAT_4:
-        four = library.nn.Linear4bit(*sizes, compute_dtype=compute, quant_type="nf4", device="meta")
-        four.weight = library.nn.Params4bit(weight, requires_grad=False, quant_type="nf4", module=four)
-        four.bias = layer.bias
-        return four  # type: ignore[no-any-return]
-    eight = library.nn.Linear8bitLt(*sizes, has_fp16_weights=False, device="meta")
-    eight.weight = library.nn.Int8Params(weight, requires_grad=False, has_fp16_weights=False)
-    eight.bias = layer.bias
-    return eight  # type: ignore[no-any-return]
+    made = (
+        packed.FourBitLinear(layer, weight, compute)
+        if kind == NFLOAT_4
+        else packed.EightBitLinear(layer, weight)
+    )
+    return made  # type: ignore[no-any-return]
 
 
-def _bitsandbytes(kind: str) -> Any:
+def _packed(kind: str) -> Any:
+    """The module of layers that need an optional package."""
     try:
-        import bitsandbytes
+        import bitsandbytes  # noqa: F401
     except ImportError as error:
         raise UnsupportedError(
             f"weights in {kind} need bitsandbytes, which is not installed",
             field="weight_dtype",
             hint=_NO_LIBRARY,
         ) from error
-    return bitsandbytes
+    from modules.model import packed
+
+    return packed
 
 
 def offload_blocks(module: nn.Module, fraction: float) -> int:

@@ -15,8 +15,8 @@ from modules.model.compact import (
     INT_8,
     QUANTIZED,
     FrozenLinear,
-    block_layers,
     offload_blocks,
+    roundable_layers,
 )
 from modules.model.dtypes import torch_dtype
 from modules.model.loading import FIELD, load_tokenizer, part_class, read_scheduler_config
@@ -178,7 +178,7 @@ def _make_compact(model: Model, config: Any) -> None:
     for name, module in model.modules().items():
         part = getattr(config, name)
         kind = training.name_of(part.weight_dtype)
-        for parent, child, layer in list(block_layers(module)) if kind in QUANTIZED else ():
+        for parent, child, layer in list(roundable_layers(module)) if kind in QUANTIZED else ():
             if kind == FLOAT_8:
                 rounded = FrozenLinear(layer)
                 rounded.to_float8()
