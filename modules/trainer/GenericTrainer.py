@@ -17,8 +17,9 @@ from modules.model.dtypes import torch_dtype
 from modules.model.sampling import SamplingCancelled
 from modules.runner.RunDirectory import RunDirectory
 from modules.trainer import orders as order
+from modules.trainer.beginnings import backup_to_go_on_from
 from modules.trainer.callbacks import Callback
-from modules.trainer.checkpoint import Snapshot, find_backup, list_backups, read_backup, write_backup
+from modules.trainer.checkpoint import list_backups, write_backup
 from modules.trainer.diagnosis import diagnosis, memory
 from modules.trainer.distributed import Processes
 from modules.trainer.intervals import Interval
@@ -26,6 +27,7 @@ from modules.trainer.optimizers import set_learning_rate
 from modules.trainer.orders import Orders
 from modules.trainer.pace import Pace
 from modules.trainer.parts import Parts, assemble, check_settings
+from modules.trainer.Rescue import Rescue
 from modules.trainer.resume_rules import check_resumable, check_same_start
 from modules.trainer.run_state import Counters, restore, take_snapshot
 from modules.trainer.stop_signals import StopSignals
@@ -66,6 +68,7 @@ class GenericTrainer:
         self._last_phase = -math.inf
         self._resumed_from: Path | None = None
         self._counters = Counters()
+        self._rescue = Rescue(self.processes.device)
         self._parts: Parts | None = None
 
     @property
@@ -87,9 +90,12 @@ class GenericTrainer:
         status = FAILED
         try:
             with self._signals:
-                status = self.start() or self.train()
-                if status == FINISHED and not self.config.only_cache:
-                    self.end()
+                status = self.start()
+                if status is None:
+                    with self._rescue.watching(self._free, self._rescue_backup):
+                        status = self.train()
+                        if status == FINISHED:
+                            self.end()
         except LoadingCancelled:
             status = STOPPED
         except UserError as error:
@@ -124,11 +130,15 @@ class GenericTrainer:
         if config.cpu_threads:
             torch.set_num_threads(config.cpu_threads)
         check_settings(config, self.processes.world_size)
-        backup = self._find_backup()
-        if backup is not None:
+        run = self.run_directory
+        found = backup_to_go_on_from(
+            run.backup_dir, config.continue_last_backup, self.processes, self.callback.warning
+        )
+        backup = None
+        if found is not None:
+            self._resumed_from, backup = found
             check_resumable(config, backup.config)
             check_same_start(config, backup.config, backup.state, self.processes.world_size)
-        run = self.run_directory
         self._parts = assemble(config, run.path, run.samples_dir, self.processes, self._tell)
         for note in self.parts.handle.notes if self.parts.handle is not None else ():
             self.callback.warning(note)
@@ -149,7 +159,7 @@ class GenericTrainer:
         """Take the steps that are left; returns ``finished`` or ``stopped``."""
         self._announce()
         if self.config.sample_before_training and self.progress.global_step == 0:
-            self._sample()
+            self._try(self._sample)
         self._pace.leave_out()
         for group in self._groups():
             if group is None:
@@ -197,6 +207,7 @@ class GenericTrainer:
 
     def _take_step(self, group: AccumulationGroup) -> dict[str, float]:
         parts, step = self.parts, self.progress.global_step
+        self._rescue.whole = parts.fused is None
         set_learning_rate(parts.optimizer, parts.schedule.factor(step))
         try:
             parts.step.forward_backward(group, step, self._backward)
@@ -212,6 +223,7 @@ class GenericTrainer:
         norm = self._clip(gradients)
         metrics = parts.step.metrics()
         finite = math.isfinite(norm) and math.isfinite(metrics["loss/train_step"])
+        self._rescue.whole = False
         if finite:
             parts.optimizer.step()
             if parts.ema is not None:
@@ -223,6 +235,7 @@ class GenericTrainer:
             self._undefined(metrics["loss/train_step"], norm)
         parts.scaler.update(finite)
         parts.optimizer.zero_grad(set_to_none=True)
+        self._rescue.whole = True
         rates = {f"lr/{group['name']}": float(group["lr"]) for group in parts.optimizer.param_groups}
         return {**metrics, "grad_norm": norm, **rates}
 
@@ -425,6 +438,18 @@ class GenericTrainer:
         self._pace.leave_out()
         return str(path or "")
 
+    def _free(self) -> None:
+        self.parts.optimizer.zero_grad(set_to_none=True)
+
+    def _rescue_backup(self) -> None:
+        """A backup before the run ends, if anything was learnt since the one before."""
+        if self.processes.world_size > 1 or not self.progress.global_step:
+            # the others do not know of this one's error and would be waited for
+            return
+        known = {path.name.partition("-backup-")[2] for path in list_backups(self.run_directory.backup_dir)}
+        if self.progress.label() not in known:
+            self._backup(must=False)
+
     @contextmanager
     def _others_waiting(self) -> Iterator[None]:
         """The other processes wait behind the block, even if the first one meets with an error the run survives."""
@@ -434,37 +459,6 @@ class GenericTrainer:
             self.processes.barrier()
             raise
         self.processes.barrier()
-
-    # -- going on from a backup --------------------------------------------------------------------------------
-
-    def _find_backup(self) -> Snapshot | None:
-        """The backup to go on from. A run that starts anew puts those of the run before it aside."""
-        folder = self.run_directory.backup_dir
-        if not self.config.continue_last_backup:
-            if self.processes.first:
-                self._put_aside(folder)
-            self.processes.barrier()
-            return None
-        path, problems = find_backup(folder) if self.processes.first else (None, [])
-        for problem in problems:
-            self.callback.warning(problem)
-        path = self.processes.broadcast(path)
-        if path is None:
-            if self.processes.first and list_backups(folder):
-                raise DataError(
-                    f"none of the backups in {folder} can be used",
-                    hint="start anew without continue_last_backup",
-                )
-            self.callback.warning(f"there is no backup in {folder} yet: the run starts at the beginning")
-            return None
-        self._resumed_from = path
-        return read_backup(path)
-
-    def _put_aside(self, folder: Path) -> None:
-        if list_backups(folder):
-            aside = folder.with_name(f"{folder.name}-before-{time.strftime('%Y-%m-%d_%H-%M-%S')}")
-            folder.replace(aside)
-            self.callback.warning(f"this run starts anew; the backups of the one before are now in {aside}")
 
     # -- telling -----------------------------------------------------------------------------------------------
 

@@ -220,7 +220,7 @@ class OnlineLoader:
         micro = self._micro_batches(judged.kept_N)
         try:
             batch = self._old_values(batch, micro, settings)
-        except SamplingCancelled:
+        except (SamplingCancelled, torch.OutOfMemoryError):
             # the epoch will be scored again, and must not count twice
             self.judge.rewards.load_state_dict(scales)
             raise

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import torch
+
 from modules.dataLoader.long_prompts import told_of_cut_prompts
+from modules.model.memory import give_back
 from modules.model.Model import Model
 from modules.model.sampling import SamplingCancelled
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.trainer.image_files import parameters_text, sample_folder, save_image
-from modules.util.config.SampleConfig import SampleConfig
+from modules.util.config.SampleConfig import FilledSample, SampleConfig
 from modules.util.enum.ImageFormat import ImageFormat
 from modules.util.errors import UserError
 from modules.util.TrainProgress import TrainProgress
@@ -68,15 +71,18 @@ class Sampler:
                 idle[0].negative_prompt,
             )
 
-    def run(self, progress: TrainProgress, suffix: str, tell: Tell) -> list[tuple[int, str, Path]]:
-        """Make all samples with the weights as they are; returns (number, prompt, file) of each.
+    def run(self, progress: TrainProgress, suffix: str, tell: Tell) -> Iterator[tuple[int, str, Path]]:
+        """Make all samples with the weights as they are: (number, prompt, file) of each as soon as it is there.
 
-        Cancelled, it returns what is finished.
+        Cancelled, it ends after what is finished.
 
         Args:
             suffix: put behind the folders' names (`` - no-ema``).
+
+        Raises:
+            UserError: one cannot be written; or, after all others are made, some did not fit into memory.
         """
-        made: list[tuple[int, str, Path]] = []
+        too_large: list[FilledSample] = []
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
         name = f"{stamp}-training-sample-{progress.label()}.{self._ending}"
         steps = sum(sample.diffusion_steps for _, sample in self._samples)
@@ -89,13 +95,13 @@ class Sampler:
 
             seed = sample.config.seed_at(progress.global_step)
             try:
-                rgb_BCHW = self._setup.sample(
-                    self._model, [sample.prompt], sample.negative_prompt, [seed], sample.diffusion_steps,
-                    sample.cfg_scale, sample.size, sample.noise_scheduler, report,
-                )  # fmt: skip
+                rgb_BCHW = self._image(sample, seed, report)
             except SamplingCancelled:
                 break
             done += sample.diffusion_steps
+            if rgb_BCHW is None:
+                too_large.append(sample)
+                continue
             path = sample_folder(self._folder, number, sample.prompt, suffix) / name
             text = parameters_text(sample, seed, Path(self._model.source).stem)
             try:
@@ -105,5 +111,27 @@ class Sampler:
                     f"the sample {path} cannot be written: {error.strerror or error}",
                     hint="make room on the disk of the workspace",
                 ) from error
-            made.append((number, sample.prompt, path))
-        return made
+            yield number, sample.prompt, path
+        if too_large:
+            sizes = sorted({f"{width}x{height}" for height, width in (sample.size for sample in too_large)})
+            raise UserError(
+                f"{len(too_large)} of {len(self._samples)} samples were not made: the device's memory is too small for "
+                f"{', '.join(sizes)} beside what is trained",
+                field="samples",
+                hint="make them smaller, or have weight_dtype of the frozen parts in fewer bits and ema on the CPU",
+            )
+
+    def _image(
+        self, sample: FilledSample, seed: int, report: Callable[[int, int], object]
+    ) -> torch.Tensor | None:
+        """(1, 3, H, W); ``None`` where the device's memory is too small for it."""
+        try:
+            return self._setup.sample(
+                self._model, [sample.prompt], sample.negative_prompt, [seed], sample.diffusion_steps,
+                sample.cfg_scale, sample.size, sample.noise_scheduler, report,
+            )  # fmt: skip
+        except torch.OutOfMemoryError as error:
+            _log.warning("a sample of %dx%d was not made: %s", *reversed(sample.size), error)
+        # only now is what the error held let go of
+        give_back(self._model.device)
+        return None

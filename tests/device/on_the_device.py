@@ -9,7 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from modules.trainer.callbacks import Callback
+from modules.trainer.checkpoint import list_backups
 from modules.util.enum.Optimizer import Optimizer
+from modules.util.TrainProgress import TrainProgress
 from tests.contracts.test_family_training import family_config
 from tests.device.plugin import NAME as DEVICE
 from tests.tiny import tiny_setup
@@ -105,3 +108,37 @@ def test_the_device_refuses_what_a_gpu_refuses() -> None:
     with torch.autocast(DEVICE, torch.bfloat16):
         assert (there @ there).dtype == torch.bfloat16
         assert torch.nn.functional.layer_norm(there, (2,)).dtype == torch.float32
+
+
+class LittleRoom(Callback):
+    """Gives the device no more than it holds once the second step is done."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def step(self, progress: TrainProgress, metrics: Any, total: int, eta: float | None) -> None:
+        if progress.global_step == 2:
+            device = torch.second
+            device.set_limit(device.live() + 4096)
+
+    def warning(self, message: str) -> None:
+        self.told.append(message)
+
+    def error(self, message: str, category: str, hint: str = "", traceback: str = "") -> None:
+        self.told.append(category)
+
+
+@pytest.mark.skipif(DEVICE != "second", reason="only there memory can be limited")
+def test_exhausted_memory_costs_samples_but_nothing_learnt(tmp_path: Path) -> None:
+    path = write_config(tmp_path, samples=[SAMPLE], sample_after=2, sample_after_unit="STEP")
+    listener = LittleRoom()
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            run_here(path, callback=listener)
+    finally:
+        torch.second.set_limit(0)
+    assert any("1 of 1 samples were not made" in text for text in listener.told)
+    assert listener.told[-1] == "gpu_memory"
+    (backup,) = list_backups(tmp_path / "run" / "backup")
+    assert "backup-2-" in backup.name
+    assert run_here(path, "continue_last_backup=true").progress.global_step == 6

@@ -1,0 +1,42 @@
+"""What a run has learnt outlives the exhaustion of the device's memory."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from modules.model.memory import give_back
+
+
+class Rescue:
+    """Sees to a backup when the device's memory is exhausted, before the run ends with that error.
+
+    Attributes:
+        whole: whether the weights are those of one optimizer step; to be false while they change.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.whole = True
+
+    @contextmanager
+    def watching(self, free: Callable[[], None], backup: Callable[[], object]) -> Iterator[None]:
+        """A block whose errors of memory are followed by a backup, if the weights are whole, and raised.
+
+        Args:
+            free: lets go of what the step under way holds.
+            backup: reports by itself what hinders it.
+        """
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            # its frames hold what filled the device
+            traceback.clear_frames(error.__traceback__)
+            if self.whole:
+                free()
+                give_back(self._device)
+                backup()
+            raise
