@@ -30,11 +30,14 @@ class PartDtypes:
         weights: part name -> type of its weights; parts not named get ``default``.
         compute: type the denoiser (and a trained text encoder) computes in under autocast; float32 means no
             autocast.
+        stored: leave the weights in their files and as they are there: modules have shapes only, and ``stored_tensors``
+            says where their values are.
     """
 
     weights: Mapping[str, torch.dtype] = field(default_factory=dict)
     default: torch.dtype = torch.float32
     compute: torch.dtype = torch.float32
+    stored: bool = False
 
     def of(self, part: str) -> torch.dtype:
         return self.weights.get(part, self.default)

@@ -152,7 +152,7 @@ def check_folder(folder: Path, spec: FamilySpec, parts: Iterable[str]) -> dict[s
     faults: list[UserError] = []
     for name in parts:
         part = spec.part(name)
-        if _left_out(part, index):
+        if left_out(part, index):
             continue
         fault = _part_fault(folder, part, index.get(name))
         if fault:
@@ -163,7 +163,7 @@ def check_folder(folder: Path, spec: FamilySpec, parts: Iterable[str]) -> dict[s
     return index
 
 
-def _left_out(part: PartSpec, index: dict[str, Any]) -> bool:
+def left_out(part: PartSpec, index: dict[str, Any]) -> bool:
     """Whether a folder comes without a part that it may come without."""
     entry = index.get(part.name)
     return part.optional and (not isinstance(entry, list) or not all(entry))
@@ -198,6 +198,14 @@ def weights_variant(place: Path) -> str | None:
         return None
     variants = sorted({v for v in map(_variant, names) if v})
     return variants[0] if variants else None
+
+
+def weights_files(place: Path) -> list[Path]:
+    """The files with the weights of a part: those of one variant, in one piece if they are there that way too."""
+    variant = weights_variant(place)
+    files = [p for p in sorted(place.glob("*.safetensors")) if _variant(p.name) == variant]
+    files = [p for p in files if p.name.split(".")[0].split("-")[0] in WEIGHT_STEMS] or files
+    return [p for p in files if "-of-" not in p.name] or files
 
 
 def _variant(name: str) -> str | None:
@@ -252,7 +260,7 @@ def load_parts(folder: Path, spec: FamilySpec, wanted: Sequence[str], dtypes: Pa
         UserError: something is missing, damaged or of the wrong kind.
     """
     index = check_folder(folder, spec, wanted)
-    names = [name for name in wanted if not _left_out(spec.part(name), index)]
+    names = [name for name in wanted if not left_out(spec.part(name), index)]
     loaded: dict[str, Any] = {}
     for name in names:
         part = spec.part(name)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
+
+from modules.util.lazy_tensors import LazyTensor
 
 State = dict[str, torch.Tensor]
 _ENDS = {
@@ -43,6 +45,27 @@ def from_open_clip(state: Mapping[str, torch.Tensor]) -> State:
         elif (match := _BLOCK.fullmatch(key)) and match[2] in _LAYER_BACK:
             made[f"encoder.layers.{match[1]}.{_LAYER_BACK[match[2]]}.{match[3]}"] = tensor
     return made
+
+
+def lazily_from_open_clip(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
+    """``from_open_clip`` of tensors that are still in a file."""
+    made: dict[str, LazyTensor] = {}
+    for key, tensor in tensors.items():
+        for name in from_open_clip({key: tensor.empty()}):
+            made[name] = tensor.then(lambda t, key=key, name=name: from_open_clip({key: t})[name])  # type: ignore[misc]
+    return made
+
+
+def joined_in_open_clip(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """The names of transformers, those together that are one tensor there."""
+    groups: list[tuple[str, ...]] = []
+    for name in names:
+        split = _SPLIT.fullmatch(name.removeprefix("text_model."))
+        if split is None:
+            groups.append((name,))
+        elif split[2] == "q":
+            groups.append(tuple(name.replace(".q_proj.", f".{letter}_proj.") for letter in "qkv"))
+    return groups
 
 
 def to_open_clip(state: Mapping[str, torch.Tensor]) -> State:

@@ -14,11 +14,12 @@ import torch
 from torch import nn
 
 from modules.model.family import FamilySpec
-from modules.model.Model import Model, base_tensors
-from modules.model.single_file import V_MARK, ZERO_SNR_MARK, file_tensors
+from modules.model.Model import Model
+from modules.model.single_file import V_MARK, ZERO_SNR_MARK, file_entries
+from modules.model.stored import stored_tensors
 from modules.util.errors import UnsupportedError
 from modules.util.jsonio import atomic_path, fsync_path, read_json
-from modules.util.tensor_files import write_safetensors
+from modules.util.lazy_tensors import LazyTensor, lazily, write_lazily
 
 WEIGHTS_NAME = {
     "denoiser": "diffusion_pytorch_model",
@@ -44,7 +45,7 @@ def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None
             place.mkdir()
             _write_config(module, place)
             weights = place / f"{WEIGHTS_NAME[kind]}.safetensors"
-            write_safetensors(part_tensors(model, name, dtype), weights, {"format": "pt"})
+            write_lazily(part_tensors(model, name, dtype), weights, {"format": "pt"})
             fsync_path(weights)
         for spec in model.spec.of_kind("tokenizer"):
             if spec.name in model.parts:
@@ -80,14 +81,11 @@ def save_single_file(
     if not model.spec.writes_single_file:
         raise no_single_file(model.spec)
     target = Path(path)
-    tensors: dict[str, torch.Tensor] = {}
-    for name, module in model.modules().items():
-        held = file_tensors(model.spec.part(name), module, dict(base_tensors(module)))
-        tensors |= {key: _ready(tensor, dtype) for key, tensor in held.items()}
+    tensors = single_file_tensors(model, dtype)
     if model.schedule.prediction == "v_prediction":
-        tensors[V_MARK] = torch.zeros(0)
+        tensors[V_MARK] = lazily(torch.zeros(0))
         if _ends_in_noise(model):
-            tensors[ZERO_SNR_MARK] = torch.zeros(0)
+            tensors[ZERO_SNR_MARK] = lazily(torch.zeros(0))
     facts = {
         "modelspec.sai_model_spec": "1.0.0",
         "modelspec.architecture": model.spec.model_architecture,
@@ -97,21 +95,23 @@ def save_single_file(
         **(metadata or {}),
     }
     with atomic_path(target) as temporary:
-        write_safetensors(tensors, temporary, facts)
+        write_lazily(tensors, temporary, facts)
     return target
 
 
-def part_tensors(model: Model, part: str, dtype: torch.dtype | None = None) -> dict[str, torch.Tensor]:
+def single_file_tensors(model: Model, dtype: torch.dtype | None = None) -> dict[str, LazyTensor]:
+    """The base weights of all parts under their names in the latent-diffusion layout."""
+    tensors: dict[str, LazyTensor] = {}
+    for name, module in model.modules().items():
+        tensors |= file_entries(model.spec.part(name), module, stored_tensors(module))
+    return {name: tensor.to(dtype) for name, tensor in tensors.items()}
+
+
+def part_tensors(model: Model, part: str, dtype: torch.dtype | None = None) -> dict[str, LazyTensor]:
     """The base weights of a part under the names its library expects in a file."""
     spec, module = model.spec.part(part), model.module(part)
     root = f"{spec.file_root}." if spec.file_root and not hasattr(module, spec.file_root) else ""
-    return {f"{root}{name}": _ready(tensor, dtype) for name, tensor in base_tensors(module)}
-
-
-def _ready(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-    # clone: tied or sliced tensors share storage, which the format refuses
-    return tensor.detach().to("cpu", wanted).contiguous().clone()
+    return {f"{root}{name}": tensor.to(dtype) for name, tensor in stored_tensors(module).items()}
 
 
 def _write_config(module: nn.Module, place: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,14 @@ from modules.model.dtypes import PartDtypes
 from modules.model.family import FamilySpec, PartSpec
 from modules.model.ldm_keys import unet_to_ldm, vae_to_ldm
 from modules.model.loading import FIELD, load_tokenizer, part_class
-from modules.model.open_clip import from_open_clip, to_open_clip
+from modules.model.open_clip import joined_in_open_clip, lazily_from_open_clip, to_open_clip
+from modules.model.stored import keep_stored
 from modules.model.weight_files import open_weights
 from modules.util.errors import UserError, list_offenders
+from modules.util.lazy_tensors import LazyTensor
 
 State = dict[str, torch.Tensor]
+Entries = dict[str, LazyTensor]
 V_MARK, ZERO_SNR_MARK = "v_pred", "ztsnr"
 """Names of empty tensors by which files say how the model was trained."""
 HEADS = 8
@@ -55,9 +61,9 @@ class Unsaid:
 
 @dataclass(frozen=True)
 class SingleFile:
-    """A read file: tensors by part without their prefixes, the names of all others, and the metadata."""
+    """An opened file: tensors by part without their prefixes, the names of all others, and the metadata."""
 
-    states: dict[str, State]
+    states: dict[str, Entries]
     others: frozenset[str]
     metadata: Mapping[str, str]
 
@@ -103,6 +109,22 @@ def file_tensors(part: PartSpec, module: nn.Module, state: Mapping[str, torch.Te
     return {f"{part.file_prefix}{name}": tensor for name, tensor in made.items()}
 
 
+def file_entries(part: PartSpec, module: nn.Module, entries: Mapping[str, LazyTensor]) -> Entries:
+    """``file_tensors`` of tensors that are read when they are written."""
+    made: Entries = {}
+    for group in joined_in_open_clip(entries) if part.open_clip else [(name,) for name in entries]:
+        like = file_tensors(part, module, {name: entries[name].empty() for name in group})
+
+        def read(name: str, group: tuple[str, ...] = group) -> torch.Tensor:
+            return file_tensors(part, module, {each: entries[each].read() for each in group})[name]
+
+        made |= {
+            name: LazyTensor(tuple(tensor.shape), tensor.dtype, partial(read, name))
+            for name, tensor in like.items()
+        }
+    return made
+
+
 def load_single_file(
     path: Path, spec: FamilySpec, wanted: Sequence[str], dtypes: PartDtypes, unsaid: Unsaid
 ) -> dict[str, Any]:
@@ -119,21 +141,22 @@ def load_single_file(
         elif part.kind == "tokenizer":
             loaded[part.name] = find_tokenizer(path, part, *unsaid.tokenizers[part.name])
         else:
-            module = _make_part(part, file.states[part.name], path, unsaid)
+            module = _make_part(part, file.states[part.name], path, unsaid, dtypes.stored)
             # diffusers' own ``to`` warns about number types even where none is at risk
-            loaded[part.name] = torch.nn.Module.to(module, dtypes.of(part.name))
+            loaded[part.name] = module if dtypes.stored else nn.Module.to(module, dtypes.of(part.name))
     return loaded
 
 
-def _make_part(part: PartSpec, state: State, path: Path, unsaid: Unsaid) -> nn.Module:
+def _make_part(part: PartSpec, entries: Entries, path: Path, unsaid: Unsaid, stored: bool) -> nn.Module:
     kind = part_class(part)
+    entries = lazily_from_open_clip(entries) if part.open_clip else entries
+    state = {name: entry.empty() for name, entry in entries.items()}
     try:
         if part.kind == "denoiser":
             config = unet_config(state)
         elif part.kind == "vae":
             config = {**vae_config(state), "scaling_factor": unsaid.scaling_factor}
         else:
-            state = from_open_clip(state) if part.open_clip else state
             config = text_config(state, part.open_clip)
     except (KeyError, StopIteration, ValueError, IndexError) as error:
         raise UserError(
@@ -144,18 +167,18 @@ def _make_part(part: PartSpec, state: State, path: Path, unsaid: Unsaid) -> nn.M
     if part.kind == "text_encoder":
         from transformers.models.clip.configuration_clip import CLIPTextConfig
 
-        return fill("text_encoder", lambda: kind(CLIPTextConfig(**config)), state, path)  # type: ignore[no-any-return]
-    return fill(part.kind, lambda: kind(**config), state, path)  # type: ignore[no-any-return]
+        return fill("text_encoder", lambda: kind(CLIPTextConfig(**config)), entries, path, stored)
+    return fill(part.kind, lambda: kind(**config), entries, path, stored)
 
 
 def read_single_file(path: Path, spec: FamilySpec) -> SingleFile:
-    """The tensors of a file by part.
+    """Where the tensors of each part are in a file.
 
     Raises:
         UserError: damaged, or not a whole model of the family in the latent-diffusion layout.
     """
     prefixes = {part.name: part.file_prefix for part in spec.parts if part.file_prefix}
-    found: dict[str, State] = {part: {} for part in prefixes}
+    found: dict[str, Entries] = {part: {} for part in prefixes}
     others: set[str] = set()
     file = open_weights(path, FIELD)
     names = list(file.shapes)
@@ -164,7 +187,7 @@ def read_single_file(path: Path, spec: FamilySpec) -> SingleFile:
         if part is None:
             others.add(name)
         else:
-            found[part][name.removeprefix(prefixes[part])] = file.tensor(name)
+            found[part][name.removeprefix(prefixes[part])] = file.lazy(name)
     missing = [part for part, state in found.items() if not state]
     if missing:
         hint = f"its keys look like {names[0]}" if names else "it is empty"
@@ -265,34 +288,43 @@ def text_config(state: Mapping[str, torch.Tensor], open_clip: bool = False) -> d
 
 
 def fill(
-    kind: str, make: Callable[[], nn.Module], state: Mapping[str, torch.Tensor], source: Path
+    kind: str,
+    make: Callable[[], nn.Module],
+    entries: Mapping[str, LazyTensor],
+    source: Path,
+    stored: bool = False,
 ) -> nn.Module:
-    """Make a part and give it the tensors of a file.
+    """Make a part and give it the tensors of a file, or with ``stored`` their places.
 
     Raises:
         UserError: tensors that are missing or of another shape.
     """
-    module = make()
+    with torch.device("meta") if stored else nullcontext():
+        module = make()
     own = module.state_dict()
     rooted = "text_model." if any(name.startswith("text_model.") for name in own) else ""
-    filled: State = {}
+    filled: Entries = {}
     faults: list[str] = []
     for key, tensor in own.items():
         name, like = to_ldm(kind, module, key.removeprefix(rooted), tensor)
-        value = state.get(name)
-        if value is None and key.endswith("position_ids"):
-            filled[key] = tensor
-        elif value is None or value.numel() != tensor.numel():
-            faults.append(name if value is None else f"{name}: {tuple(value.shape)} for {tuple(like.shape)}")
+        entry = entries.get(name)
+        if entry is None and key.endswith("position_ids"):
+            continue
+        if entry is None or math.prod(entry.shape) != tensor.numel():
+            faults.append(name if entry is None else f"{name}: {entry.shape} for {tuple(like.shape)}")
         else:
-            filled[key] = value.reshape(tensor.shape).to(tensor.dtype)
+            filled[key] = entry.then(lambda value, shape=tensor.shape: value.reshape(shape))  # type: ignore[misc]
     if faults:
         raise UserError(
             f"{source} does not hold a whole {kind} of this family; missing or of another shape:\n"
             f"{list_offenders(faults)}",
             field=FIELD,
         )
-    module.load_state_dict(filled)
+    if stored:
+        return keep_stored(module, filled)
+    with torch.no_grad():
+        for key, entry in filled.items():
+            own[key].copy_(entry.read())
     return module.eval().requires_grad_(False)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from modules.util.errors import UserError
+from modules.util.lazy_tensors import LazyTensor, file_tensors, lazily
 
 CHECKPOINTS = (".ckpt", ".pt", ".pth")
 """Endings of torch checkpoints."""
@@ -40,13 +41,28 @@ class WeightFile(ABC):
     @abstractmethod
     def _read(self, name: str) -> torch.Tensor: ...
 
+    @abstractmethod
+    def _lazy(self, name: str) -> LazyTensor: ...
+
+    def lazy(self, name: str) -> LazyTensor:
+        """What ``tensor`` gives, read when it is wanted and not kept."""
+        stored, scale = self._lazy(name), self._scale(name)
+        if not scale:
+            return stored
+        return LazyTensor(
+            stored.shape, torch.float32, lambda: stored.read().float() * self._read(scale).float()
+        )
+
+    def _scale(self, name: str) -> str:
+        """The name of the scale of a tensor, if it has one."""
+        scale = f"{name.removesuffix('.weight')}.{SCALE}"
+        return scale if name.endswith(".weight") and scale in self._stored else ""
+
     def tensor(self, name: str) -> torch.Tensor:
         """One tensor in the type it is stored in, or in float32 if it is stored with a scale."""
         tensor = self._read(name)
-        scale = f"{name.removesuffix('.weight')}.{SCALE}"
-        if name.endswith(".weight") and scale in self._stored:
-            return tensor.float() * self._read(scale).float()
-        return tensor
+        scale = self._scale(name)
+        return tensor.float() * self._read(scale).float() if scale else tensor
 
 
 class _Safetensors(WeightFile):
@@ -55,10 +71,14 @@ class _Safetensors(WeightFile):
 
         self._file: Any = safe_open(str(path), framework="pt")
         names = {name: tuple(self._file.get_slice(name).get_shape()) for name in self._file.keys()}  # noqa: SIM118
+        self._places = file_tensors(path)
         super().__init__(path, names, dict(self._file.metadata() or {}))
 
     def _read(self, name: str) -> torch.Tensor:
         return self._file.get_tensor(name)  # type: ignore[no-any-return]
+
+    def _lazy(self, name: str) -> LazyTensor:
+        return self._places[name]
 
 
 class _Checkpoint(WeightFile):
@@ -68,6 +88,9 @@ class _Checkpoint(WeightFile):
 
     def _read(self, name: str) -> torch.Tensor:
         return self._tensors[name]
+
+    def _lazy(self, name: str) -> LazyTensor:
+        return lazily(self._tensors[name])
 
 
 def open_weights(path: Path, field: str) -> WeightFile:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
+import zipfile
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from modules.adapter.formats import (
     DIFFUSERS_METADATA,
@@ -17,17 +22,27 @@ from modules.adapter.formats import (
     layout_tensors,
     spec_metadata,
 )
-from modules.adapter.PeftAdapter import NAME, AdapterHandle, AdapterOptions, attach
-from modules.adapter.reading import find_adapter, match_adapter, read_adapter, read_tensors
+from modules.adapter.names import Place
+from modules.adapter.PeftAdapter import NAME, AdapterOptions, attach
+from modules.adapter.reading import AdapterFile, find_adapter, match_adapter, read_adapter, read_tensors
 from modules.model.dtypes import PartDtypes
 from modules.model.family import FamilySpec
 from modules.model.Model import Model
-from modules.model.saving import no_single_file, save_folder, save_single_file
+from modules.model.saving import (
+    no_single_file,
+    part_tensors,
+    save_folder,
+    save_single_file,
+    single_file_tensors,
+)
+from modules.model.stored import change_stored, stored_tensors
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import MODEL_SETUPS, create_model_setup
 from modules.modelSetup.skeleton import skeleton
+from modules.util.dpo_pair_files import free_bytes
 from modules.util.errors import ConfigError, DataError, UnsupportedError, UserError
 from modules.util.jsonio import atomic_path
+from modules.util.lazy_tensors import LazyTensor, lazily, write_lazily
 from modules.util.tensor_files import write_safetensors
 
 Report = Callable[[str], None]
@@ -82,7 +97,10 @@ def convert_adapter(
     report(f"reading {source}")
     tensors, metadata = read_tensors(source)
     setup = find_family(metadata, family)
-    model = setup.load(str(base)) if base is not None and base.is_file() else skeleton(setup.spec, base)
+    if base is not None and base.is_file():
+        model = setup.load(str(base), PartDtypes(stored=True))
+    else:
+        model = skeleton(setup.spec, base)
     file = match_adapter(tensors, metadata, model, str(source))
     report(f"{file.kind} on {len(file.layers)} layers of {setup.spec.label}")
     layers = file_layers(file)
@@ -112,7 +130,7 @@ def convert_checkpoint(
     setup = create_model_setup(family)
     _check_kind(setup.spec, kind)
     report(f"reading {source}")
-    model = setup.load(source, stored_dtypes(source, setup.spec))
+    model = setup.load(source, PartDtypes(stored=True))
     write_model(model, target, kind, dtype, report)
 
 
@@ -131,31 +149,65 @@ def merge_adapter(
     _check_kind(setup.spec, kind)
     find_adapter(adapter)
     report(f"reading {base}")
-    model = setup.load(base, stored_dtypes(base, setup.spec))
-    handle = attach(model, AdapterOptions(parts=(setup.spec.denoiser,)), read_adapter(adapter, model))
-    report(f"merging {handle.options.kind} into {len(handle.layers)} layers")
-    merge(handle, strength)
+    model = setup.load(base, PartDtypes(stored=True))
+    file = read_adapter(adapter, model)
+    report(f"merging {file.kind} into {len(file.layers)} layers")
+    merge(model, file, strength)
     write_model(model, target, kind, dtype, report)
 
 
-@torch.no_grad()
-def merge(handle: AdapterHandle, strength: float) -> None:
-    """Add the change that adapters make to the base weights of their layers, times ``strength``.
+def merge(model: Model, file: AdapterFile, strength: float) -> None:
+    """Put what an adapter makes of the weights of a model that are in files in their places.
 
-    Computed in float32, layer by layer. The adapters stay attached, and switched off by having been merged.
+    The change, times ``strength``, is added in float32 when a weight is read.
     """
-    for layer in handle.layers.values():
-        base: Any = layer.get_base_layer()
-        stored = base.weight.data
-        base.weight.data = stored.float()
-        before = base.weight.data.clone()
-        layer.merge(safe_merge=True, adapter_names=[NAME])
-        merged = before + strength * (base.weight.data - before)
-        base.weight.data = merged.to(stored.dtype)
+    for part, path in file.layers:
+        module = model.module(part)
+        name = f"{path}.weight"
+        base = stored_tensors(module)[name]
+        change_stored(
+            module,
+            name,
+            replace(base, read=partial(_merged, model, file, (part, path), base, strength), part=None),
+        )
+
+
+@torch.no_grad()
+def _merged(model: Model, file: AdapterFile, place: Place, base: LazyTensor, strength: float) -> torch.Tensor:
+    """The weight of one layer with its adapter in it: the layer is made, adapted and merged on its own."""
+    part, path = place
+    layer: Any = copy.deepcopy(model.module(part).get_submodule(path))
+    stored = base.read()
+    layer.weight, layer.bias = nn.Parameter(stored.float(), requires_grad=False), None
+    before = layer.weight.detach().clone()
+    own = Model(model.spec, model.source, {part: _alone(path, layer)}, model.schedule)
+    only = replace(file, layers={place: file.layers[place]}, alphas={place: file.alphas[place]})
+    (adapted,) = attach(own, AdapterOptions(parts=(part,)), only).layers.values()
+    adapted.merge(safe_merge=True, adapter_names=[NAME])
+    merged: torch.Tensor = before + strength * (adapted.get_base_layer().weight.detach() - before)
+    return merged.to(stored.dtype)
+
+
+def _alone(path: str, layer: nn.Module) -> nn.Module:
+    """A module with one layer, at its path."""
+    for name in reversed(path.split(".")):
+        holder = nn.Module()
+        holder.add_module(name, layer)
+        layer = holder
+    return layer
 
 
 def write_model(model: Model, target: Path, kind: str, dtype: torch.dtype | None, report: Report) -> None:
-    """Write a whole model as DIFFUSERS or SAFETENSORS."""
+    """Write a whole model as DIFFUSERS or SAFETENSORS.
+
+    Raises:
+        DataError: the disk has not the room for it.
+    """
+    if kind == "DIFFUSERS":
+        entries = [tensor for name in model.modules() for tensor in part_tensors(model, name, dtype).values()]
+    else:
+        entries = list(single_file_tensors(model, dtype).values())
+    _check_room(target, sum(tensor.nbytes for tensor in entries))
     report(f"writing {target}")
     if kind == "DIFFUSERS":
         save_folder(model, target, dtype)
@@ -163,34 +215,18 @@ def write_model(model: Model, target: Path, kind: str, dtype: torch.dtype | None
         save_single_file(model, target, dtype)
 
 
+def _check_room(target: Path, needed: int) -> None:
+    free = free_bytes(target.parent)
+    if free < needed:
+        raise DataError(
+            f"{target} needs {needed / 1e9:.2f} GB, and the disk has {free / 1e9:.2f} GB left",
+            hint="make room, or choose another disk; what is to be replaced stays until all is written",
+        )
+
+
 def _check_kind(spec: FamilySpec, kind: str) -> None:
     if kind == "SAFETENSORS" and not spec.writes_single_file:
         raise no_single_file(spec)
-
-
-def stored_dtypes(source: str, spec: FamilySpec) -> PartDtypes:
-    """The number types a model's weights are stored in, so that none is changed by loading it."""
-    path = Path(source)
-    if path.is_file():
-        return PartDtypes(default=_first_dtype(path) or torch.float32)
-    found = {name: _first_dtype(*sorted((path / name).glob("*.safetensors"))) for name in spec.module_parts}
-    return PartDtypes(weights={name: dtype for name, dtype in found.items() if dtype is not None})
-
-
-def _first_dtype(*files: Path) -> torch.dtype | None:
-    """The type of the first tensor of floating-point numbers."""
-    from safetensors import SafetensorError, safe_open
-
-    for file in files:
-        try:
-            with safe_open(str(file), framework="pt") as opened:
-                for key in opened.keys():  # noqa: SIM118
-                    dtype: torch.dtype = opened.get_tensor(key).dtype
-                    if dtype.is_floating_point:
-                        return dtype
-        except (SafetensorError, OSError) as error:
-            raise DataError(f"{file} is damaged: {error}", hint="copy or download it again") from error
-    return None
 
 
 def convert_pickle(source: Path, target: Path, report: Report = lambda _: None) -> None:
@@ -205,7 +241,9 @@ def convert_pickle(source: Path, target: Path, report: Report = lambda _: None) 
         raise UnsupportedError(f"{source} is no pickle: those end in {', '.join(PICKLED)}")
     report(f"reading {source}")
     try:
-        content = torch.load(source, map_location="cpu", weights_only=True)
+        # the older kind cannot be mapped into memory
+        mapped = zipfile.is_zipfile(source)
+        content = torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
         raise DataError(
             f"{source} was refused: it holds more than tensors, and opening it would run a program hidden in it",
@@ -217,8 +255,7 @@ def convert_pickle(source: Path, target: Path, report: Report = lambda _: None) 
     entries = inner if isinstance(inner, dict) else content
     if not isinstance(entries, dict):
         raise DataError(f"{source} holds no table of tensors")
-    # clone: what shares memory cannot be written
-    tensors = {str(key): value.clone() for key, value in entries.items() if isinstance(value, torch.Tensor)}
+    tensors = {str(key): lazily(value) for key, value in entries.items() if isinstance(value, torch.Tensor)}
     if not tensors:
         raise DataError(f"{source} holds no tensors")
     others = sorted(str(key) for key, value in entries.items() if not isinstance(value, torch.Tensor))
@@ -226,4 +263,4 @@ def convert_pickle(source: Path, target: Path, report: Report = lambda _: None) 
         report(f"left out, because they are no tensors: {', '.join(others[:10])}")
     report(f"writing {len(tensors)} tensors to {target}")
     with atomic_path(target) as temporary:
-        write_safetensors(tensors, temporary, {"format": "pt"})
+        write_lazily(tensors, temporary, {"format": "pt"})

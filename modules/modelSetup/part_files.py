@@ -20,11 +20,13 @@ from torch import nn
 from modules.adapter.keymaps import get_key_map
 from modules.model.family import FamilySpec, PartSpec
 from modules.model.loading import part_class
-from modules.model.open_clip import from_open_clip
+from modules.model.open_clip import lazily_from_open_clip
 from modules.model.single_file import to_ldm
+from modules.model.stored import keep_stored
 from modules.model.weight_files import WeightFile
 from modules.util.errors import UserError
 from modules.util.jsonio import read_json
+from modules.util.lazy_tensors import LazyTensor, lazily
 
 CONFIGS = Path(__file__).parents[2] / "resources" / "model_config"
 """Configs of the published models, by model type and part."""
@@ -58,11 +60,13 @@ class PartTensors:
         shapes: of all of them.
         read: one of them.
         cut: whether the file may have more layers than the part is read with.
+        places: the same tensors, read when they are wanted and not kept.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     read: Callable[[str], torch.Tensor]
     cut: bool = False
+    places: Mapping[str, LazyTensor] = field(default_factory=dict)
 
     def needless(self, name: str) -> bool:
         """Whether a tensor may be left unread."""
@@ -88,12 +92,21 @@ class Piece:
 
     def of(self, tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         """This piece of a tensor of the file, in the shape the module has it."""
-        if self.rows:
-            tensor = tensor[self.start : self.start + self.rows].clone()
-        if self.swapped:
-            first, second = tensor.chunk(2)
-            tensor = torch.cat([second, first])
-        return tensor.reshape(tuple(shape))
+        return self._turned(
+            tensor[self.start : self.start + self.rows].clone() if self.rows else tensor, shape
+        )
+
+    def place(self, tensor: LazyTensor, shape: Sequence[int]) -> LazyTensor:
+        """The same of a tensor that stays in the file."""
+
+        def read() -> torch.Tensor:
+            rows = tensor.rows(self.start, self.rows) if self.rows else tensor.read()
+            return self._turned(rows, shape)
+
+        return LazyTensor(tuple(shape), tensor.dtype, read)
+
+    def _turned(self, rows: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        return (torch.cat(rows.chunk(2)[::-1]) if self.swapped else rows).reshape(tuple(shape))
 
 
 @dataclass
@@ -126,8 +139,8 @@ class Plan:
 def part_prefixes(part: PartSpec) -> tuple[str, ...]:
     """First letters of a part's names in files that hold several."""
     own = (part.file_prefix,) if part.file_prefix else ()
-    if part.kind == "text_encoder":
-        names = (part.comfy_name, *(name for _, name in part.comfy_sizes)) if part.comfy_name else ()
+    if part.kind == "text_encoder" and part.comfy_name:
+        names: tuple[str, ...] = (part.comfy_name, *(name for _, name in part.comfy_sizes))
         own += tuple(f"text_encoders.{name}.{rest}" for name in names for rest in ("transformer.", ""))
     return tuple(dict.fromkeys((*own, *PREFIXES[part.kind])))
 
@@ -147,24 +160,34 @@ def part_tensors(file: WeightFile, spec: FamilySpec, part: PartSpec, alone: bool
     if not names:
         return None
     if any(name.startswith("transformer.resblocks.") for name in names):
-        return _converted(
-            from_open_clip({name: file.tensor(place) for name, place in names.items()}), cut=True
+        return _lazy(
+            lazily_from_open_clip({name: file.lazy(place) for name, place in names.items()}), cut=True
         )
     for mark, converter in CONVERTERS.items() if part.kind != "text_encoder" else ():
         if any(re.search(mark, name) for name in names):
             convert = getattr(importlib.import_module("diffusers.loaders.single_file_utils"), converter)
-            return _converted(convert({name: file.tensor(place) for name, place in names.items()}))
+            state = convert({name: file.tensor(place) for name, place in names.items()})
+            return _lazy({name: lazily(tensor) for name, tensor in state.items()})
     return PartTensors(
-        {name: file.shapes[place] for name, place in names.items()}, lambda name: file.tensor(names[name])
+        {name: file.shapes[place] for name, place in names.items()},
+        lambda name: file.tensor(names[name]),
+        places={name: file.lazy(place) for name, place in names.items()},
     )
+
+
+def folder_tensors(files: Sequence[WeightFile]) -> PartTensors:
+    """The tensors of a part that has a folder of its own, in as many files as there are."""
+    places = {name: file.lazy(name) for file in files for name in file.shapes}
+    return _lazy(places)
 
 
 def _below(file: WeightFile, prefix: str) -> dict[str, str]:
     return {name.removeprefix(prefix): name for name in file.shapes if name.startswith(prefix)}
 
 
-def _converted(state: Mapping[str, torch.Tensor], cut: bool = False) -> PartTensors:
-    return PartTensors({name: tuple(t.shape) for name, t in state.items()}, state.__getitem__, cut)
+def _lazy(places: Mapping[str, LazyTensor], cut: bool = False) -> PartTensors:
+    shapes = {name: place.shape for name, place in places.items()}
+    return PartTensors(shapes, lambda name: places[name].read(), cut, places)
 
 
 # -- configs ---------------------------------------------------------------------------------------------------
@@ -274,12 +297,21 @@ def original_pieces(spec: FamilySpec, part: PartSpec, module: nn.Module) -> Piec
         return {key: _denoiser_piece(spec, module, key, state, layers) for key in keys}
     if not hasattr(module.config, "down_block_types"):
         return own_pieces(module)
-    return {key: Piece((to_ldm("vae", module, key, tensor)[0],)) for key, tensor in state.items()}
+    return {key: Piece(_autoencoder_names(module, key, tensor)) for key, tensor in state.items()}
 
 
 def own_pieces(module: nn.Module) -> Pieces:
     """The same for a file in the module's own names."""
     return {key: Piece((key,)) for key in module.state_dict()}
+
+
+def _autoencoder_names(module: nn.Module, key: str, tensor: torch.Tensor) -> tuple[str, ...]:
+    """Statistics of latents have no other name; FLUX.2's keeps the convolutions around them in its two halves."""
+    if key.startswith("bn."):
+        return (key,)
+    name = to_ldm("vae", module, key, tensor)[0]
+    half = {"quant_conv": "encoder", "post_quant_conv": "decoder"}.get(name.partition(".")[0])
+    return (name, f"{half}.{name}") if half else (name,)
 
 
 def _text_names(key: str) -> tuple[str, ...]:
@@ -361,6 +393,16 @@ def best_plan(
         if best is not None and not best.strays:
             break
     return best
+
+
+def leave(tensors: PartTensors, plan: Plan) -> nn.Module:
+    """The plan's module without values, which stay in the file as they are."""
+    shapes = plan.module.state_dict()
+    places = {
+        key: piece.place(tensors.places[name], shapes[key].shape)
+        for key, (name, piece) in plan.tensors.items()
+    }
+    return keep_stored(plan.module, places)
 
 
 def fill(tensors: PartTensors, plan: Plan, dtype: torch.dtype) -> nn.Module:

@@ -16,10 +16,12 @@ from modules.model.loading import (
     FIELD,
     check_folder,
     find_source,
+    left_out,
     load_module,
     load_parts,
     load_tokenizer,
     part_class,
+    weights_files,
 )
 from modules.model.weight_files import WeightFile, open_weights
 from modules.modelSetup.part_families import looks_like
@@ -29,6 +31,8 @@ from modules.modelSetup.part_files import (
     best_plan,
     configs,
     fill,
+    folder_tensors,
+    leave,
     part_tensors,
     shipped,
 )
@@ -150,7 +154,29 @@ def part_from_file(
     if plan.strays:
         kind = looks_like(tensors, spec) if part.kind == "denoiser" else ""
         raise _misfit(file.path, spec, part, plan, kind)
-    return fill(tensors, plan, dtypes.of(part.name))
+    return leave(tensors, plan) if dtypes.stored else fill(tensors, plan, dtypes.of(part.name))
+
+
+def part_from_folder(folder: Path, part: PartSpec, spec: FamilySpec) -> nn.Module:
+    """A part of a diffusers folder, its weights left in their files.
+
+    Raises:
+        UserError: damaged, or weights that do not fit the part's config.
+    """
+    place = folder / part.name
+    config = read_json(place / "config.json", "model config")
+    if not isinstance(config, dict):
+        raise UserError(f"{place / 'config.json'} is not a JSON object", field=FIELD)
+    tensors = folder_tensors([open_weights(path, FIELD) for path in weights_files(place)])
+    plan = best_plan(tensors, spec, part, [config])
+    if plan is None or plan.faults:
+        faults = list_offenders(plan.faults) if plan else ""
+        raise UserError(
+            f"the weights in {place} do not fit its config; missing or of another shape:\n{faults}",
+            field=FIELD,
+            hint="weights and config.json belong to different models",
+        )
+    return leave(tensors, plan)
 
 
 def _misfit(path: Path, spec: FamilySpec, part: PartSpec, plan: Plan, kind: str) -> UserError:
@@ -243,4 +269,12 @@ def load_from(
     """The wanted parts from the folder or file of the whole model."""
     if sources.base.is_file():
         return load_whole_file(sources, spec, wanted, dtypes)
-    return load_parts(sources.base, spec, wanted, dtypes)
+    if not dtypes.stored:
+        return load_parts(sources.base, spec, wanted, dtypes)
+    modules = [name for name in wanted if name in spec.module_parts]
+    loaded = load_parts(sources.base, spec, [name for name in wanted if name not in modules], dtypes)
+    index = check_folder(sources.base, spec, modules)
+    for part in (spec.part(name) for name in modules):
+        if not left_out(part, index):
+            loaded[part.name] = part_from_folder(sources.base, part, spec)
+    return loaded
