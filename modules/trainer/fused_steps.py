@@ -10,7 +10,8 @@ import torch
 class FusedSteps:
     """Hooks that step and free every parameter as soon as its gradient is complete.
 
-    A gradient that is not finite is dropped without a step and shows in ``norm``.
+    A gradient that is not finite is dropped without a step and shows in ``norm``. That is promised of any optimizer,
+    so every parameter's gradient is looked at before its step, for which the CPU waits for the device.
 
     Args:
         optimizer: one that treats every parameter on its own; its state is kept as ever.

@@ -99,7 +99,7 @@ class SupervisedStep:
         sums = torch.zeros(2, dtype=torch.float64)
         for loss_B in self._losses:
             # brought to the CPU only now, so that no micro-batch waits for the one before
-            sums += torch.tensor([float(loss_B.double().sum()), len(loss_B)], dtype=torch.float64)
+            sums += torch.tensor([float(loss_B.cpu().double().sum()), len(loss_B)], dtype=torch.float64)
         total, count = self._processes.sum(sums).tolist()
         return {"loss/train_step": total / count if count else math.nan}
 

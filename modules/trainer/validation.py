@@ -126,7 +126,7 @@ class ImageValidation(Validation):
                     self._model, batch, self._noise, self._seed, STREAM, (r,), stratum=r
                 )
                 loss_B = self._setup.calculate_loss(self._model, batch, drawn, self._loss)
-                for name, loss in zip(batch.ids, loss_B.double().tolist(), strict=True):
+                for name, loss in zip(batch.ids, loss_B.cpu().double().tolist(), strict=True):
                     held = sums[self._concept_of[name]]
                     held[0] += loss
                     held[1] += 1
