@@ -171,7 +171,7 @@ def build_plan(
     Args:
         value: ``{shared: [...], rollout: [...]}`` or ``None``.
         paradigm: how the mode uses its rollouts.
-        swaps_weights: whether the reference puts other weights in place by pointer.
+        swaps_weights: whether the reference or an old policy puts other weights in place by pointer.
         num_inference_steps: denoising steps of a rollout.
 
     Raises:

@@ -165,7 +165,7 @@ def check_slots(
     Args:
         slots: from ``parse_slots``.
         paradigm: how the mode uses its rollouts.
-        swaps_weights: whether the reference is another set of weights put in place by pointer.
+        swaps_weights: whether other weights are put in place by pointer: the reference's or an old policy's.
         num_inference_steps: denoising steps of a rollout, for advice.
 
     Raises:
@@ -201,9 +201,10 @@ def check_slots(
 def _swapping(entry: Entry) -> ConfigError:
     return ConfigError(
         f"{entry.name} with CUDA graphs keeps the addresses of the weights, and the reference of an existing "
-        "adapter puts other weights in their place: the graphs would go on reading the old ones",
+        "adapter or the old policy of DGPO and NFT puts other weights in their place: the graphs would go on reading "
+        "the old ones",
         entry.field,
-        "use mode default or max-autotune-no-cudagraphs, or start from a new adapter",
+        "use mode default or max-autotune-no-cudagraphs, or, where the reference does it, start from a new adapter",
     )
 
 

@@ -65,11 +65,12 @@ class Processes:
         """Join the group the environment describes, if it describes one of several."""
         world_size = int(os.environ.get("WORLD_SIZE", "1"))
         rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
-        if world_size == 1:
-            return cls(0, 1, 0, choose_device(train_device))
-        device = choose_device(train_device, local_rank)
+        device = choose_device(train_device, local_rank if world_size > 1 else 0)
         if device.type == "cuda":
+            # what names no device, such as pinned memory, would take some of the first one's
             torch.cuda.set_device(device)
+        if world_size == 1:
+            return cls(0, 1, 0, device)
         import torch.distributed as dist
 
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from modules.accelerator.plan import AccelerationPlan, build_plan
+from modules.dataLoader.source import is_dpo
 from modules.model.Model import Model
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.objective.advantages import AdvantageOptions
@@ -339,6 +340,15 @@ def gspo_strategy(config: TrainConfig) -> GroupStrategy:
     return GroupStrategy.STASH if alone else GroupStrategy.TWO_PASS
 
 
+def swaps_weights(config: TrainConfig) -> bool:
+    """Whether other weights are put in place by pointer: those of an existing adapter, or the old policy's."""
+    online = is_online(config)
+    compares = needs_reference(config) if online else is_dpo(config)
+    return (compares and config.effective_dpo_ref_mode() is DPORefMode.EXISTING_ADAPTER) or (
+        online and needs_old_policy(config)
+    )
+
+
 def acceleration_plan(config: TrainConfig) -> AccelerationPlan:
     """The accelerators of the run.
 
@@ -349,9 +359,7 @@ def acceleration_plan(config: TrainConfig) -> AccelerationPlan:
     return build_plan(
         {name: value for name, value in config.acceleration.to_dict().items() if value},
         paradigm_of(config.rlhf_mode) if online else "offline",
-        swaps_weights=online
-        and needs_reference(config)
-        and config.effective_dpo_ref_mode() is DPORefMode.EXISTING_ADAPTER,
+        swaps_weights=swaps_weights(config),
         num_inference_steps=config.rlhf_rollout_steps if online else None,
     )
 
