@@ -48,6 +48,7 @@ class Model:
         prompt_weighting: whether brackets in prompts are emphasis.
         trains_text: whether a text encoder is trained, so prompts are encoded in every pass.
         adapter: the handle of attached adapters, if any.
+        kept_texts: what texts became that were encoded ahead, on the CPU; empty where a text encoder is trained.
     """
 
     spec: FamilySpec
@@ -65,6 +66,7 @@ class Model:
     trains_text: bool = False
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     adapter: Any = None
+    kept_texts: dict[tuple[str, ...], Conditioning] = field(default_factory=dict, repr=False)
     _fingerprints: dict[str, str] = field(default_factory=dict, repr=False)
     _mode: str | None = field(default=None, repr=False)
     _empty_prompt: Conditioning | None = field(default=None, repr=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -79,15 +80,35 @@ def sample_images(
     return torch.cat(images)
 
 
+def sample_texts(
+    model: Model, prompts: Sequence[str], negatives: Sequence[str], cfg: float
+) -> tuple[str, ...]:
+    """What is encoded for a batch of images, and what the model may keep the result under."""
+    guided = cfg > 1.0 and not model.spec.embeds_guidance
+    return (*prompts, *(negatives if guided else ()))
+
+
+@contextmanager
+def borrowed_encoders(model: Model) -> Iterator[None]:
+    """All text encoders on the compute device for the length of a block."""
+    with ExitStack() as stack:
+        for part in model.text_encoders:
+            stack.enter_context(model.borrowed(part))
+        yield
+
+
 def _sample_batch(
     setup: BaseModelSetup, model: Model, request: SampleRequest, progress: Progress
 ) -> torch.Tensor:
     embedded = model.spec.embeds_guidance
     guided = request.cfg > 1.0 and not embedded
-    with ExitStack() as stack:
-        for part in model.text_encoders:
-            stack.enter_context(model.borrowed(part))
-        cond = setup.encode_text(model, [*request.prompts, *(request.negatives if guided else ())])
+    texts = sample_texts(model, request.prompts, request.negatives, request.cfg)
+    kept = model.kept_texts.get(texts)
+    if kept is None:
+        with borrowed_encoders(model):
+            cond = setup.encode_text(model, texts)
+    else:
+        cond = kept.to(model.device)
     if embedded:
         cond = cond.plus(guidance_B=torch.full((len(cond),), request.cfg, device=model.device))
     sampler = setup.make_sampler(model, request.scheduler, request.steps, request.size)

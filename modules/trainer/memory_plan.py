@@ -22,11 +22,11 @@ from modules.modelSetup.registry import create_model_setup
 from modules.trainer.memory_step import Rehearsal
 from modules.trainer.online_settings import rollout_batch_size
 from modules.trainer.optimizers import create_optimizer
+from modules.trainer.sample_texts import are_samples_due
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.enum.DPORefMode import DPORefMode
 from modules.util.enum.EMAMode import EMAMode
-from modules.util.enum.TimeUnit import TimeUnit
 
 GIB = 2**30
 CONTEXT_BYTES = 450 << 20
@@ -197,17 +197,14 @@ class Planner:
         return items
 
     def _sampling(self) -> Iterator[Phase]:
-        config = self.config
-        wanted = config.sample_before_training or config.sample_after_unit is not TimeUnit.NEVER
-        if not wanted:
+        if not are_samples_due(self.config):
             return
         encoders = () if self.model.trains_text else self.model.text_encoders
         if encoders:
-            # the prompt and what is not wanted
+            # the prompt and what is not wanted, encoded ahead
             working = self.rehearsal.texts(2)
             yield Phase(
-                "encoding prompts of samples",
-                {**self._lasting(), **self._weights(*encoders), "working memory": working},
+                "encoding prompts of samples", {**self._weights(*encoders), "working memory": working}
             )
         side = self.spec.default_resolution
         working = self.rehearsal.samples(1, (side, side))

@@ -37,6 +37,7 @@ from modules.trainer.OnlineLoader import OnlineLoader
 from modules.trainer.optimizers import create_optimizer, evaluation_weights
 from modules.trainer.patience import Patience
 from modules.trainer.reference_scores import ReferenceScores
+from modules.trainer.sample_texts import are_samples_due, keep_sample_texts
 from modules.trainer.sampling import Sampler
 from modules.trainer.schedulers import LearningRateSchedule
 from modules.trainer.steps import PreferenceStep, SupervisedStep, TrainStep
@@ -219,8 +220,8 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
         online_settings.create_sampler(config, len(prompts), processes.rank, processes.world_size)
     setup, model, handle = _load(config, processes, tell)
     sampler = _sampler(config, setup, model, samples)
-    loader = _loader(config, setup, model, processes, prompts, folder / ROLLOUT_FOLDER, tell)
-    validation_loader = _validation_loader(config, model, setup, loader, processes, tell)
+    rollouts = folder / ROLLOUT_FOLDER
+    loader, validation_loader = _encoded(config, setup, model, processes, prompts, rollouts, tell)
     _place(model, processes)
     reference = None
     if is_dpo(config) or (online and online_settings.needs_reference(config)):
@@ -266,6 +267,23 @@ def _groups(config: TrainConfig, setup: BaseModelSetup, model: Model) -> list[Gr
         (name, config.learning_rate if rate is None else rate, named)
         for name, rate, named in setup.trainable_parameters(model, config)
     ]
+
+
+def _encoded(
+    config: TrainConfig,
+    setup: BaseModelSetup,
+    model: Model,
+    processes: Processes,
+    prompts: list[str],
+    rollouts: Path,
+    tell: Tell,
+) -> tuple[BaseDataLoader | OnlineLoader, BaseDataLoader | None]:
+    """The data of training and validation, with all encoded that is encoded ahead."""
+    loader = _loader(config, setup, model, processes, prompts, rollouts, tell)
+    validation_loader = _validation_loader(config, model, setup, loader, processes, tell)
+    if processes.first and are_samples_due(config):
+        keep_sample_texts(setup, model, config.load_samples(), tell)
+    return loader, validation_loader
 
 
 def _loader(
@@ -364,7 +382,7 @@ def _sampler(config: TrainConfig, setup: BaseModelSetup, model: Model, samples: 
 
 def _place(model: Model, processes: Processes) -> None:
     """Bring what computes in every step to the device; to be called when the data is encoded and nothing holds
-    parameters yet, which rounding to fewer bits replaces.
+    parameters yet, which moving layers of fewer bits may replace.
     """
     model.place(processes.device, (model.spec.denoiser, *(model.text_encoders if model.trains_text else ())))
 

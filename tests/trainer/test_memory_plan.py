@@ -144,15 +144,6 @@ def test_weights_in_fewer_bits_are_counted(kind: str) -> None:
     model = tiny_setup("FLUX_DEV_1").load_from_config(config)
     model.place("cpu")
     tensors = [*model.denoiser.parameters(), *model.denoiser.buffers()]
-    for layer in model.denoiser.modules():
-        state = getattr(getattr(layer, "weight", None), "quant_state", None)
-        if state is not None:
-            tensors += [state.absmax, state.code, state.offset, state.state2.absmax, state.state2.code]
-        tensors += [
-            t
-            for t in (getattr(layer, "SCB", None), getattr(getattr(layer, "weight", None), "SCB", None))
-            if t is not None
-        ]
     assert plan.part_bytes("transformer") == pytest.approx(sum(map(size_of, tensors)), rel=0.02)
 
 
@@ -200,7 +191,7 @@ def test_each_phase_has_what_is_there_in_it() -> None:
         "encoding prompts": texts,
         "encoding images": {"vae"},
         "training step": {"transformer"},
-        "encoding prompts of samples": {"transformer", *texts},
+        "encoding prompts of samples": texts,
         "making samples": {"transformer", "vae"},
     }
     for phase in cached.phases:

@@ -12,6 +12,9 @@ import torch
 
 from modules.model.Model import Model
 from modules.modelSetup.StableDiffusionSetup import StableDiffusionSetup
+from modules.trainer.sample_texts import keep_sample_texts
+from modules.util.config.SampleConfig import SampleConfig
+from tests.tiny import tiny_model, tiny_setup
 from tests.trainer.making import run_here, write_config, write_pairs
 from tests.trainer.online_making import Listening, write_online
 
@@ -122,13 +125,48 @@ def test_a_trained_text_encoder_comes_with_the_denoiser(
     assert record.during("_encode") == record.during("denoise") == {frozenset({"unet", "text_encoder"})}
 
 
-def test_samples_borrow_what_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+SAMPLE = {"prompt": "a cat", "negative_prompt": "fog", "width": 64, "height": 64, "diffusion_steps": 1}
+
+
+def test_samples_need_no_text_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = Record(monkeypatch)
-    sample = {"prompt": "a cat", "width": 64, "height": 64, "diffusion_steps": 1}
-    run_here(write_config(tmp_path, max_steps=1, samples=[sample], sample_before_training=True))
-    assert record.during("_encode") == {frozenset({"text_encoder"}), frozenset({"unet", "text_encoder"})}
+    trainer = run_here(write_config(tmp_path, max_steps=1, samples=[SAMPLE], sample_before_training=True))
+    assert record.during("_encode") == {frozenset({"text_encoder"})}
     assert record.during("_decode") == {frozenset({"unet", "vae"})}
     assert record.during("denoise") == {frozenset({"unet"})}
+    assert list(trainer.parts.model.kept_texts) == [("a cat", "fog")]
+
+
+def test_samples_of_a_trained_text_encoder_are_what_it_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Record(monkeypatch)
+    text_encoder = {"train": True, "gradient_checkpointing": False}
+    trainer = run_here(
+        write_config(
+            tmp_path, max_steps=1, samples=[SAMPLE], sample_before_training=True, text_encoder=text_encoder
+        )
+    )
+    assert trainer.parts.model.kept_texts == {}
+    assert record.during("_encode") == {frozenset({"unet", "text_encoder"})}
+
+
+@pytest.mark.parametrize("cfg", [1.0, 7.0])
+def test_texts_encoded_ahead_make_the_same_images(cfg: float) -> None:
+    setup, model = tiny_setup(), tiny_model()
+    sample = SampleConfig.from_dict({**SAMPLE, "cfg_scale": cfg})
+    wanted = setup.filled(sample)
+
+    def image() -> torch.Tensor:
+        return setup.sample(model, ["a cat"], "fog", [3], 2, wanted.cfg_scale, (32, 32), "EULER")
+
+    live = image()
+    keep_sample_texts(setup, model, [sample], lambda *_: True)
+    (texts,) = model.kept_texts
+    assert texts == (("a cat", "fog") if cfg > 1 else ("a cat",))
+    assert torch.equal(image(), live)
+    model.kept_texts[texts] = model.kept_texts[texts].select([0] * len(texts)).to("cpu", torch.float16)
+    assert not torch.equal(image(), live), "those that are kept are those that are used"
 
 
 def test_images_to_learn_from_are_made_with_all_there(
@@ -155,8 +193,6 @@ def test_a_stop_while_encoding_leaves_nothing_on_the_device(
 
 
 def test_a_borrowed_part_comes_back_even_after_an_error() -> None:
-    from tests.tiny import tiny_model
-
     model = tiny_model()
     model.device = torch.device("meta")
     moved: list[str] = []
@@ -168,8 +204,6 @@ def test_a_borrowed_part_comes_back_even_after_an_error() -> None:
 
 
 def test_a_borrowed_part_that_does_not_fit_comes_back_whole() -> None:
-    from tests.tiny import tiny_model
-
     model = tiny_model()
     model.device = torch.device("meta")
     moved: list[str] = []
