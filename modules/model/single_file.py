@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +16,7 @@ from torch import nn
 
 from modules.model.dtypes import PartDtypes
 from modules.model.family import FamilySpec, PartSpec
-from modules.model.ldm_keys import unet_to_ldm, vae_to_ldm
+from modules.model.ldm_keys import TEXT_PREFIX, unet_to_ldm, vae_to_ldm
 from modules.model.loading import FIELD, load_tokenizer, part_class
 from modules.model.open_clip import joined_in_open_clip, lazily_from_open_clip, to_open_clip
 from modules.model.stored import keep_stored
@@ -28,6 +28,10 @@ State = dict[str, torch.Tensor]
 Entries = dict[str, LazyTensor]
 V_MARK, ZERO_SNR_MARK = "v_pred", "ztsnr"
 """Names of empty tensors by which files say how the model was trained."""
+EDM_MARKS = ("edm_mean", "edm_std", "edm_vpred.")
+"""First letters of those of models with another kind of noise."""
+OLD_TEXT = re.compile(r"^cond_stage_model\.transformer\.(?=embeddings\.|encoder\.|final_layer_norm\.)")
+"""Where the text encoder is in files of programs with an old version of transformers."""
 HEADS = 8
 HEAD_WIDTH = 64
 TIME_WIDTH = 256
@@ -67,14 +71,27 @@ class SingleFile:
     others: frozenset[str]
     metadata: Mapping[str, str]
 
-    def scheduler(self, base: Mapping[str, Any]) -> dict[str, Any]:
-        """The scheduler config with what the file says about it."""
-        config = dict(base)
-        if V_MARK in self.others or self.metadata.get("modelspec.prediction_type") == "v":
-            config["prediction_type"] = "v_prediction"
-        if ZERO_SNR_MARK in self.others:
-            config |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
-        return config
+
+def marked_scheduler(
+    path: Path, config: Mapping[str, Any], names: Collection[str], metadata: Mapping[str, str]
+) -> dict[str, Any]:
+    """A scheduler config with what a file of weights says about it.
+
+    Raises:
+        UserError: the model was trained with noise this program does not have.
+    """
+    if any(name.startswith(EDM_MARKS) for name in names):
+        raise UserError(
+            f"{path} was trained with continuous noise levels (EDM), which are not supported",
+            field=FIELD,
+            hint="use a model that predicts noise or velocity at 1000 timesteps",
+        )
+    made = dict(config)
+    if V_MARK in names or metadata.get("modelspec.prediction_type") == "v":
+        made["prediction_type"] = "v_prediction"
+    if ZERO_SNR_MARK in names:
+        made |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
+    return made
 
 
 _VAE_ATTENTION = re.compile(r"mid_block\.attentions\.0\.to_(q|k|v|out\.0)\.weight$")
@@ -137,7 +154,7 @@ def load_single_file(
     loaded: dict[str, Any] = {}
     for part in (part for part in spec.parts if part.name in wanted):
         if part.kind == "scheduler":
-            loaded[part.name] = file.scheduler(unsaid.scheduler)
+            loaded[part.name] = marked_scheduler(path, unsaid.scheduler, file.others, file.metadata)
         elif part.kind == "tokenizer":
             loaded[part.name] = find_tokenizer(path, part, *unsaid.tokenizers[part.name])
         else:
@@ -183,11 +200,12 @@ def read_single_file(path: Path, spec: FamilySpec) -> SingleFile:
     file = open_weights(path, FIELD)
     names = list(file.shapes)
     for name in names:
-        part = next((part for part, prefix in prefixes.items() if name.startswith(prefix)), None)
+        usual = OLD_TEXT.sub(TEXT_PREFIX, name)
+        part = next((part for part, prefix in prefixes.items() if usual.startswith(prefix)), None)
         if part is None:
             others.add(name)
         else:
-            found[part][name.removeprefix(prefixes[part])] = file.lazy(name)
+            found[part][usual.removeprefix(prefixes[part])] = file.lazy(name)
     missing = [part for part, state in found.items() if not state]
     if missing:
         hint = f"its keys look like {names[0]}" if names else "it is empty"

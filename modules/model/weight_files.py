@@ -21,9 +21,11 @@ WRAPPERS = ("state_dict", "model", "module")
 """Where checkpoints of training programs keep the weights."""
 MAX_PROGRAM = 64 * 2**20
 """Bytes of a checkpoint that are not tensors; those of large models have a few hundred thousand."""
-SCALE = "scale_weight"
-"""Leaf of the factor by which 8-bit weights were divided."""
-_SILENT = ("scaled_fp8", "scale_input", SCALE)
+SCALES = ("scale_weight", "weight_scale")
+"""Leaves of the factor by which 8-bit weights were divided."""
+SECOND_SCALE = "weight_scale_2"
+"""Leaf only weights in 4 bits have."""
+_SILENT = ("scaled_fp8", "scale_input", "input_scale", "comfy_quant", *SCALES)
 
 
 class WeightFile(ABC):
@@ -36,6 +38,12 @@ class WeightFile(ABC):
         self.path = path
         self.metadata = metadata
         self._stored = names
+        for name in names:
+            if name.rpartition(".")[2] == SECOND_SCALE:
+                raise UserError(
+                    f"{path} has weights in 4 bits, which are not read",
+                    hint="use the version of this model in 8 or 16 bits",
+                )
         self.shapes = {name: shape for name, shape in names.items() if name.rpartition(".")[2] not in _SILENT}
 
     @abstractmethod
@@ -49,20 +57,29 @@ class WeightFile(ABC):
         stored, scale = self._lazy(name), self._scale(name)
         if not scale:
             return stored
-        return LazyTensor(
-            stored.shape, torch.float32, lambda: stored.read().float() * self._read(scale).float()
-        )
+        return LazyTensor(stored.shape, torch.float32, lambda: self._scaled(stored.read(), scale))
 
     def _scale(self, name: str) -> str:
         """The name of the scale of a tensor, if it has one."""
-        scale = f"{name.removesuffix('.weight')}.{SCALE}"
-        return scale if name.endswith(".weight") and scale in self._stored else ""
+        layer, _, leaf = name.rpartition(".")
+        known = (f"{layer}.{scale}" for scale in SCALES)
+        return next((scale for scale in known if leaf == "weight" and scale in self._stored), "")
+
+    def _scaled(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        """A tensor times its scale, which is one number, or one for each row."""
+        scale = self._read(name).float()
+        if scale.numel() not in (1, len(tensor)):
+            raise UserError(
+                f"{self.path}: {name} has {scale.numel()} numbers for {len(tensor)} rows",
+                hint="use another version of this model",
+            )
+        return tensor.float() * scale.reshape(-1, *[1] * (tensor.dim() - 1))
 
     def tensor(self, name: str) -> torch.Tensor:
         """One tensor in the type it is stored in, or in float32 if it is stored with a scale."""
         tensor = self._read(name)
         scale = self._scale(name)
-        return tensor.float() * self._read(scale).float() if scale else tensor
+        return self._scaled(tensor, scale) if scale else tensor
 
 
 class _Safetensors(WeightFile):

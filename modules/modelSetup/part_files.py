@@ -38,7 +38,7 @@ PREFIXES = {
 """First letters of the names of a part in files that hold several parts, beside those of its spec."""
 NEEDLESS = re.compile(
     r"(.*\.)?(position_ids|logit_scale|pos_embed|y_embedding|norm_final\.weight|inv_freq|text_projection(\.weight)?|"
-    r"lm_head\.weight|spiece_model|(vision_model|visual_projection|model_ema|loss)\..*)"
+    r"lm_head\.weight|spiece_model|v_pred|ztsnr|(vision_model|visual_projection|model_ema|loss)\..*)"
 )
 """Tensors of published files that the modules do without: what is computed, and what only training needs."""
 LATER_LAYERS = re.compile(r"(text_model\.)?encoder\.layers\.\d+\..*")

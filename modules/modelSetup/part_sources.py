@@ -23,6 +23,7 @@ from modules.model.loading import (
     part_class,
     weights_files,
 )
+from modules.model.single_file import marked_scheduler
 from modules.model.weight_files import WeightFile, open_weights
 from modules.modelSetup.part_families import looks_like
 from modules.modelSetup.part_files import (
@@ -106,6 +107,16 @@ def load_overrides(sources: Sources, spec: FamilySpec, dtypes: PartDtypes) -> di
         with _blamed(field_of(name)):
             loaded[name] = _load_alone(path, spec, spec.part(name), dtypes, base)
     return loaded
+
+
+def said_by_denoiser(sources: Sources, spec: FamilySpec, scheduler: Mapping[str, Any]) -> dict[str, Any]:
+    """The scheduler's config for a denoiser that comes from a file of its own, which may say how it was trained."""
+    path = sources.parts.get(spec.denoiser)
+    if path is None or not path.is_file() or spec.prediction == "flow":
+        return dict(scheduler)
+    field = field_of(spec.denoiser)
+    with _blamed(field):
+        return _marked(open_weights(path, field), scheduler)
 
 
 def _load_alone(
@@ -210,7 +221,7 @@ def load_whole_file(
         for part in (part for part in spec.parts if part.name in wanted):
             made: Any
             if part.kind == "scheduler":
-                made = _scheduler(file.path, spec)
+                made = _scheduler(file, spec)
             elif part.kind == "tokenizer":
                 made = find_tokenizer(part, sources)
             else:
@@ -247,11 +258,17 @@ def _remedy(missing: Sequence[str], spec: FamilySpec) -> str:
     return "; ".join(words)
 
 
-def _scheduler(path: Path, spec: FamilySpec) -> dict[str, Any] | None:
-    beside = beside_file(path) / "scheduler" / "scheduler_config.json"
+def _scheduler(file: WeightFile, spec: FamilySpec) -> dict[str, Any] | None:
+    beside = beside_file(file.path) / "scheduler" / "scheduler_config.json"
     places = [beside] if beside.is_file() else shipped(spec.key, "scheduler")
     config = read_json(places[0], "scheduler config") if places else None
-    return config if isinstance(config, dict) else None
+    if not isinstance(config, dict):
+        return None
+    return config if spec.prediction == "flow" else _marked(file, config)
+
+
+def _marked(file: WeightFile, config: Mapping[str, Any]) -> dict[str, Any]:
+    return marked_scheduler(file.path, config, file.shapes, file.metadata)
 
 
 def find_tokenizer(part: PartSpec, sources: Sources) -> Any:
