@@ -31,7 +31,12 @@ def torchrun(config: Path, *arguments: str, processes: int = 2) -> list[str]:
 
 def run_two(config: Path, *arguments: str) -> str:
     made = subprocess.run(
-        torchrun(config, *arguments), capture_output=True, text=True, timeout=240, env=environment(), check=False
+        torchrun(config, *arguments),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=environment(),
+        check=False,
     )
     assert made.returncode == 0, made.stdout + made.stderr
     return made.stdout
@@ -146,5 +151,3 @@ def test_an_error_in_the_data_ends_all_processes(tmp_path: Path) -> None:
     )
     assert made.returncode != 0
     assert "000" in made.stderr and "prompt" in made.stderr
-
-
