@@ -177,15 +177,18 @@ def _merged(model: Model, file: AdapterFile, place: Place, base: LazyTensor, str
     """The weight of one layer with its adapter in it: the layer is made, adapted and merged on its own."""
     part, path = place
     layer: Any = copy.deepcopy(model.module(part).get_submodule(path))
-    stored = base.read()
-    layer.weight, layer.bias = nn.Parameter(stored.float(), requires_grad=False), None
-    before = layer.weight.detach().clone()
+    before = base.read()
+    stored_as, before = before.dtype, before.float()
+    layer.weight, layer.bias = nn.Parameter(before, requires_grad=False), None
     own = Model(model.spec, model.source, {part: _alone(path, layer)}, model.schedule)
     only = replace(file, layers={place: file.layers[place]}, alphas={place: file.alphas[place]})
     (adapted,) = attach(own, AdapterOptions(parts=(part,)), only).layers.values()
+    # makes a new weight, and leaves the one before alone
     adapted.merge(safe_merge=True, adapter_names=[NAME])
-    merged: torch.Tensor = before + strength * (adapted.get_base_layer().weight.detach() - before)
-    return merged.to(stored.dtype)
+    merged: torch.Tensor = adapted.get_base_layer().weight.detach()
+    # adapters and their layers hold each other, and would hold the weight until they are collected
+    adapted.get_base_layer().weight = None
+    return merged.sub_(before).mul_(strength).add_(before).to(stored_as)
 
 
 def _alone(path: str, layer: nn.Module) -> nn.Module:

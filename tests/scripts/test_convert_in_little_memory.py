@@ -179,3 +179,19 @@ def test_memory_is_that_of_one_tensor(tmp_path: Path) -> None:
     extra = peaks[-1] - peaks[2]
     # the weight, the same before and after, and what the adapter makes of it
     assert extra < 8 * biggest + 16 * MIB < weights.stat().st_size, (extra / MIB, biggest / MIB)
+
+
+@pytest.mark.parametrize("kind", ["DIFFUSERS", "SAFETENSORS"])
+def test_the_disk_is_asked_first(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = write_standard_pipeline(tmp_path / "base")
+    size = sum(path.stat().st_size for path in base.rglob("*.safetensors"))
+    target = tmp_path / "made.safetensors"
+    words = ("checkpoint", base, target, "--to", kind, "--family", SD)
+    monkeypatch.setattr(converting, "free_bytes", lambda _: size // 2)
+    assert convert(*words) == 2
+    assert "GB left" in capsys.readouterr().err
+    assert not target.exists() and [path.name for path in tmp_path.iterdir()] == ["base"]
+    monkeypatch.setattr(converting, "free_bytes", lambda _: size)
+    assert convert(*words) == 0
