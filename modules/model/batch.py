@@ -25,7 +25,7 @@ def _pick(value: object, index: Index) -> object:
     return value.select(index) if isinstance(value, _Batched) else value
 
 
-def _brought(
+def brought(
     tensor: torch.Tensor, device: torch.device | str, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     """``tensor`` on ``device``, in ``dtype`` if it is a floating one.
@@ -49,7 +49,7 @@ class _Batched:
         for f in fields(self):  # type: ignore[arg-type]
             value = getattr(self, f.name)
             if isinstance(value, torch.Tensor):
-                moved[f.name] = _brought(value, device, dtype)
+                moved[f.name] = brought(value, device, dtype)
             elif isinstance(value, _Batched):
                 moved[f.name] = value.to(device, dtype)
         return replace(self, **moved)  # type: ignore[type-var]
@@ -82,7 +82,7 @@ class Conditioning(_Batched):
         return Conditioning({name: _pick(tensor, index) for name, tensor in self.tensors.items()})  # type: ignore[misc]
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Conditioning:
-        return Conditioning({name: _brought(tensor, device, dtype) for name, tensor in self.tensors.items()})
+        return Conditioning({name: brought(tensor, device, dtype) for name, tensor in self.tensors.items()})
 
     @staticmethod
     def cat(parts: Sequence[Conditioning]) -> Conditioning:
@@ -152,7 +152,8 @@ class NoiseDraw(_Batched):
         noise_BChw: float32, what the model has to find.
         perturbation_BChw: float32, added to the noise of the model's input only, not to its target; ``None``
             without perturbation.
-        drop_caption_B: bool, which samples are trained with the empty prompt; ``None`` for none of them.
+        drop_caption_B: bool, which samples are trained with the empty prompt; ``None`` for none of them. Prompts are
+            chosen by the CPU, so it stays there.
     """
 
     timestep_B: torch.Tensor
@@ -162,6 +163,10 @@ class NoiseDraw(_Batched):
 
     def __len__(self) -> int:
         return self.timestep_B.shape[0]
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> NoiseDraw:
+        moved = super(NoiseDraw, replace(self, drop_caption_B=None)).to(device, dtype)
+        return replace(moved, drop_caption_B=self.drop_caption_B)
 
     @staticmethod
     def cat(parts: Sequence[NoiseDraw]) -> NoiseDraw:

@@ -29,6 +29,11 @@ def wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
+def _where_float64_is(timestep_B: torch.Tensor) -> torch.Tensor:
+    """Timesteps where they are, or on the CPU: Apple's GPUs have no float64."""
+    return timestep_B.cpu() if timestep_B.device.type == "mps" else timestep_B
+
+
 def _per_sample(values_B: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """(B,) shaped to multiply a (B, ...) tensor."""
     return values_B.to(device=like.device, dtype=like.dtype).view(-1, *[1] * (like.dim() - 1))
@@ -96,6 +101,7 @@ class DiscreteSchedule(Schedule):
         self.prediction = prediction
         self.alphas_cumprod_T = alphas_cumprod_T.double()
         self.steps = alphas_cumprod_T.shape[0]
+        self._tables: dict[torch.device, torch.Tensor] = {}
 
     @classmethod
     def from_config(
@@ -120,8 +126,15 @@ class DiscreteSchedule(Schedule):
         return (fraction_B.double() * self.steps).floor().long().clamp(0, self.steps - 1)
 
     def coefficients(self, timestep_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        alpha_B = self.alphas_cumprod_T[timestep_B.cpu().long()]
+        timestep_B = _where_float64_is(timestep_B)
+        alpha_B = self._table(timestep_B.device)[timestep_B.long()]
         return alpha_B.sqrt(), (1.0 - alpha_B).sqrt()
+
+    def _table(self, device: torch.device) -> torch.Tensor:
+        """The cumulative alphas where they are needed, so that looking them up waits for nothing."""
+        if device not in self._tables:
+            self._tables[device] = self.alphas_cumprod_T.to(device)
+        return self._tables[device]
 
     def target(self, clean: torch.Tensor, noise: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:
         noise = wide(noise)
@@ -154,8 +167,7 @@ class FlowSchedule(Schedule):
         return (fraction_B.double() * self.steps).float().clamp(0.0, 999.9999)
 
     def coefficients(self, timestep_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        # Apple's GPUs have no float64
-        sigma_B = (timestep_B.cpu() if timestep_B.device.type == "mps" else timestep_B).double() / self.steps
+        sigma_B = _where_float64_is(timestep_B).double() / self.steps
         return 1.0 - sigma_B, sigma_B
 
     def target(self, clean: torch.Tensor, noise: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:

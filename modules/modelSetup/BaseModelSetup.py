@@ -16,7 +16,7 @@ import torch
 
 from modules.adapter.PeftAdapter import AdapterHandle
 from modules.model import noise as noise_module
-from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
+from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch, brought
 from modules.model.emphasis import read_emphasis
 from modules.model.memory import in_halves
 from modules.model.Model import Model
@@ -177,7 +177,7 @@ class BaseModelSetup(ModelFamily):
             "inpaint_BChw": batch.inpaint_BChw if self.spec.inpainting else None,
         }
         return cond.plus(
-            **{name: value.to(model.device) for name, value in told.items() if value is not None}
+            **{name: brought(value, model.device) for name, value in told.items() if value is not None}
         )
 
     def text_condition(
@@ -280,7 +280,7 @@ class BaseModelSetup(ModelFamily):
         Args:
             latents_BChw: clean latents as ``encode_image`` gives them.
         """
-        latents_BChw = wide(latents_BChw.to(model.device))
+        latents_BChw = wide(brought(latents_BChw, model.device))
         noise_BChw = draw.noise_BChw
         if draw.perturbation_BChw is not None:
             noise_BChw = noise_BChw + draw.perturbation_BChw
@@ -315,7 +315,7 @@ class BaseModelSetup(ModelFamily):
             model.schedule.prediction,  # type: ignore[arg-type]
             options.weight_strength,
         )
-        return loss_B * weight * batch.loss_weight_B.to(loss_B.device, loss_B.dtype)
+        return loss_B * weight * brought(batch.loss_weight_B, loss_B.device, loss_B.dtype)
 
     def calculate_loss(
         self, model: Model, batch: ImageBatch, draw: NoiseDraw, options: LossOptions | None = None

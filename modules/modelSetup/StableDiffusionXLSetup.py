@@ -106,7 +106,8 @@ class StableDiffusionXLSetup(BaseModelSetup):
         geometry_B6 = cond.tensors.get("geometry_B6")
         if geometry_B6 is None:
             # an image that was made in this size and not cropped
-            geometry_B6 = torch.tensor([[*size, 0, 0, *size]], device=x_BChw.device).expand(len(x_BChw), 6)
+            geometry_16 = torch.tensor([[*size, 0, 0, *size]]).to(x_BChw.device, non_blocking=True)
+            geometry_B6 = geometry_16.expand(len(x_BChw), 6)
         return model.denoiser(  # type: ignore[no-any-return]
             x_BChw,
             t_B,

@@ -106,17 +106,20 @@ def guided_prediction(
     """Prediction with guidance, (B, C, h, w) float32; no gradient flows through the unconditional half.
 
     Args:
+        t_B: one level for all, on the CPU.
         negative: ``None`` for no guidance.
     """
 
     def ask(name: str, x: torch.Tensor, t: torch.Tensor, texts: Conditioning) -> torch.Tensor:
         if model.spec.embeds_guidance:
             texts = texts.plus(guidance_B=torch.full((len(texts),), settings.cfg, device=x.device))
-        with hooks.branch(name, float(t_B[0])), model.autocast():
+        with hooks.branch(name, level), model.autocast():
             return wide(setup.denoise(model, x, t, texts, settings.size))
 
     x_BChw = x_BChw.to(model.device, model.input_dtype())
-    t_B = t_B.to(model.device)
+    # asked of the device it would have to be waited for
+    level = float(t_B[0])
+    t_B = t_B.to(model.device, non_blocking=True)
     if negative is None:
         return ask("cond", x_BChw, t_B, cond)
     if settings.layout == JOINT:

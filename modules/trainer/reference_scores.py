@@ -12,7 +12,7 @@ import torch
 from modules.adapter.reference import Reference
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
 from modules.dataLoader.source import reference_cache_faults
-from modules.model.batch import NoiseDraw, PairBatch
+from modules.model.batch import NoiseDraw, PairBatch, brought
 from modules.model.Model import Model
 from modules.model.schedule import Schedule
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -122,7 +122,7 @@ class ReferenceScores:
         at_draw, indices = pooled(pair, self._config.seed, self._size)
         chosen_B, rejected_B = self._cache.lookup(at_draw, indices)
         device = self._model.device
-        return self._draw(at_draw), (chosen_B.to(device), rejected_B.to(device))
+        return self._draw(at_draw), (brought(chosen_B, device), brought(rejected_B, device))
 
 
 def _levels(schedule: Schedule) -> list[float]:

@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from modules.model.batch import ImageBatch
+from modules.model.noise import NoiseOptions
 from modules.trainer.callbacks import Callback
 from modules.trainer.checkpoint import list_backups
 from modules.util.enum.Optimizer import Optimizer
 from modules.util.TrainProgress import TrainProgress
 from tests.contracts.test_family_training import family_config
 from tests.device.plugin import NAME as DEVICE
-from tests.tiny import tiny_setup
+from tests.tiny import tiny_model, tiny_setup
 from tests.trainer.making import run_here, train, write_config, write_pairs
 
 SAMPLE = {"prompt": "a cat", "width": 64, "height": 64, "diffusion_steps": 2}
@@ -142,3 +145,40 @@ def test_exhausted_memory_costs_samples_but_nothing_learnt(tmp_path: Path) -> No
     (backup,) = list_backups(tmp_path / "run" / "backup")
     assert "backup-2-" in backup.name
     assert run_here(path, "continue_last_backup=true").progress.global_step == 6
+
+
+class Waits(TorchDispatchMode):
+    """Notes what the CPU would wait for on a GPU: numbers and copies that come back from the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        name = function.name()
+        there = any(isinstance(one, torch.Tensor) and one.device.type == DEVICE for one in args)
+        back = isinstance(made, torch.Tensor) and made.device.type == "cpu"
+        if there and (name == "aten::_local_scalar_dense" or (back and name == "aten::_to_copy")):
+            self.seen.append(name)
+        return made
+
+
+# the others cut their prompts to length in every pass
+@pytest.mark.parametrize("key", ["STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "FLUX_DEV_1", "SANA"])
+def test_a_training_pass_waits_for_nothing(key: str) -> None:
+    setup, model = tiny_setup(key), tiny_model(key)
+    latents_BChw = torch.randn(2, model.latent_channels, 8, 8)
+    batch = ImageBatch(
+        latents_BChw, setup.encode_text(model, ["a cat", "a dog"]), ["a cat", "a dog"], ["1", "2"], [0, 0],
+        (8 * model.latent_factor, 8 * model.latent_factor), torch.ones(2),
+    )  # fmt: skip
+    model.place(DEVICE)
+    draw = setup.draw_noise(model, batch, NoiseOptions(caption_dropout=1e-9), 0)
+    assert draw.noise_BChw.device.type == DEVICE
+    with Waits() as waits, torch.no_grad():
+        setup.calculate_loss(model, batch, draw)
+    assert waits.seen == []
+    with waits:
+        assert bool(draw.timestep_B.cpu()[0] == draw.timestep_B[0])
+    assert len(waits.seen) == 2
