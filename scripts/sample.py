@@ -37,7 +37,10 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--height", type=int, help="as width")
     parser.add_argument("--scheduler", default=defaults.noise_scheduler.value, help=", ".join(NoiseScheduler))
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    parser.add_argument("--dtype", default="FLOAT_32", help="FLOAT_32, BFLOAT_16 or FLOAT_16")
+    parser.add_argument(
+        "--dtype",
+        help="FLOAT_32, BFLOAT_16 or FLOAT_16; BFLOAT_16 on a CUDA device and FLOAT_32 elsewhere by default",
+    )
     parser.add_argument("--out", type=Path, default=Path("samples"), help="folder for the images")
     return parser.parse_args(argv)
 
@@ -73,9 +76,10 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> list[Path]:
     from modules.trainer.distributed import choose_device
     from modules.trainer.image_files import parameters_text, save_image
 
-    dtype = torch_dtype(options.dtype, "--dtype")
     setup = create_model_setup(options.model_type)
     device = choose_device(options.device)
+    usual = DataType.BFLOAT_16 if device.type == "cuda" else DataType.FLOAT_32
+    dtype = torch_dtype(options.dtype or usual, "--dtype")
     model = setup.load(options.model, PartDtypes(default=dtype, compute=dtype))
     filled = [setup.filled(sample) for sample in wanted]
     for sample in filled:
@@ -84,7 +88,8 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> list[Path]:
         handle = attach(model, AdapterOptions(), read_adapter(options.adapter, model))
         for note in handle.notes:
             print(f"note: {note}", file=sys.stderr)
-    model.place(device)
+    # what encodes and decodes is there while it does
+    model.place(device, (model.spec.denoiser,))
     made = []
     for number, sample in enumerate(filled):
         seed = sample.config.seed
@@ -106,7 +111,7 @@ def main(argv: list[str] | None = None) -> int:
             raise ConfigError(
                 f"unknown family {options.model_type}", "--model-type", f"known: {', '.join(ModelType)}"
             )
-        if options.dtype not in list(DataType):
+        if options.dtype is not None and options.dtype not in list(DataType):
             raise ConfigError(f"unknown type {options.dtype}", "--dtype", f"known: {', '.join(DataType)}")
         make(options, samples(options))
     except UserError as error:

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+from modules.model.Model import Model
+from modules.trainer import distributed
 from modules.util.image_metadata_util import read_metadata
 from scripts.sample import main
 from tests.tiny import tiny_folder
@@ -34,6 +37,43 @@ def test_images_with_and_without_an_adapter(tmp_path: Path) -> None:
         assert not np.array_equal(pixels(tmp_path / "base" / name), pixels(tmp_path / "adapter" / name))
     about = read_metadata(tmp_path / "base" / names[0])
     assert (about.prompt, about.seed) == ("a red circle", 42)
+
+
+@pytest.mark.parametrize(
+    ("device", "arguments", "dtype"),
+    [
+        ("cpu", [], torch.float32),
+        ("cuda:0", [], torch.bfloat16),
+        ("cuda:0", ["--dtype", "FLOAT_32"], torch.float32),
+    ],
+)
+def test_the_denoiser_alone_stays_on_the_device(
+    device: str, arguments: list[str], dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed: list[tuple[str, tuple[str, ...] | None]] = []
+    types: list[torch.dtype] = []
+
+    def place(model: Model, where: torch.device, parts: tuple[str, ...] | None = None) -> Model:
+        placed.append((str(where), parts))
+        types.append(next(model.denoiser.parameters()).dtype)
+        return model
+
+    monkeypatch.setattr(distributed, "choose_device", lambda name: torch.device(device))
+    monkeypatch.setattr(Model, "place", place)
+    common = [
+        "--model",
+        str(tiny_folder()),
+        "--prompt",
+        "x",
+        "--steps",
+        "1",
+        "--width",
+        "64",
+        "--height",
+        "64",
+    ]
+    assert main([*common, *arguments, "--out", str(tmp_path)]) == 0
+    assert placed == [(device, ("unet",))] and types == [dtype]
 
 
 @pytest.mark.parametrize(
