@@ -143,12 +143,9 @@ def _quantized(layer: nn.Linear, kind: str, compute: torch.dtype) -> nn.Module:
         return rounded
     packed = _packed(kind)
     weight = layer.weight.data.to(compute if compute != torch.float32 else layer.weight.dtype)
-    made = (
-        packed.FourBitLinear(layer, weight, compute)
-        if kind == NFLOAT_4
-        else packed.EightBitLinear(layer, weight)
-    )
-    return made  # type: ignore[no-any-return]
+    if kind == NFLOAT_4:
+        return packed.FourBitLinear(layer, weight, compute)  # type: ignore[no-any-return]
+    return packed.EightBitLinear(layer, weight)  # type: ignore[no-any-return]
 
 
 def _packed(kind: str) -> Any:

@@ -1,7 +1,7 @@
 """Frozen linear layers in 4 and 8 bit integers, with bitsandbytes' kernels; needs that package.
 
-Its own layers keep what they rounded where only their own ``to`` finds it, not that of the module they are in, and
-follow neither autocast nor a first pass on the CPU.
+Its own layers keep what they rounded where the module they are in does not find it: it stays on the device when the
+module leaves. They follow neither autocast nor a first pass without a move, so these here are layers of our own.
 """
 
 from __future__ import annotations
@@ -11,75 +11,139 @@ from typing import Any, Self
 
 import bitsandbytes
 import torch
-from bitsandbytes.nn import Int8Params, Linear4bit, Linear8bitLt, Params4bit
+from bitsandbytes.functional import QuantState, int8_vectorwise_quant, quantize_4bit
 from torch import nn
 
 _library_log = logging.getLogger("bitsandbytes.autograd._functions")
+_BLOCK, _SECOND_BLOCK = 64, 256
+"""Weights that share a scale in four bits, and scales that share one."""
 
 
-def _told_in_every_pass(record: logging.LogRecord) -> bool:
+def _worth_telling(record: logging.LogRecord) -> bool:
+    # it is told for every layer in every pass, and is how the method works
     return not record.getMessage().startswith("MatMul8bitLt: inputs will be cast")
 
 
-_library_log.addFilter(_told_in_every_pass)
+_library_log.addFilter(_worth_telling)
 
 
-def autocast_input(x: torch.Tensor) -> torch.Tensor:
-    """What ``nn.Linear`` would compute with: under autocast the input in its type."""
-    device = x.device.type
-    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
-
-
-class EightBitLinear(Linear8bitLt):  # type: ignore[misc]
-    """LLM.int8 (Dettmers et al. 2022, arXiv 2208.07339) of a frozen layer.
-
-    Rounded when it is first moved or used; from then on ``state`` holds the weight and its scales, on the
-    weight's device.
+class PackedLinear(nn.Linear):
+    """A frozen layer whose weight is rounded when it is first moved, or used where it is; everything it keeps is a
+    parameter or a buffer.
     """
 
-    def __init__(self, layer: nn.Linear, weight: torch.Tensor) -> None:
-        sizes = (layer.in_features, layer.out_features, layer.bias is not None)
-        super().__init__(*sizes, has_fp16_weights=False, device="meta")
-        self.weight = Int8Params(weight, requires_grad=False, has_fp16_weights=False)
+    def __init__(self, layer: nn.Linear, weight_OI: torch.Tensor) -> None:
+        super().__init__(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
+        self.weight = nn.Parameter(weight_OI, requires_grad=False)
         self.bias = layer.bias
+        self.rounded = False
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.state.CB is None:
-            self._apply(lambda tensor: tensor.to(device=tensor.device))
-        x = autocast_input(x)
-        self.state.is_training = self.training
-        bias = None if self.bias is None else self.bias.to(x.dtype)
-        return bitsandbytes.matmul(x, self.weight, bias=bias, state=self.state)  # type: ignore[no-any-return]
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not self.rounded:
+            self._round_on(self.weight.device)
+        device = input.device.type
+        if torch.is_autocast_enabled(device):
+            # as nn.Linear: what surrounds these layers gives float32, and they would give it back
+            input = input.to(torch.get_autocast_dtype(device))
+        return self.multiplied(input)
+
+    def multiplied(self, input: torch.Tensor) -> torch.Tensor:
+        """The product with the rounded weight, in the input's type."""
+        raise NotImplementedError
+
+    def rounded_on(self, device: torch.device) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The weight rounded on a device, and what belongs to it."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def _round_on(self, device: torch.device) -> None:
+        packed, scales = self.rounded_on(device)
+        self.weight = nn.Parameter(packed, requires_grad=False)
+        for name, tensor in scales.items():
+            self.register_buffer(name, tensor)
+        self.rounded = True
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)
-        if self.weight.CB is not None and self.state.CB is None:
-            self.init_8bit_state()
-        if self.state.CB is not None:
-            # moved or not, one tensor
-            self.state.CB = self.weight.data
-            self.state.SCB = self.state.SCB.to(self.weight.device)
+        # a change of device moves everything; a change of type leaves the scales their precision
+        moved = fn(torch.empty(0)).device
+        if not self.rounded and moved.type != "meta":
+            self._round_on(moved)
+        if self.weight.device != moved:
+            self.weight = nn.Parameter(self.weight.data.to(moved), requires_grad=False)
+        for name, buffer in self.named_buffers(recurse=False):
+            setattr(self, name, buffer.to(moved))
+        if self.bias is not None:
+            self.bias = nn.Parameter(fn(self.bias.data), requires_grad=False)
         return self
 
 
-class FourBitLinear(Linear4bit):  # type: ignore[misc]
-    """QLoRA's NF4 (Dettmers et al. 2023, arXiv 2305.14314) of a frozen layer, rounded when first moved or used."""
+class EightBitLinear(PackedLinear):
+    """LLM.int8 (Dettmers et al. 2022, arXiv 2208.07339): one scale for each output, inputs rounded in every pass."""
 
-    def __init__(self, layer: nn.Linear, weight: torch.Tensor, compute: torch.dtype) -> None:
-        sizes = (layer.in_features, layer.out_features, layer.bias is not None)
-        super().__init__(*sizes, compute_dtype=compute, quant_type="nf4", device="meta")
-        self.weight = Params4bit(weight, requires_grad=False, quant_type="nf4", module=self)
-        self.bias = layer.bias
-        # would pack the weight anew for the CPU in a way that the module's ``to`` does not undo
-        self.support_avx512bf16_for_cpu = False
+    scale_O: torch.Tensor
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not self.weight.bnb_quantized:
-            self._apply(lambda tensor: tensor.to(device=tensor.device))
-        x = autocast_input(x)
-        wanted = self.compute_dtype or x.dtype
-        bias = None if self.bias is None else self.bias.to(wanted)
-        out = bitsandbytes.matmul_4bit(
-            x.to(wanted), self.weight, bias=bias, quant_state=self.weight.quant_state
+    def rounded_on(self, device: torch.device) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        packed_OI, scale_O, _ = int8_vectorwise_quant(self.weight.data.to(device, torch.float16).contiguous())
+        return packed_OI, {"scale_O": scale_O}
+
+    def multiplied(self, input: torch.Tensor) -> torch.Tensor:
+        state = bitsandbytes.MatmulLtState(CB=self.weight.data, SCB=self.scale_O)
+        state.has_fp16_weights, state.is_training = False, self.training
+        bias = None if self.bias is None else self.bias.to(input.dtype)
+        return bitsandbytes.matmul(input, self.weight, bias=bias, state=state)  # type: ignore[no-any-return]
+
+
+class FourBitLinear(PackedLinear):
+    """QLoRA's NF4 (Dettmers et al. 2023, arXiv 2305.14314): a scale for each block of weights, itself in 8 bits.
+
+    Args:
+        compute: type to multiply in.
+    """
+
+    scale: torch.Tensor
+    scale_mean: torch.Tensor
+    scale_table: torch.Tensor
+    second_scale: torch.Tensor
+    table: torch.Tensor
+
+    def __init__(self, layer: nn.Linear, weight_OI: torch.Tensor, compute: torch.dtype) -> None:
+        super().__init__(layer, weight_OI)
+        self.compute = compute
+
+    def rounded_on(self, device: torch.device) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        packed, state = quantize_4bit(
+            self.weight.data.to(device).contiguous(),
+            blocksize=_BLOCK,
+            compress_statistics=True,
+            quant_type="nf4",
         )
-        return out.to(x.dtype)  # type: ignore[no-any-return]
+        return packed, {
+            "scale": state.absmax,
+            "scale_mean": state.offset,
+            "scale_table": state.state2.code,
+            "second_scale": state.state2.absmax,
+            "table": state.code,
+        }
+
+    def state(self) -> Any:
+        """What the kernels are told about the weight."""
+        second = QuantState(
+            self.second_scale, code=self.scale_table, blocksize=_SECOND_BLOCK, dtype=torch.float32
+        )
+        return QuantState(
+            self.scale,
+            shape=torch.Size((self.out_features, self.in_features)),
+            code=self.table,
+            blocksize=_BLOCK,
+            quant_type="nf4",
+            dtype=self.compute,
+            offset=self.scale_mean,
+            state2=second,
+        )
+
+    def multiplied(self, input: torch.Tensor) -> torch.Tensor:
+        bias = None if self.bias is None else self.bias.to(self.compute)
+        out = bitsandbytes.matmul_4bit(
+            input.to(self.compute), self.weight, bias=bias, quant_state=self.state()
+        )
+        return out.to(input.dtype)  # type: ignore[no-any-return]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import lru_cache
 
 import pytest
@@ -45,7 +46,7 @@ def rounded_and_back(layer: nn.Module) -> torch.Tensor:
     if isinstance(layer, FrozenLinear):
         assert layer.scale_O1 is not None
         return layer.weight.float() * layer.scale_O1
-    return bitsandbytes.functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state)
+    return bitsandbytes.functional.dequantize_4bit(layer.weight.data, layer.state())
 
 
 def test_every_class_of_text_encoder_is_looked_at() -> None:
@@ -83,3 +84,78 @@ def test_what_the_library_keeps_in_full_precision_stays(kind: str) -> None:
     changed = quantize(encoder, kind, torch.float32)
     assert outputs and all(type(encoder.get_submodule(path)) is nn.Linear for path in outputs)
     assert encoder.stored_as == f"{kind} in {changed} layers", "cached texts depend on it"
+
+
+def tensors_of(module: nn.Module) -> list[torch.Tensor]:
+    """Every tensor a module's layers hold, in whatever way."""
+    found: list[torch.Tensor] = []
+
+    def look(value: object, depth: int) -> None:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        for inner in vars(value).values() if depth and hasattr(value, "__dict__") else ():
+            look(inner, depth - 1)
+        for inner in value.values() if isinstance(value, dict) else ():
+            look(inner, depth)
+
+    for layer in module.modules():
+        look(vars(layer), 3)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["INT_8", "NFLOAT_4"])
+def test_what_is_rounded_leaves_with_its_part(kind: str) -> None:
+    model = tiny_model()
+    encoder = model.module("text_encoder")
+    quantize(encoder, kind, torch.float32)
+    model.to("text_encoder", "cpu")
+    encoded("STABLE_DIFFUSION_15", model)
+    before = encoder.state_dict()
+    model.to("text_encoder", "cpu")
+    assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
+    encoder.to(torch.bfloat16)
+    scales = [layer.scale_O for layer in encoder.modules() if hasattr(layer, "scale_O")]
+    assert all(scale.dtype == torch.float32 for scale in scales)
+    encoder.to("meta")
+    left = [tensor for tensor in tensors_of(encoder) if tensor.device.type != "meta"]
+    assert not left
+
+
+@pytest.mark.parametrize("kind", ["INT_8", "NFLOAT_4"])
+def test_a_part_is_used_before_it_is_moved(kind: str) -> None:
+    model, moved = tiny_model(), tiny_model()
+    for one in (model, moved):
+        quantize(one.module("text_encoder"), kind, torch.float32)
+    moved.to("text_encoder", "cpu")
+    one, other = (encoded("STABLE_DIFFUSION_15", each).tensors["hidden_BLE"] for each in (model, moved))
+    assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("kind", ["INT_8", "NFLOAT_4"])
+@pytest.mark.parametrize("training", [False, True])
+def test_layers_of_integers_follow_autocast(kind: str, training: bool) -> None:
+    torch.manual_seed(0)
+    block = nn.ModuleList([nn.ModuleDict({"layer": nn.Linear(128, 64)})]).train(training)
+    plain = block[0]["layer"]
+    quantize(block, kind, torch.bfloat16)
+    layer = block.train(training)[0]["layer"]
+    x = torch.randn(2, 3, 128, requires_grad=True)
+    seen: list[torch.dtype] = []
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, expected = layer(x), plain(x)
+    out.register_hook(lambda grad: seen.append(grad.dtype))
+    assert out.dtype == expected.dtype == torch.bfloat16
+    assert torch.allclose(out.float(), expected.float(), atol=0.5)
+    out.float().sum().backward()
+    assert seen == [torch.bfloat16], "the backward pass computes in the narrow type"
+    assert x.grad is not None and x.grad.dtype == torch.float32
+    assert layer.bias.dtype == torch.float32, "the bias keeps its precision"
+
+
+def test_eight_bits_are_quiet(caplog: pytest.LogCaptureFixture) -> None:
+    block = nn.ModuleList([nn.ModuleDict({"layer": nn.Linear(64, 64)})]).eval()
+    quantize(block, "INT_8", torch.float32)
+    with caplog.at_level(logging.WARNING):
+        block[0]["layer"](torch.randn(2, 64))
+        logging.getLogger("bitsandbytes.autograd._functions").warning("something else")
+    assert [record.getMessage() for record in caplog.records] == ["something else"]
