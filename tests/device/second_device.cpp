@@ -3,11 +3,16 @@
 // Its kernels are the CPU's, run on copies. What matters is the border: operands on different devices, generators of
 // another device and memory beyond a limit are errors here as they are on a GPU, and autocast casts what it casts there.
 
+#include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/SDPBackend.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
+#include <ATen/native/DispatchStub.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/convolution.h>
@@ -26,6 +31,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <limits>
 #include <string>
 #include <unordered_set>
 
@@ -232,10 +239,63 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
   return {to_device(a), to_device(b), to_device(c)};
 }
 
+// ---- attention in one kernel: nothing of the size of queries times keys is held on the device ---------------------
+
 int64_t sdp_choice(
-    const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double, bool, std::optional<double>,
-    bool) {
-  return 0;  // written out in ordinary operations
+    const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double dropout, bool,
+    std::optional<double>, bool grouped) {
+  return static_cast<int64_t>(grouped || dropout > 0 ? at::SDPBackend::math : at::SDPBackend::overrideable);
+}
+
+double scale_of(const Tensor& query, std::optional<double> scale) {
+  return scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1))));
+}
+
+// Probabilities (B, H, Lq, Lk) and the logarithm of what they were divided by, in float32 or wider, on the CPU.
+std::tuple<Tensor, Tensor> probabilities(
+    const Tensor& query, const Tensor& key, const std::optional<Tensor>& bias, bool causal, double scale) {
+  const auto wide = query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  Tensor logits = at::matmul(query.to(wide), key.to(wide).transpose(-2, -1)) * scale;
+  if (bias) logits = logits + bias->to(wide);
+  if (causal) {
+    auto hidden = at::ones({query.size(-2), key.size(-2)}, query.options().dtype(at::kBool)).triu(1);
+    logits = logits.masked_fill(hidden, -std::numeric_limits<double>::infinity());
+  }
+  auto sums = at::logsumexp(logits, {-1});
+  return {(logits - sums.unsqueeze(-1)).exp(), sums};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> attention(
+    const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& bias, double, bool causal,
+    bool, std::optional<double> scale) {
+  together("attention", {&query, &key, &value});
+  TORCH_CHECK(
+      query.scalar_type() == key.scalar_type() && key.scalar_type() == value.scalar_type(),
+      "second device: query, key and value types differ");
+  auto [weights, sums] =
+      probabilities(seen_by_cpu(query), seen_by_cpu(key), on_cpu(bias), causal, scale_of(query, scale));
+  auto out = at::matmul(weights, seen_by_cpu(value).to(weights.scalar_type())).to(query.scalar_type());
+  return {to_device(out), to_device(sums), Tensor(), Tensor(), query.size(-2), key.size(-2), Tensor(), Tensor(), Tensor()};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
+    const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias,
+    std::array<bool, 4> wanted, const Tensor&, const Tensor&, const Tensor&, const Tensor&, c10::SymInt, c10::SymInt,
+    double, bool causal, const Tensor&, const Tensor&, std::optional<double> given) {
+  const auto type = query.scalar_type();
+  const auto scale = scale_of(query, given);
+  auto q = seen_by_cpu(query), k = seen_by_cpu(key);
+  auto weights = std::get<0>(probabilities(q, k, on_cpu(bias), causal, scale));
+  const auto wide = weights.scalar_type();
+  auto up = seen_by_cpu(grad).to(wide), v = seen_by_cpu(value).to(wide);
+  auto d_weights = at::matmul(up, v.transpose(-2, -1));
+  auto d_logits = weights * (d_weights - (d_weights * weights).sum({-1}, true));
+  auto d_q = at::matmul(d_logits, k.to(wide)) * scale;
+  auto d_k = at::matmul(d_logits.transpose(-2, -1), q.to(wide)) * scale;
+  auto d_v = at::matmul(weights.transpose(-2, -1), up);
+  Tensor d_bias;
+  if (wanted[3]) d_bias = to_device(at::sum_to(d_logits, bias.sizes()).to(bias.scalar_type()));
+  return {to_device(d_q.to(type)), to_device(d_k.to(type)), to_device(d_v.to(type)), d_bias};
 }
 
 // ---- everything else ------------------------------------------------------------------------------------------------
@@ -282,6 +342,10 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 }  // namespace
 
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &sdp_choice)
+}  // namespace at::native
+
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
@@ -305,9 +369,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_local_scalar_dense", &local_scalar_dense);
   m.impl("convolution_overrideable", &convolution);
   m.impl("convolution_backward_overrideable", &convolution_backward);
-  m.impl("_fused_sdp_choice", &sdp_choice);
-  // these have a general version that would be taken first, and wants memory in order
-  for (const char* name : {"native_group_norm", "native_layer_norm", "native_layer_norm_backward"}) {
+  m.impl("_scaled_dot_product_fused_attention_overrideable", &attention);
+  m.impl("_scaled_dot_product_fused_attention_overrideable_backward", &attention_backward);
+  // these have a general version in many operations, that would be taken first
+  for (const char* name : {"native_group_norm", "native_layer_norm", "native_layer_norm_backward", "silu_backward"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
   }
 }

@@ -21,13 +21,17 @@ TRAINER = "tests/trainer/"
 FILES = [
     "tests/contracts/test_family_training.py",
     "tests/device/on_the_device.py",
+    "tests/device/on_the_device_memory.py",
     f"{TRAINER}test_online_steps.py",
     f"{TRAINER}test_online_resume.py",
     f"{TRAINER}test_run_state.py",
     f"{TRAINER}test_validation.py",
     f"{TRAINER}test_what_is_on_the_device.py",
 ]
-USUAL = "on_the_device or a_stopped_run or same_gradient or in_an_epoch"
+USUAL = (
+    "on_the_device.py or a_stopped_run or same_gradient or in_an_epoch "
+    "or (was_foreseen and half and (SANA or XL_10_BASE))"
+)
 """Of these files, what stands for the rest: every family, every setting, every online method."""
 
 

@@ -1,0 +1,82 @@
+"""The memory a whole run takes of a device, beside what was foreseen; taken by ``test_another_device.py``."""
+
+from __future__ import annotations
+
+import gc
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from modules.modelSetup.hollow import hollow_model
+from modules.trainer.memory_plan import MemoryPlan, Planner
+from modules.trainer.memory_step import PROMPT, Rehearsal
+from modules.util.config.TrainConfig import TrainConfig
+from tests.contracts.test_family_training import CASES, family_config
+from tests.device import second_device
+from tests.tiny import tiny_setup
+from tests.trainer.making import run_here, write_pairs
+
+SIDE = 128
+WITHIN = 0.15
+MODE = "FULL_CONCURRENT"
+pytestmark = pytest.mark.skipif(
+    not hasattr(torch, second_device.NAME), reason="counts the test device's bytes"
+)
+
+
+def job(folder: Path, key: str, kind: str) -> Path:
+    """Two steps of a batch of two pairs with captions as long as is foreseen."""
+    spec = tiny_setup(key).spec
+    concepts = write_pairs(folder / "long", 4, sizes=((SIDE, SIDE),))
+    for caption in (folder / "long").rglob("*.txt"):
+        caption.write_text(PROMPT, encoding="utf-8")
+    changes: dict[str, Any] = {
+        "concepts": concepts,
+        "resolution": str(SIDE),
+        "samples": [],
+        "batch_size": 2,
+        "epochs": 1,
+    }
+    if kind == "half":
+        changes["train_dtype"] = "BFLOAT_16"
+        changes[spec.denoiser] = {"weight_dtype": "BFLOAT_16", "gradient_checkpointing": True}
+    path = family_config(folder, key, rlhf_dpo_execution_mode=MODE, sample_after_unit="NEVER", **changes)
+    return path
+
+
+def foreseen(path: Path) -> MemoryPlan:
+    config = TrainConfig.load(path, [])
+    setup = tiny_setup(config.model_type)
+    # as on CUDA, without what its context and its allocator's blocks take
+    return Planner(config, Rehearsal(setup, hollow_model(setup, config), config, cuda=True), cuda=False).plan(
+        MODE
+    )
+
+
+def taken(path: Path) -> int:
+    """Bytes the run has on the device at most."""
+    device = torch.second  # type: ignore[attr-defined]
+    gc.collect()
+    before = device.live()
+    device.reset_peak()
+    run_here(path)
+    return int(device.peak()) - int(before)
+
+
+@pytest.mark.parametrize("kind", ["half", "plain"])
+@pytest.mark.parametrize("key", CASES)
+def test_a_run_takes_what_was_foreseen(key: str, kind: str, tmp_path: Path) -> None:
+    path = job(tmp_path, key, kind)
+    plan = foreseen(path)
+    phases = {phase.name: phase.total for phase in plan.phases}
+    whole = taken(path)
+    shutil.rmtree(json.loads(path.read_text(encoding="utf-8"))["workspace_dir"])
+    step = taken(path)
+    print(f"{key} {kind}: run {plan.total / whole:.3f}, step {phases['training step'] / step:.3f}")
+    assert plan.total == pytest.approx(whole, rel=WITHIN)
+    assert phases["training step"] == pytest.approx(step, rel=WITHIN)
+    assert step < whole or plan.largest.name == "training step", "nothing is encoded again"
