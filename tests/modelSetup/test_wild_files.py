@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from modules.model.dtypes import PartDtypes
 from modules.model.saving import save_single_file
-from modules.model.single_file import file_tensors
+from modules.model.single_file import file_tensors, to_ldm
 from modules.modelSetup.ModelFamily import LoadOptions
 from modules.util.errors import UserError
 from tests.modelSetup.test_part_sources import (
@@ -196,3 +196,17 @@ def test_all_parts_in_one_file(key: str, vae: str, tmp_path: Path) -> None:
     for part in setup.spec.of_kind("tokenizer"):
         shutil.copytree(folder / part.name, tmp_path / part.name)
     assert_same(model, setup.load(str(path)))
+
+
+def test_the_autoencoder_of_flux_2(tmp_path: Path) -> None:
+    """Statistics of its latents are in the file, and the convolutions around them in its two halves."""
+    setup, folder = tiny_setup("FLUX_2"), str(tiny_folder("FLUX_2"))
+    model = setup.load(folder)
+    state: State = {}
+    for name, tensor in model.vae.state_dict().items():
+        made, value = (name, tensor) if name.startswith("bn.") else to_ldm("vae", model.vae, name, tensor)
+        half = {"quant_conv": "encoder.", "post_quant_conv": "decoder."}.get(made.partition(".")[0], "")
+        state[f"{half}{made}"] = value.contiguous()
+    assert {"bn.running_mean", "encoder.quant_conv.weight", "decoder.post_quant_conv.bias"} <= state.keys()
+    save_file(state, tmp_path / "vae.safetensors")
+    assert_same(model, setup.load(folder, part_sources={"vae": str(tmp_path / "vae.safetensors")}))
