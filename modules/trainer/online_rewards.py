@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from modules.model.memory import give_back
 from modules.model.Model import Model
 from modules.objective.advantages import group_advantages
 from modules.reward.base import RewardBatch
@@ -152,11 +153,13 @@ class Judge:
             return self.rewards.score(batch), ids
         denoiser = self._model.spec.denoiser
         self._model.to(denoiser, "cpu")
+        give_back(self._processes.device)
         try:
             self.rewards.to(self._device())
             return self.rewards.score(batch), ids
         finally:
             self.rewards.to("cpu")
+            give_back(self._device())
             self._model.to(denoiser, self._processes.device)
 
     def _whole_groups(

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from modules.model.Model import Model
 from modules.reward.base import RewardBatch, RewardError
 from modules.reward.builtin import ImageStatistic
-from tests.trainer.making import run_here
+from modules.reward.combine import RewardSet
+from modules.trainer import online_rewards
+from tests.trainer.making import run_here, same_weights
 from tests.trainer.online_making import Listening, write_online
 
 
@@ -59,3 +62,31 @@ def test_exhausted_memory_ends_the_run(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(torch.OutOfMemoryError):
         run_here(skipping(tmp_path), callback=heard)
     assert not heard.metrics
+
+
+def test_rewards_and_denoiser_take_turns_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[str] = []
+
+    def watch(owner: Any, name: str, said: Any) -> None:
+        act = getattr(owner, name)
+
+        def watched(*args: Any, **options: Any) -> Any:
+            turns.append(said(*args))
+            return act(*args, **options)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    (tmp_path / "plain").mkdir()
+    run_here(write_online(tmp_path / "plain", epochs=1))
+    path = write_online(tmp_path / "swapped", epochs=1, rlhf_reward_swap=True)
+    watch(RewardSet, "score", lambda *_: "scored")
+    watch(RewardSet, "to", lambda _rewards, device: f"rewards to {device}")
+    watch(Model, "to", lambda _model, part, device: f"{part} to {device}")
+    watch(online_rewards, "give_back", lambda device: "given back")
+    score = ["unet to cpu", "given back", "rewards to cpu", "scored"]
+    run_here(path)
+    first = turns.index("scored")
+    assert turns[first - 3 : first + 4] == [*score, "rewards to cpu", "given back", "unet to cpu"]
+    assert same_weights(tmp_path / "plain" / "out.safetensors", tmp_path / "swapped" / "out.safetensors")
