@@ -44,8 +44,7 @@ def job(folder: Path, key: str, kind: str) -> Path:
     if kind == "half":
         changes["train_dtype"] = "BFLOAT_16"
         changes[spec.denoiser] = {"weight_dtype": "BFLOAT_16", "gradient_checkpointing": True}
-    path = family_config(folder, key, rlhf_dpo_execution_mode=MODE, sample_after_unit="NEVER", **changes)
-    return path
+    return family_config(folder, key, rlhf_dpo_execution_mode=MODE, sample_after_unit="NEVER", **changes)
 
 
 def foreseen(path: Path) -> MemoryPlan:

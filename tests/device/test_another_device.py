@@ -21,6 +21,7 @@ TRAINER = "tests/trainer/"
 FILES = [
     "tests/contracts/test_family_training.py",
     "tests/device/on_the_device.py",
+    "tests/device/packed_on_the_device.py",
     "tests/device/on_the_device_memory.py",
     f"{TRAINER}test_online_steps.py",
     f"{TRAINER}test_online_resume.py",
