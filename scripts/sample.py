@@ -11,6 +11,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.util.config.SampleConfig import SampleConfig  # noqa: E402
+from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.enum.DataType import DataType  # noqa: E402
 from modules.util.enum.ModelType import ModelType  # noqa: E402
 from modules.util.enum.NoiseScheduler import NoiseScheduler  # noqa: E402
@@ -27,6 +28,12 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--adapter", help="an adapter file, in any of the usual layouts")
     parser.add_argument("--prompt", action="append", required=True, help="as often as you like")
     parser.add_argument("--negative-prompt", default="")
+    parser.add_argument(
+        "--max-prompt-chunks",
+        type=int,
+        default=TrainConfig.model_fields["max_prompt_chunks"].default,
+        help="as the setting of that name, where the family has chunks",
+    )
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument(
         "--count", type=int, default=1, help="images for each prompt, with seeds one after another"
@@ -49,6 +56,8 @@ def samples(options: argparse.Namespace) -> list[SampleConfig]:
     """One checked sample for each image."""
     if not 1 <= options.count <= 10_000:
         raise ConfigError(f"{options.count} is not between 1 and 10000", "--count")
+    if not 1 <= options.max_prompt_chunks <= 8:
+        raise ConfigError(f"{options.max_prompt_chunks} is not between 1 and 8", "--max-prompt-chunks")
     return [
         SampleConfig.from_dict(
             {
@@ -81,6 +90,7 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> list[Path]:
     usual = DataType.BFLOAT_16 if device.type == "cuda" else DataType.FLOAT_32
     dtype = torch_dtype(options.dtype or usual, "--dtype")
     model = setup.load(options.model, PartDtypes(default=dtype, compute=dtype))
+    model.prompt_chunks = options.max_prompt_chunks if setup.spec.chunks_prompts else 1
     filled = [setup.filled(sample) for sample in wanted]
     for sample in filled:
         setup.check_sample(model, sample)

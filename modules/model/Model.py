@@ -46,6 +46,7 @@ class Model:
         denoiser_source: where the denoiser was loaded from, if not from there.
         guidance: the guidance scale a model that embeds it is told in training.
         prompt_weighting: whether brackets in prompts are emphasis.
+        prompt_chunks: how many chunks of a prompt are encoded at most, where the family has chunks.
         trains_text: whether a text encoder is trained, so prompts are encoded in every pass.
         adapter: the handle of attached adapters, if any.
         kept_texts: what texts became that were encoded ahead, on the CPU; empty where a text encoder is trained.
@@ -63,6 +64,7 @@ class Model:
     denoiser_source: str = ""
     guidance: float = 1.0
     prompt_weighting: bool = False
+    prompt_chunks: int = 1
     trains_text: bool = False
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     adapter: Any = None

@@ -61,6 +61,9 @@ class Conditioning(_Batched):
 
     Which names there are is the model family's business. Where prompts keep their own lengths, ``mask_BL`` (bool)
     marks the tokens that count, and everything whose name ends in ``_BL`` or ``_BLE`` is padded with zeros.
+
+    Where they usually have one length, there is no mask: rows that differ are padded when they are put together, and
+    only such a batch has ``own_BL`` (bool), which of the tokens are a row's own.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -87,28 +90,27 @@ class Conditioning(_Batched):
     @staticmethod
     def cat(parts: Sequence[Conditioning]) -> Conditioning:
         """One after the other along the batch; names and the other dimensions must agree."""
-        names = [sorted(part.tensors) for part in parts]
+        names = [sorted(set(part.tensors) - {OWN}) for part in parts]
         if any(other != names[0] for other in names):
             raise ValueError(f"conditionings with different tensors cannot be joined: {names}")
         if len(parts) == 1:
             return parts[0]
         padded = _padded([part.tensors for part in parts], axis=1)
-        return Conditioning(
-            {name: torch.cat([tensors[name] for tensors in padded]) for name in parts[0].tensors}
-        )
+        return Conditioning({name: torch.cat([tensors[name] for tensors in padded]) for name in padded[0]})
 
     def plus(self, **tensors: torch.Tensor) -> Conditioning:
         """With further tensors."""
         return Conditioning({**self.tensors, **tensors})
 
     def unbind(self) -> list[dict[str, torch.Tensor]]:
-        """The samples one by one, without the batch axis and, where there is a ``mask_BL``, without the padding
-        behind their last token.
+        """The samples one by one, without the batch axis and, where there is a mask, without the padding behind
+        their last token; ``own_BL``, which is the company's, is left out.
         """
         rows = [{name: tensor[i] for name, tensor in self.tensors.items()} for i in range(len(self))]
         for row in rows:
-            if MASK in row:
-                used = row[MASK].nonzero()
+            mask = row.pop(OWN, row.get(MASK))
+            if mask is not None:
+                used = mask.nonzero()
                 length = int(used[-1]) + 1 if len(used) else 1
                 row.update({name: row[name][:length] for name in row if has_tokens(name)})
         return rows
@@ -117,10 +119,11 @@ class Conditioning(_Batched):
     def stack(rows: Sequence[Mapping[str, torch.Tensor]]) -> Conditioning:
         """The inverse of ``unbind``: samples padded with zeros to the longest and put together."""
         padded = _padded(rows, axis=0)
-        return Conditioning({name: torch.stack([row[name] for row in padded]) for name in rows[0]})
+        return Conditioning({name: torch.stack([row[name] for row in padded]) for name in padded[0]})
 
 
 MASK = "mask_BL"
+OWN = "own_BL"
 
 
 def has_tokens(name: str) -> bool:
@@ -129,13 +132,18 @@ def has_tokens(name: str) -> bool:
 
 
 def _padded(parts: Sequence[Mapping[str, torch.Tensor]], axis: int) -> list[dict[str, torch.Tensor]]:
-    """Token axes padded with zeros at their end to the longest, if there is a mask that says so."""
+    """Token axes padded with zeros at their end to the longest. Where no mask says so, lengths that differ get one."""
     made = [dict(part) for part in parts]
-    if MASK not in made[0]:
+    key = next((name for name in (MASK, *made[0]) if name in made[0] and has_tokens(name)), None)
+    if key is None:
         return made
-    longest = max(part[MASK].shape[axis] for part in made)
+    longest = max(part[key].shape[axis] for part in made)
+    if MASK not in made[0] and any(OWN in part or part[key].shape[axis] < longest for part in made):
+        for part in made:
+            shape, device = part[key].shape[: axis + 1], part[key].device
+            part.setdefault(OWN, torch.ones(shape, dtype=torch.bool, device=device))
     for part in made:
-        missing = longest - part[MASK].shape[axis]
+        missing = longest - part[key].shape[axis]
         for name in part if missing else ():
             if has_tokens(name):
                 behind = part[name].dim() - axis - 1

@@ -92,11 +92,15 @@ def emphasised(states_BLE: torch.Tensor, tokenizer: Any, prompts: Sequence[str])
         if isinstance(prompt, WeightedPrompt):
             own = _token_weights(tokenizer, prompt, factor_BL.shape[1])
             factor_BL[row, : len(own)] = torch.tensor(own)
+    return multiplied(states_BLE, factor_BL)
+
+
+def multiplied(states_BLE: torch.Tensor, factor_BL: torch.Tensor) -> torch.Tensor:
+    """Token states times a factor each, the mean of each row kept; rows of ones stay bit for bit what they were."""
     before = states_BLE.float()
     after = before * factor_BL.to(states_BLE.device)[..., None]
     means = [made.mean(dim=(1, 2), keepdim=True) for made in (before, after)]
     kept = torch.where(means[1].abs() > 1e-8, means[0] / means[1], torch.ones_like(means[0]))
-    # a prompt without emphasis is left bit for bit as it was
     plain_B11 = (factor_BL == 1.0).all(1).to(states_BLE.device)[:, None, None]
     return torch.where(plain_B11, states_BLE, (after * kept).to(states_BLE.dtype))
 
@@ -106,9 +110,14 @@ def _token_weights(tokenizer: Any, prompt: WeightedPrompt, length: int) -> list[
     spans = tokenizer(
         str(prompt), return_offsets_mapping=True, truncation=True, max_length=length
     ).offset_mapping
+    return weights_of_spans(prompt.weights, spans)
+
+
+def weights_of_spans(letters: Sequence[float], spans: Sequence[tuple[int, int]]) -> list[float]:
+    """The factor of each token, by the letters it stands for; one that stands for none counts once."""
     weights: list[float] = []
     for start, end in spans:
-        inside = [weight for weight in prompt.weights[start:end] if weight != 1.0]
+        inside = [weight for weight in letters[start:end] if weight != 1.0]
         # a token that begins with the blank before an emphasised word belongs to the word
         weights.append(inside[-1] if inside and end > start else 1.0)
     return weights

@@ -71,6 +71,7 @@ class FamilySpec:
         size_conditioning: whether the denoiser is told original size, crop and target size of an image.
         embeds_guidance: whether the guidance scale is an input of the denoiser, so that one pass is enough.
         prompt_weighting: whether emphasis in prompts can be applied to its text states.
+        chunks_prompts: whether a prompt longer than its encoders read is encoded in several chunks.
         even_steps: whether a flow model's noise levels fall by 1 / steps before they are shifted.
         default_steps, default_cfg, default_sampler: what a sample is made with if nothing else is asked for.
         lora_metadata: further fields other programs expect in adapter files.
@@ -96,6 +97,7 @@ class FamilySpec:
     embeds_guidance: bool = False
     even_steps: bool = False
     prompt_weighting: bool = False
+    chunks_prompts: bool = False
     default_steps: int = 20
     default_cfg: float = 7.0
     default_sampler: str = "DDIM"

@@ -69,10 +69,17 @@ def clip_states(
     The pooled state is the projected one where the encoder has a projection.
     """
     ids_BL, _ = tokenize(tokenizer, prompts, encoder, encoder.config.max_position_embeddings)  # type: ignore[union-attr, arg-type]
+    states_BLE, pooled_BE = clip_outputs(encoder, ids_BL, layer)
+    return emphasised(states_BLE, tokenizer, prompts), pooled_BE
+
+
+def clip_outputs(
+    encoder: nn.Module, ids_BL: torch.Tensor, layer: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``clip_states`` of token numbers."""
     out = encoder(ids_BL, output_hidden_states=layer is not None)
-    pooled = out.text_embeds if hasattr(out, "text_embeds") else out.pooler_output
-    states_BLE = out.last_hidden_state if layer is None else out.hidden_states[layer]
-    return emphasised(states_BLE, tokenizer, prompts), pooled
+    pooled_BE = out.text_embeds if hasattr(out, "text_embeds") else out.pooler_output
+    return out.last_hidden_state if layer is None else out.hidden_states[layer], pooled_BE
 
 
 def t5_states(

@@ -56,6 +56,7 @@ class BaseModelSetup(ModelFamily):
         )
         training.make_compact(model, config)
         model.prompt_weighting = bool(config.prompt_weighting)
+        model.prompt_chunks = config.max_prompt_chunks if self.spec.chunks_prompts else 1
         if self.spec.embeds_guidance:
             model.guidance = float(getattr(config, self.spec.denoiser).guidance_scale)
         return model
@@ -126,6 +127,10 @@ class BaseModelSetup(ModelFamily):
         ]
         cut = cut_prompts(tokenizers, self._texts(model, prompts), self.spec.prompt_tokens)
         return [prompt for prompt, is_cut in zip(prompts, cut, strict=True) if is_cut]
+
+    def chunk_count(self, model: Model, prompt: str) -> int:
+        """In how many chunks a prompt is read; 0 where that is as if there were none."""
+        return 0
 
     @torch.no_grad()
     def encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:

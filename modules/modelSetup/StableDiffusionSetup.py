@@ -8,15 +8,16 @@ from typing import Any
 
 import torch
 
-from modules.model.batch import Conditioning
+from modules.model.batch import OWN, Conditioning
+from modules.model.chunks import ClipReader
 from modules.model.dtypes import PartDtypes
 from modules.model.family import FamilySpec
 from modules.model.ldm_keys import TEXT_PREFIX, UNET_PREFIX, VAE_PREFIX
 from modules.model.Model import Model
 from modules.model.parts import clip_encoder, clip_tokenizer, kl_autoencoder, scheduler, unet
 from modules.model.single_file import Unsaid, load_single_file
-from modules.model.text import CLIP_TOKENS, clip_states
-from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.model.text import CLIP_TOKENS
+from modules.modelSetup.chunking import ChunkedPrompts
 from modules.modelSetup.inpainting import Inpainting, inpainting_spec
 from modules.modelSetup.part_sources import Sources
 from modules.modelSetup.registry import model_setup
@@ -25,7 +26,7 @@ TOKENIZER = "openai/clip-vit-large-patch14"
 
 
 @model_setup
-class StableDiffusionSetup(BaseModelSetup):
+class StableDiffusionSetup(ChunkedPrompts):
     spec = FamilySpec(
         key="STABLE_DIFFUSION_15",
         label="Stable Diffusion 1.5",
@@ -48,6 +49,7 @@ class StableDiffusionSetup(BaseModelSetup):
         model_architecture="stable-diffusion-v1",
         denoiser_channels=4,
         prompt_weighting=True,
+        chunks_prompts=True,
         prompt_tokens=CLIP_TOKENS,
         default_resolution=512,
         size_multiple=8,
@@ -62,15 +64,23 @@ class StableDiffusionSetup(BaseModelSetup):
         unsaid = Unsaid(tokenizers={"tokenizer": (TOKENIZER, {})})
         return load_single_file(sources.base, self.spec, wanted, dtypes, unsaid)
 
+    def _readers(self, model: Model) -> list[ClipReader]:
+        return [ClipReader(model.module("text_encoder"), model.parts["tokenizer"])]
+
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
-        hidden_BLE, _ = clip_states(model.module("text_encoder"), model.parts["tokenizer"], prompts)
-        return Conditioning({"hidden_BLE": hidden_BLE})
+        return self._states(model, prompts)[0]
 
     def denoise(
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
     ) -> torch.Tensor:
         hidden_BLE = cond["hidden_BLE"].to(x_BChw.dtype)
-        return model.denoiser(x_BChw, t_B, encoder_hidden_states=hidden_BLE, return_dict=False)[0]  # type: ignore[no-any-return]
+        return model.denoiser(  # type: ignore[no-any-return]
+            x_BChw,
+            t_B,
+            encoder_hidden_states=hidden_BLE,
+            encoder_attention_mask=cond.tensors.get(OWN),
+            return_dict=False,
+        )[0]
 
 
 def _second_generation(key: str, label: str, pixels: int) -> FamilySpec:

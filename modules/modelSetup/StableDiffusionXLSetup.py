@@ -7,15 +7,16 @@ from typing import Any
 
 import torch
 
-from modules.model.batch import Conditioning
+from modules.model.batch import OWN, Conditioning
+from modules.model.chunks import ClipReader
 from modules.model.dtypes import PartDtypes
 from modules.model.family import FamilySpec
 from modules.model.ldm_keys import UNET_PREFIX, VAE_PREFIX
 from modules.model.Model import Model
 from modules.model.parts import clip_encoder, clip_tokenizer, kl_autoencoder, scheduler, unet
 from modules.model.single_file import SCHEDULER, Unsaid, load_single_file
-from modules.model.text import CLIP_TOKENS, clip_states
-from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.model.text import CLIP_TOKENS
+from modules.modelSetup.chunking import ChunkedPrompts
 from modules.modelSetup.inpainting import Inpainting, inpainting_spec
 from modules.modelSetup.ModelFamily import widen_vae
 from modules.modelSetup.part_sources import Sources
@@ -31,7 +32,7 @@ UNSAID = Unsaid(
 
 
 @model_setup
-class StableDiffusionXLSetup(BaseModelSetup):
+class StableDiffusionXLSetup(ChunkedPrompts):
     spec = FamilySpec(
         key="STABLE_DIFFUSION_XL_10_BASE",
         label="Stable Diffusion XL",
@@ -69,6 +70,7 @@ class StableDiffusionXLSetup(BaseModelSetup):
         lora_metadata={"ss_base_model_version": "sdxl_"},
         denoiser_channels=4,
         prompt_weighting=True,
+        chunks_prompts=True,
         prompt_tokens=CLIP_TOKENS,
         default_resolution=1024,
         size_multiple=8,
@@ -89,16 +91,17 @@ class StableDiffusionXLSetup(BaseModelSetup):
             return super()._load_rest(sources, dtypes, wanted)
         return load_single_file(sources.base, self.spec, wanted, dtypes, UNSAID)
 
+    def _readers(self, model: Model) -> list[ClipReader]:
+        """Of both encoders the states before the last layer."""
+        return [
+            ClipReader(model.module(f"text_encoder{which}"), model.parts[f"tokenizer{which}"], layer=-2)
+            for which in ("", "_2")
+        ]
+
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
-        """The states before the last layer of both encoders side by side, and the second one's pooled state."""
-        parts = model.parts
-        first_BLE, _ = clip_states(model.module("text_encoder"), parts["tokenizer"], prompts, layer=-2)
-        second_BLE, pooled_BE = clip_states(
-            model.module("text_encoder_2"), parts["tokenizer_2"], prompts, layer=-2
-        )
-        return Conditioning(
-            {"hidden_BLE": torch.cat([first_BLE, second_BLE], dim=-1), "pooled_BE": pooled_BE}
-        )
+        """Both encoders' states side by side, and the second one's pooled state of a prompt's first chunk."""
+        cond, pooled_BE = self._states(model, prompts)
+        return cond.plus(pooled_BE=pooled_BE)
 
     def denoise(
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
@@ -112,6 +115,7 @@ class StableDiffusionXLSetup(BaseModelSetup):
             x_BChw,
             t_B,
             encoder_hidden_states=cond["hidden_BLE"].to(x_BChw.dtype),
+            encoder_attention_mask=cond.tensors.get(OWN),
             # the numbers stay whole: half precision has not enough digits for pixels
             added_cond_kwargs={
                 "text_embeds": cond["pooled_BE"].to(x_BChw.dtype),

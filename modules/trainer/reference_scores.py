@@ -65,6 +65,9 @@ class ReferenceScores:
             snapshot.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
             snapshot.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         parts = [model.spec.denoiser, *(model.text_encoders if model.trains_text else ())]
+        # text states that are kept say themselves what they were made of
+        in_chunks = model.prompt_chunks > 1 and (model.trains_text or not config.latent_caching)
+        told = [model.prompt_weighting, model.guidance if model.spec.embeds_guidance else 0.0]
         return reference_key(
             {
                 "base": {part: model.fingerprint(part) for part in parts},
@@ -74,7 +77,7 @@ class ReferenceScores:
                 "shared": config.rlhf_dpo_shared_noise,
                 "noise": asdict(self._noise),
                 "schedule": [model.schedule.prediction, *_levels(model.schedule)],
-                "told": [model.prompt_weighting, model.guidance if model.spec.embeds_guidance else 0.0],
+                "told": [*told, *([model.prompt_chunks] if in_chunks else [])],
                 "compute": str(model.compute_dtype),
                 "weights": {part: str(next(model.module(part).parameters()).dtype) for part in parts},
                 "device": model.device.type,

@@ -46,5 +46,6 @@ def test_what_is_known_of_a_family_without_torch() -> None:
         assert family.flow_matching is (spec.prediction == "flow"), family
         assert family.usual_side == spec.default_resolution, family
         assert family.embeds_guidance is spec.embeds_guidance, family
+        assert family.chunks_prompts is spec.chunks_prompts, family
         assert family.denoiser == spec.denoiser, family
         assert family.text_encoders == spec.text_encoders, family

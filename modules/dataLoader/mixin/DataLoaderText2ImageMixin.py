@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -145,9 +146,16 @@ class DataLoaderText2ImageMixin:
 
     def text_key(self, prompt: str) -> str:
         """Digest of a prompt and what encodes it; entries have 16 bits where their encoder gives no more, and float32
-        ones of earlier versions hold the same numbers.
+        ones of earlier versions hold the same numbers. So do those of prompts that one chunk holds.
         """
-        return content_key(CACHE_FORMAT, "cond", "float32", self.texts_of, prompt)
+        chunks = self._chunks_of(prompt) if self.setup.spec.chunks_prompts else 0
+        rules = (f"{chunks} chunks",) if chunks else ()
+        return content_key(CACHE_FORMAT, "cond", "float32", self.texts_of, prompt, *rules)
+
+    @cached_property
+    def _chunks_of(self) -> Callable[[str], int]:
+        """In how many chunks a prompt is read; asked at every visit."""
+        return lru_cache(maxsize=1 << 16)(partial(self.setup.chunk_count, self.model))
 
     latents_of: str
     texts_of: str

@@ -36,3 +36,12 @@ def _guidance_is_not_embedded(c: TrainConfig) -> Iterator[Finding]:
         yield ConfigWarning(
             f"has no effect: {family.label} is not told a guidance scale", "transformer.guidance_scale"
         )
+
+
+@rule("model_type", "max_prompt_chunks")
+def _prompts_are_one_text(c: TrainConfig) -> Iterator[Finding]:
+    usual = type(c).model_fields["max_prompt_chunks"].default
+    if not c.model_type.chunks_prompts and c.max_prompt_chunks != usual:
+        yield ConfigWarning(
+            f"has no effect: {c.model_type.label} reads a prompt in one piece", "max_prompt_chunks"
+        )

@@ -52,6 +52,11 @@ class ModelType(BaseEnum):
         return self.value in _EMBEDDED_GUIDANCE
 
     @property
+    def chunks_prompts(self) -> bool:
+        """Whether prompts longer than its text encoders read are encoded in several chunks."""
+        return self.denoiser == "unet"
+
+    @property
     def flow_matching(self) -> bool:
         """Whether it learns the straight way from noise to image, and has no schedule of noise variances."""
         return self.denoiser == "transformer" and self.value not in _DISCRETE_TRANSFORMERS
@@ -72,6 +77,11 @@ def families_with(part: str) -> str:
 def families_with_noise_schedule() -> str:
     """The visibility rule of settings about a schedule of noise variances."""
     return _rule(family for family in ModelType if not family.flow_matching)
+
+
+def families_with_prompt_chunks() -> str:
+    """The visibility rule of settings about prompts in chunks."""
+    return _rule(family for family in ModelType if family.chunks_prompts)
 
 
 def families_with_guidance() -> str:

@@ -11,7 +11,12 @@ from modules.util.config.ModelPartConfig import (
 from modules.util.config.setting import setting
 from modules.util.enum.DataType import DataType
 from modules.util.enum.ModelFormat import ModelFormat
-from modules.util.enum.ModelType import ModelType, families_with, families_with_noise_schedule
+from modules.util.enum.ModelType import (
+    ModelType,
+    families_with,
+    families_with_noise_schedule,
+    families_with_prompt_chunks,
+)
 
 
 class ModelSection(BaseConfig):
@@ -93,6 +98,18 @@ class ModelSection(BaseConfig):
         tip=(
             "Read (word), [word] and (word:1.3) in captions and sample prompts as more or less weight of these words. "
             "Off, brackets are text like any other."
+        ),
+    )
+    max_prompt_chunks: int = setting(
+        3,
+        ge=1,
+        le=8,
+        visible=families_with_prompt_chunks(),
+        title="Most chunks of a prompt",
+        group="Prompts",
+        tip=(
+            "Prompts longer than CLIP's 75 tokens are encoded in chunks of 75 one after the other, at most so many. "
+            "1 cuts them."
         ),
     )
     force_v_prediction: bool = setting(
