@@ -6,7 +6,8 @@ surrounds the blocks is small and sensitive.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,10 @@ QUANTIZED = (FLOAT_8, INT_8, NFLOAT_4)
 BYTES = {FLOAT_8: 1.0, INT_8: 1.0, NFLOAT_4: 0.5}
 """Bytes a weight takes, without its scales."""
 FLOAT_8_LARGEST = 448.0
+PINNED_AT_ONCE = 1 << 29
+"""Bytes of page-locked memory taken at once; what is copied there exists twice meanwhile."""
+_ALIGNMENT = 256
+_log = logging.getLogger(__name__)
 _NO_LIBRARY = "install the optional package: pip install -r requirements-gpu.txt"
 
 
@@ -49,9 +54,6 @@ class FrozenLinear(nn.Linear):
     def keep_in_main_memory(self) -> None:
         """From now on the weight stays where it is when the layer is moved."""
         self.stays = True
-        if torch.cuda.is_available() and self.weight.device.type == "cpu" and not self.weight.is_pinned():
-            # page-locked memory is copied to the device while it computes
-            self.weight = nn.Parameter(self.weight.data.pin_memory(), requires_grad=False)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         dtype = self.wanted_dtype(input)
@@ -67,7 +69,11 @@ class FrozenLinear(nn.Linear):
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else input.dtype
 
     def brought(self, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-        """The weight where and in the type it is needed, without its scales."""
+        """The weight where and in the type it is needed, without its scales.
+
+        The copy waits for what the device computes before it, and what comes after for the copy; only the CPU does
+        not wait.
+        """
         return self.weight.to(device=device, dtype=dtype, non_blocking=True)
 
     def _apply(self, fn: Any, recurse: bool = True) -> FrozenLinear:
@@ -172,6 +178,7 @@ def offload_blocks(module: nn.Module, fraction: float) -> int:
     """
     layers = list(block_layers(module))
     count = round(fraction * len(layers))
+    staying: list[FrozenLinear] = []
     for parent, name, layer in layers[len(layers) - count :]:
         if not isinstance(layer, FrozenLinear) and type(layer) is not nn.Linear:
             raise UnsupportedError(
@@ -182,4 +189,54 @@ def offload_blocks(module: nn.Module, fraction: float) -> int:
         frozen = layer if isinstance(layer, FrozenLinear) else FrozenLinear(layer)
         frozen.keep_in_main_memory()
         setattr(parent, name, frozen)
+        staying.append(frozen)
+    if torch.cuda.is_available():
+        lock_pages([layer for layer in staying if layer.weight.device.type == "cpu"])
     return count
+
+
+def pinned(size: int) -> torch.Tensor:
+    """Bytes of page-locked memory, which a device reads without the CPU; PyTorch takes the next power of two."""
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+
+def lock_pages(layers: Sequence[FrozenLinear]) -> None:
+    """Bring the layers' weights into page-locked memory, many in one piece: the pieces' sizes are powers of two,
+    and one for each layer would take up to twice its weight. What cannot be locked stays as it is.
+    """
+    sizes = [
+        -(-layer.weight.numel() * layer.weight.element_size() // _ALIGNMENT) * _ALIGNMENT for layer in layers
+    ]
+    for size, inside in pieces(sizes):
+        try:
+            memory = pinned(size)
+        except RuntimeError as error:
+            _log.warning(
+                "no page-locked memory for offloaded weights, which makes their copies slower: %s",
+                str(error).strip().partition("\n")[0],
+            )
+            return
+        start = 0
+        for index in inside:
+            weight_OI = layers[index].weight.data
+            there = memory[start : start + weight_OI.numel() * weight_OI.element_size()]
+            there_OI = there.view(weight_OI.dtype).view(weight_OI.shape)
+            layers[index].weight = nn.Parameter(there_OI.copy_(weight_OI), requires_grad=False)
+            start += sizes[index]
+
+
+def pieces(sizes: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+    """(size, indices of what lies in it) of pieces of memory, powers of two, for things of these sizes."""
+    left = sorted(range(len(sizes)), key=lambda index: -sizes[index])
+    while left:
+        total = sum(sizes[index] for index in left)
+        # the largest that is filled, but one that takes the largest thing
+        size = max(1 << (min(total, PINNED_AT_ONCE).bit_length() - 1), 1 << (sizes[left[0]] - 1).bit_length())
+        inside, room = [], size
+        for index in left:
+            if sizes[index] <= room:
+                inside.append(index)
+                room -= sizes[index]
+        yield size, inside
+        taken = set(inside)
+        left = [index for index in left if index not in taken]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import pytest
@@ -10,7 +11,8 @@ from torch import nn
 
 from modules.adapter.PeftAdapter import AdapterOptions, attach
 from modules.adapter.reference import Reference
-from modules.model.compact import FrozenLinear, block_layers, offload_blocks, quantize
+from modules.model import compact
+from modules.model.compact import FrozenLinear, block_layers, lock_pages, offload_blocks, pieces, quantize
 from modules.model.Model import Model
 from modules.model.noise import NoiseOptions
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -123,6 +125,48 @@ def test_what_stays_does_not_move_and_the_rest_does() -> None:
     assert rounded.weight.dtype == torch.float8_e4m3fn
     assert torch.equal(rounded.scale_O1, scale), "scales keep their precision"
     assert rounded.to("meta").weight.device.type == "meta"
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.1])
+def test_page_locked_memory_is_hardly_more_than_the_weights(share: float) -> None:
+    wide = 3072**2
+    double, single = [*[wide] * 8, *[4 * wide] * 4, *[6 * wide] * 2], [7 * wide, 5 * wide, 3 * wide]
+    sizes = [2 * size for size in double * 19 + single * 38]
+    sizes = sizes[len(sizes) - round(share * len(sizes)) :]
+    made = list(pieces(sizes))
+    assert sorted(index for _, inside in made for index in inside) == list(range(len(sizes)))
+    for size, inside in made:
+        assert size.bit_count() == 1 and sum(sizes[index] for index in inside) <= size
+    alone = sum(1 << (size - 1).bit_length() for size in sizes)
+    assert sum(size for size, _ in made) < 1.05 * sum(sizes) < 0.9 * alone
+
+
+def test_offloaded_weights_are_locked_in_few_pieces(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    taken: list[int] = []
+
+    def memory(size: int) -> torch.Tensor:
+        if len(taken) == 2:
+            raise RuntimeError("CUDA error: out of memory\nand advice")
+        taken.append(size)
+        return torch.empty(size, dtype=torch.uint8)
+
+    monkeypatch.setattr(compact, "pinned", memory)
+    monkeypatch.setattr(compact, "PINNED_AT_ONCE", 1 << 14)
+    plain = [nn.Linear(24, width) for width in (100, 60, 61, 7, 80, 90)]
+    layers = [FrozenLinear(layer) for layer in plain]
+    layers[1].to_float8()
+    weights = [layer.weight.data.clone() for layer in layers]
+    with caplog.at_level(logging.WARNING):
+        lock_pages(layers)
+    assert len(taken) == 2 and max(taken) <= 1 << 14
+    places = {layer.weight.untyped_storage().data_ptr() for layer in layers}
+    assert 2 < len(places) < len(layers), "two pieces, and what could not be locked"
+    for layer, weight in zip(layers, weights, strict=True):
+        assert torch.equal(layer.weight.view(torch.uint8), weight.view(torch.uint8))
+        assert not layer.weight.requires_grad
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["out of memory"]
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (1, 3)])
