@@ -7,7 +7,7 @@ saving live here and in the modules beside.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,7 +165,10 @@ class BaseModelSetup(ModelFamily):
         if model.trains_text:
             return self.encode_text(model, [""], train=True)
         if model._empty_prompt is None:
-            model._empty_prompt = self.encode_text(model, [""])
+            with ExitStack() as stack:
+                for part in model.text_encoders:
+                    stack.enter_context(model.borrowed(part))
+                model._empty_prompt = self.encode_text(model, [""])
         return model._empty_prompt.to(model.device)
 
     def condition(self, model: Model, batch: ImageBatch, draw: NoiseDraw | None = None) -> Conditioning:

@@ -29,6 +29,7 @@ from modules.trainer.ema import MovingAverage
 from modules.trainer.fused_steps import FusedSteps
 from modules.trainer.loss_scaler import LossScaler
 from modules.trainer.memory_advice import settle_mode
+from modules.trainer.memory_plan import parts_of_a_step
 from modules.trainer.OldPolicy import OldPolicy
 from modules.trainer.online_acceleration import hooks_of
 from modules.trainer.online_prompts import collect_prompts
@@ -222,7 +223,7 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
     sampler = _sampler(config, setup, model, samples)
     rollouts = folder / ROLLOUT_FOLDER
     loader, validation_loader = _encoded(config, setup, model, processes, prompts, rollouts, tell)
-    _place(model, processes)
+    _place(config, model, processes)
     reference = None
     if is_dpo(config) or (online and online_settings.needs_reference(config)):
         reference = create_reference(config.training_method, config.effective_dpo_ref_mode(), handle)
@@ -366,9 +367,9 @@ def _load(
     for name in fingerprints:
         # before anything trains them
         model.fingerprint(name)
-    handle = setup.setup_training(model, config)
     # what encodes computes there, alone; nothing stays yet
     model.place(processes.device, ())
+    handle = setup.setup_training(model, config)
     tell("loading the model", 1, 1)
     return setup, model, handle
 
@@ -380,11 +381,11 @@ def _sampler(config: TrainConfig, setup: BaseModelSetup, model: Model, samples: 
     return made
 
 
-def _place(model: Model, processes: Processes) -> None:
+def _place(config: TrainConfig, model: Model, processes: Processes) -> None:
     """Bring what computes in every step to the device; to be called when the data is encoded and nothing holds
     parameters yet, which moving layers of fewer bits may replace.
     """
-    model.place(processes.device, (model.spec.denoiser, *(model.text_encoders if model.trains_text else ())))
+    model.place(processes.device, parts_of_a_step(config, model))
 
 
 def _average(
