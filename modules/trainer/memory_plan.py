@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from modules.dataLoader.source import is_dpo
+from modules.model.Model import Model
 from modules.modelSetup.hollow import HollowLinear, HollowModel, hollow_model
 from modules.modelSetup.registry import create_model_setup
 from modules.trainer.memory_step import Rehearsal
@@ -122,6 +123,16 @@ def plan_memory(config: TrainConfig, mode: str | None = None, cuda: bool = True)
     return Planner(config, rehearsal, cuda).plan(mode or config.rlhf_dpo_execution_mode.value)
 
 
+def parts_of_a_step(config: TrainConfig, model: Model) -> tuple[str, ...]:
+    """The parts that are on the device for as long as a run trains: the denoiser, text encoders that are trained,
+    and where images and prompts of pairs or files are not kept, all that encodes them.
+    """
+    online = config.rlhf_enabled and not is_dpo(config)
+    encodes = not online and not config.latent_caching
+    encoders = model.text_encoders if encodes or model.trains_text else ()
+    return (model.spec.denoiser, *encoders, *((model.spec.vae,) if encodes else ()))
+
+
 class Planner:
     """The phases of one run.
 
@@ -149,29 +160,29 @@ class Planner:
         return MemoryPlan(tuple(phases), mode if is_dpo(self.config) else "", self.size, tuple(notes))
 
     def _lasting(self) -> dict[str, int]:
-        """What stays on the device once training has begun, between steps too: the denoiser and, if trained, the
-        text encoders, with adapters, the optimizer's state and copies.
+        """What stays on the device once training has begun, between steps too: the parts every step needs, with
+        adapters, the optimizer's state and copies.
         """
-        items = {}
-        for part in (self.spec.denoiser, *(self.model.text_encoders if self.model.trains_text else ())):
-            items[f"weights: {part}"] = self.part_bytes(part)
-        items["adapter"] = self.adapter_bytes()
-        return {**items, "optimizer state": self.optimizer_bytes(), **self._copies()}
+        made = {**self._weights(*parts_of_a_step(self.config, self.model)), "adapter": self.adapter_bytes()}
+        return {**made, "optimizer state": self.optimizer_bytes(), **self._copies()}
 
     def _weights(self, *parts: str) -> dict[str, int]:
         return {f"weights: {part}": self.part_bytes(part) for part in parts}
 
     def _encoding(self) -> Iterator[Phase]:
-        """What encodes is alone there while the cache is made; images to learn from are made while all else stays."""
-        config, count = self.config, self.config.cache_batch_size
+        """What encodes is alone there while the cache is made; without one, and where images to learn from are made,
+        it is beside everything.
+        """
+        config = self.config
         online = config.rlhf_enabled and not is_dpo(config)
+        count = config.cache_batch_size if config.latent_caching else config.batch_size
         beside = self._lasting() if online or not config.latent_caching else {}
         encoders = () if self.model.trains_text else self.model.text_encoders
-        if encoders and (online or config.latent_caching):
+        if encoders:
             working = self.rehearsal.texts(rollout_batch_size(config) if online else count)
             yield Phase("encoding prompts", {**beside, **self._weights(*encoders), "working memory": working})
         if not online:
-            working = self.rehearsal.images(count if config.latent_caching else config.batch_size, self.size)
+            working = self.rehearsal.images(count, self.size)
             vae = self._weights(self.spec.vae)
             yield Phase("encoding images", {**beside, **vae, "working memory": working})
 
