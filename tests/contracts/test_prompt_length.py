@@ -1,4 +1,6 @@
-"""How much of a prompt each family reads: what is longer is reported, and its end has no effect."""
+"""How much of a prompt each family reads, in one chunk or as many as are allowed: what is longer is reported, and its
+end has no effect.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from modules.modelSetup.registry import MODEL_SETUPS
 from tests.tiny import tiny_model, tiny_setup
 
 FAMILIES = MODEL_SETUPS.keys()
+CHUNKED = [key for key in FAMILIES if MODEL_SETUPS.get(key)().spec.chunks_prompts]
 PUBLISHED = {
     "PIXART_ALPHA": 120,
     "PIXART_SIGMA": 300,
@@ -55,11 +58,23 @@ def test_every_family_states_what_it_reads(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", FAMILIES)
-def test_what_is_longer_is_reported_and_has_no_effect(key: str) -> None:
+def test_families_of_clip_and_a_unet_have_chunks(key: str) -> None:
+    spec = tiny_setup(key).spec
+    alone = spec.denoiser == "unet" and all(
+        part.comfy_name.startswith("clip") for part in spec.of_kind("text_encoder")
+    )
+    assert spec.chunks_prompts is alone and (not alone or spec.prompt_tokens == 77)
+
+
+@pytest.mark.parametrize(("key", "chunks"), [*((key, 1) for key in FAMILIES), *((key, 3) for key in CHUNKED)])
+def test_what_is_longer_is_reported_and_has_no_effect(key: str, chunks: int) -> None:
     setup = tiny_setup(key)
     model, room = model_without_short_tokenizers(key)
+    model.prompt_chunks = chunks
     tokenizer = model.parts[setup.spec.of_kind("tokenizer")[-1].name]
     fits, piece = of_length(tokenizer, room)
+    # each chunk has its own marks
+    fits = " ".join([fits] * chunks)
     long = fits + " " + piece * 40
     assert setup.cut_prompts(model, [fits, long, "", "a cat"]) == [long]
 
@@ -73,3 +88,17 @@ def test_what_is_longer_is_reported_and_has_no_effect(key: str) -> None:
     # the template's end is cut before the prompt's
     assert key in IN_TEMPLATES or same(encoded(long), encoded(fits))
     assert not same(encoded(fits[:-1] + "b"), encoded(fits)), "the last word that fits is read"
+    if chunks > 1:
+        assert encoded(fits)["hidden_BLE"].shape[1] == chunks * room
+        assert encoded(fits.rsplit(" ", room)[0])["hidden_BLE"].shape[1] < chunks * room
+
+
+@pytest.mark.parametrize("key", [key for key in FAMILIES if key not in CHUNKED])
+def test_chunks_mean_nothing_to_other_families(key: str) -> None:
+    setup, model = tiny_setup(key), tiny_model(key)
+    long = ["a red cat " * 200]
+    before, cut = setup.encode_text(model, long), setup.cut_prompts(model, long)
+    model.prompt_chunks = 8
+    after = setup.encode_text(model, long)
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.tensors.items())
+    assert setup.cut_prompts(model, long) == cut and setup.chunk_count(model, long[0]) == 0

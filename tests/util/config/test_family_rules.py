@@ -8,6 +8,7 @@ import pytest
 
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.ModelType import ModelType
+from modules.util.errors import UserError
 
 PARTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
 OTHER_VALUES: dict[str, Any] = {
@@ -43,3 +44,14 @@ def test_the_message_names_the_family_and_what_it_has() -> None:
         "text_encoder_2.train: has no effect: Stable Diffusion 1.5 has no text_encoder_2, its parts are unet, "
         "text_encoder, vae"
     ]
+
+
+@pytest.mark.parametrize("family", list(ModelType))
+def test_chunks_are_reported_where_prompts_are_one_text(family: ModelType) -> None:
+    for most in range(1, 9):
+        config = TrainConfig.from_dict({"model_type": family, "max_prompt_chunks": most}, check=False)
+        idle = not family.chunks_prompts and most != TrainConfig().max_prompt_chunks
+        assert ("max_prompt_chunks" in warned(config)) is idle
+    for most in (0, 9, 2.5, True):
+        with pytest.raises(UserError, match="max_prompt_chunks"):
+            TrainConfig.from_dict({"model_type": family, "max_prompt_chunks": most})
