@@ -109,11 +109,11 @@ class BaseDataLoader(ABC):
         self.sizes = table.sizes
         self._table = table
         self.sampler = self._sampler(table)
-        trains_text = config.trains_text() or model.trains_text
+        self.trains_text = config.trains_text() or model.trains_text
         folder = Path(config.cache_dir)
         caching = bool(config.latent_caching)
         self.latents = ContentCache(folder / "latents") if caching else None
-        self.texts = ContentCache(folder / "texts") if caching and not trains_text else None
+        self.texts = ContentCache(folder / "texts") if caching and not self.trains_text else None
         self.dataset = self._make_dataset()
 
     def _sampler(self, table: BucketTable, batch_size: int | None = None) -> BucketBatchSampler:

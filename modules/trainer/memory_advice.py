@@ -49,6 +49,9 @@ def cures(config: TrainConfig) -> Iterator[dict[str, Any]]:
         changes[part] = dict(own)
         return dict(changes)
 
+    if not config.latent_caching:
+        changes["latent_caching"] = True
+        yield dict(changes)
     if not settings.gradient_checkpointing:
         yield with_part(gradient_checkpointing=True)
     if frozen and settings.weight_dtype.value == "FLOAT_32":

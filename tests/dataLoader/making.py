@@ -78,6 +78,9 @@ class AveragingSetup:
         rows = [[float(zlib.crc32(prompt.encode()) % 1000), float(len(prompt))] for prompt in prompts]
         return Conditioning({"hidden_BLE": torch.tensor(rows)[:, None, :]})
 
+    def encode_text(self, model: AveragingModel, prompts: Sequence[str]) -> Conditioning:
+        return self.text_states(model, prompts)
+
     def cut_prompts(self, model: AveragingModel, prompts: Sequence[str]) -> list[str]:
         return [prompt for prompt in prompts if len(prompt) > 40]
 

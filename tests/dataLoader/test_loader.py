@@ -231,14 +231,28 @@ def test_a_trained_text_encoder_gets_prompts_instead_of_states(tmp_path: Path) -
     assert len({prompt for batch in batches for prompt in batch.prompts}) > 3
 
 
-def test_without_caching_images_are_encoded_in_the_loop_and_nothing_is_written(tmp_path: Path) -> None:
+def test_without_caching_all_is_encoded_in_the_loop_and_nothing_is_written(tmp_path: Path) -> None:
     model = AveragingModel()
     made = images(tmp_path, 4, latent_caching=False, concept={"image": {"enable_random_flip": True}})
     own = loader(made, model)
     assert model.images_encoded == []
     batches = [batch for group in own.accumulation_groups(at()) for batch in group]
-    assert sum(model.images_encoded) == 12 and all(batch.cond is None for batch in batches)
+    assert sum(model.images_encoded) == 12
+    assert model.texts_encoded == [batch.prompts for batch in batches]
+    for batch in batches:
+        wanted = AveragingSetup().text_states(model, batch.prompts)
+        assert torch.equal(batch.cond["hidden_BLE"], wanted["hidden_BLE"])
     assert not (tmp_path / "cache" / "latents").exists()
+
+
+def test_without_caching_sides_of_one_prompt_are_encoded_once(tmp_path: Path) -> None:
+    model = AveragingModel()
+    own = loader(dpo_config(tmp_path, 4, batch_size=2, epochs=1, latent_caching=False), model)
+    batches = [batch for group in own.accumulation_groups(at()) for batch in group]
+    assert model.texts_encoded == [batch.chosen.prompts for batch in batches]
+    assert all(
+        torch.equal(batch.chosen.cond["hidden_BLE"], batch.rejected.cond["hidden_BLE"]) for batch in batches
+    )
 
 
 def test_variations_are_cached_and_come_in_turn(tmp_path: Path) -> None:

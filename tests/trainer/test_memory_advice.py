@@ -115,6 +115,15 @@ def test_encoders_are_halved_where_they_are_what_takes_the_most() -> None:
     assert cheapest_cure(trained, 10 * GIB, plan) is None, "what is trained keeps its type"
 
 
+def test_what_encodes_in_every_step_is_kept_out_of_it_first() -> None:
+    def plan(config: TrainConfig) -> MemoryPlan:
+        return plan_of(model_plan(config).total / GIB + (0 if config.latent_caching else 10))
+
+    config = config_of(latent_caching=False)
+    assert plan(config).total == 15 * GIB
+    assert cheapest_cure(config, 12 * GIB, plan) == ({"latent_caching": True}, 5 * GIB)
+
+
 def test_a_verdict_names_figures_and_settings() -> None:
     config = config_of(unet={"gradient_checkpointing": False})
     plan = model_plan(config)

@@ -15,7 +15,7 @@ from modules.modelSetup.StableDiffusionSetup import StableDiffusionSetup
 from modules.trainer.sample_texts import keep_sample_texts
 from modules.util.config.SampleConfig import SampleConfig
 from tests.tiny import tiny_model, tiny_setup
-from tests.trainer.making import run_here, write_config, write_pairs
+from tests.trainer.making import run_here, same_weights, write_config, write_pairs
 from tests.trainer.online_making import Listening, write_online
 
 
@@ -123,6 +123,41 @@ def test_a_trained_text_encoder_comes_with_the_denoiser(
     )
     assert record.during("_encode_image") == {frozenset({"vae"})}
     assert record.during("_encode") == record.during("denoise") == {frozenset({"unet", "text_encoder"})}
+
+
+@pytest.mark.parametrize("mode", ["FULL_CONCURRENT", "POLICY_CONCURRENT", "SEQUENTIAL"])
+def test_what_is_not_kept_is_encoded_once_where_the_denoiser_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    record = Record(monkeypatch)
+    changes = {"latent_caching": False, "rlhf_dpo_execution_mode": mode, "gradient_accumulation_steps": 2}
+    trainer = run_here(write_config(tmp_path, max_steps=1, batch_size=2, **changes))
+    everything = {frozenset({"unet", "text_encoder", "vae"})}
+    for what in ("_encode", "_encode_image", "denoise"):
+        assert record.during(what) == everything
+    done = [what for what, _ in record.seen]
+    # the next step is made before the run sees that it has taken all
+    before = done[: len(done) - done[::-1].index("denoise")]
+    assert before.count("_encode") == 2, "two micro-batches, whose pairs have a prompt for both sides"
+    assert before.count("_encode_image") == 4
+    assert trainer.progress.global_step == 1
+
+
+def test_captions_of_images_that_are_not_kept_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Record(monkeypatch)
+    concepts = [{**write_pairs(tmp_path / "data")[0], "type": "STANDARD"}]
+    changes = {"rlhf_enabled": False, "concepts": concepts, "latent_caching": False, "max_steps": 3}
+    dropping = {"text_encoder": {"dropout_probability": 1.0}}
+    run_here(write_config(tmp_path / "dropped", **changes, **dropping))
+    done = [what for what, _ in record.seen]
+    before = done[: len(done) - done[::-1].index("denoise")]
+    assert before.count("_encode") == 4, "the empty prompt, and three batches"
+    for path in (tmp_path / "data" / "chosen").glob("*.txt"):
+        path.write_text("", encoding="utf-8")
+    run_here(write_config(tmp_path / "empty", **changes))
+    assert same_weights(tmp_path / "dropped" / "out.safetensors", tmp_path / "empty" / "out.safetensors")
 
 
 SAMPLE = {"prompt": "a cat", "negative_prompt": "fog", "width": 64, "height": 64, "diffusion_steps": 1}

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,6 +63,7 @@ class DataLoaderText2ImageMixin:
     files: FileIndex
     latents: ContentCache | None
     texts: ContentCache | None
+    trains_text: bool
     dataset: Any
     config: TrainConfig
 
@@ -238,13 +239,31 @@ class DataLoaderText2ImageMixin:
             size: (height, width) of their bucket.
         """
         visits = [visit for _, visit in micro.visits]
-        sides = [self._image_batch(items, visits, side, size) for side in self.sides]
+        # both sides of a pair mostly have the same prompts
+        encode = cache(partial(self.setup.encode_text, self.model))
+        sides = [self._image_batch(items, visits, side, size, encode) for side in self.sides]
         if not self.units.dpo:
             return sides[0]
         return PairBatch([item["name"] for item in items], sides[0], sides[1])
 
+    def _conditioning(
+        self, items: Sequence[dict[str, Any]], side: str, encode: Callable[[tuple[str, ...]], Conditioning]
+    ) -> Conditioning | None:
+        """What the prompts became: kept, or encoded now; ``None`` where a text encoder is trained."""
+        if self.texts is not None:
+            return Conditioning.stack([_in_float32(item[f"{side}cond"]) for item in items])
+        if self.trains_text:
+            return None
+        with self.on_device(*self.model.text_encoders):
+            return encode(tuple(item[f"{side}prompt"] for item in items))
+
     def _image_batch(
-        self, items: Sequence[dict[str, Any]], visits: list[int], side: str, size: tuple[int, int]
+        self,
+        items: Sequence[dict[str, Any]],
+        visits: list[int],
+        side: str,
+        size: tuple[int, int],
+        encode: Callable[[tuple[str, ...]], Conditioning],
     ) -> ImageBatch:
         if self.latents is not None:
             latents_BChw = torch.stack([item[f"{side}latents"]["latents"] for item in items])
@@ -252,9 +271,6 @@ class DataLoaderText2ImageMixin:
             with self.on_device(self.setup.spec.vae):
                 latents_BChw = self.encode_images([item[f"{side}pixels"] for item in items])
         inpaint_BChw = self._inpaint(items, side, latents_BChw) if self.setup.spec.inpainting else None
-        cond = None
-        if self.texts is not None:
-            cond = Conditioning.stack([_in_float32(item[f"{side}cond"]) for item in items])
         geometry_B6 = None
         if self.setup.spec.size_conditioning:
             geometry_B6 = torch.tensor([item[f"{side}geometry"] for item in items], dtype=torch.float32)
@@ -262,7 +278,7 @@ class DataLoaderText2ImageMixin:
         prior = torch.tensor([own.is_prior for own in rules])
         return ImageBatch(
             latents_BChw=latents_BChw,
-            cond=cond,
+            cond=self._conditioning(items, side, encode),
             prompts=[item[f"{side}prompt"] for item in items],
             ids=[item[f"{side}item"].id for item in items],
             visits=list(visits),
