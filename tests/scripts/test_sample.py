@@ -39,6 +39,30 @@ def test_images_with_and_without_an_adapter(tmp_path: Path) -> None:
     assert (about.prompt, about.seed) == ("a red circle", 42)
 
 
+def test_long_prompts_are_read_in_chunks_unless_cut(tmp_path: Path) -> None:
+    common = [
+        "--model",
+        str(tiny_folder()),
+        "--steps",
+        "2",
+        "--width",
+        "64",
+        "--height",
+        "64",
+        "--device",
+        "cpu",
+    ]
+
+    def image(end: str, *arguments: str) -> np.ndarray:
+        out = tmp_path / "-".join([end, *arguments])
+        assert main([*common, "--prompt", "a red " * 10 + end, *arguments, "--out", str(out)]) == 0
+        return pixels(out / "0000-42.png")
+
+    assert not np.array_equal(image("cat"), image("dog"))
+    cut = ("--max-prompt-chunks", "1")
+    assert np.array_equal(image("cat", *cut), image("dog", *cut))
+
+
 @pytest.mark.parametrize(
     ("device", "arguments", "dtype"),
     [
@@ -82,6 +106,8 @@ def test_the_denoiser_alone_stays_on_the_device(
         (["--width", "65"], "width"),
         (["--steps", "0"], "diffusion_steps"),
         (["--count", "0"], "--count"),
+        (["--max-prompt-chunks", "0"], "--max-prompt-chunks"),
+        (["--max-prompt-chunks", "9"], "--max-prompt-chunks"),
         (["--model-type", "NOTHING"], "NOTHING"),
         (["--dtype", "INT_3"], "INT_3"),
         (["--model", "no/such/model"], "no/such/model"),
