@@ -46,6 +46,13 @@ class PartSpec:
     open_clip: bool = False
 
 
+def block_presets(
+    attention: tuple[str, ...], mlp: tuple[str, ...], blocks: tuple[str, ...] = ("transformer_blocks",)
+) -> dict[str, tuple[str, ...]]:
+    """The layer presets of a transformer, from the names its attention, its other layers and its blocks go by."""
+    return {"attn-mlp": (*attention, *mlp), "attn-only": attention, "blocks": blocks, "full": ()}
+
+
 @dataclass(frozen=True)
 class FamilySpec:
     """Everything the shared code has to know about a family.

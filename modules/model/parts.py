@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from modules.model.family import PartSpec
 
+STREAM_LAYERS = ("ff", "proj_mlp", ".proj_out")
+"""What is not attention in FLUX's blocks of two streams and of one; the dot leaves out the last layer of the model,
+which is called proj_out too.
+"""
 _CLIP = "transformers.models.clip.modeling_clip"
 
 
@@ -63,6 +67,32 @@ def t5_encoder(name: str, kohya_prefix: str, optional: bool = False) -> PartSpec
         optional=optional,
         comfy_name="t5xxl",
     )
+
+
+def language_encoder(
+    comfy_name: str,
+    library: str,
+    *classes: str,
+    unread: tuple[str, ...] = (),
+    comfy_sizes: tuple[tuple[int, str], ...] = (),
+) -> PartSpec:
+    """A language model whose states are read; ``library`` is the name of the family in transformers."""
+    return PartSpec(
+        "text_encoder",
+        "text_encoder",
+        classes,
+        f"transformers.models.{library}.modeling_{library}",
+        kohya_prefix="lora_te",
+        comfy_name=comfy_name,
+        comfy_sizes=comfy_sizes,
+        comfy_root="model",
+        unread=unread,
+    )
+
+
+def autoencoder(library: str, *classes: str) -> PartSpec:
+    """An autoencoder of another kind; ``library`` is the last piece of the name of the library's module."""
+    return PartSpec("vae", "vae", classes, f"diffusers.models.autoencoders.{library}")
 
 
 def kl_autoencoder(file_prefix: str = "") -> PartSpec:

@@ -9,9 +9,16 @@ from typing import Any
 import torch
 
 from modules.model.batch import Conditioning
-from modules.model.family import FamilySpec
+from modules.model.family import FamilySpec, block_presets
 from modules.model.Model import Model
-from modules.model.parts import kl_autoencoder, scheduler, t5_encoder, t5_tokenizer, transformer
+from modules.model.parts import (
+    STREAM_LAYERS,
+    kl_autoencoder,
+    scheduler,
+    t5_encoder,
+    t5_tokenizer,
+    transformer,
+)
 from modules.model.patches import grid_positions, pack, unpack
 from modules.model.text import t5_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -36,13 +43,7 @@ class ChromaSetup(BaseModelSetup):
             t5_tokenizer(),
             scheduler(),
         ),
-        layer_presets={
-            # the dot leaves out the last layer of the model, which is called proj_out too
-            "attn-mlp": ("attn", "ff", "proj_mlp", ".proj_out"),
-            "attn-only": ("attn",),
-            "blocks": ("transformer_blocks",),
-            "full": (),
-        },
+        layer_presets=block_presets(("attn",), STREAM_LAYERS),
         lora_architecture="Chroma1/lora",
         model_architecture="Chroma1",
         default_resolution=1024,

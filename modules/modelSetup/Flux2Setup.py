@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from modules.model.batch import Conditioning
-from modules.model.family import FamilySpec, PartSpec
+from modules.model.family import FamilySpec, block_presets
 from modules.model.Model import Model
-from modules.model.parts import qwen_tokenizer, scheduler, transformer
+from modules.model.parts import autoencoder, language_encoder, qwen_tokenizer, scheduler, transformer
 from modules.model.patches import pack, unpack
 from modules.model.sampling import make_sampler
 from modules.model.text import causal_states, chat_messages
@@ -39,29 +39,18 @@ class Flux2Setup(BaseModelSetup):
         prediction="flow",
         parts=(
             transformer("transformer_flux2", "Flux2Transformer2DModel"),
-            PartSpec(
-                "text_encoder",
-                "text_encoder",
-                ("Qwen3ForCausalLM",),
-                "transformers.models.qwen3.modeling_qwen3",
-                kohya_prefix="lora_te",
-                comfy_name="qwen3_4b",
-                comfy_sizes=((WIDTH_OF_9B, "qwen3_8b"),),
-                comfy_root="model",
+            language_encoder(
+                "qwen3_4b",
+                "qwen3",
+                "Qwen3ForCausalLM",
                 unread=("lm_head", *(f"model.layers.{layer}." for layer in range(LAYERS[-1], MOST_LAYERS))),
+                comfy_sizes=((WIDTH_OF_9B, "qwen3_8b"),),
             ),
-            PartSpec(
-                "vae", "vae", ("AutoencoderKLFlux2",), "diffusers.models.autoencoders.autoencoder_kl_flux2"
-            ),
+            autoencoder("autoencoder_kl_flux2", "AutoencoderKLFlux2"),
             qwen_tokenizer(),
             scheduler(),
         ),
-        layer_presets={
-            "attn-mlp": ("attn", "ff"),
-            "attn-only": ("attn",),
-            "blocks": ("transformer_blocks",),
-            "full": (),
-        },
+        layer_presets=block_presets(("attn",), ("ff",)),
         lora_architecture="Flux.2/lora",
         model_architecture="Flux.2",
         key_map="flux-2",

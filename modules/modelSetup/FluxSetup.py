@@ -8,9 +8,10 @@ from dataclasses import replace
 import torch
 
 from modules.model.batch import Conditioning
-from modules.model.family import FamilySpec
+from modules.model.family import FamilySpec, block_presets
 from modules.model.Model import Model
 from modules.model.parts import (
+    STREAM_LAYERS,
     clip_encoder,
     clip_tokenizer,
     kl_autoencoder,
@@ -44,13 +45,7 @@ class FluxSetup(BaseModelSetup):
             t5_tokenizer("tokenizer_2"),
             scheduler(),
         ),
-        layer_presets={
-            # the dot leaves out the last layer of the model, which is called proj_out too
-            "attn-mlp": ("attn", "ff", "proj_mlp", ".proj_out"),
-            "attn-only": ("attn",),
-            "blocks": ("transformer_blocks",),
-            "full": (),
-        },
+        layer_presets=block_presets(("attn",), STREAM_LAYERS),
         lora_architecture="Flux.1-dev/lora",
         model_architecture="Flux.1-dev",
         prompt_weighting=True,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from modules.model.batch import Conditioning
-from modules.model.family import FamilySpec
+from modules.model.family import FamilySpec, block_presets
 from modules.model.Model import Model
 from modules.model.parts import kl_autoencoder, scheduler, t5_encoder, t5_tokenizer, transformer
 from modules.model.text import t5_states
@@ -39,12 +39,7 @@ class PixArtAlphaSetup(BaseModelSetup):
             t5_tokenizer(),
             scheduler(),
         ),
-        layer_presets={
-            "attn-mlp": ("attn1", "attn2", "ff"),
-            "attn-only": ("attn1", "attn2"),
-            "blocks": ("transformer_blocks",),
-            "full": (),
-        },
+        layer_presets=block_presets(("attn1", "attn2"), ("ff",)),
         lora_architecture="pixart-alpha/lora",
         model_architecture="pixart-alpha",
         default_resolution=1024,

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from modules.model.batch import Conditioning
-from modules.model.family import FamilySpec, PartSpec
+from modules.model.family import FamilySpec, block_presets
 from modules.model.Model import Model
-from modules.model.parts import qwen_tokenizer, scheduler, transformer
+from modules.model.parts import autoencoder, language_encoder, qwen_tokenizer, scheduler, transformer
 from modules.model.patches import pack, unpack
 from modules.model.text import causal_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -34,31 +34,17 @@ class QwenSetup(BaseModelSetup):
         prediction="flow",
         parts=(
             transformer("transformer_qwenimage", "QwenImageTransformer2DModel"),
-            PartSpec(
-                "text_encoder",
-                "text_encoder",
-                ("Qwen2_5_VLForConditionalGeneration",),
-                "transformers.models.qwen2_5_vl.modeling_qwen2_5_vl",
-                kohya_prefix="lora_te",
-                comfy_name="qwen25_7b",
-                comfy_root="model",
+            language_encoder(
+                "qwen25_7b",
+                "qwen2_5_vl",
+                "Qwen2_5_VLForConditionalGeneration",
                 unread=("model.visual.", "lm_head"),
             ),
-            PartSpec(
-                "vae",
-                "vae",
-                ("AutoencoderKLQwenImage",),
-                "diffusers.models.autoencoders.autoencoder_kl_qwenimage",
-            ),
+            autoencoder("autoencoder_kl_qwenimage", "AutoencoderKLQwenImage"),
             qwen_tokenizer(),
             scheduler(),
         ),
-        layer_presets={
-            "attn-mlp": ("attn", "img_mlp", "txt_mlp"),
-            "attn-only": ("attn",),
-            "blocks": ("transformer_blocks",),
-            "full": (),
-        },
+        layer_presets=block_presets(("attn",), ("img_mlp", "txt_mlp")),
         lora_architecture="Qwen-Image/lora",
         model_architecture="Qwen-Image",
         default_resolution=1024,

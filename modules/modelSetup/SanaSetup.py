@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from modules.model.batch import Conditioning
-from modules.model.family import FamilySpec, PartSpec
+from modules.model.family import FamilySpec, PartSpec, block_presets
 from modules.model.Model import Model
-from modules.model.parts import scheduler, transformer
+from modules.model.parts import autoencoder, language_encoder, scheduler, transformer
 from modules.model.text import tokenize
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
@@ -29,16 +29,8 @@ class SanaSetup(BaseModelSetup):
         prediction="flow",
         parts=(
             transformer("sana_transformer", "SanaTransformer2DModel"),
-            PartSpec(
-                "text_encoder",
-                "text_encoder",
-                ("Gemma2Model", "Gemma2ForCausalLM"),
-                "transformers.models.gemma2.modeling_gemma2",
-                kohya_prefix="lora_te",
-                comfy_name="gemma2_2b",
-                comfy_root="model",
-            ),
-            PartSpec("vae", "vae", ("AutoencoderDC",), "diffusers.models.autoencoders.autoencoder_dc"),
+            language_encoder("gemma2_2b", "gemma2", "Gemma2Model", "Gemma2ForCausalLM"),
+            autoencoder("autoencoder_dc", "AutoencoderDC"),
             PartSpec(
                 "tokenizer",
                 "tokenizer",
@@ -47,12 +39,7 @@ class SanaSetup(BaseModelSetup):
             ),
             scheduler(),
         ),
-        layer_presets={
-            "attn-mlp": ("attn1", "attn2", "ff"),
-            "attn-only": ("attn1", "attn2"),
-            "blocks": ("transformer_blocks",),
-            "full": (),
-        },
+        layer_presets=block_presets(("attn1", "attn2"), ("ff",)),
         lora_architecture="sana/lora",
         model_architecture="sana",
         default_resolution=1024,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from modules.model.batch import Conditioning
-from modules.model.family import FamilySpec
+from modules.model.family import FamilySpec, block_presets
 from modules.model.Model import Model
 from modules.model.parts import (
     clip_encoder,
@@ -44,12 +44,7 @@ class StableDiffusion3Setup(BaseModelSetup):
             t5_tokenizer("tokenizer_3", optional=True),
             scheduler(),
         ),
-        layer_presets={
-            "attn-mlp": ("attn", "ff"),
-            "attn-only": ("attn",),
-            "blocks": ("transformer_blocks",),
-            "full": (),
-        },
+        layer_presets=block_presets(("attn",), ("ff",)),
         lora_architecture="stable-diffusion-3-medium/lora",
         model_architecture="stable-diffusion-3-medium",
         prompt_weighting=True,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from modules.model.batch import Conditioning
-from modules.model.family import FamilySpec, PartSpec
+from modules.model.family import FamilySpec, block_presets
 from modules.model.Model import Model
-from modules.model.parts import kl_autoencoder, qwen_tokenizer, scheduler, transformer
+from modules.model.parts import kl_autoencoder, language_encoder, qwen_tokenizer, scheduler, transformer
 from modules.model.text import causal_states, chat_messages
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
@@ -34,25 +34,12 @@ class ZImageSetup(BaseModelSetup):
         prediction="flow",
         parts=(
             transformer("transformer_z_image", "ZImageTransformer2DModel"),
-            PartSpec(
-                "text_encoder",
-                "text_encoder",
-                ("Qwen3Model", "Qwen3ForCausalLM"),
-                "transformers.models.qwen3.modeling_qwen3",
-                kohya_prefix="lora_te",
-                comfy_name="qwen3_4b",
-                comfy_root="model",
-            ),
+            language_encoder("qwen3_4b", "qwen3", "Qwen3Model", "Qwen3ForCausalLM"),
             kl_autoencoder(),
             qwen_tokenizer(),
             scheduler(),
         ),
-        layer_presets={
-            "attn-mlp": ("attention", "feed_forward"),
-            "attn-only": ("attention",),
-            "blocks": ("layers.", "refiner."),
-            "full": (),
-        },
+        layer_presets=block_presets(("attention",), ("feed_forward",), ("layers.", "refiner.")),
         lora_architecture="Z-Image/lora",
         model_architecture="Z-Image",
         default_resolution=1024,
