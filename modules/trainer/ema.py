@@ -54,9 +54,13 @@ class MovingAverage:
             parameter.copy_(self._average[name])
 
     @contextmanager
-    def swapped_in(self) -> Iterator[None]:
-        """The averages as parameters inside the block, exactly the former values afterwards."""
-        with kept([parameter for _, parameter in self.parameters]):
+    def swapped_in(self, keep: bool = True) -> Iterator[None]:
+        """The averages as parameters inside the block, exactly the former values afterwards.
+
+        Args:
+            keep: unless the caller brings the former values back.
+        """
+        with kept([parameter for _, parameter in self.parameters] if keep else []):
             self.copy_to_parameters()
             yield
 
@@ -77,8 +81,11 @@ class MovingAverage:
 
 @contextmanager
 def kept(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None]:
-    """Whatever happens to the values of the parameters inside the block, they are back afterwards, bit for bit."""
-    copies = [parameter.detach().clone() for parameter in parameters]
+    """Whatever happens to the values of the parameters inside the block, they are back afterwards, bit for bit.
+
+    The copies are in main memory: of a whole model they may not fit beside it on its device.
+    """
+    copies = [parameter.detach().to("cpu", copy=True) for parameter in parameters]
     try:
         yield
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -139,17 +139,21 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
         group["lr"] = group["initial_lr"] * factor
 
 
+def trains_elsewhere(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the weights the optimizer trains at are others than those it means (schedule-free methods)."""
+    return hasattr(optimizer, "eval")
+
+
 @contextmanager
 def evaluation_weights(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """The weights the optimizer would have used, where they differ from those it trains at (schedule-free methods);
     the trained ones are back afterwards, bit for bit.
     """
-    switch: Callable[[], None] | None = getattr(optimizer, "eval", None)
-    if switch is None:
+    if not trains_elsewhere(optimizer):
         yield
         return
     with kept([p for group in optimizer.param_groups for p in group["params"]]):
-        switch()
+        optimizer.eval()  # type: ignore[attr-defined]
         try:
             yield
         finally:

@@ -35,7 +35,7 @@ from modules.trainer.online_acceleration import hooks_of
 from modules.trainer.online_prompts import collect_prompts
 from modules.trainer.online_step import create_online_step
 from modules.trainer.OnlineLoader import OnlineLoader
-from modules.trainer.optimizers import create_optimizer, evaluation_weights
+from modules.trainer.optimizers import create_optimizer, evaluation_weights, trains_elsewhere
 from modules.trainer.patience import Patience
 from modules.trainer.reference_scores import ReferenceScores
 from modules.trainer.sample_texts import are_samples_due, keep_sample_texts
@@ -103,7 +103,8 @@ class Parts:
         with ExitStack() as stack:
             stack.enter_context(evaluation_weights(self.optimizer))
             if averaged and self.ema is not None:
-                stack.enter_context(self.ema.swapped_in())
+                # the weights are kept once
+                stack.enter_context(self.ema.swapped_in(keep=not trains_elsewhere(self.optimizer)))
             yield
 
     def identity(self) -> dict[str, str]:

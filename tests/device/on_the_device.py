@@ -113,6 +113,30 @@ def test_the_device_refuses_what_a_gpu_refuses() -> None:
         assert torch.nn.functional.layer_norm(there, (2,)).dtype == torch.float32
 
 
+@pytest.mark.parametrize("average", ["CPU", "GPU"])
+@pytest.mark.parametrize("optimizer", ["ADAMW", "SCHEDULE_FREE_ADAMW"])
+@pytest.mark.skipif(DEVICE != "second", reason="counts the test device's bytes")
+def test_looking_at_a_whole_model_copies_nothing_on_the_device(
+    average: str, optimizer: str, tmp_path: Path
+) -> None:
+    whole = {"training_method": "FINE_TUNE", "rlhf_enabled": False, "ema": average, "max_steps": 2}
+    concepts = [{**write_pairs(tmp_path / "data")[0], "type": "STANDARD"}]
+    kind = {"optimizer": {"optimizer": optimizer}, "ema_update_step_interval": 1}
+    parts = run_here(write_config(tmp_path, **whole, **kind, concepts=concepts)).parts
+    trained = [parameter.detach().cpu().clone() for parameter in parts.parameters]
+    size = sum(parameter.nbytes for parameter in trained)
+    device = torch.second  # type: ignore[attr-defined]
+    before = device.live()
+    device.reset_peak()
+    with parts.exported_weights():
+        shown = [parameter.detach().cpu().clone() for parameter in parts.parameters]
+        assert device.live() - before < 0.1 * size
+    assert device.peak() - before < 0.1 * size
+    assert not all(torch.equal(one, other) for one, other in zip(shown, trained, strict=True))
+    for parameter, value in zip(parts.parameters, trained, strict=True):
+        assert torch.equal(parameter.detach().cpu().view(torch.int32), value.view(torch.int32))
+
+
 class LittleRoom(Callback):
     """Gives the device no more than it holds once the second step is done."""
 
