@@ -82,7 +82,11 @@ class Conditioning(_Batched):
         return self.tensors[name]
 
     def select(self, index: Index) -> Conditioning:
-        return Conditioning({name: _pick(tensor, index) for name, tensor in self.tensors.items()})  # type: ignore[misc]
+        """The samples ``index``, in that order; on the CPU, where lengths can be asked for at no cost, without padding
+        that none of them needs.
+        """
+        picked = {name: _pick(tensor, index) for name, tensor in self.tensors.items()}
+        return Conditioning(_without_common_padding(picked))  # type: ignore[arg-type]
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Conditioning:
         return Conditioning({name: brought(tensor, device, dtype) for name, tensor in self.tensors.items()})
@@ -148,6 +152,17 @@ def _padded(parts: Sequence[Mapping[str, torch.Tensor]], axis: int) -> list[dict
             if has_tokens(name):
                 behind = part[name].dim() - axis - 1
                 part[name] = torch.nn.functional.pad(part[name], (0, 0) * behind + (0, missing))
+    return made
+
+
+def _without_common_padding(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    own_BL = tensors.get(OWN)
+    if own_BL is None or own_BL.device.type != "cpu" or not len(own_BL):
+        return tensors
+    longest = int(own_BL.sum(1).max())
+    made = {name: tensor[:, :longest] if has_tokens(name) else tensor for name, tensor in tensors.items()}
+    if bool(made[OWN].all()):
+        del made[OWN]
     return made
 
 

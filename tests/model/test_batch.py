@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
+from modules.model.batch import OWN, Conditioning, ImageBatch, Index, NoiseDraw, PairBatch
 
 
 def images(count: int, offset: int = 0, size: tuple[int, int] = (32, 32)) -> ImageBatch:
@@ -102,3 +102,47 @@ def test_what_comes_to_the_cpu_is_there_on_return(device: str, waited: bool) -> 
         batch.to(device)
         batch.cond.to(torch.device(device))
     assert copies.waited == [waited] * 4
+
+
+def ragged(*lengths: int) -> list[dict[str, torch.Tensor]]:
+    return [{"hidden_BLE": torch.full((n, 2), float(n)), "pooled_BE": torch.ones(3)} for n in lengths]
+
+
+def test_rows_of_unlike_length_are_marked_and_rows_of_one_length_are_not() -> None:
+    same, mixed = Conditioning.stack(ragged(2, 2)), Conditioning.stack(ragged(4, 2))
+    assert OWN not in same.tensors and sorted(mixed.tensors) == ["hidden_BLE", OWN, "pooled_BE"]
+    assert mixed[OWN].tolist() == [[True] * 4, [True, True, False, False]]
+    assert mixed["hidden_BLE"][1, :, 0].tolist() == [2.0, 2.0, 0.0, 0.0]
+    for parts, lengths in (
+        ([same, mixed], [2, 2, 4, 2]),
+        ([mixed, same], [4, 2, 2, 2]),
+        ([same, same], [2, 2, 2, 2]),
+        ([Conditioning.stack(ragged(5)), mixed], [5, 4, 2]),
+        ([mixed], [4, 2]),
+    ):
+        joined = Conditioning.cat(parts)
+        assert [len(row["hidden_BLE"]) for row in joined.unbind()] == lengths
+        assert all(OWN not in row for row in joined.unbind())
+        assert (OWN in joined.tensors) is (len(set(lengths)) > 1)
+    assert mixed.to("cpu", torch.float64)[OWN].dtype == torch.bool
+
+
+@pytest.mark.parametrize(
+    ("index", "lengths"),
+    [([1], [2]), ([1, 2], [2, 3]), (slice(1, 2), [2]), ([0, 1], [4, 2]), (slice(0, 0), [])],
+)
+def test_a_selection_has_no_padding_that_nobody_needs(index: Index, lengths: list[int]) -> None:
+    cond = Conditioning.stack(ragged(4, 2, 3)).select(index)
+    assert len(cond) == len(lengths)
+    if lengths:
+        assert cond["hidden_BLE"].shape[1] == max(lengths)
+        assert cond["hidden_BLE"][:, 0, 0].tolist() == lengths
+    assert (OWN in cond.tensors) is (len(set(lengths)) != 1)
+
+
+def test_a_mask_of_the_family_s_own_stays() -> None:
+    rows = [{"hidden_BLE": torch.ones(n, 2), "mask_BL": torch.ones(n, dtype=torch.bool)} for n in (3, 1)]
+    cond = Conditioning.stack(rows)
+    assert sorted(cond.tensors) == ["hidden_BLE", "mask_BL"]
+    assert cond.select([1])["hidden_BLE"].shape[1] == 3
+    assert [sorted(row) for row in cond.unbind()] == [["hidden_BLE", "mask_BL"]] * 2

@@ -150,6 +150,9 @@ def test_rows_are_kept_without_their_company(family: tuple[BaseModelSetup, Model
     for name, tensor in cond.tensors.items():
         assert torch.equal(again[name], tensor) and torch.equal(joined[name], tensor)
     assert OWN not in Conditioning.stack([rows[0], rows[2]]).tensors
+    short, mixed = cond.select([2, 0]), cond.select(slice(2, 4))
+    assert OWN not in short.tensors and torch.equal(short["hidden_BLE"][1], rows[0]["hidden_BLE"])
+    assert mixed[OWN].sum(1).tolist() == [CONTEXT, mixed["hidden_BLE"].shape[1]]
 
 
 def test_a_dropped_caption_beside_a_long_one_is_the_empty_prompt(
