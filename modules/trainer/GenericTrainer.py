@@ -73,7 +73,7 @@ class GenericTrainer:
 
     @property
     def parts(self) -> Parts:
-        """The model, the data and the rest; there after ``start``."""
+        """The model, the data and the rest; there after ``start``, unless only the cache was filled."""
         if self._parts is None:
             raise RuntimeError("the run has not been started")
         return self._parts
@@ -140,6 +140,9 @@ class GenericTrainer:
             check_resumable(config, backup.config)
             check_same_start(config, backup.config, backup.state, self.processes.world_size)
         self._parts = assemble(config, run.path, run.samples_dir, self.processes, self._tell)
+        if self._parts is None:
+            self.progress = self.progress if backup is None else backup.progress
+            return FINISHED
         for note in self.parts.handle.notes if self.parts.handle is not None else ():
             self.callback.warning(note)
         if backup is not None:

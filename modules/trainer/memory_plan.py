@@ -133,6 +133,13 @@ def parts_of_a_step(config: TrainConfig, model: Model) -> tuple[str, ...]:
     return (model.spec.denoiser, *encoders, *((model.spec.vae,) if encodes else ()))
 
 
+def fills_the_cache_alone(config: TrainConfig) -> bool:
+    """Whether the run ends with the cache and has no scores of the reference to keep in it, for which it needs the
+    denoiser.
+    """
+    return config.only_cache and not (is_dpo(config) and config.rlhf_dpo_reference_cache)
+
+
 class Planner:
     """The phases of one run.
 
@@ -152,6 +159,9 @@ class Planner:
     def plan(self, mode: str) -> MemoryPlan:
         mode = MODES[0] if mode == DPOExecutionMode.AUTO else mode
         phases = [*self._encoding(), self._training(mode), *self._sampling()]
+        if fills_the_cache_alone(self.config):
+            denoiser = f"weights: {self.spec.denoiser}"
+            phases = [phase for phase in phases if denoiser not in phase.items] or phases[:1]
         if self.cuda:
             phases = [_with_overhead(phase) for phase in phases]
         notes = []

@@ -29,7 +29,7 @@ from modules.trainer.ema import MovingAverage
 from modules.trainer.fused_steps import FusedSteps
 from modules.trainer.loss_scaler import LossScaler
 from modules.trainer.memory_advice import settle_mode
-from modules.trainer.memory_plan import parts_of_a_step
+from modules.trainer.memory_plan import fills_the_cache_alone, parts_of_a_step
 from modules.trainer.OldPolicy import OldPolicy
 from modules.trainer.online_acceleration import hooks_of
 from modules.trainer.online_prompts import collect_prompts
@@ -178,9 +178,13 @@ class Parts:
         if self.fused is not None:
             self.fused.close()
         self.acceleration.teardown()
-        self.loader.close()
-        if self.validation_loader is not None:
-            self.validation_loader.close()
+        _close(self.loader, self.validation_loader)
+
+
+def _close(*loaders: BaseDataLoader | OnlineLoader | None) -> None:
+    for loader in loaders:
+        if loader is not None:
+            loader.close()
 
 
 def check_settings(config: TrainConfig, world_size: int = 1) -> None:
@@ -201,8 +205,11 @@ def check_settings(config: TrainConfig, world_size: int = 1) -> None:
     create_optimizer(config.optimizer, [("weight", config.learning_rate, [("weight", weight)])])
 
 
-def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Processes, tell: Tell) -> Parts:
-    """Load the model, encode the data, make everything that trains.
+def assemble(
+    config: TrainConfig, folder: Path, samples: Path, processes: Processes, tell: Tell
+) -> Parts | None:
+    """Load the model, encode the data, make everything that trains; ``None`` where filling the cache was all there
+    was to do.
 
     Args:
         folder: of the run.
@@ -224,6 +231,9 @@ def assemble(config: TrainConfig, folder: Path, samples: Path, processes: Proces
     sampler = _sampler(config, setup, model, samples)
     rollouts = folder / ROLLOUT_FOLDER
     loader, validation_loader = _encoded(config, setup, model, processes, prompts, rollouts, tell)
+    if fills_the_cache_alone(config):
+        _close(loader, validation_loader)
+        return None
     _place(config, model, processes)
     reference = None
     if is_dpo(config) or (online and online_settings.needs_reference(config)):

@@ -209,6 +209,14 @@ def test_each_phase_has_what_is_there_in_it() -> None:
         assert one.items["working memory"] > other.items["working memory"]
 
 
+def test_filling_the_cache_takes_no_denoiser() -> None:
+    plan = plan_memory(config_of("STABLE_DIFFUSION_15", only_cache=True), cuda=False)
+    assert weights_of(plan) == {"encoding prompts": {"text_encoder"}, "encoding images": {"vae"}}
+    scored = {"rlhf_enabled": True, "rlhf_dpo_reference_cache": True}
+    plan = plan_memory(config_of("STABLE_DIFFUSION_15", only_cache=True, **scored), cuda=False)
+    assert weights_of(plan)["training step"] == {"unet"}
+
+
 def test_trained_text_encoders_stay() -> None:
     config = config_of("STABLE_DIFFUSION_15", text_encoder={"train": True}, sample_before_training=True)
     assert weights_of(plan_memory(config, cuda=False)) == {

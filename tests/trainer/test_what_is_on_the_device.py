@@ -103,6 +103,32 @@ def test_what_encodes_is_alone_on_the_device(
     assert trainer.progress.global_step == 1
 
 
+def test_filling_the_cache_needs_no_denoiser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = Record(monkeypatch)
+    config = write_config(tmp_path, max_steps=1, backup_before_save=True)
+    filled = run_here(config, "only_cache=true")
+    assert filled.progress.global_step == 0 and record.moved == ["vae", "text_encoder"]
+    assert not record.placed and not record.during("denoise")
+    with pytest.raises(RuntimeError, match="not been started"):
+        _ = filled.parts
+    record.moved.clear()
+    assert run_here(config).progress.global_step == 1 and not record.moved
+    again = run_here(config, "only_cache=true", "continue_last_backup=true")
+    assert again.progress.global_step == 1, "what is told is where the backup is"
+
+
+def test_scores_to_keep_need_the_denoiser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = Record(monkeypatch)
+    config = write_config(tmp_path, max_steps=1, rlhf_dpo_reference_cache=True)
+    run_here(config, "only_cache=true")
+    assert record.during("denoise") == {frozenset({"unet"})}
+    known = record.seen.copy()
+    run_here(config)
+    assert [what for what, _ in record.seen[len(known) :]].count("denoise") < [w for w, _ in known].count(
+        "denoise"
+    )
+
+
 def test_nothing_is_moved_to_encode_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = write_config(tmp_path, max_steps=1)
     first = run_here(config)
