@@ -65,8 +65,8 @@ class ReferenceScores:
             snapshot.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
             snapshot.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         parts = [model.spec.denoiser, *(model.text_encoders if model.trains_text else ())]
-        # text states that are kept say themselves what they were made of
-        in_chunks = model.prompt_chunks > 1 and (model.trains_text or not config.latent_caching)
+        # text states that a batch comes with say themselves what they were made of
+        in_chunks = model.prompt_chunks > 1 and model.trains_text
         told = [model.prompt_weighting, model.guidance if model.spec.embeds_guidance else 0.0]
         return reference_key(
             {

@@ -186,6 +186,13 @@ def test_the_key_follows_what_the_model_is_told_and_its_schedule(
         patched.setattr(model, "guidance", 1.0)
         assert len({plain, told, scores_of(parts, made)._key()}) == 3
     with monkeypatch.context() as patched:
+        patched.setattr(model, "prompt_chunks", 1)
+        assert scores_of(parts, made)._key() == plain, "a batch's text states say so themselves"
+        patched.setattr(model, "trains_text", True)
+        one = scores_of(parts, made)._key()
+        patched.setattr(model, "prompt_chunks", 2)
+        assert scores_of(parts, made)._key() != one
+    with monkeypatch.context() as patched:
         other = DiscreteSchedule.from_config({"beta_end": 0.03})
         patched.setattr(model, "schedule", other)
         assert scores_of(parts, made)._key() != plain
