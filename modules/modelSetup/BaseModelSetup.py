@@ -1,6 +1,6 @@
 """What training and sampling need of a model, the same for every family.
 
-A family supplies a ``FamilySpec`` and five methods; noise, losses, scores, preference steps, sampling and
+A family supplies a ``FamilySpec`` and two methods; noise, losses, scores, preference steps, sampling and
 saving live here and in the modules beside.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from modules.adapter.PeftAdapter import AdapterHandle
 from modules.model import noise as noise_module
 from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch, brought
+from modules.model.dtypes import PartDtypes
 from modules.model.emphasis import read_emphasis
 from modules.model.memory import in_halves
 from modules.model.Model import Model
@@ -47,14 +49,13 @@ class BaseModelSetup(ModelFamily):
         options = LoadOptions(
             training.prediction_override(config), config.rescale_noise_scheduler_to_zero_terminal_snr
         )
-        model = self.load(
-            config.base_model_name,
-            training.part_dtypes(config, self.spec),
-            parts,
-            options,
-            {part: getattr(config, part).model_name for part in self.spec.module_parts},
-        )
-        training.make_compact(model, config)
+        names = {part: getattr(config, part).model_name for part in self.spec.module_parts}
+
+        def load(dtypes: PartDtypes, wanted: Collection[str] | None) -> Model:
+            return self.load(config.base_model_name, dtypes, wanted, options, names)
+
+        model = load(training.part_dtypes(config, self.spec), parts)
+        training.make_compact(model, config, partial(load, PartDtypes(stored=True)))
         model.prompt_weighting = bool(config.prompt_weighting)
         model.prompt_chunks = config.max_prompt_chunks if self.spec.chunks_prompts else 1
         if self.spec.embeds_guidance:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from modules.model.family import FamilySpec
 from modules.model.Model import Model
 from modules.model.noise import NoiseOptions
 from modules.model.saving import no_single_file, save_folder, save_single_file
+from modules.model.stored import keep_stored, stored_tensors
 from modules.modelSetup.pair_scorer import LossOptions
 from modules.objective.supervised import SupervisedOptions
 from modules.util.errors import ConfigError, UnsupportedError
@@ -42,14 +43,23 @@ def part_dtypes(config: Any, spec: FamilySpec) -> PartDtypes:
     return PartDtypes(weights=weights, compute=compute)
 
 
-def make_compact(model: Model, config: Any) -> None:
-    """Keep frozen weights as the config says: in fewer bits, or in main memory."""
-    for name, module in model.modules().items():
-        part = getattr(config, name)
-        if name_of(part.weight_dtype) in QUANTIZED:
-            quantize(module, name_of(part.weight_dtype), torch_dtype(config.train_dtype, "train_dtype"))
-        if name == model.spec.denoiser and part.offload_fraction > 0.0:
-            offload_blocks(module, part.offload_fraction)
+def make_compact(model: Model, config: Any, in_files: Callable[[Collection[str]], Model]) -> None:
+    """Keep frozen weights as the config says: in fewer bits, or in main memory.
+
+    Args:
+        in_files: loads parts so that their weights stay in their files. A whole model that is saved gets those, not
+            the rounded ones.
+    """
+    rounded = [name for name in model.modules() if name_of(getattr(config, name).weight_dtype) in QUANTIZED]
+    exact = in_files(rounded) if rounded and name_of(config.training_method) == "FINE_TUNE" else None
+    for name in rounded:
+        if exact is not None:
+            keep_stored(model.module(name), stored_tensors(exact.module(name)))
+        kind, compute = getattr(config, name).weight_dtype, torch_dtype(config.train_dtype, "train_dtype")
+        quantize(model.module(name), name_of(kind), compute)
+    denoiser = model.spec.denoiser
+    if denoiser in model.modules() and getattr(config, denoiser).offload_fraction > 0.0:
+        offload_blocks(model.module(denoiser), getattr(config, denoiser).offload_fraction)
 
 
 def prediction_override(config: Any) -> str | None:

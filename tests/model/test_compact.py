@@ -16,11 +16,10 @@ from modules.model.compact import FrozenLinear, block_layers, lock_pages, offloa
 from modules.model.Model import Model
 from modules.model.noise import NoiseOptions
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
-from modules.modelSetup.training import make_compact
 from modules.objective.saved_bytes import SavedBytes
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UnsupportedError, UserErrors
-from tests.tiny import tiny_model, tiny_setup
+from tests.tiny import tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import image_batch
 
 KEYS = ["STABLE_DIFFUSION_15", "FLUX_DEV_1"]
@@ -186,12 +185,12 @@ def test_the_config_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     config = TrainConfig.from_dict(
         {
             "__version": 1,
+            "base_model_name": str(tiny_folder()),
             "train_dtype": "FLOAT_32",
             "unet": {"weight_dtype": "FLOAT_8", "offload_fraction": 0.5},
         }
     )
-    model = tiny_model()
-    make_compact(model, config)
+    model = tiny_setup().load_from_config(config)
     layers = [layer for _, _, layer in block_layers(model.denoiser)]
     assert all(isinstance(layer, FrozenLinear) and layer.scale_O1 is not None for layer in layers)
     assert sum(layer.stays for layer in layers) == round(0.5 * len(layers))
