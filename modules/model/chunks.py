@@ -85,7 +85,7 @@ def in_chunks(tokenizer: Any, prompts: Sequence[str], room: int, most: int) -> l
     are.
     """
     pieces = [_pieces(prompt) if most > 1 else [prompt] for prompt in prompts]
-    words = iter(_words(tokenizer, [piece for own in pieces for piece in own]))
+    words = iter(_words(tokenizer, [piece for own in pieces for piece in own], room))
     made = []
     for own in pieces:
         parts = [next(words) for _ in own]
@@ -142,32 +142,34 @@ def _pieces(prompt: str) -> list[str]:
     ]
 
 
-def _words(tokenizer: Any, texts: Sequence[str]) -> list[list[Tokens]]:
-    """The tokens of texts, in the words that blanks divide them into."""
+def _words(tokenizer: Any, texts: Sequence[str], room: int) -> list[list[Tokens]]:
+    """The tokens of texts, in the words that blanks divide them into; a text that fits as it is may be one word."""
     if not texts:
         return []
-    encoded = tokenizer(
-        [str(text) for text in texts], truncation=False, verbose=False, return_offsets_mapping=True
-    )
-    made = []
-    for text, ids, spans in zip(texts, encoded.input_ids, encoded.offset_mapping, strict=True):
-        # the marks are the first and the last
-        ids, spans = ids[1:-1], spans[1:-1]
-        weights = (
-            weights_of_spans(text.weights, spans) if isinstance(text, WeightedPrompt) else [1.0] * len(ids)
-        )
-        blanks = list(accumulate(letter.isspace() for letter in text))
-        words: list[Tokens] = []
-        last = -1
-        for number, weight, (start, end) in zip(ids, weights, spans, strict=True):
-            # a token can begin with the blank before its word, and some have no letters
-            place = blanks[end - 1] if end > start else last
-            if place != last or not words:
-                words.append([])
-            words[-1].append((number, weight))
-            last = place
-        made.append(words)
+    numbers = tokenizer([str(text) for text in texts], truncation=False, verbose=False).input_ids
+    # the marks are the first and the last; what each token stands for takes longer to ask than the tokens
+    made = [[[(number, 1.0) for number in ids[1:-1]]] if len(ids) > MARKS else [] for ids in numbers]
+    for place, text in enumerate(texts):
+        if isinstance(text, WeightedPrompt) or len(numbers[place]) - MARKS > room:
+            made[place] = _divided(tokenizer, text)
     return made
+
+
+def _divided(tokenizer: Any, text: str) -> list[Tokens]:
+    encoded = tokenizer(str(text), truncation=False, verbose=False, return_offsets_mapping=True)
+    ids, spans = encoded.input_ids[1:-1], encoded.offset_mapping[1:-1]
+    weights = weights_of_spans(text.weights, spans) if isinstance(text, WeightedPrompt) else [1.0] * len(ids)
+    blanks = list(accumulate(letter.isspace() for letter in text))
+    words: list[Tokens] = []
+    last = -1
+    for number, weight, (start, end) in zip(ids, weights, spans, strict=True):
+        # a token can begin with the blank before its word, and some have no letters
+        place = blanks[end - 1] if end > start else last
+        if place != last or not words:
+            words.append([])
+        words[-1].append((number, weight))
+        last = place
+    return words
 
 
 def _filled(parts: Sequence[list[Tokens]], room: int) -> list[Tokens]:
