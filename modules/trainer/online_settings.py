@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from modules.accelerator.plan import AccelerationPlan, build_plan
 from modules.dataLoader.source import is_dpo
@@ -21,7 +22,7 @@ from modules.rollout.plan import PlanOptions, plan_for
 from modules.rollout.Rollouts import RolloutSettings
 from modules.rollout.samplers import GroupSampler, SamplerLayout
 from modules.rollout.timesteps import TimestepOptions
-from modules.trainer.online_plan import StepRule, check_plan
+from modules.trainer.online_plan import StepRule, check_plan, plan_steps
 from modules.util.config.online_values import reward_list, rollout_size, sde_window
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.AdvantageScale import AdvantageScale
@@ -210,7 +211,7 @@ def aggregation(config: TrainConfig, world_size: int = 1) -> Aggregation:
             StepPlan(
                 group_size=config.rlhf_group_size,
                 images_per_step=config.rlhf_docs_per_step or _fixed_step(config, world_size),
-                steps_per_rollout=max(1, _steps_per_epoch(config, world_size)),
+                steps_per_rollout=max(1, nominal_steps_per_epoch(config, world_size)),
                 world_size=world_size,
                 groups_across_ranks=config.rlhf_sampler is not RolloutSampler.GROUP_CONTIGUOUS,
                 kl_beta=config.rlhf_kl_beta,
@@ -223,15 +224,18 @@ def _fixed_step(config: TrainConfig, world_size: int) -> int:
     return images_per_micro_batch(config, world_size) * config.gradient_accumulation_steps
 
 
-def _steps_per_epoch(config: TrainConfig, world_size: int) -> int:
-    images = config.rlhf_prompts_per_epoch * config.rlhf_group_size
-    each = config.rlhf_docs_per_step or _fixed_step(config, world_size)
-    return -(-images // each) * config.rlhf_inner_epochs
-
-
 def nominal_steps_per_epoch(config: TrainConfig, world_size: int) -> int:
-    """Optimizer steps of an epoch that loses no image."""
-    return _steps_per_epoch(config, world_size)
+    """Optimizer steps of an epoch that loses no image.
+
+    Raises:
+        ConfigError: the numbers of prompts, images and processes do not fit together.
+    """
+    sampler = create_sampler(config, config.rlhf_prompts_per_epoch, 0, world_size)
+    layout = sampler.layout
+    # whether a short last step is an error is asked elsewhere
+    rule = replace(step_rule(config, sampler), short_is_error=False)
+    steps = plan_steps(range(layout.batches), [layout.global_batch] * layout.batches, rule)
+    return sum(1 for _ in steps) * config.rlhf_inner_epochs
 
 
 def step_options(config: TrainConfig, world_size: int = 1) -> StepOptions:
