@@ -25,6 +25,7 @@ SCALES = ("scale_weight", "weight_scale")
 """Leaves of the factor by which 8-bit weights were divided."""
 SECOND_SCALE = "weight_scale_2"
 """Leaf only weights in 4 bits have."""
+_DAMAGED = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, EOFError, OSError)
 _SILENT = ("scaled_fp8", "scale_input", "input_scale", "comfy_quant", *SCALES)
 
 
@@ -100,7 +101,8 @@ class _Safetensors(WeightFile):
 
 class _Checkpoint(WeightFile):
     def __init__(self, path: Path) -> None:
-        self._tensors = _checkpoint_tensors(path)
+        entries = checkpoint_entries(path)
+        self._tensors = {name: value for name, value in entries.items() if isinstance(value, torch.Tensor)}
         super().__init__(path, {name: tuple(t.shape) for name, t in self._tensors.items()}, {})
 
     def _read(self, name: str) -> torch.Tensor:
@@ -135,17 +137,27 @@ def open_weights(path: Path, field: str) -> WeightFile:
         ) from error
 
 
-def _checkpoint_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a checkpoint, mapped into memory; only what makes up tensors is let through when it is opened."""
-    _check_archive(path)
+def checkpoint_entries(path: Path, old: bool = False) -> Mapping[str, Any]:
+    """What a checkpoint holds by name, tensors mapped into memory; only what makes up tensors is let through when it is
+    opened.
+
+    Args:
+        old: also read what torch wrote before version 1.6, which cannot be mapped.
+
+    Raises:
+        UserError: damaged, no table, packed, or with more in it than tensors.
+    """
+    mapped = not old or zipfile.is_zipfile(path)
+    if mapped:
+        _check_archive(path)
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
         raise UserError(
-            f"{path} holds more than weights; it was not opened, because what is in it could run any program",
+            f"{path} was refused: it holds more than weights, and opening it could run any program",
             hint="use the safetensors version of this model",
         ) from error
-    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, EOFError, OSError) as error:
+    except _DAMAGED as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"{path} is damaged: {first}", hint="copy or download it again") from error
     for wrapper in WRAPPERS:
@@ -153,15 +165,16 @@ def _checkpoint_tensors(path: Path) -> dict[str, torch.Tensor]:
             content = content[wrapper]
     if not isinstance(content, Mapping):
         raise UserError(f"{path} holds no named weights but {type(content).__name__}")
-    tensors = {str(k): v for k, v in content.items() if isinstance(v, torch.Tensor)}
     limit = path.stat().st_size
     # a tensor can claim to be larger than what lies in the file
-    for name, tensor in tensors.items():
-        if tensor.layout is not torch.strided or tensor.numel() * tensor.element_size() > limit:
+    for name, tensor in content.items():
+        if isinstance(tensor, torch.Tensor) and (
+            tensor.layout is not torch.strided or tensor.numel() * tensor.element_size() > limit
+        ):
             raise UserError(
                 f"{path}: {name} is larger than the file", hint="use another version of this model"
             )
-    return tensors
+    return {str(name): value for name, value in content.items()}
 
 
 def _check_archive(path: Path) -> None:

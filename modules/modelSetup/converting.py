@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
-import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -36,6 +34,7 @@ from modules.model.saving import (
     single_file_tensors,
 )
 from modules.model.stored import change_stored, stored_tensors
+from modules.model.weight_files import checkpoint_entries
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import MODEL_SETUPS, create_model_setup
 from modules.modelSetup.skeleton import skeleton
@@ -236,32 +235,18 @@ def convert_pickle(source: Path, target: Path, report: Report = lambda _: None) 
     """Write the tensors of a pickle as safetensors under the same names. Nothing in the pickle is run.
 
     Raises:
-        DataError: not there, no pickle of tensors, or one that asks for anything else to be run.
+        UserError: not there, no pickle of tensors, or one that asks for anything else to be run.
     """
     if not source.is_file():
         raise DataError(f"{source} does not exist", hint="check the path")
     if source.suffix.lower() not in PICKLED:
         raise UnsupportedError(f"{source} is no pickle: those end in {', '.join(PICKLED)}")
     report(f"reading {source}")
-    try:
-        # the older kind cannot be mapped into memory
-        mapped = zipfile.is_zipfile(source)
-        content = torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
-    except pickle.UnpicklingError as error:
-        raise DataError(
-            f"{source} was refused: it holds more than tensors, and opening it would run a program hidden in it",
-            hint="get a safetensors version from a source you trust",
-        ) from error
-    except (RuntimeError, EOFError, ValueError, OSError, KeyError, IndexError, AttributeError) as error:
-        raise DataError(f"{source} cannot be read: {str(error).strip().splitlines()[0]}") from error
-    inner = content.get("state_dict") if isinstance(content, dict) else None
-    entries = inner if isinstance(inner, dict) else content
-    if not isinstance(entries, dict):
-        raise DataError(f"{source} holds no table of tensors")
-    tensors = {str(key): lazily(value) for key, value in entries.items() if isinstance(value, torch.Tensor)}
+    entries = checkpoint_entries(source, old=True)
+    tensors = {name: lazily(value) for name, value in entries.items() if isinstance(value, torch.Tensor)}
     if not tensors:
         raise DataError(f"{source} holds no tensors")
-    others = sorted(str(key) for key, value in entries.items() if not isinstance(value, torch.Tensor))
+    others = sorted(name for name in entries if name not in tensors)
     if others:
         report(f"left out, because they are no tensors: {', '.join(others[:10])}")
     report(f"writing {len(tensors)} tensors to {target}")
