@@ -20,7 +20,12 @@ from tests.tiny import SIZE, tiny_model, tiny_setup
 from tests.tiny.batches import image_batch, pair_batch
 from tests.tiny.stable_diffusion import CONTEXT, vocabulary
 
-FAMILIES = ["STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "STABLE_DIFFUSION_15_INPAINTING"]
+FAMILIES = [
+    "STABLE_DIFFUSION_15",
+    "STABLE_DIFFUSION_20_INPAINTING",
+    "STABLE_DIFFUSION_XL_10_BASE",
+    "STABLE_DIFFUSION_XL_10_BASE_INPAINTING",
+]
 SHORT = "a red circle on the left"
 LONG = "a large blue square on the left of a photo of a green triangle on the right of a small dog and cat"
 LONGER = LONG + ", " + LONG + " red"
@@ -220,6 +225,23 @@ def test_preference_steps_agree_whatever_their_mode(family: tuple[BaseModelSetup
     for found in both:
         error = sum(float((a - b).square().sum()) for a, b in zip(found, wanted, strict=True)) ** 0.5
         assert error / size < 1e-6
+
+
+def test_checkpointing_keeps_the_mask(family: tuple[BaseModelSetup, Model]) -> None:
+    setup, model = family
+    handle = attach(model, AdapterOptions(rank=2, alpha=2.0, parts=(setup.spec.denoiser,)))
+    batch = told(setup, model, image_batch(setup, model, ["a", "b"]), [SHORT, LONG])
+    draw = setup.draw_noise(model, batch, NoiseOptions(), seed=3)
+    found: list[list[torch.Tensor]] = []
+    for enabled in (False, True):
+        model.set_gradient_checkpointing(setup.spec.denoiser, enabled)
+        model.set_mode("quiet")
+        setup.calculate_loss(model, batch, draw).mean().backward()
+        found.append([p.grad for _, p in handle.named_parameters() if p.grad is not None])
+        for _, parameter in handle.named_parameters():
+            parameter.grad = None
+    assert len(found[0]) == len(found[1]) > 0 and any(gradient.any() for gradient in found[0])
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*found, strict=True))
 
 
 def test_half_precision_takes_the_mask() -> None:
