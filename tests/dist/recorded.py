@@ -6,6 +6,7 @@ A folder has a ``config.json``, and a file ``lose`` where an image of the epoch 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,17 +19,29 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 from safetensors.torch import load_file, save_file
 
+from modules.dataLoader.BaseDataLoader import AccumulationGroup
 from modules.reward.base import RewardBatch, RewardError
 from modules.reward.builtin import ImageStatistic
 from modules.trainer.distributed import Processes
+from modules.trainer.GenericTrainer import GenericTrainer
 
 LOST = "/1/00001"
 """The image of an epoch that cannot be scored; its prompt's others lie in both processes."""
 
 
+def assert_same(processes: Processes, tensors: Sequence[torch.Tensor | None], what: str) -> None:
+    """All processes have these, bit for bit."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for tensor in tensors:
+        hasher.update(b"none" if tensor is None else tensor.detach().contiguous().numpy().tobytes())
+    digests = processes.gather(hasher.hexdigest())
+    assert len(digests) == processes.world_size and len(set(digests)) == 1, f"{what} differ: {digests}"
+
+
 @contextmanager
 def recording(file: Path, lose: bool, follow: Path | None) -> Iterator[None]:
-    """Gradients of the steps within go to ``file``, of the first process.
+    """Gradients of the steps within go to ``file``, of the first process; that all processes have them, and the same
+    weights after every step, is asserted.
 
     Args:
         lose: whether an image of an epoch cannot be scored.
@@ -38,13 +51,14 @@ def recording(file: Path, lose: bool, follow: Path | None) -> Iterator[None]:
     found: dict[str, torch.Tensor] = {}
     others = {} if follow is None else load_file(follow)
     rank = 0
-    reduce, score = Processes.reduce_gradients, ImageStatistic._score
+    reduce, score, take = Processes.reduce_gradients, ImageStatistic._score, GenericTrainer._take_step
 
     def kept(self: Processes, parameters: Sequence[torch.nn.Parameter]) -> None:
         nonlocal rank
         reduce(self, parameters)
         rank = self.rank
         step = len(found) // len(parameters)
+        assert_same(self, [parameter.grad for parameter in parameters], f"gradients of step {step}")
         for i, parameter in enumerate(parameters):
             name = f"{step}.{i}"
             own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
@@ -57,8 +71,14 @@ def recording(file: Path, lose: bool, follow: Path | None) -> Iterator[None]:
             raise RewardError("this one cannot be scored")
         return score(self, batch)
 
+    def taken(self: GenericTrainer, group: AccumulationGroup) -> dict[str, float]:
+        metrics = take(self, group)
+        assert_same(self.processes, self.parts.parameters, f"weights after step {self.progress.global_step}")
+        return metrics
+
     with (
         mock.patch.object(Processes, "reduce_gradients", kept),
+        mock.patch.object(GenericTrainer, "_take_step", taken),
         mock.patch.object(ImageStatistic, "_score", losing),
     ):
         yield
@@ -69,7 +89,6 @@ def recording(file: Path, lose: bool, follow: Path | None) -> Iterator[None]:
 def run_recorded(folder: Path, processes: Processes, follow: Path | None = None) -> None:
     """Train; leaves ``gradients.safetensors`` and ``metrics.json`` in the folder."""
     from modules.runner.RunDirectory import RunDirectory
-    from modules.trainer.GenericTrainer import GenericTrainer
     from modules.util.config.TrainConfig import TrainConfig
     from tests.trainer.online_making import Listening
 
