@@ -18,12 +18,14 @@ from modules.model.compact import (
     offload_blocks,
     roundable_layers,
 )
-from modules.model.dtypes import torch_dtype
+from modules.model.dtypes import PartDtypes, torch_dtype
 from modules.model.loading import FIELD, load_tokenizer, part_class, read_scheduler_config
 from modules.model.Model import Model
 from modules.modelSetup import training
 from modules.modelSetup.ModelFamily import LoadOptions
+from modules.modelSetup.part_files import outline
 from modules.util.errors import UnsupportedError, UserError
+from modules.util.jsonio import read_json
 
 if TYPE_CHECKING:
     from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -100,19 +102,18 @@ def hollow_model(setup: BaseModelSetup, config: Any, parts: Mapping[str, Any] | 
         parts: its parts, on the meta device, instead of those in the folder.
 
     Raises:
-        UserError: not a folder on this machine, or one without the configs.
+        UserError: not on this machine, a folder without the configs, or a damaged file.
     """
-    folder = Path(config.base_model_name).expanduser()
-    if parts is None and not folder.is_dir():
+    source = Path(config.base_model_name).expanduser()
+    if parts is None and not source.exists():
         raise UnsupportedError(
-            f"{config.base_model_name} is no diffusers folder on this machine, and the memory of other models cannot "
-            "be foreseen",
+            f"{config.base_model_name} is not on this machine, and the memory of other models cannot be foreseen",
             field=FIELD,
-            hint="download or convert the model to a folder",
+            hint="download the model",
         )
     dtypes = training.part_dtypes(config, setup.spec)
     if parts is None:
-        parts = _hollow_parts(setup, folder)
+        parts = _hollow_parts(setup, source) if source.is_dir() else _parts_of_file(setup, config)
     for name in setup.spec.module_parts:
         if name in parts:
             _typed(parts[name], dtypes.of(name))
@@ -122,7 +123,7 @@ def hollow_model(setup: BaseModelSetup, config: Any, parts: Mapping[str, Any] | 
     )
     model = HollowModel(
         setup.spec,
-        str(folder),
+        str(source),
         dict(parts),
         setup._schedule(scheduler, options),
         compute_dtype=dtypes.compute,
@@ -152,14 +153,15 @@ def _hollow_parts(setup: BaseModelSetup, folder: Path) -> dict[str, Any]:
         else:
             if not (place / "config.json").is_file():
                 raise UserError(f"{place / 'config.json'} is missing", field=FIELD)
-            kind = part_class(part)
-            with torch.device("meta"):
-                if part.kind == "text_encoder":
-                    made = kind._from_config(kind.config_class.from_pretrained(str(place)))
-                else:
-                    made = kind.from_config(kind.load_config(str(place)))
-            parts[part.name] = made
+            parts[part.name] = outline(part, read_json(place / "config.json", "model config"))
     return parts
+
+
+def _parts_of_file(setup: BaseModelSetup, config: Any) -> dict[str, Any]:
+    """The parts of a model in a single file, of which only the names and shapes of the tensors are read."""
+    names = {part: getattr(config, part).model_name for part in setup.spec.module_parts}
+    loaded = setup.load(config.base_model_name, PartDtypes(stored=True), part_sources=names)
+    return loaded.parts
 
 
 def _typed(module: nn.Module, dtype: torch.dtype) -> None:

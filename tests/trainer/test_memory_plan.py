@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from modules.adapter.reference import create_reference
 from modules.model.batch import ImageBatch, PairBatch
 from modules.model.noise import NoiseOptions
+from modules.model.saving import save_single_file
 from modules.modelSetup.hollow import hollow_model
 from modules.objective.live_bytes import LiveBytes
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
@@ -22,6 +25,8 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.Optimizer import Optimizer
 from modules.util.errors import UserError
 from tests.tiny import SIZE, factories, tiny_folder, tiny_setup
+from tests.tiny.stable_diffusion import write_standard_pipeline
+from tests.tiny.stable_diffusion_xl import write_standard
 from tests.trainer.making import settings
 
 USUAL = ("STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "STABLE_DIFFUSION_35", "FLUX_DEV_1")
@@ -242,6 +247,22 @@ def test_more_memory_where_more_is_asked_for() -> None:
     assert total(batch_size=4) > plain > total(checkpointing=True)
     assert total(ema="GPU") > plain
     assert total(rlhf_dpo_execution_mode="SEQUENTIAL") < plain
+
+
+@pytest.mark.parametrize(
+    ("key", "write"),
+    [("STABLE_DIFFUSION_15", write_standard_pipeline), ("STABLE_DIFFUSION_XL_10_BASE", write_standard)],
+)
+def test_a_model_in_one_file_is_foreseen_like_its_folder(
+    key: str, write: Callable[[Path], object], tmp_path: Path
+) -> None:
+    write(tmp_path / "folder")
+    file = tmp_path / "model.safetensors"
+    shutil.copytree(tmp_path / "folder" / "tokenizer", tmp_path / "tokenizer")
+    save_single_file(tiny_setup(key).load(str(tmp_path / "folder")), file)
+    config, same = config_of(key), config_of(key)
+    config.base_model_name, same.base_model_name = str(file), str(tmp_path / "folder")
+    assert plan_memory(config).to_dict() == plan_memory(same).to_dict()
 
 
 def test_what_cannot_be_foreseen_is_said(tmp_path: Path) -> None:
