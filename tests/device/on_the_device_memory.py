@@ -79,3 +79,13 @@ def test_a_run_takes_what_was_foreseen(key: str, kind: str, tmp_path: Path) -> N
     assert plan.total == pytest.approx(whole, rel=WITHIN)
     assert phases["training step"] == pytest.approx(step, rel=WITHIN)
     assert step < whole or plan.largest.name == "training step", "nothing is encoded again"
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_what_is_not_kept_takes_what_was_foreseen(key: str, tmp_path: Path) -> None:
+    path = job(tmp_path, key, "half")
+    made = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**made, "latent_caching": False}), encoding="utf-8")
+    plan, whole = foreseen(path), taken(path)
+    print(f"{key} nothing kept: run {plan.total / whole:.3f}, {plan.largest.name}")
+    assert plan.total == pytest.approx(whole, rel=WITHIN)
