@@ -229,25 +229,19 @@ def assemble(
         online_settings.create_sampler(config, len(prompts), processes.rank, processes.world_size)
     setup, model, handle = _load(config, processes, tell)
     sampler = _sampler(config, setup, model, samples)
-    rollouts = folder / ROLLOUT_FOLDER
-    loader, validation_loader = _encoded(config, setup, model, processes, prompts, rollouts, tell)
+    loader, validation_loader = _encoded(config, setup, model, processes, prompts, folder, tell)
     if fills_the_cache_alone(config):
         _close(loader, validation_loader)
         return None
     _place(config, model, processes)
-    reference = None
-    if is_dpo(config) or (online and online_settings.needs_reference(config)):
-        reference = create_reference(config.training_method, config.effective_dpo_ref_mode(), handle)
-        reference.self_check()
+    reference = _reference(config, handle)
     groups = _groups(config, setup, model)
     named = [pair for _, _, pairs in groups for pair in pairs]
-    known = None
-    if reference is not None and not online and config.rlhf_dpo_reference_cache:
-        known = ReferenceScores(config, setup, model, reference, processes)
+    cached = reference is not None and not online and config.rlhf_dpo_reference_cache
+    known = ReferenceScores(config, setup, model, reference, processes) if cached else None
     patience, best = _watchers(config, folder, named, reference, validation_loader, processes)
     acceleration = online_settings.acceleration_plan(config)
     old_policy = _old_policy(config, named, processes) if online else None
-    optimizer = create_optimizer(config.optimizer, groups)
     return Parts(
         config=config,
         setup=setup,
@@ -256,7 +250,7 @@ def assemble(
         reference=reference,
         loader=loader,
         named=named,
-        optimizer=optimizer,
+        optimizer=(optimizer := create_optimizer(config.optimizer, groups)),
         schedule=LearningRateSchedule.from_config(config, loader.total_steps),
         scaler=LossScaler(config.train_dtype is DataType.FLOAT_16),
         ema=_average(config, named, processes),
@@ -273,6 +267,17 @@ def assemble(
     )
 
 
+def _reference(config: TrainConfig, handle: AdapterHandle | None) -> Reference | None:
+    """What the policy is compared with, where it is compared with anything."""
+    if not is_dpo(config) and not (
+        online_settings.is_online(config) and online_settings.needs_reference(config)
+    ):
+        return None
+    reference = create_reference(config.training_method, config.effective_dpo_ref_mode(), handle)
+    reference.self_check()
+    return reference
+
+
 def _groups(config: TrainConfig, setup: BaseModelSetup, model: Model) -> list[Group]:
     """(name, learning rate, named parameters) of what is trained."""
     return [
@@ -287,11 +292,11 @@ def _encoded(
     model: Model,
     processes: Processes,
     prompts: list[str],
-    rollouts: Path,
+    folder: Path,
     tell: Tell,
 ) -> tuple[BaseDataLoader | OnlineLoader, BaseDataLoader | None]:
     """The data of training and validation, with all encoded that is encoded ahead."""
-    loader = _loader(config, setup, model, processes, prompts, rollouts, tell)
+    loader = _loader(config, setup, model, processes, prompts, folder / ROLLOUT_FOLDER, tell)
     validation_loader = _validation_loader(config, model, setup, loader, processes, tell)
     if processes.first and are_samples_due(config):
         keep_sample_texts(setup, model, config.load_samples(), tell)
