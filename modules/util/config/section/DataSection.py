@@ -48,7 +48,10 @@ class DataSection(BaseConfig):
         True,
         title="Latent caching",
         group="Cache",
-        tip="Encode every image once and keep the result on disk.",
+        tip=(
+            "Encode every image and prompt once and keep the result on disk. Without it every batch is encoded, and "
+            "text encoders and VAE stay on the device."
+        ),
     )
     cache_batch_size: int = setting(
         4,
