@@ -102,15 +102,12 @@ class AdapterHandle:
     def named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every adapter parameter and buffer by a name that is stable between runs."""
         for path, layer in self.layers.items():
-            for attribute in layer.adapter_layer_names:
-                item = getattr(layer, attribute, {})
-                if NAME not in item:
-                    continue
-                if isinstance(item[NAME], nn.Module):
-                    for name, tensor in [*item[NAME].named_parameters(), *item[NAME].named_buffers()]:
+            for attribute, item in _own_items(layer):
+                if isinstance(item, nn.Module):
+                    for name, tensor in [*item.named_parameters(), *item.named_buffers()]:
                         yield f"{path}.{attribute}.{name}", tensor
                 else:
-                    yield f"{path}.{attribute}", item[NAME]
+                    yield f"{path}.{attribute}", item
 
     def named_parameters(self, part: str | None = None) -> list[tuple[str, nn.Parameter]]:
         """The trained parameters by name, of one part or of all."""
@@ -236,6 +233,14 @@ def _targets(model: Model, part: str, options: AdapterOptions) -> list[str]:
     return rotatable
 
 
+def _own_items(layer: Any) -> Iterator[tuple[str, Any]]:
+    """What the adapter of a layer consists of, each once: peft names DoRA's magnitude twice."""
+    for attribute in dict.fromkeys(layer.adapter_layer_names):
+        held = getattr(layer, attribute, {})
+        if NAME in held:
+            yield attribute, held[NAME]
+
+
 def _is_tuned(module: nn.Module) -> bool:
     from peft.tuners.tuners_utils import BaseTunerLayer
 
@@ -298,11 +303,8 @@ def _settle(path: str, layer: Any, options: AdapterOptions) -> None:
     Drawn on the CPU under a generator state derived from (seed, layer), restored afterwards.
     """
     tensors = []
-    for attribute in layer.adapter_layer_names:
-        item = getattr(layer, attribute, {})
-        if NAME in item:
-            value = item[NAME]
-            tensors += list(value.parameters()) if isinstance(value, nn.Module) else [value]
+    for _, item in _own_items(layer):
+        tensors += list(item.parameters()) if isinstance(item, nn.Module) else [item]
     homes = [tensor.device for tensor in tensors]
     if any(home.type == "meta" for home in homes):
         # shapes are all there is

@@ -58,6 +58,16 @@ def test_initial_values_depend_on_seed_and_name_alone(options: AdapterOptions) -
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.parametrize("options", KINDS, ids=NAMES)
+def test_every_parameter_is_trained_once(options: AdapterOptions) -> None:
+    model = tiny_model()
+    handle = attach(model, options)
+    names, parameters = zip(*handle.named_parameters(), strict=True)
+    assert len(set(names)) == len(names)
+    own = [p for module in model.modules().values() for p in module.parameters() if p.requires_grad]
+    assert sorted(map(id, parameters)) == sorted(map(id, own))
+
+
 def test_another_seed_gives_other_values_and_layers_differ() -> None:
     first = attach(tiny_model(), AdapterOptions(rank=4, seed=1)).state_dict()
     second = attach(tiny_model(), AdapterOptions(rank=4, seed=2)).state_dict()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -48,10 +49,13 @@ def family(request: pytest.FixtureRequest) -> tuple[BaseModelSetup, Model]:
     return tiny_setup(key), tiny_model(key, prediction)
 
 
-def adapted(model: Model, dtype: torch.dtype = torch.float32, text: bool = False) -> AdapterHandle:
+def adapted(
+    model: Model, dtype: torch.dtype = torch.float32, text: bool = False, **options: Any
+) -> AdapterHandle:
     """Attach adapters with all tensors away from zero."""
     parts = (model.spec.denoiser, *(model.spec.text_encoders if text else ()))
-    handle = attach(model, AdapterOptions(rank=2, alpha=2.0, parts=parts, dtype=dtype))
+    options = {"rank": 2, "alpha": 2.0} | options
+    handle = attach(model, AdapterOptions(parts=parts, dtype=dtype, **options))
     stir(handle, 0)
     return handle
 
@@ -252,14 +256,12 @@ def autograd_gradients(
     return gradients
 
 
-@pytest.mark.parametrize("reference_mode", ["NEW_ADAPTER", "EXISTING_ADAPTER"])
-@pytest.mark.parametrize("text", [False, True], ids=["cached-text", "trained-text"])
-def test_preference_steps_agree_with_autograd(
-    family: tuple[BaseModelSetup, Model], reference_mode: str, text: bool
+def check_preference_steps(
+    setup: BaseModelSetup, prediction: str, reference_mode: str, text: bool, **options: Any
 ) -> None:
-    setup, model32 = family
-    model = tiny_model(setup.spec.key, model32.schedule.prediction, dtype=torch.float64)
-    handle = adapted(model, torch.float64, text=text)
+    """Every way of running a step gives the gradients of the whole loss, and changes no reference."""
+    model = tiny_model(setup.spec.key, prediction, dtype=torch.float64)
+    handle = adapted(model, torch.float64, text=text, **options)
     model.trains_text = text
     reference = Reference(handle, reference_mode)
     stir(handle, 2)
@@ -296,6 +298,29 @@ def test_preference_steps_agree_with_autograd(
             assert all(p.grad is None for p in module.parameters())
     after = reference.snapshot_state()
     assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize("reference_mode", ["NEW_ADAPTER", "EXISTING_ADAPTER"])
+@pytest.mark.parametrize("text", [False, True], ids=["cached-text", "trained-text"])
+def test_preference_steps_agree_with_autograd(
+    family: tuple[BaseModelSetup, Model], reference_mode: str, text: bool
+) -> None:
+    setup, model = family
+    check_preference_steps(setup, model.schedule.prediction, reference_mode, text)
+
+
+@pytest.mark.parametrize("reference_mode", ["NEW_ADAPTER", "EXISTING_ADAPTER"])
+@pytest.mark.parametrize("key", ["STABLE_DIFFUSION_15", "FLUX_DEV_1"])
+@pytest.mark.parametrize(
+    "options",
+    [{"decompose": True}, {"kind": "LOHA"}, {"kind": "LOKR"}, {"kind": "OFT_2", "rank": 4}],
+    ids=["dora", "loha", "lokr", "oft"],
+)
+def test_preference_steps_agree_with_autograd_for_other_kinds(
+    key: str, options: dict[str, Any], reference_mode: str
+) -> None:
+    setup = tiny_setup(key)
+    check_preference_steps(setup, setup.spec.prediction, reference_mode, True, **options)
 
 
 def test_first_step_is_log_two(family: tuple[BaseModelSetup, Model]) -> None:
