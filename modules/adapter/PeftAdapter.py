@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from modules.adapter.layers import adaptable_layers, by_pattern, select_layers
+from modules.adapter.layers import adaptable_layers, by_pattern, check_readable, select_layers
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, DataError, list_offenders
 from modules.util.rng import digest64
@@ -180,6 +180,7 @@ def attach(model: Model, options: AdapterOptions, source: AdapterFile | None = N
 
     Raises:
         ConfigError: a filter that matches nothing, or a part the model has not.
+        UnsupportedError: a kind that has to read weights kept in a form it cannot read.
         RuntimeError: adapters are attached already.
     """
     if model.adapter is not None:
@@ -195,6 +196,10 @@ def attach(model: Model, options: AdapterOptions, source: AdapterFile | None = N
     else:
         ranks = {f"{p}.{path}": source.rank(p, path) for p in parts for path in targets[p]}
         alphas = {f"{p}.{path}": source.alpha(p, path) for p in parts for path in targets[p]}
+    for part, paths in targets.items():
+        bases = [model.module(part).get_submodule(path) for path in paths]
+        field = "" if source is None else "lora_model_name"
+        check_readable(part, bases, options.kind, options.decompose, field)
     full_factors = source is None or source.full_factors
     for part, paths in targets.items():
         module = model.module(part)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import nn
 
-from modules.util.errors import ConfigError, list_offenders
+from modules.model.compact import MAIN_MEMORY, NFLOAT_4
+from modules.util.errors import ConfigError, UnsupportedError, list_offenders
 
 CUSTOM = "custom"
 
@@ -24,6 +25,29 @@ def adaptable_layers(module: nn.Module, convolutions: bool = True) -> list[str]:
             if not any(piece.startswith(("lora_", "hada_", "lokr_", "oft_")) for piece in path.split(".")):
                 found.append(path)
     return found
+
+
+def check_readable(
+    part: str, layers: Iterable[nn.Module], kind: str, decompose: bool, field: str = ""
+) -> None:
+    """``UnsupportedError`` if adapters of a kind would read weights that are rounded, packed or elsewhere.
+
+    DoRA takes the norms of the base's weights, and peft gives LoHa and LoKr the shape of them.
+
+    Args:
+        field: of the config that asks for the kind, where it is not the usual one.
+    """
+    kept = {getattr(layer, "kept_as", "") for layer in layers} - {""}
+    what = "DoRA has" if decompose else f"{kind} has"
+    if not decompose:
+        kept = kept & {NFLOAT_4} if kind in ("LOHA", "LOKR") else set()
+    for where in sorted(kept):
+        setting = "offload_fraction" if where == MAIN_MEMORY else "weight_dtype"
+        raise UnsupportedError(
+            f"{what} to read the base's weights, which {part} keeps in {where}",
+            field=field or ("lora_decompose" if decompose else "peft_type"),
+            hint=f"change {part}.{setting}, or train a plain LORA",
+        )
 
 
 def filter_patterns(preset: str, custom: str, presets: Mapping[str, Sequence[str]]) -> list[str]:

@@ -17,6 +17,7 @@ from modules.util.errors import UnsupportedError
 
 FLOAT_8, INT_8, NFLOAT_4 = "FLOAT_8", "INT_8", "NFLOAT_4"
 QUANTIZED = (FLOAT_8, INT_8, NFLOAT_4)
+MAIN_MEMORY = "main memory"
 BYTES = {FLOAT_8: 1.0, INT_8: 1.0, NFLOAT_4: 0.5}
 """Bytes a weight takes, without its scales."""
 FLOAT_8_LARGEST = 448.0
@@ -41,6 +42,13 @@ class FrozenLinear(nn.Linear):
         self.weight, self.bias = layer.weight, layer.bias
         self.register_buffer("scale_O1", None)
         self.stays = False
+
+    @property
+    def kept_as(self) -> str:
+        """How the weight is kept, where that is not as a plain one on the layer's device."""
+        if self.stays:
+            return MAIN_MEMORY
+        return FLOAT_8 if self.scale_O1 is not None else ""
 
     @torch.no_grad()
     def to_float8(self) -> None:

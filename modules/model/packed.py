@@ -14,6 +14,8 @@ import torch
 from bitsandbytes.functional import QuantState, int8_vectorwise_quant, quantize_4bit
 from torch import nn
 
+from modules.model.compact import INT_8, NFLOAT_4
+
 _library_log = logging.getLogger("bitsandbytes.autograd._functions")
 _BLOCK, _SECOND_BLOCK = 64, 256
 """Weights that share a scale in four bits, and scales that share one."""
@@ -31,6 +33,8 @@ class PackedLinear(nn.Linear):
     """A frozen layer whose weight is rounded when it is first moved, or used where it is; everything it keeps is a
     parameter or a buffer.
     """
+
+    kept_as = ""
 
     def __init__(self, layer: nn.Linear, weight_OI: torch.Tensor) -> None:
         super().__init__(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
@@ -80,6 +84,7 @@ class PackedLinear(nn.Linear):
 class EightBitLinear(PackedLinear):
     """LLM.int8 (Dettmers et al. 2022, arXiv 2208.07339): one scale for each output, inputs rounded in every pass."""
 
+    kept_as = INT_8
     scale_O: torch.Tensor
 
     def rounded_on(self, device: torch.device) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -100,6 +105,7 @@ class FourBitLinear(PackedLinear):
         compute: type to multiply in.
     """
 
+    kept_as = NFLOAT_4
     scale: torch.Tensor
     scale_mean: torch.Tensor
     scale_table: torch.Tensor

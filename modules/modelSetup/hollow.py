@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,19 +19,23 @@ from modules.model.compact import (
     roundable_layers,
 )
 from modules.model.dtypes import PartDtypes, torch_dtype
-from modules.model.loading import FIELD, load_tokenizer, part_class, read_scheduler_config
+from modules.model.family import FamilySpec
+from modules.model.hub_cache import downloaded
+from modules.model.loading import FIELD, is_hub_name
 from modules.model.Model import Model
 from modules.modelSetup import training
 from modules.modelSetup.ModelFamily import LoadOptions
-from modules.modelSetup.part_files import outline
-from modules.util.errors import UnsupportedError, UserError
-from modules.util.jsonio import read_json
+from modules.util.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from modules.modelSetup.BaseModelSetup import BaseModelSetup
 
 _BLOCK, _SECOND_BLOCK = 64, 256
 """Weights that share a scale in four bits, and scales that share one."""
+
+
+class Unforeseen(UnsupportedError):
+    """Nothing is known about a model yet; that is no fault of the config's."""
 
 
 class HollowLinear(FrozenLinear):
@@ -62,6 +66,10 @@ class PackedLinear(HollowLinear):
             scales = blocks + 4 * (-(-blocks // _SECOND_BLOCK) + 1 + 16 + 256)
         self.weight = nn.Parameter(packed, requires_grad=False)
         self.register_buffer("scales", torch.empty(scales, dtype=torch.uint8, device="meta"))
+
+    @property
+    def kept_as(self) -> str:
+        return self.kind
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         wanted = self.wanted_dtype(input)
@@ -99,33 +107,33 @@ def hollow_model(setup: BaseModelSetup, config: Any, parts: Mapping[str, Any] | 
     """The model a config names, on the meta device, with its adapter or its trained weights; no weights are read.
 
     Args:
-        parts: its parts, on the meta device, instead of those in the folder.
+        parts: its parts, on the meta device, instead of those it would be loaded with.
 
     Raises:
-        UserError: not on this machine, a folder without the configs, or a damaged file.
+        Unforeseen: it is not on this machine. Other UserErrors: what loading would refuse, and settings that do not
+            fit the model.
     """
-    source = Path(config.base_model_name).expanduser()
-    if parts is None and not source.exists():
-        raise UnsupportedError(
-            f"{config.base_model_name} is not on this machine, and the memory of other models cannot be foreseen",
-            field=FIELD,
-            hint="download the model",
-        )
     dtypes = training.part_dtypes(config, setup.spec)
-    if parts is None:
-        parts = _hollow_parts(setup, source) if source.is_dir() else _parts_of_file(setup, config)
-    for name in setup.spec.module_parts:
-        if name in parts:
-            _typed(parts[name], dtypes.of(name))
-    scheduler = parts[setup.spec.of_kind("scheduler")[0].name]
     options = LoadOptions(
         training.prediction_override(config), config.rescale_noise_scheduler_to_zero_terminal_snr
     )
+    source = denoiser_source = str(Path(config.base_model_name).expanduser())
+    if parts is None:
+        base, named = _places(setup, config)
+        outlined = setup.load(base, PartDtypes(stored=True), options=options, part_sources=named)
+        source, denoiser_source, parts = outlined.source, outlined.denoiser_source, outlined.parts
+        schedule = outlined.schedule
+    else:
+        schedule = setup._schedule(parts[setup.spec.of_kind("scheduler")[0].name], options)
+    for name in setup.spec.module_parts:
+        if name in parts:
+            _typed(parts[name], dtypes.of(name))
     model = HollowModel(
-        setup.spec,
-        str(source),
-        dict(parts),
-        setup._schedule(scheduler, options),
+        spec=setup.spec,
+        source=source,
+        denoiser_source=denoiser_source,
+        parts=dict(parts),
+        schedule=schedule,
         compute_dtype=dtypes.compute,
         device=torch.device("meta"),
     )
@@ -140,28 +148,28 @@ def hollow_model(setup: BaseModelSetup, config: Any, parts: Mapping[str, Any] | 
     return model
 
 
-def _hollow_parts(setup: BaseModelSetup, folder: Path) -> dict[str, Any]:
-    parts: dict[str, Any] = {}
-    for part in setup.spec.parts:
-        place = folder / part.name
-        if part.kind == "scheduler":
-            parts[part.name] = read_scheduler_config(folder)
-        elif part.optional and not place.is_dir():
-            continue
-        elif part.kind == "tokenizer":
-            parts[part.name] = load_tokenizer(part_class(part), place)
-        else:
-            if not (place / "config.json").is_file():
-                raise UserError(f"{place / 'config.json'} is missing", field=FIELD)
-            parts[part.name] = outline(part, read_json(place / "config.json", "model config"))
-    return parts
+def _places(setup: BaseModelSetup, config: Any) -> tuple[str, dict[str, str]]:
+    """What to load the outline from: the config's names, those of the hub as their folders in the local cache."""
+    spec = setup.spec
+    names = {part: getattr(config, part).model_name for part in spec.module_parts}
+    own = [part for part, name in names.items() if name.strip()]
+    rest = [part.name for part in spec.parts if part.name not in own]
+    for part in own:
+        names[part] = _here(names[part], f"{part}.model_name", spec, [part], alone=True)
+    return _here(config.base_model_name, FIELD, spec, rest, configs=own), names
 
 
-def _parts_of_file(setup: BaseModelSetup, config: Any) -> dict[str, Any]:
-    """The parts of a model in a single file, of which only the names and shapes of the tensors are read."""
-    names = {part: getattr(config, part).model_name for part in setup.spec.module_parts}
-    loaded = setup.load(config.base_model_name, PartDtypes(stored=True), part_sources=names)
-    return loaded.parts
+def _here(name: str, field: str, spec: FamilySpec, parts: Sequence[str], **also: Any) -> str:
+    if not is_hub_name(name):
+        return name
+    folder = downloaded(name, spec, parts, **also)
+    if folder is None:
+        raise Unforeseen(
+            f"{name} is not on this machine, and the memory of other models cannot be foreseen",
+            field=field,
+            hint="the run downloads it",
+        )
+    return str(folder)
 
 
 def _typed(module: nn.Module, dtype: torch.dtype) -> None:

@@ -273,7 +273,7 @@ def _few_bits_are_not_fine_tuned(c: TrainConfig) -> Iterator[Finding]:
             )
 
 
-@rule("training_method", "model_type", "unet", "transformer", "lora_decompose", "peft_type")
+@rule("model_type", "unet", "transformer")
 def _layers_kept_elsewhere(c: TrainConfig) -> Iterator[Finding]:
     name = c.model_type.denoiser
     part = getattr(c, name)
@@ -289,13 +289,40 @@ def _layers_kept_elsewhere(c: TrainConfig) -> Iterator[Finding]:
             f"{name}.offload_fraction",
             "use FLOAT_8 or BFLOAT_16 weights with it, or set it to 0",
         )
-    lora = c.training_method is TrainingMethod.LORA and c.peft_type is PeftType.LORA and c.lora_decompose
-    if lora and (part.offload_fraction > 0 or part.weight_dtype is WeightDtype.FLOAT_8):
-        yield UnsupportedError(
-            "DoRA has to read the base's weights, which are rounded or elsewhere",
-            "lora_decompose",
-            f"switch it off, or change {name}.weight_dtype and {name}.offload_fraction",
-        )
+
+
+@rule(
+    "training_method",
+    "model_type",
+    "unet",
+    "transformer",
+    "text_encoder",
+    "text_encoder_2",
+    "text_encoder_3",
+    "lora_decompose",
+    "peft_type",
+)
+def _adapters_that_read_weights(c: TrainConfig) -> Iterator[Finding]:
+    if c.training_method is not TrainingMethod.LORA:
+        return
+    decomposed = c.peft_type is PeftType.LORA and c.lora_decompose
+    for name in (c.model_type.denoiser, *c.model_type.text_encoders):
+        part = getattr(c, name)
+        offloaded = getattr(part, "offload_fraction", 0.0) > 0
+        if part.train and decomposed and (offloaded or part.weight_dtype.quantized):
+            yield UnsupportedError(
+                f"DoRA has to read the weights of {name}, which are rounded or elsewhere",
+                "lora_decompose",
+                f"switch it off, or change {name}.weight_dtype"
+                + (f" and {name}.offload_fraction" if offloaded else ""),
+            )
+        shaped = c.peft_type in (PeftType.LOHA, PeftType.LOKR)
+        if part.train and shaped and part.weight_dtype is WeightDtype.NFLOAT_4:
+            yield UnsupportedError(
+                f"{c.peft_type} cannot be trained on weights in NFLOAT_4",
+                "peft_type",
+                f"choose LORA, or change {name}.weight_dtype",
+            )
 
 
 # -- noise and loss ----------------------------------------------------------------------------------------
