@@ -29,6 +29,7 @@ class PartSpec:
         comfy_root: what its layers are in there, where that is not what they are in here.
         file_prefix: first letters of its keys in a single-file model.
         open_clip: whether single-file models have it as OpenCLIP names it.
+        pad_token: what a tokenizer of CLIP fills short prompts with; its vocabulary comes with the program.
     """
 
     name: str
@@ -44,6 +45,7 @@ class PartSpec:
     comfy_root: str = ""
     file_prefix: str = ""
     open_clip: bool = False
+    pad_token: str = ""
 
 
 def block_presets(

@@ -281,14 +281,17 @@ def part_class(part: PartSpec) -> Any:
     return getattr(importlib.import_module(part.module), part.classes[0])
 
 
-def load_tokenizer(kind: Any, place: Path) -> Any:
+def load_tokenizer(kind: Any, place: Path, **options: str) -> Any:
     """A tokenizer from its folder.
+
+    Args:
+        options: arguments that make it another part's than the one the folder is for.
 
     Raises:
         UserError: its files are missing or damaged.
     """
     try:
-        return kind.from_pretrained(str(place), local_files_only=True)
+        return kind.from_pretrained(str(place), local_files_only=True, **options)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"the tokenizer in {place} cannot be loaded: {str(error).strip().splitlines()[0]}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from modules.model.clip_vocabulary import END
 from modules.model.family import PartSpec
 
 STREAM_LAYERS = ("ff", "proj_mlp", ".proj_out")
@@ -106,12 +107,14 @@ def kl_autoencoder(file_prefix: str = "") -> PartSpec:
     )
 
 
-def clip_tokenizer(name: str = "tokenizer") -> PartSpec:
+def clip_tokenizer(name: str = "tokenizer", pad_token: str = END) -> PartSpec:
+    """CLIP's; OpenCLIP's encoders were trained with token 0 (``!``) after the end of a prompt instead of end marks."""
     return PartSpec(
         name,
         "tokenizer",
         ("CLIPTokenizer", "CLIPTokenizerFast"),
         "transformers.models.clip.tokenization_clip",
+        pad_token=pad_token,
     )
 
 

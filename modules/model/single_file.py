@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from modules.model.clip_vocabulary import make_clip_tokenizer
 from modules.model.dtypes import PartDtypes
 from modules.model.family import FamilySpec, PartSpec
 from modules.model.ldm_keys import TEXT_PREFIX, unet_to_ldm, vae_to_ldm
@@ -53,12 +54,10 @@ class Unsaid:
     """What a family's files leave unsaid.
 
     Args:
-        tokenizers: part name -> hub name and further arguments of its tokenizer.
         scaling_factor: of the autoencoder's latents.
         scheduler: the scheduler config.
     """
 
-    tokenizers: Mapping[str, tuple[str, Mapping[str, Any]]]
     scaling_factor: float = 0.18215
     scheduler: Mapping[str, Any] = field(default_factory=lambda: SCHEDULER)
 
@@ -156,7 +155,7 @@ def load_single_file(
         if part.kind == "scheduler":
             loaded[part.name] = marked_scheduler(path, unsaid.scheduler, file.others, file.metadata)
         elif part.kind == "tokenizer":
-            loaded[part.name] = find_tokenizer(path, part, *unsaid.tokenizers[part.name])
+            loaded[part.name] = find_tokenizer(path, part)
         else:
             module = _make_part(part, file.states[part.name], path, unsaid, dtypes.stored)
             # diffusers' own ``to`` warns about number types even where none is at risk
@@ -346,28 +345,19 @@ def fill(
     return module.eval().requires_grad_(False)
 
 
-def find_tokenizer(path: Path, part: PartSpec, name: str, options: Mapping[str, Any]) -> Any:
+def find_tokenizer(path: Path, part: PartSpec) -> Any:
     """The tokenizer for a single file, which has none in it.
 
-    Looked for in a folder of its name or ``tokenizer`` beside the file, then by its hub name in the local cache or
-    online.
-
-    Args:
-        options: arguments that make it the part's, where it is not the part's own folder.
+    Looked for in a folder of its name or ``tokenizer`` beside the file; without one it is the one CLIP was published
+    with.
 
     Raises:
-        UserError: found nowhere.
+        UserError: the one beside the file is damaged.
     """
-    kind, beside = part_class(part), path.parent / part.name
+    kind, beside, first = part_class(part), path.parent / part.name, path.parent / "tokenizer"
     if beside.is_dir():
         return load_tokenizer(kind, beside)
-    try:
-        first = path.parent / "tokenizer"
-        return kind.from_pretrained(str(first) if first.is_dir() else name, **options)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path} needs the tokenizer {name}, which is not in the local hub cache, and the hub cannot be "
-            "reached",
-            field=FIELD,
-            hint=f"put a tokenizer folder at {beside}, or connect once",
-        ) from error
+    if first.is_dir():
+        # both encoders read the same tokens; they differ in what stands for nothing
+        return load_tokenizer(kind, first, pad_token=part.pad_token)
+    return make_clip_tokenizer(part.pad_token)

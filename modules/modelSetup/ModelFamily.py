@@ -18,7 +18,14 @@ from modules.model.Model import Model
 from modules.model.sampling import make_sampler
 from modules.model.schedule import DiscreteSchedule, FlowSchedule, Schedule
 from modules.model.scheduler_config import check_scheduler_config
-from modules.modelSetup.part_sources import Sources, find_sources, load_from, load_overrides, said_by_denoiser
+from modules.modelSetup.part_sources import (
+    Sources,
+    check_tokenizers,
+    find_sources,
+    load_from,
+    load_overrides,
+    said_by_denoiser,
+)
 from modules.util.errors import UnsupportedError, UserError
 
 
@@ -140,6 +147,7 @@ class ModelFamily(ABC):
         loaded |= load_overrides(sources, self.spec, dtypes)
         loaded = {name: loaded[name] for name in wanted if name in loaded}
         self._check_channels(path, loaded)
+        check_tokenizers(self.spec, path, loaded)
         noise = self.spec.of_kind("scheduler")[0].name
         scheduler = loaded[noise] = said_by_denoiser(sources, self.spec, loaded[noise])
         check_scheduler_config(scheduler, self.spec.prediction == "flow", self.spec.label, path)

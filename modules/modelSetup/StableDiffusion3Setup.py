@@ -40,7 +40,7 @@ class StableDiffusion3Setup(BaseModelSetup):
             t5_encoder("text_encoder_3", "lora_te3", optional=True),
             kl_autoencoder(),
             clip_tokenizer(),
-            clip_tokenizer("tokenizer_2"),
+            clip_tokenizer("tokenizer_2", pad_token="!"),
             t5_tokenizer("tokenizer_3", optional=True),
             scheduler(),
         ),

@@ -22,8 +22,6 @@ from modules.modelSetup.inpainting import Inpainting, inpainting_spec
 from modules.modelSetup.part_sources import Sources
 from modules.modelSetup.registry import model_setup
 
-TOKENIZER = "openai/clip-vit-large-patch14"
-
 
 @model_setup
 class StableDiffusionSetup(ChunkedPrompts):
@@ -61,8 +59,7 @@ class StableDiffusionSetup(ChunkedPrompts):
     def _load_rest(self, sources: Sources, dtypes: PartDtypes, wanted: Sequence[str]) -> dict[str, Any]:
         if sources.base.is_dir() or not self.spec.writes_single_file:
             return super()._load_rest(sources, dtypes, wanted)
-        unsaid = Unsaid(tokenizers={"tokenizer": (TOKENIZER, {})})
-        return load_single_file(sources.base, self.spec, wanted, dtypes, unsaid)
+        return load_single_file(sources.base, self.spec, wanted, dtypes, Unsaid())
 
     def _readers(self, model: Model) -> list[ClipReader]:
         return [ClipReader(model.module("text_encoder"), model.parts["tokenizer"])]
@@ -85,6 +82,14 @@ class StableDiffusionSetup(ChunkedPrompts):
 
 def _second_generation(key: str, label: str, pixels: int) -> FamilySpec:
     """SD 2.x: another text encoder and, at 768 pixels, v-prediction; both come with the model's configs."""
+    changed: dict[str, dict[str, Any]] = {
+        "text_encoder": {
+            "comfy_name": "clip_h",
+            "file_prefix": "cond_stage_model.model.",
+            "open_clip": True,
+        },
+        "tokenizer": {"pad_token": "!"},
+    }
     architecture = "stable-diffusion-v2-768-v" if pixels == 768 else "stable-diffusion-v2-512"
     return replace(
         StableDiffusionSetup.spec,
@@ -93,12 +98,7 @@ def _second_generation(key: str, label: str, pixels: int) -> FamilySpec:
         prediction="v_prediction" if pixels == 768 else "epsilon",
         lora_architecture=f"{architecture}/lora",
         model_architecture=architecture,
-        parts=tuple(
-            replace(part, comfy_name="clip_h", file_prefix="cond_stage_model.model.", open_clip=True)
-            if part.kind == "text_encoder"
-            else part
-            for part in StableDiffusionSetup.spec.parts
-        ),
+        parts=tuple(replace(part, **changed.get(part.kind, {})) for part in StableDiffusionSetup.spec.parts),
         default_resolution=pixels,
         writes_single_file=False,
         lora_metadata={"ss_v2": "True"},

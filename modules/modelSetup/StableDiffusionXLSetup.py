@@ -22,10 +22,7 @@ from modules.modelSetup.ModelFamily import widen_vae
 from modules.modelSetup.part_sources import Sources
 from modules.modelSetup.registry import model_setup
 
-CLIP = "openai/clip-vit-large-patch14"
 UNSAID = Unsaid(
-    # both encoders read the same tokens; they differ in what stands for nothing
-    tokenizers={"tokenizer": (CLIP, {}), "tokenizer_2": (CLIP, {"pad_token": "!"})},
     scaling_factor=0.13025,
     scheduler={**SCHEDULER, "_class_name": "EulerDiscreteScheduler", "timestep_spacing": "leading"},
 )
@@ -56,7 +53,7 @@ class StableDiffusionXLSetup(ChunkedPrompts):
             ),
             kl_autoencoder(VAE_PREFIX),
             clip_tokenizer(),
-            clip_tokenizer("tokenizer_2"),
+            clip_tokenizer("tokenizer_2", pad_token="!"),
             scheduler(),
         ),
         layer_presets={

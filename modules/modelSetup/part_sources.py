@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from modules.model.clip_vocabulary import make_clip_tokenizer
 from modules.model.dtypes import PartDtypes
 from modules.model.family import FamilySpec, PartSpec
 from modules.model.loading import (
@@ -209,7 +210,7 @@ def load_whole_file(
     sources: Sources, spec: FamilySpec, wanted: Sequence[str], dtypes: PartDtypes
 ) -> dict[str, Any]:
     """The wanted parts of a file, and what files never hold: tokenizers from beside it or from the folders other
-    parts come from, the scheduler's config as published.
+    parts come from (else CLIP's own), the scheduler's config as published.
 
     Raises:
         UserError: parts that are in none of these places, all together.
@@ -254,7 +255,10 @@ def _remedy(missing: Sequence[str], spec: FamilySpec) -> str:
     if fields:
         words.append(f"or set {', '.join(fields)} to a folder or file that has them")
     if len(fields) < len(missing):
-        words.append("tokenizers are read from such folders, or from a folder of their name beside the file")
+        words.append(
+            "tokenizers, of which only that of CLIP comes with this program, are read from such folders and hub "
+            "names, or from a folder of their name beside the file"
+        )
     return "; ".join(words)
 
 
@@ -277,7 +281,26 @@ def find_tokenizer(part: PartSpec, sources: Sources) -> Any:
     for folder in (*beside, *sources.folders):
         if (folder / part.name).is_dir():
             return load_tokenizer(part_class(part), folder / part.name)
-    return None
+    return make_clip_tokenizer(part.pad_token) if part.pad_token else None
+
+
+def check_tokenizers(spec: FamilySpec, path: Path, loaded: Mapping[str, Any]) -> None:
+    """Tokenizers of CLIP give no token that the encoder they are for has not.
+
+    Raises:
+        UserError: the encoder has another vocabulary.
+    """
+    for part in spec.of_kind("tokenizer"):
+        tokenizer, encoder = loaded.get(part.name), loaded.get(_encoder_of(part))
+        if part.pad_token and tokenizer is not None and encoder is not None:
+            tokens, known = len(tokenizer), encoder.config.vocab_size
+            if tokens > known:
+                raise UserError(
+                    f"the {part.name} of {path} has {tokens} tokens, its {_encoder_of(part)} knows {known}",
+                    field=FIELD,
+                    hint="put the tokenizer it was trained with into a folder "
+                    f"{(path if path.is_dir() else path.parent) / part.name}",
+                )
 
 
 def load_from(

@@ -1,0 +1,48 @@
+"""CLIP's tokenizer, which comes with the program because files of models never hold it.
+
+Source: the byte pair encoding published with CLIP (Radford et al. 2021), MIT licence; see ``resources/clip_tokenizer``.
+"""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+MERGES = Path(__file__).parents[2] / "resources" / "clip_tokenizer" / "merges.txt.gz"
+START, END = "<|startoftext|>", "<|endoftext|>"
+PLACES = 77
+"""Tokens the text encoders have positions for."""
+
+
+def make_clip_tokenizer(pad_token: str) -> Any:
+    """The tokenizer as models are published with it.
+
+    Args:
+        pad_token: what short prompts are filled up with.
+    """
+    from transformers.models.clip.tokenization_clip import CLIPTokenizer
+
+    merges = read_merges()
+    return CLIPTokenizer(
+        vocab=vocabulary(merges), merges=merges, pad_token=pad_token, model_max_length=PLACES
+    )
+
+
+def read_merges() -> list[tuple[str, str]]:
+    """Pairs of pieces that become one, the most common first."""
+    lines = gzip.decompress(MERGES.read_bytes()).decode("utf-8").splitlines()
+    return [(first, second) for first, _, second in (line.partition(" ") for line in lines[1:])]
+
+
+def vocabulary(merges: list[tuple[str, str]]) -> dict[str, int]:
+    """Every piece and its number: bytes, bytes that end a word, what the merges make, the two marks."""
+    letters = [chr(code) for code in _byte_letters()]
+    pieces = [*letters, *(f"{letter}</w>" for letter in letters), *(a + b for a, b in merges), START, END]
+    return {piece: number for number, piece in enumerate(pieces)}
+
+
+def _byte_letters() -> list[int]:
+    """Code points the bytes are written as: those that print as themselves, then the others moved past 255."""
+    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    return [*shown, *(256 + place for place in range(256 - len(shown)))]
