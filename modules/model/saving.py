@@ -80,22 +80,33 @@ def save_single_file(
     """
     if not model.spec.writes_single_file:
         raise no_single_file(model.spec)
+    return write_file(model, single_file_tensors(model, dtype), path, metadata)
+
+
+def write_file(
+    model: Model,
+    tensors: Mapping[str, LazyTensor],
+    path: str | Path,
+    metadata: Mapping[str, str] | None = None,
+) -> Path:
+    """Write tensors of a model to a safetensors file, atomically, with marks and metadata that say what it is."""
     target = Path(path)
-    tensors = single_file_tensors(model, dtype)
+    marks: dict[str, LazyTensor] = {}
     if model.schedule.prediction == "v_prediction":
-        tensors[V_MARK] = lazily(torch.zeros(0))
+        marks[V_MARK] = lazily(torch.zeros(0))
         if _ends_in_noise(model):
-            tensors[ZERO_SNR_MARK] = lazily(torch.zeros(0))
+            marks[ZERO_SNR_MARK] = lazily(torch.zeros(0))
+    kind = model.schedule.prediction
     facts = {
         "modelspec.sai_model_spec": "1.0.0",
         "modelspec.architecture": model.spec.model_architecture,
         "modelspec.title": target.stem,
         "modelspec.date": date.today().isoformat(),
-        "modelspec.prediction_type": {"v_prediction": "v"}.get(model.schedule.prediction, "epsilon"),
+        "modelspec.prediction_type": {"v_prediction": "v"}.get(kind, kind),
         **(metadata or {}),
     }
     with atomic_path(target) as temporary:
-        write_lazily(tensors, temporary, facts)
+        write_lazily({**tensors, **marks}, temporary, facts)
     return target
 
 

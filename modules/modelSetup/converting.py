@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,17 +24,11 @@ from modules.adapter.names import Place
 from modules.adapter.PeftAdapter import NAME, AdapterOptions, attach
 from modules.adapter.reading import AdapterFile, find_adapter, match_adapter, read_adapter, read_tensors
 from modules.model.dtypes import PartDtypes
-from modules.model.family import FamilySpec
 from modules.model.Model import Model
-from modules.model.saving import (
-    no_single_file,
-    part_tensors,
-    save_folder,
-    save_single_file,
-    single_file_tensors,
-)
+from modules.model.saving import part_tensors, save_folder
 from modules.model.stored import change_stored, stored_tensors
 from modules.model.weight_files import checkpoint_entries
+from modules.modelSetup import one_file
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import MODEL_SETUPS, create_model_setup
 from modules.modelSetup.skeleton import skeleton
@@ -124,12 +118,16 @@ def convert_checkpoint(
     kind: str,
     dtype: torch.dtype | None = None,
     report: Report = lambda _: None,
+    part_sources: Mapping[str, str] | None = None,
 ) -> None:
-    """Rewrite a whole model: ``kind`` is DIFFUSERS (a folder) or SAFETENSORS (one file)."""
+    """Rewrite a model: ``kind`` is DIFFUSERS (a folder) or SAFETENSORS (one file; see ``one_file`` for what is in it).
+
+    Args:
+        part_sources: part name -> where it is taken from instead: a file, a folder or a hub name.
+    """
     setup = create_model_setup(family)
-    _check_kind(setup.spec, kind)
     report(f"reading {source}")
-    model = setup.load(source, PartDtypes(stored=True))
+    model = _load(source, setup, kind, True, part_sources or {})
     write_model(model, target, kind, dtype, report)
 
 
@@ -142,14 +140,23 @@ def merge_adapter(
     strength: float = 1.0,
     dtype: torch.dtype | None = None,
     report: Report = lambda _: None,
+    part_sources: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a model with the change of an adapter, times ``strength``, added to its weights."""
+    """Write a model with the change of an adapter, times ``strength``, added to its weights.
+
+    Args:
+        part_sources: part name -> where it is taken from instead: a file, a folder or a hub name.
+    """
     setup = create_model_setup(family)
-    _check_kind(setup.spec, kind)
     find_adapter(adapter)
     report(f"reading {base}")
-    model = setup.load(base, PartDtypes(stored=True))
+    model = _load(base, setup, kind, False, part_sources or {})
     file = read_adapter(adapter, model)
+    lost = [part for part in file.parts() if part not in one_file.file_parts(setup.spec)]
+    if kind == "SAFETENSORS" and lost:
+        report(
+            f"left out: the adapter's layers of {' and '.join(lost)}, which a file of {setup.spec.label} has not"
+        )
     report(f"merging {file.kind} into {len(file.layers)} layers")
     merge(model, file, strength)
     write_model(model, target, kind, dtype, report)
@@ -208,13 +215,13 @@ def write_model(model: Model, target: Path, kind: str, dtype: torch.dtype | None
     if kind == "DIFFUSERS":
         entries = [tensor for name in model.modules() for tensor in part_tensors(model, name, dtype).values()]
     else:
-        entries = list(single_file_tensors(model, dtype).values())
+        entries = list(one_file.file_tensors(model, dtype).values())
     _check_room(target, sum(tensor.nbytes for tensor in entries))
     report(f"writing {target}")
     if kind == "DIFFUSERS":
         save_folder(model, target, dtype)
     else:
-        save_single_file(model, target, dtype)
+        one_file.save_file(model, target, dtype)
 
 
 def _check_room(target: Path, needed: int) -> None:
@@ -226,9 +233,22 @@ def _check_room(target: Path, needed: int) -> None:
         )
 
 
-def _check_kind(spec: FamilySpec, kind: str) -> None:
+def _load(
+    source: str, setup: BaseModelSetup, kind: str, only: bool, part_sources: Mapping[str, str]
+) -> Model:
+    """What is to be written, with its weights left in their files, and text encoders an adapter may be for.
+
+    Args:
+        only: leave those out.
+    """
+    spec = setup.spec
+    parts: set[str] | None = None
     if kind == "SAFETENSORS" and not spec.writes_single_file:
-        raise no_single_file(spec)
+        # a file of the denoiser is enough to make one
+        parts = {*one_file.file_parts(spec)}
+        if not only and not Path(source).is_file():
+            parts |= set(spec.text_encoders)
+    return setup.load(source, PartDtypes(stored=True), parts, part_sources=part_sources)
 
 
 def convert_pickle(source: Path, target: Path, report: Report = lambda _: None) -> None:

@@ -291,10 +291,8 @@ def original_pieces(spec: FamilySpec, part: PartSpec, module: nn.Module) -> Piec
     if part.kind == "text_encoder":
         return {key: Piece(_text_names(key)) for key in state}
     if part.kind == "denoiser":
-        layers = {name for name, _ in module.named_modules()}
         # what is computed tells sizes apart where a file has it
-        keys = dict.fromkeys((*state, *(name for name, _ in module.named_buffers())))
-        return {key: _denoiser_piece(spec, module, key, state, layers) for key in keys}
+        return denoiser_pieces(spec, module, state | dict(module.named_buffers()))
     if not hasattr(module.config, "down_block_types"):
         return own_pieces(module)
     return {key: Piece(_autoencoder_names(module, key, tensor)) for key, tensor in state.items()}
@@ -320,11 +318,19 @@ def _text_names(key: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((key, plain, f"text_model.{plain}", f"model.{plain}")))
 
 
+def denoiser_pieces(
+    spec: FamilySpec, module: nn.Module, state: Mapping[str, torch.Tensor | LazyTensor]
+) -> Pieces:
+    """``original_pieces`` of some tensors of a denoiser; the first name of each is the published one."""
+    layers = {name for name, _ in module.named_modules()}
+    return {key: _denoiser_piece(spec, module, key, state, layers) for key in state}
+
+
 def _denoiser_piece(
     spec: FamilySpec,
     module: nn.Module,
     key: str,
-    state: Mapping[str, torch.Tensor],
+    state: Mapping[str, torch.Tensor | LazyTensor],
     layers: set[str],
 ) -> Piece:
     key_map = get_key_map(spec.key_map)
@@ -333,7 +339,8 @@ def _denoiser_piece(
         # a tensor that belongs to no layer has a name of its own
         return Piece((key_map.original(module, key).name,))
     found = key_map.original(module, path)
-    names = tuple(f"{found.name}.{other}" for other in (WEIGHT_LEAVES if leaf == "weight" else (leaf,)))
+    leaves = dict.fromkeys((found.weight, *WEIGHT_LEAVES)) if leaf == "weight" else (leaf,)
+    names = tuple(f"{found.name}.{other}" for other in leaves)
     if not found.fused:
         return Piece(names, swapped=found.swapped)
     sizes = [state[f"{piece}.{leaf}"].shape[0] for piece in found.pieces]

@@ -16,8 +16,9 @@ from modules.model.dtypes import PartDtypes, torch_dtype
 from modules.model.family import FamilySpec
 from modules.model.Model import Model
 from modules.model.noise import NoiseOptions
-from modules.model.saving import no_single_file, save_folder, save_single_file
+from modules.model.saving import save_folder
 from modules.model.stored import keep_stored, stored_tensors
+from modules.modelSetup import one_file
 from modules.modelSetup.pair_scorer import LossOptions
 from modules.objective.supervised import SupervisedOptions
 from modules.util.errors import ConfigError, UnsupportedError
@@ -153,7 +154,7 @@ def check_settings(config: Any, spec: FamilySpec) -> None:
     Raises:
         UserError: a filter or a part the family has not, an adapter that is not there, a layout it cannot be saved in.
     """
-    trained_parts(config, spec)
+    trained = trained_parts(config, spec)
     if config.prompt_weighting and not spec.prompt_weighting:
         raise UnsupportedError(
             f"emphasis in prompts has no meaning to the text encoder of {spec.label}",
@@ -164,8 +165,8 @@ def check_settings(config: Any, spec: FamilySpec) -> None:
         adapter_options(config, spec)
         if config.lora_model_name:
             find_adapter(config.lora_model_name)
-    elif name_of(config.output_model_format) == "SAFETENSORS" and not spec.writes_single_file:
-        raise no_single_file(spec)
+    elif name_of(config.output_model_format) == "SAFETENSORS":
+        one_file.check_trained(spec, trained)
 
 
 def prepare(model: Model, config: Any) -> AdapterHandle | None:
@@ -229,7 +230,7 @@ def save(
     Args:
         layout: KOHYA_LORA, DIFFUSERS_LORA, COMFY_LORA, LEGACY_LORA, DIFFUSERS, SAFETENSORS; AUTO is KOHYA_LORA for
             adapters (LEGACY_LORA for kinds that cannot be fused as it has to), and for whole models SAFETENSORS if
-            ``path`` ends so and the family has such files, else DIFFUSERS (a folder without that ending).
+            ``path`` ends so and files of the family hold all of it, else DIFFUSERS (a folder without that ending).
         metadata: facts about the run, for the file.
 
     Returns:
@@ -258,7 +259,7 @@ def save(
         return save_folder(model, path, dtype)
     if name == "SAFETENSORS":
         facts = {f"tastemaker.{key}": str(value) for key, value in (metadata or {}).items()}
-        return save_single_file(model, path, dtype, facts)
+        return one_file.save_file(model, path, dtype, facts)
     raise ConfigError(
         f"{name} is a layout of adapters, and the whole model was trained",
         field="output_model_format",

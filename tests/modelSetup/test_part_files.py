@@ -108,8 +108,7 @@ def test_diffusers_cuts_the_same_rows(key: str, converter: str) -> None:
     for name, piece in original_pieces(spec, part, module).items():
         if name in module.state_dict():
             shape = tuple(module.state_dict()[name].shape)
-            leaf = piece.names[-1] if ".attn.norm_" in name or "norms" in name else piece.names[0]
-            shapes[leaf] = (piece.total or shape[0], *shape[1:])
+            shapes[piece.names[0]] = (piece.total or shape[0], *shape[1:])
     rows = {
         name: (torch.arange(shape[0]) % 251)
         .to(torch.uint8)

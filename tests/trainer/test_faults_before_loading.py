@@ -26,12 +26,13 @@ CASES: dict[str, tuple[type[UserError], str, dict[str, Any]]] = {
         "optimizer",
         {"optimizer": {"optimizer": "SGD", "params": {"nesterov": True}}},
     ),
-    "layout of a family": (
-        UnsupportedError,
+    "part that is not in the file": (
+        ConfigError,
         "output_model_format",
         {
             "training_method": "FINE_TUNE",
             "model_type": "STABLE_DIFFUSION_21",
+            "text_encoder": {"train": True},
             "output_model_format": "SAFETENSORS",
             "rlhf_enabled": False,
         },

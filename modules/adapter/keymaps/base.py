@@ -18,11 +18,13 @@ class Original:
         name: dotted, without prefix.
         pieces: paths of our layers whose output rows, one after the other, are its rows; one for most.
         swapped: its two halves of rows (shift, scale) come in the other order here.
+        weight: what its weight is called.
     """
 
     name: str
     pieces: tuple[str, ...]
     swapped: bool = False
+    weight: str = "weight"
 
     @property
     def fused(self) -> bool:
@@ -48,11 +50,13 @@ class Rule:
         ours: its path here, or the paths of its pieces in the order of their rows.
         swapped: see ``Original``; only where the layer has twice as many outputs as inputs, which those have that
             make one shift and one scale.
+        weight: what its weight is called in the checkpoint.
     """
 
     original: str
     ours: str | tuple[str, ...]
     swapped: bool = False
+    weight: str = "weight"
 
 
 class Table:
@@ -75,6 +79,7 @@ class Table:
                     _fill(rule.original, numbers),
                     tuple(_fill(piece, numbers) for piece in ours),
                     rule.swapped and _makes_pairs(module.get_submodule(path)),
+                    rule.weight,
                 )
         return Original(path, (path,))
 

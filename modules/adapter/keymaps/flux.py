@@ -27,12 +27,12 @@ def common_rules(embedders: Mapping[str, str]) -> tuple[Rule, ...]:
         Rule("double_blocks.*.txt_attn.qkv", tuple(f"{_TWO}.attn.add_{part}_proj" for part in "qkv")),
         Rule("double_blocks.*.img_attn.proj", f"{_TWO}.attn.to_out.0"),
         Rule("double_blocks.*.txt_attn.proj", f"{_TWO}.attn.to_add_out"),
-        Rule("double_blocks.*.img_attn.norm.query_norm", f"{_TWO}.attn.norm_q"),
-        Rule("double_blocks.*.img_attn.norm.key_norm", f"{_TWO}.attn.norm_k"),
-        Rule("double_blocks.*.txt_attn.norm.query_norm", f"{_TWO}.attn.norm_added_q"),
-        Rule("double_blocks.*.txt_attn.norm.key_norm", f"{_TWO}.attn.norm_added_k"),
-        Rule("single_blocks.*.norm.query_norm", f"{_ONE}.attn.norm_q"),
-        Rule("single_blocks.*.norm.key_norm", f"{_ONE}.attn.norm_k"),
+        Rule("double_blocks.*.img_attn.norm.query_norm", f"{_TWO}.attn.norm_q", weight="scale"),
+        Rule("double_blocks.*.img_attn.norm.key_norm", f"{_TWO}.attn.norm_k", weight="scale"),
+        Rule("double_blocks.*.txt_attn.norm.query_norm", f"{_TWO}.attn.norm_added_q", weight="scale"),
+        Rule("double_blocks.*.txt_attn.norm.key_norm", f"{_TWO}.attn.norm_added_k", weight="scale"),
+        Rule("single_blocks.*.norm.query_norm", f"{_ONE}.attn.norm_q", weight="scale"),
+        Rule("single_blocks.*.norm.key_norm", f"{_ONE}.attn.norm_k", weight="scale"),
         Rule("final_layer.adaLN_modulation.1", "norm_out.linear", swapped=True),
         Rule("final_layer.linear", "proj_out"),
     )
@@ -56,5 +56,6 @@ KEY_MAP = Table(
         # Chroma has a small network in the place of the modulations
         Rule("distilled_guidance_layer.layers.*.in_layer", "distilled_guidance_layer.layers.*.linear_1"),
         Rule("distilled_guidance_layer.layers.*.out_layer", "distilled_guidance_layer.layers.*.linear_2"),
+        Rule("distilled_guidance_layer.norms.*", "distilled_guidance_layer.norms.*", weight="scale"),
     )
 )
