@@ -14,6 +14,7 @@ from modules.util.enum.DataType import DataType  # noqa: E402
 from modules.util.enum.ModelFormat import ModelFormat  # noqa: E402
 from modules.util.enum.ModelType import ModelType  # noqa: E402
 from modules.util.errors import ConfigError, UserError  # noqa: E402
+from modules.util.part_words import part_settings  # noqa: E402
 
 ADAPTERS = [name.value for name in ModelFormat if name.for_adapters]
 MODELS = [ModelFormat.DIFFUSERS.value, ModelFormat.SAFETENSORS.value]
@@ -27,6 +28,16 @@ def _common(parser: argparse.ArgumentParser, formats: list[str], family: str) ->
     parser.add_argument("--force", action="store_true", help="replace what is there")
 
 
+def _parts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--part",
+        action="append",
+        default=[],
+        metavar="PART=SOURCE",
+        help="take a part from elsewhere, as PART.model_name in a config: a file, a folder or a hub name",
+    )
+
+
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -38,14 +49,16 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     _common(adapter, ADAPTERS, "; by default what the file says")
     merge = commands.add_parser("merge", help="a model with an adapter built in")
-    merge.add_argument("base", help="diffusers folder or safetensors file")
+    merge.add_argument("base", help="diffusers folder, safetensors file or Hugging Face name")
     merge.add_argument("source", type=Path, metavar="adapter")
     merge.add_argument("target", type=Path)
     merge.add_argument("--strength", type=float, default=1.0, help="how much of the adapter, 1 by default")
+    _parts(merge)
     _common(merge, MODELS, "")
     checkpoint = commands.add_parser("checkpoint", help="a diffusers folder into one file, or the other way")
     checkpoint.add_argument("source", type=Path)
     checkpoint.add_argument("target", type=Path)
+    _parts(checkpoint)
     _common(checkpoint, MODELS, "")
     unpickle = commands.add_parser("pickle", help="the tensors of a .ckpt, .pt or .bin as safetensors")
     unpickle.add_argument("source", type=Path)
@@ -65,6 +78,8 @@ def check(options: argparse.Namespace) -> None:
         raise ConfigError(f"unknown family {options.family}", "--family", f"known: {', '.join(ModelType)}")
     if options.dtype is not None and options.dtype not in list(DataType):
         raise ConfigError(f"unknown type {options.dtype}", "--dtype", f"known: {', '.join(DataType)}")
+    if getattr(options, "part", None):
+        part_settings(options.part, "--part", "model_name", options.family)
     strength = getattr(options, "strength", 1.0)
     if not -10.0 <= strength <= 10.0:
         raise ConfigError(f"{strength} is not between -10 and 10", "--strength")
@@ -86,6 +101,11 @@ def run(options: argparse.Namespace) -> None:
         converting.convert_pickle(options.source, options.target, report)
         return
     dtype = torch_dtype(options.dtype, "--dtype") if options.dtype else None
+    sources: dict[str, str] = {}
+    if options.command in ("merge", "checkpoint"):
+        sources = part_settings(options.part, "--part", "model_name", options.family)
+        for source in sources.values():
+            converting.check_target(options.target, Path(source), options.force)
     if options.command == "adapter":
         converting.convert_adapter(
             options.source, options.target, options.to, options.family, options.base, dtype, report
@@ -101,10 +121,11 @@ def run(options: argparse.Namespace) -> None:
             options.strength,
             dtype,
             report,
+            sources,
         )
     else:
         converting.convert_checkpoint(
-            str(options.source), options.target, options.family, options.to, dtype, report
+            str(options.source), options.target, options.family, options.to, dtype, report, sources
         )
 
 

@@ -138,3 +138,29 @@ def test_pieces_of_unlike_types_become_the_wider(monkeypatch: pytest.MonkeyPatch
     rows = exact.shape[0]
     assert joined.dtype == torch.float32 and torch.equal(joined[rows : 2 * rows], exact.read())
     assert made["double_blocks.0.txt_attn.qkv.weight"].dtype == torch.bfloat16
+
+
+def test_parts_from_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A denoiser's file beside a folder that has another denoiser, or none of its weights."""
+    setup, folder = tiny_setup(FLUX), tiny_folder(FLUX)
+    tuned = tiny_model(FLUX)
+    with torch.no_grad():
+        tuned.denoiser.proj_out.weight += 1.0
+    part = one_file.save_file(tuned, tmp_path / "tuned.safetensors")
+    adapter = save_adapter(trained_family(FLUX), tmp_path / "a.safetensors", KOHYA)
+    words = ("--to", "DIFFUSERS", "--family", FLUX, "--part")
+    assert convert("checkpoint", folder, tmp_path / "m", *words, f"transformer.model_name={part}") == 0
+    assert_same(tuned, setup.load(str(tmp_path / "m")))
+    assert convert("merge", tmp_path / "m", adapter, tmp_path / "first", *words[:-1]) == 0
+    assert convert("merge", folder, adapter, tmp_path / "second", *words, f"transformer={part}") == 0
+    assert_same(setup.load(str(tmp_path / "first")), setup.load(str(tmp_path / "second")))
+    made = tmp_path / "made.safetensors"
+    to_file = ("--to", "SAFETENSORS", "--family", FLUX, "--part", f"transformer={part}")
+    assert convert("merge", folder, adapter, made, *to_file) == 0
+    again = setup.load(str(folder), parts={"transformer"}, part_sources={"transformer": str(made)})
+    assert_same(again, setup.load(str(tmp_path / "first"), parts={"transformer"}))
+    capsys.readouterr()
+    assert convert("merge", folder, adapter, part, *to_file, "--force") == 2
+    assert "is what is to be read" in capsys.readouterr().err
+    assert convert("merge", folder, adapter, tmp_path / "x", *words, "unet=a") == 2
+    assert "there is no part 'unet'" in capsys.readouterr().err and part.is_file()

@@ -1,0 +1,31 @@
+"""Settings of parts on a command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from modules.util.errors import ConfigError
+from modules.util.part_words import part_settings
+
+
+def test_both_ways_to_write_them() -> None:
+    words = ["transformer=a=b.safetensors", "text_encoder_2.model_name = owner/name"]
+    found = part_settings(words, "--part", "model_name", "FLUX_DEV_1")
+    assert found == {"transformer": "a=b.safetensors", "text_encoder_2": "owner/name"}
+    assert part_settings([], "--part", "model_name", "FLUX_DEV_1") == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["transformer"], "is not PART=VALUE"),
+        (["transformer="], "is not PART=VALUE"),
+        (["unet=a"], "there is no part 'unet'"),
+        (["transformer.weight_dtype=a"], "there is no part"),
+        (["vae=a", "vae.model_name=b"], "vae is given twice"),
+    ],
+)
+def test_mistakes(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        part_settings(words, "--part", "model_name", "FLUX_DEV_1")
+    assert caught.value.field == "--part"
