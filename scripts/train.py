@@ -77,12 +77,17 @@ def check(config: TrainConfig, world_size: int) -> list[str]:
 
 
 def memory(config: TrainConfig) -> list[str]:
-    """Lines about the memory the run will take, and whether this machine's card has it."""
+    """Lines about the memory the run will take, and whether this machine's card has it.
+
+    Raises:
+        UserError: the model is not there, or does not fit the config.
+    """
+    from modules.modelSetup.hollow import Unforeseen
     from modules.trainer.memory_advice import advise
 
     try:
         return advise(config)
-    except UserError as error:
+    except Unforeseen as error:
         hint = f" ({error.hint})" if error.hint else ""
         return [f"no prediction of the memory: {error.message}{hint}"]
 

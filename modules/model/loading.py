@@ -63,20 +63,23 @@ def find_source(
             field=FIELD,
             hint=f"files of weights end in {', '.join(WEIGHT_FILES)}",
         )
-    if (
-        HUB_NAME.fullmatch(name)
-        and not path.parent.is_dir()
-        and path.suffix.lower()
-        not in (
-            *WEIGHT_FILES,
-            *PICKLES,
-        )
-    ):
+    if is_hub_name(name):
         return _download(name, spec, parts, configs, alone)
     raise UserError(
         f"the model {name!r} does not exist",
         field=FIELD,
         hint=_nearest(path) or "give a diffusers folder, a .safetensors file, or a hub name (owner/model)",
+    )
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether a name can only mean a model on the hub: nothing of that name can be a folder or file here."""
+    path = Path(name).expanduser()
+    return bool(
+        HUB_NAME.fullmatch(name)
+        and not path.exists()
+        and not path.parent.is_dir()
+        and path.suffix.lower() not in (*WEIGHT_FILES, *PICKLES)
     )
 
 

@@ -163,6 +163,15 @@ class ModelFamily(ABC):
             self._set_latents(model)
         return model
 
+    def fetch(self, config: Any) -> None:
+        """Download what of the base model of a ``TrainConfig`` is on the hub and not on this machine.
+
+        Raises:
+            UserError: it cannot be had.
+        """
+        names = {part: getattr(config, part).model_name for part in self.spec.module_parts}
+        find_sources(config.base_model_name, names, self.spec, [part.name for part in self.spec.parts])
+
     def _check_channels(self, path: Path, loaded: Mapping[str, Any]) -> None:
         """Tell models for painting into images and others apart."""
         wanted, denoiser = self.spec.denoiser_channels, loaded.get(self.spec.denoiser)

@@ -139,6 +139,8 @@ def _load_alone(
         check_folder(path, spec, [part.name])
     else:
         folder, name = path.parent, path.name
+    if dtypes.stored:
+        return part_from_folder(folder / name, part, spec)
     return load_module(part_class(part).from_pretrained, folder, name, dtypes.of(part.name), keyword)
 
 
@@ -169,13 +171,12 @@ def part_from_file(
     return leave(tensors, plan) if dtypes.stored else fill(tensors, plan, dtypes.of(part.name))
 
 
-def part_from_folder(folder: Path, part: PartSpec, spec: FamilySpec) -> nn.Module:
-    """A part of a diffusers folder, its weights left in their files.
+def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec) -> nn.Module:
+    """A part that has a folder of its own, its weights left in their files.
 
     Raises:
         UserError: damaged, or weights that do not fit the part's config.
     """
-    place = folder / part.name
     config = read_json(place / "config.json", "model config")
     if not isinstance(config, dict):
         raise UserError(f"{place / 'config.json'} is not a JSON object", field=FIELD)
@@ -276,7 +277,7 @@ def _marked(file: WeightFile, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_tokenizer(part: PartSpec, sources: Sources) -> Any:
-    """The tokenizer of a model that comes from files; ``None`` if there is none."""
+    """The tokenizer of a model that comes from files; ``None`` if there is none and it is not CLIP's."""
     beside = [beside_file(sources.base), sources.base.parent] if sources.base.is_file() else []
     for folder in (*beside, *sources.folders):
         if (folder / part.name).is_dir():
@@ -316,5 +317,5 @@ def load_from(
     index = check_folder(sources.base, spec, modules)
     for part in (spec.part(name) for name in modules):
         if not left_out(part, index):
-            loaded[part.name] = part_from_folder(sources.base, part, spec)
+            loaded[part.name] = part_from_folder(sources.base / part.name, part, spec)
     return loaded

@@ -26,7 +26,7 @@ from modules.trainer.intervals import Interval
 from modules.trainer.optimizers import set_learning_rate
 from modules.trainer.orders import Orders
 from modules.trainer.pace import Pace
-from modules.trainer.parts import Parts, assemble, check_settings
+from modules.trainer.parts import Parts, assemble, check_model, check_settings
 from modules.trainer.Rescue import Rescue
 from modules.trainer.resume_rules import check_resumable, check_same_start
 from modules.trainer.run_state import Counters, restore, take_snapshot
@@ -130,6 +130,7 @@ class GenericTrainer:
         if config.cpu_threads:
             torch.set_num_threads(config.cpu_threads)
         check_settings(config, self.processes.world_size)
+        check_model(config)
         run = self.run_directory
         found = backup_to_go_on_from(
             run.backup_dir, config.continue_last_backup, self.processes, self.callback.warning

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from modules.dataLoader.source import is_dpo
+from modules.modelSetup.hollow import Unforeseen
+from modules.modelSetup.registry import create_model_setup
 from modules.trainer.callbacks import Callback
 from modules.trainer.memory_plan import GIB, MODES, MemoryPlan, plan_memory
 from modules.util.config.TrainConfig import TrainConfig
@@ -153,6 +155,11 @@ def _settings(changes: Mapping[str, Any]) -> str:
     return ", ".join(flat)
 
 
+def fetch_model(config: TrainConfig) -> None:
+    """Download what a run's model consists of, if it is not on this machine."""
+    create_model_setup(config.model_type).fetch(config)
+
+
 def choose_mode(free: int, needed: Mapping[str, int]) -> str:
     """The fastest execution mode whose step fits; the leanest if none does.
 
@@ -164,9 +171,19 @@ def choose_mode(free: int, needed: Mapping[str, int]) -> str:
 
 
 def settle_mode(
-    config: TrainConfig, device: torch.device, plan: Plan = plan_memory
+    config: TrainConfig,
+    device: torch.device,
+    plan: Plan = plan_memory,
+    fetch: Callable[[TrainConfig], object] = fetch_model,
 ) -> tuple[TrainConfig, str]:
-    """The config with its execution mode decided, and a sentence about it; nothing to say if it was not AUTO."""
+    """The config with its execution mode decided, and a sentence about it; nothing to say if it was not AUTO.
+
+    Args:
+        fetch: brings a model to this machine that nothing is known about yet, as loading would do next.
+
+    Raises:
+        UserError: the model cannot be had, or the config does not fit it.
+    """
     if not is_dpo(config) or config.rlhf_dpo_execution_mode is not DPOExecutionMode.AUTO:
         return config, ""
     if device.type != "cuda":
@@ -174,9 +191,17 @@ def settle_mode(
             config, MODES[0]
         ), f"execution mode {MODES[0]}: memory is not looked at on {device.type}"
     free, _ = torch.cuda.mem_get_info(device)
+
+    def needs() -> dict[str, int]:
+        return {mode: plan(_in_mode(config, mode)).total for mode in MODES}
+
     try:
-        needed = {mode: plan(_in_mode(config, mode)).total for mode in MODES}
-    except UserError as error:
+        try:
+            needed = needs()
+        except Unforeseen:
+            fetch(config)
+            needed = needs()
+    except Unforeseen as error:
         return _in_mode(config, MODES[-1]), f"execution mode {MODES[-1]}, the leanest: {error.message}"
     mode = choose_mode(free, needed)
     return _in_mode(config, mode), (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from modules.dataLoader.source import is_dpo
 from modules.model.Model import Model
 from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.hollow import Unforeseen, hollow_model
 from modules.modelSetup.registry import create_model_setup
 from modules.trainer import online_settings
 from modules.trainer.best import BestKeeper
@@ -203,6 +204,17 @@ def check_settings(config: TrainConfig, world_size: int = 1) -> None:
         )
     weight = torch.nn.Parameter(torch.zeros(2, 2))
     create_optimizer(config.optimizer, [("weight", config.learning_rate, [("weight", weight)])])
+
+
+def check_model(config: TrainConfig) -> None:
+    """What can be found wrong with the model, the adapter or the choice of layers while no weights are read.
+
+    Raises:
+        UserError: the model or the adapter is not there or of another family, or has no such layers.
+    """
+    # what is not on this machine yet is looked at when it is loaded
+    with suppress(Unforeseen):
+        hollow_model(create_model_setup(config.model_type), config)
 
 
 def assemble(

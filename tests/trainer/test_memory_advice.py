@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from modules.modelSetup.hollow import Unforeseen
 from modules.trainer import memory_advice
 from modules.trainer.callbacks import Callback
 from modules.trainer.memory_advice import changed, cheapest_cure, choose_mode, settle_mode, verdict
@@ -67,11 +68,35 @@ def test_auto_without_cuda_and_modes_that_are_given() -> None:
 
 def test_auto_is_careful_where_nothing_can_be_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(_config: TrainConfig) -> MemoryPlan:
-        raise UserError("a single file")
+        raise Unforeseen("not known")
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (80 * GIB, 80 * GIB))
-    settled, said = settle_mode(config_of(rlhf_dpo_execution_mode="AUTO"), torch.device("cuda"), nothing)
-    assert settled.rlhf_dpo_execution_mode == "SEQUENTIAL" and "a single file" in said
+    config, cuda = config_of(rlhf_dpo_execution_mode="AUTO"), torch.device("cuda")
+    settled, said = settle_mode(config, cuda, nothing, lambda _config: None)
+    assert settled.rlhf_dpo_execution_mode == "SEQUENTIAL" and "not known" in said
+
+
+def test_auto_waits_for_a_model_that_has_to_be_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[str] = []
+
+    def plan(config: TrainConfig) -> MemoryPlan:
+        if not fetched:
+            raise Unforeseen("not on this machine")
+        return model_plan(config)
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (80 * GIB, 80 * GIB))
+    config = config_of(rlhf_dpo_execution_mode="AUTO", base_model_name="someone/a-model")
+    settled, _ = settle_mode(config, torch.device("cuda"), plan, lambda c: fetched.append(c.base_model_name))
+    assert settled.rlhf_dpo_execution_mode == "FULL_CONCURRENT" and fetched == ["someone/a-model"]
+
+
+def test_auto_does_not_hide_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(_config: TrainConfig) -> MemoryPlan:
+        raise UserError("no such layer")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (80 * GIB, 80 * GIB))
+    with pytest.raises(UserError, match="no such layer"):
+        settle_mode(config_of(rlhf_dpo_execution_mode="AUTO"), torch.device("cuda"), wrong)
 
 
 @pytest.mark.parametrize(

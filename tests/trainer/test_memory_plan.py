@@ -14,7 +14,7 @@ from modules.adapter.reference import create_reference
 from modules.model.batch import ImageBatch, PairBatch
 from modules.model.noise import NoiseOptions
 from modules.model.saving import save_single_file
-from modules.modelSetup.hollow import hollow_model
+from modules.modelSetup.hollow import Unforeseen, hollow_model
 from modules.objective.live_bytes import LiveBytes
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
 from modules.objective.saved_bytes import SavedBytes
@@ -265,8 +265,12 @@ def test_a_model_in_one_file_is_foreseen_like_its_folder(
     assert plan_memory(config).to_dict() == plan_memory(same).to_dict()
 
 
-def test_what_cannot_be_foreseen_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_foreseen_is_told_from_what_is_not_there(tmp_path: Path) -> None:
     config = config_of("STABLE_DIFFUSION_15")
-    config.base_model_name = str(tmp_path / "nothing")
-    with pytest.raises(UserError, match="cannot be foreseen"):
+    config.base_model_name = "nobody/no-such-model-here"
+    with pytest.raises(Unforeseen, match="cannot be foreseen"):
         plan_memory(config)
+    config.base_model_name = str(tmp_path / "nothing")
+    with pytest.raises(UserError, match="does not exist") as caught:
+        plan_memory(config)
+    assert not isinstance(caught.value, Unforeseen)

@@ -1,0 +1,118 @@
+"""What a dry run finds wrong with the model, the adapter and the layers, and what it may leave open."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.trainer import GenericTrainer
+from scripts.train import main
+from tests.tiny import tiny_folder
+from tests.trainer.making import events, run_here, write_config
+
+
+def _empty(path: Path) -> Path:
+    path.write_bytes(b"")
+    return path
+
+
+def _adapter(folder: Path) -> str:
+    """One that was trained for another family."""
+    key = "SANA"
+    part: dict[str, Any] = {"transformer": {"gradient_checkpointing": False}}
+    base = {"model_type": key, "base_model_name": str(tiny_folder(key)), "unet": {}, **part}
+    run_here(write_config(folder / "other", epochs=1, **base))
+    return str(folder / "other" / "out.safetensors")
+
+
+SANA = {"model_type": "SANA", "unet": {}}
+FAULTS: dict[str, tuple[str, Callable[[Path], dict[str, Any]]]] = {
+    "no folder": ("nowhere", lambda f: {"base_model_name": str(f / "nowhere")}),
+    "no file": ("model.safetensors", lambda f: {"base_model_name": str(f / "model.safetensors")}),
+    "an empty file": ("damaged", lambda f: {"base_model_name": str(_empty(f / "damaged.safetensors"))}),
+    "another family": ("cannot be used as", lambda f: {"base_model_name": str(tiny_folder("SANA"))}),
+    "an adapter of another family": ("does not fit", lambda f: {"lora_model_name": _adapter(f)}),
+    "no such layer": ("attn9", lambda f: {"layer_filter_preset": "custom", "layer_filter": "attn9"}),
+    "no such layer for a rank": ("nope", lambda f: {"lora_rank_pattern": "nope=3"}),
+    "another prediction": (
+        "flow-matching",
+        lambda f: {**SANA, "base_model_name": str(tiny_folder("SANA")), "force_v_prediction": True},
+    ),
+    "no source of a part": ("unet.model_name.*gone", lambda f: {"unet": {"model_name": str(f / "gone")}}),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_the_model_ends_a_dry_run_and_a_run_before_loading(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, make = FAULTS[name]
+    config = write_config(tmp_path, **make(tmp_path))
+    monkeypatch.setattr(GenericTrainer, "assemble", None)
+    capsys.readouterr()
+    for arguments in (["--dry-run"], []):
+        assert main(["--config-path", str(config), *arguments]) == 2
+        shown = capsys.readouterr()
+        assert shown.err.startswith("error: ") and said.split(".*")[-1] in shown.err, shown.err
+        assert said.split(".*")[0] in shown.err and "Traceback" not in shown.err
+        assert "no prediction" not in shown.out
+    assert events(tmp_path / "run")[-1]["status"] == "failed"
+
+
+def put_into_the_cache(cache: Path, name: str, folder: Path) -> Path:
+    """A folder as a download leaves it."""
+    place = cache / f"models--{name.replace('/', '--')}"
+    snapshot = place / "snapshots" / ("0" * 40)
+    shutil.copytree(folder, snapshot)
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("0" * 40, encoding="utf-8")
+    return snapshot
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    return tmp_path / "hub"
+
+
+def dry_run(capsys: pytest.CaptureFixture[str], config: Path) -> str:
+    capsys.readouterr()
+    code = main(["--config-path", str(config), "--dry-run"])
+    shown = capsys.readouterr()
+    assert code == 0, shown.err
+    return shown.out
+
+
+def test_a_model_that_was_downloaded_is_foreseen_like_its_folder(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path, base_model_name="someone/a-model")
+    assert "no prediction of the memory: someone/a-model is not on this machine" in dry_run(capsys, config)
+    snapshot = put_into_the_cache(cache, "someone/a-model", tiny_folder())
+    made = dry_run(capsys, config)
+    assert "predicted GPU memory" in made and made == dry_run(capsys, write_config(tmp_path))
+    next((snapshot / "unet").glob("*.safetensors")).unlink()
+    assert "is not on this machine" in dry_run(
+        capsys, write_config(tmp_path, base_model_name="someone/a-model")
+    )
+
+
+def test_parts_from_elsewhere_are_what_is_foreseen(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_into_the_cache(cache, "someone/a-unet", tiny_folder() / "unet")
+    base = tmp_path / "base"
+    shutil.copytree(tiny_folder(), base)
+    for weights in (base / "unet").glob("*.safetensors"):
+        weights.unlink()
+    whole = dry_run(capsys, write_config(tmp_path))
+    for source in (str(tiny_folder() / "unet"), str(tiny_folder()), "someone/a-unet"):
+        part = {"model_name": source, "gradient_checkpointing": False}
+        assert dry_run(capsys, write_config(tmp_path, base_model_name=str(base), unet=part)) == whole
