@@ -14,10 +14,27 @@ FOLDER = Path(__file__).resolve().parents[3] / "training_presets"
 PRESETS = sorted(FOLDER.glob("**/#?*.json"))
 
 
-def test_there_are_presets_for_most_families() -> None:
-    families = {TrainConfig.load(path).model_type for path in PRESETS}
-    assert len(families) >= 6
-    assert all(isinstance(family, ModelType) for family in families)
+LEFT_OUT = {
+    ModelType.STABLE_DIFFUSION_20,
+    ModelType.STABLE_DIFFUSION_20_BASE,
+    ModelType.STABLE_DIFFUSION_20_INPAINTING,
+    ModelType.STABLE_DIFFUSION_21_BASE,
+}
+"""Those of Stable Diffusion 2.1 do for them with another name of a model and another resolution."""
+
+
+def test_every_family_has_presets_for_both_ways_of_training() -> None:
+    configs = [TrainConfig.load(path) for path in PRESETS if path.parent != FOLDER]
+    for preferences in (False, True):
+        families = {config.model_type for config in configs if config.rlhf_enabled is preferences}
+        assert families == set(ModelType) - LEFT_OUT
+
+
+def test_presets_for_models_that_predict_velocity() -> None:
+    paths = [path for path in PRESETS if "v-prediction" in path.stem]
+    assert [path.stem for path in paths] == ["#v-prediction DPO", "#v-prediction LoRA"]
+    for config in map(TrainConfig.load, paths):
+        assert config.force_v_prediction and config.rescale_noise_scheduler_to_zero_terminal_snr
 
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: f"{path.parent.name}-{path.stem}")
