@@ -5,17 +5,26 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from modules.util.config.SampleConfig import SampleConfig  # noqa: E402
+from modules.util.config.SampleConfig import FilledSample, SampleConfig  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.enum.DataType import DataType  # noqa: E402
 from modules.util.enum.ModelType import ModelType  # noqa: E402
 from modules.util.enum.NoiseScheduler import NoiseScheduler  # noqa: E402
-from modules.util.errors import ConfigError, UserError  # noqa: E402
+from modules.util.enum.WeightDtype import WeightDtype  # noqa: E402
+from modules.util.errors import ConfigError, UnsupportedError, UserError  # noqa: E402
+from modules.util.part_words import part_settings  # noqa: E402
+
+if TYPE_CHECKING:
+    import torch
+
+    from modules.model.Model import Model
+    from modules.modelSetup.BaseModelSetup import BaseModelSetup
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -25,9 +34,28 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         "--model", required=True, help="diffusers folder, safetensors file or Hugging Face name"
     )
     parser.add_argument("--model-type", default="STABLE_DIFFUSION_15", help=f"one of {', '.join(ModelType)}")
+    parser.add_argument(
+        "--part",
+        action="append",
+        default=[],
+        metavar="PART=SOURCE",
+        help="take a part from elsewhere, as PART.model_name in a config: a file, a folder or a hub name",
+    )
+    parser.add_argument(
+        "--weight-dtype",
+        action="append",
+        default=[],
+        metavar="PART=TYPE",
+        help=f"number format of a part's weights, as PART.weight_dtype in a config: {', '.join(WeightDtype)}",
+    )
     parser.add_argument("--adapter", help="an adapter file, in any of the usual layouts")
     parser.add_argument("--prompt", action="append", required=True, help="as often as you like")
-    parser.add_argument("--negative-prompt", default="")
+    parser.add_argument(
+        "--negative-prompt", default="", help="read by models that are not distilled, above scale 1"
+    )
+    parser.add_argument(
+        "--prompt-weighting", action="store_true", help="brackets in prompts are emphasis, as (words:1.3)"
+    )
     parser.add_argument(
         "--max-prompt-chunks",
         type=int,
@@ -76,11 +104,76 @@ def samples(options: argparse.Namespace) -> list[SampleConfig]:
     ]
 
 
+def weight_types(options: argparse.Namespace) -> dict[str, WeightDtype]:
+    """The parts whose weights are kept in a number format of their own.
+
+    Raises:
+        ConfigError: a part or format there is not.
+    """
+    found: dict[str, WeightDtype] = {}
+    for part, name in part_settings(
+        options.weight_dtype, "--weight-dtype", "weight_dtype", options.model_type
+    ).items():
+        # what surrounds an autoencoder's blocks is nearly all of it
+        known = [
+            kind
+            for kind in WeightDtype
+            if part != ModelType(options.model_type).parts[-1] or not kind.quantized
+        ]
+        if name not in known:
+            raise ConfigError(
+                f"weights of the {part} cannot be kept as {name}",
+                "--weight-dtype",
+                f"known: {', '.join(known)}",
+            )
+        found[part] = WeightDtype(name)
+    return found
+
+
+def load(options: argparse.Namespace, setup: BaseModelSetup, dtype: torch.dtype) -> Model:
+    """The model, its parts from where and in the number formats that are asked for."""
+    from modules.model.compact import quantize
+    from modules.model.dtypes import PartDtypes, torch_dtype
+
+    if options.prompt_weighting and not setup.spec.prompt_weighting:
+        raise UnsupportedError(
+            f"emphasis in prompts has no meaning to the text encoder of {setup.spec.label}",
+            "--prompt-weighting",
+            "leave it out; this model reads prompts as plain language",
+        )
+    kinds = weight_types(options)
+    weights = {part: dtype if kind.quantized else torch_dtype(kind) for part, kind in kinds.items()}
+    sources = part_settings(options.part, "--part", "model_name", options.model_type)
+    model = setup.load(
+        options.model, PartDtypes(weights=weights, default=dtype, compute=dtype), part_sources=sources
+    )
+    for part, kind in kinds.items():
+        if kind.quantized and part in model.modules():
+            quantize(model.module(part), kind.value, dtype)
+    model.prompt_chunks = options.max_prompt_chunks if setup.spec.chunks_prompts else 1
+    model.prompt_weighting = options.prompt_weighting
+    return model
+
+
+def warn_of_unread(setup: BaseModelSetup, filled: list[FilledSample]) -> None:
+    """Say that negative prompts are given and not read."""
+    sample = next((sample for sample in filled if sample.negative_prompt.strip()), None)
+    if sample is None:
+        return
+    if setup.spec.embeds_guidance:
+        reason = f"{setup.spec.label} has its guidance built in"
+    elif sample.cfg_scale <= 1.0:
+        reason = f"there is no guidance at a scale of {sample.cfg_scale:g}"
+    else:
+        return
+    print(f"warning: --negative-prompt is not read: {reason}", file=sys.stderr)
+
+
 def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> list[Path]:
     """Load and sample; the files written."""
     from modules.adapter.formats import read_adapter
     from modules.adapter.PeftAdapter import AdapterOptions, attach
-    from modules.model.dtypes import PartDtypes, torch_dtype
+    from modules.model.dtypes import torch_dtype
     from modules.modelSetup.registry import create_model_setup
     from modules.trainer.distributed import choose_device
     from modules.trainer.image_files import parameters_text, save_image
@@ -89,9 +182,9 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> list[Path]:
     device = choose_device(options.device)
     usual = DataType.BFLOAT_16 if device.type == "cuda" else DataType.FLOAT_32
     dtype = torch_dtype(options.dtype or usual, "--dtype")
-    model = setup.load(options.model, PartDtypes(default=dtype, compute=dtype))
-    model.prompt_chunks = options.max_prompt_chunks if setup.spec.chunks_prompts else 1
     filled = [setup.filled(sample) for sample in wanted]
+    warn_of_unread(setup, filled)
+    model = load(options, setup, dtype)
     for sample in filled:
         setup.check_sample(model, sample)
     if options.adapter:

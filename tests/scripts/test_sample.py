@@ -10,11 +10,15 @@ import torch
 from PIL import Image
 
 from modules.model.Model import Model
+from modules.model.saving import save_folder
+from modules.modelSetup.one_file import save_file
 from modules.trainer import distributed
 from modules.util.image_metadata_util import read_metadata
 from scripts.sample import main
-from tests.tiny import tiny_folder
+from tests.tiny import tiny_folder, tiny_model
 from tests.trainer.making import run_here, write_config
+
+FLUX = "FLUX_DEV_1"
 
 
 def pixels(path: Path) -> np.ndarray:
@@ -61,6 +65,78 @@ def test_long_prompts_are_read_in_chunks_unless_cut(tmp_path: Path) -> None:
     assert not np.array_equal(image("cat"), image("dog"))
     cut = ("--max-prompt-chunks", "1")
     assert np.array_equal(image("cat", *cut), image("dog", *cut))
+
+
+def sampled(key: str, out: Path, *arguments: str) -> np.ndarray:
+    """The pixels of one small image of a family."""
+    common = ["--model", str(tiny_folder(key)), "--model-type", key, "--steps", "2", "--width", "64", "--height", "64",
+              "--device", "cpu", "--out", str(out)]  # fmt: skip
+    assert main([*common, *arguments]) == 0
+    return pixels(out / "0000-42.png")
+
+
+def test_a_part_from_elsewhere(tmp_path: Path) -> None:
+    tuned = tiny_model(FLUX)
+    with torch.no_grad():
+        tuned.denoiser.proj_out.weight += 0.3
+    file, folder = save_file(tuned, tmp_path / "a.safetensors"), save_folder(tuned, tmp_path / "folder")
+    plain = sampled(FLUX, tmp_path / "plain", "--prompt", "a cat")
+    other = sampled(FLUX, tmp_path / "other", "--prompt", "a cat", "--part", f"transformer={file}")
+    whole = sampled(FLUX, tmp_path / "whole", "--prompt", "a cat", "--model", str(folder))
+    assert np.array_equal(other, whole) and not np.array_equal(other, plain)
+
+
+def test_weights_in_eight_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Model] = []
+    place = Model.place
+    monkeypatch.setattr(Model, "place", lambda model, *rest: (seen.append(model), place(model, *rest))[1])
+    words = ("--prompt", "a cat", "--weight-dtype", "transformer=FLOAT_8", "--weight-dtype", "vae=BFLOAT_16")
+    sampled(FLUX, tmp_path / "a", *words)
+    sampled(FLUX, tmp_path / "b", "--prompt", "a cat")
+    (kept, plain) = ({str(p.dtype) for p in model.denoiser.parameters()} for model in seen)
+    assert kept == {"torch.float32", "torch.float8_e4m3fn"} and plain == {"torch.float32"}
+    assert next(seen[0].vae.parameters()).dtype == torch.bfloat16
+
+
+def test_brackets_are_emphasis_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key, brackets = "STABLE_DIFFUSION_15", "a (red:1.8) cat"
+    weighted = sampled(key, tmp_path / "a", "--prompt", brackets, "--prompt-weighting")
+    assert not np.array_equal(weighted, sampled(key, tmp_path / "b", "--prompt", brackets))
+    plain = sampled(key, tmp_path / "c", "--prompt", "a red cat", "--prompt-weighting")
+    assert not np.array_equal(weighted, plain)
+    assert np.array_equal(plain, sampled(key, tmp_path / "d", "--prompt", "a red cat"))
+    words = [
+        "--model",
+        str(tiny_folder("QWEN")),
+        "--model-type",
+        "QWEN",
+        "--prompt",
+        "x",
+        "--prompt-weighting",
+    ]
+    assert main(words) == 2
+    assert "--prompt-weighting" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "arguments", "said"),
+    [
+        (FLUX, ["--negative-prompt", "dog"], "FLUX.1 dev has its guidance built in"),
+        (FLUX, [], ""),
+        (
+            "STABLE_DIFFUSION_15",
+            ["--negative-prompt", "dog", "--cfg-scale", "1"],
+            "no guidance at a scale of 1",
+        ),
+        ("STABLE_DIFFUSION_15", ["--negative-prompt", "dog"], ""),
+    ],
+)
+def test_negative_prompts_that_are_not_read(
+    key: str, arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampled(key, tmp_path, "--prompt", "a cat", *arguments)
+    error = capsys.readouterr().err
+    assert ("--negative-prompt is not read" in error) == bool(said) and said in error
 
 
 @pytest.mark.parametrize(
@@ -113,6 +189,10 @@ def test_the_denoiser_alone_stays_on_the_device(
         (["--model", "no/such/model"], "no/such/model"),
         (["--adapter", "no/such/adapter.safetensors"], "no/such/adapter"),
         (["--device", "cuda:77"], "cuda:77"),
+        (["--part", "transformer=a"], "no part 'transformer'"),
+        (["--part", "unet=no/such/part"], "no/such/part"),
+        (["--weight-dtype", "unet=INT_3"], "unet cannot be kept as INT_3"),
+        (["--weight-dtype", "vae=FLOAT_8"], "vae cannot be kept as FLOAT_8"),
     ],
 )
 def test_mistakes(
