@@ -190,18 +190,18 @@ def attach(model: Model, options: AdapterOptions, source: AdapterFile | None = N
     if source is not None:
         options, notes = source.adopt(options)
     parts = options.parts if source is None else source.parts()
-    targets = {p: _targets(model, p, options) if source is None else source.paths(p) for p in parts}
+    chosen = {p: targets(model, p, options) if source is None else source.paths(p) for p in parts}
     if source is None:
-        ranks, alphas = _patterned(options, [f"{part}.{path}" for part in parts for path in targets[part]])
+        ranks, alphas = _patterned(options, [f"{part}.{path}" for part in parts for path in chosen[part]])
     else:
-        ranks = {f"{p}.{path}": source.rank(p, path) for p in parts for path in targets[p]}
-        alphas = {f"{p}.{path}": source.alpha(p, path) for p in parts for path in targets[p]}
-    for part, paths in targets.items():
+        ranks = {f"{p}.{path}": source.rank(p, path) for p in parts for path in chosen[p]}
+        alphas = {f"{p}.{path}": source.alpha(p, path) for p in parts for path in chosen[p]}
+    for part, paths in chosen.items():
         bases = [model.module(part).get_submodule(path) for path in paths]
         field = "" if source is None else "lora_model_name"
         check_readable(part, bases, options.kind, options.decompose, field)
     full_factors = source is None or source.full_factors
-    for part, paths in targets.items():
+    for part, paths in chosen.items():
         module = model.module(part)
         _inject(module, _peft_config(options, part, paths, ranks, alphas, full_factors))
         found = {name: layer for name, layer in module.named_modules() if _is_tuned(layer)}
@@ -219,7 +219,8 @@ def attach(model: Model, options: AdapterOptions, source: AdapterFile | None = N
     return handle
 
 
-def _targets(model: Model, part: str, options: AdapterOptions) -> list[str]:
+def targets(model: Model, part: str, options: AdapterOptions) -> list[str]:
+    """Paths of a part's layers that the options choose. ``ConfigError`` for a filter that matches nothing."""
     module = model.module(part)
     if part in model.spec.text_encoders:
         unread = model.spec.part(part).unread

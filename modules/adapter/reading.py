@@ -83,6 +83,7 @@ class AdapterFile:
                 ("rank", "rank"),
                 ("alpha", "alpha"),
                 ("weight decomposition", "decompose"),
+                ("rank-stabilised scaling", "rank_stabilized"),
                 ("parts", "parts"),
             )
         ]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from modules.adapter.agreement import check_agreement
 from modules.adapter.formats import check_handle, find_adapter, fitting_layout, read_adapter, save_adapter
 from modules.adapter.layers import filter_patterns
 from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
@@ -185,8 +186,11 @@ def prepare(model: Model, config: Any) -> AdapterHandle | None:
             )
     handle = None
     if name_of(config.training_method) == "LORA":
-        source = read_adapter(config.lora_model_name, model) if config.lora_model_name else None
-        handle = attach(model, adapter_options(config, spec), source)
+        options, source = adapter_options(config, spec), None
+        if config.lora_model_name:
+            source = read_adapter(config.lora_model_name, model)
+            check_agreement(options, source, model, _unusual(config))
+        handle = attach(model, options, source)
         if name_of(config.output_model_format) != "AUTO":
             check_handle(handle, name_of(config.output_model_format))
         parts = tuple(dict.fromkeys(place.split(".", 1)[0] for place in handle.layers))
@@ -200,6 +204,12 @@ def prepare(model: Model, config: Any) -> AdapterHandle | None:
             model.set_gradient_checkpointing(part, True)
     model.layers_changed()
     return handle
+
+
+def _unusual(config: Any) -> set[str]:
+    """The settings that are not what they are when nothing is said."""
+    fields = type(config).model_fields
+    return {name for name, known in fields.items() if getattr(config, name) != known.default}
 
 
 def trainable_parameters(model: Model, config: Any) -> list[ParameterGroup]:

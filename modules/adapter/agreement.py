@@ -1,0 +1,101 @@
+"""Whether what a config asks of an adapter is what the file it goes on with has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from math import isclose
+
+from modules.adapter.layers import by_pattern
+from modules.adapter.PeftAdapter import AdapterOptions, targets
+from modules.adapter.reading import AdapterFile
+from modules.model.Model import Model
+from modules.util.errors import ConfigError, UserError, UserErrors, list_offenders
+
+_SHOWN = 5
+
+
+def check_agreement(
+    options: AdapterOptions, source: AdapterFile, model: Model, given: Collection[str]
+) -> None:
+    """``UserError`` for what was asked for and the file decides otherwise, each naming its field.
+
+    Rank and alpha of all layers are not looked at: they have no value that stands for nothing asked.
+
+    Args:
+        given: fields of the config that have another value than usual.
+    """
+    faults: list[UserError] = [
+        ConfigError(
+            f"the adapter {source.source} has nothing for {part}",
+            field=f"{part}.train",
+            hint=f"switch {part}.train off, or train a new adapter",
+        )
+        for part in options.parts
+        if part not in source.parts()
+    ]
+    faults += _of_kind(options, source, given)
+    if "layer_filter_preset" in given:
+        faults += _of_layers(options, source, model)
+    names = {f"{part}.{path}": (part, path) for part, path in source.layers}
+    has_rank = {name for name, place in names.items() if "lokr_w2" not in source.layers[place]}
+    ranks = {name: float(source.rank(*place)) for name, place in names.items()}
+    faults += _of_pattern("lora_rank_pattern", options.rank_pattern, options.regex, ranks, has_rank)
+    root = 0.5 if options.rank_stabilized else 0.0
+    alphas = {name: source.alpha(*place) / ranks[name] ** root for name, place in names.items()}
+    faults += _of_pattern("lora_alpha_pattern", options.alpha_pattern, options.regex, alphas, has_rank)
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        raise UserErrors(faults)
+
+
+def _of_kind(options: AdapterOptions, source: AdapterFile, given: Collection[str]) -> Iterator[UserError]:
+    if "peft_type" in given and options.kind != source.kind:
+        yield ConfigError(
+            f"the adapter {source.source} is a {source.kind}, not a {options.kind}",
+            field="peft_type",
+            hint=f"set it to {source.kind}",
+        )
+    if options.decompose and not source.decomposed:
+        yield ConfigError(
+            f"the adapter {source.source} has no magnitudes (DoRA)",
+            field="lora_decompose",
+            hint="switch it off, or train a new adapter",
+        )
+
+
+def _of_layers(options: AdapterOptions, source: AdapterFile, model: Model) -> Iterator[UserError]:
+    denoiser = model.spec.denoiser
+    if denoiser not in options.parts or denoiser not in source.parts():
+        return
+    wanted = targets(
+        model, denoiser, replace(options, kind=source.kind, decompose=False, rank_stabilized=False)
+    )
+    has = source.paths(denoiser)
+    unlike = [f"{path}: not in the file" for path in wanted if path not in has]
+    unlike += [f"{path}: not chosen" for path in has if path not in wanted]
+    if unlike:
+        yield ConfigError(
+            f"the adapter {source.source} is on other layers than the filter chooses:\n"
+            f"{list_offenders(unlike, _SHOWN)}",
+            field="layer_filter_preset",
+            hint="leave layer_filter_preset as it usually is: the file decides the layers",
+        )
+
+
+def _of_pattern(
+    field: str, values: Mapping[str, float], regex: bool, has: Mapping[str, float], fixed: Collection[str]
+) -> Iterator[UserError]:
+    """A fault if a pattern gives some layers another value than they have."""
+    unlike = [
+        f"{name}: {has[name]:g} instead of {value:g}"
+        for name, value in by_pattern(list(has), values, regex, field).items()
+        if name in fixed and not isclose(has[name], value, rel_tol=1e-2)
+    ]
+    if unlike:
+        yield ConfigError(
+            f"the adapter file decides otherwise:\n{list_offenders(unlike, _SHOWN)}",
+            field=field,
+            hint="leave it empty, or train a new adapter",
+        )

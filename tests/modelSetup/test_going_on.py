@@ -1,0 +1,91 @@
+"""Settings that an adapter to go on with decides otherwise: refused where they were given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.model.Model import Model
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import ConfigError, UserErrors
+from tests.tiny import tiny_folder, tiny_setup
+
+SETUP = tiny_setup()
+CUSTOM = {"layer_filter_preset": "custom", "layer_filter": "attn1"}
+
+
+def prepared(**values: Any) -> Model:
+    base = {"base_model_name": str(tiny_folder()), "train_dtype": "FLOAT_32", "lora_rank": 4}
+    config = TrainConfig.from_dict(base | values)
+    model = SETUP.load_from_config(config)
+    SETUP.setup_training(model, config)
+    return model
+
+
+def trained(folder: Path, **values: Any) -> str:
+    return str(SETUP.save(prepared(**values), folder / "first.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("first", "field", "changes"),
+    [
+        ({}, "layer_filter_preset", {"layer_filter_preset": "full"}),
+        ({}, "layer_filter_preset", CUSTOM),
+        (CUSTOM, "layer_filter_preset", {"layer_filter_preset": "custom", "layer_filter": "attn2"}),
+        ({}, "lora_rank_pattern", {"lora_rank_pattern": "attn1=8"}),
+        ({"lora_rank_pattern": "attn1=8"}, "lora_rank_pattern", {"lora_rank_pattern": "attn1=2"}),
+        ({}, "lora_alpha_pattern", {"lora_alpha_pattern": "attn1=8"}),
+        ({}, "peft_type", {"peft_type": "LOHA"}),
+        ({}, "lora_decompose", {"lora_decompose": True}),
+        ({}, "text_encoder.train", {"text_encoder": {"train": True}}),
+        ({"text_encoder": {"train": True}, "unet": {"train": False}}, "unet.train", {}),
+    ],
+)
+def test_what_the_file_decides_otherwise_is_refused(
+    tmp_path: Path, first: dict[str, Any], field: str, changes: dict[str, Any]
+) -> None:
+    path = trained(tmp_path, **first)
+    with pytest.raises(ConfigError) as caught:
+        prepared(lora_model_name=path, **changes)
+    assert caught.value.field == field and caught.value.hint
+    assert "first.safetensors" in str(caught.value) or "adapter file" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        CUSTOM,
+        {"layer_filter_preset": "full", "peft_type": "OFT_2"},
+        {"lora_rank_pattern": "attn1=8, ff=2", "lora_alpha_pattern": "attn2=3"},
+        {"lora_alpha_pattern": "attn2=3", "lora_rank_pattern": "attn2=9", "lora_rs": True},
+        {"lora_rank_pattern": "ff=8", "peft_type": "LOKR"},
+        {"lora_decompose": True, "text_encoder": {"train": True}},
+    ],
+)
+def test_the_settings_it_was_made_with_are_kept(tmp_path: Path, settings: dict[str, Any]) -> None:
+    model = prepared(**settings)
+    path = str(SETUP.save(model, tmp_path / "first.safetensors"))
+    again = prepared(lora_model_name=path, **settings)
+    assert model.adapter is not None and again.adapter is not None
+    assert again.adapter.layers.keys() == model.adapter.layers.keys()
+    # two whole factors have no rank: their scale is in their values
+    for place in model.adapter.layers if settings.get("peft_type") != "LOKR" else ():
+        assert again.adapter.scaling(place) == pytest.approx(model.adapter.scaling(place)), place
+
+
+def test_what_was_not_given_is_the_files(tmp_path: Path) -> None:
+    path = trained(tmp_path, **CUSTOM, lora_rank_pattern="attn1=8", lora_decompose=True)
+    again = prepared(lora_model_name=path)
+    assert again.adapter is not None and again.adapter.options.decompose
+    assert all("attn1" in place and again.adapter.rank(place) == 8 for place in again.adapter.layers)
+
+
+def test_all_that_disagrees_is_told_at_once(tmp_path: Path) -> None:
+    path = trained(tmp_path)
+    with pytest.raises(UserErrors) as caught:
+        prepared(lora_model_name=path, peft_type="LOKR", text_encoder={"train": True}, **CUSTOM)
+    found = str(caught.value)
+    assert all(name in found for name in ("peft_type", "text_encoder.train", "layer_filter_preset"))
+    assert found.count("not chosen") <= 5
