@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from modules.model.clip_vocabulary import END, START, make_clip_tokenizer, read_merges, vocabulary
 from modules.model.saving import save_single_file
-from tests.tiny import tiny_setup
+from modules.modelSetup.part_sources import Sources, find_tokenizer
+from tests.tiny import tiny_folder, tiny_model, tiny_setup
 
 TOKENS = 49408
 PADDING = {
@@ -93,3 +95,27 @@ def test_a_single_file_is_enough(key: str, tmp_path: Path) -> None:
     assert model.parts["tokenizer"]("a cat").input_ids == [49406, 320, 2368, 49407]
     cat, dog = (setup.encode_text(model, [text])["hidden_BLE"] for text in ("a cat", "a dog"))
     assert cat.shape[1] == 77 and not torch.equal(cat, dog) and cat.isfinite().all()
+
+
+@pytest.mark.usefixtures("no_network")
+def test_whole_files_of_other_families(tmp_path: Path) -> None:
+    spec = tiny_setup("STABLE_DIFFUSION_3").spec
+    sources = Sources(tmp_path / "model.safetensors", {})
+    sources.base.touch()
+    ends = {}
+    for part in spec.of_kind("tokenizer"):
+        tokenizer = find_tokenizer(part, sources)
+        ends[part.name] = tokenizer and tokenizer("a cat", padding="max_length").input_ids[-1]
+    assert ends == {"tokenizer": 49407, "tokenizer_2": 0, "tokenizer_3": None}
+
+
+@pytest.mark.parametrize("place", ["beside", "folder"])
+def test_tokenizers_in_folders_come_first(place: str, tmp_path: Path) -> None:
+    key = "STABLE_DIFFUSION_3"
+    (tmp_path / "model.safetensors").touch()
+    folder = tiny_folder(key)
+    if place == "beside":
+        shutil.copytree(folder / "tokenizer_2", tmp_path / "tokenizer_2")
+    sources = Sources(tmp_path / "model.safetensors", {"vae": folder} if place == "folder" else {})
+    words = len(tiny_model(key).parts["tokenizer_2"])
+    assert len(find_tokenizer(tiny_setup(key).spec.part("tokenizer_2"), sources)) == words < TOKENS
