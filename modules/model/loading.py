@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -25,6 +26,16 @@ HUB_PATTERNS = ("*.json", "*.txt", "*.model", "*.jinja")
 WEIGHT_STEMS = ("diffusion_pytorch_model", "model", "pytorch_model")
 PLAIN_WEIGHTS = tuple(f"{stem}{end}.safetensors" for stem in WEIGHT_STEMS for end in ("", "-?????-of-?????"))
 ANY_WEIGHTS = tuple(f"{stem}*.safetensors" for stem in WEIGHT_STEMS)
+
+
+def _worth_telling(record: logging.LogRecord) -> bool:
+    """All but what bitsandbytes says when diffusers brings it along: that a faster kernel of a case of its own, which
+    is not used here, is not installed.
+    """
+    return "gemm_4bit_forward from kernels-community" not in record.getMessage()
+
+
+logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(_worth_telling)
 
 
 def find_source(

@@ -316,8 +316,15 @@ def fill(
     Raises:
         UserError: tensors that are missing or of another shape.
     """
-    with torch.device("meta") if stored else nullcontext():
-        module = make()
+    try:
+        with torch.device("meta") if stored else nullcontext():
+            module = make()
+    except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
+        raise UserError(
+            f"the {kind} in {source} has widths such a part cannot have: {str(error).strip().splitlines()[0]}",
+            field=FIELD,
+            hint="the file may hold a model of another family",
+        ) from error
     own = module.state_dict()
     rooted = "text_model." if any(name.startswith("text_model.") for name in own) else ""
     filled: Entries = {}

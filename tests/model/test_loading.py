@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import struct
 from pathlib import Path
@@ -279,3 +280,10 @@ def test_a_vocabulary_of_sentencepiece(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(T5Tokenizer, tmp_path)
     pieces = tokenizer.convert_ids_to_tokens(tokenizer("red circle").input_ids)
     assert pieces == ["\u2581red", "\u2581circle", "</s>"]
+
+
+def test_what_bitsandbytes_lacks_for_a_case_of_its_own_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("bitsandbytes.backends.cpu.ops")
+    log.warning("Failed to load CPU gemm_4bit_forward from kernels-community: %s.", "no kernels")
+    log.warning("anything else")
+    assert [record.getMessage() for record in caplog.records] == ["anything else"]

@@ -126,6 +126,15 @@ def test_a_file_without_a_tokenizer_whose_words_are_not_those_of_clip(standard: 
     assert str(tmp_path / "tokenizer") in str(caught.value.hint)
 
 
+def test_widths_no_such_part_has_are_an_error_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    # its norms have fewer groups than files can say
+    save_single_file(tiny_model(), path)
+    for dtypes in (PartDtypes(), PartDtypes(stored=True)):
+        with pytest.raises(UserError, match="model.safetensors has widths such a part cannot have"):
+            tiny_setup().load(str(path), dtypes, parts=["unet"])
+
+
 def test_other_families_have_no_single_file(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"Stable Diffusion 2\.1"):
         save_single_file(tiny_model("STABLE_DIFFUSION_21"), tmp_path / "model.safetensors")

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from modules.util.config.rules import ConfigWarning, Finding, rule
+from modules.util.enum.LossWeight import LossWeight
+from modules.util.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from modules.util.config.TrainConfig import TrainConfig
@@ -44,4 +46,21 @@ def _prompts_are_one_text(c: TrainConfig) -> Iterator[Finding]:
     if not c.model_type.chunks_prompts and c.max_prompt_chunks != usual:
         yield ConfigWarning(
             f"has no effect: {c.model_type.label} reads a prompt in one piece", "max_prompt_chunks"
+        )
+
+
+@rule("model_type", "loss_weight_fn", "rlhf_enabled", "rlhf_supervised_mix")
+def _loss_weight_needs_noise_variances(c: TrainConfig) -> Iterator[Finding]:
+    if not c.model_type.flow_matching or c.loss_weight_fn is LossWeight.CONSTANT:
+        return
+    if c.rlhf_enabled and c.rlhf_supervised_mix == 0:
+        yield ConfigWarning(
+            "has no effect: it belongs to supervised training, and is not defined for flow matching",
+            "loss_weight_fn",
+        )
+    else:
+        yield UnsupportedError(
+            f"{c.loss_weight_fn} is not defined for {c.model_type.label}, a flow-matching model",
+            "loss_weight_fn",
+            "set loss_weight_fn to CONSTANT",
         )

@@ -241,6 +241,12 @@ def _layer_filter(c: TrainConfig) -> Iterator[Finding]:
         yield ConfigError("is empty while layer_filter_preset is custom", "layer_filter", hint)
     for pattern in c.bad_layer_patterns():
         yield ConfigError(f"{pattern!r} is not a regular expression", "layer_filter")
+    if c.layer_filter_preset != "custom" and c.layer_filter.strip():
+        yield ConfigWarning(
+            f"has no effect: the preset {c.layer_filter_preset} chooses the layers; set layer_filter_preset to "
+            "custom to choose them yourself",
+            "layer_filter",
+        )
 
 
 @rule(

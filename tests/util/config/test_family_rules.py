@@ -55,3 +55,13 @@ def test_chunks_are_reported_where_prompts_are_one_text(family: ModelType) -> No
     for most in (0, 9, 2.5, True):
         with pytest.raises(UserError, match="max_prompt_chunks"):
             TrainConfig.from_dict({"model_type": family, "max_prompt_chunks": most})
+
+
+@pytest.mark.parametrize("family", list(ModelType))
+def test_weights_of_noise_levels_need_noise_variances(family: ModelType) -> None:
+    weighted = {"model_type": family, "loss_weight_fn": "MIN_SNR_GAMMA", "loss_weight_strength": 5.0}
+    idle = TrainConfig.from_dict({**weighted, "rlhf_enabled": True})
+    assert ("loss_weight_fn" in warned(idle)) is family.flow_matching
+    for changes in ({}, {"rlhf_enabled": True, "rlhf_supervised_mix": 0.5}):
+        problems = TrainConfig.from_dict({**weighted, **changes}, check=False).problems()
+        assert ("loss_weight_fn" in [error.field for error in problems.errors]) is family.flow_matching

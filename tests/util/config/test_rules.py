@@ -77,7 +77,6 @@ def test_contradictions_are_one_error_each(data: dict, field: str, kind: type) -
         {"rlhf_dpo_objective": "IPO", "rlhf_dpo_label_smoothing": 0.1},
         {"training_method": "FINE_TUNE", "peft_type": "LOHA", "lora_decompose": True},
         {"layer_filter_preset": "custom", "layer_filter": "attn1, attn2"},
-        {"layer_filter": "("},
         {"unet": {"train": False}, "text_encoder": {"train": True}},
         {"backup_after": 0, "backup_after_unit": "NEVER"},
         {"sample_after_unit": "ALWAYS"},
@@ -92,6 +91,8 @@ def test_what_is_meant_passes_without_a_word(data: dict) -> None:
     ("data", "field"),
     [
         ({**DPO, "rlhf_dpo_beta": 0}, "rlhf_dpo_beta"),
+        ({"layer_filter": "("}, "layer_filter"),
+        ({"layer_filter_preset": "full", "layer_filter": "attn1"}, "layer_filter"),
         ({**DPO, "dropout_probability": 0.1}, "dropout_probability"),
         ({**DPO, "text_encoder": {"dropout_probability": 0.1}}, "text_encoder.dropout_probability"),
         (
