@@ -14,7 +14,7 @@ from modules.util.enum.DataType import DataType  # noqa: E402
 from modules.util.enum.ModelFormat import ModelFormat  # noqa: E402
 from modules.util.enum.ModelType import ModelType  # noqa: E402
 from modules.util.errors import ConfigError, UserError  # noqa: E402
-from modules.util.part_words import part_settings  # noqa: E402
+from modules.util.part_words import known_word, part_settings  # noqa: E402
 
 ADAPTERS = [name.value for name in ModelFormat if name.for_adapters]
 MODELS = [ModelFormat.DIFFUSERS.value, ModelFormat.SAFETENSORS.value]
@@ -22,9 +22,14 @@ MODELS = [ModelFormat.DIFFUSERS.value, ModelFormat.SAFETENSORS.value]
 
 def _common(parser: argparse.ArgumentParser, formats: list[str], family: str) -> None:
     if formats:
-        parser.add_argument("--to", required=True, help=f"one of {', '.join(formats)}")
-        parser.add_argument("--dtype", help=f"{', '.join(DataType)}; as stored by default")
-        parser.add_argument("--family", required=family == "", help=f"one of {', '.join(ModelType)}{family}")
+        parser.add_argument("--to", type=str.upper, required=True, help=f"one of {', '.join(formats)}")
+        parser.add_argument("--dtype", type=str.upper, help=f"{', '.join(DataType)}; as stored by default")
+        parser.add_argument(
+            "--family",
+            type=str.upper,
+            required=family == "",
+            help=f"one of {', '.join(ModelType)}{family}",
+        )
     parser.add_argument("--force", action="store_true", help="replace what is there")
 
 
@@ -72,12 +77,9 @@ def check(options: argparse.Namespace) -> None:
     if options.command == "pickle":
         return
     formats = ADAPTERS if options.command == "adapter" else MODELS
-    if options.to not in formats:
-        raise ConfigError(f"unknown format {options.to}", "--to", f"known: {', '.join(formats)}")
-    if options.family is not None and options.family not in list(ModelType):
-        raise ConfigError(f"unknown family {options.family}", "--family", f"known: {', '.join(ModelType)}")
-    if options.dtype is not None and options.dtype not in list(DataType):
-        raise ConfigError(f"unknown type {options.dtype}", "--dtype", f"known: {', '.join(DataType)}")
+    known_word(options.to, formats, "--to", "format")
+    known_word(options.family, ModelType, "--family", "family")
+    known_word(options.dtype, DataType, "--dtype", "type")
     if getattr(options, "part", None):
         part_settings(options.part, "--part", "model_name", options.family)
     strength = getattr(options, "strength", 1.0)

@@ -18,7 +18,7 @@ from modules.util.enum.ModelType import ModelType  # noqa: E402
 from modules.util.enum.NoiseScheduler import NoiseScheduler  # noqa: E402
 from modules.util.enum.WeightDtype import WeightDtype  # noqa: E402
 from modules.util.errors import ConfigError, UnsupportedError, UserError  # noqa: E402
-from modules.util.part_words import part_settings  # noqa: E402
+from modules.util.part_words import known_word, part_settings  # noqa: E402
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,9 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--model", required=True, help="diffusers folder, safetensors file or Hugging Face name"
     )
-    parser.add_argument("--model-type", default="STABLE_DIFFUSION_15", help=f"one of {', '.join(ModelType)}")
+    parser.add_argument(
+        "--model-type", type=str.upper, default="STABLE_DIFFUSION_15", help=f"one of {', '.join(ModelType)}"
+    )
     parser.add_argument(
         "--part",
         action="append",
@@ -74,6 +76,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument(
         "--dtype",
+        type=str.upper,
         help="FLOAT_32, BFLOAT_16 or FLOAT_16; BFLOAT_16 on a CUDA device and FLOAT_32 elsewhere by default",
     )
     parser.add_argument("--out", type=Path, default=Path("samples"), help="folder for the images")
@@ -210,12 +213,8 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> list[Path]:
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
     try:
-        if options.model_type not in list(ModelType):
-            raise ConfigError(
-                f"unknown family {options.model_type}", "--model-type", f"known: {', '.join(ModelType)}"
-            )
-        if options.dtype is not None and options.dtype not in list(DataType):
-            raise ConfigError(f"unknown type {options.dtype}", "--dtype", f"known: {', '.join(DataType)}")
+        known_word(options.model_type, ModelType, "--model-type", "family")
+        known_word(options.dtype, DataType, "--dtype", "type")
         make(options, samples(options))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -319,7 +319,7 @@ def fill(
     try:
         with torch.device("meta") if stored else nullcontext():
             module = make()
-    except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
+    except (TypeError, ValueError, ZeroDivisionError) as error:
         raise UserError(
             f"the {kind} in {source} has widths such a part cannot have: {str(error).strip().splitlines()[0]}",
             field=FIELD,

@@ -1,11 +1,29 @@
-"""Words of a command line that set something of single parts of a model: ``transformer=FILE``."""
+"""Words of a command line: names there are, and what is set of single parts of a model (``transformer=FILE``)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from modules.util.config.faults import did_you_mean
 from modules.util.enum.ModelType import ModelType
 from modules.util.errors import ConfigError
+
+
+def known_word(word: str | None, known: Iterable[str], option: str, what: str) -> None:
+    """Refuse a name there is not; ``None`` is none at all.
+
+    Args:
+        option: it was given with.
+        what: what it names.
+
+    Raises:
+        ConfigError: with the nearest name there is.
+    """
+    names = [str(name) for name in known]
+    if word is not None and word not in names:
+        likely = did_you_mean(word, names, listed=0)
+        hint = f"{likely} " if likely else ""
+        raise ConfigError(f"unknown {what} {word}", option, f"{hint}known: {', '.join(names)}")
 
 
 def part_settings(words: Sequence[str], option: str, setting: str, family: str) -> dict[str, str]:

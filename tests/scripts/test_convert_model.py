@@ -186,7 +186,7 @@ def test_nothing_is_replaced_unasked(tmp_path: Path, capsys: pytest.CaptureFixtu
     source = save_adapter(trained(SD), tmp_path / "a.safetensors", KOHYA)
     target = tmp_path / "b.safetensors"
     target.write_bytes(b"precious")
-    words = ("adapter", source, target, "--to", COMFY, "--base", tiny_folder())
+    words = ("adapter", source, target, "--to", COMFY.lower(), "--base", tiny_folder())
     assert convert(*words) == 2
     assert "exists already" in capsys.readouterr().err and target.read_bytes() == b"precious"
     assert convert(*words, "--force") == 0
@@ -211,6 +211,7 @@ def test_nothing_is_replaced_unasked(tmp_path: Path, capsys: pytest.CaptureFixtu
     ("words", "said"),
     [
         (("--to", "ZIP"), "--to"),
+        (("--to", "comfy"), f"did you mean '{COMFY}'"),
         (("--to", KOHYA, "--family", "SD9"), "--family"),
         (("--to", KOHYA, "--dtype", "INT_1"), "--dtype"),
         (("--to", KOHYA, "--base", "nowhere"), "--base"),

@@ -185,6 +185,7 @@ def test_the_denoiser_alone_stays_on_the_device(
         (["--max-prompt-chunks", "0"], "--max-prompt-chunks"),
         (["--max-prompt-chunks", "9"], "--max-prompt-chunks"),
         (["--model-type", "NOTHING"], "NOTHING"),
+        (["--model-type", "sanna"], "did you mean 'SANA'"),
         (["--dtype", "INT_3"], "INT_3"),
         (["--model", "no/such/model"], "no/such/model"),
         (["--adapter", "no/such/adapter.safetensors"], "no/such/adapter"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from modules.util.enum.ModelType import ModelType
 from modules.util.errors import ConfigError
-from modules.util.part_words import part_settings
+from modules.util.part_words import known_word, part_settings
 
 
 def test_both_ways_to_write_them() -> None:
@@ -29,3 +30,11 @@ def test_mistakes(words: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
         part_settings(words, "--part", "model_name", "FLUX_DEV_1")
     assert caught.value.field == "--part"
+
+
+def test_names_there_are_not_get_the_nearest_there_is() -> None:
+    known_word("SANA", ModelType, "--family", "family")
+    known_word(None, ModelType, "--family", "family")
+    with pytest.raises(ConfigError, match="unknown family SANNA") as caught:
+        known_word("SANNA", ModelType, "--family", "family")
+    assert "did you mean 'SANA'? known: STABLE_DIFFUSION_15" in str(caught.value)
