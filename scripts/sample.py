@@ -204,7 +204,7 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> list[Path]:
             sample.size, sample.noise_scheduler,
         )  # fmt: skip
         path = options.out / f"{number:04d}-{seed}.png"
-        save_image(rgb_BCHW[0], path, parameters_text(sample, seed, Path(options.model).stem))
+        save_image(rgb_BCHW[0], path, parameters_text(sample, seed, model.short_name))
         print(path)
         made.append(path)
     return made

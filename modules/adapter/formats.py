@@ -247,7 +247,7 @@ def model_metadata(
 
     Args:
         title: name of the adapter.
-        extra: further facts (``objective``, ``beta``, ``seed``, ``step``, ``reference``, ``pairs``);
+        extra: further facts (``objective``, ``beta``, ``seed``, ``step``, ``reference``, ``pairs_hash``);
             ``None`` values are left out.
     """
     model, options = handle.model, handle.options
@@ -260,7 +260,7 @@ def model_metadata(
         "alpha_pattern": dict(options.alpha_pattern) or None,
         "decompose": options.decompose,
         "rank_stabilized": options.rank_stabilized,
-        "base_model": Path(model.source).name,
+        "base_model": model.source_name,
         "base_model_hash": model.source_hash() or None,
         **extra,
     }

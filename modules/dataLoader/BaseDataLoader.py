@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import collections
 import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -101,6 +102,7 @@ class BaseDataLoader(ABC):
         self.rank, self.world_size = rank, world_size
         self._barrier = barrier
         self._pool: ThreadPoolExecutor | None = None
+        self._pair_digest = ""
         self.threads = int(config.dataloader_threads) if THREAD_SAFE else 0
         raise_faults(file_faults(check_files(source, files.size, self.threads, progress)))
         files.flush()
@@ -264,6 +266,28 @@ class BaseDataLoader(ABC):
             line = [item.id, self.files.digest(item.path), *item.prompts]
             data.update(("\0".join(line) + "\n").encode(errors="surrogatepass"))
         return data.hexdigest()
+
+    def pair_digest(self) -> str:
+        """Tells the pairs from others, wherever their images lie and in whatever order the concepts are.
+
+        A hash of their ids, the contents of both images and the captions, as hex; empty where there are none.
+        """
+        if not self.units.dpo:
+            return ""
+        if not self._pair_digest:
+            lines = [
+                [
+                    pair.id,
+                    *(self.files.digest(side.path) for side in (pair.chosen, pair.rejected)),
+                    *pair.chosen.prompts,
+                ]
+                for pair in self.units.entries
+            ]
+            pairs = hashlib.blake2b(digest_size=16)
+            for line in sorted(lines):
+                pairs.update((json.dumps(line) + "\n").encode())
+            self._pair_digest = pairs.hexdigest()
+        return self._pair_digest
 
     def close(self) -> None:
         """Give threads and open files back."""

@@ -18,6 +18,7 @@ from modules.model.compact import FrozenLinear
 from modules.model.family import FamilySpec
 from modules.model.memory import give_back
 from modules.model.schedule import Schedule
+from modules.model.weight_files import WEIGHT_FILES
 from modules.util.errors import ConfigError
 
 # what diffusers, transformers and older transformers call it
@@ -44,6 +45,7 @@ class Model:
         latent_factor: pixels per latent, along each side.
         latent_channels: channels of a latent.
         denoiser_source: where the denoiser was loaded from, if not from there.
+        hub_name: what ``source`` is called on the hub, if it was asked for by that name.
         guidance: the guidance scale a model that embeds it is told in training.
         prompt_weighting: whether brackets in prompts are emphasis.
         prompt_chunks: how many chunks of a prompt are encoded at most, where the family has chunks.
@@ -62,6 +64,7 @@ class Model:
     latent_factor: int = 8
     latent_channels: int = 4
     denoiser_source: str = ""
+    hub_name: str = ""
     guidance: float = 1.0
     prompt_weighting: bool = False
     prompt_chunks: int = 1
@@ -206,6 +209,17 @@ class Model:
         if part not in self._fingerprints:
             self._fingerprints[part] = _fingerprint(self.parts[part])
         return self._fingerprints[part]
+
+    @property
+    def source_name(self) -> str:
+        """What the model is called: its hub name, or the name of its folder or file without the path."""
+        return self.hub_name or Path(self.source).name
+
+    @property
+    def short_name(self) -> str:
+        """The same without owner and file ending."""
+        name = self.source_name.rpartition("/")[2]
+        return Path(name).stem if name.lower().endswith(WEIGHT_FILES) else name
 
     def source_hash(self) -> str:
         """sha256 of the denoiser's weights as they lie on disk: of the whole file for a single-file model.

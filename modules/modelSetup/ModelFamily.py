@@ -13,7 +13,7 @@ import torch
 from modules.model.batch import Conditioning
 from modules.model.dtypes import PartDtypes
 from modules.model.family import FamilySpec
-from modules.model.loading import FIELD
+from modules.model.loading import FIELD, is_hub_name
 from modules.model.Model import Model
 from modules.model.sampling import make_sampler
 from modules.model.schedule import DiscreteSchedule, FlowSchedule, Schedule
@@ -155,6 +155,7 @@ class ModelFamily(ABC):
             spec=self.spec,
             source=str(path),
             denoiser_source=str(sources.parts.get(self.spec.denoiser, path)),
+            hub_name=source if is_hub_name(source) else "",
             parts=loaded,
             schedule=self._schedule(scheduler, options),
             compute_dtype=dtypes.compute,

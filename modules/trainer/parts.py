@@ -133,9 +133,12 @@ class Parts:
         if isinstance(self.loader, OnlineLoader):
             facts |= {"mode": config.rlhf_mode.value, "prompts": len(self.loader)}
             facts["reward"] = ", ".join(self.loader.judge.rewards.names)
-        elif self.reference is not None:
+        elif self.pairs:
             facts |= {"objective": config.rlhf_dpo_objective.value, "beta": config.rlhf_dpo_beta}
-            facts |= {"reference": self.reference.mode, "pairs": len(self.loader)}
+            # adapters of which it says the same learned from the same pairs
+            facts |= {"pairs": len(self.loader), "pairs_hash": self.loader.pair_digest()}
+            if self.reference is not None:
+                facts["reference"] = self.reference.mode
         if self.best is not None and self.best.step is not None:
             facts["best_step"] = self.best.step
         return facts

@@ -103,7 +103,7 @@ class Sampler:
                 too_large.append(sample)
                 continue
             path = sample_folder(self._folder, number, sample.prompt, suffix) / name
-            text = parameters_text(sample, seed, Path(self._model.source).stem)
+            text = parameters_text(sample, seed, self._model.short_name)
             try:
                 save_image(rgb_BCHW[0], path, text)
             except OSError as error:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import huggingface_hub
 import pytest
+from safetensors import safe_open
 
+from modules.adapter.formats import save_adapter
+from modules.adapter.PeftAdapter import AdapterOptions, attach
 from modules.model.hub import hub_token
 from modules.model.loading import find_source
 from modules.util.config.SecretsConfig import SecretsConfig, secrets_path
 from modules.util.errors import UserError
-from tests.tiny import tiny_setup
+from tests.tiny import tiny_folder, tiny_setup
 
 TOKEN = "hf_TestToken_4711"
 
@@ -63,3 +67,25 @@ def test_a_damaged_file_is_told_without_the_token(content: str) -> None:
         hub_token()
     assert "secrets" in str(caught.value) or "huggingface_token" in str(caught.value)
     assert TOKEN not in str(caught.value)
+
+
+def test_a_model_of_the_hub_keeps_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not that of the folder it lies in, which is a number."""
+    snapshot = tmp_path / "snapshots" / ("4f" * 20)
+    snapshot.parent.mkdir()
+    snapshot.symlink_to(tiny_folder())
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda name, allow_patterns, token: str(snapshot)
+    )
+    setup = tiny_setup()
+    model = setup.load("someone/a-model-1.5")
+    assert (model.source, model.source_name, model.short_name) == (
+        str(snapshot), "someone/a-model-1.5", "a-model-1.5"
+    )  # fmt: skip
+    path = save_adapter(attach(model, AdapterOptions(rank=2)), tmp_path / "a.safetensors")
+    with safe_open(str(path), framework="pt") as file:
+        assert file.metadata()["tastemaker.base_model"] == "someone/a-model-1.5"
+    local = setup.load(str(tiny_folder()))
+    assert local.source_name == local.short_name == tiny_folder().name
+    file = replace(local, source="/home/me/my.model.safetensors")
+    assert (file.source_name, file.short_name) == ("my.model.safetensors", "my.model")
