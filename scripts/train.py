@@ -92,6 +92,15 @@ def memory(config: TrainConfig) -> list[str]:
         return [f"no prediction of the memory: {error.message}{hint}"]
 
 
+def foresee(config: TrainConfig) -> None:
+    """Print what a model's configs tell, then see whether the run could load it."""
+    from modules.trainer.parts import check_model
+
+    for line in memory(config):
+        print(line)
+    check_model(config)
+
+
 def _progress(what: str, done: int, total: int) -> None:
     sys.stderr.write(f"\r\x1b[K{what} {done}/{total}" + ("\r\x1b[K" if done == total else ""))
     sys.stderr.flush()
@@ -130,8 +139,8 @@ def main(argv: list[str] | None = None) -> int:
             for line in check(config, world_size):
                 print(line)
         if options.dry_run:
-            for line in memory(config) if rank == 0 else ():
-                print(line)
+            if rank == 0:
+                foresee(config)
             return 0
         run = RunDirectory(config.workspace_dir)
         if rank == 0:

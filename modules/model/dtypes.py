@@ -32,12 +32,14 @@ class PartDtypes:
             autocast.
         stored: leave the weights in their files and as they are there: modules have shapes only, and ``stored_tensors``
             says where their values are.
+        bare: with ``stored``, folders with configs will do where there are no weights.
     """
 
     weights: Mapping[str, torch.dtype] = field(default_factory=dict)
     default: torch.dtype = torch.float32
     compute: torch.dtype = torch.float32
     stored: bool = False
+    bare: bool = False
 
     def of(self, part: str) -> torch.dtype:
         return self.weights.get(part, self.default)

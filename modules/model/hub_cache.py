@@ -14,7 +14,12 @@ _PIECES = re.compile(r"-\d{5}-of-(\d{5})\.")
 
 
 def downloaded(
-    name: str, spec: FamilySpec, parts: Sequence[str], configs: Sequence[str] = (), alone: bool = False
+    name: str,
+    spec: FamilySpec,
+    parts: Sequence[str],
+    configs: Sequence[str] = (),
+    alone: bool = False,
+    weights: bool = True,
 ) -> Path | None:
     """The folder in the local cache a hub name stands for; ``None`` if it is not there, or not wholly.
 
@@ -22,6 +27,7 @@ def downloaded(
         parts: what must be there.
         configs: parts of which the config is enough.
         alone: whether a repository with just one part will do too.
+        weights: whether the parts' weights must be there too.
     """
     if not is_hub_name(name):
         return None
@@ -33,27 +39,29 @@ def downloaded(
     except LocalEntryNotFoundError:
         return None
     if not (folder / "model_index.json").is_file():
-        return folder if alone and _has_weights(folder) else None
+        return folder if alone and _is_whole(folder, weights) else None
     index = read_json(folder / "model_index.json", "model index")
     if not isinstance(index, dict):
         return folder
     # parts the model is without are for loading to refuse
     wanted = [spec.part(part) for part in parts if index.get(part) and not left_out(spec.part(part), index)]
-    there = all(_is_there(folder / part.name, part) for part in wanted)
+    there = all(_is_there(folder / part.name, part, weights) for part in wanted)
     there = there and all((folder / part / "config.json").is_file() for part in configs if index.get(part))
     return folder if there else None
 
 
-def _is_there(place: Path, part: PartSpec) -> bool:
+def _is_there(place: Path, part: PartSpec, weights: bool) -> bool:
     if part.kind in ("tokenizer", "scheduler"):
         return place.is_dir()
-    return _has_weights(place)
+    return _is_whole(place, weights)
 
 
-def _has_weights(place: Path) -> bool:
-    """Whether there is a config and every piece of the weights; a download may have been cut short."""
+def _is_whole(place: Path, weights: bool) -> bool:
+    """Whether there is a config and all or, unless they are asked for, none of the weights' pieces; a download may
+    have been cut short.
+    """
     if not (place / "config.json").is_file():
         return False
     files = weights_files(place)
     counts = {int(match[1]) for file in files if (match := _PIECES.search(file.name))}
-    return bool(files) and (not counts or len(files) in counts)
+    return bool(files or not weights) and (not counts or len(files) in counts)

@@ -146,8 +146,13 @@ def _without_weights(place: Path, parts: Iterable[str], alone: bool) -> list[str
     ]
 
 
-def check_folder(folder: Path, spec: FamilySpec, parts: Iterable[str]) -> dict[str, Any]:
+def check_folder(
+    folder: Path, spec: FamilySpec, parts: Iterable[str], weights: bool = True
+) -> dict[str, Any]:
     """The content of ``model_index.json`` of a diffusers folder that has all the named parts.
+
+    Args:
+        weights: whether parts without weights are missing.
 
     Raises:
         UserErrors: everything that is missing or of the wrong kind, together.
@@ -168,7 +173,7 @@ def check_folder(folder: Path, spec: FamilySpec, parts: Iterable[str]) -> dict[s
         part = spec.part(name)
         if left_out(part, index):
             continue
-        fault = _part_fault(folder, part, index.get(name))
+        fault = _part_fault(folder, part, index.get(name), weights)
         if fault:
             faults.append(UserError(fault, field=FIELD))
     if faults:
@@ -183,7 +188,7 @@ def left_out(part: PartSpec, index: dict[str, Any]) -> bool:
     return part.optional and (not isinstance(entry, list) or not all(entry))
 
 
-def _part_fault(folder: Path, part: PartSpec, entry: Any) -> str:
+def _part_fault(folder: Path, part: PartSpec, entry: Any, weights: bool) -> str:
     """What is wrong with one part of a folder, or nothing."""
     if not isinstance(entry, list) or len(entry) != 2 or not entry[1]:
         return f"its model_index.json names no {part.name}"
@@ -196,7 +201,7 @@ def _part_fault(folder: Path, part: PartSpec, entry: Any) -> str:
         return ""
     if not (place / "config.json").is_file():
         return f"{part.name}/config.json is missing"
-    if list(place.glob("*.safetensors")):
+    if not weights or list(place.glob("*.safetensors")):
         return ""
     pickles = sorted(p.name for p in place.iterdir() if p.suffix in PICKLES)
     if pickles:

@@ -103,11 +103,14 @@ class HollowModel(Model):
         return nullcontext()
 
 
-def hollow_model(setup: BaseModelSetup, config: Any, parts: Mapping[str, Any] | None = None) -> HollowModel:
+def hollow_model(
+    setup: BaseModelSetup, config: Any, parts: Mapping[str, Any] | None = None, weights: bool = False
+) -> HollowModel:
     """The model a config names, on the meta device, with its adapter or its trained weights; no weights are read.
 
     Args:
         parts: its parts, on the meta device, instead of those it would be loaded with.
+        weights: refuse a folder that has configs only, as loading does.
 
     Raises:
         Unforeseen: it is not on this machine. Other UserErrors: what loading would refuse, and settings that do not
@@ -119,8 +122,10 @@ def hollow_model(setup: BaseModelSetup, config: Any, parts: Mapping[str, Any] | 
     )
     source = denoiser_source = str(Path(config.base_model_name).expanduser())
     if parts is None:
-        base, named = _places(setup, config)
-        outlined = setup.load(base, PartDtypes(stored=True), options=options, part_sources=named)
+        base, named = _places(setup, config, weights)
+        outlined = setup.load(
+            base, PartDtypes(stored=True, bare=not weights), options=options, part_sources=named
+        )
         source, denoiser_source, parts = outlined.source, outlined.denoiser_source, outlined.parts
         schedule = outlined.schedule
     else:
@@ -148,15 +153,15 @@ def hollow_model(setup: BaseModelSetup, config: Any, parts: Mapping[str, Any] | 
     return model
 
 
-def _places(setup: BaseModelSetup, config: Any) -> tuple[str, dict[str, str]]:
+def _places(setup: BaseModelSetup, config: Any, weights: bool) -> tuple[str, dict[str, str]]:
     """What to load the outline from: the config's names, those of the hub as their folders in the local cache."""
     spec = setup.spec
     names = {part: getattr(config, part).model_name for part in spec.module_parts}
     own = [part for part, name in names.items() if name.strip()]
     rest = [part.name for part in spec.parts if part.name not in own]
     for part in own:
-        names[part] = _here(names[part], f"{part}.model_name", spec, [part], alone=True)
-    return _here(config.base_model_name, FIELD, spec, rest, configs=own), names
+        names[part] = _here(names[part], f"{part}.model_name", spec, [part], alone=True, weights=weights)
+    return _here(config.base_model_name, FIELD, spec, rest, configs=own, weights=weights), names
 
 
 def _here(name: str, field: str, spec: FamilySpec, parts: Sequence[str], **also: Any) -> str:

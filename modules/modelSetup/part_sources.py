@@ -25,6 +25,7 @@ from modules.model.loading import (
     weights_files,
 )
 from modules.model.single_file import marked_scheduler
+from modules.model.stored import keep_stored
 from modules.model.weight_files import WeightFile, open_weights
 from modules.modelSetup.part_families import looks_like
 from modules.modelSetup.part_files import (
@@ -35,6 +36,7 @@ from modules.modelSetup.part_files import (
     fill,
     folder_tensors,
     leave,
+    outline,
     part_tensors,
     shipped,
 )
@@ -136,11 +138,11 @@ def _load_alone(
     keyword = "dtype" if part.kind == "text_encoder" else "torch_dtype"
     folder, name = path, part.name
     if (path / "model_index.json").is_file():
-        check_folder(path, spec, [part.name])
+        check_folder(path, spec, [part.name], weights=not dtypes.bare)
     else:
         folder, name = path.parent, path.name
     if dtypes.stored:
-        return part_from_folder(folder / name, part, spec)
+        return part_from_folder(folder / name, part, spec, dtypes.bare)
     return load_module(part_class(part).from_pretrained, folder, name, dtypes.of(part.name), keyword)
 
 
@@ -171,8 +173,11 @@ def part_from_file(
     return leave(tensors, plan) if dtypes.stored else fill(tensors, plan, dtypes.of(part.name))
 
 
-def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec) -> nn.Module:
+def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, bare: bool = False) -> nn.Module:
     """A part that has a folder of its own, its weights left in their files.
+
+    Args:
+        bare: a config will do where there are no weights.
 
     Raises:
         UserError: damaged, or weights that do not fit the part's config.
@@ -180,7 +185,10 @@ def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec) -> nn.Module
     config = read_json(place / "config.json", "model config")
     if not isinstance(config, dict):
         raise UserError(f"{place / 'config.json'} is not a JSON object", field=FIELD)
-    tensors = folder_tensors([open_weights(path, FIELD) for path in weights_files(place)])
+    files = weights_files(place)
+    if bare and not files:
+        return keep_stored(outline(part, config), {})
+    tensors = folder_tensors([open_weights(path, FIELD) for path in files])
     plan = best_plan(tensors, spec, part, [config])
     if plan is None or plan.faults:
         faults = list_offenders(plan.faults) if plan else ""
@@ -314,8 +322,8 @@ def load_from(
         return load_parts(sources.base, spec, wanted, dtypes)
     modules = [name for name in wanted if name in spec.module_parts]
     loaded = load_parts(sources.base, spec, [name for name in wanted if name not in modules], dtypes)
-    index = check_folder(sources.base, spec, modules)
+    index = check_folder(sources.base, spec, modules, weights=not dtypes.bare)
     for part in (spec.part(name) for name in modules):
         if not left_out(part, index):
-            loaded[part.name] = part_from_folder(sources.base / part.name, part, spec)
+            loaded[part.name] = part_from_folder(sources.base / part.name, part, spec, dtypes.bare)
     return loaded

@@ -217,7 +217,7 @@ def check_model(config: TrainConfig) -> None:
     """
     # what is not on this machine yet is looked at when it is loaded
     with suppress(Unforeseen):
-        hollow_model(create_model_setup(config.model_type), config)
+        hollow_model(create_model_setup(config.model_type), config, weights=True)
 
 
 def assemble(

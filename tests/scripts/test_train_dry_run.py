@@ -99,9 +99,23 @@ def test_a_model_that_was_downloaded_is_foreseen_like_its_folder(
     made = dry_run(capsys, config)
     assert "predicted GPU memory" in made and made == dry_run(capsys, write_config(tmp_path))
     next((snapshot / "unet").glob("*.safetensors")).unlink()
+    unfinished = write_config(tmp_path, base_model_name="someone/a-model")
+    assert dry_run(capsys, unfinished) == made, "the configs are enough, and the run downloads the rest"
+    (snapshot / "unet" / "config.json").unlink()
     assert "is not on this machine" in dry_run(
         capsys, write_config(tmp_path, base_model_name="someone/a-model")
     )
+
+
+def test_a_folder_without_weights_is_foreseen_and_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = dry_run(capsys, write_config(tmp_path))
+    bare = tmp_path / "bare"
+    shutil.copytree(tiny_folder(), bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    assert main(["--config-path", str(write_config(tmp_path, base_model_name=str(bare))), "--dry-run"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == whole and "unet holds no .safetensors weights" in shown.err
 
 
 def test_parts_from_elsewhere_are_what_is_foreseen(
