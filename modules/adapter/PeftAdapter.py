@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from modules.adapter.kronecker import take_factors
 from modules.adapter.layers import adaptable_layers, by_pattern, check_readable, select_layers
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, DataError, list_offenders
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from modules.adapter.reading import AdapterFile
 
 NAME = "default"
+_SHOWN = 5
 _POINTS = ((1,), (1, 1))
 KINDS = ("LORA", "LOHA", "LOKR", "OFT_2")
 
@@ -157,7 +159,13 @@ class AdapterHandle:
         return int(self.layers[path].r[NAME])
 
 
-def check_same(own: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], what: str) -> None:
+def check_same(
+    own: Mapping[str, torch.Tensor],
+    other: Mapping[str, torch.Tensor],
+    what: str,
+    field: str | None = None,
+    hint: str | None = None,
+) -> None:
     """``DataError`` unless both have the same names and shapes."""
     missing, unknown = sorted(own.keys() - other.keys()), sorted(other.keys() - own.keys())
     unlike = sorted(
@@ -166,9 +174,9 @@ def check_same(own: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor
         if own[name].shape != other[name].shape
     )
     faults = [("missing", missing), ("unknown", unknown), ("of another shape", unlike)]
-    lines = [f"{label}:\n{list_offenders(names)}" for label, names in faults if names]
+    lines = [f"{label}:\n{list_offenders(names, _SHOWN)}" for label, names in faults if names]
     if lines:
-        raise DataError(f"the saved tensors do not fit {what}; " + "\n".join(lines))
+        raise DataError(f"the saved tensors do not fit {what}; " + "\n".join(lines), field, hint)
 
 
 def attach(model: Model, options: AdapterOptions, source: AdapterFile | None = None) -> AdapterHandle:
@@ -200,20 +208,24 @@ def attach(model: Model, options: AdapterOptions, source: AdapterFile | None = N
         bases = [model.module(part).get_submodule(path) for path in paths]
         field = "" if source is None else "lora_model_name"
         check_readable(part, bases, options.kind, options.decompose, field)
-    full_factors = source is None or source.full_factors
     for part, paths in chosen.items():
         module = model.module(part)
-        _inject(module, _peft_config(options, part, paths, ranks, alphas, full_factors))
+        _inject(module, _peft_config(options, part, paths, ranks, alphas))
         found = {name: layer for name, layer in module.named_modules() if _is_tuned(layer)}
         if set(found) != set(paths):
             raise RuntimeError(f"peft adapted {len(found)} layers of {part} instead of {len(paths)}")
         for path, layer in found.items():
             layers[f"{part}.{path}"] = layer
+            if source is not None and options.kind == "LOKR":
+                take_factors(f"{part}.{path}", layer, source.layers[part, path], NAME)
     handle = AdapterHandle(model, options, layers, notes)
     for path, layer in layers.items():
         _settle(path, layer, options)
     if source is not None:
-        handle.load_state_dict(source.state_for(handle))
+        state = source.state_for(handle)
+        hint = "the adapter was made for a model of another size"
+        check_same(dict(handle.named_tensors()), state, model.spec.label, "lora_model_name", hint)
+        handle.load_state_dict(state)
     model.adapter = handle
     model.layers_changed()
     return handle
@@ -274,7 +286,6 @@ def _peft_config(
     paths: Sequence[str],
     ranks: Mapping[str, int],
     alphas: Mapping[str, float],
-    full_factors: bool,
 ) -> Any:
     from peft import LoHaConfig, LoKrConfig, LoraConfig, OFTConfig
 
@@ -300,7 +311,7 @@ def _peft_config(
     common |= {"alpha": options.alpha, "module_dropout": options.dropout}
     if options.kind == "LOHA":
         return LoHaConfig(**common)
-    return LoKrConfig(decompose_both=not full_factors, **common)
+    return LoKrConfig(**common)
 
 
 def _settle(path: str, layer: Any, options: AdapterOptions) -> None:

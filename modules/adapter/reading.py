@@ -17,6 +17,11 @@ from modules.util.errors import DataError, UnsupportedError, list_offenders
 from modules.util.jsonio import parse_json
 
 FIELD = "lora_model_name"
+EMBEDDING = "bundle_emb."
+"""Textual inversions that trainers put into the same file."""
+UNREAD = ("lora_mid", "oft_blocks", "oft_diag", "diff", "diff_b", "w_norm", "b_norm")
+"""Tensors other programs have, on layers that are adapted here or not."""
+_SHOWN = 5
 REQUIRED = {
     "LORA": ("lora_A", "lora_B"),
     "LOHA": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"),
@@ -34,6 +39,7 @@ class AdapterFile:
         layers: (part, path) -> canonical tensor name -> tensor; ``alpha`` is not among them.
         alphas: (part, path) -> alpha, with alpha = rank where the file had none.
         metadata: of the file.
+        notes: what of the file was left out, one sentence each.
     """
 
     source: str
@@ -41,6 +47,7 @@ class AdapterFile:
     layers: dict[Place, dict[str, torch.Tensor]]
     alphas: dict[Place, float]
     metadata: dict[str, str]
+    notes: tuple[str, ...] = ()
 
     def parts(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(part for part, _ in self.layers))
@@ -53,11 +60,6 @@ class AdapterFile:
 
     def alpha(self, part: str, path: str) -> float:
         return self.alphas[part, path]
-
-    @property
-    def full_factors(self) -> bool:
-        """Whether the first Kronecker factor is stored whole (LOKR only)."""
-        return any("lokr_w1" in tensors for tensors in self.layers.values())
 
     @property
     def decomposed(self) -> bool:
@@ -87,7 +89,7 @@ class AdapterFile:
                 ("parts", "parts"),
             )
         ]
-        return adopted, [
+        return adopted, [*self.notes] + [
             f"the adapter {self.source} decides the {what}: {new} instead of {old}"
             for what, old, new in changes
             if old != new
@@ -135,8 +137,8 @@ def read_adapter(path: str | Path, model: Model) -> AdapterFile:
     The parts of the model may be without values (on the ``meta`` device): names and shapes are enough.
 
     Raises:
-        UserError: missing, a pickle, damaged, not an adapter, or one for another model; the message lists up
-            to 20 keys that fit nothing.
+        UserError: missing, a pickle, damaged, not an adapter, or one for another model; the message lists a
+            few keys that fit nothing.
     """
     source = Path(path)
     tensors, metadata = read_tensors(source)
@@ -150,20 +152,21 @@ def match_adapter(
     known = spellings(model)
     found: dict[str, dict[str, torch.Tensor]] = {}
     strangers: list[str] = []
+    left_out = [key for key in tensors if key.startswith(EMBEDDING)]
+    tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(EMBEDDING)}
     for key, tensor in tensors.items():
         split = split_key(key)
         if split is None or split[0] not in known:
             strangers.append(key)
         else:
+            if split[1] == "dora_scale" and _of_inputs(key, tensor):
+                raise UnsupportedError(
+                    f"{source} has a magnitude for each input of {split[0]}, and those of outputs are read here",
+                    field=FIELD,
+                    hint="train it with decomposition of the outputs, or without DoRA",
+                )
             found.setdefault(split[0], {})[split[1]] = tensor
-    if strangers:
-        share = f"{len(strangers)} of {len(tensors)}"
-        raise DataError(
-            f"{source} does not fit {model.spec.label}: {share} keys belong to no layer of it:\n"
-            f"{list_offenders(strangers)}",
-            field=FIELD,
-            hint="the adapter was made for another model family, or is not an adapter",
-        )
+    _refuse_strangers(source, strangers, len(tensors), known, model)
     if not found:
         raise DataError(f"{source} holds no adapter", field=FIELD)
     kind = _kind(source, found, known)
@@ -185,7 +188,50 @@ def match_adapter(
         {place: layers[place].tensors for place in places},
         {place: layers[place].alpha for place in places},
         metadata,
+        (f"{source}: {len(left_out)} tensors of embeddings are left out ({EMBEDDING}*)",) if left_out else (),
     )
+
+
+def _of_inputs(key: str, tensor: torch.Tensor) -> bool:
+    """Whether DoRA's magnitudes lie along the inputs; peft writes those of outputs so, under a name of its own."""
+    along = tensor.dim() > 1 and tensor.shape[0] == 1 and tensor.numel() > 1
+    return along and "lora_magnitude_vector" not in key
+
+
+def _unread(key: str, known: Mapping[str, Spelled]) -> str | None:
+    """What an adapter has on a layer if it is none of the tensors that are read; ``None`` for a foreign layer."""
+    pieces = key.replace("base_model.model.", "").split(".")
+    for end in range(len(pieces) - 1, 0, -1):
+        if ".".join(pieces[:end]) in known:
+            return ".".join(pieces[end:]).removesuffix(".weight")
+    last = pieces[-2] if pieces[-1] == "weight" and len(pieces) > 1 else pieces[-1]
+    return last if last in UNREAD else None
+
+
+def _refuse_strangers(
+    source: str, strangers: list[str], count: int, known: Mapping[str, Spelled], model: Model
+) -> None:
+    """``UserError`` for keys that belong to no layer, or to a kind of adapter that is not read."""
+    kinds = {key: _unread(key, known) for key in strangers}
+    foreign = [key for key, kind in kinds.items() if kind is None]
+    if foreign:
+        few = 2 * len(foreign) < count
+        raise DataError(
+            f"{source} does not fit {model.spec.label}: {len(foreign)} of {count} keys belong to no layer of it:\n"
+            f"{list_offenders(foreign, _SHOWN)}",
+            field=FIELD,
+            hint="most of it fits: it was made for a variant of this model, or holds more than an adapter"
+            if few
+            else "the adapter was made for another model family, or is not an adapter",
+        )
+    if strangers:
+        names = sorted({kind for kind in kinds.values() if kind})
+        raise UnsupportedError(
+            f"{source} has {len(strangers)} of {count} tensors of kinds that are not read "
+            f"({', '.join(names[:_SHOWN])}):\n{list_offenders(strangers, _SHOWN)}",
+            field=FIELD,
+            hint="LoRA, DoRA, LoHa, LoKr and OFT are read, without trained biases, norms and core tensors",
+        )
 
 
 def _placed(
@@ -275,6 +321,11 @@ def _kind(source: str, layers: Mapping[str, Mapping[str, torch.Tensor]], known: 
     if len(set(kinds.values())) > 1:
         raise UnsupportedError(
             f"{source} mixes kinds of adapters: {', '.join(sorted(set(kinds.values())))}", field=FIELD
+        )
+    if kinds[next(iter(kinds))] != "LORA" and any("dora_scale" in found for found in layers.values()):
+        raise UnsupportedError(
+            f"{source} is a {kinds[next(iter(kinds))]} with magnitudes (DoRA), which are read for LORA only",
+            field=FIELD,
         )
     with_scale = ["dora_scale" in found for found in layers.values()]
     if any(with_scale) and not all(with_scale):

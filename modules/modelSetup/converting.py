@@ -95,6 +95,8 @@ def convert_adapter(
     else:
         model = skeleton(setup.spec, base)
     file = match_adapter(tensors, metadata, model, str(source))
+    for note in file.notes:
+        report(note)
     report(f"{file.kind} on {len(file.layers)} layers of {setup.spec.label}")
     layers = file_layers(file)
     made = layout_tensors(model, file.kind, layers, layout, dtype)
@@ -152,6 +154,8 @@ def merge_adapter(
     report(f"reading {base}")
     model = _load(base, setup, kind, False, part_sources or {})
     file = read_adapter(adapter, model)
+    for note in file.notes:
+        report(note)
     lost = [part for part in file.parts() if part not in one_file.file_parts(setup.spec)]
     if kind == "SAFETENSORS" and lost:
         report(
