@@ -87,5 +87,5 @@ def test_a_model_of_the_hub_keeps_its_name(monkeypatch: pytest.MonkeyPatch, tmp_
         assert file.metadata()["tastemaker.base_model"] == "someone/a-model-1.5"
     local = setup.load(str(tiny_folder()))
     assert local.source_name == local.short_name == tiny_folder().name
-    file = replace(local, source="/home/me/my.model.safetensors")
+    file = replace(local, source="models/my.model.safetensors")
     assert (file.source_name, file.short_name) == ("my.model.safetensors", "my.model")

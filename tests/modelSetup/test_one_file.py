@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from modules.adapter.formats import KOHYA, save_adapter
 from modules.model.single_file import V_MARK
 from modules.model.single_file import file_tensors as latent_diffusion
 from modules.modelSetup import one_file
+from modules.modelSetup.part_files import denoiser_pieces, outline, shipped
 from modules.util.errors import ConfigError, UnsupportedError
 from modules.util.lazy_tensors import LazyTensor
 from scripts.convert_model import main
@@ -164,3 +166,15 @@ def test_parts_from_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "is what is to be read" in capsys.readouterr().err
     assert convert("merge", folder, adapter, tmp_path / "x", *words, "unet=a") == 2
     assert "there is no part 'unet'" in capsys.readouterr().err and part.is_file()
+
+
+@pytest.mark.parametrize(
+    ("key", "count"),
+    [("FLUX_DEV_1", 780), ("FLUX_SCHNELL_1", 776), ("CHROMA_1", 643), ("QWEN", 1933), ("Z_IMAGE", 453)],
+)
+def test_as_many_tensors_as_the_published_files_have(key: str, count: int) -> None:
+    spec = tiny_setup(key).spec
+    part = spec.part(spec.denoiser)
+    module = outline(part, json.loads(shipped(key, part.name)[0].read_text(encoding="utf-8")))
+    names = {piece.names[0] for piece in denoiser_pieces(spec, module, module.state_dict()).values()}
+    assert len(names) == count

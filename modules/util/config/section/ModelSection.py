@@ -51,8 +51,10 @@ class ModelSection(BaseConfig):
         title="Output format",
         group="Output",
         tip=(
-            "AUTO writes a kohya LoRA file for adapters and a .safetensors file for whole models. COMFY_LORA has "
-            "ComfyUI's own names; LEGACY_LORA keeps layers apart that others fuse."
+            "AUTO writes a kohya LoRA file for adapters; whole models become a .safetensors file where one holds all "
+            "of the model (Stable Diffusion 1.5 and XL), else a folder. SAFETENSORS is the denoiser alone for the "
+            "others, as ComfyUI loads it. COMFY_LORA has ComfyUI's own names; LEGACY_LORA keeps layers apart that "
+            "others fuse."
         ),
     )
     output_dtype: DataType = setting(
