@@ -14,7 +14,7 @@ from modules.util.enum.DataType import DataType  # noqa: E402
 from modules.util.enum.ModelFormat import ModelFormat  # noqa: E402
 from modules.util.enum.ModelType import ModelType  # noqa: E402
 from modules.util.errors import ConfigError, UserError  # noqa: E402
-from modules.util.part_words import known_word, part_settings  # noqa: E402
+from modules.util.part_words import add_part_option, known_word, part_settings  # noqa: E402
 
 ADAPTERS = [name.value for name in ModelFormat if name.for_adapters]
 MODELS = [ModelFormat.DIFFUSERS.value, ModelFormat.SAFETENSORS.value]
@@ -33,16 +33,6 @@ def _common(parser: argparse.ArgumentParser, formats: list[str], family: str) ->
     parser.add_argument("--force", action="store_true", help="replace what is there")
 
 
-def _parts(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--part",
-        action="append",
-        default=[],
-        metavar="PART=SOURCE",
-        help="take a part from elsewhere, as PART.model_name in a config: a file, a folder or a hub name",
-    )
-
-
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -58,12 +48,12 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     merge.add_argument("source", type=Path, metavar="adapter")
     merge.add_argument("target", type=Path)
     merge.add_argument("--strength", type=float, default=1.0, help="how much of the adapter, 1 by default")
-    _parts(merge)
+    add_part_option(merge)
     _common(merge, MODELS, "")
     checkpoint = commands.add_parser("checkpoint", help="a diffusers folder into one file, or the other way")
     checkpoint.add_argument("source", type=Path)
     checkpoint.add_argument("target", type=Path)
-    _parts(checkpoint)
+    add_part_option(checkpoint)
     _common(checkpoint, MODELS, "")
     unpickle = commands.add_parser("pickle", help="the tensors of a .ckpt, .pt or .bin as safetensors")
     unpickle.add_argument("source", type=Path)

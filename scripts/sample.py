@@ -18,7 +18,7 @@ from modules.util.enum.ModelType import ModelType  # noqa: E402
 from modules.util.enum.NoiseScheduler import NoiseScheduler  # noqa: E402
 from modules.util.enum.WeightDtype import WeightDtype  # noqa: E402
 from modules.util.errors import ConfigError, UnsupportedError, UserError  # noqa: E402
-from modules.util.part_words import known_word, part_settings  # noqa: E402
+from modules.util.part_words import add_part_option, known_word, part_settings  # noqa: E402
 
 if TYPE_CHECKING:
     import torch
@@ -36,13 +36,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--model-type", type=str.upper, default="STABLE_DIFFUSION_15", help=f"one of {', '.join(ModelType)}"
     )
-    parser.add_argument(
-        "--part",
-        action="append",
-        default=[],
-        metavar="PART=SOURCE",
-        help="take a part from elsewhere, as PART.model_name in a config: a file, a folder or a hub name",
-    )
+    add_part_option(parser)
     parser.add_argument(
         "--weight-dtype",
         action="append",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from collections.abc import Iterable, Sequence
 
 from modules.util.config.faults import did_you_mean
@@ -24,6 +25,17 @@ def known_word(word: str | None, known: Iterable[str], option: str, what: str) -
         likely = did_you_mean(word, names, listed=0)
         hint = f"{likely} " if likely else ""
         raise ConfigError(f"unknown {what} {word}", option, f"{hint}known: {', '.join(names)}")
+
+
+def add_part_option(parser: ArgumentParser) -> None:
+    """The option ``--part``, any number of times; read with ``part_settings``."""
+    parser.add_argument(
+        "--part",
+        action="append",
+        default=[],
+        metavar="PART=SOURCE",
+        help="take a part from elsewhere, as PART.model_name in a config: a file, a folder or a hub name",
+    )
 
 
 def part_settings(words: Sequence[str], option: str, setting: str, family: str) -> dict[str, str]:
