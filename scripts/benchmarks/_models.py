@@ -36,6 +36,7 @@ class SmallFluxSetup(BaseModelSetup):
         prediction="flow",
         lora_architecture="flux-1-dev/lora",
         model_architecture="flux-1-dev",
+        prompt_tokens=TOKENS,
         layer_presets={"attn-mlp": ("transformer_blocks",)},
         size_multiple=16,
     )
