@@ -21,7 +21,7 @@ CARDS = {
 }
 
 
-SLOW = ("Stable Diffusion 1.5/#DPO.json", "FLUX.1/#dev DPO.json")
+SLOW = ("Stable Diffusion 1.5/#DPO.json", "Stable Diffusion XL/#DPO.json", "FLUX.1/#dev DPO.json")
 
 
 @pytest.mark.parametrize(
