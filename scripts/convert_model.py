@@ -10,11 +10,11 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from modules.util.config.cli_names import add_part_option, known_word, part_settings  # noqa: E402
 from modules.util.enum.DataType import DataType  # noqa: E402
 from modules.util.enum.ModelFormat import ModelFormat  # noqa: E402
 from modules.util.enum.ModelType import ModelType  # noqa: E402
 from modules.util.errors import ConfigError, UserError  # noqa: E402
-from modules.util.part_words import add_part_option, known_word, part_settings  # noqa: E402
 
 ADAPTERS = [name.value for name in ModelFormat if name.for_adapters]
 MODELS = [ModelFormat.DIFFUSERS.value, ModelFormat.SAFETENSORS.value]

@@ -18,8 +18,8 @@ if str(ROOT) not in sys.path:
 
 from modules.curation import commands  # noqa: E402
 from modules.curation.choosing import DEFAULT_THRESHOLD  # noqa: E402
-from modules.curation.groups import ScanOptions  # noqa: E402
-from modules.curation.public_formats import FORMATS  # noqa: E402
+from modules.curation.exchange.public_formats import FORMATS  # noqa: E402
+from modules.curation.intake.groups import ScanOptions  # noqa: E402
 from modules.curation.session import SessionSettings  # noqa: E402
 from modules.util.enum.CurationMode import CurationMode  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402

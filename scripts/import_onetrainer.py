@@ -11,7 +11,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.util.config.config_list import save_list  # noqa: E402
-from modules.util.config.onetrainer_import import import_onetrainer, import_onetrainer_list  # noqa: E402
+from modules.util.config.onetrainer.onetrainer_import import import_onetrainer, import_onetrainer_list  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
 from modules.util.jsonio import read_json  # noqa: E402
 

@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from modules.util.config.cli_names import add_part_option, known_word, part_settings  # noqa: E402
 from modules.util.config.SampleConfig import FilledSample, SampleConfig  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.enum.DataType import DataType  # noqa: E402
@@ -18,7 +19,6 @@ from modules.util.enum.ModelType import ModelType  # noqa: E402
 from modules.util.enum.NoiseScheduler import NoiseScheduler  # noqa: E402
 from modules.util.enum.WeightDtype import WeightDtype  # noqa: E402
 from modules.util.errors import ConfigError, UnsupportedError, UserError  # noqa: E402
-from modules.util.part_words import add_part_option, known_word, part_settings  # noqa: E402
 
 if TYPE_CHECKING:
     import torch
@@ -173,7 +173,7 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> list[Path]:
     from modules.model.dtypes import torch_dtype
     from modules.modelSetup.registry import create_model_setup
     from modules.trainer.distributed import choose_device
-    from modules.trainer.image_files import parameters_text, save_image
+    from modules.trainer.evaluate.image_files import parameters_text, save_image
 
     setup = create_model_setup(options.model_type)
     device = choose_device(options.device)

@@ -57,9 +57,9 @@ def load_config(options: argparse.Namespace) -> TrainConfig:
 def check(config: TrainConfig, world_size: int) -> list[str]:
     """Everything that can be found wrong without a model; lines that say what the run will do."""
     from modules.dataLoader.preflight import preflight
-    from modules.trainer.online_prompts import online_summary
-    from modules.trainer.online_settings import is_online
-    from modules.trainer.parts import check_settings
+    from modules.trainer.assembly import check_settings
+    from modules.trainer.online.prompts import online_summary
+    from modules.trainer.online.settings import is_online
 
     lines = [f"warning: {warning}" for warning in config.check()]
     destination = Path(config.output_model_destination)
@@ -82,8 +82,8 @@ def memory(config: TrainConfig) -> list[str]:
     Raises:
         UserError: the model is not there, or does not fit the config.
     """
-    from modules.modelSetup.hollow import Unforeseen
-    from modules.trainer.memory_advice import advise
+    from modules.trainer.memory.memory_advice import advise
+    from modules.trainer.memory.shape_only import Unforeseen
 
     try:
         return advise(config)
@@ -94,7 +94,7 @@ def memory(config: TrainConfig) -> list[str]:
 
 def foresee(config: TrainConfig) -> None:
     """Print what a model's configs tell, then see whether the run could load it."""
-    from modules.trainer.parts import check_model
+    from modules.trainer.assembly import check_model
 
     for line in memory(config):
         print(line)
@@ -111,7 +111,7 @@ def train(config: TrainConfig, run: RunDirectory, rank: int) -> str:
     from modules.trainer.callbacks import Callback, Callbacks, Console, EventLog, TensorBoardLog
     from modules.trainer.distributed import Processes
     from modules.trainer.GenericTrainer import GenericTrainer
-    from modules.trainer.memory_advice import tell_memory
+    from modules.trainer.memory.memory_advice import tell_memory
     from modules.trainer.tensorboard_folder import log_folder
 
     members: list[Callback] = []

@@ -16,7 +16,7 @@ NOT_IMPORTED = {
     "accelerate": "peft requires it",
     "sentencepiece": "transformers reads T5 tokenizers that are published in its format with it",
 }
-BY_NAME = {"pytorch_optimizer": "modules/trainer/optimizers.py"}
+BY_NAME = {"pytorch_optimizer": "modules/trainer/optim/optimizers.py"}
 """Packages that are imported through their name as text, and where."""
 
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from modules.util.errors import ConfigError
-from modules.util.registry import Registry
+from modules.util.Registry import Registry
 
 if TYPE_CHECKING:
     from torch import nn

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from modules.adapter.fusion import LayerAdapter, join_rows, swap_halves
-from modules.adapter.keymaps.base import Original
 from modules.adapter.names import (
     Place,
     checkpoint_original,
@@ -30,7 +29,8 @@ from modules.adapter.reading import AdapterFile, find_adapter, out_rows, read_ad
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, UnsupportedError
 from modules.util.jsonio import atomic_path
-from modules.util.tensor_files import write_safetensors
+from modules.util.tensors.tensor_files import write_safetensors
+from modules.weights.keymaps.base import Original
 
 __all__ = ["AdapterFile", "find_adapter", "read_adapter"]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import nn
 
-from modules.adapter.keymaps import get_key_map
-from modules.adapter.keymaps.base import Original
+from modules.weights.keymaps import get_key_map
 from modules.adapter.layers import adaptable_layers
-from modules.model.family import PartSpec
 from modules.model.Model import Model
+from modules.spec.FamilySpec import PartSpec
 from modules.util.errors import UnsupportedError
+from modules.weights.keymaps.base import Original
 
 Place = tuple[str, str]
 """(part, path)"""

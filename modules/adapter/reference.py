@@ -13,7 +13,7 @@ from torch import nn
 from modules.adapter.PeftAdapter import AdapterHandle, check_same
 from modules.util.errors import DataError, UnsupportedError
 from modules.util.jsonio import atomic_path
-from modules.util.tensor_files import write_safetensors
+from modules.util.tensors.tensor_files import write_safetensors
 
 NEW_ADAPTER = "NEW_ADAPTER"
 EXISTING_ADAPTER = "EXISTING_ADAPTER"

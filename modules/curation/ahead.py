@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 
-from modules.curation.scan import ScanFault
+from modules.curation.intake.scan import ScanFault
 from modules.curation.session import ImageGroup
 
 Found = ImageGroup | ScanFault

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from modules.curation.ahead import GroupsAhead
-from modules.curation.duplicates import HashCache, image_distance
-from modules.curation.folders import HASH_CACHE_NAME, check_folders
-from modules.curation.groups import ScanOptions, scan_groups
-from modules.curation.image_size import image_size
-from modules.curation.importing import import_pairs
-from modules.curation.protocol import PairServer
-from modules.curation.public_formats import export_datasets_folder, export_jsonl_folder, read_pairs
-from modules.curation.review import PairReview, pairs_per_bucket
-from modules.curation.review_fixes import fix_faults
-from modules.curation.scan import ScanFault
-from modules.curation.scan_report import ScanCount, scan_rows, write_rows
+from modules.curation.exchange.importing import import_pairs
+from modules.curation.exchange.public_formats import export_datasets_folder, export_jsonl_folder, read_pairs
+from modules.curation.intake.duplicates import HashCache, image_distance
+from modules.curation.intake.folders import HASH_CACHE_NAME, check_folders
+from modules.curation.intake.groups import ScanOptions, scan_groups
+from modules.curation.intake.image_size import image_size
+from modules.curation.intake.scan import ScanFault
+from modules.curation.intake.scan_report import ScanCount, scan_rows, write_rows
+from modules.curation.PairServer import PairServer
+from modules.curation.review.review import PairReview, pairs_per_bucket
+from modules.curation.review.review_fixes import fix_faults
 from modules.curation.session import CurationSession, ImageGroup, SessionSettings
 from modules.curation.statistics import answer_statistics, score_agreement
 from modules.curation.store import STORE_NAME, CurationStore

@@ -28,9 +28,9 @@ from modules.util.dpo_curation_util import (
     save_manifest,
     unlink_with_caption,
 )
-from modules.util.dpo_pair_files import find_exported_file
 from modules.util.errors import DataError, UserError
-from modules.util.locking import try_lock
+from modules.util.files.locking import try_lock
+from modules.util.pairs.dpo_pair_files import find_exported_file
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from modules.dataLoader.source import (
 from modules.model.batch import ImageBatch, PairBatch
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
-from modules.pipeline.contract import THREAD_SAFE
+from modules.pipeline.Node import THREAD_SAFE
 from modules.util.errors import DataError
 
 if TYPE_CHECKING:

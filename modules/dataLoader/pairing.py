@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from modules.pipeline.items import Item
+from modules.pipeline.Item import Item
 from modules.util.errors import DataError, list_offenders
 from modules.util.rng import digest64
 

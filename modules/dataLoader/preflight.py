@@ -29,10 +29,10 @@ from modules.dataLoader.source import (
     reference_cache_faults,
 )
 from modules.pipeline.cache.FileIndex import FileIndex
-from modules.util.dpo_pair_files import free_bytes
 from modules.util.enum.ModelFormat import ModelFormat
 from modules.util.enum.TrainingMethod import TrainingMethod
 from modules.util.errors import DataError, UserError, list_offenders
+from modules.util.pairs.dpo_pair_files import free_bytes
 
 if TYPE_CHECKING:
     from modules.util.config.TrainConfig import TrainConfig

@@ -14,10 +14,10 @@ from modules.dataLoader.pairing import Pair, crop_faults, match_pairs, split_by_
 from modules.dataLoader.progress import Progress, in_threads, report
 from modules.dataLoader.samplers import UnitGroup
 from modules.pipeline.cache.FileIndex import FileIndex
-from modules.pipeline.items import Item
+from modules.pipeline.Item import Item
 from modules.pipeline.nodes.collect import Found, collect_items
 from modules.pipeline.nodes.prompts import special_tags
-from modules.pipeline.rules import Rules
+from modules.pipeline.Rules import Rules
 from modules.util.errors import ConfigError, DataError, UserError, UserErrors, list_offenders
 
 if TYPE_CHECKING:

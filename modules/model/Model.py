@@ -15,10 +15,10 @@ from torch import nn
 
 from modules.model.batch import Conditioning
 from modules.model.compact import FrozenLinear
-from modules.model.family import FamilySpec
 from modules.model.memory import give_back
-from modules.model.schedule import Schedule
+from modules.model.noising.schedule import Schedule
 from modules.model.weight_files import WEIGHT_FILES
+from modules.spec.FamilySpec import FamilySpec
 from modules.util.errors import ConfigError
 
 # what diffusers, transformers and older transformers call it

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from modules.util.errors import UserError
-from modules.util.lazy_tensors import LazyTensor, file_tensors, lazily
+from modules.util.tensors.lazy_tensors import LazyTensor, file_tensors, lazily
 
 CHECKPOINTS = (".ckpt", ".pt", ".pth")
 """Endings of torch checkpoints."""

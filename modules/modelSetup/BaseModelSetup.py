@@ -16,19 +16,19 @@ from typing import Any
 import torch
 
 from modules.adapter.PeftAdapter import AdapterHandle
-from modules.model import noise as noise_module
 from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch, brought
 from modules.model.dtypes import PartDtypes
-from modules.model.emphasis import read_emphasis
 from modules.model.memory import in_halves
 from modules.model.Model import Model
-from modules.model.noise import NoiseOptions
-from modules.model.sampling import Progress
-from modules.model.schedule import Prediction, wide
-from modules.model.text import cut_prompts
+from modules.model.noising import noise as noise_module
+from modules.model.noising.noise import NoiseOptions
+from modules.model.noising.sampling import Progress
+from modules.model.noising.schedule import Prediction, wide
+from modules.model.text.emphasis import read_emphasis
+from modules.model.text.encoding import cut_prompts
 from modules.modelSetup import training
 from modules.modelSetup.ModelFamily import LoadOptions, ModelFamily
-from modules.modelSetup.pair_scorer import LossOptions, ModelPairScorer
+from modules.modelSetup.ModelPairScorer import LossOptions, ModelPairScorer
 from modules.modelSetup.sample_images import SampleRequest, sample_images
 from modules.objective import execution
 from modules.objective.preference import ObjectiveOptions, PreferenceLoss
@@ -221,7 +221,7 @@ class BaseModelSetup(ModelFamily):
         stratum: int | None = None,
     ) -> NoiseDraw:
         """Timesteps and noise for a batch, keyed by (seed, stream, item, visit, key): the same in any batch,
-        process or device. See ``modules.model.noise.draw_noise``.
+        process or device. See ``modules.model.noising.noise.draw_noise``.
         """
         draw = noise_module.draw_noise(
             model.schedule,

@@ -12,13 +12,14 @@ import torch
 
 from modules.model.batch import Conditioning
 from modules.model.dtypes import PartDtypes
-from modules.model.family import FamilySpec
-from modules.model.loading import FIELD, is_hub_name
 from modules.model.Model import Model
-from modules.model.sampling import make_sampler
-from modules.model.schedule import DiscreteSchedule, FlowSchedule, Schedule
-from modules.model.scheduler_config import check_scheduler_config
-from modules.modelSetup.part_sources import (
+from modules.model.noising.sampling import make_sampler
+from modules.model.noising.schedule import DiscreteSchedule, FlowSchedule, Schedule
+from modules.model.noising.scheduler_config import check_scheduler_config
+from modules.spec.FamilySpec import FamilySpec
+from modules.util.errors import UnsupportedError, UserError
+from modules.weights.loading import FIELD, is_hub_name
+from modules.weights.part_sources import (
     Sources,
     check_tokenizers,
     find_sources,
@@ -26,7 +27,6 @@ from modules.modelSetup.part_sources import (
     load_overrides,
     said_by_denoiser,
 )
-from modules.util.errors import UnsupportedError, UserError
 
 
 @dataclass(frozen=True)

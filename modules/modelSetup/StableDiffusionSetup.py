@@ -9,18 +9,18 @@ from typing import Any
 import torch
 
 from modules.model.batch import OWN, Conditioning
-from modules.model.chunks import ClipReader
 from modules.model.dtypes import PartDtypes
-from modules.model.family import FamilySpec
 from modules.model.ldm_keys import TEXT_PREFIX, UNET_PREFIX, VAE_PREFIX
 from modules.model.Model import Model
-from modules.model.parts import clip_encoder, clip_tokenizer, kl_autoencoder, scheduler, unet
-from modules.model.single_file import Unsaid, load_single_file
-from modules.model.text import CLIP_TOKENS
-from modules.modelSetup.chunking import ChunkedPrompts
-from modules.modelSetup.inpainting import Inpainting, inpainting_spec
-from modules.modelSetup.part_sources import Sources
+from modules.model.text.chunks import ClipReader
+from modules.model.text.encoding import CLIP_TOKENS
+from modules.modelSetup.ChunkedPrompts import ChunkedPrompts
+from modules.modelSetup.Inpainting import Inpainting, inpainting_spec
 from modules.modelSetup.registry import model_setup
+from modules.spec.FamilySpec import FamilySpec
+from modules.spec.parts import clip_encoder, clip_tokenizer, kl_autoencoder, scheduler, unet
+from modules.weights.part_sources import Sources
+from modules.weights.single_file import Unsaid, load_single_file
 
 
 @model_setup

@@ -24,19 +24,19 @@ from modules.adapter.names import Place
 from modules.adapter.PeftAdapter import NAME, AdapterOptions, attach
 from modules.adapter.reading import AdapterFile, find_adapter, match_adapter, read_adapter, read_tensors
 from modules.model.dtypes import PartDtypes
+from modules.model.lazy_modules import change_stored, stored_tensors
 from modules.model.Model import Model
-from modules.model.saving import part_tensors, save_folder
-from modules.model.stored import change_stored, stored_tensors
 from modules.model.weight_files import checkpoint_entries
-from modules.modelSetup import one_file
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import MODEL_SETUPS, create_model_setup
-from modules.modelSetup.skeleton import skeleton
-from modules.util.dpo_pair_files import free_bytes
 from modules.util.errors import ConfigError, DataError, UnsupportedError, UserError
 from modules.util.jsonio import atomic_path
-from modules.util.lazy_tensors import LazyTensor, lazily, write_lazily
-from modules.util.tensor_files import write_safetensors
+from modules.util.pairs.dpo_pair_files import free_bytes
+from modules.util.tensors.lazy_tensors import LazyTensor, lazily, write_lazily
+from modules.util.tensors.tensor_files import write_safetensors
+from modules.weights import one_file
+from modules.weights.saving import part_tensors, save_folder
+from modules.weights.skeleton import skeleton
 
 Report = Callable[[str], None]
 PICKLED = (".ckpt", ".pt", ".pth", ".bin")

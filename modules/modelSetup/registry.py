@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modules.util.registry import Registry
+from modules.util.Registry import Registry
 
 if TYPE_CHECKING:
     from modules.modelSetup.BaseModelSetup import BaseModelSetup

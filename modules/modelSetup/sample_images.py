@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from modules.model.Model import Model
-from modules.model.sampling import Progress, initial_noise, run_sampler
+from modules.model.noising.sampling import Progress, initial_noise, run_sampler
 
 if TYPE_CHECKING:
     from modules.modelSetup.BaseModelSetup import BaseModelSetup

@@ -14,15 +14,15 @@ from modules.adapter.layers import filter_patterns
 from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
 from modules.model.compact import QUANTIZED, offload_blocks, quantize
 from modules.model.dtypes import PartDtypes, torch_dtype
-from modules.model.family import FamilySpec
+from modules.model.lazy_modules import keep_stored, stored_tensors
 from modules.model.Model import Model
-from modules.model.noise import NoiseOptions
-from modules.model.saving import save_folder
-from modules.model.stored import keep_stored, stored_tensors
-from modules.modelSetup import one_file
-from modules.modelSetup.pair_scorer import LossOptions
+from modules.model.noising.noise import NoiseOptions
+from modules.modelSetup.ModelPairScorer import LossOptions
 from modules.objective.supervised import SupervisedOptions
+from modules.spec.FamilySpec import FamilySpec
 from modules.util.errors import ConfigError, UnsupportedError
+from modules.weights import one_file
+from modules.weights.saving import save_folder
 
 ParameterGroup = tuple[str, float | None, list[tuple[str, torch.nn.Parameter]]]
 WHOLE_MODEL = ("DIFFUSERS", "SAFETENSORS")

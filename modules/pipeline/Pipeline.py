@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from modules.pipeline.contract import Node, PipelineModule
+from modules.pipeline.Node import Node, PipelineModule
 
 
 class PipelineError(RuntimeError):

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
 from modules.util.errors import ConfigError, DataError
-from modules.util.registry import Registry
+from modules.util.Registry import Registry
 
 Kind = Literal["pointwise", "pairwise", "groupwise"]
 Metadata = Mapping[str, Any]

@@ -22,7 +22,7 @@ from modules.reward.clip import ClipFeatures
 from modules.util.errors import ConfigError, DataError, UserError
 from modules.util.jsonio import atomic_path, parse_json
 from modules.util.rng import digest64, generator
-from modules.util.tensor_files import write_safetensors
+from modules.util.tensors.tensor_files import write_safetensors
 
 FORMAT = "preference-head-1"
 STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)

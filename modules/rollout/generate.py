@@ -14,8 +14,8 @@ import torch
 
 from modules.model.batch import Conditioning
 from modules.model.Model import Model
-from modules.model.sampling import Progress, SamplingCancelled, initial_noise
-from modules.model.schedule import wide
+from modules.model.noising.sampling import Progress, SamplingCancelled, initial_noise
+from modules.model.noising.schedule import wide
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.rollout import transitions
 from modules.rollout.Rollouts import JOINT, Rollouts, RolloutSettings

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from modules.model.Model import Model
-from modules.model.schedule import DiscreteSchedule, Schedule
+from modules.model.noising.schedule import DiscreteSchedule, Schedule
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.rollout import transitions
 from modules.rollout.transitions import Position

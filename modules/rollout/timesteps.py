@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.model.schedule import Schedule
+from modules.model.noising.schedule import Schedule
 from modules.rollout.transitions import name_of
 from modules.util.errors import ConfigError
 from modules.util.rng import Key, generator

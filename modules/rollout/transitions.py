@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.model.family import Prediction
-from modules.model.schedule import wide
+from modules.model.noising.schedule import wide
+from modules.spec.FamilySpec import Prediction
 from modules.util.errors import ConfigError, UnsupportedError
 
 AUTO = "AUTO"

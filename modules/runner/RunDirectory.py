@@ -12,10 +12,10 @@ from typing import IO, Any
 
 from modules.runner.commands import Command, post_command, take_commands
 from modules.runner.events import EventReader, EventWriter, last_sequence
-from modules.runner.process import ProcessId
+from modules.runner.ProcessId import ProcessId
 from modules.util.errors import UserError
+from modules.util.files.locking import try_lock
 from modules.util.jsonio import read_json, write_json
-from modules.util.locking import try_lock
 
 MAX_NAME = 80
 # A watcher holds the lock for a moment when it closes the books of a dead run.

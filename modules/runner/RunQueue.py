@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from modules.runner.launcher import TrainerProcess, attach, launch, settle
-from modules.runner.process import ProcessId
+from modules.runner.ProcessId import ProcessId
 from modules.runner.RunDirectory import RunDirectory
 from modules.util.errors import DataError, UserError
+from modules.util.files.locking import try_lock
 from modules.util.jsonio import read_json, write_json
-from modules.util.locking import try_lock
 
 STATES = ("waiting", "running", "finished", "stopped", "failed")
 VERSION = 1

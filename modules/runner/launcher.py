@@ -12,7 +12,7 @@ from typing import Any
 
 from modules.runner.events import ERROR_CATEGORIES, last_sequence
 from modules.runner.outcome import TAIL_BYTES, Outcome, interpret
-from modules.runner.process import ProcessId
+from modules.runner.ProcessId import ProcessId
 from modules.runner.RunDirectory import LAUNCHED_IN, RunDirectory
 from modules.util.errors import UserError
 from modules.util.jsonio import write_json

@@ -14,23 +14,23 @@ import torch
 from modules.dataLoader.BaseDataLoader import AccumulationGroup
 from modules.dataLoader.progress import LoadingCancelled
 from modules.model.dtypes import torch_dtype
-from modules.model.sampling import SamplingCancelled
+from modules.model.noising.sampling import SamplingCancelled
 from modules.runner.RunDirectory import RunDirectory
-from modules.trainer import orders as order
-from modules.trainer.beginnings import backup_to_go_on_from
+from modules.trainer.assembly import Parts, assemble, check_model, check_settings
 from modules.trainer.callbacks import Callback
-from modules.trainer.checkpoint import list_backups, write_backup
+from modules.trainer.control import Commands as order
+from modules.trainer.control.Commands import Orders
+from modules.trainer.control.Interval import Interval
+from modules.trainer.control.Pace import Pace
+from modules.trainer.control.StopSignals import StopSignals
 from modules.trainer.diagnosis import diagnosis, memory
 from modules.trainer.distributed import Processes
-from modules.trainer.intervals import Interval
-from modules.trainer.optimizers import set_learning_rate
-from modules.trainer.orders import Orders
-from modules.trainer.pace import Pace
-from modules.trainer.parts import Parts, assemble, check_model, check_settings
-from modules.trainer.Rescue import Rescue
-from modules.trainer.resume_rules import check_resumable, check_same_start
-from modules.trainer.run_state import Counters, restore, take_snapshot
-from modules.trainer.stop_signals import StopSignals
+from modules.trainer.optim.optimizers import set_learning_rate
+from modules.trainer.resume.checkpoint import list_backups, write_backup
+from modules.trainer.resume.find_resume import backup_to_go_on_from
+from modules.trainer.resume.Rescue import Rescue
+from modules.trainer.resume.resume_rules import check_resumable, check_same_start
+from modules.trainer.resume.run_state import Counters, restore, take_snapshot
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import DataError, UserError
 from modules.util.TrainProgress import TrainProgress

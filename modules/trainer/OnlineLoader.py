@@ -14,7 +14,7 @@ from modules.dataLoader.long_prompts import told_of_cut_prompts
 from modules.dataLoader.progress import Progress
 from modules.dataLoader.samplers import Step
 from modules.model.Model import Model
-from modules.model.sampling import SamplingCancelled
+from modules.model.noising.sampling import SamplingCancelled
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.rollout.generate import (
     NO_HOOKS,
@@ -27,13 +27,13 @@ from modules.rollout.generate import (
 )
 from modules.rollout.Rollouts import Rollouts, RolloutSettings
 from modules.rollout.samplers import Slot
-from modules.trainer import online_settings
 from modules.trainer.distributed import Processes
-from modules.trainer.online_batch import OnlineBatch, OnlineGroup
-from modules.trainer.online_plan import PlannedStep, order_of, plan_steps
-from modules.trainer.online_prompts import digest_of
-from modules.trainer.online_review import forget_old, keep_images
-from modules.trainer.online_rewards import Judge, all_different, member_id
+from modules.trainer.online import settings as online_settings
+from modules.trainer.online.batch import OnlineBatch, OnlineGroup
+from modules.trainer.online.judge import Judge, all_different, member_id
+from modules.trainer.online.prompts import digest_of
+from modules.trainer.online.review import forget_old, keep_images
+from modules.trainer.online.step_plan import PlannedStep, order_of, plan_steps
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.OldLogProbSource import OldLogProbSource
 from modules.util.errors import DataError, UserError

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import torch
 
 from modules.adapter.reference import Reference
-from modules.trainer.OldPolicy import OldPolicy
-from modules.trainer.online_denoising import DecoupledStep
-from modules.trainer.online_dgpo import DGPOStep
-from modules.trainer.online_pairs import NFTStep, OnlinePairStep
-from modules.trainer.online_steps import CoupledStep
+from modules.trainer.online.OldPolicy import OldPolicy
+from modules.trainer.online.steps.coupled import CoupledStep
+from modules.trainer.online.steps.decoupled import DecoupledStep
+from modules.trainer.online.steps.DGPOStep import DGPOStep
+from modules.trainer.online.steps.OnlinePairStep import NFTStep, OnlinePairStep
 from modules.trainer.OnlineLoader import OnlineLoader
 from modules.trainer.steps import TrainStep
 from modules.util.enum.RLHFMode import RLHFMode

@@ -12,15 +12,15 @@ from modules.adapter.reference import Reference
 from modules.dataLoader.BaseDataLoader import AccumulationGroup
 from modules.model.batch import ImageBatch, PairBatch
 from modules.model.Model import Model
-from modules.model.schedule import Prediction
+from modules.model.noising.schedule import Prediction
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
-from modules.objective.adaptive_beta import AdaptiveBeta
+from modules.objective.AdaptiveBeta import AdaptiveBeta
 from modules.objective.diagnostics import PreferenceDiagnostics
 from modules.objective.metrics import PairMetrics, averages_of, training_tags
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
 from modules.objective.scores import ScorePair
 from modules.trainer.distributed import Processes
-from modules.trainer.reference_scores import Draws, ReferenceScores
+from modules.trainer.reference.ReferenceScores import Draws, ReferenceScores
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UnsupportedError
 from modules.util.rng import digest64

@@ -14,35 +14,35 @@ from tkinter import ttk
 import customtkinter as ctk
 
 from modules.runner.RunQueue import QueueRunner, RunQueue
-from modules.ui.Autosave import Autosave
-from modules.ui.BottomBar import BottomBar
-from modules.ui.context import Ui
-from modules.ui.DemoOffer import FIRST_START, offer_demo
-from modules.ui.drop import accept_drops, load_drops, one_config
-from modules.ui.FileActions import FileActions
-from modules.ui.form.Tooltip import Tooltips
+from modules.ui.demo.DemoOffer import FIRST_START, offer_demo
+from modules.ui.form.Tooltips import Tooltips
 from modules.ui.image_window import open_image
 from modules.ui.keys import bind_keys
 from modules.ui.options import parser
 from modules.ui.pages.Page import Page
 from modules.ui.pages.registry import page_of, pages_for
-from modules.ui.ProblemsPanel import ProblemsPanel
-from modules.ui.QueuePanel import QueueWork
-from modules.ui.RunActions import RunActions
-from modules.ui.ScrollFrame import ScrollFrame, install_wheel
-from modules.ui.SideBar import SideBar
+from modules.ui.run.QueuePanel import QueueWork
+from modules.ui.run.RunActions import RunActions
+from modules.ui.run.TensorBoard import TensorBoard
+from modules.ui.shell.Autosave import Autosave
+from modules.ui.shell.BottomBar import BottomBar
+from modules.ui.shell.FileActions import FileActions
+from modules.ui.shell.ProblemsPanel import ProblemsPanel
+from modules.ui.shell.SideBar import SideBar
+from modules.ui.shell.TopBar import TopBar
+from modules.ui.shell.ViewDialog import SCALES, open_view_dialog
 from modules.ui.state.ConfigState import ConfigState, Problem
 from modules.ui.state.PresetStore import PresetStore
 from modules.ui.state.RunControl import RunControl
 from modules.ui.state.SessionStore import Session, SessionStore
-from modules.ui.TensorBoard import TensorBoard
-from modules.ui.theme import Theme, is_dark
-from modules.ui.tk_support import MAX_SCALE, MIN_SCALE, Pump, install_error_dialog, set_ui_scale
-from modules.ui.TopBar import TopBar
-from modules.ui.ViewDialog import SCALES, open_view_dialog
+from modules.ui.Ui import Ui
+from modules.ui.widgets.drop import accept_drops, load_drops, one_config
+from modules.ui.widgets.ScrollFrame import ScrollFrame, install_wheel
+from modules.ui.widgets.theme import Theme, is_dark
+from modules.ui.widgets.tk_support import MAX_SCALE, MIN_SCALE, Pump, install_error_dialog, set_ui_scale
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
-from modules.util.user_folder import FOLDER_VARIABLE, settings_folder
+from modules.util.files.user_folder import FOLDER_VARIABLE, settings_folder
 
 NAME = "Tastemaker"
 ICON = Path(__file__).resolve().parents[2] / "resources" / "icons" / "tastemaker.png"

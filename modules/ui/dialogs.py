@@ -6,9 +6,9 @@ import tkinter as tk
 from collections.abc import Callable, Sequence
 from tkinter import ttk
 
-from modules.ui.context import Ui
-from modules.ui.theme import style_text
-from modules.ui.tk_support import make_modal
+from modules.ui.Ui import Ui
+from modules.ui.widgets.theme import style_text
+from modules.ui.widgets.tk_support import make_modal
 
 
 class Dialog(tk.Toplevel):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from PIL import Image, ImageTk
 
-from modules.ui.context import Ui
-from modules.ui.tk_support import elide_middle
+from modules.ui.Ui import Ui
+from modules.ui.widgets.tk_support import elide_middle
 
 SHARE = 0.85
 

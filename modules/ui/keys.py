@@ -6,7 +6,7 @@ import tkinter as tk
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from modules.ui.ScrollFrame import ScrollFrame
+from modules.ui.widgets.ScrollFrame import ScrollFrame
 
 if TYPE_CHECKING:
     from modules.ui.MainWindow import MainWindow

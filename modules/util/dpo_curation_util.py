@@ -21,8 +21,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from modules.util.dpo_pair_check import PairCheck, check_dpo_pairs
-from modules.util.dpo_pair_files import (
+from modules.util.enum.ConceptType import ConceptType
+from modules.util.errors import DataError, UserError
+from modules.util.image_metadata.normalise import UNCONDITIONAL
+from modules.util.jsonio import fsync_path, read_json, write_json
+from modules.util.pairs.dpo_pair_check import PairCheck, check_dpo_pairs
+from modules.util.pairs.dpo_pair_files import (
     IMAGE_EXTENSIONS,
     SAFE_PAIR_ID,
     SIDES,
@@ -42,10 +46,6 @@ from modules.util.dpo_pair_files import (
     unlink_with_caption,
     write_caption,
 )
-from modules.util.enum.ConceptType import ConceptType
-from modules.util.errors import DataError, UserError
-from modules.util.image_metadata.normalise import UNCONDITIONAL
-from modules.util.jsonio import fsync_path, read_json, write_json
 from modules.util.rng import digest64
 
 __all__ = [

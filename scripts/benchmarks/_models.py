@@ -8,12 +8,12 @@ import torch
 
 from modules.model.batch import Conditioning, ImageBatch, PairBatch
 from modules.model.dtypes import PartDtypes
-from modules.model.family import FamilySpec, PartSpec
 from modules.model.Model import Model
-from modules.model.schedule import DiscreteSchedule, FlowSchedule
+from modules.model.noising.schedule import DiscreteSchedule, FlowSchedule
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.ModelFamily import LoadOptions
 from modules.modelSetup.StableDiffusionSetup import StableDiffusionSetup
+from modules.spec.FamilySpec import FamilySpec, PartSpec
 
 LATENT = 32
 PIXELS_PER_LATENT = 8

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from modules.model.batch import Conditioning
-from modules.modelSetup.hollow import hollow_model
 from modules.modelSetup.registry import create_model_setup
-from modules.trainer.memory_step import Rehearsal
+from modules.trainer.memory.memory_step import Rehearsal
+from modules.trainer.memory.shape_only import hollow_model
 from modules.util.config.TrainConfig import TrainConfig
 
 Parts = dict[str, Any]

@@ -22,8 +22,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from modules.curation.choosing import ask, standing
-from modules.curation.duplicates import file_dhash
-from modules.curation.scan import FoundImage, scan_images
+from modules.curation.intake.duplicates import file_dhash
+from modules.curation.intake.scan import FoundImage, scan_images
 from modules.curation.session import CurationSession, ImageGroup, SessionSettings
 from modules.curation.simulation import Annotator, clicks_to_reach, closest_rating, stop_by_itself
 from modules.curation.store import CurationStore

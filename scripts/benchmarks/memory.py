@@ -16,13 +16,13 @@ import torch
 
 from modules.adapter.reference import create_reference
 from modules.model.batch import ImageBatch, PairBatch
-from modules.model.noise import NoiseOptions
-from modules.modelSetup.hollow import hollow_model
+from modules.model.noising.noise import NoiseOptions
 from modules.modelSetup.registry import create_model_setup
-from modules.objective.live_bytes import LiveBytes
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
-from modules.objective.saved_bytes import SavedBytes
-from modules.trainer.memory_step import PROMPT, Rehearsal, StepBytes
+from modules.trainer.memory.live_bytes import LiveBytes
+from modules.trainer.memory.memory_step import PROMPT, Rehearsal, StepBytes
+from modules.trainer.memory.SavedBytes import SavedBytes
+from modules.trainer.memory.shape_only import hollow_model
 from modules.util.config.TrainConfig import TrainConfig
 from scripts.benchmarks._measure import Result
 from scripts.benchmarks._real_models import MODELS, real_rehearsal

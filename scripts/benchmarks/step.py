@@ -19,12 +19,12 @@ from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
 from modules.adapter.reference import EXISTING_ADAPTER, NEW_ADAPTER, Reference
 from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
 from modules.model.Model import Model
-from modules.model.noise import NoiseOptions
+from modules.model.noising.noise import NoiseOptions
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.objective import execution
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
-from modules.objective.saved_bytes import SavedBytes
 from modules.objective.scores import ScorePair
+from modules.trainer.memory.SavedBytes import SavedBytes
 from scripts.benchmarks._measure import Quartiles, Result, Work, interleave, ratios
 from scripts.benchmarks._models import MODELS, random_pair
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from modules.curation.groups import ScanOptions, scan_groups
-from modules.curation.scan import ScanFault
+from modules.curation.intake.groups import ScanOptions, scan_groups
+from modules.curation.intake.scan import ScanFault
 from modules.curation.session import CurationSession, ImageGroup, Phase, SessionSettings
 from modules.curation.store import CurationStore
 from modules.model.Model import Model

@@ -19,11 +19,11 @@ from modules.adapter.formats import (
     save_adapter,
     tensor_hash,
 )
-from modules.adapter.keymaps.latent_diffusion import ldm_name
 from modules.adapter.names import split_key
 from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, DataError, UnsupportedError
+from modules.weights.keymaps.latent_diffusion import ldm_name
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
 
 WILD = Path(__file__).parents[2].parent / "shared" / "data" / "lora_keys"

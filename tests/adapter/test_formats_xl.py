@@ -102,7 +102,7 @@ def legacy(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def comfy(folder: Path) -> dict[str, torch.Tensor]:
-    from modules.adapter.keymaps.latent_diffusion import ldm_name
+    from modules.weights.keymaps.latent_diffusion import ldm_name
 
     handle = trained(folder)
     made: dict[str, torch.Tensor] = {}

@@ -12,7 +12,7 @@ from modules.adapter.PeftAdapter import AdapterOptions, attach
 from modules.model.batch import Conditioning
 from modules.model.compact import MAIN_MEMORY, QUANTIZED, offload_blocks, quantize
 from modules.model.Model import Model
-from modules.model.noise import NoiseOptions
+from modules.model.noising.noise import NoiseOptions
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UnsupportedError, UserErrors
 from tests.tiny import tiny_model, tiny_setup

@@ -14,7 +14,7 @@ from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
 from modules.adapter.reference import Reference
 from modules.model.batch import Conditioning, ImageBatch
 from modules.model.Model import Model
-from modules.model.noise import NoiseOptions
+from modules.model.noising.noise import NoiseOptions
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import MODEL_SETUPS
 from modules.objective.preference import ObjectiveOptions, PairScores, get_preference_loss

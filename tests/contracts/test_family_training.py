@@ -14,8 +14,8 @@ from modules.util.enum.NoiseScheduler import NoiseScheduler
 from modules.util.errors import UnsupportedError
 from tests.contracts.test_family import families
 from tests.tiny import tiny_folder, tiny_setup
-from tests.trainer.making import run_here, same_weights, write_config, write_pairs
-from tests.trainer.test_resume import StopAt
+from tests.trainer.builders import run_here, same_weights, write_config, write_pairs
+from tests.trainer.resume.test_resume import StopAt
 
 CASES = sorted({key for key, _ in families()})
 

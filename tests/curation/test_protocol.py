@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from modules.curation.protocol import MAX_LINE, PairServer
+from modules.curation.PairServer import MAX_LINE, PairServer
 from modules.curation.session import CurationSession, ImageGroup, SessionSettings
 from modules.curation.store import CurationStore
 from modules.curation.walk import GroupWalk

@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 from modules.curation.store import CurationStore
-from modules.util import dpo_pair_files
 from modules.util.dpo_curation_util import find_exported_file, load_manifest, save_manifest
 from modules.util.errors import UserError
+from modules.util.pairs import dpo_pair_files
 
 ROOT = Path(__file__).resolve().parents[2]
 

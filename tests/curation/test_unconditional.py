@@ -9,10 +9,10 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from modules.curation import commands
-from modules.curation.groups import ScanOptions, scan_groups
-from modules.curation.image_size import image_size
-from modules.curation.review import PairReview
-from modules.curation.review_fixes import fix_faults
+from modules.curation.intake.groups import ScanOptions, scan_groups
+from modules.curation.intake.image_size import image_size
+from modules.curation.review.review import PairReview
+from modules.curation.review.review_fixes import fix_faults
 from modules.curation.session import CurationSession, ImageGroup, SessionSettings
 from modules.curation.store import CurationStore
 from modules.dataLoader.preflight import preflight

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from modules.curation.ahead import Found, GroupsAhead
-from modules.curation.scan import ScanFault
+from modules.curation.intake.scan import ScanFault
 from modules.curation.session import CurationSession, ImageGroup, SessionSettings
 from modules.curation.store import CurationStore
 from modules.curation.walk import GroupWalk

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from modules.pipeline.nodes.transforms import Transform, crop_geometry
-from tests.dataLoader.making import AveragingSetup, at, concept, config, loader, write_image, write_pairs
+from tests.dataLoader.builders import AveragingSetup, at, concept, config, loader, write_image, write_pairs
 
 torch.set_num_threads(1)
 

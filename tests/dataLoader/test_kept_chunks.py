@@ -15,7 +15,7 @@ from modules.model.Model import Model
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.util.config.TrainConfig import TrainConfig
 from tests.tiny import tiny_folder, tiny_setup
-from tests.trainer.making import settings, write_pairs
+from tests.trainer.builders import settings, write_pairs
 
 torch.set_num_threads(1)
 FAMILIES = ["STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE"]

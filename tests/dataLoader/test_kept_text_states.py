@@ -13,9 +13,9 @@ from modules.dataLoader.create import create_data_loader
 from modules.model.batch import Conditioning, ImageBatch
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.util.config.TrainConfig import TrainConfig
-from tests.dataLoader.making import AveragingModel, AveragingSetup, concept, config, write_image
+from tests.dataLoader.builders import AveragingModel, AveragingSetup, concept, config, write_image
 from tests.tiny import tiny_folder, tiny_setup
-from tests.trainer.making import settings, write_pairs
+from tests.trainer.builders import settings, write_pairs
 
 torch.set_num_threads(1)
 PARTS = {"hidden_BLE": torch.bfloat16, "pooled_BE": torch.float16, "extra_BE": torch.float64}

@@ -14,7 +14,7 @@ from modules.dataLoader.create import create_data_loader
 from modules.dataLoader.progress import LoadingCancelled
 from modules.model.batch import ImageBatch, PairBatch
 from modules.util.errors import DataError
-from tests.dataLoader.making import (
+from tests.dataLoader.builders import (
     AveragingModel,
     AveragingSetup,
     at,

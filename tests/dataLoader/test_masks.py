@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from modules.dataLoader.mixin.DataLoaderText2ImageMixin import MASKS
 from modules.pipeline.nodes.masks import Mask, decide_mask
-from tests.dataLoader.making import (
+from tests.dataLoader.builders import (
     AveragingModel,
     AveragingSetup,
     at,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from tests.dataLoader.making import concept, config, dpo_config, loader, write_image, write_pairs
+from tests.dataLoader.builders import concept, config, dpo_config, loader, write_image, write_pairs
 
 torch.set_num_threads(1)
 

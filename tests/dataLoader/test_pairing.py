@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from modules.dataLoader.pairing import Pair, crop_faults, match_pairs, split_by_prompt
 from modules.dataLoader.pipelineModules.PairByFilename import PairByFilename
-from modules.pipeline.items import Item
+from modules.pipeline.Item import Item
 from modules.pipeline.Pipeline import Pipeline
 from modules.util.errors import DataError
 

@@ -9,7 +9,7 @@ from modules.dataLoader.mixin.DataLoaderMgdsMixin import DataLoaderMgdsMixin
 from modules.dataLoader.source import DataErrors, DataSource, collect_source, concept_tags, raise_faults
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.errors import DataError, UserErrors
-from tests.dataLoader.making import concept, config, dpo_config, write_image, write_pairs
+from tests.dataLoader.builders import concept, config, dpo_config, write_image, write_pairs
 
 BOTH = ("DPO_CHOSEN", "DPO_REJECTED")
 

@@ -11,15 +11,15 @@ from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from modules.model.batch import ImageBatch
-from modules.model.noise import NoiseOptions
+from modules.model.noising.noise import NoiseOptions
 from modules.trainer.callbacks import Callback
-from modules.trainer.checkpoint import list_backups
+from modules.trainer.resume.checkpoint import list_backups
 from modules.util.enum.Optimizer import Optimizer
 from modules.util.TrainProgress import TrainProgress
 from tests.contracts.test_family_training import family_config
 from tests.device.plugin import NAME as DEVICE
 from tests.tiny import tiny_model, tiny_setup
-from tests.trainer.making import run_here, train, write_config, write_pairs
+from tests.trainer.builders import run_here, train, write_config, write_pairs
 
 SAMPLE = {"prompt": "a cat", "width": 64, "height": 64, "diffusion_steps": 2}
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from modules.modelSetup.hollow import hollow_model
-from modules.trainer.memory_plan import MemoryPlan, Planner
-from modules.trainer.memory_step import PROMPT, Rehearsal
+from modules.trainer.memory.memory_plan import MemoryPlan, Planner
+from modules.trainer.memory.memory_step import PROMPT, Rehearsal
+from modules.trainer.memory.shape_only import hollow_model
 from modules.util.config.TrainConfig import TrainConfig
 from tests.contracts.test_family_training import CASES, family_config
 from tests.device import second_device
 from tests.tiny import tiny_setup
-from tests.trainer.making import run_here, write_pairs
+from tests.trainer.builders import run_here, write_pairs
 
 SIDE = 128
 WITHIN = 0.15

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from modules.model.compact import quantize
 from tests.device.plugin import NAME as DEVICE
 from tests.tiny import tiny_model, tiny_setup
-from tests.trainer.making import run_here, write_config
+from tests.trainer.builders import run_here, write_config
 
 
 @pytest.mark.parametrize("kind", ["FLOAT_8", "INT_8", "NFLOAT_4"])

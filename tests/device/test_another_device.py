@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.device import second_device
-from tests.trainer.making import ROOT
+from tests.trainer.builders import ROOT
 
 TRAINER = "tests/trainer/"
 FILES = [

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from modules.runner.RunDirectory import RunDirectory
 from modules.trainer import GenericTrainer as trainer_module
-from modules.trainer import best
+from modules.trainer.evaluate import best
 from modules.trainer.callbacks import Callbacks, EventLog
 from modules.trainer.distributed import Processes
 from modules.util.config.TrainConfig import TrainConfig

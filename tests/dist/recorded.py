@@ -90,7 +90,7 @@ def run_recorded(folder: Path, processes: Processes, follow: Path | None = None)
     """Train; leaves ``gradients.safetensors`` and ``metrics.json`` in the folder."""
     from modules.runner.RunDirectory import RunDirectory
     from modules.util.config.TrainConfig import TrainConfig
-    from tests.trainer.online_making import Listening
+    from tests.trainer.online.builders import Listening
 
     config = TrainConfig.load(folder / "config.json")
     heard = Listening()

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from modules.trainer.distributed import Processes
 from tests.dist.recorded import run_recorded
 from tests.dist.test_torchrun import run_two, torchrun
-from tests.trainer.making import environment, events, same_weights
-from tests.trainer.online_making import SGD, write_online
+from tests.trainer.builders import environment, events, same_weights
+from tests.trainer.online.builders import SGD, write_online
 
 pytestmark = pytest.mark.dist
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from tests.trainer.making import ROOT, environment, events, run_here, same_weights, write_config
+from tests.trainer.builders import ROOT, environment, events, run_here, same_weights, write_config
 
 pytestmark = pytest.mark.dist
 
@@ -69,7 +69,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_two_processes_train_the_weights_of_one(tmp_path: Path, name: str) -> None:
     changes = {**COMMON, **CASES[name]}
     if name == "supervised":
-        from tests.trainer.making import write_pairs
+        from tests.trainer.builders import write_pairs
 
         write_pairs(tmp_path / "data", 7)
         changes["concepts"] = [{"path": str(tmp_path / "data" / "chosen"), "type": "STANDARD"}]

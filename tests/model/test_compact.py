@@ -14,9 +14,9 @@ from modules.adapter.reference import Reference
 from modules.model import compact
 from modules.model.compact import FrozenLinear, block_layers, lock_pages, offload_blocks, pieces, quantize
 from modules.model.Model import Model
-from modules.model.noise import NoiseOptions
+from modules.model.noising.noise import NoiseOptions
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
-from modules.objective.saved_bytes import SavedBytes
+from modules.trainer.memory.SavedBytes import SavedBytes
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UnsupportedError, UserErrors
 from tests.tiny import tiny_folder, tiny_model, tiny_setup

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from modules.model.batch import ImageBatch, PairBatch
-from modules.model.noise import NoiseOptions
+from modules.model.noising.noise import NoiseOptions
 from modules.util.errors import UserError
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import image_batch, pair_batch

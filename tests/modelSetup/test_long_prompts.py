@@ -11,9 +11,9 @@ import torch
 from modules.adapter.PeftAdapter import AdapterOptions, attach
 from modules.adapter.reference import Reference
 from modules.model.batch import OWN, Conditioning, ImageBatch, PairBatch
-from modules.model.chunks import ClipReader, states_in_chunks
 from modules.model.Model import Model
-from modules.model.noise import NoiseOptions
+from modules.model.noising.noise import NoiseOptions
+from modules.model.text.chunks import ClipReader, states_in_chunks
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
 from tests.tiny import SIZE, tiny_model, tiny_setup

@@ -11,8 +11,8 @@ import torch
 
 from modules.adapter.layers import adaptable_layers, select_layers
 from modules.model.dtypes import PartDtypes
-from modules.modelSetup.part_files import outline
 from modules.util.jsonio import read_json
+from modules.weights.part_files import outline
 from tests.tiny import tiny_folder, tiny_model, tiny_setup
 
 CONFIGS = Path(__file__).parents[2] / "resources" / "model_config"

@@ -70,7 +70,7 @@ def test_family_files_are_short() -> None:
     [
         ("import modules.modelSetup", ["torch", "diffusers", "transformers", "peft"]),
         ("import modules.modelSetup.registry", ["torch", "diffusers", "transformers", "peft"]),
-        ("import modules.model.family", ["torch", "diffusers", "transformers", "peft"]),
+        ("import modules.spec.FamilySpec", ["torch", "diffusers", "transformers", "peft"]),
         ("import modules.adapter", ["torch", "diffusers", "transformers", "peft"]),
         (
             "from modules.modelSetup.registry import create_model_setup; "

@@ -13,7 +13,7 @@ import torch
 
 from modules.model.batch import PairBatch
 from modules.model.dtypes import PartDtypes
-from modules.model.noise import NoiseOptions
+from modules.model.noising.noise import NoiseOptions
 from modules.modelSetup.ModelFamily import LoadOptions
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import image_batch, pair_batch

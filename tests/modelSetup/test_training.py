@@ -12,7 +12,7 @@ import torch
 from modules.adapter.formats import read_adapter
 from modules.adapter.reference import Reference
 from modules.model.Model import Model
-from modules.model.noise import NoiseOptions
+from modules.model.noising.noise import NoiseOptions
 from modules.modelSetup import training
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError

@@ -10,20 +10,20 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.model.dtypes import PartDtypes
-from modules.model.saving import save_single_file
-from modules.model.single_file import file_tensors, to_ldm
 from modules.modelSetup.ModelFamily import LoadOptions
 from modules.util.errors import UserError
-from tests.modelSetup.test_part_sources import (
+from modules.weights.saving import save_single_file
+from modules.weights.single_file import file_tensors, to_ldm
+from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
+from tests.tiny.stable_diffusion import write_standard_pipeline
+from tests.tiny.stable_diffusion_xl import write_standard
+from tests.weights.test_part_sources import (
     PREFIX,
     assert_same,
     configs_beside,
     denoiser_file,
     part_state,
 )
-from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
-from tests.tiny.stable_diffusion import write_standard_pipeline
-from tests.tiny.stable_diffusion_xl import write_standard
 
 SD, XL, FLUX = "STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "FLUX_DEV_1"
 State = dict[str, torch.Tensor]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.objective.adaptive_beta import AdaptiveBeta
+from modules.objective.AdaptiveBeta import AdaptiveBeta
 
 margins = st.lists(st.floats(-1.0, 1.0), max_size=40)
 

@@ -351,7 +351,7 @@ def test_stashed_gradients_have_the_size_of_the_final_ones() -> None:
 
 def saved_bytes_peak(work: Callable[[], None]) -> int:
     """Highest sum of bytes autograd holds for backward passes; each storage counts once."""
-    from modules.objective.saved_bytes import SavedBytes
+    from modules.trainer.memory.SavedBytes import SavedBytes
 
     with SavedBytes() as counter:
         work()

@@ -11,7 +11,7 @@ import pytest
 from modules.pipeline.cache import FileIndex as module
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.util.errors import DataError
-from tests.dataLoader.making import write_image
+from tests.dataLoader.builders import write_image
 
 
 @pytest.fixture

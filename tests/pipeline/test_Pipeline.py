@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from modules.pipeline.contract import SOURCE, Node
-from modules.pipeline.dataset import PipelineDataset
+from modules.pipeline.Node import SOURCE, Node
 from modules.pipeline.Pipeline import Pipeline, PipelineError
+from modules.pipeline.PipelineDataset import PipelineDataset
 
 
 class Numbers(Node):
@@ -212,7 +212,7 @@ def test_with_mgds_importable_the_modules_are_mgds_modules(tmp_path: Path) -> No
         import sys
         sys.path.insert(0, sys.argv[1])
         import mgds.PipelineModule
-        from modules.pipeline.contract import SOURCE, THREAD_SAFE, Node
+        from modules.pipeline.Node import SOURCE, THREAD_SAFE, Node
         from tests.pipeline.test_Pipeline import AddOne, Numbers, started
         assert SOURCE == "mgds" and not THREAD_SAFE
         assert issubclass(Node, mgds.PipelineModule.PipelineModule)

@@ -8,7 +8,7 @@ import pytest
 
 from modules.pipeline.nodes.collect import collect_items
 from modules.util.config.ConceptConfig import ConceptConfig
-from tests.dataLoader.making import write_image
+from tests.dataLoader.builders import write_image
 
 
 def collect(path: Path | str, **more: Any) -> Any:

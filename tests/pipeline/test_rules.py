@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from modules.pipeline.rules import Rules
+from modules.pipeline.Rules import Rules
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.errors import ConfigError
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from modules.model.Model import Model
-from modules.model.sampling import SamplingCancelled
-from modules.model.schedule import FlowSchedule
+from modules.model.noising.sampling import SamplingCancelled
+from modules.model.noising.schedule import FlowSchedule
 from modules.rollout.generate import (
     RolloutHooks,
     RolloutRequest,

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modules.model.sampling import make_sampler
-from modules.model.schedule import FlowSchedule
+from modules.model.noising.sampling import make_sampler
+from modules.model.noising.schedule import FlowSchedule
 from modules.rollout import samplers, timesteps, transitions
 from modules.rollout.plan import CHOICES, PlanOptions, RolloutPlan, make_plan, path, plan_for
 from modules.rollout.Rollouts import LAYOUTS, STORAGE

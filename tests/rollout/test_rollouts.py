@@ -13,7 +13,7 @@ from modules.model.Model import Model
 from modules.rollout.generate import generate
 from modules.rollout.Rollouts import Rollouts, RolloutSettings
 from modules.util.errors import ConfigError, DataError
-from modules.util.tensor_files import write_safetensors
+from modules.util.tensors.tensor_files import write_safetensors
 from tests.rollout.helpers import SETUP, adapted_model, requests, rolled, settings_for
 
 

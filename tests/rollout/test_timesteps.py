@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modules.model.schedule import FlowSchedule
+from modules.model.noising.schedule import FlowSchedule
 from modules.rollout.timesteps import (
     CONTINUOUS_SAMPLERS,
     DISCRETE_SAMPLERS,

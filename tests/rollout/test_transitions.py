@@ -9,8 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modules.model.sampling import make_sampler
-from modules.model.schedule import DiscreteSchedule, FlowSchedule, Schedule, rescale_to_zero_terminal_snr
+from modules.model.noising.sampling import make_sampler
+from modules.model.noising.schedule import (
+    DiscreteSchedule,
+    FlowSchedule,
+    Schedule,
+    rescale_to_zero_terminal_snr,
+)
 from modules.rollout import transitions
 from modules.rollout.plan import path as path_of
 from modules.rollout.transitions import (

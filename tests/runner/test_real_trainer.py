@@ -14,7 +14,7 @@ from modules.runner.launcher import launch
 from modules.runner.RunDirectory import RunDirectory
 from modules.runner.status import read_status
 from tests.runner.support import ROOT, page_rows, wait_until
-from tests.trainer.making import settings
+from tests.trainer.builders import settings
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.runner.commands import post_command
-from modules.runner.process import ProcessId
+from modules.runner.ProcessId import ProcessId
 from modules.runner.RunDirectory import LAUNCHED_IN, RunDirectory, run_name
 from modules.util.errors import DataError, UserError
 from modules.util.TrainProgress import TrainProgress

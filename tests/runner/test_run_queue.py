@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from modules.runner.launcher import launch
-from modules.runner.process import ProcessId
+from modules.runner.ProcessId import ProcessId
 from modules.runner.RunDirectory import RunDirectory
 from modules.runner.RunQueue import QueueRunner, RunQueue
 from modules.util.errors import DataError, UserError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.trainer.memory_step import StepBytes
+from modules.trainer.memory.memory_step import StepBytes
 from scripts.benchmark import main
 from scripts.benchmarks.memory import Taken, _compared
 

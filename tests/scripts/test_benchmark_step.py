@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from modules.model.Model import Model
-from modules.model.schedule import DiscreteSchedule
+from modules.model.noising.schedule import DiscreteSchedule
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.StableDiffusionSetup import StableDiffusionSetup
 from scripts.benchmarks import _models, step

@@ -19,9 +19,9 @@ from modules.adapter.formats import LEGACY, read_adapter, save_adapter
 from modules.adapter.PeftAdapter import NAME, AdapterOptions, attach
 from modules.model.dtypes import PartDtypes
 from modules.model.Model import Model, base_tensors
-from modules.model.saving import part_tensors, single_file_tensors
 from modules.modelSetup import converting
-from modules.util.lazy_tensors import file_tensors
+from modules.util.tensors.lazy_tensors import file_tensors
+from modules.weights.saving import part_tensors, single_file_tensors
 from scripts.convert_model import main
 from tests.adapter.families import trained_family
 from tests.tiny import tiny_folder, tiny_model, tiny_setup

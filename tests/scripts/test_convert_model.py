@@ -23,7 +23,7 @@ from modules.adapter.formats import (
 from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
 from modules.model.Model import Model
 from modules.modelSetup.registry import MODEL_SETUPS
-from modules.modelSetup.skeleton import published, skeleton
+from modules.weights.skeleton import published, skeleton
 from scripts.convert_model import main
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.stable_diffusion import write_standard_pipeline

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from modules.curation.duplicates import image_distance
-from modules.curation.groups import ScanOptions, scan_groups
-from modules.curation.protocol import PairServer
-from modules.curation.scan import ScanFault
+from modules.curation.intake.duplicates import image_distance
+from modules.curation.intake.groups import ScanOptions, scan_groups
+from modules.curation.intake.scan import ScanFault
+from modules.curation.PairServer import PairServer
 from modules.curation.session import CurationSession, SessionSettings
 from modules.curation.store import CurationStore
 from modules.curation.walk import GroupWalk

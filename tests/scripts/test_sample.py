@@ -10,13 +10,13 @@ import torch
 from PIL import Image
 
 from modules.model.Model import Model
-from modules.model.saving import save_folder
-from modules.modelSetup.one_file import save_file
 from modules.trainer import distributed
 from modules.util.image_metadata_util import read_metadata
+from modules.weights.one_file import save_file
+from modules.weights.saving import save_folder
 from scripts.sample import main
 from tests.tiny import tiny_folder, tiny_model
-from tests.trainer.making import run_here, write_config
+from tests.trainer.builders import run_here, write_config
 
 FLUX = "FLUX_DEV_1"
 

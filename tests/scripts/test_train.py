@@ -17,7 +17,7 @@ from PIL import Image
 
 from modules.runner.RunDirectory import RunDirectory
 from scripts.train import main
-from tests.trainer.making import ROOT, command, environment, events, train, write_config, write_pairs
+from tests.trainer.builders import ROOT, command, environment, events, train, write_config, write_pairs
 
 NO_MODEL = "/no/such/model"
 """A run that got as far as loading it would say so."""

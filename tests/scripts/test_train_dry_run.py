@@ -12,7 +12,7 @@ import pytest
 from modules.trainer import GenericTrainer
 from scripts.train import main
 from tests.tiny import tiny_folder
-from tests.trainer.making import events, run_here, write_config
+from tests.trainer.builders import events, run_here, write_config
 
 
 def _empty(path: Path) -> Path:

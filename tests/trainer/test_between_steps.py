@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from modules.runner.RunDirectory import RunDirectory
-from modules.trainer import orders
 from modules.trainer.callbacks import Callback
-from tests.trainer.making import run_here, same_weights, write_config, write_pairs
+from modules.trainer.control import Commands as orders
+from tests.trainer.builders import run_here, same_weights, write_config, write_pairs
 
 SAMPLES = [{"prompt": "a cat", "width": 64, "height": 64, "diffusion_steps": 1, "cfg_scale": 1.0}]
 

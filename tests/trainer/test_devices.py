@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from modules.trainer.distributed import Processes
-from modules.trainer.online_settings import acceleration_plan
+from modules.trainer.online.settings import acceleration_plan
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError
 

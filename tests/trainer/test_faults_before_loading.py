@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from modules.trainer import GenericTrainer, parts
+from modules.trainer import GenericTrainer
+from modules.trainer import assembly as parts
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError, DataError, UnsupportedError, UserError
 from scripts.train import check
-from tests.trainer.making import run_here, write_config, write_pairs
+from tests.trainer.builders import run_here, write_config, write_pairs
 
 CASES: dict[str, tuple[type[UserError], str, dict[str, Any]]] = {
     "layers": (ConfigError, "layer_filter_preset", {"layer_filter_preset": "nonsense"}),

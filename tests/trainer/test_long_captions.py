@@ -11,8 +11,8 @@ import torch
 from modules.model.batch import OWN, Conditioning
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from tests.tiny import tiny_folder
-from tests.trainer.making import run_here, same_weights, write_config, write_pairs
-from tests.trainer.test_resume import StopAt
+from tests.trainer.builders import run_here, same_weights, write_config, write_pairs
+from tests.trainer.resume.test_resume import StopAt
 
 CAPTIONS = (
     "a red circle",

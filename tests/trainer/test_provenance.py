@@ -8,7 +8,7 @@ import pytest
 from safetensors import safe_open
 
 from tests.tiny import tiny_folder
-from tests.trainer.making import run_here, write_config
+from tests.trainer.builders import run_here, write_config
 
 
 def facts(path: Path) -> dict[str, str]:

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from modules.dataLoader.pipelineModules.PairByFilename import PairByFilename
 from modules.dataLoader.source import DataSource, UnitSet, collect_source, pair_concepts
-from modules.pipeline.contract import Node
-from modules.pipeline.dataset import PipelineDataset
+from modules.pipeline.Node import Node
 from modules.pipeline.nodes.SourceItems import SourceItems
 from modules.pipeline.Pipeline import Pipeline
+from modules.pipeline.PipelineDataset import PipelineDataset
 
 if TYPE_CHECKING:
     from modules.util.config.TrainConfig import TrainConfig

@@ -16,14 +16,14 @@ from modules.model.batch import Conditioning, ImageBatch, PairBatch
 from modules.model.memory import in_halves
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
-from modules.pipeline.items import Item
+from modules.pipeline.Item import Item
 from modules.pipeline.nodes.CachedTensors import CachedTensors, content_key
 from modules.pipeline.nodes.ChoosePrompt import ChoosePrompt
 from modules.pipeline.nodes.LoadPixels import LoadPixels
 from modules.pipeline.nodes.masks import Mask, PlanMask
 from modules.pipeline.nodes.PlanImage import PlanImage
 from modules.pipeline.nodes.transforms import Transform
-from modules.pipeline.rules import Rules
+from modules.pipeline.Rules import Rules
 
 if TYPE_CHECKING:
     from modules.model.Model import Model

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from modules.dataLoader.pairing import Pair
-from modules.pipeline.contract import Node
+from modules.pipeline.Node import Node
 
 
 class PairByFilename(Node):

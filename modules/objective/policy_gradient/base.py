@@ -11,7 +11,7 @@ import torch
 
 from modules.objective.aggregation import Aggregation
 from modules.util.errors import ConfigError, DataError
-from modules.util.registry import Registry
+from modules.util.Registry import Registry
 
 Paradigm = Literal["coupled", "decoupled", "offline", "distillation"]
 """``coupled``: the loss uses log-probabilities of the rollout; ``decoupled``: only its images and rewards."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from modules.util.errors import ConfigError
-from modules.util.registry import Registry
+from modules.util.Registry import Registry
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from modules.pipeline.cache.ContentCache import ContentCache
-from modules.pipeline.contract import Node
+from modules.pipeline.Node import Node
 
 
 def content_key(*parts: str) -> str:

@@ -3,9 +3,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from modules.pipeline.contract import Node
-from modules.pipeline.items import Item
-from modules.pipeline.rules import Rules
+from modules.pipeline.Item import Item
+from modules.pipeline.Node import Node
+from modules.pipeline.Rules import Rules
 
 
 class ChoosePrompt(Node):

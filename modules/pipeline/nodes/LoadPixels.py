@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 from modules.pipeline.cache.FileIndex import FileIndex
-from modules.pipeline.contract import Node
-from modules.pipeline.items import Item
+from modules.pipeline.Item import Item
+from modules.pipeline.Node import Node
 from modules.pipeline.nodes.images import load_rgb
 from modules.pipeline.nodes.transforms import Transform, apply_transform
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from modules.pipeline.cache.FileIndex import FileIndex
-from modules.pipeline.contract import Node
-from modules.pipeline.items import Item
+from modules.pipeline.Item import Item
+from modules.pipeline.Node import Node
 from modules.pipeline.nodes.transforms import crop_geometry
-from modules.pipeline.rules import Rules
+from modules.pipeline.Rules import Rules
 
 
 class PlanImage(Node):

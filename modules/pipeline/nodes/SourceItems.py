@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from modules.pipeline.contract import Node
-from modules.pipeline.items import Item
+from modules.pipeline.Item import Item
+from modules.pipeline.Node import Node
 
 
 class SourceItems(Node):

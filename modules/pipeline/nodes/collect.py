@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from modules.pipeline.items import Item
+from modules.pipeline.Item import Item
 from modules.pipeline.nodes.prompts import MAX_CONCEPT_PROMPT_BYTES, read_lines
-from modules.util.dpo_pair_files import IMAGE_EXTENSIONS, dpo_pair_key
 from modules.util.errors import DataError, list_offenders
+from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS, dpo_pair_key
 
 MASK_SUFFIXES = ("-masklabel", "-condlabel")
 """Stems of files that belong to an image beside them and are no images to train on."""

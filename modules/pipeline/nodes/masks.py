@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from modules.pipeline.contract import Node
+from modules.pipeline.Node import Node
 from modules.pipeline.nodes.transforms import Pixels
 from modules.util.rng import python_random
 

@@ -10,9 +10,9 @@ from tkinter import ttk
 
 from modules.curation.session import GroupState, ImageGroup
 from modules.ui.curation.PairController import PairController, Snapshot
-from modules.ui.ImagePrefetcher import ImagePrefetcher, Key
-from modules.ui.ImageView import ZoomState
-from modules.ui.theme import Theme
+from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.widgets.ImageView import ZoomState
+from modules.ui.widgets.theme import Theme
 
 
 @dataclass(frozen=True)

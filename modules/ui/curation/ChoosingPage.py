@@ -9,16 +9,16 @@ from pathlib import Path
 from tkinter import ttk
 
 from modules.curation.session import Phase
-from modules.ui.curation.ActionRow import ActionRow
 from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext, action_button, key_name
 from modules.ui.curation.GridViews import RankedView, SelectView
 from modules.ui.curation.ImagesView import ContinueView, FourUpView, PairView, TriageView
-from modules.ui.curation.KeysWindow import show_keys
 from modules.ui.curation.PairController import PairController, Snapshot
-from modules.ui.curation.ThinBar import ThinBar
-from modules.ui.ImagePrefetcher import ImagePrefetcher, Key
-from modules.ui.theme import Theme, style_text
-from modules.ui.tk_support import elide_middle
+from modules.ui.widgets.ActionRow import ActionRow
+from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.widgets.KeysWindow import show_keys
+from modules.ui.widgets.theme import Theme, style_text
+from modules.ui.widgets.ThinBar import ThinBar
+from modules.ui.widgets.tk_support import elide_middle
 from modules.util.dpo_curation_util import UNCONDITIONAL
 from modules.util.enum.CurationMode import CurationMode
 

@@ -11,10 +11,10 @@ from modules.ui.curation.ChoosingPage import ChoosingPage
 from modules.ui.curation.ExportPage import ExportPage
 from modules.ui.curation.PairController import PairController, PickingOptions, Snapshot
 from modules.ui.curation.PairToolMemory import PairToolMemory
-from modules.ui.curation.ReviewPage import ReviewPage
 from modules.ui.curation.StartPage import LooksLike, StartActions, StartPage
-from modules.ui.curation.ToolHost import ToolHost
-from modules.ui.theme import Theme
+from modules.ui.review.ReviewPage import ReviewPage
+from modules.ui.widgets.theme import Theme
+from modules.ui.widgets.ToolHost import ToolHost
 
 log = logging.getLogger(__name__)
 

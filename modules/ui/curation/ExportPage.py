@@ -9,11 +9,11 @@ from tkinter import filedialog, ttk
 from typing import Any
 
 from modules.curation.statistics import AnswerStatistics
-from modules.ui.curation.ActionRow import ActionRow
 from modules.ui.curation.PairController import PairController
 from modules.ui.curation.PairToolMemory import PairToolMemory
-from modules.ui.ScrollFrame import ScrollFrame
-from modules.ui.theme import Theme, style_text
+from modules.ui.widgets.ActionRow import ActionRow
+from modules.ui.widgets.ScrollFrame import ScrollFrame
+from modules.ui.widgets.theme import Theme, style_text
 from modules.util.dpo_curation_util import CONCEPTS_NAME, unconditional_warning
 
 MAX_LISTED = 2000

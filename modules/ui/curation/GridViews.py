@@ -8,9 +8,9 @@ from pathlib import Path
 
 from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext
 from modules.ui.curation.PairController import Snapshot
-from modules.ui.ImagePrefetcher import Key
-from modules.ui.ThumbGrid import ThumbGrid
-from modules.ui.tk_support import BAD, GOOD
+from modules.ui.widgets.ImagePrefetcher import Key
+from modules.ui.widgets.ThumbGrid import ThumbGrid
+from modules.ui.widgets.tk_support import BAD, GOOD
 
 SMALLEST = 150
 """Side of an image's place at 100 % below which the grid scrolls instead."""

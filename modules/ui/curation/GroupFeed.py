@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.curation.duplicates import HashCache
-from modules.curation.groups import ScanOptions, scan_groups
-from modules.curation.scan import ScanFault
+from modules.curation.intake.duplicates import HashCache
+from modules.curation.intake.groups import ScanOptions, scan_groups
+from modules.curation.intake.scan import ScanFault
 from modules.curation.session import ImageGroup
 
 AHEAD = 12

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext
 from modules.ui.curation.PairController import Snapshot
-from modules.ui.ImagePrefetcher import Key
-from modules.ui.ImageView import ImageView
-from modules.ui.tk_support import BAD, GOOD, RIGHT_CLICK
+from modules.ui.widgets.ImagePrefetcher import Key
+from modules.ui.widgets.ImageView import ImageView
+from modules.ui.widgets.tk_support import BAD, GOOD, RIGHT_CLICK
 
 MAX_AHEAD = 32
 FLICKER_MS = 350

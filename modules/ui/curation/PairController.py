@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from modules.curation.duplicates import file_dhash
-from modules.curation.folders import check_folders
-from modules.curation.groups import ScanOptions
-from modules.curation.public_formats import export_datasets_folder, export_jsonl_folder
-from modules.curation.scan import ScanFault
+from modules.curation.exchange.public_formats import export_datasets_folder, export_jsonl_folder
+from modules.curation.intake.duplicates import file_dhash
+from modules.curation.intake.folders import check_folders
+from modules.curation.intake.groups import ScanOptions
+from modules.curation.intake.scan import ScanFault
 from modules.curation.session import CurationSession, GroupState, ImageGroup, Phase, SessionSettings
 from modules.curation.statistics import AnswerStatistics, answer_statistics
 from modules.curation.store import CurationStore
 from modules.ui.curation.GroupFeed import FeedStatus, GroupFeed
-from modules.ui.curation.SerialWorker import Failed, SerialWorker
+from modules.ui.widgets.SerialWorker import Failed, SerialWorker
 from modules.util.dpo_curation_util import Pair, finalize_export, unconditional_pairs
 from modules.util.image_metadata.limits import Unusable
 

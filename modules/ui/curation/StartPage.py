@@ -10,17 +10,17 @@ from pathlib import Path
 from tkinter import filedialog, ttk
 from typing import Protocol
 
-from modules.curation.folders import check_folders
-from modules.curation.groups import ScanOptions
+from modules.curation.intake.folders import check_folders
+from modules.curation.intake.groups import ScanOptions
 from modules.curation.session import SessionSettings
-from modules.ui.curation.ActionRow import ActionRow
 from modules.ui.curation.PairController import PickingOptions
 from modules.ui.curation.PairToolMemory import PairToolMemory
-from modules.ui.drop import accept_drops, nearest_folder
 from modules.ui.form.inputs import style_popdown
-from modules.ui.ScrollFrame import ScrollFrame
-from modules.ui.theme import Theme
-from modules.ui.tk_support import Pump, elide_middle, run_in_thread
+from modules.ui.widgets.ActionRow import ActionRow
+from modules.ui.widgets.drop import accept_drops, nearest_folder
+from modules.ui.widgets.ScrollFrame import ScrollFrame
+from modules.ui.widgets.theme import Theme
+from modules.ui.widgets.tk_support import Pump, elide_middle, run_in_thread
 from modules.util.dpo_curation_util import load_manifest
 from modules.util.enum.CurationMode import CurationMode
 from modules.util.errors import UserError

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from modules.ui.curation.DPOCurationWindow import PairTool
-from modules.ui.curation.DPOReviewWindow import ReviewTool
-from modules.ui.drop import load_drops
-from modules.ui.ScrollFrame import install_wheel
+from modules.ui.review.DPOReviewWindow import ReviewTool
 from modules.ui.state.SessionStore import SessionStore, WindowMemory
-from modules.ui.theme import APPEARANCES, Theme
-from modules.util.user_folder import settings_folder
+from modules.ui.widgets.drop import load_drops
+from modules.ui.widgets.ScrollFrame import install_wheel
+from modules.ui.widgets.theme import APPEARANCES, Theme
+from modules.util.files.user_folder import settings_folder
 
 SCALES = (75, 90, 100, 110, 125, 150, 175, 200)
 WIDTH, HEIGHT = 1180, 760

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from tkinter import ttk
 
-from modules.ui.theme import Theme
+from modules.ui.widgets.theme import Theme
 
 CARD_WIDTH = 500
 MAX_CARD_WIDTH = 760

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from modules.ui.form.inputs import make_input
 from modules.ui.state.ConfigState import Problem
-from modules.ui.tk_support import RIGHT_CLICK
+from modules.ui.widgets.tk_support import RIGHT_CLICK
 from modules.util.config.settings import Setting
 from modules.util.errors import UserError
 
 if TYPE_CHECKING:
     from modules.ui.form.FieldSource import FieldSource
-    from modules.ui.form.Tooltip import Tooltips
-    from modules.ui.theme import Theme
+    from modules.ui.form.Tooltips import Tooltips
+    from modules.ui.widgets.theme import Theme
 
 LABEL_WIDTH = 170
 CHANGED = "\u25cf"

@@ -10,9 +10,9 @@ from tkinter import ttk
 from modules.ui.form.CardBoard import CardBoard
 from modules.ui.form.FieldRow import FieldRow
 from modules.ui.form.FieldSource import FieldSource
-from modules.ui.form.Tooltip import Tooltips
+from modules.ui.form.Tooltips import Tooltips
 from modules.ui.state.ConfigState import Problem
-from modules.ui.theme import Theme
+from modules.ui.widgets.theme import Theme
 from modules.util.config.settings import Setting
 
 FORM_KINDS = ("bool", "int", "float", "text", "choice", "choices")

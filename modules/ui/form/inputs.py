@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tkinter import filedialog, ttk
 from typing import Any
 
-from modules.ui.theme import Theme, style_text
+from modules.ui.widgets.theme import Theme, style_text
 from modules.util.catalog import ACCELERATORS, REWARDS
 from modules.util.config.settings import Choice, Setting
 

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from tkinter import filedialog, ttk
 
-from modules.ui.ConceptWindow import ConceptWindow
-from modules.ui.drop import accept_drops, only_folders
 from modules.ui.form.CardBoard import wrap_within
-from modules.ui.ItemTable import Column, ItemTable
+from modules.ui.items.ConceptWindow import ConceptWindow
+from modules.ui.items.ItemTable import Column, ItemTable
 from modules.ui.pages.FormPage import FormPage
 from modules.ui.state.folder_stats import count_images
 from modules.ui.state.ItemList import ItemList
 from modules.ui.state.pair_reports import concepts_of_output
-from modules.ui.tk_support import elide_middle
+from modules.ui.widgets.drop import accept_drops, only_folders
+from modules.ui.widgets.tk_support import elide_middle
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.errors import UserError
 

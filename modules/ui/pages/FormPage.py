@@ -6,12 +6,12 @@ import tkinter as tk
 from collections.abc import Iterable, Mapping
 from tkinter import ttk
 
-from modules.ui.context import Ui
 from modules.ui.form.SettingsForm import SettingsForm
 from modules.ui.pages.Page import Page
 from modules.ui.pages.registry import PageSpec
-from modules.ui.ScrollFrame import ScrollFrame
 from modules.ui.state.ConfigState import Problem
+from modules.ui.Ui import Ui
+from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.util.config.settings import Setting
 
 

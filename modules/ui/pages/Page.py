@@ -6,10 +6,10 @@ import tkinter as tk
 from collections.abc import Iterable, Mapping
 from tkinter import ttk
 
-from modules.ui.context import Ui
-from modules.ui.FlowFrame import FlowFrame
 from modules.ui.pages.registry import PageSpec
 from modules.ui.state.ConfigState import Problem
+from modules.ui.Ui import Ui
+from modules.ui.widgets.FlowFrame import FlowFrame
 
 
 class Page(ttk.Frame):

@@ -9,21 +9,21 @@ import webbrowser
 from pathlib import Path
 from tkinter import filedialog, ttk
 
-from modules.ui.context import Ui
-from modules.ui.CurvePlot import Curve, CurvePlot
-from modules.ui.FlowFrame import FlowFrame
 from modules.ui.form.inputs import style_popdown
 from modules.ui.pages.Page import Page
 from modules.ui.pages.registry import PageSpec
-from modules.ui.QueuePanel import QueuePanel
-from modules.ui.SampleGallery import SampleGallery
-from modules.ui.ScrollFrame import ScrollFrame
+from modules.ui.run.CurvePlot import Curve, CurvePlot
+from modules.ui.run.QueuePanel import QueuePanel
+from modules.ui.run.SampleGallery import SampleGallery
 from modules.ui.state.curve_groups import group_curves
 from modules.ui.state.LogTail import LogTail
 from modules.ui.state.RunControl import RunControl
 from modules.ui.state.RunHistory import Message
-from modules.ui.theme import style_text
-from modules.ui.tk_support import elide_middle
+from modules.ui.Ui import Ui
+from modules.ui.widgets.FlowFrame import FlowFrame
+from modules.ui.widgets.ScrollFrame import ScrollFrame
+from modules.ui.widgets.theme import style_text
+from modules.ui.widgets.tk_support import elide_middle
 
 LOG_MS = 500
 MAX_LOG_LINES = 3000

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from tkinter import ttk
 from typing import cast
 
-from modules.ui.ItemDialog import ItemDialog
-from modules.ui.ItemTable import Column, ItemTable
+from modules.ui.items.ItemDialog import ItemDialog
+from modules.ui.items.ItemTable import Column, ItemTable
 from modules.ui.pages.DataPage import CHECK
 from modules.ui.pages.FormPage import FormPage
 from modules.ui.state.ItemList import ItemList
-from modules.ui.tk_support import elide_middle
+from modules.ui.widgets.tk_support import elide_middle
 from modules.util.config.SampleConfig import SampleConfig
 
 _WATCHED = {"samples", "sample_definition_file_name"}

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from tkinter import ttk
 
-from modules.ui.context import Ui
-from modules.ui.DemoOffer import open_demo
+from modules.ui.demo.DemoOffer import open_demo
 from modules.ui.form.CardBoard import CardBoard, wrap_within
 from modules.ui.keys import KEYS
 from modules.ui.pages.Page import Page
 from modules.ui.pages.registry import PageSpec
-from modules.ui.ScrollFrame import ScrollFrame
+from modules.ui.Ui import Ui
+from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.util.config.SecretsConfig import SECRETS_NAME
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -76,7 +76,7 @@ class ToolsPage(Page):
         open_pair_tool(self.ui.root, self.ui.theme, settings=self.ui.services["store"].folder)
 
     def _account(self) -> None:
-        from modules.ui.AccountDialog import AccountDialog
+        from modules.ui.shell.AccountDialog import AccountDialog
 
         dialog = AccountDialog(self.ui, self.ui.services["store"].folder / SECRETS_NAME)
         dialog.present(dialog.entry)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from tkinter import ttk
 
 from modules.ui.form.CardBoard import wrap_within
+from modules.ui.items.ParametersWindow import ParametersWindow
 from modules.ui.pages.FormPage import FormPage
-from modules.ui.ParametersWindow import ParametersWindow
 from modules.ui.state.parameters import Scalar, as_texts
 from modules.util.errors import UserError
 

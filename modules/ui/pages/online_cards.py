@@ -8,17 +8,17 @@ from pathlib import Path
 from tkinter import ttk
 from typing import Any, TypeVar
 
-from modules.ui.context import Ui
 from modules.ui.form.CardBoard import wrap_within
 from modules.ui.form.SettingsForm import SettingsForm
-from modules.ui.ItemTable import Column, ItemTable
-from modules.ui.NamedItemDialog import NamedItemDialog, parameters_text
+from modules.ui.items.ItemTable import Column, ItemTable
+from modules.ui.items.NamedItemDialog import NamedItemDialog, parameters_text
 from modules.ui.state.ConfigState import Problem
 from modules.ui.state.ItemList import ItemList
-from modules.ui.tk_support import elide_middle
+from modules.ui.Ui import Ui
+from modules.ui.widgets.tk_support import elide_middle
 from modules.util.catalog import ACCELERATORS, REWARDS, Entry
 from modules.util.config.BaseConfig import BaseConfig
-from modules.util.config.RewardConfig import AcceleratorConfig, RewardConfig
+from modules.util.config.section.RewardConfig import AcceleratorConfig, RewardConfig
 from modules.util.errors import UserError
 from modules.util.prompts_file import read_prompts_file
 

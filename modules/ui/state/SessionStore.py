@@ -11,8 +11,8 @@ from typing import IO, Any
 
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
+from modules.util.files.locking import try_lock
 from modules.util.jsonio import read_json, write_bytes, write_json
-from modules.util.locking import try_lock
 
 VERSION = 1
 MAX_RECENT = 12

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from modules.curation.image_size import image_size
+from modules.curation.intake.image_size import image_size
 from modules.util.bucket import aspect_label
-from modules.util.dpo_pair_files import IMAGE_EXTENSIONS
 from modules.util.errors import DataError, UserError
+from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS
 
 MAX_HEADERS = 2000
 MASKS = ("-masklabel", "-condlabel")

@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from modules.curation.image_size import image_size
+from modules.curation.intake.image_size import image_size
 from modules.ui.state.folder_stats import image_files
 from modules.util.bucket import aspect_label, bucket_of
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.resolution import parse_resolutions
 from modules.util.dpo_curation_util import check_dpo_pairs, dpo_concept_pairs, is_dpo_concept_type
-from modules.util.dpo_pair_check import PairCheck
 from modules.util.enum.ConceptType import ConceptType
 from modules.util.errors import DataError, UserError, list_offenders
+from modules.util.pairs.dpo_pair_check import PairCheck
 
 _VALIDATION = (ConceptType.DPO_CHOSEN_VAL, ConceptType.DPO_REJECTED_VAL)
 _FAULTS = {

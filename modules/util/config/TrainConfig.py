@@ -9,14 +9,14 @@ from typing import Any, ClassVar, Self
 
 from pydantic import ValidationError
 
-from modules.util.config import family_rules, online_rules  # noqa: F401 - registers their rules
+from modules.util.config import online_rules  # noqa: F401 - registers their rules
 from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.faults import raise_all, translate
 from modules.util.config.migrations import TRAIN_MIGRATIONS
 from modules.util.config.overrides import apply_overrides, merge
 from modules.util.config.resolution import parse_resolutions
-from modules.util.config.rules import Problems, find_problems
+from modules.util.config.rules.rules import Problems, family_rules, find_problems
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.section.BackupSection import BackupSection
 from modules.util.config.section.DataSection import DataSection

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from modules.util.image_metadata.comfy import read_graph
-from modules.util.image_metadata.comfy_values import Graph
-from modules.util.image_metadata.found import Found
+from modules.util.image_metadata.formats.comfy import read_graph
+from modules.util.image_metadata.formats.comfy_values import Graph
+from modules.util.image_metadata.formats.found import Found
 from modules.util.image_metadata.limits import Reason, Unusable
 
 _MUTED, _BYPASSED = 2, 4

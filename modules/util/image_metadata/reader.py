@@ -7,10 +7,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from modules.util.image_metadata.a1111 import looks_like_a1111, parse_a1111
-from modules.util.image_metadata.avif import AvifFields, is_avif
-from modules.util.image_metadata.fields import Fields, decode_text
-from modules.util.image_metadata.found import (
+from modules.util.image_metadata.containers.avif import AvifFields, is_avif
+from modules.util.image_metadata.containers.fields import Fields, decode_text
+from modules.util.image_metadata.containers.jpeg import SIGNATURE as JPEG_SIGNATURE
+from modules.util.image_metadata.containers.jpeg import JpegFields
+from modules.util.image_metadata.containers.png import SIGNATURE as PNG_SIGNATURE
+from modules.util.image_metadata.containers.png import PngFields
+from modules.util.image_metadata.containers.source import Source
+from modules.util.image_metadata.containers.stealth import stealth_texts
+from modules.util.image_metadata.containers.webp import WebpFields, is_webp
+from modules.util.image_metadata.formats.a1111 import looks_like_a1111, parse_a1111
+from modules.util.image_metadata.formats.found import (
     A1111,
     COMFYUI,
     EASY_DIFFUSION,
@@ -24,16 +31,9 @@ from modules.util.image_metadata.found import (
     as_seed,
     load_json,
 )
-from modules.util.image_metadata.jpeg import SIGNATURE as JPEG_SIGNATURE
-from modules.util.image_metadata.jpeg import JpegFields
-from modules.util.image_metadata.json_formats import read_json_object, split_invoke
+from modules.util.image_metadata.formats.json_formats import read_json_object, split_invoke
 from modules.util.image_metadata.limits import MAX_PIXELS, MAX_PROMPT, Reason, Unusable
 from modules.util.image_metadata.normalise import plain_unicode
-from modules.util.image_metadata.png import SIGNATURE as PNG_SIGNATURE
-from modules.util.image_metadata.png import PngFields
-from modules.util.image_metadata.source import Source
-from modules.util.image_metadata.stealth import stealth_texts
-from modules.util.image_metadata.webp import WebpFields, is_webp
 
 _STILL_AN_IMAGE = tuple(
     reason.value

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ui.curation.hands import Hands, make_images
+from tests.ui.curation.drivers import Hands, make_images
 
 
 @pytest.fixture(autouse=True)

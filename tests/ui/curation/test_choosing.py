@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from modules.ui.curation.ExportPage import ExportPage
-from modules.ui.tk_support import BAD, GOOD
+from modules.ui.widgets.tk_support import BAD, GOOD
 from modules.util.dpo_curation_util import load_manifest
 from modules.util.enum.CurationMode import CurationMode
-from tests.ui.curation.hands import CONTROL, SHIFT, Hands, make_images
+from tests.ui.curation.drivers import CONTROL, SHIFT, Hands, make_images
 
 pytestmark = pytest.mark.gui
 

@@ -12,19 +12,19 @@ from tkinter import ttk
 import pytest
 from PIL import Image, ImageTk
 
-from modules.curation.duplicates import image_distance
-from modules.curation.groups import ScanOptions
+from modules.curation.intake.duplicates import image_distance
+from modules.curation.intake.groups import ScanOptions
 from modules.curation.session import ImageGroup
 from modules.ui.curation import GroupFeed as feed_module
 from modules.ui.curation import PairController as controller_module
-from modules.ui.curation.ActionRow import ActionRow
 from modules.ui.curation.ChoosingPage import time_left
 from modules.ui.curation.GroupFeed import AHEAD, GroupFeed
-from modules.ui.curation.SerialWorker import SerialWorker
-from modules.ui.theme import Theme
-from modules.ui.tk_support import ErrorDialog, Pump, install_error_dialog, show_error
+from modules.ui.widgets.ActionRow import ActionRow
+from modules.ui.widgets.SerialWorker import SerialWorker
+from modules.ui.widgets.theme import Theme
+from modules.ui.widgets.tk_support import ErrorDialog, Pump, install_error_dialog, show_error
 from modules.util.errors import UserError
-from tests.ui.curation.hands import make_images
+from tests.ui.curation.drivers import make_images
 
 
 def wait(done: Callable[[], object], live: Callable[[], None] = lambda: None, seconds: float = 20.0) -> None:

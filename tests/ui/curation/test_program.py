@@ -16,7 +16,7 @@ import pytest
 
 from modules.curation.store import CurationStore
 from modules.util.dpo_curation_util import find_orphaned_pairs, load_manifest
-from tests.ui.curation.hands import make_images
+from tests.ui.curation.drivers import make_images
 
 pytestmark = pytest.mark.gui
 ROOT = Path(__file__).resolve().parents[3]

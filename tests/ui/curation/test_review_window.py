@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from modules.curation.store import CurationStore
-from modules.ui.curation.ConfirmWindow import ConfirmWindow
-from modules.ui.curation.DPOReviewWindow import ReviewTool
-from modules.ui.curation.ReviewPage import ReviewPage
-from modules.ui.theme import Theme
+from modules.ui.review.DPOReviewWindow import ReviewTool
+from modules.ui.review.ReviewPage import ReviewPage
+from modules.ui.widgets.ConfirmWindow import ConfirmWindow
+from modules.ui.widgets.theme import Theme
 from modules.util.dpo_curation_util import (
     export_single_pair,
     finalize_export,
@@ -24,7 +24,7 @@ from modules.util.dpo_curation_util import (
 )
 from modules.util.enum.CurationMode import CurationMode
 from modules.util.errors import UserError
-from tests.ui.curation.hands import CONTROL, Hands
+from tests.ui.curation.drivers import CONTROL, Hands
 
 pytestmark = pytest.mark.gui
 

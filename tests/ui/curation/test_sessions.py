@@ -12,7 +12,7 @@ from modules.ui.curation.ExportPage import ExportPage
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.dpo_curation_util import load_manifest
 from modules.util.enum.CurationMode import CurationMode
-from tests.ui.curation.hands import Hands
+from tests.ui.curation.drivers import Hands
 
 pytestmark = pytest.mark.gui
 

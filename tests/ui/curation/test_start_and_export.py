@@ -18,7 +18,7 @@ from modules.ui.curation.windows import make_window
 from modules.ui.state.SessionStore import SessionStore
 from modules.util.dpo_curation_util import load_manifest
 from modules.util.enum.CurationMode import CurationMode
-from tests.ui.curation.hands import Hands, make_images
+from tests.ui.curation.drivers import Hands, make_images
 
 pytestmark = pytest.mark.gui
 

@@ -10,8 +10,8 @@ from safetensors import safe_open
 
 from modules.util.dpo_curation_util import UNCONDITIONAL, load_manifest
 from modules.util.enum.CurationMode import CurationMode
-from tests.trainer.making import events, train, write_config
-from tests.ui.curation.hands import Hands
+from tests.trainer.builders import events, train, write_config
+from tests.ui.curation.drivers import Hands
 from tests.ui.curation.test_sessions import ANSWERS, choose_everything, finalise_by_keyboard
 
 pytestmark = pytest.mark.gui

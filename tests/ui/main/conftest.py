@@ -16,7 +16,7 @@ from modules.ui.state.RunControl import RunControl
 from modules.ui.state.SessionStore import SessionStore, WindowMemory
 from modules.util.config.TrainConfig import TrainConfig
 from tests.ui.conftest import take_focus
-from tests.ui.main.hands import Hands
+from tests.ui.main.drivers import Hands
 from tests.ui.main.trainer import TRAINER
 
 OpenWindow = Callable[..., Hands]

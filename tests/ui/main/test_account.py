@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from modules.ui.AccountDialog import AccountDialog
+from modules.ui.shell.AccountDialog import AccountDialog
 from modules.util.config.SecretsConfig import SecretsConfig
-from tests.trainer.making import settings
+from tests.trainer.builders import settings
 from tests.ui.main.conftest import OpenWindow
-from tests.ui.main.hands import Hands
+from tests.ui.main.drivers import Hands
 
 pytestmark = pytest.mark.gui
 ROOT = Path(__file__).resolve().parents[3]

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from modules.ui.ConceptWindow import ConceptWindow
-from modules.ui.ItemDialog import ItemDialog
+from modules.ui.items.ConceptWindow import ConceptWindow
+from modules.ui.items.ItemDialog import ItemDialog
 from modules.ui.pages.DataPage import DataPage
 from modules.ui.pages.RlhfPage import RlhfPage
 from modules.ui.pages.SamplingPage import SamplingPage
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.enum.ConceptType import ConceptType
-from tests.ui.main.hands import Hands
+from tests.ui.main.drivers import Hands
 
 pytestmark = pytest.mark.gui
 

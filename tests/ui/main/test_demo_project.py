@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from modules.ui.DemoOffer import DemoOffer, open_demo
-from modules.ui.DemoProject import DemoWindow
+from modules.ui.demo import demo_project
+from modules.ui.demo.DemoOffer import DemoOffer, open_demo
+from modules.ui.demo.DemoWindow import DemoWindow
 from modules.ui.pages.RunPage import RunPage
-from modules.ui.state import demo_project
 from modules.ui.state.SessionStore import WindowMemory
 from modules.util.dpo_curation_util import load_manifest
 from tests.ui.main.conftest import OpenWindow
-from tests.ui.main.demo_hands import PATIENCE, choose_larger, draw_images
-from tests.ui.main.hands import Hands
+from tests.ui.main.demo_drivers import PATIENCE, choose_larger, draw_images
+from tests.ui.main.drivers import Hands
 
 pytestmark = pytest.mark.gui
 SHOTS = os.environ.get("TASTEMAKER_SHOTS")
@@ -249,7 +249,7 @@ def test_the_whole_way_with_the_real_model(
 
 def test_the_window_needs_no_torch() -> None:
     code = (
-        "import sys, modules.ui.MainWindow, modules.ui.DemoProject, modules.ui.curation.windows\n"
+        "import sys, modules.ui.MainWindow, modules.ui.demo.DemoWindow, modules.ui.curation.windows\n"
         "print(sorted({'torch', 'diffusers', 'transformers', 'scripts'} & set(sys.modules)))"
     )
     done = subprocess.run(

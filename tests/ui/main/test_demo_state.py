@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.ui.state.demo_project import (
+from modules.ui.demo.demo_project import (
     BETA_FOR_MANY,
     LOOKS,
     MANY_PAIRS,

@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.ui.CurvePlot import _nearest, smooth, thin, ticks
 from modules.ui.form.CardBoard import _split
+from modules.ui.run.CurvePlot import _nearest, smooth, thin, ticks
 from modules.ui.state.curve_groups import group_curves
 from modules.ui.state.LogTail import MAX_BYTES, LogTail
 from modules.ui.state.RunHistory import MAX_POINTS, RunHistory, Series

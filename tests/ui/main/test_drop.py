@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from modules.ui.curation.StartPage import StartPage
-from modules.ui.drop import accept_drops, load_drops
 from modules.ui.pages.DataPage import DataPage
+from modules.ui.widgets.drop import accept_drops, load_drops
 from modules.util.config.TrainConfig import TrainConfig
-from tests.ui.curation.hands import Hands as ToolHands
+from tests.ui.curation.drivers import Hands as ToolHands
 from tests.ui.main.conftest import OpenWindow
-from tests.ui.main.hands import Hands
+from tests.ui.main.drivers import Hands
 
 pytestmark = pytest.mark.gui
 ANOTHER = "0x1"  # the window of the file manager

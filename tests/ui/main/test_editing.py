@@ -8,7 +8,7 @@ from tkinter import ttk
 import pytest
 
 from tests.ui.main.conftest import OpenWindow
-from tests.ui.main.hands import Hands
+from tests.ui.main.drivers import Hands
 
 pytestmark = pytest.mark.gui
 

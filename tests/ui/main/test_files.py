@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from modules.ui.PresetMenu import KEEP, MOST_IN_A_MENU, REMOVE, YOURS
+from modules.ui.shell.PresetMenu import KEEP, MOST_IN_A_MENU, REMOVE, YOURS
 from modules.ui.state.SessionStore import Session, SessionStore
 from modules.util.config.TrainConfig import TrainConfig
 from tests.ui.main.conftest import OpenWindow
-from tests.ui.main.hands import Hands
+from tests.ui.main.drivers import Hands
 
 pytestmark = pytest.mark.gui
 ROOT = Path(__file__).resolve().parents[3]
@@ -26,14 +26,14 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_save_and_open(hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "deep" / "my config.json"
     target.parent.mkdir()
-    monkeypatch.setattr("modules.ui.FileActions.filedialog.asksaveasfilename", lambda **_: str(target))
+    monkeypatch.setattr("modules.ui.shell.FileActions.filedialog.asksaveasfilename", lambda **_: str(target))
     hands.fill("epochs", "33")
     hands.keys("<Control-s>")
     assert TrainConfig.load(target).epochs == 33
     assert hands.window.title().startswith("my config.json \u2013")
     hands.fill("epochs", "44")
     assert hands.window.title().startswith("my config.json * \u2013")
-    monkeypatch.setattr("modules.ui.FileActions.filedialog.askopenfilename", lambda **_: str(target))
+    monkeypatch.setattr("modules.ui.shell.FileActions.filedialog.askopenfilename", lambda **_: str(target))
     hands.keys("<Control-o>")
     assert hands.row("epochs").input.focus_widget.get() == "33"  # type: ignore[attr-defined]
     hands.keys("<Control-z>")

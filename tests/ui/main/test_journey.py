@@ -10,9 +10,9 @@ import pytest
 
 from modules.ui.pages.RunPage import RunPage
 from modules.ui.state.RunControl import RunControl
-from tests.trainer.making import settings
+from tests.trainer.builders import settings
 from tests.ui.main.conftest import OpenWindow
-from tests.ui.main.hands import Hands
+from tests.ui.main.drivers import Hands
 
 pytestmark = pytest.mark.gui
 MINUTES = 180.0

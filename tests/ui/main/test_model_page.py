@@ -6,7 +6,7 @@ import pytest
 
 from modules.ui.pages.FormPage import FormPage
 from modules.util.enum.ModelType import ModelType
-from tests.ui.main.hands import Hands
+from tests.ui.main.drivers import Hands
 
 pytestmark = pytest.mark.gui
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from modules.ui.NamedItemDialog import NamedItemDialog
+from modules.ui.items.NamedItemDialog import NamedItemDialog
 from modules.ui.pages.RlhfPage import RlhfPage
-from modules.util.config.RewardConfig import AcceleratorConfig, RewardConfig
+from modules.util.config.section.RewardConfig import AcceleratorConfig, RewardConfig
 from modules.util.enum.RLHFMode import RLHFMode
-from tests.ui.main.hands import Hands
+from tests.ui.main.drivers import Hands
 
 pytestmark = pytest.mark.gui
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modules.ui.items.ParametersWindow import ParametersWindow
 from modules.ui.pages.TrainingPage import TrainingPage
-from modules.ui.ParametersWindow import ParametersWindow
 from modules.ui.state.parameters import ParameterText, as_texts, read_texts
 from modules.util.config.TrainConfig import TrainConfig
-from tests.ui.main.hands import Hands
+from tests.ui.main.drivers import Hands
 
 SCALARS = st.one_of(
     st.booleans(), st.integers(), st.floats(allow_nan=False), st.text().filter(str.strip), st.none()

@@ -10,7 +10,7 @@ from modules.runner.RunDirectory import RunDirectory
 from modules.ui.pages.RunPage import RunPage
 from modules.util.config.TrainConfig import TrainConfig
 from tests.ui.main.conftest import OpenWindow
-from tests.ui.main.hands import Hands
+from tests.ui.main.drivers import Hands
 
 pytestmark = pytest.mark.gui
 ENDLESS = ("--steps", "100000", "--pace", "0.01")

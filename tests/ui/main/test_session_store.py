@@ -9,7 +9,7 @@ import pytest
 
 from modules.ui.state.SessionStore import Session, SessionStore, WindowMemory
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.user_folder import settings_folder
+from modules.util.files.user_folder import settings_folder
 
 
 def saved(folder: Path, **changes: object) -> SessionStore:

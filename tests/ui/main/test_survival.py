@@ -22,7 +22,7 @@ from modules.ui.pages.RunPage import RunPage
 from modules.ui.state.SessionStore import Session, SessionStore, WindowMemory
 from modules.util.config.TrainConfig import TrainConfig
 from tests.ui.main.conftest import OpenWindow
-from tests.ui.main.hands import Hands
+from tests.ui.main.drivers import Hands
 from tests.ui.main.trainer import TRAINER
 
 pytestmark = pytest.mark.gui

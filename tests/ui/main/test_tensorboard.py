@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from modules.runner.RunDirectory import RunDirectory
-from modules.ui.TensorBoard import HOST, TensorBoard
+from modules.ui.run.TensorBoard import HOST, TensorBoard
 from modules.util.errors import UserError
 from tests.ui.main.conftest import OpenWindow
-from tests.ui.main.hands import Hands
+from tests.ui.main.drivers import Hands
 
 ROOT = Path(__file__).resolve().parents[3]
 FAKE = """
@@ -36,7 +36,7 @@ SERVER = (sys.executable, "-c", FAKE)
 OWNER = """
 import sys, time
 from pathlib import Path
-import modules.ui.TensorBoard as module
+import modules.ui.run.TensorBoard as module
 module.webbrowser.open = lambda address: True
 board = module.TensorBoard([sys.executable, "-c", sys.argv[1]] if sys.argv[1] else module.SERVER)
 board.open(Path(sys.argv[2]), int(sys.argv[3]))
@@ -49,7 +49,7 @@ time.sleep(600)
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The addresses given to the browser."""
     found: list[str] = []
-    monkeypatch.setattr("modules.ui.TensorBoard.webbrowser.open", found.append)
+    monkeypatch.setattr("modules.ui.run.TensorBoard.webbrowser.open", found.append)
     return found
 
 

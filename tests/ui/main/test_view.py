@@ -12,9 +12,9 @@ import pytest
 
 from modules.ui.MainWindow import ICON, _on_screen
 from modules.ui.state.SessionStore import WindowMemory
-from modules.ui.theme import DARK, LIGHT
+from modules.ui.widgets.theme import DARK, LIGHT
 from tests.ui.main.conftest import OpenWindow
-from tests.ui.main.hands import Hands
+from tests.ui.main.drivers import Hands
 
 OUTPUT = Path(__file__).resolve().parents[2] / "output" / "main"
 pytestmark = pytest.mark.gui

@@ -12,7 +12,8 @@ import pytest
 
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig, ConceptImageConfig, ConceptTextConfig
-from modules.util.config.ModelPartConfig import (
+from modules.util.config.SampleConfig import SampleConfig
+from modules.util.config.section.ModelPartConfig import (
     DenoiserConfig,
     FrozenPartConfig,
     FurtherTextEncoderConfig,
@@ -20,9 +21,8 @@ from modules.util.config.ModelPartConfig import (
     TextEncoderConfig,
     TransformerConfig,
 )
-from modules.util.config.OptimizerConfig import OptimizerConfig
-from modules.util.config.RewardConfig import RewardConfig
-from modules.util.config.SampleConfig import SampleConfig
+from modules.util.config.section.OptimizerConfig import OptimizerConfig
+from modules.util.config.section.RewardConfig import RewardConfig
 from modules.util.config.TrainConfig import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,28 +48,37 @@ HELD_AS: dict[type[BaseConfig], str] = {
 INDIRECT: dict[str, tuple[str, str]] = {
     "TrainConfig.concept_file_name": ("modules/dataLoader/create.py", "config.load_concepts()"),
     "TrainConfig.concepts": ("modules/dataLoader/create.py", "config.load_concepts()"),
-    "TrainConfig.sample_definition_file_name": ("modules/trainer/parts.py", "config.load_samples()"),
-    "TrainConfig.samples": ("modules/trainer/parts.py", "config.load_samples()"),
+    "TrainConfig.sample_definition_file_name": ("modules/trainer/assembly.py", "config.load_samples()"),
+    "TrainConfig.samples": ("modules/trainer/assembly.py", "config.load_samples()"),
     # shown to the user; what is trained follows from lora_model_name, from which it is derived
-    "TrainConfig.rlhf_dpo_ref_mode": ("modules/trainer/parts.py", "config.effective_dpo_ref_mode()"),
+    "TrainConfig.rlhf_dpo_ref_mode": ("modules/trainer/assembly.py", "config.effective_dpo_ref_mode()"),
     "TrainConfig.lora_rank_pattern": ("modules/modelSetup/training.py", "config.rank_patterns()"),
     "TrainConfig.lora_alpha_pattern": ("modules/modelSetup/training.py", "config.alpha_patterns()"),
     # texts that are read with others of their kind
-    "TrainConfig.rlhf_rollout_size": ("modules/trainer/online_settings.py", "rollout_size(config)"),
-    "TrainConfig.rlhf_reward": ("modules/trainer/online_settings.py", "reward_list(config)"),
+    "TrainConfig.rlhf_rollout_size": ("modules/trainer/online/settings.py", "rollout_size(config)"),
+    "TrainConfig.rlhf_reward": ("modules/trainer/online/settings.py", "reward_list(config)"),
     # parts are reached by their names in the model's specification
-    "TrainConfig.unet": ("modules/model/parts.py", '"unet"'),
-    "TrainConfig.transformer": ("modules/model/parts.py", '"transformer"'),
-    "TrainConfig.text_encoder_2": ("modules/modelSetup/FluxSetup.py", '"text_encoder_2"'),
-    "TrainConfig.text_encoder_3": ("modules/modelSetup/StableDiffusion3Setup.py", '"text_encoder_3"'),
-    "TrainConfig.vae": ("modules/model/parts.py", '"vae"'),
+    "TrainConfig.unet": ("modules/spec/parts.py", '"unet"'),
+    "TrainConfig.transformer": ("modules/spec/parts.py", '"transformer"'),
+    "TrainConfig.text_encoder_2": ("modules/modelSetup/families/FluxSetup.py", '"text_encoder_2"'),
+    "TrainConfig.text_encoder_3": (
+        "modules/modelSetup/families/StableDiffusion3Setup.py",
+        '"text_encoder_3"',
+    ),
+    "TrainConfig.vae": ("modules/spec/parts.py", '"vae"'),
     # the sample itself makes its seed of this and its own
-    "SampleConfig.random_seed": ("modules/trainer/sampling.py", "sample.config.seed_at("),
+    "SampleConfig.random_seed": ("modules/trainer/evaluate/Sampler.py", "sample.config.seed_at("),
     "SampleConfig.seed": ("scripts/sample.py", "sample.config.seed"),
     # named in a loop
-    "OptimizerConfig.eps": ("modules/trainer/optimizers.py", '("eps", "weight_decay", "momentum")'),
-    "OptimizerConfig.weight_decay": ("modules/trainer/optimizers.py", '("eps", "weight_decay", "momentum")'),
-    "OptimizerConfig.momentum": ("modules/trainer/optimizers.py", '("eps", "weight_decay", "momentum")'),
+    "OptimizerConfig.eps": ("modules/trainer/optim/optimizers.py", '("eps", "weight_decay", "momentum")'),
+    "OptimizerConfig.weight_decay": (
+        "modules/trainer/optim/optimizers.py",
+        '("eps", "weight_decay", "momentum")',
+    ),
+    "OptimizerConfig.momentum": (
+        "modules/trainer/optim/optimizers.py",
+        '("eps", "weight_decay", "momentum")',
+    ),
 }
 """Settings that are not read by their name: the file, and the code in it through which they take effect."""
 

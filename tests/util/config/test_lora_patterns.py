@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from modules.util.config.rules import find_problems
+from modules.util.config.rules.rules import find_problems
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.PeftType import PeftType
 from modules.util.errors import ConfigError

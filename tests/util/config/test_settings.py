@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig
-from modules.util.config.OptimizerConfig import OptimizerConfig
 from modules.util.config.reference import settings_page, train_config_schema
 from modules.util.config.SampleConfig import SampleConfig
+from modules.util.config.section.OptimizerConfig import OptimizerConfig
 from modules.util.config.setting import Float, FloatOrInf, setting
 from modules.util.config.settings import (
     Limits,

@@ -324,7 +324,7 @@ def test_sample_seed() -> None:
 def test_import_is_light() -> None:
     code = (
         "import sys, modules.util.config.TrainConfig, modules.util.config.settings\n"
-        "import modules.util.config.onetrainer_import\n"
+        "import modules.util.config.onetrainer.onetrainer_import\n"
         "heavy = {'torch', 'diffusers', 'transformers', 'peft', 'numpy', 'tkinter'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )

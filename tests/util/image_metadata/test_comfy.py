@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from modules.util.image_metadata.comfy import is_graph, read_graph
 from modules.util.image_metadata.comfy_workflow import read_workflow
-from modules.util.image_metadata.found import Found
+from modules.util.image_metadata.formats.comfy import is_graph, read_graph
+from modules.util.image_metadata.formats.found import Found
 from modules.util.image_metadata_util import read_metadata
 from tests.util.image_metadata import files as f
 from tests.util.image_metadata.hazards import cycle, node

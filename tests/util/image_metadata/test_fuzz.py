@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from modules.util.image_metadata.a1111 import looks_like_a1111, parse_a1111
-from modules.util.image_metadata.comfy import is_graph, read_graph
 from modules.util.image_metadata.comfy_workflow import is_workflow, read_workflow
-from modules.util.image_metadata.exif import decode_user_comment, parse_exif
-from modules.util.image_metadata.found import Found
-from modules.util.image_metadata.json_formats import read_json_object
+from modules.util.image_metadata.containers.exif import decode_user_comment, parse_exif
+from modules.util.image_metadata.formats.a1111 import looks_like_a1111, parse_a1111
+from modules.util.image_metadata.formats.comfy import is_graph, read_graph
+from modules.util.image_metadata.formats.found import Found
+from modules.util.image_metadata.formats.json_formats import read_json_object
 from modules.util.image_metadata.limits import Reason, Unusable
 from modules.util.image_metadata.normalise import (
     normalise_prompt,

@@ -13,8 +13,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from modules.pipeline.nodes.images import read_size
-from modules.util.image_metadata.a1111 import parse_a1111
-from modules.util.image_metadata.json_formats import split_invoke
+from modules.util.image_metadata.formats.a1111 import parse_a1111
+from modules.util.image_metadata.formats.json_formats import split_invoke
 from modules.util.image_metadata_util import ImageMetadata, extract_metadata, read_metadata
 from scripts.demo.metadata import STYLES, Made, write_image
 from tests.util.image_metadata import files as f

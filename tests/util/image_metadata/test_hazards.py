@@ -64,7 +64,7 @@ def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("modules.util.image_metadata.source.os.open", refuse)
+    monkeypatch.setattr("modules.util.image_metadata.containers.source.os.open", refuse)
     assert read_metadata(path).error == Reason.NO_PERMISSION.value
 
 
@@ -75,7 +75,7 @@ def test_a_file_that_cannot_be_read_halfway(tmp_path: Path, monkeypatch: pytest.
     def fail(*args: object) -> bytes:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("modules.util.image_metadata.source._read_at", fail)
+    monkeypatch.setattr("modules.util.image_metadata.containers.source._read_at", fail)
     assert read_metadata(path).error == f"{Reason.READ_ERROR.value}: Input/output error"
 
 

@@ -1,7 +1,7 @@
 from typing import ClassVar
 
 from modules.util.config.BaseConfig import BaseConfig
-from modules.util.config.ModelPartConfig import (
+from modules.util.config.section.ModelPartConfig import (
     DenoiserConfig,
     FrozenPartConfig,
     FurtherTextEncoderConfig,

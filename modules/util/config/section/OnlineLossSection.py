@@ -1,7 +1,7 @@
 from typing import ClassVar
 
 from modules.util.config.BaseConfig import BaseConfig
-from modules.util.config.RewardConfig import AccelerationConfig
+from modules.util.config.section.RewardConfig import AccelerationConfig
 from modules.util.config.setting import Float, setting
 from modules.util.enum.EMAMode import EMAMode
 from modules.util.enum.GroupNoise import GroupNoise

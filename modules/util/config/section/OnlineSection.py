@@ -1,7 +1,7 @@
 from typing import ClassVar
 
 from modules.util.config.BaseConfig import BaseConfig
-from modules.util.config.RewardConfig import RewardConfig
+from modules.util.config.section.RewardConfig import RewardConfig
 from modules.util.config.setting import Float, setting
 from modules.util.enum.AdvantageScale import AdvantageScale
 from modules.util.enum.DataType import DataType

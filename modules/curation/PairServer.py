@@ -1,0 +1,247 @@
+"""Picking over two streams of lines: a question as a JSON object out, an answer as a JSON object in.
+
+Every line in is answered by exactly one line out, after what it asked for is on the disk. The verbs are those
+of ``CurationSession``; see docs/curation.md for the fields.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import IO, Any
+
+from modules.curation.intake.scan import ScanFault
+from modules.curation.session import GroupState, ImageGroup, Phase
+from modules.curation.statistics import answer_statistics
+from modules.curation.walk import GroupWalk
+from modules.util.enum.CurationMode import CurationMode
+from modules.util.errors import UserError
+from modules.util.jsonio import parse_json
+
+PROTOCOL = 1
+MAX_LINE = 1 << 20
+MAX_FAULTS = 1000
+COMPARING = (CurationMode.SMART, CurationMode.ELO, CurationMode.FOUR_UP)
+Message = dict[str, Any]
+
+
+class PairServer:
+    """Answers requests one by one until ``quit`` or the end of the input.
+
+    Args:
+        walk: where the session is.
+        requests: lines of UTF-8 bytes.
+        replies: lines of text; flushed after each.
+        faults: files the scan leaves out, as far as it is.
+    """
+
+    def __init__(
+        self, walk: GroupWalk, requests: IO[bytes], replies: IO[str], faults: Sequence[ScanFault] = ()
+    ) -> None:
+        self.walk = walk
+        self._faults = faults
+        self._requests = requests
+        self._replies = replies
+        self._verbs: dict[str, Callable[[Message], Message]] = {
+            "state": lambda request: self.where(),
+            "ranking": lambda request: self._ranking(),
+            "stats": lambda request: self._statistics(),
+            "faults": lambda request: self._left_out(),
+            "undo": lambda request: self._undo(),
+            "later": lambda request: self._later(),
+            "answer": self._answer,
+            "tie": lambda request: self._act(lambda: self._session.answer(tie=True), COMPARING),
+            "both_bad": lambda request: self._act(lambda: self._session.answer(both_bad=True), COMPARING),
+            "skip": lambda request: self._act(self._session.skip, COMPARING),
+            "pick": lambda request: self._act(self._session.pick_now, COMPARING),
+            "choose": self._choose,
+            "judge": self._judge,
+            "rank": self._rank,
+            "go_on": lambda request: self._act(self._session.go_on, phases=(Phase.CONTINUE,)),
+            "finish_group": lambda request: self._act(
+                self._session.finish_group, phases=(Phase.QUESTION, Phase.CONTINUE)
+            ),
+        }
+        self._session = walk.session
+
+    def serve(self) -> None:
+        """Say hello, then answer line by line."""
+        mode = self._session.settings.mode.value
+        self._say({"type": "hello", "protocol": PROTOCOL, "mode": mode, "pairs": self._pair_count()})
+        self._say(self.where())
+        while line := self._requests.readline(MAX_LINE + 1):
+            if not line.strip():
+                continue
+            if len(line) > MAX_LINE:
+                while line and not line.endswith(b"\n"):
+                    line = self._requests.readline(MAX_LINE)
+                self._say({"type": "error", "message": f"a line is longer than {MAX_LINE} bytes"})
+                continue
+            reply = self.reply(line)
+            if reply is None:
+                break
+            self._say(reply)
+        self._say({"type": "bye", "pairs": self._pair_count(), "groups_finished": self.walk.finished})
+
+    def reply(self, line: bytes) -> Message | None:
+        """What to say to one request, after carrying it out; ``None`` to ``quit``."""
+        try:
+            request = self._read(line)
+            return None if request["do"] == "quit" else self._verbs[request["do"]](request)
+        except UserError as error:
+            return {"type": "error", "message": error.message, "hint": error.hint}
+
+    def _read(self, line: bytes) -> Message:
+        request = parse_json(line, "request")
+        if not isinstance(request, dict) or not isinstance(request.get("do"), str):
+            raise UserError('a request is an object with "do"', hint='for example {"do": "state"}')
+        if request["do"] not in (*self._verbs, "quit"):
+            raise UserError(
+                f"there is no request {request['do']!r}", hint=f"known: {', '.join([*self._verbs, 'quit'])}"
+            )
+        return request
+
+    def _say(self, message: Message) -> None:
+        # ASCII with escapes: whatever encoding the other end expects, and names that are no UTF-8.
+        self._replies.write(json.dumps(message, allow_nan=False) + "\n")
+        self._replies.flush()
+
+    def _pair_count(self) -> int:
+        return self._session.store.pair_count()
+
+    # --- where we are ---
+
+    def where(self, **more: Any) -> Message:
+        """The open question, the choice whether to go on with a prompt, or that all groups are done."""
+        group, state = self.walk.group, self.walk.state()
+        common = {"pairs": self._pair_count(), "groups_finished": self.walk.finished, **more}
+        if group is None or state is None:
+            return {"type": "finished", **common}
+        return {
+            "type": state.phase.value,
+            "group": group.key,
+            "prompt": group.prompt,
+            "aspectratio": group.aspectratio,
+            "images": len(group.files),
+            "left": len(state.alive),
+            "show": [self._image(group, index) for index in state.question],
+            "answers": len(state.answers),
+            "certainty": state.certainty,
+            "pairs_here": state.pairs,
+            **common,
+        }
+
+    @staticmethod
+    def _image(group: ImageGroup, index: int) -> Message:
+        return {"file": group.files[index], "path": str(group.path(index))}
+
+    def _open(
+        self, modes: tuple[CurationMode, ...], phases: tuple[Phase, ...]
+    ) -> tuple[ImageGroup, GroupState]:
+        """The open group, if what was asked for is possible now."""
+        group, state = self.walk.group, self.walk.state()
+        if group is None or state is None:
+            raise UserError("all groups are done")
+        mode = self._session.settings.mode
+        if modes and mode not in modes:
+            raise UserError(f"that is not possible in the mode {mode.value}")
+        if state.phase not in phases:
+            raise UserError(f"that is not possible now: the group waits for {state.phase.value!r}")
+        return group, state
+
+    def _act(
+        self,
+        verb: Callable[[], object],
+        modes: tuple[CurationMode, ...] = (),
+        phases: tuple[Phase, ...] = (Phase.QUESTION,),
+    ) -> Message:
+        """Carry a verb out, move on if that ended the group, and say where we are and what was exported."""
+        group, _ = self._open(modes, phases)
+        before = self._exported(group)
+        verb()
+        exported = [pair_id for pair_id in self._exported(group) if pair_id not in before]
+        self.walk.advance()
+        return self.where(exported=exported)
+
+    def _exported(self, group: ImageGroup) -> list[str]:
+        events = self._session.store.events(group.key)
+        return [pair_id for event in events for pair_id in event.payload.get("pair_ids", [])]
+
+    # --- requests with fields ---
+
+    def _place(self, request: Message, field: str, group: ImageGroup, state: GroupState) -> int | None:
+        """An image of the group: by its place in ``show``, or by its file name."""
+        value = request.get(field)
+        if value is None:
+            return None
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(state.question):
+            return state.question[value]
+        if isinstance(value, str) and value in group.files and group.files.index(value) in state.question:
+            return group.files.index(value)
+        raise UserError(
+            f"{field!r}: {value!r} is not shown", hint="name a file of the question or its place, from 0"
+        )
+
+    def _both(self, request: Message, group: ImageGroup, state: GroupState) -> tuple[int, int]:
+        best, worst = (self._place(request, field, group, state) for field in ("best", "worst"))
+        if best is None or worst is None or best == worst:
+            raise UserError('this needs two different images as "best" and "worst"')
+        return best, worst
+
+    def _answer(self, request: Message) -> Message:
+        group, state = self._open(COMPARING, (Phase.QUESTION,))
+        if len(state.question) > 2:
+            best, worst = self._both(request, group, state)
+            return self._act(lambda: self._session.answer(best, worst))
+        place = self._place(request, "best", group, state)
+        if place is None or request.get("worst") is not None:
+            raise UserError('this needs "best", the preferred image of the two')
+        return self._act(lambda: self._session.answer(place))
+
+    def _choose(self, request: Message) -> Message:
+        best, worst = self._both(request, *self._open((CurationMode.SELECT,), (Phase.QUESTION,)))
+        return self._act(lambda: self._session.choose(best, worst))
+
+    def _judge(self, request: Message) -> Message:
+        good = request.get("good")
+        if "good" not in request or not (good is None or isinstance(good, bool)):
+            raise UserError('this needs "good": true, false, or null for neither')
+        return self._act(lambda: self._session.judge(good), (CurationMode.TRIAGE,))
+
+    def _rank(self, request: Message) -> Message:
+        phases = (Phase.QUESTION, Phase.CONTINUE)
+        group, _ = self._open(COMPARING, phases)
+        order, count = request.get("order"), request.get("count")
+        if not isinstance(order, list) or not all(isinstance(n, str) and n in group.files for n in order):
+            raise UserError('this needs "order": the files that are left, best first')
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise UserError('this needs "count": how many pairs to export')
+        indices = [group.files.index(name) for name in order]
+        return self._act(lambda: self._session.export_ranked(indices, count), phases=phases)
+
+    # --- the rest ---
+
+    def _ranking(self) -> Message:
+        group, state = self._open(COMPARING, (Phase.QUESTION, Phase.CONTINUE))
+        rows = [
+            {"file": group.files[i], "rating": round(float(state.standing.ratings[i]), 1)}
+            for i in state.standing.order(state.alive)
+        ]
+        return {"type": "ranking", "group": group.key, "certainty": state.certainty, "order": rows}
+
+    def _statistics(self) -> Message:
+        return {"type": "stats", **answer_statistics(self._session.store.events()).to_dict()}
+
+    def _left_out(self) -> Message:
+        first = [{"path": str(f.path), "reason": f.reason} for f in self._faults[:MAX_FAULTS]]
+        return {"type": "faults", "count": len(self._faults), "first": first}
+
+    def _later(self) -> Message:
+        self.walk.later()
+        return self.where()
+
+    def _undo(self) -> Message:
+        key = self.walk.undo()
+        if key is None:
+            raise UserError("there is nothing to undo")
+        return self.where(undone=key)

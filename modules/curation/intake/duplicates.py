@@ -1,0 +1,340 @@
+"""Images that are the same: byte for byte, or to the eye by a 64-bit difference hash."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import struct
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy
+from PIL import Image
+
+from modules.curation.session import ImageGroup
+from modules.util.dpo_curation_util import file_sha256
+from modules.util.image_metadata.containers.source import unusable
+from modules.util.image_metadata.limits import MAX_PIXELS, Reason, Unusable
+
+log = logging.getLogger(__name__)
+_GRID = (9, 8)
+_DETAIL = (16, 16)
+_FINE = 64
+"""Areas on the shorter side to which an image is reduced first: a pass over a megapixel costs as much as half of the
+hash, so there is only one."""
+_LOOK_VERSION = 2
+"""Counts changes of what a look is, so that looks of different kinds are never compared."""
+_ALIKE = 0.985
+"""Correlation of brightness from which on images with near hashes are alike. Copies that were compressed anew, resized
+or brightened have 0.995 and more; of flat drawings with near hashes, which differ in where things are, one in eight has
+this much."""
+_PLAIN = 1.0
+_SAME_SHADE = 8.0
+_DECODE_ERRORS = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    EOFError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    RuntimeError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+"""What Pillow raises at damaged files."""
+_WORKERS = min(4, os.cpu_count() or 1)
+
+
+class Look(NamedTuple):
+    """What an image looks like.
+
+    Args:
+        dhash: 64 bits row by row, the first one highest: is each of 9x8 areas brighter than its right neighbour?
+        grey: brightness of 16x16 areas, a byte each.
+    """
+
+    dhash: int
+    grey: bytes
+
+    def pack(self) -> bytes:
+        """As bytes."""
+        return self.dhash.to_bytes(8, "big") + self.grey
+
+    @staticmethod
+    def unpack(data: bytes) -> Look:
+        """From what ``pack`` gave."""
+        return Look(int.from_bytes(data[:8], "big"), data[8:])
+
+
+def look_of(image: Image.Image) -> Look:
+    """The look of a decoded image."""
+    grey = _grey(image)
+    factor = max(1, min(grey.size) // _FINE)
+    # The last areas may be cut short; the box leaves out what they lack.
+    box = (0.0, 0.0, grey.width / factor, grey.height / factor)
+    fine = grey.reduce(factor) if factor > 1 else grey
+    small = numpy.asarray(fine.resize(_GRID, Image.Resampling.BOX, box))
+    bits = numpy.packbits(small[:, :-1] > small[:, 1:]).tobytes()
+    return Look(int.from_bytes(bits, "big"), fine.resize(_DETAIL, Image.Resampling.BOX, box).tobytes())
+
+
+def _grey(image: Image.Image) -> Image.Image:
+    """In eight bits of grey, over black where it is transparent."""
+    if image.mode[:1] in ("I", "F"):
+        values = numpy.asarray(image, dtype=numpy.float32)
+        return Image.fromarray(
+            (values / 257 if values.size and values.max() > 255 else values).astype(numpy.uint8)
+        )
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        image = image if image.mode == "RGBA" else image.convert("RGBA")
+        if image.getchannel("A").getextrema() != (255, 255):
+            # Colours times opacity are what lies over black.
+            return Image.merge("RGB", image.convert("RGBa").split()[:3]).convert("L")
+    elif image.mode not in ("L", "RGB"):
+        image = image.convert("RGB")
+    return image.convert("L")
+
+
+def look_at(path: str | os.PathLike[str]) -> Look:
+    """Decode an image, as little of it as its format allows, and see what it looks like.
+
+    Raises:
+        Unusable: it cannot be opened or decoded, or has too many pixels.
+    """
+    try:
+        with Image.open(path) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise Unusable(Reason.TOO_MANY_PIXELS, f"{image.width}x{image.height}")
+            image.draft("L", (_DETAIL[0] * 4, _DETAIL[1] * 4))
+            return look_of(image)
+    except (FileNotFoundError, PermissionError) as error:
+        raise unusable(error) from error
+    except _DECODE_ERRORS as error:
+        raise Unusable(Reason.UNDECODABLE, str(error)) from error
+
+
+def file_dhash(path: str | os.PathLike[str]) -> int:
+    """The difference hash of an image file; errors as for ``look_at``."""
+    return look_at(path).dhash
+
+
+class HashCache:
+    """Hashes by path, size and time of change in an SQLite file; losing it costs time and nothing else.
+
+    Args:
+        path: the file; made if it is not there. A damaged one is replaced; where none can be kept (no permission,
+            another program in it, a full disk), hashes are remembered in memory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = self._open(path)
+        except (OSError, sqlite3.OperationalError) as error:
+            self._forget_file(error)
+
+    def _open(self, path: Path) -> sqlite3.Connection:
+        try:
+            return _connect(str(path))
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError as error:
+            log.warning("%s is damaged and replaced: %s", path, error)
+            for suffix in ("", "-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            return _connect(str(path))
+
+    def _forget_file(self, error: Exception) -> None:
+        log.warning("hashes of images are kept in memory only: %s", error)
+        self._database = _connect(":memory:")
+
+    def _execute(self, order: str, values: tuple[object, ...]) -> tuple[bytes] | None:
+        with self._lock:
+            try:
+                found: tuple[bytes] | None = self._database.execute(order, values).fetchone()
+            except sqlite3.DatabaseError as error:
+                self._database.close()
+                self._forget_file(error)
+                return None
+        return found
+
+    def get(self, path: Path, info: os.stat_result) -> Look | None:
+        """The look of a file that has not changed since."""
+        row = self._execute(
+            "SELECT look FROM looks WHERE path = ? AND size = ? AND mtime_ns = ?",
+            (str(path), info.st_size, info.st_mtime_ns),
+        )
+        return None if row is None else Look.unpack(row[0])
+
+    def put(self, path: Path, info: os.stat_result, look: Look) -> None:
+        """Remember a look."""
+        self._execute(
+            "INSERT OR REPLACE INTO looks VALUES (?, ?, ?, ?)",
+            (str(path), info.st_size, info.st_mtime_ns, look.pack()),
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._database.close()
+
+    def __enter__(self) -> HashCache:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
+    try:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=OFF")
+        if database.execute("PRAGMA user_version").fetchone()[0] != _LOOK_VERSION:
+            database.execute("DROP TABLE IF EXISTS looks")
+            database.execute(f"PRAGMA user_version={_LOOK_VERSION}")
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS looks"
+            " (path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, look BLOB) WITHOUT ROWID"
+        )
+        database.execute("SELECT look FROM looks LIMIT 1").fetchone()
+    except sqlite3.DatabaseError:
+        database.close()
+        raise
+    return database
+
+
+def near_looks(looks: Sequence[Look], threshold: int) -> list[int | None]:
+    """For each look, in order: the index of the first earlier kept one that is near, or ``None``: kept.
+
+    Near are looks whose hashes differ in at most ``threshold`` bits and whose brightness goes together; the hash alone
+    says little of flat drawings. Everything that is dropped lies near something that stays.
+    """
+    hashes = numpy.array([look.dhash for look in looks], dtype=numpy.uint64)
+    shades = [_shade(look.grey) for look in looks]
+    kept: list[int] = []
+    verdicts: list[int | None] = []
+    for i, value in enumerate(hashes):
+        near = numpy.bitwise_count(hashes[kept] ^ value) <= threshold
+        twin = next((kept[k] for k in numpy.flatnonzero(near) if _alike(shades[kept[k]], shades[i])), None)
+        verdicts.append(twin)
+        if twin is None:
+            kept.append(i)
+    return verdicts
+
+
+class _Shade(NamedTuple):
+    """Brightness taken apart: its mean, how much it varies, and how, scaled to length 1."""
+
+    mean: float
+    spread: float
+    pattern: numpy.ndarray[tuple[int], numpy.dtype[numpy.float32]]
+
+
+def _shade(grey: bytes) -> _Shade:
+    values = numpy.frombuffer(grey, numpy.uint8).astype(numpy.float32)
+    mean = float(values.mean())
+    values -= mean
+    length = float(numpy.linalg.norm(values))
+    return _Shade(mean, length / len(values) ** 0.5, values / max(length, 1e-6))
+
+
+def _alike(first: _Shade, second: _Shade) -> bool:
+    if max(first.spread, second.spread) < _PLAIN:
+        return abs(first.mean - second.mean) <= _SAME_SHADE
+    return float(first.pattern @ second.pattern) >= _ALIKE
+
+
+def equal_files(paths: Sequence[Path], sizes: Sequence[int]) -> list[int | None]:
+    """For each file, in order: the index of the first earlier one with the same bytes, or ``None``.
+
+    Only files of equal size are read. A file that has vanished meanwhile equals nothing.
+    """
+    often = {size for size, times in Counter(sizes).items() if times > 1}
+    first: dict[str, int] = {}
+    verdicts: list[int | None] = []
+    for i, (path, size) in enumerate(zip(paths, sizes, strict=True)):
+        if size not in often:
+            verdicts.append(None)
+            continue
+        try:
+            digest = file_sha256(path)
+        except OSError:
+            verdicts.append(None)
+            continue
+        verdicts.append(first.get(digest))
+        first.setdefault(digest, i)
+    return verdicts
+
+
+def without_duplicates(
+    group: ImageGroup, threshold: int, cache: HashCache | None = None
+) -> tuple[ImageGroup, list[tuple[str, str]]]:
+    """The group with one image of each look, the newest of its kind, and the names left out with their reasons.
+
+    Args:
+        group: images of one prompt.
+        threshold: hashes that differ in at most so many of 64 bits count as one look.
+        cache: hashes of earlier scans.
+    """
+    left_out: dict[str, str] = {}
+    newest_first: list[tuple[str, os.stat_result]] = []
+    for name in group.files:
+        try:
+            newest_first.append((name, (group.root / name).stat()))
+        except OSError as error:
+            left_out[name] = str(unusable(error))
+    newest_first.sort(key=lambda entry: -entry[1].st_mtime_ns)
+    names = [name for name, _ in newest_first]
+    same = equal_files([group.root / n for n in names], [info.st_size for _, info in newest_first])
+    for name, twin in zip(names, same, strict=True):
+        if twin is not None:
+            left_out[name] = f"{Reason.DUPLICATE.value} {names[twin]}"
+    todo = [entry for entry in newest_first if entry[0] not in left_out]
+    looked: list[tuple[str, Look]] = []
+
+    def look_once(entry: tuple[str, os.stat_result]) -> Look | Unusable:
+        return _look(group.root / entry[0], entry[1], cache)
+
+    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="image-hash") as pool:
+        for (name, _), look in zip(todo, pool.map(look_once, todo), strict=True):
+            if isinstance(look, Unusable):
+                left_out[name] = str(look)
+            else:
+                looked.append((name, look))
+    for (name, _), twin in zip(looked, near_looks([look for _, look in looked], threshold), strict=True):
+        if twin is not None:
+            left_out[name] = f"{Reason.LOOKS_LIKE.value} {looked[twin][0]}"
+    kept = tuple(name for name in group.files if name not in left_out)
+    return replace(group, files=kept), [(name, left_out[name]) for name in group.files if name in left_out]
+
+
+def _look(path: Path, info: os.stat_result, cache: HashCache | None) -> Look | Unusable:
+    known = cache.get(path, info) if cache is not None else None
+    if known is not None:
+        return known
+    try:
+        made = look_at(path)
+    except Unusable as error:
+        return error
+    if cache is not None:
+        cache.put(path, info, made)
+    return made
+
+
+def image_distance(first: Path, second: Path) -> float:
+    """How different two images look: bits that differ in their hashes; all 64 if one cannot be decoded."""
+    try:
+        return float((file_dhash(first) ^ file_dhash(second)).bit_count())
+    except Unusable:
+        return 64.0

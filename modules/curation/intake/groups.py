@@ -1,0 +1,184 @@
+"""Images with the same prompt and shape as groups, handed out while the scan still runs."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from modules.curation.intake.duplicates import HashCache, without_duplicates
+from modules.curation.intake.scan import ScanFault, output_folders, scan_images
+from modules.curation.session import ImageGroup
+from modules.util.bucket import aspect_label
+from modules.util.image_metadata.limits import Reason
+from modules.util.image_metadata_util import ImageMetadata, normalise_prompt, read_metadata
+from modules.util.rng import digest64
+
+_FIRST_AFTER_S = 0.4
+_FIRST_AT_LATEST_S = 0.8
+_ANOTHER_AFTER_S = 2.0
+_AGAIN_AFTER_S = 0.1
+_QUIET = 256
+_label = lru_cache(maxsize=4096)(aspect_label)
+
+
+@dataclass(frozen=True)
+class ScanOptions:
+    """What to group, and how.
+
+    Args:
+        seed: of the order of the groups.
+        near_duplicates: images whose hashes differ in at most so many of 64 bits count as one, the newest stays;
+            ``None`` keeps all and decodes nothing.
+        recursive: take images from folders in the folder, too.
+        stealth: look for text hidden in the pixels where there is no other; slow.
+    """
+
+    seed: int = 42
+    near_duplicates: int | None = 2
+    recursive: bool = True
+    stealth: bool = False
+
+
+def group_key(prompt: str, aspectratio: str) -> str:
+    """The stable name of the group of a normalised prompt and an aspect bucket."""
+    return hashlib.blake2b(f"{prompt}\0{aspectratio}".encode(), digest_size=16).hexdigest()
+
+
+def describe_group(about: ImageMetadata) -> tuple[str, str]:
+    """(normalised prompt, aspect bucket) of an image with a prompt; the shape is that of the pixels."""
+    return normalise_prompt(about.prompt or ""), _label(*about.seen_size)
+
+
+def scan_groups(
+    source: Path,
+    output: Path,
+    options: ScanOptions,
+    finished: Collection[str] = (),
+    stopped: Callable[[], bool] = lambda: False,
+    cache: HashCache | None = None,
+    counted: Callable[[int], None] | None = None,
+) -> Iterator[ImageGroup | ScanFault]:
+    """Groups of at least two images, and the files that are in none.
+
+    Faults come as they are met. The first group comes within a second, however large the folder is, a further one
+    every two seconds while the scan runs, all others at its end in a seeded order. A group that came early comes
+    again under the same key if more of its images were found. Only groups that are handed out and not finished are
+    looked through for duplicates, so a caller bounds the decoding by not pulling further than it needs.
+
+    Args:
+        source: folder with images.
+        output: where the pairs go; left out of the scan.
+        options: what to group.
+        finished: keys of groups that are done; they come as found, without decoding.
+        stopped: asked now and then; ends the scan.
+        cache: hashes of earlier scans.
+        counted: told once, when all files have been seen, how many groups of two or more there are.
+
+    Raises:
+        UserError: ``source`` cannot be read.
+    """
+    start = time.monotonic()
+    early, latest = start + _FIRST_AFTER_S, 0.0
+    board = _Board(source, options, finished, cache)
+    images = scan_images(source, output_folders(source, output), options.recursive, options.stealth, stopped)
+    for found in images:
+        if isinstance(found, ScanFault):
+            yield found
+        else:
+            board.add(found.name, found.about)
+        if (now := time.monotonic()) >= early:
+            latest = latest or max(start + _FIRST_AT_LATEST_S, now + _AGAIN_AFTER_S)
+            key = board.likely_complete(0 if now >= latest else _QUIET)
+            if key is None:
+                early = now + _AGAIN_AFTER_S
+                continue
+            yield from board.hand_out(key)
+            early = time.monotonic() + _ANOTHER_AFTER_S
+    if counted is not None and not stopped():
+        counted(board.count())
+    for key in board.remaining():
+        if stopped():
+            return
+        yield from board.hand_out(key)
+
+
+class _Members:
+    __slots__ = ("given", "last", "names")
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.last = 0
+        self.given = 0
+
+
+class _Board:
+    """Names by group. Prompts are not kept but read again, so that memory depends on the number of files only."""
+
+    def __init__(
+        self, source: Path, options: ScanOptions, finished: Collection[str], cache: HashCache | None
+    ) -> None:
+        self._source = source
+        self._options = options
+        self._finished = finished
+        self._cache = cache
+        self._groups: dict[str, _Members] = {}
+        self._count = 0
+
+    def add(self, name: str, about: ImageMetadata) -> None:
+        key = group_key(*describe_group(about))
+        members = self._groups.get(key)
+        if members is None:
+            members = self._groups[key] = _Members()
+        members.names.append(name)
+        self._count += 1
+        members.last = self._count
+
+    def likely_complete(self, quiet: int) -> str | None:
+        """The group of two or more that has gone without a new image for longest, and for ``quiet`` images."""
+        open_keys = [
+            key
+            for key, members in self._groups.items()
+            if len(members.names) > 1 and not members.given and key not in self._finished
+        ]
+        key = min(open_keys, key=lambda key: self._groups[key].last, default=None)
+        return key if key is not None and self._count - self._groups[key].last >= quiet else None
+
+    def count(self) -> int:
+        """How many groups have two images or more."""
+        return sum(len(members.names) > 1 for members in self._groups.values())
+
+    def remaining(self) -> list[str]:
+        """Groups that were not handed out, or have grown since, in a seeded order."""
+        keys = [key for key, m in self._groups.items() if len(m.names) > max(1, m.given)]
+        return sorted(keys, key=lambda key: digest64("groups", self._options.seed, key))
+
+    def hand_out(self, key: str) -> Iterator[ImageGroup | ScanFault]:
+        members = self._groups[key]
+        names = members.names
+        members.given = len(names)
+        described = self._describe(key, names)
+        if described is None:
+            yield ScanFault(self._source / names[0], Reason.CHANGED.value)
+            return
+        group = ImageGroup(key, *described, self._source, tuple(names))
+        if self._options.near_duplicates is None or key in self._finished:
+            yield group
+            return
+        kept, left_out = without_duplicates(group, self._options.near_duplicates, self._cache)
+        for name, reason in left_out:
+            yield ScanFault(self._source / name, reason)
+        if len(kept.files) > 1:
+            yield kept
+
+    def _describe(self, key: str, names: list[str]) -> tuple[str, str] | None:
+        for name in names:
+            about = read_metadata(self._source / name, stealth=self._options.stealth)
+            if about.prompt is not None:
+                described = describe_group(about)
+                if group_key(*described) == key:
+                    return described
+        return None

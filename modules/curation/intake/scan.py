@@ -1,0 +1,210 @@
+"""Image files of a folder with what they say of themselves, as a stream in natural order.
+
+Nothing in the folder stops the scan: what cannot be used comes out as a ``ScanFault`` with one of the listed
+reasons. Memory holds the names of one folder at a time. Links to folders are not followed, so there are no
+endless ways through.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from modules.util.dpo_curation_util import IMAGE_EXTENSIONS, SIDES
+from modules.util.errors import UserError
+from modules.util.image_metadata.containers.source import unusable
+from modules.util.image_metadata.limits import Reason, Unusable
+from modules.util.image_metadata_util import ImageMetadata, read_metadata
+
+_DIGITS = re.compile("([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ScanFault:
+    """A file or folder that is left out, and why."""
+
+    path: Path
+    reason: str
+
+
+class ImageFile(NamedTuple):
+    """An image file by name, not read yet.
+
+    Args:
+        name: relative to the folder, with ``/`` separators.
+        path: to open it.
+        regular: known to be a regular file and no link.
+    """
+
+    name: str
+    path: str
+    regular: bool
+
+
+class FoundImage(NamedTuple):
+    """An image with a prompt."""
+
+    name: str
+    about: ImageMetadata
+
+
+def natural_key(name: str) -> str:
+    """Sorts names as people count: ``2.png`` before ``10.png``; upper and lower case stand together."""
+    parts = _DIGITS.split(name.casefold())
+    for i in range(1, len(parts), 2):
+        number = parts[i].lstrip("0")
+        parts[i] = f"{len(number):03}{number}"
+    return "".join(parts) + "\0" + name
+
+
+def _never() -> bool:
+    return False
+
+
+def walk_images(
+    root: Path, exclude: Collection[Path] = (), recursive: bool = True, stopped: Callable[[], bool] = _never
+) -> Iterator[ImageFile | ScanFault]:
+    """Image files below ``root``: those of a folder in natural order, then its folders in the same order.
+
+    Names that start with a dot are passed over, files without an image extension too.
+
+    Args:
+        root: the folder.
+        exclude: folders that are left out.
+        recursive: go into folders.
+        stopped: asked now and then; ends the walk.
+
+    Raises:
+        UserError: ``root`` is no folder that can be read.
+    """
+    try:
+        with os.scandir(root):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"the folder {root} cannot be read: {error.strerror}", hint="choose a folder with images"
+        ) from error
+    seen = {identity for path in exclude if (identity := _identity(str(path)))}
+    seen.discard(_identity(str(root)))
+    folders = [("", str(root))]
+    while folders and not stopped():
+        prefix, path = folders.pop()
+        identity = _identity(path)
+        if identity in seen:
+            continue
+        if identity is not None:
+            seen.add(identity)
+        try:
+            listing = _list_folder(path)
+        except OSError as error:
+            yield ScanFault(Path(path), str(unusable(error)))
+            continue
+        for name, reason in listing.faults:
+            yield ScanFault(Path(path, name), reason.value)
+        listing.files.sort(key=natural_key)
+        for name in listing.files:
+            if stopped():
+                return
+            yield ImageFile(prefix + name, os.path.join(path, name), name not in listing.links)  # noqa: PTH118
+        if recursive:
+            listing.folders.sort(key=natural_key, reverse=True)
+            folders += [(f"{prefix}{n}/", os.path.join(path, n)) for n in listing.folders]  # noqa: PTH118
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        info = os.stat(path)  # noqa: PTH116 - as fast as it gets
+    except (OSError, ValueError):
+        return None
+    return info.st_dev, info.st_ino
+
+
+class _Listing:
+    def __init__(self) -> None:
+        self.files: list[str] = []
+        self.folders: list[str] = []
+        self.links: set[str] = set()
+        self.faults: list[tuple[str, Reason]] = []
+
+
+def _list_folder(path: str) -> _Listing:
+    listing = _Listing()
+    with os.scandir(path) as entries:
+        for entry in entries:
+            name = entry.name
+            if name[0] == ".":
+                continue
+            is_image = name[name.rfind(".") :].lower() in IMAGE_EXTENSIONS
+            try:
+                if not entry.is_file(follow_symlinks=False):
+                    _sort_odd(entry, is_image, listing)
+                elif is_image:
+                    if name.isascii() or _is_text(name):
+                        listing.files.append(name)
+                    else:
+                        listing.faults.append((name, Reason.BAD_NAME))
+            except OSError as error:
+                listing.faults.append((name, unusable(error).reason))
+    return listing
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be written down; names in no known encoding cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _sort_odd(entry: os.DirEntry[str], is_image: bool, listing: _Listing) -> None:
+    """Folders, links, pipes."""
+    name = entry.name
+    is_folder = entry.is_dir()
+    if not is_folder and not is_image:
+        return
+    if not _is_text(name):
+        listing.faults.append((name, Reason.BAD_NAME))
+    elif entry.is_symlink():
+        if is_folder:
+            listing.faults.append((name, Reason.FOLDER_LINK))
+        else:
+            listing.files.append(name)
+            listing.links.add(name)
+    elif is_folder:
+        listing.folders.append(name)
+    else:
+        listing.faults.append((name, Reason.NOT_A_FILE))
+
+
+def scan_images(
+    root: Path,
+    exclude: Collection[Path] = (),
+    recursive: bool = True,
+    stealth: bool = False,
+    stopped: Callable[[], bool] = _never,
+) -> Iterator[FoundImage | ScanFault]:
+    """Every image with a prompt below ``root``, and a fault for every one without.
+
+    Args:
+        root, exclude, recursive, stopped: as for ``walk_images``.
+        stealth: look for text hidden in the pixels where there is no other; slow.
+    """
+    for found in walk_images(root, exclude, recursive, stopped):
+        if isinstance(found, ScanFault):
+            yield found
+            continue
+        about = read_metadata(found.path, known_regular=found.regular, stealth=stealth)
+        if about.prompt is None:
+            yield ScanFault(Path(found.path), about.error or Unusable(Reason.NO_PROMPT).reason.value)
+        else:
+            yield FoundImage(found.name, about)
+
+
+def output_folders(source: Path, output: Path) -> list[Path]:
+    """What to leave out of a scan of ``source`` because pairs are written there."""
+    return [output] if output.resolve() != source.resolve() else [output / side for side in SIDES]

@@ -1,0 +1,305 @@
+"""Walking through exported pairs: removing, swapping, re-captioning, finding faults, each with an undo."""
+
+from __future__ import annotations
+
+import glob
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.curation.review.review_journal import ReviewJournal, Step, TrashSize
+from modules.curation.review.swapping import finish_swaps, swap_sides
+from modules.util.bucket import bucket_of
+from modules.util.dpo_curation_util import (
+    IMAGE_EXTENSIONS,
+    MANIFEST_NAME,
+    SIDES,
+    SPLITS,
+    UNCONDITIONAL,
+    FinalizedPair,
+    caption_of,
+    file_sha256,
+    find_exported_file,
+    load_manifest,
+    read_caption,
+    save_manifest,
+    scan_finalized_pairs,
+    write_caption,
+)
+from modules.util.errors import DataError, UserError
+from modules.util.jsonio import write_text
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing wrong with one pair, and the name of its one-click fix (``None``: a person must look)."""
+
+    pair_id: str
+    kind: str
+    message: str
+    fix: str | None
+
+
+class PairReview:
+    """The finalised pairs of one output folder, train and val together.
+
+    Removed files go to a trash folder inside the output folder until ``empty_trash``, and every step is noted there,
+    so each can be undone, without limit and by a later process too.
+    """
+
+    def __init__(self, output_dir: str | os.PathLike[str]) -> None:
+        self.output_dir = Path(output_dir)
+        if not self.output_dir.is_dir():
+            raise DataError(f"the folder {self.output_dir} does not exist")
+        finish_swaps(self.output_dir)
+        self._journal = ReviewJournal(self.output_dir)
+        self._prompts: tuple[tuple[int, int, int], dict[str, str]] = ((0, 0, 0), {})
+        self.undone: str | None = None
+        """The pair that the last ``undo`` was about."""
+
+    def pairs(self) -> list[FinalizedPair]:
+        """All pairs as they lie on the disk now."""
+        return scan_finalized_pairs(self.output_dir)
+
+    def find(self, pair_id: str) -> FinalizedPair | None:
+        """One pair as it lies on the disk now, without reading the others."""
+        for split in SPLITS:
+            sides: dict[str, Path] = {}
+            for side in SIDES:
+                folder = self.output_dir / side / split
+                for path in folder.glob(f"{glob.escape(pair_id)}.*"):
+                    if path.stem == pair_id and path.suffix.lower() in IMAGE_EXTENSIONS:
+                        sides[side] = path
+            if sides:
+                chosen, rejected = sides.get("chosen"), sides.get("rejected")
+                captions = read_caption(chosen), read_caption(rejected)
+                return FinalizedPair(pair_id, split, chosen, rejected, *captions)
+        return None
+
+    def _pair(self, pair_id: str) -> FinalizedPair:
+        pair = self.find(pair_id)
+        if pair is None:
+            raise UserError(f"there is no pair {pair_id!r} in {self.output_dir}")
+        return pair
+
+    # --- operations ---
+
+    def remove(self, pair_id: str) -> None:
+        """Take both sides, captions and the manifest entry away; what of them is left, where some are gone."""
+        pair, manifest = self.find(pair_id), load_manifest(self.output_dir)
+        entry = next((p for p in manifest["pairs"] if p["pair_id"] == pair_id), None)
+        if pair is None and entry is None:
+            raise UserError(f"there is no pair {pair_id!r} in {self.output_dir}")
+        trash = self._journal.trash
+        trash.mkdir(exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{pair_id}.", dir=trash))
+        moves: list[tuple[str, str]] = []
+        for side in SIDES:
+            image = getattr(pair, side) if pair else find_exported_file(self.output_dir, side, pair_id)
+            for file in () if image is None else (image, image.with_suffix(".txt")):
+                if file.is_file():
+                    names = (file.relative_to(self.output_dir), Path(folder.name, f"{side}.{file.name}"))
+                    moves.append((names[0].as_posix(), names[1].as_posix()))
+        self._journal.add({"do": "remove", "pair_id": pair_id, "entry": entry, "files": moves})
+        if entry is not None:
+            manifest["pairs"].remove(entry)
+            save_manifest(self.output_dir, manifest)
+        for name, in_trash in moves:
+            (self.output_dir / name).replace(trash / in_trash)
+
+    def _bring_back(self, step: Step) -> None:
+        manifest = load_manifest(self.output_dir)
+        entry, pair_id = step["entry"], step["pair_id"]
+        for name, in_trash in step["files"]:
+            source = self._inside(self._journal.trash, in_trash)
+            target = self._inside(self.output_dir, name)
+            if entry is not None:
+                target = self._with_its_prompt(manifest, entry["prompt"], target)
+                for side in SIDES:
+                    if entry[f"{side}_file"] == name:
+                        entry[f"{side}_file"] = target.relative_to(self.output_dir).as_posix()
+            if source.is_file():
+                if target.exists():
+                    raise UserError(f"{target} is there again", hint="rename it, then undo")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                source.replace(target)
+        if entry is not None and all(p["pair_id"] != pair_id for p in manifest["pairs"]):
+            manifest["pairs"] = sorted([*manifest["pairs"], entry], key=lambda p: str(p["pair_id"]))
+            save_manifest(self.output_dir, manifest)
+
+    def _with_its_prompt(self, manifest: dict[str, Any], prompt: str, target: Path) -> Path:
+        """Where ``target`` belongs if finalising has moved its prompt to the other split meanwhile."""
+        if target.parent.name in SPLITS:
+            for other in manifest["pairs"]:
+                split = Path(other["chosen_file"]).parent.name
+                if other["prompt"] == prompt and split in SPLITS:
+                    return target.parent.parent / split / target.name
+        return target
+
+    @staticmethod
+    def _inside(root: Path, name: str) -> Path:
+        path = root / name
+        if not path.resolve().is_relative_to(root.resolve()):
+            raise ValueError(f"{name!r} leaves {root}")
+        return path
+
+    def swap(self, pair_id: str) -> None:
+        """Chosen becomes rejected and the other way round."""
+        pair = self._pair(pair_id)
+        if pair.chosen is None or pair.rejected is None:
+            raise DataError(f"pair {pair_id} has lost one side and cannot be swapped")
+        self._journal.add({"do": "swap", "pair_id": pair_id, "chosen": file_sha256(pair.rejected)})
+        swap_sides(self.output_dir, pair)
+
+    def _swap_back(self, step: Step) -> None:
+        pair = self._pair(step["pair_id"])
+        if pair.chosen is None or file_sha256(pair.chosen) == step["chosen"]:
+            swap_sides(self.output_dir, pair)
+
+    def edit_caption(self, pair_id: str, caption: str) -> None:
+        """Give both sides the same caption; ``UNCONDITIONAL`` makes it the empty one."""
+        text = " ".join(caption.split())
+        if not text:
+            raise UserError(
+                "the caption is empty", hint=f"write {UNCONDITIONAL} if the empty prompt is to be trained"
+            )
+        pair = self._pair(pair_id)
+        before = {"chosen": pair.chosen_caption, "rejected": pair.rejected_caption}
+        prompts = self._manifest_prompts()
+        self._journal.add(
+            {"do": "caption", "pair_id": pair_id, "captions": before, "prompt": prompts.get(pair_id)}
+        )
+        for image in (pair.chosen, pair.rejected):
+            if image is not None:
+                write_caption(image, text)
+        self._set_prompt(pair_id, text)
+
+    def _caption_back(self, step: Step) -> None:
+        pair = self._pair(step["pair_id"])
+        for side in SIDES:
+            image, caption = getattr(pair, side), step["captions"][side]
+            if image is not None and caption is None:
+                image.with_suffix(".txt").unlink(missing_ok=True)
+            elif image is not None:
+                write_text(image.with_suffix(".txt"), f"{caption}\n" if caption else "")
+        if step["prompt"] is not None:
+            self._set_prompt(step["pair_id"], step["prompt"])
+
+    def _set_prompt(self, pair_id: str, prompt: str) -> None:
+        manifest = load_manifest(self.output_dir)
+        for entry in manifest["pairs"]:
+            if entry["pair_id"] == pair_id:
+                entry["prompt"] = prompt
+                save_manifest(self.output_dir, manifest)
+
+    def undo(self) -> bool:
+        """Take the last operation back, of this process or an earlier one; ``False`` when there is none.
+
+        Raises:
+            DataError: its note is damaged. UserError: its place is taken.
+        """
+        take_back = {"remove": self._bring_back, "swap": self._swap_back, "caption": self._caption_back}
+        step = self._journal.last()
+        while step is not None and step["do"] in ("swap", "caption") and not self._is_there(step):
+            self._journal.drop()  # picking has taken the whole pair back since
+            step = self._journal.last()
+        if step is None:
+            return False
+        try:
+            take_back[step["do"]](step)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(
+                f"the last step in {self._journal.trash} cannot be read: {error!r}", hint="empty the trash"
+            ) from error
+        self.undone = str(step["pair_id"])
+        self._journal.drop()
+        return True
+
+    def _is_there(self, step: Step) -> bool:
+        return self.find(str(step.get("pair_id"))) is not None
+
+    def trash(self) -> TrashSize:
+        """How much removed pairs take up."""
+        return self._journal.size()
+
+    def empty_trash(self) -> TrashSize:
+        """Delete what was removed for good; operations before this cannot be undone any more."""
+        return self._journal.empty()
+
+    # --- checks ---
+
+    def faults(self, resolution: int, size_of: Callable[[Path], tuple[int, int]]) -> list[Fault]:
+        """Everything wrong, pair by pair.
+
+        Args:
+            resolution: the training resolution whose buckets are compared, in pixels.
+            size_of: pixel size (width, height) of an image file.
+        """
+        found: list[Fault] = []
+        for pair in self.pairs():
+            found += self.faults_in(pair, resolution, size_of)
+        return found + self.orphans()
+
+    def orphans(self) -> list[Fault]:
+        """Sides that the manifest names and the folder lacks."""
+        return [
+            Fault(entry["pair_id"], "orphan", f"the {side} image is gone from the disk", "remove")
+            for entry in load_manifest(self.output_dir)["pairs"]
+            for side in SIDES
+            if find_exported_file(self.output_dir, side, entry["pair_id"]) is None
+        ]
+
+    def faults_in(
+        self, pair: FinalizedPair, resolution: int, size_of: Callable[[Path], tuple[int, int]]
+    ) -> list[Fault]:
+        """What is wrong between the two sides of one pair."""
+        name = pair.pair_id
+        if pair.chosen is None or pair.rejected is None:
+            side = "chosen" if pair.chosen is None else "rejected"
+            return [Fault(name, "half", f"there is no {side} image", "remove")]
+        found = []
+        captions = (pair.chosen_caption, pair.rejected_caption)
+        if None in captions or ("" in captions and not self._without_prompt(name)):
+            found.append(Fault(name, "caption_missing", "a caption is missing or empty", "edit_caption"))
+        elif captions[0] != captions[1]:
+            found.append(Fault(name, "captions_differ", "the two captions differ", "edit_caption"))
+        if any(text and len(text.splitlines()) > 1 for text in captions):
+            found.append(Fault(name, "caption_lines", "a caption has several lines", "edit_caption"))
+        if file_sha256(pair.chosen) == file_sha256(pair.rejected):
+            found.append(Fault(name, "identical", "both sides are the same image", "remove"))
+        buckets = [bucket_of(*size_of(image), resolution) for image in (pair.chosen, pair.rejected)]
+        if buckets[0] != buckets[1]:
+            text = f"the sides are cropped to different shapes: {buckets[0]} and {buckets[1]}"
+            found.append(Fault(name, "buckets", text, "remove"))
+        return found
+
+    def _without_prompt(self, pair_id: str) -> bool:
+        """Whether an empty caption is what this pair should have."""
+        return caption_of(self._manifest_prompts().get(pair_id, "?")) == ""
+
+    def _manifest_prompts(self) -> dict[str, str]:
+        """Prompts by pair, read again only when the manifest has changed."""
+        try:
+            info = (self.output_dir / MANIFEST_NAME).stat()
+        except FileNotFoundError:
+            return {}
+        stamp = (info.st_ino, info.st_mtime_ns, info.st_size)
+        if self._prompts[0] != stamp:
+            entries = load_manifest(self.output_dir)["pairs"]
+            self._prompts = (stamp, {entry["pair_id"]: entry["prompt"] for entry in entries})
+        return self._prompts[1]
+
+
+def pairs_per_bucket(
+    pairs: list[FinalizedPair], resolution: int, batch_size: int, size_of: Callable[[Path], tuple[int, int]]
+) -> dict[tuple[int, int], tuple[int, int]]:
+    """Bucket analysis: (height, width) -> (pairs, pairs missing to the next full batch)."""
+    counts: dict[tuple[int, int], int] = {}
+    for pair in pairs:
+        if pair.chosen is not None:
+            bucket = bucket_of(*size_of(pair.chosen), resolution)
+            counts[bucket] = counts.get(bucket, 0) + 1
+    return {bucket: (n, -n % batch_size) for bucket, n in sorted(counts.items())}

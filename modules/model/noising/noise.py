@@ -1,0 +1,158 @@
+"""Timesteps and noise, drawn per sample from streams that know nothing of batches, devices or processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from modules.model.batch import NoiseDraw
+from modules.model.noising.schedule import Schedule
+from modules.util.errors import ConfigError
+from modules.util.rng import Key, generator, python_random
+
+DISTRIBUTIONS = ("UNIFORM", "SIGMOID", "LOGIT_NORMAL")
+
+
+@dataclass(frozen=True)
+class NoiseOptions:
+    """How timesteps and noise are distributed.
+
+    Args:
+        distribution: UNIFORM, SIGMOID (density rising like a sigmoid of slope ``weight`` around
+            ``0.5 + bias``) or LOGIT_NORMAL (sigmoid of a normal with mean ``bias`` and deviation
+            ``1 + weight``).
+        shift: > 1 moves timesteps towards noise: x -> shift x / (1 + (shift - 1) x).
+        min_strength, max_strength: the range of noise levels used, in [0, 1]; applied after the shift.
+        strata: K > 0 splits the distribution into K equally likely parts; the visits of an item walk through
+            them in a random order of its own, a new order every K visits. 0 draws independently.
+        pool: N > 0 gives each item N fixed draws, used in turn.
+        offset_weight: noise constant over each channel is added with this weight.
+        perturbation_weight: extra noise on the input alone (Ning et al. 2023, arXiv 2301.11706).
+        caption_dropout: probability of training a sample with the empty prompt.
+    """
+
+    distribution: str = "UNIFORM"
+    weight: float = 0.0
+    bias: float = 0.0
+    shift: float = 1.0
+    min_strength: float = 0.0
+    max_strength: float = 1.0
+    strata: int = 0
+    pool: int = 0
+    offset_weight: float = 0.0
+    perturbation_weight: float = 0.0
+    caption_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        name = str(getattr(self.distribution, "value", self.distribution))
+        object.__setattr__(self, "distribution", name)
+        if name not in DISTRIBUTIONS:
+            raise ConfigError(
+                f"unknown timestep distribution {name!r}",
+                field="timestep_distribution",
+                hint=f"known: {', '.join(DISTRIBUTIONS)}",
+            )
+        if not 0.0 <= self.min_strength < self.max_strength <= 1.0:
+            raise ConfigError(
+                f"noising strengths must satisfy 0 <= min < max <= 1, not {self.min_strength} and "
+                f"{self.max_strength}",
+                field="min_noising_strength",
+            )
+        if self.shift <= 0.0:
+            raise ConfigError(f"must be greater than 0, not {self.shift}", field="timestep_shift")
+        if name == "LOGIT_NORMAL" and self.weight <= -1.0:
+            raise ConfigError(
+                f"must be greater than -1 with LOGIT_NORMAL, not {self.weight}", field="noising_weight"
+            )
+
+
+def noise_level(uniform_B: torch.Tensor, options: NoiseOptions) -> torch.Tensor:
+    """Uniform numbers in [0, 1) to noise levels in [min_strength, max_strength), by the inverse distribution
+    function; monotone, so equal parts of the one are equally likely parts of the other. (B,) float64.
+    """
+    u = uniform_B.double()
+    if options.distribution == "LOGIT_NORMAL":
+        # the end points would be infinite before the sigmoid
+        u = u.clamp(1e-12, 1.0 - 1e-12)
+        u = torch.sigmoid(options.bias + (options.weight + 1.0) * torch.special.ndtri(u))
+    elif options.distribution == "SIGMOID":
+        u = _inverse_sigmoid_density(u, options.weight, options.bias + 0.5)
+    u = options.shift * u / (1.0 + (options.shift - 1.0) * u)
+    return options.min_strength + (options.max_strength - options.min_strength) * u
+
+
+def _inverse_sigmoid_density(u: torch.Tensor, slope: float, centre: float) -> torch.Tensor:
+    """Inverse of the distribution on [0, 1] whose density is proportional to sigmoid(slope (x - centre))."""
+    if abs(slope) < 1e-4:
+        return u
+    softplus = torch.nn.functional.softplus
+    low = softplus(torch.tensor(-slope * centre, dtype=torch.float64))
+    high = softplus(torch.tensor(slope * (1.0 - centre), dtype=torch.float64))
+    mass = low + u * (high - low)
+    # softplus(y) = mass  <=>  y = mass + log(1 - exp(-mass)), which does not overflow
+    y = mass + torch.log(-torch.expm1(-mass))
+    return (y / slope + centre).clamp(0.0, 1.0)
+
+
+def stratum_of(visit: int, strata: int, stream: str, seed: int, item: str) -> int:
+    """Which of the K strata an item is in at its ``visit``-th turn."""
+    order = list(range(strata))
+    python_random(f"{stream}/strata", seed, item, visit // strata).shuffle(order)
+    return order[visit % strata]
+
+
+def draw_noise(
+    schedule: Schedule,
+    shape: Sequence[int],
+    ids: Sequence[str],
+    visits: Sequence[int],
+    options: NoiseOptions,
+    seed: int,
+    stream: str = "noise",
+    key: Sequence[Key] = (),
+    stratum: int | None = None,
+) -> NoiseDraw:
+    """One draw for each item, on the CPU.
+
+    Args:
+        schedule: turns noise levels into timesteps.
+        shape: (C, h, w) of one latent.
+        ids, visits: B stable names and turn counts; with ``seed``, ``stream`` and ``key`` they decide the
+            numbers, whatever else is in the batch.
+        stratum: take this stratum for all items instead of walking through them.
+    """
+    if stratum is not None and not 0 <= stratum < options.strata:
+        raise ValueError(f"stratum {stratum} of {options.strata} does not exist")
+    uniforms: list[float] = []
+    noises: list[torch.Tensor] = []
+    perturbations: list[torch.Tensor] = []
+    drops: list[bool] = []
+    for item, visit in zip(ids, visits, strict=True):
+        turn = visit % options.pool if options.pool else visit
+        source = generator(stream, seed, item, turn, *key)
+        uniform = float(torch.rand((), generator=source, dtype=torch.float64))
+        if options.strata:
+            part = stratum_of(turn, options.strata, stream, seed, item) if stratum is None else stratum
+            uniform = (part + uniform) / options.strata
+        uniforms.append(uniform)
+        noise_Chw = torch.randn(tuple(shape), generator=source)
+        if options.offset_weight:
+            offset_C11 = torch.randn(shape[0], *[1] * (len(shape) - 1), generator=source)
+            noise_Chw = noise_Chw + options.offset_weight * offset_C11
+        noises.append(noise_Chw)
+        # streams of their own: turning these on leaves the other numbers as they were
+        if options.perturbation_weight:
+            extra = generator(f"{stream}/perturbation", seed, item, turn, *key)
+            perturbations.append(options.perturbation_weight * torch.randn(tuple(shape), generator=extra))
+        if options.caption_dropout:
+            coin = python_random(f"{stream}/caption", seed, item, turn, *key).random()
+            drops.append(coin < options.caption_dropout)
+    level_B = noise_level(torch.tensor(uniforms, dtype=torch.float64), options)
+    return NoiseDraw(
+        timestep_B=schedule.timestep(level_B),
+        noise_BChw=torch.stack(noises),
+        perturbation_BChw=torch.stack(perturbations) if perturbations else None,
+        drop_caption_B=torch.tensor(drops) if drops else None,
+    )

@@ -1,0 +1,240 @@
+"""The sampling loop every family uses: scheduler by name, guidance, seeds of one's own for every image."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from modules.model.noising.schedule import FLOW_STEPS, DiscreteSchedule, Schedule
+from modules.util.errors import ConfigError, UnsupportedError
+
+Progress = Callable[[int, int], object]
+Denoise = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+# name -> (diffusers module, class, config that makes it what the name says)
+DISCRETE: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+    "DDIM": ("scheduling_ddim", "DDIMScheduler", {"clip_sample": False, "set_alpha_to_one": False}),
+    "EULER": ("scheduling_euler_discrete", "EulerDiscreteScheduler", {}),
+    "EULER_A": ("scheduling_euler_ancestral_discrete", "EulerAncestralDiscreteScheduler", {}),
+    "EULER_KARRAS": ("scheduling_euler_discrete", "EulerDiscreteScheduler", {"use_karras_sigmas": True}),
+    "DPMPP": ("scheduling_dpmsolver_multistep", "DPMSolverMultistepScheduler", {}),
+    "DPMPP_KARRAS": (
+        "scheduling_dpmsolver_multistep",
+        "DPMSolverMultistepScheduler",
+        {"use_karras_sigmas": True},
+    ),
+    "DPMPP_SDE": (
+        "scheduling_dpmsolver_multistep",
+        "DPMSolverMultistepScheduler",
+        {"algorithm_type": "sde-dpmsolver++"},
+    ),
+    "DPMPP_SDE_KARRAS": (
+        "scheduling_dpmsolver_multistep",
+        "DPMSolverMultistepScheduler",
+        {"algorithm_type": "sde-dpmsolver++", "use_karras_sigmas": True},
+    ),
+    "UNIPC": ("scheduling_unipc_multistep", "UniPCMultistepScheduler", {}),
+    "UNIPC_KARRAS": ("scheduling_unipc_multistep", "UniPCMultistepScheduler", {"use_karras_sigmas": True}),
+}
+# the same for flow matching
+FLOW: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+    "EULER": ("scheduling_flow_match_euler_discrete", "FlowMatchEulerDiscreteScheduler", {}),
+    "DPMPP": (
+        "scheduling_dpmsolver_multistep",
+        "DPMSolverMultistepScheduler",
+        {"use_flow_sigmas": True, "prediction_type": "flow_prediction"},
+    ),
+    "UNIPC": (
+        "scheduling_unipc_multistep",
+        "UniPCMultistepScheduler",
+        {"use_flow_sigmas": True, "prediction_type": "flow_prediction"},
+    ),
+}
+# what a flow model's scheduler config says about the steps
+FLOW_CONFIG = (
+    "shift", "use_dynamic_shifting", "base_shift", "max_shift", "base_image_seq_len", "max_image_seq_len",
+    "shift_terminal", "time_shift_type", "num_train_timesteps", "flow_shift", "solver_order",
+)  # fmt: skip
+# the same, of the one sampler that knows them itself; the others' noise levels are respaced here
+EULER_CONFIG = ("use_karras_sigmas", "use_exponential_sigmas", "stochastic_sampling")
+RESPACED = ("shift_terminal", "use_karras_sigmas", "use_exponential_sigmas")
+KARRAS_RHO = 7.0
+"""Curvature of the noise levels of Karras et al. 2022 (arXiv 2206.00364, equation 5)."""
+# what a model's own scheduler config says about the noise itself, whichever sampler is used
+SHARED_CONFIG = ("steps_offset", "timestep_spacing")
+
+
+class SamplingCancelled(Exception):
+    """The progress callback asked to stop."""
+
+
+def sampler_names(schedule: Schedule) -> list[str]:
+    """The samplers that can be used with a noise schedule."""
+    return list(DISCRETE) if isinstance(schedule, DiscreteSchedule) else list(FLOW)
+
+
+def make_sampler(
+    schedule: Schedule,
+    name: object,
+    steps: int,
+    config: Mapping[str, Any] | None = None,
+    tokens: int = 0,
+    even: bool = False,
+) -> Any:
+    """A sampler with its timesteps set.
+
+    Args:
+        schedule: what the model was trained with; the sampler's noise levels are taken from it.
+        name: DDIM, EULER, EULER_A, DPMPP... as in ``sampler_names``.
+        config: the model's own scheduler config, for spacing, offset and shift of the steps.
+        tokens: image tokens of the denoiser, by which some flow models shift their steps towards noise.
+        even: flow noise levels fall by 1 / steps before they are shifted, instead of ending at the model's lowest.
+
+    Raises:
+        ConfigError: unknown name or no steps. UnsupportedError: a sampler for the other kind of schedule.
+    """
+    key = str(getattr(name, "value", name))
+    if steps < 1:
+        raise ConfigError(f"at least one step is needed, not {steps}", field="diffusion_steps")
+    if key not in DISCRETE:
+        raise ConfigError(
+            f"unknown sampler {key!r}", field="noise_scheduler", hint=f"known: {', '.join(DISCRETE)}"
+        )
+    if not isinstance(schedule, DiscreteSchedule):
+        if key not in FLOW:
+            raise UnsupportedError(
+                f"{key} cannot sample from a flow-matching model",
+                field="noise_scheduler",
+                hint=f"use {' or '.join(FLOW)}",
+            )
+        return _flow_sampler(key, steps, config or {}, tokens, even)
+    return _discrete_sampler(schedule, key, steps, config or {})
+
+
+def dynamic_shift(tokens: int, config: Mapping[str, Any]) -> float:
+    """The exponent by which a resolution-dependent schedule is shifted: a line through two (tokens, shift) points of
+    the scheduler's config (Esser et al. 2024, arXiv 2403.03206, section 5.3.2, as FLUX.1 words it).
+    """
+    config = {name: value for name, value in config.items() if value is not None}
+    low, high = config.get("base_image_seq_len", 256), config.get("max_image_seq_len", 4096)
+    base, most = config.get("base_shift", 0.5), config.get("max_shift", 1.15)
+    return float(base + (most - base) * (tokens - low) / (high - low))
+
+
+def _flow_sampler(key: str, steps: int, config: Mapping[str, Any], tokens: int, even: bool) -> Any:
+    module_name, class_name, extra = FLOW[key]
+    kind = getattr(importlib.import_module(f"diffusers.schedulers.{module_name}"), class_name)
+    accepted = set(inspect.signature(kind.__init__).parameters)
+    config = {name: value for name, value in config.items() if value is not None}
+    options = {name: config[name] for name in FLOW_CONFIG if name in config} | dict(extra)
+    if "flow_shift" in accepted:
+        # these two know static shifts only; a dynamic one is the static one of its exponential
+        shift = config.get("flow_shift", config.get("shift", 1.0))
+        if config.get("use_dynamic_shifting"):
+            shift = dynamic_shift(tokens, config)
+            shift = shift if config.get("time_shift_type") == "linear" else math.exp(shift)
+        options["flow_shift"] = shift
+        for name in ("use_dynamic_shifting", "time_shift_type", "shift_terminal"):
+            options.pop(name, None)
+    else:
+        options.setdefault("shift", config.get("flow_shift", 1.0))
+        options |= {name: config[name] for name in EULER_CONFIG if config.get(name)}
+    if steps == 1:
+        # a single level cannot both be pure noise and end the schedule
+        options.pop("shift_terminal", None)
+    sampler = kind(**{name: value for name, value in options.items() if name in accepted})
+    if "flow_shift" in accepted:
+        sampler.set_timesteps(steps)
+        if any(config.get(name) for name in RESPACED):
+            levels = _respaced(sampler.sigmas[:-1].double(), config)
+            sampler.sigmas = torch.cat([levels, sampler.sigmas[-1:].double()]).float()
+            sampler.timesteps = (levels * FLOW_STEPS).round().long()
+        return sampler
+    mu = dynamic_shift(tokens, config) if options.get("use_dynamic_shifting") else None
+    sampler.set_timesteps(steps, sigmas=[1.0 - i / steps for i in range(steps)] if even else None, mu=mu)
+    return sampler
+
+
+def _respaced(sigmas_T: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
+    """Falling noise levels stretched to end at the config's terminal one, then in Karras' or even ratios if it says so,
+    as the Euler sampler does it. (T,) -> (T,).
+    """
+    terminal, steps = config.get("shift_terminal"), len(sigmas_T)
+    if steps == 1:
+        return sigmas_T
+    if terminal:
+        sigmas_T = 1.0 - (1.0 - sigmas_T) * (1.0 - terminal) / (1.0 - sigmas_T[-1])
+    high, low = float(sigmas_T[0]), float(sigmas_T[-1])
+    if config.get("use_karras_sigmas"):
+        ends = high ** (1.0 / KARRAS_RHO), low ** (1.0 / KARRAS_RHO)
+        return torch.linspace(*ends, steps, dtype=sigmas_T.dtype) ** KARRAS_RHO
+    if config.get("use_exponential_sigmas"):
+        return torch.linspace(math.log(high), math.log(low), steps, dtype=sigmas_T.dtype).exp()
+    return sigmas_T
+
+
+def _discrete_sampler(schedule: DiscreteSchedule, key: str, steps: int, config: Mapping[str, Any]) -> Any:
+    if steps > schedule.steps:
+        raise ConfigError(f"at most {schedule.steps} steps, not {steps}", field="diffusion_steps")
+    module_name, class_name, extra = DISCRETE[key]
+    kind = getattr(importlib.import_module(f"diffusers.schedulers.{module_name}"), class_name)
+    accepted = set(inspect.signature(kind.__init__).parameters)
+    zero_snr = float(schedule.alphas_cumprod_T[-1]) < 1e-9
+    options = {name: config[name] for name in SHARED_CONFIG if name in config}
+    options |= {"prediction_type": schedule.prediction, "num_train_timesteps": schedule.steps, **extra}
+    # passing betas keeps sampler and training on one table; a rescaled table is rebuilt by the sampler itself
+    alpha_T = schedule.alphas_cumprod_T
+    beta_T = 1.0 - alpha_T / torch.cat([torch.ones(1, dtype=alpha_T.dtype), alpha_T[:-1]])
+    options["trained_betas"] = beta_T.tolist()
+    if zero_snr:
+        # pure noise must be among the steps, or the model is never asked what it was trained for
+        options |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
+    sampler = kind(**{name: value for name, value in options.items() if name in accepted})
+    sampler.set_timesteps(steps)
+    return sampler
+
+
+def initial_noise(seeds: Sequence[int], shape: Sequence[int]) -> tuple[torch.Tensor, list[torch.Generator]]:
+    """Start noise (B, C, h, w) and the generators it came from, one a seed, on the CPU.
+
+    Each image's numbers depend on its seed alone, and are those other programs draw for that CPU seed.
+    """
+    sources = [torch.Generator(device="cpu").manual_seed(seed) for seed in seeds]
+    return torch.cat([torch.randn((1, *shape), generator=source) for source in sources]), sources
+
+
+def run_sampler(
+    sampler: Any,
+    denoise: Denoise,
+    noise_BChw: torch.Tensor,
+    generators: list[torch.Generator],
+    progress: Progress | None = None,
+) -> torch.Tensor:
+    """From start noise to latents, (B, C, h, w) float32.
+
+    Args:
+        denoise: (x_BChw, t_B) -> guided prediction, (B, C, h, w).
+        generators: one CPU generator an image, for samplers that add noise on the way.
+        progress: called with (steps done, steps); returning ``False`` cancels.
+
+    Raises:
+        SamplingCancelled: ``progress`` said so.
+    """
+    accepts_generator = "generator" in inspect.signature(sampler.step).parameters
+    extra = {"generator": generators} if accepts_generator else {}
+    # flow-matching samplers start from plain noise and take it as it is
+    x_BChw = noise_BChw * getattr(sampler, "init_noise_sigma", 1.0)
+    scaled = getattr(sampler, "scale_model_input", lambda sample, timestep: sample)
+    total = len(sampler.timesteps)
+    for index, timestep in enumerate(sampler.timesteps):
+        t_B = timestep.to(x_BChw.device).expand(x_BChw.shape[0])
+        output_BChw = denoise(scaled(x_BChw, timestep), t_B).float()
+        x_BChw = sampler.step(output_BChw, timestep, x_BChw, return_dict=False, **extra)[0]
+        if progress is not None and progress(index + 1, total) is False:
+            raise SamplingCancelled
+    return x_BChw

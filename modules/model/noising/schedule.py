@@ -1,0 +1,211 @@
+"""How noise is mixed in and what the model is asked to predict. All arithmetic is float32 or wider."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from modules.spec.FamilySpec import Prediction as PredictionKind
+from modules.util.errors import ConfigError, DataError
+
+FLOW_STEPS = 1000
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Model output and what it should have been, (B, C, h, w), in the model's own parameterisation."""
+
+    predicted: torch.Tensor
+    target: torch.Tensor
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """float32 at least; float64 stays."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _where_float64_is(timestep_B: torch.Tensor) -> torch.Tensor:
+    """Timesteps where they are, or on the CPU: Apple's GPUs have no float64."""
+    return timestep_B.cpu() if timestep_B.device.type == "mps" else timestep_B
+
+
+def _per_sample(values_B: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """(B,) shaped to multiply a (B, ...) tensor."""
+    return values_B.to(device=like.device, dtype=like.dtype).view(-1, *[1] * (like.dim() - 1))
+
+
+class Schedule(ABC):
+    """A noise schedule: x_t from x_0 and noise, the target, and the way back.
+
+    Timesteps are (B,): int64 in [0, ``steps``) for discrete schedules, float32 in [0, ``steps``) for flow.
+    """
+
+    prediction: PredictionKind
+    steps: int
+
+    @abstractmethod
+    def timestep(self, fraction_B: torch.Tensor) -> torch.Tensor:
+        """Noise levels in [0, 1) to timesteps (B,)."""
+
+    @abstractmethod
+    def coefficients(self, timestep_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(signal, noise) factors of x_t, each (B,) float64."""
+
+    @abstractmethod
+    def target(self, clean: torch.Tensor, noise: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:
+        """What the model should predict, (B, C, h, w)."""
+
+    @abstractmethod
+    def clean_from(
+        self, noisy: torch.Tensor, predicted: torch.Tensor, timestep_B: torch.Tensor
+    ) -> torch.Tensor:
+        """The x_0 that a prediction implies, (B, C, h, w)."""
+
+    def add_noise(self, clean: torch.Tensor, noise: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:
+        """x_t = signal * x_0 + sigma * noise, (B, C, h, w)."""
+        clean, noise = wide(clean), wide(noise)
+        signal_B, sigma_B = self.coefficients(timestep_B)
+        return _per_sample(signal_B, clean) * clean + _per_sample(sigma_B, clean) * noise
+
+    def snr(self, timestep_B: torch.Tensor) -> torch.Tensor:
+        """Signal-to-noise ratio (signal / sigma)^2, (B,) float32."""
+        signal_B, sigma_B = self.coefficients(timestep_B)
+        return (signal_B / sigma_B).square().float()
+
+
+class DiscreteSchedule(Schedule):
+    """DDPM with T steps and a table of cumulative alphas (Ho et al. 2020, arXiv 2006.11239).
+
+    Args:
+        alphas_cumprod_T: (T,) in [0, 1), falling.
+        prediction: ``epsilon`` or ``v_prediction`` (Salimans & Ho 2022, arXiv 2202.00512).
+    """
+
+    def __init__(self, alphas_cumprod_T: torch.Tensor, prediction: PredictionKind) -> None:
+        if prediction not in ("epsilon", "v_prediction"):
+            raise DataError(
+                f"prediction type {prediction!r} is not one a discrete schedule can be trained with",
+                hint="epsilon and v_prediction are",
+            )
+        if prediction == "epsilon" and float(alphas_cumprod_T[-1]) == 0.0:
+            raise ConfigError(
+                "a schedule that ends in pure noise cannot be trained with epsilon prediction",
+                field="rescale_noise_scheduler_to_zero_terminal_snr",
+                hint="use a v-prediction model or force_v_prediction",
+            )
+        self.prediction = prediction
+        self.alphas_cumprod_T = alphas_cumprod_T.double()
+        self.steps = alphas_cumprod_T.shape[0]
+        self._tables: dict[torch.device, torch.Tensor] = {}
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Mapping[str, Any],
+        prediction: PredictionKind | None = None,
+        zero_terminal_snr: bool = False,
+    ) -> DiscreteSchedule:
+        """From the config of a diffusers scheduler.
+
+        Args:
+            config: ``scheduler_config.json``.
+            prediction: overrules the config's ``prediction_type``.
+            zero_terminal_snr: rescale so that the last step is pure noise, if the config does not already.
+        """
+        alphas_T = torch.cumprod(1.0 - _betas(config), dim=0)
+        if zero_terminal_snr or config.get("rescale_betas_zero_snr", False):
+            alphas_T = rescale_to_zero_terminal_snr(alphas_T)
+        return cls(alphas_T, prediction or config.get("prediction_type", "epsilon"))
+
+    def timestep(self, fraction_B: torch.Tensor) -> torch.Tensor:
+        return (fraction_B.double() * self.steps).floor().long().clamp(0, self.steps - 1)
+
+    def coefficients(self, timestep_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        timestep_B = _where_float64_is(timestep_B)
+        alpha_B = self._table(timestep_B.device)[timestep_B.long()]
+        return alpha_B.sqrt(), (1.0 - alpha_B).sqrt()
+
+    def _table(self, device: torch.device) -> torch.Tensor:
+        """The cumulative alphas where they are needed, so that looking them up waits for nothing."""
+        if device not in self._tables:
+            self._tables[device] = self.alphas_cumprod_T.to(device)
+        return self._tables[device]
+
+    def target(self, clean: torch.Tensor, noise: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:
+        noise = wide(noise)
+        if self.prediction == "epsilon":
+            return noise
+        clean = wide(clean)
+        signal_B, sigma_B = self.coefficients(timestep_B)
+        return _per_sample(signal_B, clean) * noise - _per_sample(sigma_B, clean) * clean
+
+    def clean_from(
+        self, noisy: torch.Tensor, predicted: torch.Tensor, timestep_B: torch.Tensor
+    ) -> torch.Tensor:
+        noisy, predicted = wide(noisy), wide(predicted)
+        signal_B, sigma_B = self.coefficients(timestep_B)
+        signal, sigma = _per_sample(signal_B, noisy), _per_sample(sigma_B, noisy)
+        if self.prediction == "epsilon":
+            return (noisy - sigma * predicted) / signal
+        return signal * noisy - sigma * predicted
+
+
+class FlowSchedule(Schedule):
+    """Rectified flow (Liu et al. 2022, arXiv 2209.03003): x_t = (1 - s) x_0 + s noise with s = t / 1000, and
+    the velocity noise - x_0 as target.
+    """
+
+    prediction: PredictionKind = "flow"
+    steps = FLOW_STEPS
+
+    def timestep(self, fraction_B: torch.Tensor) -> torch.Tensor:
+        return (fraction_B.double() * self.steps).float().clamp(0.0, 999.9999)
+
+    def coefficients(self, timestep_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        sigma_B = _where_float64_is(timestep_B).double() / self.steps
+        return 1.0 - sigma_B, sigma_B
+
+    def target(self, clean: torch.Tensor, noise: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:
+        return wide(noise) - wide(clean)
+
+    def clean_from(
+        self, noisy: torch.Tensor, predicted: torch.Tensor, timestep_B: torch.Tensor
+    ) -> torch.Tensor:
+        noisy = wide(noisy)
+        _, sigma_B = self.coefficients(timestep_B)
+        return noisy - _per_sample(sigma_B, noisy) * wide(predicted)
+
+
+def _betas(config: Mapping[str, Any]) -> torch.Tensor:
+    """The (T,) float64 betas of a diffusers scheduler config."""
+    if config.get("trained_betas") is not None:
+        return torch.tensor(config["trained_betas"], dtype=torch.float64)
+    steps = int(config.get("num_train_timesteps", 1000))
+    start, end = float(config.get("beta_start", 0.0001)), float(config.get("beta_end", 0.02))
+    kind = config.get("beta_schedule", "linear")
+    if kind == "linear":
+        return torch.linspace(start, end, steps, dtype=torch.float64)
+    if kind == "scaled_linear":
+        return torch.linspace(start**0.5, end**0.5, steps, dtype=torch.float64).square()
+    if kind == "squaredcos_cap_v2":
+        edges = torch.arange(steps + 1, dtype=torch.float64) / steps
+        bar = torch.cos((edges + 0.008) / 1.008 * math.pi / 2).square()
+        return (1.0 - bar[1:] / bar[:-1]).clamp_max(0.999)
+    raise DataError(
+        f"the scheduler's beta schedule {kind!r} is unknown",
+        hint="linear, scaled_linear and squaredcos_cap_v2 are known",
+    )
+
+
+def rescale_to_zero_terminal_snr(alphas_cumprod_T: torch.Tensor) -> torch.Tensor:
+    """Shift and stretch the square roots so that the last step is pure noise and the first stays (Lin et al.
+    2023, arXiv 2305.08891, algorithm 1). (T,) -> (T,).
+    """
+    root_T = alphas_cumprod_T.double().sqrt()
+    first, last = root_T[0], root_T[-1]
+    return ((root_T - last) * first / (first - last)).square()

@@ -1,0 +1,130 @@
+"""Prompts to tokens and through text encoders, as several families do it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from modules.model.text.emphasis import emphasised
+
+CLIP_TOKENS = 77
+
+
+def tokenize(
+    tokenizer: Any,
+    prompts: Sequence[str],
+    encoder: nn.Module,
+    limit: int,
+    side: str | None = None,
+    fill: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token numbers (B, L) and which of them are not padding (B, L, bool), on the encoder's device.
+
+    Args:
+        limit: the L everything is padded or cut to; a tokenizer that knows a smaller one decides.
+        side: where the padding goes, ``left`` or ``right``; the tokenizer's own by default.
+        fill: pad to the limit; otherwise to the longest prompt only, for encoders that padding cannot reach.
+    """
+    # a tokenizer without a limit of its own reports an astronomical one
+    length = min(limit, tokenizer.model_max_length)
+    tokens = tokenizer(
+        list(prompts),
+        padding="max_length" if fill else "longest",
+        max_length=length,
+        truncation=True,
+        return_tensors="pt",
+        padding_side=side or tokenizer.padding_side,
+    )
+    device = next(encoder.parameters()).device
+    return tokens.input_ids.to(device), tokens.attention_mask.to(device).bool()
+
+
+def cut_prompts(tokenizers: Sequence[Any], texts: Sequence[str], limit: int) -> list[bool]:
+    """Which texts are too long for each of the tokenizers, so that none keeps everything.
+
+    Args:
+        texts: as they are encoded, but for the template around them.
+        limit: tokens of a text the family's encoders are given at most; a tokenizer that knows a smaller one decides.
+    """
+    if not tokenizers or not texts:
+        return [False] * len(texts)
+    room = [min(tokenizer.model_max_length, limit) for tokenizer in tokenizers]
+    widest = max(range(len(tokenizers)), key=room.__getitem__)
+    ids = tokenizers[widest](list(texts), truncation=False, verbose=False).input_ids
+    return [len(tokens) > room[widest] for tokens in ids]
+
+
+def clip_states(
+    encoder: nn.Module, tokenizer: Any, prompts: Sequence[str], layer: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token states (B, L, E) and the pooled state (B, E) of a CLIP text encoder.
+
+    Args:
+        layer: which of the hidden states, counted from the end (-2 is the one before the last, without the final
+            norm); ``None`` is the last one with the final norm.
+
+    The pooled state is the projected one where the encoder has a projection.
+    """
+    ids_BL, _ = tokenize(tokenizer, prompts, encoder, encoder.config.max_position_embeddings)  # type: ignore[union-attr, arg-type]
+    states_BLE, pooled_BE = clip_outputs(encoder, ids_BL, layer)
+    return emphasised(states_BLE, tokenizer, prompts), pooled_BE
+
+
+def clip_outputs(
+    encoder: nn.Module, ids_BL: torch.Tensor, layer: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``clip_states`` of token numbers."""
+    out = encoder(ids_BL, output_hidden_states=layer is not None)
+    pooled_BE = out.text_embeds if hasattr(out, "text_embeds") else out.pooler_output
+    return out.last_hidden_state if layer is None else out.hidden_states[layer], pooled_BE
+
+
+def t5_states(
+    encoder: nn.Module, tokenizer: Any, prompts: Sequence[str], limit: int, masked: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token states (B, L, E) of a T5 encoder and which tokens are not padding (B, L, bool).
+
+    Args:
+        masked: keep the encoder from looking at padding; Stable Diffusion 3 and FLUX.1 were trained without.
+    """
+    ids_BL, mask_BL = tokenize(tokenizer, prompts, encoder, limit)
+    hidden_BLE = encoder(ids_BL, attention_mask=mask_BL if masked else None)[0]
+    return emphasised(hidden_BLE, tokenizer, prompts), mask_BL
+
+
+def chat_messages(tokenizer: Any, prompts: Sequence[str], **options: bool) -> list[str]:
+    """Prompts as what a user says to a chat model that is about to answer, in the words of the tokenizer's template.
+
+    Args:
+        options: what the template can be told, such as ``enable_thinking``.
+    """
+    return [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True, **options
+        )
+        for prompt in prompts
+    ]
+
+
+def causal_states(
+    encoder: nn.Module,
+    tokenizer: Any,
+    texts: Sequence[str],
+    limit: int,
+    layers: Sequence[int],
+    padded: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Hidden states (B, L, E) of a language model and which tokens are not padding (B, L, bool); padding is behind
+    the text, where a causal model cannot see it, and its own states are zeros.
+
+    Args:
+        layers: which of the hidden states, one after the other along E; -1 is the last one with the final norm.
+        padded: always the limit long, and with the states of the padding, for models trained to see them.
+    """
+    ids_BL, mask_BL = tokenize(tokenizer, texts, encoder, limit, side="right", fill=padded)
+    out = encoder(input_ids=ids_BL, attention_mask=mask_BL.long(), output_hidden_states=True, use_cache=False)
+    states_BLE = torch.cat([out.hidden_states[layer] for layer in layers], dim=-1)
+    return (states_BLE if padded else states_BLE.masked_fill(~mask_BL[..., None], 0.0)), mask_BL

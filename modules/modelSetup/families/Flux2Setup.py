@@ -1,0 +1,141 @@
+"""FLUX.2 klein: Qwen3 text encoder read at three depths, a flow transformer over normalised patches of latents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from modules.model.batch import Conditioning
+from modules.model.Model import Model
+from modules.model.noising.sampling import make_sampler
+from modules.model.patches import pack, unpack
+from modules.model.text.encoding import causal_states, chat_messages
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.registry import model_setup
+from modules.spec.FamilySpec import FamilySpec, block_presets
+from modules.spec.parts import autoencoder, language_encoder, qwen_tokenizer, scheduler, transformer
+
+TOKENS = 512
+TEMPLATE_TOKENS = 12
+"""What the chat template puts around a prompt, with thinking that is over at once."""
+LAYERS = (9, 18, 27)
+MOST_LAYERS = 64
+WIDTH_OF_9B = 4096
+"""Of the text encoder that klein 9B comes with."""
+LONG = 4300
+"""Image tokens above which the number of steps no longer matters to the shift."""
+
+
+@model_setup
+class Flux2Setup(BaseModelSetup):
+    """The defaults are those of the step-distilled klein; its base model wants about 50 steps at cfg 4."""
+
+    spec = FamilySpec(
+        key="FLUX_2",
+        label="FLUX.2 klein",
+        pipeline_class="Flux2KleinPipeline",
+        prediction="flow",
+        parts=(
+            transformer("transformer_flux2", "Flux2Transformer2DModel"),
+            language_encoder(
+                "qwen3_4b",
+                "qwen3",
+                "Qwen3ForCausalLM",
+                unread=("lm_head", *(f"model.layers.{layer}." for layer in range(LAYERS[-1], MOST_LAYERS))),
+                comfy_sizes=((WIDTH_OF_9B, "qwen3_8b"),),
+            ),
+            autoencoder("autoencoder_kl_flux2", "AutoencoderKLFlux2"),
+            qwen_tokenizer(),
+            scheduler(),
+        ),
+        layer_presets=block_presets(("attn",), ("ff",)),
+        lora_architecture="Flux.2/lora",
+        model_architecture="Flux.2",
+        key_map="flux-2",
+        default_resolution=1024,
+        size_multiple=16,
+        even_steps=True,
+        prompt_tokens=TOKENS - TEMPLATE_TOKENS,
+        default_steps=4,
+        default_cfg=1.0,
+        default_sampler="EULER",
+    )
+
+    def _set_latents(self, model: Model) -> None:
+        config: Any = model.vae.config
+        # the denoiser's latents are 2 x 2 patches of the autoencoder's
+        model.latent_factor = 2 ** len(config.block_out_channels)
+        model.latent_channels = 4 * int(config.latent_channels)
+
+    def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
+        tokenizer = model.parts["tokenizer"]
+        texts = chat_messages(tokenizer, prompts, enable_thinking=False)
+        # without the head that would make words of every state
+        encoder: Any = model.module("text_encoder").model
+        hidden_BLE, _ = causal_states(encoder, tokenizer, texts, TOKENS, LAYERS, padded=True)
+        return Conditioning({"hidden_BLE": hidden_BLE})
+
+    def _encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:
+        z_BChw = super()._encode_image(model, rgb_BCHW).float()
+        height, width = (side // 2 for side in z_BChw.shape[-2:])
+        patches_BChw = pack(z_BChw).transpose(1, 2).unflatten(2, (height, width))
+        mean_C11, deviation_C11 = _statistics(model)
+        return (patches_BChw - mean_C11) / deviation_C11
+
+    def _decode(self, model: Model, z_BChw: torch.Tensor) -> torch.Tensor:
+        mean_C11, deviation_C11 = _statistics(model)
+        patches_BChw = z_BChw.float() * deviation_C11 + mean_C11
+        height, width = (2 * side for side in z_BChw.shape[-2:])
+        raw_BChw = unpack(patches_BChw.flatten(2).transpose(1, 2), height, width)
+        return super()._decode(model, raw_BChw.to(z_BChw.dtype))
+
+    def denoise(
+        self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
+    ) -> torch.Tensor:
+        height, width = x_BChw.shape[-2:]
+        hidden_BLE = cond["hidden_BLE"].to(x_BChw.dtype)
+        out_BLE = model.denoiser(
+            hidden_states=x_BChw.flatten(2).transpose(1, 2),
+            timestep=(t_B / 1000.0).to(x_BChw.dtype),
+            guidance=None,
+            encoder_hidden_states=hidden_BLE,
+            txt_ids=_positions(1, 1, hidden_BLE.shape[1], x_BChw.device),
+            img_ids=_positions(height, width, 1, x_BChw.device),
+            return_dict=False,
+        )[0]
+        return out_BLE.transpose(1, 2).unflatten(2, (height, width))  # type: ignore[no-any-return]
+
+    def make_sampler(self, model: Model, name: object, steps: int, size: tuple[int, int]) -> Any:
+        tokens = self.image_tokens(model, size)
+        shift = _shift(tokens, steps)
+        config = dict(model.parts.get("scheduler") or {}) | {"base_shift": shift, "max_shift": shift}
+        return make_sampler(model.schedule, name, steps, config, tokens, self.spec.even_steps)
+
+    def image_tokens(self, model: Model, size: tuple[int, int]) -> int:
+        return (size[0] // model.latent_factor) * (size[1] // model.latent_factor)
+
+
+def _shift(tokens: int, steps: int) -> float:
+    """The exponent by which noise levels are shifted: lines in the number of tokens fitted for 10 and for 200 steps,
+    and between these a line in the number of steps.
+    """
+    many = 0.00016927 * tokens + 0.45666666
+    if tokens > LONG:
+        return many
+    few = 8.73809524e-05 * tokens + 1.89833333
+    return few + (many - few) * (steps - 10) / 190.0
+
+
+def _positions(height: int, width: int, depth: int, device: torch.device) -> torch.Tensor:
+    """(height * width * depth, 4) positions of tokens: time, row, column, place in the text."""
+    axes = [torch.arange(n, device=device) for n in (1, height, width, depth)]
+    return torch.cartesian_prod(*axes)
+
+
+def _statistics(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and deviation of the patches of the autoencoder's raw latents, (C, 1, 1) each."""
+    vae: Any = model.vae
+    deviation_C = (vae.bn.running_var.float() + vae.config.batch_norm_eps).sqrt()
+    return vae.bn.running_mean.float()[:, None, None], deviation_C[:, None, None]

@@ -1,0 +1,103 @@
+"""PixArt: T5 text encoder and a diffusion transformer with cross-attention; epsilon prediction with learnt variance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from modules.model.batch import Conditioning
+from modules.model.Model import Model
+from modules.model.text.encoding import t5_states
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.ModelFamily import widen_vae
+from modules.modelSetup.registry import model_setup
+from modules.spec.FamilySpec import FamilySpec, block_presets
+from modules.spec.parts import kl_autoencoder, scheduler, t5_encoder, t5_tokenizer, transformer
+
+ALPHA_TOKENS, SIGMA_TOKENS = 120, 300
+SIZE_AWARE_SAMPLE = 128
+"""The latent size of the models that are told resolution and aspect ratio."""
+
+
+@model_setup
+class PixArtAlphaSetup(BaseModelSetup):
+    """Prompts are read in small letters."""
+
+    tokens = ALPHA_TOKENS
+    spec = FamilySpec(
+        key="PIXART_ALPHA",
+        label="PixArt alpha",
+        pipeline_class="PixArtAlphaPipeline",
+        prediction="epsilon",
+        parts=(
+            transformer("pixart_transformer_2d", "PixArtTransformer2DModel", "Transformer2DModel"),
+            t5_encoder("text_encoder", "lora_te"),
+            kl_autoencoder(),
+            t5_tokenizer(),
+            scheduler(),
+        ),
+        layer_presets=block_presets(("attn1", "attn2"), ("ff",)),
+        lora_architecture="pixart-alpha/lora",
+        model_architecture="pixart-alpha",
+        default_resolution=1024,
+        size_multiple=16,
+        key_map="pixart",
+        prompt_tokens=ALPHA_TOKENS,
+        default_steps=20,
+        default_cfg=4.5,
+        default_sampler="DPMPP",
+    )
+
+    def _words(self, prompt: str) -> str:
+        return prompt.lower().strip()
+
+    def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
+        hidden_BLE, mask_BL = t5_states(
+            model.module("text_encoder"), model.parts["tokenizer"], prompts, self.tokens, masked=True
+        )
+        return Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": mask_BL})
+
+    def denoise(
+        self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
+    ) -> torch.Tensor:
+        config: Any = model.denoiser.config
+        known: dict[str, torch.Tensor | None] = {"resolution": None, "aspect_ratio": None}
+        if config.sample_size == SIZE_AWARE_SAMPLE:
+            shape = torch.tensor(size, device=x_BChw.device, dtype=x_BChw.dtype)
+            known["resolution"] = shape.repeat(len(x_BChw), 1)
+            known["aspect_ratio"] = (shape[:1] / shape[1:]).repeat(len(x_BChw), 1)
+        out_BChw = model.denoiser(
+            x_BChw,
+            encoder_hidden_states=cond["hidden_BLE"].to(x_BChw.dtype),
+            encoder_attention_mask=cond["mask_BL"].to(x_BChw.dtype),
+            timestep=t_B,
+            added_cond_kwargs=known,
+            return_dict=False,
+        )[0]
+        # the other half is the variance, which neither training here nor the samplers use
+        return out_BChw[:, : x_BChw.shape[1]]  # type: ignore[no-any-return]
+
+
+@model_setup
+class PixArtSigmaSetup(PixArtAlphaSetup):
+    """Longer prompts, another autoencoder."""
+
+    tokens = SIGMA_TOKENS
+    spec = replace(
+        PixArtAlphaSetup.spec,
+        key="PIXART_SIGMA",
+        label="PixArt Sigma",
+        pipeline_class="PixArtSigmaPipeline",
+        lora_architecture="pixart-sigma/lora",
+        model_architecture="pixart-sigma",
+        prompt_tokens=SIGMA_TOKENS,
+    )
+
+    def _set_latents(self, model: Model) -> None:
+        super()._set_latents(model)
+        # the autoencoder is that of Stable Diffusion XL, whose config may name a shift this family never applies
+        model.latent_shift = 0.0
+        widen_vae(model)

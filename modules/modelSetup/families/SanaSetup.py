@@ -1,0 +1,82 @@
+"""Sana: Gemma 2 text encoder, a linear-attention flow transformer, deep-compression autoencoder (32x)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from modules.model.batch import Conditioning
+from modules.model.Model import Model
+from modules.model.text.encoding import tokenize
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.registry import model_setup
+from modules.spec.FamilySpec import FamilySpec, PartSpec, block_presets
+from modules.spec.parts import autoencoder, language_encoder, scheduler, transformer
+
+TOKENS = 300
+
+
+@model_setup
+class SanaSetup(BaseModelSetup):
+    """Prompts are read in small letters, without the instruction that some programs let a language model read first."""
+
+    spec = FamilySpec(
+        key="SANA",
+        label="Sana",
+        pipeline_class="SanaPipeline",
+        prediction="flow",
+        parts=(
+            transformer("sana_transformer", "SanaTransformer2DModel"),
+            language_encoder("gemma2_2b", "gemma2", "Gemma2Model", "Gemma2ForCausalLM"),
+            autoencoder("autoencoder_dc", "AutoencoderDC"),
+            PartSpec(
+                "tokenizer",
+                "tokenizer",
+                ("GemmaTokenizerFast", "GemmaTokenizer"),
+                "transformers.models.gemma",
+            ),
+            scheduler(),
+        ),
+        layer_presets=block_presets(("attn1", "attn2"), ("ff",)),
+        lora_architecture="sana/lora",
+        model_architecture="sana",
+        default_resolution=1024,
+        size_multiple=32,
+        key_map="sana",
+        prompt_tokens=TOKENS,
+        default_steps=20,
+        default_cfg=4.5,
+        default_sampler="DPMPP",
+    )
+
+    def _set_latents(self, model: Model) -> None:
+        config: Any = model.vae.config
+        model.latent_scale = float(config.scaling_factor)
+        model.latent_factor = 2 ** (len(config.encoder_block_out_channels) - 1)
+        model.latent_channels = int(config.latent_channels)
+
+    def _words(self, prompt: str) -> str:
+        return prompt.lower().strip()
+
+    def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
+        encoder = model.module("text_encoder")
+        ids_BL, mask_BL = tokenize(model.parts["tokenizer"], prompts, encoder, TOKENS, side="right")
+        hidden_BLE = encoder(ids_BL, attention_mask=mask_BL.long())[0]
+        return Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": mask_BL})
+
+    def _encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:
+        return model.vae.encode(rgb_BCHW).latent  # type: ignore[operator, no-any-return]
+
+    def denoise(
+        self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
+    ) -> torch.Tensor:
+        config: Any = model.denoiser.config
+        return model.denoiser(  # type: ignore[no-any-return]
+            x_BChw,
+            encoder_hidden_states=cond["hidden_BLE"].to(x_BChw.dtype),
+            encoder_attention_mask=cond["mask_BL"],
+            timestep=t_B * config.timestep_scale,
+            return_dict=False,
+        )[0]

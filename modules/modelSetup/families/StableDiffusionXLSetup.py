@@ -1,0 +1,132 @@
+"""Stable Diffusion XL: two CLIP text encoders, a UNet that is told the size and crop of its images; epsilon or v."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from modules.model.batch import OWN, Conditioning
+from modules.model.dtypes import PartDtypes
+from modules.model.ldm_keys import UNET_PREFIX, VAE_PREFIX
+from modules.model.Model import Model
+from modules.model.text.chunks import ClipReader
+from modules.model.text.encoding import CLIP_TOKENS
+from modules.modelSetup.ChunkedPrompts import ChunkedPrompts
+from modules.modelSetup.Inpainting import Inpainting, inpainting_spec
+from modules.modelSetup.ModelFamily import widen_vae
+from modules.modelSetup.registry import model_setup
+from modules.spec.FamilySpec import FamilySpec
+from modules.spec.parts import clip_encoder, clip_tokenizer, kl_autoencoder, scheduler, unet
+from modules.weights.part_sources import Sources
+from modules.weights.single_file import SCHEDULER, Unsaid, load_single_file
+
+UNSAID = Unsaid(
+    scaling_factor=0.13025,
+    scheduler={**SCHEDULER, "_class_name": "EulerDiscreteScheduler", "timestep_spacing": "leading"},
+)
+
+
+@model_setup
+class StableDiffusionXLSetup(ChunkedPrompts):
+    spec = FamilySpec(
+        key="STABLE_DIFFUSION_XL_10_BASE",
+        label="Stable Diffusion XL",
+        pipeline_class="StableDiffusionXLPipeline",
+        prediction="epsilon",
+        parts=(
+            unet(UNET_PREFIX),
+            clip_encoder(
+                "text_encoder",
+                "lora_te1",
+                "clip_l",
+                file_prefix="conditioner.embedders.0.transformer.text_model.",
+            ),
+            clip_encoder(
+                "text_encoder_2",
+                "lora_te2",
+                "clip_g",
+                projected=True,
+                file_prefix="conditioner.embedders.1.model.",
+                open_clip=True,
+            ),
+            kl_autoencoder(VAE_PREFIX),
+            clip_tokenizer(),
+            clip_tokenizer("tokenizer_2", pad_token="!"),
+            scheduler(),
+        ),
+        layer_presets={
+            "attn-mlp": ("attentions",),
+            "attn-only": ("attn1", "attn2"),
+            "blocks": ("down_blocks", "mid_block", "up_blocks"),
+            "full": (),
+        },
+        lora_architecture="stable-diffusion-xl-v1-base/lora",
+        model_architecture="stable-diffusion-xl-v1-base",
+        lora_metadata={"ss_base_model_version": "sdxl_"},
+        denoiser_channels=4,
+        prompt_weighting=True,
+        chunks_prompts=True,
+        prompt_tokens=CLIP_TOKENS,
+        default_resolution=1024,
+        size_multiple=8,
+        writes_single_file=True,
+        key_map="latent-diffusion",
+        size_conditioning=True,
+        default_steps=30,
+        default_cfg=5.0,
+        default_sampler="EULER",
+    )
+
+    def _set_latents(self, model: Model) -> None:
+        super()._set_latents(model)
+        widen_vae(model)
+
+    def _load_rest(self, sources: Sources, dtypes: PartDtypes, wanted: Sequence[str]) -> dict[str, Any]:
+        if sources.base.is_dir():
+            return super()._load_rest(sources, dtypes, wanted)
+        return load_single_file(sources.base, self.spec, wanted, dtypes, UNSAID)
+
+    def _readers(self, model: Model) -> list[ClipReader]:
+        """Of both encoders the states before the last layer."""
+        return [
+            ClipReader(model.module(f"text_encoder{which}"), model.parts[f"tokenizer{which}"], layer=-2)
+            for which in ("", "_2")
+        ]
+
+    def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
+        """Both encoders' states side by side, and the second one's pooled state of a prompt's first chunk."""
+        cond, pooled_BE = self._states(model, prompts)
+        return cond.plus(pooled_BE=pooled_BE)
+
+    def denoise(
+        self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
+    ) -> torch.Tensor:
+        geometry_B6 = cond.tensors.get("geometry_B6")
+        if geometry_B6 is None:
+            # an image that was made in this size and not cropped
+            geometry_16 = torch.tensor([[*size, 0, 0, *size]]).to(x_BChw.device, non_blocking=True)
+            geometry_B6 = geometry_16.expand(len(x_BChw), 6)
+        return model.denoiser(  # type: ignore[no-any-return]
+            x_BChw,
+            t_B,
+            encoder_hidden_states=cond["hidden_BLE"].to(x_BChw.dtype),
+            encoder_attention_mask=cond.tensors.get(OWN),
+            # the numbers stay whole: half precision has not enough digits for pixels
+            added_cond_kwargs={
+                "text_embeds": cond["pooled_BE"].to(x_BChw.dtype),
+                "time_ids": geometry_B6.float(),
+            },
+            return_dict=False,
+        )[0]
+
+
+@model_setup
+class StableDiffusionXLInpaintingSetup(Inpainting, StableDiffusionXLSetup):
+    spec = inpainting_spec(
+        StableDiffusionXLSetup.spec,
+        "STABLE_DIFFUSION_XL_10_BASE_INPAINTING",
+        "Stable Diffusion XL inpainting",
+        "StableDiffusionXLInpaintPipeline",
+    )

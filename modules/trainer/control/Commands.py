@@ -1,0 +1,77 @@
+"""What a run is asked to do from outside: commands in its folder, signals of the system."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from modules.runner.commands import Command
+from modules.runner.RunDirectory import RunDirectory
+from modules.trainer.callbacks import Callback
+from modules.trainer.control.StopSignals import StopSignals
+from modules.trainer.distributed import Processes
+
+STOP, BACKUP, SAMPLE, SAVE, PAUSE, RESUME = (1 << bit for bit in range(6))
+_BITS = {"stop": STOP, "backup": BACKUP, "sample": SAMPLE, "save": SAVE, "pause": PAUSE, "resume": RESUME}
+PAUSE_SECONDS = 0.2
+
+
+class Orders:
+    """Commands and signals of all processes as one set of bits, heard by all of them alike.
+
+    Args:
+        run: whose commands are taken; by the first process alone.
+        callback: told when a command is taken and done.
+    """
+
+    def __init__(
+        self, run: RunDirectory, signals: StopSignals, callback: Callback, processes: Processes
+    ) -> None:
+        self._run, self._signals, self._callback, self._processes = run, signals, callback, processes
+        self._pending: list[Command] = []
+
+    def _poll(self) -> int:
+        if self._processes.first:
+            taken, refused = self._run.take_commands()
+            for command in taken:
+                self._callback.command(command, "taken")
+            for name in refused:
+                self._callback.warning(f"the file commands/{name} holds no command")
+            self._pending += taken
+        wishes = STOP if self._signals.received else 0
+        for command in self._pending:
+            wishes |= _BITS[command.kind]
+        return wishes
+
+    def stop_wanted(self) -> bool:
+        """Whether this process was asked to stop; what else is asked waits. For the middle of long work."""
+        return bool(self._poll() & STOP)
+
+    def hear(self) -> int:
+        """All wishes, the same in every process; each process calls this equally often."""
+        return self._processes.agree(self._poll())
+
+    def done(self, bit: int, message: str = "") -> None:
+        """Answer the commands behind ``bit``."""
+        self._answer(bit, "done", message)
+
+    def failed(self, bit: int, message: str) -> None:
+        """Answer the commands behind ``bit`` with the reason they were not carried out."""
+        self._answer(bit, "failed", message)
+
+    def _answer(self, bit: int, state: str, message: str) -> None:
+        for command in [c for c in self._pending if _BITS[c.kind] == bit]:
+            self._pending.remove(command)
+            self._callback.command(command, state, message)
+
+    def wait_while_paused(self, other: Callable[[int], None]) -> int:
+        """After PAUSE was heard: wait for RESUME or STOP, doing what else is asked; returns the last wishes."""
+        self.done(PAUSE)
+        while True:
+            wishes = self.hear()
+            if wishes & (STOP | RESUME):
+                self.done(RESUME)
+                return wishes & ~(PAUSE | RESUME)
+            self.done(PAUSE)
+            other(wishes)
+            time.sleep(PAUSE_SECONDS)

@@ -1,0 +1,137 @@
+"""Images made from the model while it trains."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from modules.dataLoader.long_prompts import told_of_cut_prompts
+from modules.model.memory import give_back
+from modules.model.Model import Model
+from modules.model.noising.sampling import SamplingCancelled
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.trainer.evaluate.image_files import parameters_text, sample_folder, save_image
+from modules.util.config.SampleConfig import FilledSample, SampleConfig
+from modules.util.enum.ImageFormat import ImageFormat
+from modules.util.errors import UserError
+from modules.util.TrainProgress import TrainProgress
+
+_log = logging.getLogger(__name__)
+Tell = Callable[[str, int, int], bool | None]
+"""Told (what, done, of how many); ``False`` cancels."""
+
+
+class Sampler:
+    """Makes the run's samples.
+
+    Args:
+        samples: what to make; those that are not enabled are left out.
+        folder: each sample gets a folder of its own in it.
+    """
+
+    def __init__(
+        self,
+        setup: BaseModelSetup,
+        model: Model,
+        samples: Sequence[SampleConfig],
+        folder: Path,
+        kind: ImageFormat,
+    ) -> None:
+        self._setup, self._model = setup, model
+        self._samples = [(n, setup.filled(sample)) for n, sample in enumerate(samples) if sample.enabled]
+        self._folder, self._ending = folder, kind.value.lower()
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def check(self) -> None:
+        """``UserError`` if a sample has a size or a sampler this model cannot have; what does nothing is warned of."""
+        for _, sample in self._samples:
+            self._setup.check_sample(self._model, sample)
+        texts = [text for _, s in self._samples for text in (s.prompt, s.negative_prompt)]
+        told = told_of_cut_prompts(self._setup, self._model, texts, "prompts and negative prompts of samples")
+        if told:
+            _log.warning("%s", told)
+        spec = self._model.spec
+        idle = [
+            s for _, s in self._samples if s.negative_prompt and (spec.embeds_guidance or s.cfg_scale <= 1)
+        ]
+        if idle:
+            _log.warning(
+                "the negative prompts of %d of %d samples have no effect: %s; the first is %.80r",
+                len(idle),
+                len(self._samples),
+                f"{spec.label} takes its guidance as a number"
+                if spec.embeds_guidance
+                else "at a CFG scale of 1 or less nothing is steered away from",
+                idle[0].negative_prompt,
+            )
+
+    def run(self, progress: TrainProgress, suffix: str, tell: Tell) -> Iterator[tuple[int, str, Path]]:
+        """Make all samples with the weights as they are: (number, prompt, file) of each as soon as it is there.
+
+        Cancelled, it ends after what is finished.
+
+        Args:
+            suffix: put behind the folders' names (`` - no-ema``).
+
+        Raises:
+            UserError: one cannot be written; or, after all others are made, some did not fit into memory.
+        """
+        too_large: list[FilledSample] = []
+        stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+        name = f"{stamp}-training-sample-{progress.label()}.{self._ending}"
+        steps = sum(sample.diffusion_steps for _, sample in self._samples)
+        done = 0
+        for number, sample in self._samples:
+            before = done
+
+            def report(step: int, _total: int, before: int = before) -> bool | None:
+                return tell("sampling", before + step, steps)
+
+            seed = sample.config.seed_at(progress.global_step)
+            try:
+                rgb_BCHW = self._image(sample, seed, report)
+            except SamplingCancelled:
+                break
+            done += sample.diffusion_steps
+            if rgb_BCHW is None:
+                too_large.append(sample)
+                continue
+            path = sample_folder(self._folder, number, sample.prompt, suffix) / name
+            text = parameters_text(sample, seed, self._model.short_name)
+            try:
+                save_image(rgb_BCHW[0], path, text)
+            except OSError as error:
+                raise UserError(
+                    f"the sample {path} cannot be written: {error.strerror or error}",
+                    hint="make room on the disk of the workspace",
+                ) from error
+            yield number, sample.prompt, path
+        if too_large:
+            sizes = sorted({f"{width}x{height}" for height, width in (sample.size for sample in too_large)})
+            raise UserError(
+                f"{len(too_large)} of {len(self._samples)} samples were not made: the device's memory is too small for "
+                f"{', '.join(sizes)} beside what is trained",
+                field="samples",
+                hint="make them smaller, or have weight_dtype of the frozen parts in fewer bits and ema on the CPU",
+            )
+
+    def _image(
+        self, sample: FilledSample, seed: int, report: Callable[[int, int], object]
+    ) -> torch.Tensor | None:
+        """(1, 3, H, W); ``None`` where the device's memory is too small for it."""
+        try:
+            return self._setup.sample(
+                self._model, [sample.prompt], sample.negative_prompt, [seed], sample.diffusion_steps,
+                sample.cfg_scale, sample.size, sample.noise_scheduler, report,
+            )  # fmt: skip
+        except torch.OutOfMemoryError as error:
+            _log.warning("a sample of %dx%d was not made: %s", *reversed(sample.size), error)
+        # only now is what the error held let go of
+        give_back(self._model.device)
+        return None

@@ -1,0 +1,113 @@
+"""The weights with the best validation, kept until the end of the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modules.util.errors import DataError, UserError
+from modules.util.jsonio import atomic_path
+from modules.util.tensors.tensor_files import write_safetensors
+
+DECIMALS = 5
+Named = Sequence[tuple[str, torch.nn.Parameter]]
+
+
+class BestKeeper:
+    """Writes the trained tensors on every new best: highest accuracy, then lowest validation loss.
+
+    A file belongs to one step and is never changed, so backups can share it by a hard link and a run that continues
+    from an older backup still has the best it had then.
+
+    Args:
+        folder: where the file is kept.
+        parameters: names and trained parameters.
+        writes: whether this process writes; the others only keep count.
+    """
+
+    def __init__(self, folder: Path, parameters: Named, writes: bool = True) -> None:
+        self.folder = folder
+        self.parameters = list(parameters)
+        self.writes = writes
+        self.step: int | None = None
+        self.accuracy, self.loss = -math.inf, math.inf
+
+    @property
+    def path(self) -> Path | None:
+        """The file of the best so far."""
+        return None if self.step is None else self._file(self.step)
+
+    def offer(self, step: int, accuracy: float, loss: float) -> bool:
+        """Keep the present weights if they are better than the best so far; NaN never is.
+
+        Raises:
+            UserError: the file cannot be written; the best so far stays.
+        """
+        if not math.isfinite(accuracy) or not math.isfinite(loss):
+            return False
+        accuracy = round(accuracy, DECIMALS)
+        if (-accuracy, loss) >= (-self.accuracy, self.loss):
+            return False
+        former, fresh = self.path, self._file(step)
+        if self.writes:
+            write_tensors(fresh, dict(self.parameters), "the best weights")
+            if former is not None and former != fresh:
+                former.unlink(missing_ok=True)
+        self.step, self.accuracy, self.loss = step, accuracy, loss
+        return True
+
+    def _file(self, step: int) -> Path:
+        return self.folder / f"best-{step}.safetensors"
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Give the parameters the best values.
+
+        Raises:
+            DataError: the file is gone or damaged, or holds other weights.
+        """
+        if self.path is None:
+            raise RuntimeError("there is no best yet")
+        state = read_tensors(self.path, "the best weights")
+        if {n: t.shape for n, t in state.items()} != {n: p.shape for n, p in self.parameters}:
+            raise DataError(f"{self.path} does not hold the weights that are trained now")
+        for name, parameter in self.parameters:
+            parameter.copy_(state[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        if self.step is None:
+            return {}
+        return {"step": self.step, "accuracy": self.accuracy, "loss": self.loss}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue; the file must be put in place by the caller."""
+        if state:
+            self.step = int(state["step"])
+            self.accuracy, self.loss = float(state["accuracy"]), float(state["loss"])
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], what: str) -> None:
+    """Write tensors as safetensors, atomically; ``UserError`` naming ``what`` if that is not possible."""
+    try:
+        with atomic_path(path) as temporary:
+            write_safetensors(tensors, temporary)
+    except OSError as error:
+        raise UserError(
+            f"{what} cannot be written to {path}: {error.strerror or error}", hint="make room on the disk"
+        ) from error
+
+
+def read_tensors(path: Path, what: str) -> dict[str, torch.Tensor]:
+    """Read safetensors; ``DataError`` naming ``what`` if that is not possible."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{what} in {path} cannot be read: {error}") from error

@@ -1,0 +1,213 @@
+"""Whether a run fits a card, what would make it fit, and which execution mode it can afford."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from modules.dataLoader.source import is_dpo
+from modules.modelSetup.registry import create_model_setup
+from modules.trainer.callbacks import Callback
+from modules.trainer.memory.memory_plan import GIB, MODES, MemoryPlan, plan_memory
+from modules.trainer.memory.shape_only import Unforeseen
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.DPOExecutionMode import DPOExecutionMode
+from modules.util.enum.TrainingMethod import TrainingMethod
+from modules.util.errors import UserError
+
+Plan = Callable[[TrainConfig], MemoryPlan]
+
+
+def device_bytes(name: str) -> int | None:
+    """Free bytes of the CUDA device a ``train_device`` means; ``None`` where there is none."""
+    if name not in ("auto", "cuda") and not name.startswith("cuda:"):
+        return None
+    if not torch.cuda.is_available():
+        return None
+    free, _ = torch.cuda.mem_get_info(torch.device("cuda" if name == "auto" else name))
+    return free
+
+
+def changed(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
+    """A copy of a config with other values; names of parts take dictionaries."""
+    values = config.to_dict()
+    for name, value in changes.items():
+        values[name] = {**values[name], **value} if isinstance(value, dict) else value
+    return TrainConfig.from_dict(values)
+
+
+def cures(config: TrainConfig) -> Iterator[dict[str, Any]]:
+    """Changes that save memory, the cheapest in time and quality first, each beside all before it."""
+    part = config.model_type.denoiser
+    settings = getattr(config, part)
+    frozen = config.training_method is TrainingMethod.LORA
+    own: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
+
+    def with_part(**values: Any) -> dict[str, Any]:
+        own.update(values)
+        changes[part] = dict(own)
+        return dict(changes)
+
+    if not config.latent_caching:
+        changes["latent_caching"] = True
+        yield dict(changes)
+    if not settings.gradient_checkpointing:
+        yield with_part(gradient_checkpointing=True)
+    if frozen and settings.weight_dtype.value == "FLOAT_32":
+        yield with_part(weight_dtype="BFLOAT_16")
+    if is_dpo(config) and config.rlhf_dpo_execution_mode is not DPOExecutionMode.SEQUENTIAL:
+        changes["rlhf_dpo_execution_mode"] = "SEQUENTIAL"
+        yield dict(changes)
+    if config.batch_size > 1:
+        changes["batch_size"] = 1
+        changes["gradient_accumulation_steps"] = config.gradient_accumulation_steps * config.batch_size
+        yield dict(changes)
+    if config.cache_batch_size > 1:
+        changes["cache_batch_size"] = 1
+        yield dict(changes)
+    if not frozen:
+        return
+    if settings.weight_dtype.value not in ("INT_8", "NFLOAT_4", "FLOAT_8"):
+        yield with_part(weight_dtype="FLOAT_8")
+    if settings.weight_dtype.value != "NFLOAT_4":
+        yield with_part(weight_dtype="NFLOAT_4")
+        yield with_part(weight_dtype="FLOAT_8", offload_fraction=1.0)
+
+
+def cheapest_cure(
+    config: TrainConfig, limit: int, plan: Plan = plan_memory
+) -> tuple[dict[str, Any], int] | None:
+    """The first change that brings a run under ``limit`` bytes, and what it takes then; ``None`` if none does.
+
+    Each is tried as it is and, where something that encodes is on the device when it is fullest, with that in 16 bits.
+    """
+    for changes in ({}, *cures(config)):
+        try:
+            found = plan(changed(config, changes))
+            halved = _encoders_halved(config, found)
+            if found.total > limit and halved:
+                changes = {**changes, **halved}
+                found = plan(changed(config, changes))
+        except UserError:
+            # not possible together with something else in the config
+            continue
+        if found.total <= limit:
+            return changes, found.total
+    return None
+
+
+def _encoders_halved(config: TrainConfig, plan: MemoryPlan) -> dict[str, Any]:
+    """16 bits for text encoders and VAE, of those that are in float32 and frozen, if any is in the largest phase."""
+    model = config.model_type
+    frozen = [name for name in model.text_encoders if not getattr(config, name).train] + [model.parts[-1]]
+    names = [name for name in frozen if getattr(config, name).weight_dtype.value == "FLOAT_32"]
+    if not any(f"weights: {name}" in plan.largest.items for name in names):
+        return {}
+    return {name: {"weight_dtype": "BFLOAT_16"} for name in names}
+
+
+def advise(config: TrainConfig) -> list[str]:
+    """The table of a run's memory and, where there is a CUDA device, whether it fits.
+
+    Raises:
+        UserError: the model's configs cannot be had.
+    """
+    plan = plan_memory(config)
+    free = device_bytes(config.train_device)
+    lines = plan.lines()
+    if free is None:
+        return [*lines, "no CUDA device here to compare with"]
+    return [*lines, *verdict(config, plan, free)]
+
+
+def tell_memory(config: TrainConfig, callback: Callback, planner: Plan = plan_memory) -> None:
+    """Tell what a run on a CUDA device will take, and warn if it is more than is free."""
+    try:
+        plan = planner(config)
+    except UserError as error:
+        callback.memory_plan({"unknown": error.message})
+        return
+    free = device_bytes(config.train_device)
+    callback.memory_plan({**plan.to_dict(), "free_bytes": free})
+    if free is not None and plan.total > free:
+        callback.warning("; ".join(verdict(config, plan, free, planner)))
+
+
+def verdict(config: TrainConfig, plan: MemoryPlan, free: int, planner: Plan = plan_memory) -> list[str]:
+    """Whether a plan fits into ``free`` bytes, and if not, what would."""
+    if plan.total <= free:
+        return [f"fits: {free / GIB:.1f} GiB are free"]
+    said = f"does not fit: {plan.total / GIB:.1f} GiB are needed and {free / GIB:.1f} GiB free"
+    cure = cheapest_cure(config, free, planner)
+    if cure is None:
+        return [said, "no change of settings makes it fit: use a smaller model or resolution"]
+    return [said, f"it would take {cure[1] / GIB:.1f} GiB with: {_settings(cure[0])}"]
+
+
+def _settings(changes: Mapping[str, Any]) -> str:
+    flat = []
+    for name, value in changes.items():
+        inner = value.items() if isinstance(value, dict) else ()
+        flat += [f"{name}.{key}={item}" for key, item in inner] if inner else [f"{name}={value}"]
+    return ", ".join(flat)
+
+
+def fetch_model(config: TrainConfig) -> None:
+    """Download what a run's model consists of, if it is not on this machine."""
+    create_model_setup(config.model_type).fetch(config)
+
+
+def choose_mode(free: int, needed: Mapping[str, int]) -> str:
+    """The fastest execution mode whose step fits; the leanest if none does.
+
+    Args:
+        free: bytes there are for the step.
+        needed: bytes the step takes in each mode.
+    """
+    return next((mode for mode in MODES if needed[mode] <= free), MODES[-1])
+
+
+def settle_mode(
+    config: TrainConfig,
+    device: torch.device,
+    plan: Plan = plan_memory,
+    fetch: Callable[[TrainConfig], object] = fetch_model,
+) -> tuple[TrainConfig, str]:
+    """The config with its execution mode decided, and a sentence about it; nothing to say if it was not AUTO.
+
+    Args:
+        fetch: brings a model to this machine that nothing is known about yet, as loading would do next.
+
+    Raises:
+        UserError: the model cannot be had, or the config does not fit it.
+    """
+    if not is_dpo(config) or config.rlhf_dpo_execution_mode is not DPOExecutionMode.AUTO:
+        return config, ""
+    if device.type != "cuda":
+        return _in_mode(
+            config, MODES[0]
+        ), f"execution mode {MODES[0]}: memory is not looked at on {device.type}"
+    free, _ = torch.cuda.mem_get_info(device)
+
+    def needs() -> dict[str, int]:
+        return {mode: plan(_in_mode(config, mode)).total for mode in MODES}
+
+    try:
+        try:
+            needed = needs()
+        except Unforeseen:
+            fetch(config)
+            needed = needs()
+    except Unforeseen as error:
+        return _in_mode(config, MODES[-1]), f"execution mode {MODES[-1]}, the leanest: {error.message}"
+    mode = choose_mode(free, needed)
+    return _in_mode(config, mode), (
+        f"execution mode {mode}: it takes {needed[mode] / GIB:.1f} GiB of the {free / GIB:.1f} GiB that are free"
+    )
+
+
+def _in_mode(config: TrainConfig, mode: str) -> TrainConfig:
+    return config.model_copy(update={"rlhf_dpo_execution_mode": DPOExecutionMode(mode)})

@@ -1,0 +1,312 @@
+"""What a run will take of the GPU's memory, foreseen from its config and the configs of its model.
+
+Every phase of a run holds something else; the plan is the largest of them. Weights, adapter, gradients and optimizer
+state are counted exactly, activations by taking the step without contents (``memory_step``). What CUDA and the
+allocator take for themselves is assumed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from modules.dataLoader.source import is_dpo
+from modules.model.Model import Model
+from modules.modelSetup.registry import create_model_setup
+from modules.trainer.evaluate.sample_texts import are_samples_due
+from modules.trainer.memory.memory_step import Rehearsal
+from modules.trainer.memory.shape_only import HollowLinear, HollowModel, hollow_model
+from modules.trainer.online.settings import rollout_batch_size
+from modules.trainer.optim.optimizers import create_optimizer
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.DPOExecutionMode import DPOExecutionMode
+from modules.util.enum.DPORefMode import DPORefMode
+from modules.util.enum.EMAMode import EMAMode
+
+GIB = 2**30
+CONTEXT_BYTES = 450 << 20
+"""Assumed: kernels and library handles of one process on the GPU."""
+SLACK = 0.05
+"""Assumed: share of what comes and goes that lies in gaps between the allocator's blocks."""
+_MEASURED_NUMEL = 1 << 20
+_SHARED = "qmap"
+"""Tables of the 8 bit optimizers that all parameters share."""
+MODES = ("FULL_CONCURRENT", "POLICY_CONCURRENT", "SEQUENTIAL")
+"""Execution modes of preference steps, the fastest first."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What is on the GPU during one part of a run.
+
+    Args:
+        name: for people.
+        items: bytes by what they are for.
+    """
+
+    name: str
+    items: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.items.values())
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The phases of a run.
+
+    Args:
+        mode: execution mode of preference steps; empty for other runs.
+        size: (height, width) of the largest images.
+        notes: what the figures leave out.
+    """
+
+    phases: tuple[Phase, ...]
+    mode: str
+    size: tuple[int, int]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def largest(self) -> Phase:
+        return max(self.phases, key=lambda phase: phase.total)
+
+    @property
+    def total(self) -> int:
+        return self.largest.total
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "total_bytes": self.total,
+            "largest_phase": self.largest.name,
+            "phases": {phase.name: {**phase.items, "total": phase.total} for phase in self.phases},
+            "execution_mode": self.mode,
+            "height": self.size[0],
+            "width": self.size[1],
+            "notes": list(self.notes),
+        }
+
+    def lines(self) -> list[str]:
+        """A table in GiB, one phase under the other."""
+        made = [
+            f"predicted GPU memory at {self.size[1]}x{self.size[0]}: {_gib(self.total)} ({self.largest.name})"
+        ]
+        for phase in self.phases:
+            made.append(f"  {phase.name:<44}{_gib(phase.total):>12}")
+            made += [f"    {name:<42}{_gib(size):>12}" for name, size in phase.items.items() if size]
+        return made + [f"  note: {note}" for note in self.notes]
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f} GiB" if size >= GIB // 100 else f"{size / 2**20:.2f} MiB"
+
+
+def plan_memory(config: TrainConfig, mode: str | None = None, cuda: bool = True) -> MemoryPlan:
+    """Foresee the memory of a run; no weights are read.
+
+    Args:
+        mode: execution mode of preference steps; the config's by default.
+        cuda: for a CUDA device, with what its context and allocator take.
+
+    Raises:
+        UserError: the model's configs cannot be had.
+    """
+    setup = create_model_setup(config.model_type)
+    model = hollow_model(setup, config)
+    rehearsal = Rehearsal(setup, model, config, cuda)
+    return Planner(config, rehearsal, cuda).plan(mode or config.rlhf_dpo_execution_mode.value)
+
+
+def parts_of_a_step(config: TrainConfig, model: Model) -> tuple[str, ...]:
+    """The parts that are on the device for as long as a run trains: the denoiser, text encoders that are trained,
+    and where images and prompts of pairs or files are not kept, all that encodes them.
+    """
+    online = config.rlhf_enabled and not is_dpo(config)
+    encodes = not online and not config.latent_caching
+    encoders = model.text_encoders if encodes or model.trains_text else ()
+    return (model.spec.denoiser, *encoders, *((model.spec.vae,) if encodes else ()))
+
+
+def fills_the_cache_alone(config: TrainConfig) -> bool:
+    """Whether the run ends with the cache and has no scores of the reference to keep in it, for which it needs the
+    denoiser.
+    """
+    return config.only_cache and not (is_dpo(config) and config.rlhf_dpo_reference_cache)
+
+
+class Planner:
+    """The phases of one run.
+
+    Args:
+        rehearsal: knows the model.
+        cuda: whether to add what CUDA takes.
+    """
+
+    def __init__(self, config: TrainConfig, rehearsal: Rehearsal, cuda: bool) -> None:
+        self.config, self.rehearsal, self.cuda = config, rehearsal, cuda
+        self.model: HollowModel = rehearsal.model
+        self.spec = self.model.spec
+        side = max(config.resolutions())
+        step = math.lcm(self.spec.size_multiple, self.model.latent_factor)
+        self.size = (max(step, round(side / step) * step),) * 2
+
+    def plan(self, mode: str) -> MemoryPlan:
+        mode = MODES[0] if mode == DPOExecutionMode.AUTO else mode
+        phases = [*self._encoding(), self._training(mode), *self._sampling()]
+        if fills_the_cache_alone(self.config):
+            denoiser = f"weights: {self.spec.denoiser}"
+            phases = [phase for phase in phases if denoiser not in phase.items] or phases[:1]
+        if self.cuda:
+            phases = [_with_overhead(phase) for phase in phases]
+        notes = []
+        if self.config.rlhf_enabled and not is_dpo(self.config):
+            notes.append("making images and scoring them in online training is not in these figures")
+        return MemoryPlan(tuple(phases), mode if is_dpo(self.config) else "", self.size, tuple(notes))
+
+    def _lasting(self) -> dict[str, int]:
+        """What stays on the device once training has begun, between steps too: the parts every step needs, with
+        adapters, the optimizer's state and copies.
+        """
+        made = {**self._weights(*parts_of_a_step(self.config, self.model)), "adapter": self.adapter_bytes()}
+        return {**made, "optimizer state": self.optimizer_bytes(), **self._copies()}
+
+    def _weights(self, *parts: str) -> dict[str, int]:
+        return {f"weights: {part}": self.part_bytes(part) for part in parts}
+
+    def _encoding(self) -> Iterator[Phase]:
+        """What encodes is alone there while the cache is made; without one, and where images to learn from are made,
+        it is beside everything.
+        """
+        config = self.config
+        online = config.rlhf_enabled and not is_dpo(config)
+        count = config.cache_batch_size if config.latent_caching else config.batch_size
+        beside = self._lasting() if online or not config.latent_caching else {}
+        encoders = () if self.model.trains_text else self.model.text_encoders
+        if encoders:
+            working = self.rehearsal.texts(rollout_batch_size(config) if online else count)
+            yield Phase("encoding prompts", {**beside, **self._weights(*encoders), "working memory": working})
+        if not online:
+            working = self.rehearsal.images(count, self.size)
+            vae = self._weights(self.spec.vae)
+            yield Phase("encoding images", {**beside, **vae, "working memory": working})
+
+    def _training(self, mode: str) -> Phase:
+        config, gradients = self.config, self.gradient_bytes()
+        step = self.rehearsal.step(config.batch_size, self.size, mode)
+        # gradients of earlier micro-batches are there before this one starts
+        peak = step.peak + (gradients if config.gradient_accumulation_steps > 1 else 0)
+        moving = max(peak, gradients) - gradients
+        return Phase(
+            "training step",
+            {**self._lasting(), "gradients": gradients, "activations and working memory": moving},
+        )
+
+    def _copies(self) -> dict[str, int]:
+        """Copies of what is trained."""
+        config, named = self.config, self.trained()
+        items = {}
+        if config.ema is EMAMode.GPU:
+            items["moving average"] = sum(4 * p.numel() for p in named)
+        if is_dpo(config) and config.effective_dpo_ref_mode() is DPORefMode.EXISTING_ADAPTER:
+            items["reference snapshot"] = self.adapter_bytes()
+        return items
+
+    def _sampling(self) -> Iterator[Phase]:
+        if not are_samples_due(self.config):
+            return
+        encoders = () if self.model.trains_text else self.model.text_encoders
+        if encoders:
+            # the prompt and what is not wanted, encoded ahead
+            working = self.rehearsal.texts(2)
+            yield Phase(
+                "encoding prompts of samples", {**self._weights(*encoders), "working memory": working}
+            )
+        side = self.spec.default_resolution
+        working = self.rehearsal.samples(1, (side, side))
+        yield Phase(
+            "making samples", {**self._lasting(), **self._weights(self.spec.vae), "working memory": working}
+        )
+
+    # -- what can be counted -------------------------------------------------------------------------------
+
+    def trained(self) -> list[nn.Parameter]:
+        """What the optimizer gets."""
+        groups = self.rehearsal.setup.trainable_parameters(self.model, self.config)
+        return [parameter for _, _, named in groups for _, parameter in named]
+
+    def part_bytes(self, part: str) -> int:
+        """A part's own weights and buffers on the device, without adapters and what stays in main memory."""
+        module = self.model.module(part)
+        left_out = {id(m.weight) for m in module.modules() if isinstance(m, HollowLinear) and m.stays}
+        if self.model.adapter is not None:
+            left_out |= {id(tensor) for _, tensor in self.model.adapter.named_tensors()}
+        return sum(size_of(t) for t in (*module.parameters(), *module.buffers()) if id(t) not in left_out)
+
+    def adapter_bytes(self) -> int:
+        """All tensors of the adapter."""
+        handle = self.model.adapter
+        return 0 if handle is None else sum(size_of(tensor) for _, tensor in handle.named_tensors())
+
+    def gradient_bytes(self) -> int:
+        """Gradients of everything that is trained; one at a time where each is used as soon as it is there."""
+        sizes = [size_of(parameter) for parameter in self.trained()]
+        return max(sizes) if self.config.optimizer.fused_back_pass else sum(sizes)
+
+    def optimizer_bytes(self) -> int:
+        """The optimizer's state after its first step, on the device."""
+        shapes: dict[tuple[tuple[int, ...], torch.dtype], int] = {}
+        for parameter in self.trained():
+            key = (tuple(parameter.shape), parameter.dtype)
+            shapes[key] = shapes.get(key, 0) + 1
+        measure = functools.partial(state_bytes, self.config)
+        return sum(count * measure(shape, dtype) for (shape, dtype), count in shapes.items())
+
+
+def size_of(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor."""
+    return tensor.numel() * tensor.element_size()
+
+
+def state_bytes(config: TrainConfig, shape: Sequence[int], dtype: torch.dtype) -> int:
+    """Bytes the optimizer keeps for a parameter, found by letting it take a step.
+
+    Of large parameters smaller ones are tried: what is kept grows evenly along their longest side.
+    """
+    if math.prod(shape) <= _MEASURED_NUMEL:
+        return _measured_state(config, tuple(shape), dtype)
+    axis = max(range(len(shape)), key=shape.__getitem__)
+    across = math.prod(shape) // shape[axis]
+    unit = max(1, _MEASURED_NUMEL // across // 2)
+    short, double = (
+        _measured_state(config, (*shape[:axis], length, *shape[axis + 1 :]), dtype)
+        for length in (unit, 2 * unit)
+    )
+    return short + round((double - short) * (shape[axis] - unit) / unit)
+
+
+def _measured_state(config: TrainConfig, shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    parameter = nn.Parameter(torch.zeros(shape, dtype=dtype))
+    parameter.grad = torch.zeros_like(parameter)
+    optimizer = create_optimizer(config.optimizer, [("one", 1e-4, [("one", parameter)])])
+    optimizer.step()
+    # counters of single numbers stay on the CPU
+    return sum(
+        size_of(value)
+        for values in optimizer.state.values()
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor) and value.dim() > 0 and not name.startswith(_SHARED)
+    )
+
+
+def _with_overhead(phase: Phase) -> Phase:
+    moving = ("working memory", "activations and working memory", "gradients")
+    slack = sum(round(SLACK * size) for name, size in phase.items.items() if name in moving)
+    return Phase(
+        phase.name, {**phase.items, "gaps of the allocator (assumed)": slack, "CUDA (assumed)": CONTEXT_BYTES}
+    )

@@ -1,0 +1,312 @@
+"""The memory a training step takes beside weights and optimizer, found by taking it on tensors without contents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
+
+from modules.adapter.reference import Reference, create_reference
+from modules.dataLoader.source import is_dpo
+from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
+from modules.model.Model import Model
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.objective.preference import ObjectiveOptions, get_preference_loss
+from modules.trainer.memory.live_bytes import LiveBytes, tensors_in
+from modules.trainer.memory.SavedBytes import SavedBytes
+from modules.trainer.memory.shape_only import HollowModel
+from modules.util.config.TrainConfig import TrainConfig
+
+PROMPT = " ".join(["picture"] * 64)
+"""A caption of ordinary length; most families pad to a fixed one anyway."""
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+_HALF = frozenset(
+    (
+        nn.functional.linear,
+        nn.functional.conv1d,
+        nn.functional.conv2d,
+        nn.functional.conv3d,
+        nn.functional.conv_transpose2d,
+        torch.matmul,
+        torch.Tensor.matmul,
+        torch.Tensor.__matmul__,
+        torch.bmm,
+        torch.Tensor.bmm,
+        torch.baddbmm,
+        torch.einsum,
+    )
+)
+"""What autocast computes in half precision."""
+_WIDE_ON_CUDA = (
+    nn.functional.layer_norm,
+    nn.functional.group_norm,
+    nn.functional.softmax,
+    torch.softmax,
+    torch.pow,
+    torch.Tensor.pow,
+    torch.exp,
+    torch.rsqrt,
+    torch.Tensor.rsqrt,
+    torch.sum,
+    torch.Tensor.sum,
+    torch.cumsum,
+)
+"""What autocast computes in float32 on CUDA and leaves alone on the CPU."""
+
+
+@dataclass(frozen=True)
+class StepBytes:
+    """Of one step's forward and backward passes.
+
+    Args:
+        saved: held for the backward passes at most, outside checkpoints.
+        peak: everything alive at most, gradients included.
+    """
+
+    saved: int
+    peak: int
+
+
+class _FusedAttention(torch.autograd.Function):
+    """Holds what the fused kernels hold: queries, keys, values, the output and a number for each query."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+        sums = q.new_empty(q.shape[:-1], dtype=torch.float32)
+        ctx.save_for_backward(q, k, v, out, sums, *([] if mask is None else [mask]))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        q, k, v = ctx.saved_tensors[:3]
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None
+
+
+class ShapesOnly(TorchFunctionMode):
+    """Lets models run on the meta device: autocast, which is missing there, attention as one kernel, and the few
+    places where a shape depends on a mask's contents, all of whose tokens count here.
+
+    Args:
+        dtype: the type autocast computes in; float32 for none.
+        cuda: follow the list of CUDA's autocast, and not that of the CPU's.
+    """
+
+    def __init__(self, dtype: torch.dtype, cuda: bool) -> None:
+        super().__init__()
+        self.dtype, self.cuda = dtype, cuda
+        self._counts: dict[int, tuple[torch.Tensor, int]] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.Tensor.backward:
+            # what is recomputed on the way back needs all this again
+            with torch.device("meta"), self:
+                return _run_backward(args[0])
+        if func is torch.Tensor.__bool__ and args[0].is_meta:
+            # asked of masks alone: whether nothing is padding
+            return True
+        if func is torch.Tensor.cpu and args[0].is_meta:
+            return args[0]
+        if func is torch.Tensor.tolist and args[0].is_meta:
+            return [self._counts[id(args[0])][1]] * args[0].numel()
+        args, kwargs = _together(args, kwargs)
+        if func is nn.functional.scaled_dot_product_attention:
+            return self._attention(*args, **kwargs)
+        if self.dtype != torch.float32:
+            args, kwargs = self._cast(func, args, kwargs)
+        out = func(*args, **kwargs)
+        if func is torch.Tensor.sum and args[0].dtype == torch.bool and args[0].is_meta and out.numel():
+            self._counts[id(out)] = (out, args[0].numel() // out.numel())
+        return out
+
+    def _cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        if func in _HALF:
+            change = partial(_in_type, dtype=self.dtype)
+        elif self.cuda and func in _WIDE_ON_CUDA:
+            change = partial(_in_type, dtype=torch.float32)
+        else:
+            return args, kwargs
+        return tuple(map(change, args)), {name: change(value) for name, value in kwargs.items()}
+
+    def _attention(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        *_args: Any,
+        **_options: Any,
+    ) -> torch.Tensor:
+        if self.dtype != torch.float32:
+            query, key, value = (_in_type(tensor, self.dtype) for tensor in (query, key, value))
+        return _FusedAttention.apply(query, key, value, attn_mask)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def _run_backward(total: torch.Tensor) -> None:
+    """``backward`` that leaves the modes around it in force."""
+    engine = torch.autograd.Variable._execution_engine
+    engine.run_backward(
+        (total,), (torch.ones_like(total),), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
+
+
+def _together(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Tables on the CPU meet tensors on the meta device: all of them there."""
+    if len({tensor.is_meta for tensor in tensors_in((args, kwargs))}) < 2:
+        return args, kwargs
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))  # type: ignore[no-any-return]
+
+
+def _in_type(value: Any, dtype: torch.dtype) -> Any:
+    cast = isinstance(value, torch.Tensor) and value.dtype in _FLOATS
+    return value.to(dtype) if cast else value
+
+
+class Rehearsal:
+    """What can be done with a hollow model, and the bytes it would take.
+
+    Args:
+        cuda: what is foreseen is the memory of a CUDA device.
+        cond: what prompts become, for models without tokenizers; encoding them is then not foreseen.
+    """
+
+    def __init__(
+        self,
+        setup: BaseModelSetup,
+        model: HollowModel,
+        config: TrainConfig,
+        cuda: bool = True,
+        cond: Callable[[int], Conditioning] | None = None,
+    ) -> None:
+        self.setup, self.model, self.config = setup, model, config
+        self._shapes = ShapesOnly(model.compute_dtype, cuda)
+        self._plain = ShapesOnly(torch.float32, cuda)
+        self._conds: dict[int, Conditioning] = {}
+        self._cond = cond
+
+    @contextmanager
+    def _counting(self, autocast: bool) -> Iterator[tuple[SavedBytes, LiveBytes]]:
+        tensors = _tensors(self.model)
+        shapes = self._shapes if autocast else self._plain
+        with torch.device("meta"), shapes, LiveBytes(tensors) as live, SavedBytes(tensors) as saved:
+            yield saved, live
+
+    def texts(self, count: int) -> int:
+        """Bytes alive at most while ``count`` prompts are encoded, beside the encoders."""
+        if self._cond is not None:
+            self._conds[count] = self._cond(count)
+            return 0
+        with self._counting(autocast=False) as (_, live):
+            self._conds[count] = self.setup.encode_text(self.model, [PROMPT] * count)
+        return live.peak
+
+    def images(self, count: int, size: tuple[int, int]) -> int:
+        """Bytes alive at most while images of ``size`` (height, width) are encoded, beside the VAE."""
+        with self._counting(autocast=False) as (_, live), torch.no_grad():
+            self.setup.encode_image(self.model, torch.empty(count, 3, *size))
+        return live.peak
+
+    def samples(self, count: int, size: tuple[int, int]) -> int:
+        """The same of decoding latents."""
+        with self._counting(autocast=False) as (_, live), torch.no_grad():
+            self.setup.decode_latents(self.model, torch.empty(self._latents(count, size)))
+        return live.peak
+
+    def step(self, batch_size: int, size: tuple[int, int], mode: str = "FULL_CONCURRENT") -> StepBytes:
+        """The passes of one micro-batch: of pairs in the execution mode ``mode``, or of images."""
+        config = self.config
+        for parameter in self._trained():
+            parameter.grad = None
+            if config.optimizer.fused_back_pass:
+                parameter.register_post_accumulate_grad_hook(_drop_gradient)
+        if is_dpo(config):
+            rejected, chosen = self._batch(batch_size, size), self._batch(batch_size, size)
+            pair = PairBatch(chosen.ids, chosen, rejected)
+            reference = create_reference(
+                config.training_method, config.effective_dpo_ref_mode(), self.model.adapter
+            )
+            with self._counting(autocast=True) as (saved, live):
+                self._pairs(pair, reference, mode)
+        else:
+            batch = self._batch(batch_size, size)
+            draw = self._draw(batch)
+            self.model.set_mode("train")
+            with self._counting(autocast=True) as (saved, live):
+                self.setup.calculate_loss(self.model, batch, draw).mean().backward()  # type: ignore[no-untyped-call]
+        return StepBytes(saved.peak, live.peak)
+
+    def _pairs(self, pair: PairBatch, reference: Reference, mode: str) -> None:
+        config = self.config
+        draw = self._draw(pair.chosen)
+        known = None
+        if config.rlhf_dpo_reference_cache:
+            known = (torch.empty(len(pair), device="meta"), torch.empty(len(pair), device="meta"))
+        self.setup.calculate_dpo_loss(
+            self.model,
+            pair,
+            (draw, draw),
+            reference,
+            get_preference_loss(config.rlhf_dpo_objective),
+            ObjectiveOptions(beta=config.rlhf_dpo_beta),
+            mode,
+            parameters=self._trained(),
+            strategy=config.rlhf_dpo_sequential_strategy.value,
+            supervised_mix=config.rlhf_supervised_mix,
+            cached_reference=known,
+        )
+
+    def _trained(self) -> list[nn.Parameter]:
+        groups = self.setup.trainable_parameters(self.model, self.config)
+        return [parameter for _, _, named in groups for _, parameter in named]
+
+    def _latents(self, count: int, size: tuple[int, int]) -> tuple[int, int, int, int]:
+        factor = self.model.latent_factor
+        return count, self.model.latent_channels, size[0] // factor, size[1] // factor
+
+    def _batch(self, count: int, size: tuple[int, int]) -> ImageBatch:
+        if not self.model.trains_text and count not in self._conds:
+            self.texts(count)
+        latents_BChw = torch.empty(self._latents(count, size), device="meta")
+        cond = None if self.model.trains_text else self._conds[count]
+        names = [str(number) for number in range(count)]
+        seen = None
+        if self.setup.spec.inpainting:
+            _, channels, height, width = latents_BChw.shape
+            seen = torch.empty(count, 1 + channels, height, width, device="meta")
+        return ImageBatch(
+            latents_BChw=latents_BChw,
+            cond=cond,
+            prompts=[PROMPT] * count,
+            ids=names,
+            visits=[0] * count,
+            size=size,
+            loss_weight_B=torch.ones(count, device="meta"),
+            inpaint_BChw=seen,
+        )
+
+    def _draw(self, batch: ImageBatch) -> NoiseDraw:
+        kind = torch.float32 if self.setup.spec.prediction == "flow" else torch.int64
+        timestep_B = torch.zeros(len(batch), dtype=kind, device="meta")
+        return NoiseDraw(timestep_B, torch.empty_like(batch.latents_BChw))
+
+
+def _drop_gradient(parameter: torch.Tensor) -> None:
+    parameter.grad = None
+
+
+def _tensors(model: Model) -> list[torch.Tensor]:
+    return [
+        tensor for module in model.modules().values() for tensor in (*module.parameters(), *module.buffers())
+    ]

@@ -1,0 +1,208 @@
+"""A model with everything but its weights, made from the configs in its folder: to count bytes without having them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from modules.model.compact import (
+    FLOAT_8,
+    INT_8,
+    QUANTIZED,
+    FrozenLinear,
+    offload_blocks,
+    roundable_layers,
+)
+from modules.model.dtypes import PartDtypes, torch_dtype
+from modules.model.Model import Model
+from modules.modelSetup import training
+from modules.modelSetup.ModelFamily import LoadOptions
+from modules.spec.FamilySpec import FamilySpec
+from modules.util.errors import UnsupportedError
+from modules.weights.hub_cache import downloaded
+from modules.weights.loading import FIELD, is_hub_name
+
+if TYPE_CHECKING:
+    from modules.modelSetup.BaseModelSetup import BaseModelSetup
+
+_BLOCK, _SECOND_BLOCK = 64, 256
+"""Weights that share a scale in four bits, and scales that share one."""
+
+
+class Unforeseen(UnsupportedError):
+    """Nothing is known about a model yet; that is no fault of the config's."""
+
+
+class HollowLinear(FrozenLinear):
+    """Takes the memory of a frozen layer whose weight is rounded, or copied from main memory in every pass."""
+
+    compute = torch.float32
+
+    def wanted_dtype(self, input: torch.Tensor) -> torch.dtype:
+        return input.dtype if self.compute == torch.float32 else self.compute
+
+    def brought(self, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+        return self.weight.to(device=device, dtype=dtype, copy=self.stays)
+
+
+class PackedLinear(HollowLinear):
+    """Takes the memory of a layer in 4 or 8 bit integers: its weight is unpacked in every pass and not held."""
+
+    def __init__(self, layer: nn.Linear, kind: str) -> None:
+        super().__init__(layer)
+        self.kind = kind
+        shape, count = tuple(layer.weight.shape), layer.weight.numel()
+        if kind == INT_8:
+            packed, scales = torch.empty(shape, dtype=torch.int8, device="meta"), 4 * shape[0]
+        else:
+            packed = torch.empty((count + 1) // 2, 1, dtype=torch.uint8, device="meta")
+            blocks = -(-count // _BLOCK)
+            # a scale in 8 bits for each block, one of 32 bits for each of theirs, their mean and the two tables
+            scales = blocks + 4 * (-(-blocks // _SECOND_BLOCK) + 1 + 16 + 256)
+        self.weight = nn.Parameter(packed, requires_grad=False)
+        self.register_buffer("scales", torch.empty(scales, dtype=torch.uint8, device="meta"))
+
+    @property
+    def kept_as(self) -> str:
+        return self.kind
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        wanted = self.wanted_dtype(input)
+        bias = None if self.bias is None else self.bias.to(wanted)
+        shape = (self.out_features, self.in_features)
+        return _Unpacked.apply(input.to(wanted), self.weight, bias, shape, self.kind)  # type: ignore[no-any-return,no-untyped-call]
+
+
+class _Unpacked(torch.autograd.Function):
+    """What the packed layers hold for the backward pass: the 8 bit one its input, the 4 bit one nothing new."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, shape: Any, kind: str
+    ) -> torch.Tensor:
+        ctx.shape = shape
+        ctx.save_for_backward(packed, *([x] if kind == INT_8 else []))
+        weight_OI = x.new_empty(shape)
+        return nn.functional.linear(x, weight_OI, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        weight_OI = grads[0].new_empty(ctx.shape)
+        return grads[0] @ weight_OI, None, None, None, None
+
+
+class HollowModel(Model):
+    """A ``Model`` whose tensors have shapes and types only, on the meta device, which has no autocast of its own."""
+
+    def autocast(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+
+def hollow_model(
+    setup: BaseModelSetup, config: Any, parts: Mapping[str, Any] | None = None, weights: bool = False
+) -> HollowModel:
+    """The model a config names, on the meta device, with its adapter or its trained weights; no weights are read.
+
+    Args:
+        parts: its parts, on the meta device, instead of those it would be loaded with.
+        weights: refuse a folder that has configs only, as loading does.
+
+    Raises:
+        Unforeseen: it is not on this machine. Other UserErrors: what loading would refuse, and settings that do not
+            fit the model.
+    """
+    dtypes = training.part_dtypes(config, setup.spec)
+    options = LoadOptions(
+        training.prediction_override(config), config.rescale_noise_scheduler_to_zero_terminal_snr
+    )
+    source = denoiser_source = str(Path(config.base_model_name).expanduser())
+    if parts is None:
+        base, named = _places(setup, config, weights)
+        outlined = setup.load(
+            base, PartDtypes(stored=True, bare=not weights), options=options, part_sources=named
+        )
+        source, denoiser_source, parts = outlined.source, outlined.denoiser_source, outlined.parts
+        schedule = outlined.schedule
+    else:
+        schedule = setup._schedule(parts[setup.spec.of_kind("scheduler")[0].name], options)
+    for name in setup.spec.module_parts:
+        if name in parts:
+            _typed(parts[name], dtypes.of(name))
+    model = HollowModel(
+        spec=setup.spec,
+        source=source,
+        denoiser_source=denoiser_source,
+        parts=dict(parts),
+        schedule=schedule,
+        compute_dtype=dtypes.compute,
+        device=torch.device("meta"),
+    )
+    setup._set_latents(model)
+    _make_compact(model, config)
+    if setup.spec.embeds_guidance:
+        model.guidance = float(getattr(config, setup.spec.denoiser).guidance_scale)
+    # there is nothing to take a digest of
+    model._fingerprints = dict.fromkeys(setup.spec.module_parts, "")
+    with torch.device("meta"):
+        training.prepare(model, config)
+    return model
+
+
+def _places(setup: BaseModelSetup, config: Any, weights: bool) -> tuple[str, dict[str, str]]:
+    """What to load the outline from: the config's names, those of the hub as their folders in the local cache."""
+    spec = setup.spec
+    names = {part: getattr(config, part).model_name for part in spec.module_parts}
+    own = [part for part, name in names.items() if name.strip()]
+    rest = [part.name for part in spec.parts if part.name not in own]
+    for part in own:
+        names[part] = _here(names[part], f"{part}.model_name", spec, [part], alone=True, weights=weights)
+    return _here(config.base_model_name, FIELD, spec, rest, configs=own, weights=weights), names
+
+
+def _here(name: str, field: str, spec: FamilySpec, parts: Sequence[str], **also: Any) -> str:
+    if not is_hub_name(name):
+        return name
+    folder = downloaded(name, spec, parts, **also)
+    if folder is None:
+        raise Unforeseen(
+            f"{name} is not on this machine, and the memory of other models cannot be foreseen",
+            field=field,
+            hint="the run downloads it",
+        )
+    return str(folder)
+
+
+def _typed(module: nn.Module, dtype: torch.dtype) -> None:
+    """As loading would: some weights stay in full precision beside half precision."""
+    kept = tuple(getattr(module, "_keep_in_fp32_modules", None) or ()) if dtype == torch.float16 else ()
+    for name, parameter in module.named_parameters():
+        wide = any(piece in kept for piece in name.split("."))
+        parameter.data = parameter.data.to(torch.float32 if wide else dtype)
+    for buffer in module.buffers():
+        if buffer.is_floating_point():
+            buffer.data = buffer.data.to(dtype)
+
+
+def _make_compact(model: Model, config: Any) -> None:
+    compute = torch_dtype(config.train_dtype, "train_dtype")
+    for name, module in model.modules().items():
+        part = getattr(config, name)
+        kind = training.name_of(part.weight_dtype)
+        for parent, child, layer in list(roundable_layers(module)) if kind in QUANTIZED else ():
+            if kind == FLOAT_8:
+                rounded = FrozenLinear(layer)
+                rounded.to_float8()
+                setattr(parent, child, rounded)
+            else:
+                setattr(parent, child, PackedLinear(layer, kind))
+        if name == model.spec.denoiser and part.offload_fraction > 0.0:
+            offload_blocks(module, part.offload_fraction)
+        for layer in module.modules():
+            if isinstance(layer, FrozenLinear):
+                layer.__class__ = PackedLinear if isinstance(layer, PackedLinear) else HollowLinear
+                layer.compute = compute  # type: ignore[assignment]

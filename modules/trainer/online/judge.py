@@ -1,0 +1,194 @@
+"""From images of all processes to rewards and advantages, the same in each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from modules.model.memory import give_back
+from modules.model.Model import Model
+from modules.objective.advantages import group_advantages
+from modules.reward.base import RewardBatch
+from modules.reward.combine import Combined, RewardSet, Scores
+from modules.rollout.Rollouts import Rollouts
+from modules.trainer.distributed import Processes, choose_device
+from modules.trainer.online.settings import advantage_options, needs_whole_groups, reward_set
+from modules.util.config.TrainConfig import TrainConfig
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What this process's images are worth.
+
+    Args:
+        adv_N, reward_N: float32; 0 where not kept.
+        kept_N: bool, which images are trained on.
+        facts: what is logged, of all processes.
+    """
+
+    adv_N: torch.Tensor
+    reward_N: torch.Tensor
+    kept_N: torch.Tensor
+    facts: dict[str, float]
+
+
+class Judge:
+    """Scores the images of an epoch and compares those of each prompt.
+
+    Args:
+        model: what makes room for reward models where that is asked for.
+    """
+
+    def __init__(self, config: TrainConfig, model: Model, processes: Processes) -> None:
+        self._config, self._model, self._processes = config, model, processes
+        self.rewards: RewardSet = reward_set(config)
+        self._options = advantage_options(config)
+        self._loaded = False
+
+    def load(self) -> None:
+        """Bring the rewards' weights into memory; errors a user can mend come now, not after a rollout."""
+        device = "cpu" if self._config.rlhf_reward_swap else self._device()
+        self.rewards.load(device)
+        self._loaded = True
+
+    def _device(self) -> torch.device:
+        name = self._config.rlhf_reward_device
+        return self._processes.device if name == "auto" else choose_device(name, self._processes.local_rank)
+
+    def judge(
+        self, rollouts: Rollouts, rgb_NCHW: torch.Tensor, check: Callable[[], None] | None = None
+    ) -> Judged:
+        """Score, gather, combine, compare.
+
+        Args:
+            check: called before anything is remembered; raises to cancel.
+
+        Raises:
+            RewardError: a reward failed, or every group of the epoch is left out.
+            DataError: a reward that is no number, or a group that is not whole.
+        """
+        scores, ids = self._scores(rollouts, rgb_NCHW)
+        if check is not None:
+            check()
+        rows = self._processes.gather((ids, scores))
+        found = {
+            one: (part.raw_RN[:, i], bool(part.kept_N[i]))
+            for names, part in rows
+            for i, one in enumerate(names)
+        }
+        everybody = self._processes.gather((list(rollouts.ids), rollouts.group_N.tolist()))
+        order = sorted(
+            (group, one) for names, groups in everybody for one, group in zip(names, groups, strict=True)
+        )
+        names = [one for _, one in order]
+        if len(set(names)) < len(names):
+            raise RuntimeError("two processes made the same image")
+        group_A = torch.tensor([group for group, _ in order], dtype=torch.int64)
+        raw_RA = torch.stack([found[one][0] for one in names], 1)
+        kept_A = torch.tensor([found[one][1] for one in names])
+        dropped = {group: why for _, part in rows for group, why in part.dropped.items()}
+        made = self.rewards.combine(raw_RA, kept_A, group_A, dropped)
+        return self._compare(rollouts, names, group_A, made)
+
+    def _compare(
+        self,
+        rollouts: Rollouts,
+        names: list[str],
+        group_A: torch.Tensor,
+        made: Combined,
+    ) -> Judged:
+        kept_A = made.kept_N
+        compared = group_advantages(
+            made.terms_RN[:, kept_A],
+            group_A[kept_A],
+            self._options,
+            group_size=self._config.rlhf_group_size,
+            weights=self.rewards.weights,
+            names=[one for one, kept in zip(names, kept_A.tolist(), strict=True) if kept],
+        )
+        adv_A = torch.zeros(len(names))
+        adv_A[kept_A] = compared.adv_N.float()
+        trained_A = kept_A & self._teaches(adv_A, group_A)
+        place = {one: i for i, one in enumerate(names)}
+        mine = torch.tensor([place[one] for one in rollouts.ids], dtype=torch.int64)
+        facts = {f"reward/{name}": value for name, value in made.stats.items() if name != "dropped_groups"}
+        facts |= {
+            "rl/dropped_groups": made.stats["dropped_groups"],
+            "rl/zero_std_ratio": compared.zero_std_ratio,
+            "rl/reward_mean": compared.reward_mean,
+            "rl/reward_std": compared.reward_std,
+            "rl/advantage_clipped": compared.clipped_ratio,
+            "rl/images": float(trained_A.sum()),
+        }
+        return Judged(adv_A[mine], made.total_N[mine].float(), trained_A[mine], facts)
+
+    def _teaches(self, adv_A: torch.Tensor, group_A: torch.Tensor) -> torch.Tensor:
+        """Images worth training on; where groups must stay whole, all or none of a group."""
+        if not self._config.rlhf_skip_zero_advantage:
+            return torch.ones_like(group_A, dtype=torch.bool)
+        moving_A = adv_A != 0
+        if not needs_whole_groups(self._config):
+            return moving_A
+        alive = set(group_A[moving_A].tolist())
+        return torch.tensor([group in alive for group in group_A.tolist()], dtype=torch.bool)
+
+    # -- asking -----------------------------------------------------------------------------------------------
+
+    def _scores(self, rollouts: Rollouts, rgb_NCHW: torch.Tensor) -> tuple[Scores, list[str]]:
+        """Scores of the images this process is to judge, and their ids."""
+        ids, prompts = list(rollouts.ids), list(rollouts.prompts)
+        group_N = rollouts.group_N
+        if self.rewards.needs_groups and self._processes.world_size > 1:
+            ids, prompts, group_N, rgb_NCHW = self._whole_groups(rollouts, rgb_NCHW)
+        size = self._config.rlhf_group_size if self.rewards.needs_groups else None
+        metadata = [{"id": one} for one in ids]
+        batch = RewardBatch(rgb_NCHW.float(), prompts, group_N, metadata, size)  # type: ignore[arg-type]
+        if not len(batch):
+            return Scores(torch.zeros(len(self.rewards.names), 0), torch.zeros(0, dtype=torch.bool)), ids
+        if not self._loaded:
+            self.load()
+        if not self._config.rlhf_reward_swap:
+            return self.rewards.score(batch), ids
+        denoiser = self._model.spec.denoiser
+        self._model.to(denoiser, "cpu")
+        give_back(self._processes.device)
+        try:
+            self.rewards.to(self._device())
+            return self.rewards.score(batch), ids
+        finally:
+            self.rewards.to("cpu")
+            give_back(self._device())
+            self._model.to(denoiser, self._processes.device)
+
+    def _whole_groups(
+        self, rollouts: Rollouts, rgb_NCHW: torch.Tensor
+    ) -> tuple[list[str], list[str], torch.Tensor, torch.Tensor]:
+        """All images of every W-th group, from all processes."""
+        mine = (list(rollouts.ids), list(rollouts.prompts), rollouts.group_N.tolist(), rgb_NCHW)
+        world, rank = self._processes.world_size, self._processes.rank
+        picked = sorted(
+            (
+                (group, one, prompt, image)
+                for names, prompts, groups, images in self._processes.gather(mine)
+                for one, prompt, group, image in zip(names, prompts, groups, images, strict=True)
+                if group % world == rank
+            ),
+            key=lambda entry: entry[:2],
+        )
+        ids, prompts = [one for _, one, _, _ in picked], [prompt for _, _, prompt, _ in picked]
+        group_N = torch.tensor([group for group, _, _, _ in picked], dtype=torch.int64)
+        images = [image for _, _, _, image in picked]
+        return ids, prompts, group_N, torch.stack(images) if images else rgb_NCHW[:0]
+
+
+def member_id(epoch: int, group: int, member: int) -> str:
+    """Name of an image, unique in the run; sorts by member within its group."""
+    return f"{epoch}/{group}/{member:05d}"
+
+
+def all_different(parts: Sequence[Sequence[int]]) -> bool:
+    """Whether no number occurs twice."""
+    flat = [one for part in parts for one in part]
+    return len(set(flat)) == len(flat)

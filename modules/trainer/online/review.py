@@ -1,0 +1,85 @@
+"""Images of an epoch kept in the run's folder, with prompt and reward, for people to look at."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+
+from modules.trainer.evaluate.image_files import save_image
+from modules.trainer.online.batch import OnlineBatch
+from modules.util.errors import UserError
+from modules.util.jsonio import write_json
+
+EPOCH = "epoch-"
+INDEX = "images.json"
+
+
+def keep_images(folder: Path, epoch: int, rgb_NCHW: torch.Tensor, batch: OnlineBatch, count: int) -> Path:
+    """Write the first ``count`` images as ``epoch-N/*.png`` and a list of them; returns the epoch's folder.
+
+    The PNGs carry prompt, seed, reward and advantage the way other programs read them.
+
+    Raises:
+        UserError: the disk is full or cannot be written.
+    """
+    target, rollouts = folder / f"{EPOCH}{epoch}", batch.rollouts
+    settings = rollouts.settings
+    entries = []
+    try:
+        if target.exists():
+            # an epoch that is made again after a resume
+            shutil.rmtree(target)
+        for number in range(min(count, len(batch))):
+            name = f"{number:04d}.png"
+            reward, advantage = float(batch.reward_B[number]), float(batch.adv_B[number])
+            facts = {
+                "file": name,
+                "id": rollouts.ids[number],
+                "prompt": rollouts.prompts[number],
+                "group": int(rollouts.group_N[number]),
+                "seed": rollouts.seeds[number],
+                "reward": reward,
+                "advantage": advantage,
+            }
+            text = "\n".join(
+                [
+                    rollouts.prompts[number],
+                    *([f"Negative prompt: {n}"] if (n := rollouts.negatives[number]) else []),
+                    f"Steps: {len(settings.plan)}, Sampler: {settings.plan.kind}, CFG scale: {settings.cfg:g}, "
+                    f"Seed: {rollouts.seeds[number]}, Size: {settings.size[1]}x{settings.size[0]}, "
+                    f"Reward: {reward:.6g}, Advantage: {advantage:.6g}",
+                ]
+            )
+            save_image(rgb_NCHW[number], target / name, text)
+            entries.append(facts)
+        write_json(target / INDEX, {"epoch": epoch, "images": entries})
+    except OSError as error:
+        raise UserError(
+            f"the images of epoch {epoch} cannot be kept in {target}: {error.strerror or error}",
+            field="rlhf_keep_images",
+            hint="make room on the disk of the workspace, or keep none",
+        ) from error
+    return target
+
+
+def forget_old(folder: Path, keep: int) -> None:
+    """Remove the folders of all but the last ``keep`` epochs.
+
+    Raises:
+        UserError: some of them cannot be removed; the others are.
+    """
+    found = [path for path in folder.glob(f"{EPOCH}*") if path.name.removeprefix(EPOCH).isdigit()]
+    problems: list[str] = []
+    for path in sorted(found, key=lambda one: int(one.name.removeprefix(EPOCH)))[:-keep]:
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            problems.append(f"{error.filename or path}: {error.strerror or error}")
+    if problems:
+        raise UserError(
+            f"images of old epochs cannot be removed: {problems[0]}",
+            field="rlhf_keep_image_epochs",
+            hint="the run goes on and tries again; look at the permissions, or whether another program holds them",
+        )

@@ -1,0 +1,101 @@
+"""Optimizer steps of online DPO, on pairs made of a prompt's own images, and of NFT."""
+
+from __future__ import annotations
+
+import torch
+
+from modules.model.noising.schedule import Schedule
+from modules.objective.policy_gradient import PolicyOut
+from modules.objective.policy_gradient.nft import NFTTerms, nft
+from modules.objective.policy_gradient.online_dpo import RankedPairs, online_dpo, rank_pairs
+from modules.objective.preference import ObjectiveOptions
+from modules.trainer.online import settings as online_settings
+from modules.trainer.online.batch import OnlineBatch
+from modules.trainer.online.steps.decoupled import DecoupledStep, Look, joined
+from modules.trainer.steps import Backward
+
+
+class OnlinePairStep(DecoupledStep):
+    """The better and the worse images of each prompt, compared as DPO compares pairs from disk.
+
+    What each image counts for is found in a pass without gradients; the second pass then takes the images in
+    micro-batches of any size.
+    """
+
+    def _run(self, backward: Backward) -> None:
+        batches = self.group.batches()
+        pairs, images = self._pairs(batches)
+        total = int(self.processes.sum(torch.tensor([len(pairs)], dtype=torch.int64))[0])
+        timestep_T = self.timesteps()
+        if not total:
+            # nothing but equal rewards: a step that changes nothing
+            zero = torch.zeros(())
+            self._results.add(PolicyOut(zero, {}, {"loss": zero}))
+            return
+        size = self.config.batch_size
+        chunks = [joined(batches, images[start : start + size]) for start in range(0, len(images), size)]
+        for index, timestep in enumerate(timestep_T):
+            if chunks:
+                self._at(chunks, pairs, total * len(timestep_T), index, timestep, backward)
+
+    def _pairs(self, batches: list[OnlineBatch]) -> tuple[RankedPairs, list[tuple[int, int]]]:
+        """Pairs by the places of the images they are made of, and those images as (batch, place)."""
+        if not batches:
+            nothing = torch.zeros(0, dtype=torch.int64)
+            return RankedPairs(nothing, nothing, 0), []
+        reward_N = torch.cat([batch.adv_B for batch in batches])
+        group_N = torch.cat([batch.rollouts.group_N for batch in batches])
+        where = [(b, i) for b, batch in enumerate(batches) for i in range(len(batch))]
+        found = rank_pairs(reward_N, group_N, self.config.rlhf_online_dpo_pairs.lower())  # type: ignore[arg-type]
+        used = sorted({*found.chosen_P.tolist(), *found.rejected_P.tolist()})
+        place = {image: i for i, image in enumerate(used)}
+        chosen_P = torch.tensor([place[one] for one in found.chosen_P.tolist()], dtype=torch.int64)
+        rejected_P = torch.tensor([place[one] for one in found.rejected_P.tolist()], dtype=torch.int64)
+        return RankedPairs(chosen_P, rejected_P, found.skipped_groups), [where[one] for one in used]
+
+    def _at(
+        self,
+        chunks: list[OnlineBatch],
+        pairs: RankedPairs,
+        total: int,
+        index: int,
+        timestep: torch.Tensor,
+        backward: Backward,
+    ) -> None:
+        looks = [Look(self, chunk, index, timestep) for chunk in chunks]
+        with torch.no_grad():
+            dsm_N = torch.cat([look.error(look.policy().predicted) for look in looks])
+        reference_N = torch.cat([look.error(look.reference()) for look in looks])
+        options = ObjectiveOptions(beta=self.config.rlhf_online_dpo_beta)
+        out = online_dpo(dsm_N, reference_N, pairs, options, total)
+        self._results.add(out)
+        for look, slope_B in zip(looks, out.coefficients["dsm"].split([len(c) for c in chunks]), strict=True):
+            backward((slope_B * look.error(look.policy().predicted)).sum())
+
+
+class NFTStep(DecoupledStep):
+    """Good images pull, bad ones push the mirror image about the old policy (arXiv 2509.16117)."""
+
+    def _run(self, backward: Backward) -> None:
+        timestep_T = self.timesteps()
+        images = self.group.total * len(timestep_T)
+        options = online_settings.nft_options(self.config)
+        schedule = self.loader.model.schedule
+        for index, timestep in enumerate(timestep_T):
+            for batch in self.group.batches():
+                look = Look(self, batch, index, timestep)
+                old_BChw = look.old()
+                frozen_BChw = look.reference() if options.kl_beta else None
+                made = look.policy()
+                factor_B = x0_factor(schedule, look.timestep_B).to(made.predicted.device)
+                terms = NFTTerms(made.predicted, old_BChw, made.target, look.adv_B, factor_B, frozen_BChw)
+                out = nft(terms, options, images)
+                backward(out.loss)
+                self._results.add(out)
+
+
+def x0_factor(schedule: Schedule, timestep_B: torch.Tensor) -> torch.Tensor:
+    """By how much the finished image changes with the prediction, (B,) float32."""
+    signal_B, noise_B = schedule.coefficients(timestep_B)
+    factor_B = noise_B / signal_B if schedule.prediction == "epsilon" else noise_B
+    return factor_B.float()

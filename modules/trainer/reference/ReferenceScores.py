@@ -1,0 +1,133 @@
+"""Reference scores computed before training: filling the cache and taking a step's scores from it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from modules.adapter.reference import Reference
+from modules.dataLoader.BaseDataLoader import BaseDataLoader
+from modules.dataLoader.source import reference_cache_faults
+from modules.model.batch import NoiseDraw, PairBatch, brought
+from modules.model.Model import Model
+from modules.model.noising.schedule import Schedule
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.objective.draw_pool import POOL_STREAM
+from modules.objective.execution import reference_scores
+from modules.objective.preference import get_preference_loss
+from modules.objective.scores import ScorePair
+from modules.trainer.distributed import Processes
+from modules.trainer.reference.reference_cache import Progress, ReferenceCache, pooled, reference_key
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.DPOExecutionMode import DPOExecutionMode
+from modules.util.enum.DPOTimestepSampling import DPOTimestepSampling
+from modules.util.errors import ConfigError
+
+Draws = tuple[NoiseDraw, NoiseDraw]
+FOLDER = "reference"
+
+
+class ReferenceScores:
+    """The pools of draws of a run's pairs and what the reference thinks of them.
+
+    Args:
+        reference: the frozen policy.
+        processes: each computes its share; all read everything.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        setup: BaseModelSetup,
+        model: Model,
+        reference: Reference,
+        processes: Processes,
+    ) -> None:
+        self._config, self._setup, self._model = config, setup, model
+        self._reference, self._processes = reference, processes
+        self._size = config.rlhf_dpo_reference_cache_draws
+        stratified = config.rlhf_dpo_timestep_sampling is DPOTimestepSampling.STRATIFIED
+        self._noise = replace(
+            setup.noise_options(config, preference=True), strata=self._size if stratified else 0, pool=0
+        )
+        self._objective = get_preference_loss(config.rlhf_dpo_objective)
+        folder = Path(config.cache_dir) / FOLDER
+        self._cache = ReferenceCache(folder, self._key(), self._size, processes.rank)
+
+    def _key(self) -> str:
+        model, config = self._model, self._config
+        snapshot = hashlib.blake2b(digest_size=16)
+        for name, tensor in sorted(self._reference.snapshot_state().items()):
+            snapshot.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
+            snapshot.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        parts = [model.spec.denoiser, *(model.text_encoders if model.trains_text else ())]
+        # text states that a batch comes with say themselves what they were made of
+        in_chunks = model.prompt_chunks > 1 and model.trains_text
+        told = [model.prompt_weighting, model.guidance if model.spec.embeds_guidance else 0.0]
+        return reference_key(
+            {
+                "base": {part: model.fingerprint(part) for part in parts},
+                "adapter": snapshot.hexdigest(),
+                "seed": config.seed,
+                "draws": self._size,
+                "shared": config.rlhf_dpo_shared_noise,
+                "noise": asdict(self._noise),
+                "schedule": [model.schedule.prediction, *_levels(model.schedule)],
+                "told": [*told, *([model.prompt_chunks] if in_chunks else [])],
+                "compute": str(model.compute_dtype),
+                "weights": {part: str(next(model.module(part).parameters()).dtype) for part in parts},
+                "device": model.device.type,
+            }
+        )
+
+    def check(self, loader: BaseDataLoader) -> None:
+        """``ConfigError`` if a pair does not look the same on every visit: its scores would not either."""
+        for fault in reference_cache_faults(loader.units, loader.rules):
+            raise fault
+
+    def prepare(self, loader: BaseDataLoader, progress: Progress, should_stop: Callable[[], bool]) -> bool:
+        """Compute what is missing; ``False`` if it was stopped."""
+        self.check(loader)
+        size = 2 * self._config.batch_size
+        share = len(loader) // self._processes.world_size
+        done = self._cache.fill(
+            loader.batches(), self._score, size, total=share, progress=progress, should_stop=should_stop
+        )
+        stopped = self._processes.agree(int(not done))
+        self._cache.reload()
+        return not stopped
+
+    @torch.no_grad()
+    def _score(self, pair: PairBatch) -> ScorePair:
+        self._model.set_mode("quiet")
+        scorer = self._setup.pair_scorer(self._model, pair, self._draw(pair))
+        together = self._config.rlhf_dpo_execution_mode is DPOExecutionMode.FULL_CONCURRENT
+        scores = reference_scores(scorer, self._reference, self._objective, together=together)
+        if scores is None:
+            raise ConfigError(
+                f"the {self._objective.key} objective has no reference to cache",
+                "rlhf_dpo_reference_cache",
+                "switch it off",
+            )
+        return scores
+
+    def _draw(self, pair: PairBatch) -> Draws:
+        config = self._config
+        shared = config.rlhf_dpo_shared_noise
+        return self._setup.draw_pair_noise(self._model, pair, self._noise, config.seed, shared, POOL_STREAM)
+
+    def draws(self, pair: PairBatch) -> tuple[Draws, ScorePair]:
+        """The draws of a training step and the reference's scores (chosen, rejected) at them, each (B,)."""
+        at_draw, indices = pooled(pair, self._config.seed, self._size)
+        chosen_B, rejected_B = self._cache.lookup(at_draw, indices)
+        device = self._model.device
+        return self._draw(at_draw), (brought(chosen_B, device), brought(rejected_B, device))
+
+
+def _levels(schedule: Schedule) -> list[float]:
+    """What tells one schedule of noise from another: the share of the image at some of its levels."""
+    return schedule.coefficients(schedule.timestep(torch.linspace(0.0, 0.999, 9)))[0].tolist()  # type: ignore[no-any-return]

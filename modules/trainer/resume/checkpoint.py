@@ -1,0 +1,221 @@
+"""Backups: everything a run needs to go on as if it had never stopped, written whole or not at all.
+
+A backup is a folder ``<time>-backup-<global>-<epoch>-<step>`` of files and a ``manifest.json`` with their digests. It
+is made under a temporary name, flushed to the disk and renamed. A folder whose manifest does not hold is passed over
+for the one before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modules.trainer.evaluate.best import read_tensors
+from modules.util.errors import DataError, UserError
+from modules.util.jsonio import fsync_path, read_json, write_json
+from modules.util.tensors.tensor_files import write_safetensors, write_torch
+from modules.util.TrainProgress import TrainProgress
+
+FORMAT = 1
+MANIFEST, META, CONFIG = "manifest.json", "meta.json", "config.json"
+OPTIMIZER = "optimizer/optimizer.pt"
+TEMPORARY = ".tmp-"
+_NAME = re.compile(r"(?P<time>\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)-backup-(?P<step>\d+)-(\d+)-(\d+)")
+
+
+@dataclass
+class Snapshot:
+    """The contents of a backup.
+
+    Args:
+        progress: where the run was.
+        tensors: sets of tensors by name (``weights``, ``ema``, ``reference``), one file each.
+        files: finished files to be taken in, by name; hard links where that is possible.
+        optimizer: state of the optimizer: tensors and plain values.
+        state: small JSON values (patience, adaptive beta, loss scale, ...).
+        config: the run's config.
+    """
+
+    progress: TrainProgress
+    tensors: dict[str, Mapping[str, torch.Tensor]] = field(default_factory=dict)
+    files: dict[str, Path] = field(default_factory=dict)
+    optimizer: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+# -- writing -------------------------------------------------------------------------------------------------
+
+
+def write_backup(folder: Path, snapshot: Snapshot, keep: int | None = None) -> Path:
+    """Write a backup below ``folder``; with ``keep`` only the newest so many stay.
+
+    Raises:
+        UserError: the disk is full or cannot be written; earlier backups are untouched.
+    """
+    name = f"{_stamp(folder)}-backup-{snapshot.progress.label()}"
+    target, temporary = folder / name, folder / f"{TEMPORARY}{name}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(folder)
+        if target.exists():
+            if backup_problem(target) is None:
+                # the same position within the same second: it holds the same
+                return target
+            remove_backup(target)
+        temporary.mkdir()
+        _write_files(temporary, snapshot)
+        temporary.replace(target)
+        fsync_path(folder)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise UserError(
+            f"the backup {target} cannot be written: {error.strerror or error}",
+            hint="make room on the disk; the backups before it are intact",
+        ) from error
+    for old in list_backups(folder)[keep:] if keep else []:
+        try:
+            remove_backup(old)
+        except OSError as error:
+            raise UserError(
+                f"the backup {target} is written, but the old one {old} cannot be removed: {error.strerror}",
+                hint="check who may write in this folder",
+            ) from error
+    return target
+
+
+def _stamp(folder: Path) -> str:
+    """The time, but never before that of an earlier backup: the newest is found by its name."""
+    now = time.strftime("%Y-%m-%d_%H-%M-%S")
+    return max([now, *(p.name[: len(now)] for p in list_backups(folder)[:1])])
+
+
+def _write_files(folder: Path, snapshot: Snapshot) -> None:
+    for name, tensors in snapshot.tensors.items():
+        (folder / name).mkdir()
+        write_safetensors(tensors, folder / name / f"{name}.safetensors")
+    for name, source in snapshot.files.items():
+        (folder / name).mkdir()
+        _take(source, folder / name / f"{name}{source.suffix}")
+    (folder / OPTIMIZER).parent.mkdir()
+    write_torch(snapshot.optimizer, folder / OPTIMIZER)
+    write_json(folder / META, {"train_progress": snapshot.progress.to_dict(), "state": snapshot.state})
+    write_json(folder / CONFIG, snapshot.config)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in files:
+        fsync_path(path)
+    digests = {path.relative_to(folder).as_posix(): _digest(path) for path in files}
+    write_json(folder / MANIFEST, {"format": FORMAT, "files": digests})
+    for path in [*(p for p in folder.iterdir() if p.is_dir()), folder]:
+        fsync_path(path)
+
+
+def _take(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
+
+
+def remove_backup(path: Path) -> None:
+    """Delete a backup; killed on the way, what is left is no backup."""
+    doomed = path.with_name(f"{TEMPORARY}{path.name}")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.replace(doomed)
+    shutil.rmtree(doomed)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Delete what killed processes left behind."""
+    for stale in folder.glob(f"{TEMPORARY}*"):
+        shutil.rmtree(stale)
+
+
+# -- reading -------------------------------------------------------------------------------------------------
+
+
+def list_backups(folder: Path) -> list[Path]:
+    """Backups, newest first; damaged ones included."""
+    if not folder.is_dir():
+        return []
+
+    def age(path: Path) -> tuple[str, int]:
+        found = _NAME.fullmatch(path.name)
+        return (found["time"], int(found["step"])) if found else ("", 0)
+
+    return sorted((p for p in folder.iterdir() if _NAME.fullmatch(p.name)), key=age, reverse=True)
+
+
+def backup_problem(path: Path) -> str | None:
+    """What is wrong with a backup, or ``None``."""
+    try:
+        manifest = read_json(path / MANIFEST, "manifest")
+    except UserError as error:
+        return error.message
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        return "its manifest is none"
+    if manifest.get("format") != FORMAT:
+        return f"it has format {manifest.get('format')!r}, this program knows {FORMAT}"
+    for name in (META, CONFIG, OPTIMIZER):
+        if name not in manifest["files"]:
+            return f"its manifest does not name {name}"
+    for name, digest in manifest["files"].items():
+        file = path / name
+        if "\0" in name or not file.resolve().is_relative_to(path.resolve()):
+            return f"its manifest names {name!r}"
+        if not file.is_file() or _digest(file) != digest:
+            return f"{name} is missing or damaged"
+    return None
+
+
+def find_backup(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest backup that is whole, and why newer ones are passed over."""
+    problems = []
+    for path in list_backups(folder):
+        problem = backup_problem(path)
+        if problem is None:
+            return path, problems
+        problems.append(f"the backup {path.name} is passed over: {problem}")
+    return None, problems
+
+
+def read_backup(path: Path) -> Snapshot:
+    """Read a backup; the optimizer's file as tensors and plain values only.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    problem = backup_problem(path)
+    if problem:
+        raise DataError(f"the backup {path} cannot be used: {problem}", hint="continue from another one")
+    meta, config = read_json(path / META, "backup"), read_json(path / CONFIG, "config")
+    tensors, files = {}, {}
+    for name in sorted(read_json(path / MANIFEST, "manifest")["files"]):
+        file = path / name
+        if file.suffix != ".safetensors":
+            continue
+        if file.stem == "best":
+            files[file.stem] = file
+        else:
+            tensors[file.stem] = read_tensors(file, "the backup")
+    try:
+        optimizer = torch.load(path / OPTIMIZER, map_location="cpu", weights_only=True)
+        progress = TrainProgress.from_dict(meta["train_progress"])
+        return Snapshot(progress, tensors, files, optimizer, meta["state"], config)
+    except (LookupError, TypeError, AttributeError, EOFError, pickle.UnpicklingError, RuntimeError) as error:
+        raise DataError(f"the backup {path} cannot be read: {error}") from error

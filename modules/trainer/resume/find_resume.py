@@ -1,0 +1,51 @@
+"""Where a run begins: at a backup, or anew with those of the run before put aside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from modules.trainer.distributed import Processes
+from modules.trainer.resume.checkpoint import Snapshot, find_backup, list_backups, read_backup
+from modules.util.errors import DataError
+
+Warn = Callable[[str], None]
+
+
+def backup_to_go_on_from(
+    folder: Path, go_on: bool, processes: Processes, warn: Warn
+) -> tuple[Path, Snapshot] | None:
+    """The newest backup that can be used, the same in every process; ``None`` to begin at the start.
+
+    Args:
+        go_on: ``False`` puts what is in ``folder`` aside.
+
+    Raises:
+        DataError: there are backups, and none of them can be used.
+    """
+    if not go_on:
+        if processes.first:
+            _put_aside(folder, warn)
+        processes.barrier()
+        return None
+    path, problems = find_backup(folder) if processes.first else (None, [])
+    for problem in problems:
+        warn(problem)
+    path = processes.broadcast(path)
+    if path is None:
+        if processes.first and list_backups(folder):
+            raise DataError(
+                f"none of the backups in {folder} can be used",
+                hint="start anew without continue_last_backup",
+            )
+        warn(f"there is no backup in {folder} yet: the run starts at the beginning")
+        return None
+    return path, read_backup(path)
+
+
+def _put_aside(folder: Path, warn: Warn) -> None:
+    if list_backups(folder):
+        aside = folder.with_name(f"{folder.name}-before-{time.strftime('%Y-%m-%d_%H-%M-%S')}")
+        folder.replace(aside)
+        warn(f"this run starts anew; the backups of the one before are now in {aside}")

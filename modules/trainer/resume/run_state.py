@@ -1,0 +1,152 @@
+"""Everything a run is at one moment, taken into a backup and brought back from it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modules.trainer.assembly import Parts
+from modules.trainer.OnlineLoader import OnlineLoader
+from modules.trainer.optim.optimizers import load_optimizer_state, optimizer_state
+from modules.trainer.resume.checkpoint import Snapshot
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import ConfigError, DataError
+from modules.util.TrainProgress import TrainProgress
+
+
+@dataclass
+class Counters:
+    """What the loop itself remembers.
+
+    Args:
+        undefined_steps: steps in a row whose loss or gradient was no number.
+        saves_due: saves on the way that were due so far, made or skipped.
+        validated_at: the step of the last validation.
+    """
+
+    undefined_steps: int = 0
+    saves_due: int = 0
+    validated_at: int = -1
+
+
+def take_snapshot(
+    parts: Parts,
+    config: TrainConfig,
+    progress: TrainProgress,
+    counters: Counters,
+    rollout: tuple[dict[str, torch.Tensor], dict[str, Any]] | None = None,
+) -> Snapshot:
+    """The contents of a backup.
+
+    Args:
+        rollout: of online training, the images of the epoch under way (``OnlineLoader.collect``).
+    """
+    weights = parts.handle.state_dict() if parts.handle is not None else dict(parts.named)
+    made = Snapshot(progress, {"weights": weights}, config=config.packed().to_dict())
+    if parts.ema is not None:
+        made.tensors["ema"] = parts.ema.state_dict()
+    if parts.reference is not None and parts.reference.snapshot_state():
+        made.tensors["reference"] = parts.reference.snapshot_state()
+    if parts.old_policy is not None:
+        made.tensors["old_policy"] = parts.old_policy.state_dict()
+    if rollout is not None and rollout[0]:
+        made.tensors["rollout"] = rollout[0]
+    made.optimizer = optimizer_state(parts.optimizer, [name for name, _ in parts.named])
+    made.state = {
+        "identity": parts.identity(),
+        "processes": parts.loader.world_size,
+        "step": parts.step.state_dict(),
+        "scaler": parts.scaler.state_dict(),
+        "counters": asdict(counters),
+    }
+    if rollout is not None:
+        made.state["rollout"] = rollout[1]
+    if parts.patience is not None:
+        made.state["patience"] = parts.patience.state_dict()
+    if parts.best is not None:
+        made.state["best"] = parts.best.state_dict()
+        if parts.best.path is not None:
+            made.files["best"] = parts.best.path
+    return made
+
+
+def restore(parts: Parts, backup: Snapshot, counters: Counters, base: str, writes: bool) -> None:
+    """Everything as it was when the backup was made.
+
+    Args:
+        base: name of the base model, for the error.
+        writes: whether this process brings files back.
+
+    Raises:
+        UserError: the backup belongs to another model, other data or other settings.
+    """
+    state = backup.state
+    _check_identity(parts.identity(), state["identity"], base)
+    if parts.handle is not None:
+        parts.handle.load_state_dict(backup.tensors["weights"])
+    else:
+        _copy_weights(parts.named, backup.tensors["weights"])
+    if parts.reference is not None:
+        parts.reference.load_snapshot(backup.tensors.get("reference", {}))
+    load_optimizer_state(parts.optimizer, backup.optimizer, [name for name, _ in parts.named])
+    if parts.ema is not None:
+        parts.ema.load_state_dict(backup.tensors["ema"])
+    if parts.old_policy is not None:
+        parts.old_policy.load_state_dict(backup.tensors["old_policy"])
+    if isinstance(parts.loader, OnlineLoader):
+        parts.loader.restore(backup.tensors.get("rollout", {}), state["rollout"])
+    parts.step.load_state_dict(state["step"])
+    parts.scaler.load_state_dict(state["scaler"])
+    for name, value in state["counters"].items():
+        setattr(counters, name, int(value))
+    if parts.patience is not None and "patience" in state:
+        parts.patience.load_state_dict(state["patience"])
+    if parts.best is not None and "best" in state:
+        parts.best.load_state_dict(state["best"])
+        if writes and parts.best.path is not None:
+            _bring_back(backup.files["best"], parts.best.path)
+
+
+def _check_identity(now: Mapping[str, str], saved: Mapping[str, str], base: str) -> None:
+    if now["base"] != saved["base"]:
+        raise ConfigError(
+            f"{base} is not the model the backup was made with",
+            "base_model_name",
+            "name the same one, or start a new run",
+        )
+    if now["adapter"] != saved.get("adapter", now["adapter"]):
+        raise ConfigError(
+            "the adapter in the backup was scaled differently: the run was started from another adapter file",
+            "lora_model_name",
+            "name the file the run was started from, unchanged, or none if it was started without",
+        )
+    if now["data"] != saved["data"]:
+        raise DataError(
+            "images, captions, pairs or prompts have changed since the backup was made: the run cannot go on from it",
+            field="concepts",
+            hint="bring the data back, or start a new run from the saved model with lora_model_name",
+        )
+
+
+def _copy_weights(named: list[tuple[str, torch.nn.Parameter]], saved: Mapping[str, torch.Tensor]) -> None:
+    if {name for name, _ in named} != saved.keys():
+        raise DataError("the weights of the backup belong to other parts of the model")
+    with torch.no_grad():
+        for name, parameter in named:
+            parameter.copy_(saved[name])
+
+
+def _bring_back(source: Path, target: Path) -> None:
+    """The file of the best weights out of a backup."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,0 +1,52 @@
+"""What pages and forms share: the window, its looks, the settings being edited, a place for messages."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from modules.ui.state.ConfigState import ConfigState
+from modules.ui.widgets.theme import Theme
+from modules.ui.widgets.tk_support import Pump, run_in_thread, show_error
+
+
+def _no_jump(path: str) -> None:
+    raise RuntimeError(f"no window to show {path}")
+
+
+@dataclass
+class Ui:
+    """Handed to everything in the main window.
+
+    Args:
+        root: the window.
+        theme: colours, fonts, scale.
+        state: the settings being edited.
+        pump: calls from worker threads.
+        status: shows a line at the bottom.
+        jump: goes to the row of a field.
+        services: further parts of the window by name (``runs``, ``store``), for the pages that need them.
+    """
+
+    root: tk.Tk
+    theme: Theme
+    state: ConfigState
+    pump: Pump
+    status: Callable[[str], None] = lambda text: None
+    jump: Callable[[str], None] = _no_jump
+    services: dict[str, Any] = field(default_factory=dict)
+
+    def error(self, error: BaseException) -> None:
+        """Show an exception in a dialog."""
+        show_error(self.root, error)
+
+    def work(
+        self,
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        failed: Callable[[Exception], None] | None = None,
+    ) -> None:
+        """Run ``work`` in a thread, then ``done`` with its result here; a failure is shown or handed on."""
+        run_in_thread(self.pump, work, done, failed or self.error)

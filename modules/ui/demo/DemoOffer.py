@@ -1,0 +1,74 @@
+"""What a first start offers, and where the demo project is opened from."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from tkinter import ttk
+from typing import TYPE_CHECKING
+
+from modules.ui.Ui import Ui
+
+if TYPE_CHECKING:
+    from modules.ui.demo.DemoWindow import DemoWindow
+
+FIRST_START = "first_start"
+TEXT = (
+    "New here? The demo project leads from start to a trained adapter in a few minutes: a tiny model that comes "
+    "with the program makes images, you pick the ones you like, and Start trains on them."
+)
+
+
+def open_demo(ui: Ui) -> DemoWindow:
+    """The window of the demo project; the one that is open, if there is one."""
+    from modules.ui.demo.DemoWindow import DemoWindow
+
+    window = ui.services.get("demo_window")
+    if isinstance(window, DemoWindow) and window.winfo_exists():
+        window.lift()
+        window.focus_set()
+        return window
+    window = ui.services["demo_window"] = DemoWindow(ui)
+    window.open()
+    return window
+
+
+def offer_demo(parent: tk.Misc, ui: Ui) -> DemoOffer | None:
+    """A strip at the top of ``parent`` on a first start, until the person has decided."""
+    if not ui.services.get(FIRST_START):
+        return None
+    made = DemoOffer(parent, ui)
+    made.pack(side="top", fill="x")
+    return made
+
+
+class DemoOffer(ttk.Frame):
+    """A strip with two buttons; it blocks nothing."""
+
+    def __init__(self, parent: tk.Misc, ui: Ui) -> None:
+        px = ui.theme.px
+        super().__init__(parent, padding=(px(14), px(8)))
+        self._ui = ui
+        self.columnconfigure(0, weight=1)
+        label = ttk.Label(self, text=TEXT, justify="left", width=20)
+        label.grid(row=0, column=0, sticky="ew", padx=(0, px(12)))
+        label.bind("<Configure>", lambda event: label.configure(wraplength=max(1, event.width)))
+        self.yes = ttk.Button(self, text="Demo project\u2026", style="Accent.TButton", command=self.accept)
+        self.no = ttk.Button(self, text="Not now", command=self.decline)
+        for column, button in enumerate((self.yes, self.no), 1):
+            button.grid(row=0, column=column, padx=(px(4), 0))
+            button.bind("<Return>", lambda _event, button=button: button.invoke())  # type: ignore[misc]
+
+    def accept(self) -> None:
+        """Open it."""
+        self.close()
+        open_demo(self._ui)
+
+    def close(self) -> None:
+        """Not again in this window; later starts find a session and do not ask."""
+        self._ui.services[FIRST_START] = False
+        self.destroy()
+
+    def decline(self) -> None:
+        """Close and say where to find it."""
+        self.close()
+        self._ui.status("The demo project is on the Tools page")

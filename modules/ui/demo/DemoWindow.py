@@ -1,0 +1,374 @@
+"""The window of the demo project: images, pairs, settings, one below the other; after that Start trains."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from pathlib import Path
+from tkinter import filedialog, ttk
+
+from modules.ui.demo.demo_project import (
+    DEFAULT_FOLDER,
+    MAX_PER_PROMPT,
+    MAX_PROMPTS,
+    PER_PROMPT,
+    PROMPTS,
+    DemoProject,
+    MakerProcess,
+)
+from modules.ui.dialogs import Dialog
+from modules.ui.Ui import Ui
+from modules.ui.widgets.ActionRow import ActionRow
+from modules.ui.widgets.ScrollFrame import ScrollFrame
+from modules.util.errors import UserError
+
+POLL_MS = 150
+WIDTH = 660
+FEWEST_PAIRS = 2
+"""One to train on and one of another prompt to validate on."""
+
+INTRO = (
+    "A tiny model draws shapes of 64x64 pixels. It makes several images for each prompt; you say which you like; "
+    "training moves the model towards your taste. Stay with one taste, for example: the larger shape is better."
+)
+
+
+class DemoWindow(Dialog):
+    """Three steps; each is open when the one before is done. What was done before is found again in the folder."""
+
+    def __init__(self, ui: Ui, folder: Path = DEFAULT_FOLDER) -> None:
+        super().__init__(ui, "Demo project", width=WIDTH)
+        self._maker: MakerProcess | None = None
+        self._after: Callable[[], None] = self._made_images
+        self._timer = ""
+        self._tool: tk.Toplevel | None = None
+        self.folder = tk.StringVar(self, str(folder))
+        self.prompts = tk.StringVar(self, str(PROMPTS))
+        self.per_prompt = tk.StringVar(self, str(PER_PROMPT))
+        self.entries: dict[str, ttk.Entry] = {}
+        self.buttons: dict[str, ttk.Button] = {}
+        self.scroll = ScrollFrame(self.body, ui.theme, auto_hide=True)
+        self.scroll.configure(style="TFrame")
+        canvas = self.scroll.canvas
+        ui.theme.on_change(lambda: canvas.configure(background=ui.theme.palette.panel), canvas)
+        self.scroll.grid(row=0, column=0, sticky="nsew")
+        self.body.columnconfigure(0, weight=1)
+        self.body.rowconfigure(0, weight=1)
+        self.inside = ttk.Frame(self.scroll.inside)
+        self.inside.pack(fill="both", expand=True)
+        self.inside.columnconfigure(0, weight=1)
+        self._label(INTRO, "Muted.TLabel").grid(sticky="ew")
+        self._folder_row()
+        self._images_step()
+        self._pairs_step()
+        self._train_step()
+        self.error = self._label("", "Error.TLabel")
+        self.error.grid(sticky="ew", pady=(ui.theme.px(8), 0))
+        self.add_button("Close", self.cancel)
+        self.folder.trace_add("write", lambda *_: self._look())
+        self._look()
+
+    # -- building --------------------------------------------------------------------------------------------
+
+    def _label(self, text: str, style: str = "TLabel") -> ttk.Label:
+        wrap = self.ui.theme.px(WIDTH - 40)
+        label = ttk.Label(self.inside, text=text, style=style, justify="left", width=1, wraplength=wrap)
+        label.bind("<Configure>", lambda event: label.configure(wraplength=max(1, event.width)))
+        return label
+
+    def _head(self, text: str) -> None:
+        self._label(text, "Bold.TLabel").grid(sticky="ew", pady=(self.ui.theme.px(14), self.ui.theme.px(4)))
+
+    def _row(self) -> ActionRow:
+        row = ActionRow(self.inside, self.ui.theme)
+        row.grid(sticky="ew", pady=(self.ui.theme.px(4), 0))
+        return row
+
+    def _button(self, row: ActionRow, name: str, text: str, command: Callable[[], None]) -> None:
+        button = self.buttons[name] = ttk.Button(row, text=text, command=command)
+        button.bind("<Return>", lambda _event: button.invoke())
+        row.add(button)
+
+    def _entry(self, row: ttk.Frame, name: str, variable: tk.StringVar, width: int) -> ttk.Entry:
+        entry = ttk.Entry(row, textvariable=variable, width=width, font=self.ui.theme.fonts["text"])
+        self.entries[name] = entry
+        return entry
+
+    def _folder_row(self) -> None:
+        px = self.ui.theme.px
+        row = ttk.Frame(self.inside)
+        row.grid(sticky="ew", pady=(px(12), 0))
+        row.columnconfigure(1, weight=1)
+        ttk.Label(row, text="Folder").grid(row=0, column=0, padx=(0, px(10)))
+        self._entry(row, "folder", self.folder, 30).grid(row=0, column=1, sticky="ew")
+        browse = self.buttons["browse"] = ttk.Button(row, text="Browse\u2026", command=self._browse)
+        browse.grid(row=0, column=2, padx=(px(6), 0))
+
+    def _images_step(self) -> None:
+        px = self.ui.theme.px
+        self._head("1   Images")
+        row = ttk.Frame(self.inside)
+        row.grid(sticky="ew")
+        self._entry(row, "prompts", self.prompts, 5).pack(side="left")
+        ttk.Label(row, text="prompts, with", style="Muted.TLabel").pack(side="left", padx=px(8))
+        self._entry(row, "per_prompt", self.per_prompt, 5).pack(side="left")
+        ttk.Label(row, text="images each", style="Muted.TLabel").pack(side="left", padx=px(8))
+        actions = self._row()
+        self._button(actions, "images", "Make images", self.make_images)
+        self._button(actions, "cancel", "Cancel", self.stop_making)
+        self.bar = ttk.Progressbar(self.inside, maximum=1.0)
+        self.bar.grid(sticky="ew", pady=(px(8), 0))
+        self.about_images = self._label("", "Small.TLabel")
+        self.about_images.grid(sticky="ew")
+
+    def _pairs_step(self) -> None:
+        self._head("2   Pairs")
+        self._label(
+            "Left and Right arrow choose the better image, Up says they are alike.", "Muted.TLabel"
+        ).grid(sticky="ew")
+        actions = self._row()
+        self._button(actions, "choose", "Choose myself", self.open_pair_tool)
+        self._button(actions, "person", "Let a simulated person choose", self.simulate)
+        self.about_pairs = self._label("", "Small.TLabel")
+        self.about_pairs.grid(sticky="ew")
+
+    def _train_step(self) -> None:
+        self._head("3   Training")
+        self._label(
+            "Opens the settings with your pairs and goes to the Run page. Start trains; the samples show the model "
+            "before training beside the adapter.",
+            "Muted.TLabel",
+        ).grid(sticky="ew")
+        self._button(self._row(), "train", "Open the settings", self.open_settings)
+
+    def open(self) -> None:
+        """Show it over the main window, which stays usable; where the screen is too small, it scrolls."""
+        self.update_idletasks()
+        self.scroll.canvas.configure(height=self.inside.winfo_reqheight(), width=1)
+        self.present()
+        self.grab_release()
+        self._focus_next()
+
+    # -- showing ---------------------------------------------------------------------------------------------
+
+    @property
+    def project(self) -> DemoProject:
+        """The project in the folder that is named."""
+        return DemoProject(Path(self.folder.get().strip() or DEFAULT_FOLDER).expanduser().absolute())
+
+    def _look(self) -> None:
+        """Another folder."""
+        known = self.project.size()
+        if known is not None:
+            self.prompts.set(str(known[0]))
+            self.per_prompt.set(str(known[1]))
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look at the folder and open the steps that can be taken."""
+        project, busy = self.project, self._maker is not None
+        try:
+            images, (pairs, waiting) = project.image_count(), project.pair_counts()
+        except (UserError, OSError) as error:
+            self.say_error(str(error))
+            images = pairs = waiting = 0
+        wanted = self._wanted_images()
+        ready = images > 0 and not busy
+        self._enable("images", not busy and (wanted is None or images < wanted))
+        self._enable("cancel", busy)
+        for name in ("choose", "person"):
+            self._enable(name, ready)
+        self._enable("train", pairs >= FEWEST_PAIRS and not busy)
+        for name, entry in self.entries.items():
+            entry.state(["disabled" if busy or (name != "folder" and images) else "!disabled"])
+        self._enable("browse", not busy)
+        self.buttons["choose"].configure(text="Go on choosing" if pairs else "Choose myself")
+        self.buttons["images"].configure(
+            text="Make the rest" if 0 < images < (wanted or 0) else "Make images"
+        )
+        if not busy:
+            self.bar.configure(value=min(1.0, images / wanted) if wanted else 0.0)
+            self.about_images.configure(text=f"{images} images" if images else "No images yet")
+        sorted_ = "" if not pairs else ", sorted for training" if not waiting else ""
+        self.about_pairs.configure(text=f"{pairs} pairs{sorted_}" if pairs else "No pairs yet")
+        self._show_accent("train" if pairs >= FEWEST_PAIRS else "choose" if ready else "images")
+
+    def _show_accent(self, name: str) -> None:
+        for key in ("images", "choose", "train"):
+            self.buttons[key].configure(style="Accent.TButton" if key == name else "TButton")
+
+    def _enable(self, name: str, on: bool) -> None:
+        self.buttons[name].state(["!disabled" if on else "disabled"])
+
+    def _focus_next(self) -> None:
+        for name in ("train", "choose", "images", "cancel"):
+            if not self.buttons[name].instate(["disabled"]):
+                self.buttons[name].focus_set()
+                return
+
+    def say_error(self, text: str) -> None:
+        """Below the steps; empty takes it away."""
+        self.error.configure(text=text)
+
+    def _browse(self) -> None:
+        name = filedialog.askdirectory(parent=self, title="Folder of the demo project")
+        if name:
+            self.folder.set(name)
+
+    # -- images ----------------------------------------------------------------------------------------------
+
+    def _number(self, variable: tk.StringVar, low: int, high: int, what: str) -> int:
+        text = variable.get().strip()
+        if not text.isdecimal() or not low <= int(text) <= high:
+            raise UserError(f"{text!r} is not possible for {what}", hint=f"{low} to {high}")
+        return int(text)
+
+    def _numbers(self) -> tuple[int, int]:
+        return (
+            self._number(self.prompts, 2, MAX_PROMPTS, "prompts"),
+            self._number(self.per_prompt, 2, MAX_PER_PROMPT, "images each"),
+        )
+
+    def _wanted_images(self) -> int | None:
+        try:
+            prompts, each = self._numbers()
+        except UserError:
+            return None
+        return prompts * each
+
+    def make_images(self) -> None:
+        """Make what is missing, in a process of its own."""
+        self.say_error("")
+        try:
+            prompts, each = self._numbers()
+            self.project.prepare(prompts, each)
+            self._maker = MakerProcess.images(self.project, prompts, each)
+        except UserError as error:
+            self.say_error(str(error))
+            return
+        self._watch("Loading the model\u2026", self._made_images)
+
+    def simulate(self) -> None:
+        """Have the choosing done."""
+        self.say_error("")
+        try:
+            self._maker = MakerProcess.person(self.project)
+        except UserError as error:
+            self.say_error(str(error))
+            return
+        self._watch("The simulated person, who likes large shapes, is choosing\u2026", self._focus_next)
+
+    def _watch(self, text: str, after: Callable[[], None]) -> None:
+        self._after = after
+        self.about_images.configure(text=text)
+        self.refresh()
+        self.buttons["cancel"].focus_set()
+        self._timer = self.after(POLL_MS, self._poll)
+
+    def _poll(self) -> None:
+        maker = self._maker
+        if maker is None:
+            return
+        if maker.total:
+            self.bar.configure(value=maker.done / maker.total)
+            self.about_images.configure(text=f"{maker.done} of {maker.total} images")
+        if maker.running():
+            self._timer = self.after(POLL_MS, self._poll)
+            return
+        self._maker = None
+        problem = maker.problem()
+        self.refresh()
+        if problem is not None:
+            self.ui.error(problem)
+        elif not maker.cancelled:
+            self._after()
+
+    def _made_images(self) -> None:
+        self._focus_next()
+
+    def stop_making(self) -> None:
+        """End the process; what it has finished stays, and "Make the rest" goes on from there."""
+        maker = self._maker
+        if maker is not None and not maker.cancelled:
+            maker.cancelled = True
+            self.about_images.configure(text="Stopping\u2026")
+            self.ui.work(maker.cancel, lambda _result: None)
+
+    # -- pairs -----------------------------------------------------------------------------------------------
+
+    def open_pair_tool(self) -> None:
+        """Choose with the keys; this window comes back when the pair tool is closed."""
+        from modules.ui.curation.DPOCurationWindow import PairTool
+        from modules.ui.curation.StartPage import picking_options
+        from modules.ui.curation.windows import open_pair_tool
+
+        self.say_error("")
+        try:
+            memory = self.project.prepare_pair_tool()
+        except OSError as error:
+            self.say_error(f"{self.project.folder} cannot be written: {error.strerror}")
+            return
+        window = self._tool = open_pair_tool(self.ui.root, self.ui.theme, settings=self.project.folder)
+        tool = next(child for child in window.winfo_children() if isinstance(child, PairTool))
+        tool.start(picking_options(memory))
+        window.bind("<Destroy>", lambda event: self._tool_closed() if event.widget is window else None, "+")
+        self.withdraw()
+
+    def _tool_closed(self) -> None:
+        self._tool = None
+        if self.winfo_exists():
+            self.after_idle(self._come_back)
+
+    def _come_back(self) -> None:
+        self.deiconify()
+        self.lift()
+        self.refresh()
+        self._focus_next()
+
+    # -- training --------------------------------------------------------------------------------------------
+
+    def open_settings(self) -> None:
+        """Sort the pairs if that was not done, write the settings, open them, close."""
+        self.say_error("")
+        project, model = self.project, self.ui.state.model
+
+        def work() -> None:
+            train, _ = project.finalise()
+            project.make_config(model, train).save(project.config_path)
+
+        self._enable("train", False)
+        self.ui.work(work, lambda _result: self._opened(project), self._not_opened)
+
+    def _opened(self, project: DemoProject) -> None:
+        if not self.ui.services["files"].load(project.config_path):
+            self.refresh()
+            return
+        self.ui.services["show_page"]("run")
+        self.ui.status(
+            "The demo project is ready: Start trains it. Stop keeps a backup, and Start goes on from it."
+        )
+        if self.winfo_exists():
+            self.cancel()
+
+    def _not_opened(self, error: Exception) -> None:
+        if self.winfo_exists():
+            self.refresh()
+        self.ui.error(error)
+
+    # -- the end ---------------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """Close; work under way ends, and what it has finished stays."""
+        maker, self._maker = self._maker, None
+        if maker is not None:
+            self.ui.work(maker.cancel, lambda _result: None)
+        self.destroy()
+
+    def destroy(self) -> None:
+        if self._maker is not None:  # the program ends
+            self._maker.process.end(0.5)
+            self._maker = None
+        if self._timer:
+            self.after_cancel(self._timer)
+            self._timer = ""
+        super().destroy()

@@ -1,0 +1,66 @@
+"""A text that appears beside the pointer when it rests on a widget."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+
+from modules.ui.widgets.theme import Theme
+
+DELAY_MS = 500
+WIDTH = 380
+
+
+class Tooltips:
+    """One small window for all tooltips of a program.
+
+    Args:
+        theme: colours and fonts.
+    """
+
+    def __init__(self, theme: Theme) -> None:
+        self._theme = theme
+        self._window: tk.Toplevel | None = None
+        self._timer: str | None = None
+
+    def add(self, widget: tk.Misc, text: str | Callable[[], str]) -> None:
+        """Explain ``widget``; a function is asked each time, and an empty text shows nothing."""
+        widget.bind("<Enter>", lambda _event: self._wait(widget, text), add="+")
+        for name in ("<Leave>", "<ButtonPress>", "<Destroy>", "<KeyPress>"):
+            widget.bind(name, lambda _event: self.hide(), add="+")
+
+    def _wait(self, widget: tk.Misc, text: str | Callable[[], str]) -> None:
+        self.hide()
+        self._timer = self._theme.root.after(DELAY_MS, lambda: self._show(widget, text))
+
+    def _show(self, widget: tk.Misc, text: str | Callable[[], str]) -> None:
+        self._timer = None
+        words = text() if callable(text) else text
+        if not words or not widget.winfo_exists():
+            return
+        theme = self._theme
+        window = tk.Toplevel(theme.root)
+        window.wm_overrideredirect(True)
+        palette = theme.palette
+        label = tk.Label(
+            window, text=words, justify="left", wraplength=theme.px(WIDTH), font=theme.fonts["small"],
+            background=palette.field, foreground=palette.text, padx=theme.px(9), pady=theme.px(6),
+            highlightthickness=1, highlightbackground=palette.border,
+        )  # fmt: skip
+        label.pack()
+        label.update_idletasks()
+        left = min(widget.winfo_pointerx() + 12, window.winfo_screenwidth() - label.winfo_reqwidth() - 8)
+        top = widget.winfo_rooty() + widget.winfo_height() + 4
+        if top + label.winfo_reqheight() > window.winfo_screenheight():
+            top = widget.winfo_rooty() - label.winfo_reqheight() - 4
+        window.wm_geometry(f"+{max(0, left)}+{max(0, top)}")
+        self._window = window
+
+    def hide(self) -> None:
+        """Take away what is shown or about to be."""
+        if self._timer is not None:
+            self._theme.root.after_cancel(self._timer)
+            self._timer = None
+        if self._window is not None:
+            self._window.destroy()
+            self._window = None

@@ -1,0 +1,142 @@
+"""The window of one concept: what it is, what is done to its images and prompts, what is in the folder."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from tkinter import ttk
+from typing import cast
+
+from modules.ui.form.SettingsForm import SettingsForm
+from modules.ui.items.ItemDialog import ItemDialog
+from modules.ui.state.folder_stats import FolderStats, folder_stats, stats_lines
+from modules.ui.state.pair_reports import is_pair_side
+from modules.ui.Ui import Ui
+from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher
+from modules.ui.widgets.ThumbGrid import ThumbGrid
+from modules.util.config.ConceptConfig import ConceptConfig
+from modules.util.config.settings import Setting
+from modules.util.errors import UserError
+
+REASON = (
+    "Off for preference pairs: both images of a pair must be treated alike, or the model learns the difference the "
+    "augmentation made."
+)
+_PAIR_OFF = ("image_variations", "text_variations")
+
+
+def _general(setting: Setting) -> bool:
+    return "." not in setting.path
+
+
+class ConceptWindow(ItemDialog):
+    """Edits a concept."""
+
+    def __init__(self, ui: Ui, concept: ConceptConfig, done: Callable[[ConceptConfig], None]) -> None:
+        self._prefetcher: ImagePrefetcher | None = None
+        self._looked = ""
+        super().__init__(
+            ui,
+            f"Concept {concept.name or concept.path}".strip(),
+            concept,
+            lambda item: done(cast(ConceptConfig, item)),
+        )
+        self.bind("<Destroy>", self._destroyed, add="+")
+        self._follow_type()
+        self._look()
+
+    @property
+    def concept(self) -> ConceptConfig:
+        """The copy under edit."""
+        return cast(ConceptConfig, self.source.config)
+
+    def build(self) -> None:
+        self.add_form_tab("General", _general)
+        self._notes: list[ttk.Label] = []
+        self._augmenting: list[SettingsForm] = []
+        for title, prefix in (("Images", "image."), ("Prompts", "text.")):
+            form = self.add_form_tab(
+                title, lambda setting, prefix=prefix: setting.path.startswith(prefix), " "
+            )  # type: ignore[misc]
+            self._augmenting.append(form)
+            self._notes.append(cast(ttk.Label, form.board.master.winfo_children()[0]))
+        self._folder_tab()
+
+    def _folder_tab(self) -> None:
+        px = self.ui.theme.px
+        frame = ttk.Frame(self.tabs, padding=px(12))
+        self.tabs.add(frame, text="Folder")
+        self.stats = ttk.Label(frame, justify="left", wraplength=px(740), text="Looking\u2026")
+        self.stats.pack(anchor="w", pady=(0, px(8)))
+        self._prefetcher = ImagePrefetcher(
+            lambda key: self.ui.pump.post(lambda: self._arrived(key)), budget=64 * 2**20
+        )
+        self.grid_view = ThumbGrid(frame, self._prefetcher, on_best=self._enlarge, cell=px(150))
+        self.grid_view.pack(fill="both", expand=True)
+        self.tabs.bind("<<NotebookTabChanged>>", self._tab_changed)
+
+    # -- changes ---------------------------------------------------------------------------------------------
+
+    def changed(self, path: str) -> None:
+        if path == "type":
+            self._follow_type()
+        if path in ("path", "include_subdirectories"):
+            self._look()
+
+    def _follow_type(self) -> None:
+        pair = is_pair_side(self.concept)
+        for note in self._notes:
+            note.configure(text=REASON if pair else "")
+        for form in self._augmenting:
+            for row in form.rows.values():
+                # where prompts come from still matters for pairs
+                row.input.enable(not pair or row.setting.path.startswith("text.prompt"))
+        for name in _PAIR_OFF:
+            self.forms[0].rows[name].input.enable(not pair)
+
+    def _look(self) -> None:
+        path, inner = self.concept.path, self.concept.include_subdirectories
+        wanted = f"{path}|{inner}"
+        if wanted == self._looked:
+            return
+        self._looked = wanted
+        self.stats.configure(text="Looking\u2026")
+        self.ui.work(
+            lambda: folder_stats(path, inner),
+            lambda found: self._found(wanted, found),
+            lambda error: self._not_found(wanted, error),
+        )
+
+    def _found(self, wanted: str, stats: FolderStats) -> None:
+        if self.winfo_exists() and wanted == self._looked:
+            self.stats.configure(text="\n".join(stats_lines(stats)), style="TLabel")
+            self.grid_view.show(stats.first, [path.name for path in stats.first])
+            self._want()
+
+    def _not_found(self, wanted: str, error: Exception) -> None:
+        if not isinstance(error, (UserError, OSError)):
+            self.ui.error(error)
+        if self.winfo_exists() and wanted == self._looked:
+            self.stats.configure(text=str(error), style="Error.TLabel")
+            self.grid_view.show([])
+
+    # -- preview ---------------------------------------------------------------------------------------------
+
+    def _tab_changed(self, _event: object) -> None:
+        self.after(50, self._want)
+
+    def _want(self) -> None:
+        if self.winfo_exists() and self._prefetcher is not None and self.grid_view.winfo_ismapped():
+            self._prefetcher.want(self.grid_view.keys())
+
+    def _arrived(self, key: tuple) -> None:  # type: ignore[type-arg]
+        if self.winfo_exists():
+            self.grid_view.arrived(key[0])
+
+    def _enlarge(self, index: int) -> None:
+        self.ui.services["show_image"](self.grid_view.paths[index])
+
+    def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
+        if event.widget is self and self._prefetcher is not None:
+            self._prefetcher.close()
+            self._prefetcher = None

@@ -1,0 +1,89 @@
+"""A window for one concept or sample: its settings on tabs, OK and Cancel."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from tkinter import ttk
+
+from modules.ui.dialogs import Dialog
+from modules.ui.form.FieldSource import ObjectSource
+from modules.ui.form.SettingsForm import SettingsForm
+from modules.ui.Ui import Ui
+from modules.ui.widgets.ScrollFrame import ScrollFrame
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.settings import Setting
+
+
+class ItemDialog(Dialog):
+    """Edits a copy; ``done`` gets it on OK, when nothing in it is wrong.
+
+    Args:
+        ui: what parts share.
+        title: of the window.
+        item: what to edit.
+        done: called with the edited copy.
+    """
+
+    def __init__(self, ui: Ui, title: str, item: BaseConfig, done: Callable[[BaseConfig], None]) -> None:
+        super().__init__(ui, title, width=820, height=640)
+        self.source = ObjectSource(item.copy_of(), self._changed)
+        self._done = done
+        self.forms: list[SettingsForm] = []
+        self.body.configure(style="Back.TFrame")
+        self.tabs = ttk.Notebook(self.body)
+        self.tabs.pack(fill="both", expand=True)
+        self.build()
+        self.add_button("OK", self.accept, accent=True)
+        self.add_button("Cancel", self.cancel)
+        self.wrong = ttk.Label(self.foot, style="Error.TLabel")
+        self.wrong.pack(side="left")
+        self.bind("<Control-Return>", lambda _event: self.accept())
+
+    def build(self) -> None:
+        """One tab with all settings; windows with more override it."""
+        self.add_form_tab("Settings", lambda setting: True)
+
+    def add_form_tab(self, title: str, wanted: Callable[[Setting], bool], note: str = "") -> SettingsForm:
+        """A tab with the settings wanted, and a line of words above them."""
+        px = self.ui.theme.px
+        scroll = ScrollFrame(self.tabs, self.ui.theme)
+        self.tabs.add(scroll, text=title)
+        head = ttk.Label(scroll.inside, text=note, style="Back.TLabel", wraplength=px(740), justify="left")
+        head.pack(fill="x", padx=px(14), pady=px(8 if note else 2))
+        settings = [setting for setting in self.source.settings.values() if wanted(setting)]
+        form = SettingsForm(scroll.inside, settings, self.source, self.ui.theme, self.ui.services["tooltips"])
+        self.forms.append(form)
+        return form
+
+    def _changed(self, path: str) -> None:
+        for form in self.forms:
+            form.refresh([path])
+        self.changed(path)
+
+    def changed(self, path: str) -> None:
+        """A value changed."""
+
+    def accept(self) -> None:
+        """Hand the copy over and close, unless a text in it is no value."""
+        faults = self.source.faults()
+        if faults:
+            setting, fault = faults[0]
+            self.wrong.configure(text=f"{setting.title}: {fault.message}")
+            for index, form in enumerate(self.forms):
+                if setting.path in form.rows:
+                    self.tabs.select(index)
+                    self.update_idletasks()
+                    form.focus(setting.path)
+            return
+        self.destroy()
+        self._done(self.source.config)
+
+    def open(self) -> None:
+        """Show it with the first input focused."""
+        first: tk.Misc | None = None
+        for row in self.forms[0].rows.values():
+            if row.shown:
+                first = row.input.focus_widget
+                break
+        self.present(first)

@@ -1,0 +1,221 @@
+"""A table of concepts or samples with the buttons that change it."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tkinter import filedialog, ttk
+from typing import Any
+
+from modules.ui.shell.FileActions import TYPES, write_list
+from modules.ui.state.ItemList import ItemList
+from modules.ui.Ui import Ui
+from modules.ui.widgets.FlowFrame import FlowFrame
+from modules.util.errors import UserError
+
+Action = tuple[str, Callable[[], object], str]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: heading, width at 100 %, text of an item, whether it takes the room that is left."""
+
+    title: str
+    width: int
+    text: Callable[[Any], str]
+    stretch: bool = False
+
+
+class ItemTable(ttk.Frame):
+    """The list of a page.
+
+    Args:
+        ui: what parts share.
+        items: the list.
+        columns: what is shown of each item; the first shows whether it is enabled.
+        edit: opens the window of an item, by position.
+        first_actions: buttons before the usual ones: text, what they do, tip.
+        rows: how many are in sight.
+    """
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        ui: Ui,
+        items: ItemList[Any],
+        columns: Sequence[Column],
+        edit: Callable[[int], None],
+        first_actions: Sequence[Action],
+        rows: int = 7,
+    ) -> None:
+        px = ui.theme.px
+        super().__init__(parent)
+        self._ui, self.items, self._columns, self._edit = ui, items, columns, edit
+        self._switched = "enabled" in items.kind.model_fields
+        bar = FlowFrame(self, px(4))
+        bar.pack(fill="x", pady=(0, px(6)))
+        self._buttons(bar, first_actions)
+        names = [str(index) for index in range(len(columns))]
+        holder = ttk.Frame(self)
+        holder.pack(fill="both", expand=True)
+        self.tree = ttk.Treeview(holder, columns=names, show="headings", height=rows, selectmode="extended")
+        for name, column in zip(names, columns, strict=True):
+            self.tree.heading(name, text=column.title, anchor="w")
+            self.tree.column(name, width=px(column.width), stretch=column.stretch, minwidth=px(30))
+        scroll = ttk.Scrollbar(holder, command=self.tree.yview)
+        self.tree.configure(yscrollcommand=scroll.set)
+        scroll.pack(side="right", fill="y")
+        self.tree.pack(side="left", fill="both", expand=True)
+        self.tree.bind("<Double-Button-1>", self._double)
+        self.tree.bind("<Button-1>", self._click, add="+")
+        keys: dict[str, Callable[[], object]] = {
+            "<Return>": self.edit, "<Delete>": self.remove, "<space>": self.toggle,
+            "<Alt-Up>": lambda: self.move(-1), "<Alt-Down>": lambda: self.move(1),
+            "<Control-d>": self.duplicate, "<Control-a>": self.select_all,
+        }  # fmt: skip
+        if not self._switched:
+            del keys["<space>"]
+        for key, action in keys.items():
+            self.tree.bind(key, lambda _event, action=action: self._key(action))  # type: ignore[misc]
+        self.note = ttk.Label(self, style="Small.TLabel", anchor="w")
+        self.note.pack(fill="x", pady=(px(4), 0))
+        ui.theme.on_change(self._restyle, self)
+
+    def _buttons(self, bar: FlowFrame, first_actions: Sequence[Action]) -> None:
+        tips = self._ui.services["tooltips"]
+        usual: tuple[Action, ...] = (
+            ("Edit", self.edit, "Open its window (Enter)"),
+            ("Duplicate", self.duplicate, "A copy at the end (Ctrl+D)"),
+            ("Remove", self.remove, "Take it out of the list (Delete); its files stay"),
+            ("\u2191", lambda: self.move(-1), "Up (Alt+Up)"),
+            ("\u2193", lambda: self.move(1), "Down (Alt+Down)"),
+        )
+        if self._switched:
+            usual += (("On / off", self.toggle, "Use it or not (Space)"),)
+        if self.items.file_field:
+            usual += (
+                ("Read\u2026", self.read, "Take over the list in a file"),
+                ("Write\u2026", self.write, "Write the list to a file of its own"),
+            )
+        for text, command, tip in (*first_actions, *usual):
+            size = {"width": 2} if len(text) == 1 else {}
+            button = ttk.Button(bar, text=text, command=lambda command=command: self._do(command), **size)  # type: ignore[misc]
+            bar.add(button)
+            tips.add(button, tip)
+
+    def _restyle(self) -> None:
+        self.tree.tag_configure("off", foreground=self._ui.theme.palette.muted)
+        self.tree.tag_configure("wrong", foreground=self._ui.theme.palette.error)
+
+    # -- showing ---------------------------------------------------------------------------------------------
+
+    def refresh(self, wrong: Callable[[Any], bool] = lambda item: False) -> None:
+        """Show the list as it is; selection and place stay."""
+        items = self.items.items()
+        chosen = self.selected()
+        have = len(self.tree.get_children())
+        for index, item in enumerate(items):
+            values = [column.text(item) for column in self._columns]
+            tags = ("wrong",) if wrong(item) else () if getattr(item, "enabled", True) else ("off",)
+            if index < have:
+                if list(self.tree.item(str(index), "values")) != values:
+                    self.tree.item(str(index), values=values)
+                self.tree.item(str(index), tags=tags)
+            else:
+                self.tree.insert("", "end", str(index), values=values, tags=tags)
+        self.tree.delete(*(str(index) for index in range(len(items), have)))
+        self.select([index for index in chosen if index < len(items)])
+        self._write_note(len(items))
+
+    def _write_note(self, count: int) -> None:
+        if self.items.fault is not None:
+            self.note.configure(text=str(self.items.fault).replace("\n", " "), style="Error.TLabel")
+        elif self.items.from_file and count:
+            name = self.items.state.value(self.items.file_field)
+            self.note.configure(
+                text=f"Read from {name}; an edit keeps the list in the config itself", style="Small.TLabel"
+            )
+        else:
+            self.note.configure(text="", style="Small.TLabel")
+
+    def selected(self) -> list[int]:
+        """Positions of the chosen rows."""
+        return [int(name) for name in self.tree.selection()]
+
+    def select(self, indices: Sequence[int]) -> None:
+        """Choose rows."""
+        self.tree.selection_set([str(index) for index in indices])
+        if indices:
+            self.tree.focus(str(indices[0]))
+            self.tree.see(str(indices[0]))
+
+    # -- hands -----------------------------------------------------------------------------------------------
+
+    def _do(self, command: Callable[[], object]) -> None:
+        try:
+            command()
+        except UserError as error:
+            self._ui.error(error)
+
+    def _key(self, action: Callable[[], object]) -> str:
+        self._do(action)
+        return "break"
+
+    def _click(self, event: tk.Event[tk.Misc]) -> None:
+        row = self.tree.identify_row(event.y)
+        if self._switched and row and self.tree.identify_column(event.x) == "#1":
+            items = self.items.items()
+            self.items.set_all("enabled", not items[int(row)].enabled, [int(row)])
+
+    def _double(self, event: tk.Event[tk.Misc]) -> None:
+        row = self.tree.identify_row(event.y)
+        if row and not (self._switched and self.tree.identify_column(event.x) == "#1"):
+            self._edit(int(row))
+
+    def edit(self) -> None:
+        """Open the window of the first chosen item."""
+        chosen = self.selected()
+        if chosen:
+            self._edit(chosen[0])
+
+    def duplicate(self) -> None:
+        """Copy what is chosen."""
+        chosen = self.selected()
+        if chosen:
+            first = self.items.duplicate(chosen)
+            self.select(list(range(first, first + len(chosen))))
+
+    def remove(self) -> None:
+        """Take out what is chosen; undo brings it back."""
+        chosen = self.selected()
+        if chosen:
+            self.items.remove(chosen)
+            left = len(self.items.items())
+            self.select([min(chosen[0], left - 1)] if left else [])
+            self._ui.status(f"{len(chosen)} removed; Ctrl+Z brings them back")
+
+    def move(self, step: int) -> None:
+        """Up or down."""
+        self.select(self.items.move(self.selected(), step))
+
+    def toggle(self) -> None:
+        """Use what is chosen, or do not."""
+        chosen = self.selected()
+        if chosen:
+            items = self.items.items()
+            self.items.set_all("enabled", not all(items[index].enabled for index in chosen), chosen)
+
+    def select_all(self) -> None:
+        self.tree.selection_set(self.tree.get_children())
+
+    def read(self) -> None:
+        """Ask for a file and take over its list."""
+        name = filedialog.askopenfilename(parent=self._ui.root, title="Read a list", filetypes=TYPES)
+        if name:
+            self.items.read(Path(name))
+
+    def write(self) -> None:
+        """Ask for a file and write the list to it."""
+        write_list(self._ui, self.items.items(), self.items.field, f"{self.items.field}.json")

@@ -1,0 +1,88 @@
+"""A window for a reward or an accelerator: its settings, what it is, its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from tkinter import ttk
+
+from modules.ui.form.CardBoard import wrap_within
+from modules.ui.items.ItemDialog import ItemDialog
+from modules.ui.items.ParametersWindow import ParametersWindow
+from modules.ui.state.parameters import JSON, NOTHING, NUMBER, SWITCH, TEXT, WHOLE, Plain, as_texts
+from modules.ui.Ui import Ui
+from modules.util.catalog import Entry
+from modules.util.config.BaseConfig import BaseConfig
+
+KINDS = (TEXT, NUMBER, WHOLE, SWITCH, JSON, NOTHING)
+
+
+class NamedItemDialog(ItemDialog):
+    """Edits a copy of an object that names something and has ``params`` for it.
+
+    Args:
+        name_field: where the name is.
+        known: the names that come with the program.
+    """
+
+    def __init__(
+        self,
+        ui: Ui,
+        title: str,
+        item: BaseConfig,
+        done: Callable[[BaseConfig], None],
+        name_field: str,
+        known: Mapping[str, Entry],
+    ) -> None:
+        self._name_field, self._known = name_field, known
+        super().__init__(ui, title, item, done)
+
+    def build(self) -> None:
+        form = self.add_form_tab("Settings", lambda setting: True)
+        px = self.ui.theme.px
+        card = form.add_card("Parameters")
+        self.about = ttk.Label(card, style="Muted.TLabel", justify="left")
+        self.about.grid(row=1, column=0, columnspan=3, sticky="w", pady=(0, px(6)))
+        wrap_within(self.about, card, self.ui.theme)
+        self.more = ttk.Button(card, text="Parameters\u2026", command=self.open_parameters)
+        self.more.grid(row=2, column=0, columnspan=3, sticky="w")
+        self.more.bind("<Return>", lambda _event: self.more.invoke())
+        self.given = ttk.Label(card, style="Muted.TLabel", justify="left")
+        self.given.grid(row=3, column=0, columnspan=3, sticky="w", pady=(px(6), 0))
+        wrap_within(self.given, card, self.ui.theme)
+        self.changed(self._name_field)
+
+    @property
+    def entry(self) -> Entry | None:
+        """What is known about the present name."""
+        return self._known.get(str(self.source.value(self._name_field)))
+
+    def changed(self, path: str) -> None:
+        entry = self.entry
+        self.about.configure(text=entry.help() if entry else "Not one that comes with the program.")
+        self.given.configure(text=parameters_text(self.source.value("params")) or "None given: its defaults.")
+
+    def open_parameters(self) -> ParametersWindow:
+        """Edit the parameters."""
+        entry = self.entry
+        window = ParametersWindow(
+            self.ui,
+            f"Parameters of {self.source.value(self._name_field)}",
+            entry.help() if entry else "Arguments by name.",
+            self.source.value("params"),
+            {},
+            self._taken_over,
+            kinds=KINDS,
+            names=entry.params if entry else (),
+        )
+        window.open()
+        return window
+
+    def _taken_over(self, values: dict[str, Plain]) -> None:
+        self.source.set_value("params", values)
+        self.grab_set()
+        self.more.focus_set()
+
+
+def parameters_text(values: Mapping[str, Plain]) -> str:
+    """``quality = 80, target = 0.5``"""
+    return ", ".join(f"{one.name} = {one.text or one.kind}" for one in as_texts(values))

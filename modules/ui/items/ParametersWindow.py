@@ -1,0 +1,159 @@
+"""A window for names with values: arguments of the optimizer, of a reward, of an accelerator."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Mapping, Sequence
+from tkinter import ttk
+from typing import Any
+
+from modules.ui.dialogs import Dialog
+from modules.ui.form.inputs import style_popdown
+from modules.ui.state.parameters import KINDS, NOTHING, ParameterText, Plain, as_texts, read_texts
+from modules.ui.Ui import Ui
+from modules.ui.widgets.ScrollFrame import ScrollFrame
+
+NO_TEXT = ""
+
+
+class _Row:
+    """One parameter: name, kind, value, a button that takes it out, and the fault below."""
+
+    def __init__(self, window: ParametersWindow, parent: tk.Misc, given: ParameterText) -> None:
+        theme = window.ui.theme
+        self.frame = ttk.Frame(parent)
+        self.frame.columnconfigure((0, 2), weight=1, uniform="texts")
+        font = theme.fonts["text"]
+        self.name = self._name_input(window, font)
+        self.kind = ttk.Combobox(self.frame, values=window.kinds, state="readonly", font=font, width=13)
+        self.value = ttk.Entry(self.frame, font=font, width=14)
+        self.drop = ttk.Button(self.frame, text="\u00d7", width=2, command=lambda: window.remove(self))
+        self.name.insert(0, given.name)
+        self.kind.set(given.kind)
+        self.value.insert(0, given.text)
+        self.kind.configure(postcommand=lambda: style_popdown(theme, self.kind))
+        self.kind.bind("<<ComboboxSelected>>", lambda _event: self._kind_chosen())
+        for column, widget in enumerate((self.name, self.kind, self.value, self.drop)):
+            widget.grid(row=0, column=column, sticky="ew", padx=(0, theme.px(6)))
+        self.faults = {
+            place: ttk.Label(self.frame, style="Error.TLabel", wraplength=theme.px(220), justify="left")
+            for place in ("name", "value")
+        }
+        for entry in (self.name, self.value):
+            entry.bind("<KeyRelease>", lambda _event: window.clear_faults(self))
+        self._kind_chosen()
+
+    def _name_input(self, window: ParametersWindow, font: object) -> ttk.Entry:
+        if not window.names:
+            return ttk.Entry(self.frame, font=font, width=14)  # type: ignore[arg-type]
+        combo = ttk.Combobox(self.frame, font=font, width=14, values=window.names)  # type: ignore[arg-type]
+        combo.configure(postcommand=lambda: style_popdown(window.ui.theme, combo))
+        combo.bind("<<ComboboxSelected>>", lambda _event: combo.selection_clear())
+        return combo
+
+    def _kind_chosen(self) -> None:
+        self.kind.selection_clear()
+        self.value.state(["disabled" if self.kind.get() == NOTHING else "!disabled"])
+
+    def text(self) -> ParameterText:
+        kind = self.kind.get()
+        return ParameterText(self.name.get(), kind, NO_TEXT if kind == NOTHING else self.value.get())
+
+    def show_fault(self, place: str, message: str) -> None:
+        label, entry = self.faults[place], self.name if place == "name" else self.value
+        entry.state(["invalid" if message else "!invalid"])
+        label.configure(text=message)
+        if message:
+            label.grid(row=1, column=0 if place == "name" else 2, sticky="w")
+        else:
+            label.grid_remove()
+
+
+class ParametersWindow(Dialog):
+    """Edits a copy; ``done`` gets it on OK, when nothing in it is wrong.
+
+    Args:
+        ui: what parts share.
+        title, about: of the window; what the parameters are for.
+        values: what to begin with.
+        taken: names that cannot be used, and why.
+        done: called with the new values.
+        kinds: of values, the usual one first.
+        names: to pick from; others can be typed.
+    """
+
+    def __init__(
+        self,
+        ui: Ui,
+        title: str,
+        about: str,
+        values: Mapping[str, Plain],
+        taken: Mapping[str, str],
+        done: Callable[[dict[str, Any]], None],
+        kinds: tuple[str, ...] = KINDS,
+        names: Sequence[str] = (),
+    ) -> None:
+        super().__init__(ui, title, width=640, height=420)
+        px = ui.theme.px
+        self._taken, self._done, self.kinds, self.names = taken, done, kinds, tuple(names)
+        self.rows: list[_Row] = []
+        ttk.Label(self.body, text=about, wraplength=px(600), justify="left").pack(anchor="w")
+        self._scroll = ScrollFrame(self.body, ui.theme)
+        self._scroll.pack(fill="both", expand=True, pady=(px(8), 0))
+        for given in as_texts(values):
+            self._add(given)
+        self.add_button("OK", self.accept, accent=True)
+        self.add_button("Cancel", self.cancel)
+        self.more = ttk.Button(self.foot, text="Add", command=self.add)
+        self.more.pack(side="left")
+        self.more.bind("<Return>", lambda _event: self.add())
+        self.bind("<Insert>", lambda _event: self.add())
+        self.bind("<Control-Return>", lambda _event: self.accept())
+
+    def _add(self, given: ParameterText) -> _Row:
+        row = _Row(self, self._scroll.inside, given)
+        row.frame.pack(fill="x", pady=self.ui.theme.px(3))
+        self.rows.append(row)
+        return row
+
+    def add(self) -> None:
+        """An empty row, ready to be typed into."""
+        row = self._add(ParameterText(kind=self.kinds[0]))
+        self.update_idletasks()
+        self._scroll.see(row.frame)
+        row.name.focus_set()
+
+    def remove(self, row: _Row) -> None:
+        """Take a parameter out."""
+        index = self.rows.index(row)
+        self.rows.remove(row)
+        row.frame.destroy()
+        left = self.rows[min(index, len(self.rows) - 1)] if self.rows else None
+        (left.name if left is not None else self.more).focus_set()
+
+    def clear_faults(self, row: _Row) -> None:
+        """What is typed is judged on OK."""
+        for place in row.faults:
+            row.show_fault(place, "")
+
+    def accept(self) -> None:
+        """Hand the values over and close, or mark the fields that are wrong and go to the first."""
+        values, faults = read_texts([row.text() for row in self.rows], self._taken)
+        for index, row in enumerate(self.rows):
+            for place in ("name", "value"):
+                row.show_fault(place, faults.get((index, place), ""))
+        if faults:
+            index, place = next(iter(faults))
+            row = self.rows[index]
+            self.update_idletasks()
+            self._scroll.see(row.frame)
+            (row.name if place == "name" else row.value).focus_set()
+            return
+        self.destroy()
+        self._done(values)
+
+    def open(self) -> None:
+        """Show it, ready to type."""
+        if not self.rows:
+            self._add(ParameterText(kind=self.kinds[0]))
+        self.present(self.rows[0].name)

@@ -1,0 +1,42 @@
+"""The review of finalised pairs, in a window of its own."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from pathlib import Path
+
+from modules.ui.review.ReviewPage import RESOLUTION, ReviewPage
+from modules.ui.widgets.theme import Theme
+from modules.ui.widgets.ToolHost import ToolHost
+
+
+class ReviewTool(ToolHost):
+    """Walks through one folder and closes when the person is done.
+
+    Args:
+        output: the folder with finalised pairs.
+        resolution: the training resolution whose crop buckets are compared.
+    """
+
+    name = "Review pairs"
+
+    def __init__(
+        self,
+        window: tk.Tk | tk.Toplevel,
+        theme: Theme,
+        output: Path,
+        closed: Callable[[], None],
+        resolution: int = RESOLUTION,
+    ) -> None:
+        super().__init__(window, theme, closed)
+        page = ReviewPage(self, theme, self.worker, self.prefetcher, output, self.close, resolution)
+        self.show(page, output.name)
+        page.open()
+
+    def prepare_close(self, then: Callable[[], None]) -> None:
+        page = self.page
+        if isinstance(page, ReviewPage):
+            page.close_folder(then)
+        else:
+            then()

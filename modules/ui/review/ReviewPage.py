@@ -1,0 +1,395 @@
+"""Walking through finalised pairs: remove, swap, re-caption, mend faults, each with an undo."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from pathlib import Path
+from tkinter import ttk
+
+from modules.curation.review.review import PairReview
+from modules.curation.review.review_journal import TrashSize
+from modules.ui.curation.ChoiceView import Action, action_button
+from modules.ui.review.ReviewFolder import ReviewFolder, ReviewState
+from modules.ui.widgets.ActionRow import ActionRow
+from modules.ui.widgets.ConfirmWindow import ConfirmWindow
+from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.widgets.ImageView import ImageView, ZoomState
+from modules.ui.widgets.SerialWorker import SerialWorker
+from modules.ui.widgets.theme import Theme, style_text
+from modules.ui.widgets.tk_support import BAD, GOOD, show_error
+from modules.util.dpo_curation_util import UNCONDITIONAL, FinalizedPair
+
+AHEAD = 4
+RESOLUTION = 512
+
+
+class ReviewPage(ttk.Frame):
+    """One pair at a time, train and validation together.
+
+    Args:
+        output: the folder with finalised pairs.
+        back: where Escape leads.
+    """
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        theme: Theme,
+        worker: SerialWorker,
+        prefetcher: ImagePrefetcher,
+        output: Path,
+        back: Callable[[], None],
+        resolution: int = RESOLUTION,
+    ) -> None:
+        super().__init__(parent, style="Back.TFrame")
+        self.theme, self.output, self.back = theme, output, back
+        self._worker, self._prefetcher = worker, prefetcher
+        self._resolution = resolution
+        self._folder: ReviewFolder | None = None
+        self.state_shown: ReviewState | None = None
+        self.place = 0
+        self.only_faults = False
+        self.zoom = ZoomState()
+        self.columnconfigure(0, weight=1)
+        self.rowconfigure(1, weight=1)
+        self.actions = [
+            Action("Back", ("Left", "KP_Left"), lambda: self.go(-1)),
+            Action("Next", ("Right", "KP_Right"), lambda: self.go(1), True),
+            Action("Remove pair", ("Delete", "KP_Delete"), self.remove),
+            Action("Swap sides", ("s",), self.swap),
+            Action("Edit caption", ("e",), self.edit),
+            Action("Mend", ("x",), self.mend),
+            Action("Mend all", ("a",), self.mend_all),
+            Action("Only faults", ("o",), self.toggle_faults),
+            Action("Undo", ("Control-z", "BackSpace"), self.undo),
+            Action("Empty trash", ("t",), self.ask_about_trash),
+            Action("1:1", ("z",), self.zoom.toggle_actual_size),
+            Action("Done", ("Escape",), self.leave),
+        ]
+        self._build()
+
+    def _build(self) -> None:
+        px = self.theme.px
+        top = ttk.Frame(self)
+        top.grid(row=0, column=0, sticky="ew")
+        top.columnconfigure(1, weight=1)
+        self.place_label = ttk.Label(top, text="Reading\u2026", style="Bold.TLabel")
+        self.place_label.grid(row=0, column=0, padx=px(10), pady=px(4))
+        self.fault_label = ttk.Label(top, style="Warning.TLabel", width=1)
+        self.fault_label.grid(row=0, column=1, sticky="ew")
+        self.check_label = ttk.Label(top, style="Muted.TLabel")
+        self.check_label.grid(row=0, column=2, padx=px(10))
+        middle = ttk.Frame(self, style="Back.TFrame")
+        middle.grid(row=1, column=0, sticky="nsew")
+        middle.rowconfigure(0, weight=1)
+        self.views = [
+            ImageView(middle, self._prefetcher, self.zoom, font=self.theme.fonts["bold"]) for _ in range(2)
+        ]
+        for column, view in enumerate(self.views):
+            middle.columnconfigure(column, weight=1, uniform="sides")
+            view.grid(row=0, column=column, sticky="nsew", padx=2, pady=2)
+            view.bind("<Configure>", lambda _event: self._prefetch(), add="+")
+        self.caption = tk.Text(self, height=2, wrap="word", takefocus=0)
+        style_text(self.theme, self.caption)
+        self.caption.grid(row=2, column=0, sticky="ew")
+        self.caption.bind("<Control-Return>", lambda _event: self._save_caption())
+        self.caption.bind("<Return>", lambda _event: self._save_caption())
+        bottom = ttk.Frame(self, padding=(px(10), px(6)))
+        bottom.grid(row=3, column=0, sticky="ew")
+        bottom.columnconfigure(0, weight=1)
+        row = ActionRow(bottom, self.theme)
+        row.grid(row=0, column=0, sticky="ew")
+        for action in self.actions:
+            row.add(action_button(row, self.theme, action, action.run))
+
+    # --- opening ------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Read the folder, then look for faults."""
+
+        def work() -> ReviewState:
+            self._folder = ReviewFolder(self.output, self._resolution)
+            return self._folder.state()
+
+        self._worker.submit(work, self._opened, self._cannot_open)
+
+    def _opened(self, state: ReviewState) -> None:
+        if self.winfo_exists():
+            self._take(state)
+            self._check_on(state)
+
+    def _check_on(self, state: ReviewState) -> None:
+        """Bit by bit, so that nothing the person does has to wait for it."""
+        if not state.complete or not state.pairs:
+            self._do(lambda folder: folder.check_some(), self._checked_some)
+
+    def _checked_some(self, state: ReviewState) -> None:
+        pair, before = self.pair, self.state_shown
+        here = None if pair is None else pair.pair_id
+        self.state_shown = state
+        if self.only_faults or before is None or (here and before.faults.get(here) != state.faults.get(here)):
+            self.draw()
+        else:
+            self._draw_faults()
+        if not state.complete:
+            self._check_on(state)
+
+    @property
+    def checked(self) -> bool:
+        """Whether every pair has been looked at for faults."""
+        return self.state_shown is not None and self.state_shown.complete
+
+    def _cannot_open(self, error: Exception) -> None:
+        self.back()
+        self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        show_error(self, error)
+
+    def close_folder(self, then: Callable[[], None]) -> None:
+        """Give the folder back, then go on."""
+        folder, self._folder = self._folder, None
+        self._worker.submit(lambda: None if folder is None else folder.close(), lambda _: then())
+
+    def leave(self) -> None:
+        """Back to where the review was opened."""
+        self.close_folder(self.back)
+
+    def _do(
+        self, work: Callable[[ReviewFolder], ReviewState | None], done: Callable[[ReviewState], None]
+    ) -> None:
+        folder = self._folder
+        if folder is None:
+            return
+
+        def finished(state: ReviewState | None) -> None:
+            if state is None:
+                self.check_label.configure(text="There is nothing to undo.")
+            elif self.winfo_exists():
+                done(state)
+
+        def failed(error: Exception) -> None:
+            self._fail(error)
+            if self.winfo_exists():
+                self._worker.submit(folder.state, finished)
+
+        self._worker.submit(lambda: work(folder), finished, failed)
+
+    # --- showing ------------------------------------------------------------------------------------------------
+
+    @property
+    def listed(self) -> list[FinalizedPair]:
+        """The pairs the keys walk through."""
+        state = self.state_shown
+        if state is None:
+            return []
+        return [p for p in state.pairs if not self.only_faults or p.pair_id in state.faults]
+
+    @property
+    def pair(self) -> FinalizedPair | None:
+        """The pair on the screen."""
+        listed = self.listed
+        return listed[self.place] if self.place < len(listed) else None
+
+    def _take(self, state: ReviewState) -> None:
+        self.state_shown = state
+        self.draw()
+
+    def _take_changed(self, state: ReviewState) -> None:
+        """As ``_take``, after files have changed places: a name may stand for another image now."""
+        for view in self.views:
+            view.forget()
+        self._prefetcher.forget_all()
+        self._take(state)
+
+    def draw(self) -> None:
+        """Bring the widgets in line."""
+        listed = self.listed
+        self.place = max(0, min(self.place, len(listed) - 1))
+        pair = self.pair
+        state = self.state_shown
+        faults = {} if state is None else state.faults
+        if pair is None:
+            empty = "No pair has a fault." if self.only_faults else "There are no finalised pairs here."
+            self.place_label.configure(text=empty)
+        else:
+            self.place_label.configure(
+                text=f"Pair {self.place + 1} of {len(listed)} \u00b7 {pair.split} \u00b7 {pair.pair_id}"
+            )
+        here = faults.get(pair.pair_id, ()) if pair is not None else ()
+        self.fault_label.configure(text="; ".join(fault.message for fault in here))
+        self._draw_faults()
+        self._draw_sides(pair)
+        self._prefetch()
+
+    def _draw_faults(self) -> None:
+        state = self.state_shown
+        if state is None:
+            return
+        total = sum(len(found) for found in state.faults.values())
+        text = f"{total} fault{'s' if total != 1 else ''}" if total else "no faults"
+        if not state.complete:
+            text += f", {state.checked} of {len(state.pairs)} looked at"
+        self.check_label.configure(text=text)
+
+    def _draw_sides(self, pair: FinalizedPair | None) -> None:
+        sides = (None, None) if pair is None else (pair.chosen, pair.rejected)
+        self.zoom.set(None)
+        for view, image, label, colour in zip(
+            self.views, sides, ("Chosen", "Rejected"), (GOOD, BAD), strict=True
+        ):
+            view.show(image, f"{label}  {image.name}" if image is not None else "")
+            view.mark(colour if image is not None else None)
+        text = "" if pair is None else self._caption_text(pair)
+        self.caption.configure(state="normal")
+        self.caption.delete("1.0", "end")
+        self.caption.insert("1.0", text)
+        self.caption.configure(state="disabled")
+
+    def _caption_text(self, pair: FinalizedPair) -> str:
+        captions = [pair.chosen_caption or "", pair.rejected_caption or ""]
+        faults = {} if self.state_shown is None else self.state_shown.faults
+        if not any(captions) and all(f.kind != "caption_missing" for f in faults.get(pair.pair_id, ())):
+            return UNCONDITIONAL
+        return "\n".join(dict.fromkeys(captions))
+
+    def _prefetch(self) -> None:
+        listed = self.listed
+        box = self.views[0].box
+        order = [self.place, *(self.place + step for n in range(1, AHEAD + 1) for step in (n, -n))]
+        keys: list[Key] = []
+        for place in order:
+            if 0 <= place < len(listed):
+                sides = (listed[place].chosen, listed[place].rejected)
+                keys += [(side, view.box) for side, view in zip(sides, self.views, strict=True) if side]
+        if box[0] > 1:
+            self._prefetcher.want(keys)
+
+    def arrived(self, key: Key) -> None:
+        """An image got ready."""
+        for view in self.views:
+            view.arrived(key[0])
+
+    # --- hands --------------------------------------------------------------------------------------------------
+
+    def on_key(self, key: str, control: bool = False, shift: bool = False) -> bool:
+        """A key was pressed; ``True`` if it meant something."""
+        if self.editing:
+            if key == "Escape":
+                self._stop_editing()
+            return key == "Escape"
+        name = key.lower() if len(key) == 1 else key
+        if control:
+            name = f"Control-{name}"
+        for action in self.actions:
+            if name in action.keys:
+                action.run()
+                return True
+        if key in ("Home", "End"):
+            self.place = 0 if key == "Home" else len(self.listed) - 1
+            self.draw()
+        elif key in ("plus", "equal", "minus", "KP_Add", "KP_Subtract"):
+            self.views[0].zoom_by(-1 if key in ("minus", "KP_Subtract") else 1)
+        else:
+            return False
+        return True
+
+    def go(self, step: int) -> None:
+        """The next pair, or the one before."""
+        self.place += step
+        self.draw()
+
+    def toggle_faults(self) -> None:
+        """Walk through pairs with faults alone, or through all."""
+        self.only_faults = not self.only_faults
+        self.place = 0
+        self.draw()
+
+    def _act(self, do: Callable[[PairReview, str], object]) -> None:
+        pair = self.pair
+        if pair is not None:
+            name = pair.pair_id
+            self._do(lambda folder: folder.act(name, do), self._take_changed)
+
+    def remove(self) -> None:
+        """Take both sides away."""
+        self._act(lambda review, name: review.remove(name))
+
+    def swap(self) -> None:
+        """Chosen becomes rejected and the other way round."""
+        self._act(lambda review, name: review.swap(name))
+
+    def mend(self) -> None:
+        """The fix of this pair's faults."""
+        pair = self.pair
+        if pair is not None:
+            name = pair.pair_id
+            self._do(lambda folder: folder.fix(name), self._take_changed)
+
+    def mend_all(self) -> None:
+        """The fixes of all faults found so far."""
+        self._do(lambda folder: folder.fix(), self._take_changed)
+
+    def undo(self) -> None:
+        """Take the last step back."""
+        self._do(lambda folder: folder.undo(), self._take_changed)
+
+    # --- the trash ----------------------------------------------------------------------------------------------
+
+    def ask_about_trash(self) -> None:
+        """Delete what was removed for good, if the person means it."""
+        folder = self._folder
+        if folder is not None:
+            self._worker.submit(folder.trash, self._ask_about_trash, self._fail)
+
+    def _ask_about_trash(self, trash: TrashSize) -> None:
+        if not self.winfo_exists():
+            return
+        if not trash.pairs:
+            self.check_label.configure(text="The trash is empty.")
+            return
+        question = (
+            f"{counted(trash.pairs)} ({trash.mebibytes}) will be deleted for good. "
+            "Nothing that was done before can be undone then."
+        )
+        ConfirmWindow(self, self.theme, "Empty the trash", question, "Delete for good", self._empty_trash)
+
+    def _empty_trash(self) -> None:
+        folder = self._folder
+        if folder is not None:
+            self._worker.submit(folder.empty_trash, self._emptied, self._fail)
+
+    def _emptied(self, trash: TrashSize) -> None:
+        if self.winfo_exists():
+            self.check_label.configure(text=f"{counted(trash.pairs)} deleted, {trash.mebibytes} free again")
+
+    # --- the caption --------------------------------------------------------------------------------------------
+
+    @property
+    def editing(self) -> bool:
+        """Whether the caption is being typed."""
+        return str(self.caption.cget("state")) == "normal"
+
+    def edit(self) -> None:
+        """Type the caption of both sides; Enter saves, Escape does not."""
+        if self.pair is not None:
+            self.caption.configure(state="normal")
+            self.caption.focus_set()
+            self.check_label.configure(text="Enter saves, Esc does not")
+
+    def _save_caption(self) -> str:
+        if self.editing:
+            text = self.caption.get("1.0", "end").strip()
+            self._stop_editing()
+            self._act(lambda review, name: review.edit_caption(name, text))
+        return "break"
+
+    def _stop_editing(self) -> None:
+        self.winfo_toplevel().focus_set()
+        self.draw()
+
+
+def counted(pairs: int) -> str:
+    """How many removed pairs, in words."""
+    return f"{pairs} removed {'pair' if pairs == 1 else 'pairs'}"

@@ -1,0 +1,170 @@
+"""The runs that wait for their turn."""
+
+from __future__ import annotations
+
+import time
+import tkinter as tk
+from collections.abc import Callable
+from tkinter import ttk
+
+from modules.runner.RunDirectory import RunDirectory
+from modules.runner.RunQueue import QueueEntry, QueueRunner
+from modules.ui.Ui import Ui
+from modules.ui.widgets.FlowFrame import FlowFrame
+from modules.util.errors import UserError
+
+TICK_MS = 1000
+
+
+class QueueWork:
+    """Works through the queue in a thread while the window is open.
+
+    Args:
+        ui: what parts share.
+        runner: the queue and what starts its runs.
+        started: called with the folder of a run that has begun.
+    """
+
+    def __init__(self, ui: Ui, runner: QueueRunner, started: Callable[[str], None]) -> None:
+        self.runner = runner
+        self.entries: list[QueueEntry] = []
+        self._ui, self._started = ui, started
+        self._listeners: list[Callable[[], None]] = []
+        self._busy = False
+        self._failed = False
+        self._timer = ui.root.after(TICK_MS, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = self._ui.root.after(TICK_MS, self._tick)
+        if not self._busy and (self.runner.active or self._listeners or self.runner.queue.path.exists()):
+            self.look()
+
+    def look(self) -> None:
+        """Look after the queue now."""
+        if self._busy:
+            return
+        self._busy = True
+        self._ui.work(self._work, self._done, self._wrong)
+
+    def _work(self) -> list[QueueEntry]:
+        self.runner.tick()
+        return self.runner.queue.entries()
+
+    def _done(self, entries: list[QueueEntry]) -> None:
+        self._busy = self._failed = False
+        before = {entry.id for entry in self.entries if entry.state == "running"}
+        changed, self.entries = entries != self.entries, entries
+        for entry in entries:
+            if entry.state == "running" and entry.id not in before:
+                self._started(entry.run_dir)
+        if changed:
+            for listener in list(self._listeners):
+                listener()
+
+    def _wrong(self, error: Exception) -> None:
+        self._busy = False
+        if not self._failed:  # once, not every second
+            self._failed = True
+            self.runner.active = False
+            self._ui.error(error)
+
+    def listen(self, call: Callable[[], None], widget: tk.Misc) -> None:
+        """Call after changes, as long as ``widget`` lives."""
+        self._listeners.append(call)
+
+        def forget(event: tk.Event[tk.Misc]) -> None:
+            if event.widget is widget:
+                self._listeners.remove(call)
+
+        widget.bind("<Destroy>", forget, add="+")
+
+    def close(self) -> None:
+        self._ui.root.after_cancel(self._timer)
+
+
+class QueuePanel(ttk.Frame):
+    """The list, and what can be done with it."""
+
+    def __init__(self, parent: tk.Misc, ui: Ui, work: QueueWork) -> None:
+        px = ui.theme.px
+        super().__init__(parent, padding=px(8))
+        self._ui, self._work = ui, work
+        self.queue = work.runner.queue
+        row = FlowFrame(self, px(4))
+        row.pack(fill="x", pady=(0, px(6)))
+        for text, command in (
+            ("Add these settings", self.add),
+            ("Up", lambda: self._move(-1)),
+            ("Down", lambda: self._move(1)),
+            ("Again", lambda: self._each(self.queue.requeue)),
+            ("Remove", lambda: self._each(self.queue.remove)),
+            ("Clear ended", self.queue.clear_ended),
+        ):
+            button = ttk.Button(row, text=text, command=lambda command=command: self._do(command))  # type: ignore[misc]
+            row.add(button)
+        self._go = ttk.Button(row, text="Work through", style="Accent.TButton", command=self.toggle)
+        row.add(self._go)
+        self.tree = ttk.Treeview(self, columns=("state", "folder", "note"), height=5, selectmode="browse")
+        for name, title, width in (("#0", "Run", 150), ("state", "State", 80), ("folder", "Folder", 260)):
+            self.tree.heading(name, text=title, anchor="w")
+            self.tree.column(name, width=px(width), stretch=name == "folder")
+        self.tree.heading("note", text="How it ended", anchor="w")
+        self.tree.column("note", width=px(200))
+        self.tree.pack(fill="both", expand=True)
+        self.tree.bind("<Double-Button-1>", self._watch)
+        self.tree.bind("<Return>", self._watch)
+        work.listen(self._show, self)
+        self._show()
+        work.look()
+
+    def _do(self, command: Callable[[], object]) -> None:
+        try:
+            command()
+        except UserError as error:
+            self._ui.error(error)
+        self._work.look()
+
+    def add(self) -> None:
+        """Put the settings as they are at the end of the queue."""
+        state = self._ui.state
+        errors = [problem for problem in state.problems() if not problem.warning]
+        if errors:
+            raise UserError(f"the settings have {len(errors)} problems", hint="put them right first (F4)")
+        folder = RunDirectory(state.config.workspace_dir)
+        self.queue.add(folder, state.config.to_dict())
+        self._ui.status(f"{folder.path} waits in the queue since {time.strftime('%H:%M')}")
+
+    def toggle(self) -> None:
+        """Begin to work through the queue, or finish after the present run."""
+        self._work.runner.active = not self._work.runner.active
+        self._show()
+        self._work.look()
+
+    def _chosen(self) -> str | None:
+        chosen = self.tree.selection()
+        return chosen[0] if chosen else None
+
+    def _each(self, command: Callable[[str], None]) -> None:
+        if (chosen := self._chosen()) is not None:
+            command(chosen)
+
+    def _move(self, step: int) -> None:
+        chosen = self._chosen()
+        if chosen is not None:
+            self.queue.move(chosen, max(0, self.tree.index(chosen) + step))
+
+    def _watch(self, _event: object) -> None:
+        chosen = self._chosen()
+        for entry in self._work.entries:
+            if entry.id == chosen:
+                self._ui.services["run_actions"].attach(entry.run_dir)
+
+    def _show(self) -> None:
+        chosen = self._chosen()
+        self.tree.delete(*self.tree.get_children())
+        for entry in self._work.entries:
+            note = entry.note.partition("\n")[0]
+            self.tree.insert("", "end", entry.id, text=entry.title, values=(entry.state, entry.run_dir, note))
+        if chosen is not None and self.tree.exists(chosen):
+            self.tree.selection_set(chosen)
+        self._go.configure(text="Finish this run only" if self._work.runner.active else "Work through")

@@ -1,0 +1,209 @@
+"""The samples of a run: for each prompt the image at the start beside the one at the chosen step."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tkinter import ttk
+
+from PIL import ImageTk
+
+from modules.ui.form.inputs import style_popdown
+from modules.ui.state.RunHistory import SampleImage
+from modules.ui.Ui import Ui
+from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.widgets.tk_support import elide_middle
+
+CELL = 210
+NEWEST = "Newest"
+
+
+class SampleGallery(ttk.Frame):
+    """A scrolling canvas that draws only the rows in sight.
+
+    Args:
+        ui: what parts share.
+        resolve: the file behind a reported path.
+    """
+
+    def __init__(self, parent: tk.Misc, ui: Ui, resolve: Callable[[str], Path]) -> None:
+        super().__init__(parent)
+        px = ui.theme.px
+        self._ui, self._resolve = ui, resolve
+        self._samples: tuple[SampleImage, ...] = ()
+        self._rows: list[tuple[SampleImage | None, SampleImage]] = []
+        self._photos: dict[Key, ImageTk.PhotoImage] = {}
+        self._prefetcher: ImagePrefetcher | None = None
+        self._pending = False
+        head = ttk.Frame(self, padding=(0, 0, 0, px(6)))
+        head.pack(fill="x")
+        ttk.Label(head, text="Step").pack(side="left", padx=(0, px(8)))
+        self.step = ttk.Combobox(
+            head, state="readonly", values=[NEWEST], width=12, font=ui.theme.fonts["text"]
+        )
+        self.step.set(NEWEST)
+        self.step.configure(postcommand=lambda: style_popdown(ui.theme, self.step))
+        self.step.bind("<<ComboboxSelected>>", lambda _event: self._arrange())
+        self.step.pack(side="left")
+        self._note = ttk.Label(head, style="Muted.TLabel")
+        self._note.pack(side="left", padx=px(12))
+        self.canvas = tk.Canvas(
+            self, highlightthickness=0, borderwidth=0, takefocus=1, height=px(200), width=px(200)
+        )
+        bar = ttk.Scrollbar(self, command=self._scroll)
+        bar.pack(side="right", fill="y")
+        self.canvas.pack(side="left", fill="both", expand=True)
+        self.canvas.configure(yscrollcommand=bar.set)
+        self.canvas.bind("<Configure>", lambda _event: self.redraw())
+        self.canvas.bind("<Button-1>", self._open)
+        for name, step in (("<Button-4>", -1), ("<Button-5>", 1), ("<Up>", -1), ("<Down>", 1)):
+            self.canvas.bind(name, lambda _event, step=step: self._wheel(step))  # type: ignore[misc]
+        self.canvas.bind("<MouseWheel>", lambda event: self._wheel(-1 if event.delta > 0 else 1))
+        self.bind("<Destroy>", self._destroyed)
+        ui.theme.on_change(self.redraw, self)
+
+    # -- content ---------------------------------------------------------------------------------------------
+
+    def show(self, samples: Sequence[SampleImage]) -> None:
+        """All samples of the run so far."""
+        if tuple(samples) == self._samples:
+            return
+        self._samples = tuple(samples)
+        steps = sorted({sample.step for sample in samples}, reverse=True)
+        self.step.configure(values=[NEWEST, *(str(step) for step in steps)])
+        if self.step.get() not in self.step.cget("values"):
+            self.step.set(NEWEST)
+        self._arrange()
+
+    def _arrange(self) -> None:
+        self.step.selection_clear()
+        chosen = self.step.get()
+        by_prompt: dict[tuple[int, str], list[SampleImage]] = {}
+        for sample in self._samples:
+            by_prompt.setdefault((sample.number, sample.prompt), []).append(sample)
+        self._rows = []
+        for _, members in sorted(by_prompt.items()):
+            ordered = sorted(members, key=lambda sample: sample.step)
+            first = ordered[0] if ordered[0].step == 0 else None
+            fitting = [s for s in ordered if chosen == NEWEST or str(s.step) == chosen]
+            if fitting:
+                self._rows.append((first if first is not fitting[-1] else None, fitting[-1]))
+        base = any(first is not None for first, _ in self._rows)
+        self._note.configure(text="Left: before training. Right: with the adapter." if base else "")
+        self.redraw()
+
+    # -- drawing ---------------------------------------------------------------------------------------------
+
+    def _images(self) -> ImagePrefetcher:
+        if self._prefetcher is None:
+            self._prefetcher = ImagePrefetcher(
+                lambda _key: self._ui.pump.post(self._arrived), budget=128 * 2**20
+            )
+        return self._prefetcher
+
+    def _arrived(self) -> None:
+        if not self._pending and self.winfo_exists():
+            self._pending = True
+            self.after(30, self.redraw)
+
+    def _geometry(self) -> tuple[int, int, int]:
+        """Side of an image, size of a cell with its caption, cells in a row (a cell is one prompt)."""
+        side = self._ui.theme.px(CELL)
+        paired = any(first is not None for first, _ in self._rows)
+        width = side * (2 if paired else 1) + self._ui.theme.px(18)
+        return side, width, max(1, self.canvas.winfo_width() // width)
+
+    def redraw(self) -> None:
+        """Draw the cells in sight."""
+        self._pending = False
+        if not self.winfo_exists():
+            return
+        palette, px = self._ui.theme.palette, self._ui.theme.px
+        canvas = self.canvas
+        canvas.delete("all")
+        canvas.configure(background=palette.panel)
+        if not self._rows:
+            text = (
+                "No samples yet. Add prompts on the Sampling page; \u201cSample now\u201d makes them at once."
+            )
+            canvas.create_text(
+                px(12), px(12), anchor="nw", text=text, fill=palette.muted, font=self._ui.theme.fonts["text"],
+                width=max(100, canvas.winfo_width() - px(24)),
+            )  # fmt: skip
+            canvas.configure(scrollregion=(0, 0, 1, 1))
+            return
+        side, width, columns = self._geometry()
+        high = side + px(44)
+        canvas.configure(scrollregion=(0, 0, width * columns, -(-len(self._rows) // columns) * high))
+        top, bottom = canvas.canvasy(0), canvas.canvasy(canvas.winfo_height())
+        wanted: list[Key] = []
+        used: dict[Key, ImageTk.PhotoImage] = {}
+        for index, (first, sample) in enumerate(self._rows):
+            y = index // columns * high
+            if y + high < top or y > bottom:
+                continue
+            x = index % columns * width + px(6)
+            paired = width > side * 2
+            if first is not None:
+                self._cell(first, x, y, side, used, wanted)
+            self._cell(sample, x + (side if paired else 0), y, side, used, wanted)
+            words = elide_middle(sample.prompt or "(no prompt)", max(20, width // px(8)))
+            canvas.create_text(
+                x, y + side + px(2), anchor="nw", text=f"{words}\nstep {sample.step}", fill=palette.muted,
+                font=self._ui.theme.fonts["small"], width=width - px(12),
+            )  # fmt: skip
+        self._photos = used
+        if wanted:
+            self._images().want(wanted)
+
+    def _cell(
+        self,
+        sample: SampleImage,
+        x: int,
+        y: int,
+        side: int,
+        used: dict[Key, ImageTk.PhotoImage],
+        wanted: list[Key],
+    ) -> None:
+        box = side - self._ui.theme.px(6)
+        key = (self._resolve(sample.path), (box, box))
+        photo = self._photos.get(key)
+        if photo is None:
+            image = self._images().get(*key)
+            photo = ImageTk.PhotoImage(image, master=self) if image is not None else None
+        middle = (x + box // 2, y + side // 2)
+        tag = f"image:{sample.path}"
+        if photo is not None:
+            used[key] = photo
+            self.canvas.create_image(*middle, image=photo, tags=(tag,))
+            return
+        failure = self._images().failure(key[0])
+        if failure is None:
+            wanted.append(key)
+        self.canvas.create_text(
+            *middle, text=failure or "\u2026", fill=self._ui.theme.palette.muted, width=box
+        )
+
+    # -- hands -----------------------------------------------------------------------------------------------
+
+    def _scroll(self, *args: str) -> None:
+        self.canvas.yview(*args)  # type: ignore[no-untyped-call]
+        self.redraw()
+
+    def _wheel(self, step: int) -> str:
+        self.canvas.yview_scroll(step, "units")
+        self.redraw()
+        return "break"
+
+    def _open(self, _event: object) -> None:
+        self.canvas.focus_set()
+        for item in self.canvas.find_withtag("current"):
+            for tag in self.canvas.gettags(item):
+                if tag.startswith("image:"):
+                    self._ui.services["show_image"](self._resolve(tag.removeprefix("image:")))
+
+    def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
+        if event.widget is self and self._prefetcher is not None:
+            self._prefetcher.close()
+            self._prefetcher = None

@@ -1,0 +1,81 @@
+"""The token for models that need an account. It goes to the secrets file and nowhere else."""
+
+from __future__ import annotations
+
+import re
+import tkinter as tk
+from pathlib import Path
+from tkinter import ttk
+
+from modules.ui.dialogs import Dialog
+from modules.ui.Ui import Ui
+from modules.ui.widgets.tk_support import elide_middle
+from modules.util.config.SecretsConfig import SecretsConfig
+from modules.util.errors import UserError
+
+MASK = "\u2022"
+TOKEN = re.compile(r"[A-Za-z0-9_.-]{8,}")
+ABOUT = (
+    "A token lets training fetch models that need an account on huggingface.co (Settings, Access Tokens; "
+    "the right to read is enough). It is kept in a file that only you can read, never in a config or a log."
+)
+
+
+class AccountDialog(Dialog):
+    """Enter, replace or remove the token; a stored one is never shown.
+
+    Args:
+        ui: what parts share.
+        path: the secrets file.
+    """
+
+    def __init__(self, ui: Ui, path: Path) -> None:
+        super().__init__(ui, "Hugging Face account", width=520)
+        px = ui.theme.px
+        self._path = path
+        self.fault = ttk.Label(self.body, style="Error.TLabel", wraplength=px(480), justify="left")
+        try:
+            stored = bool(SecretsConfig.load_if_there(path).huggingface_token)
+        except UserError as error:
+            stored = True
+            self.fault.configure(text=f"{error}. A new token replaces the file.")
+        ttk.Label(self.body, text=ABOUT, wraplength=px(480), justify="left").pack(anchor="w")
+        about = "A token is stored; another one replaces it." if stored else "No token is stored."
+        self.about = ttk.Label(self.body, text=about, style="Bold.TLabel")
+        self.about.pack(anchor="w", pady=(px(10), px(4)))
+        self.entry = ttk.Entry(self.body, show=MASK, font=ui.theme.fonts["text"])
+        self.entry.pack(fill="x")
+        self.entry.bind("<Return>", lambda _event: self.accept())
+        self._visible = tk.BooleanVar(self, False)
+        ttk.Checkbutton(self.body, text="Show", variable=self._visible, command=self._show).pack(anchor="w")
+        ttk.Label(self.body, text=elide_middle(str(path), 70), style="Small.TLabel").pack(anchor="w")
+        self.fault.pack(anchor="w", pady=(px(4), 0))
+        self.add_button("Save", self.accept, accent=True)
+        self.add_button("Cancel", self.cancel)
+        self.remove_button = ttk.Button(self.foot, text="Remove", command=lambda: self._store(""))
+        self.remove_button.pack(side="left")
+        self.remove_button.state([("!" if stored else "") + "disabled"])
+
+    def _show(self) -> None:
+        self.entry.configure(show="" if self._visible.get() else MASK)
+
+    def accept(self) -> None:
+        """Store what was typed."""
+        token = self.entry.get().strip()
+        if not TOKEN.fullmatch(token):
+            self.fault.configure(
+                text="This is no token: one has letters, digits, _ and -, such as hf_AbC123\u2026"
+            )
+            self.entry.state(["invalid"])
+            self.entry.focus_set()
+            return
+        self._store(token)
+
+    def _store(self, token: str) -> None:
+        try:
+            SecretsConfig(huggingface_token=token).save(self._path)
+        except OSError as error:
+            self.fault.configure(text=f"The token cannot be saved in {self._path.parent}: {error.strerror}")
+            return
+        self.destroy()
+        self.ui.status("The token is stored" if token else "The token was removed")

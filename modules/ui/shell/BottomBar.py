@@ -1,0 +1,98 @@
+"""The bar below the pages: what can be done with the run, how far it is, and a line of words."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from tkinter import ttk
+
+from modules.ui.state.RunControl import LIVE, RunControl
+from modules.ui.Ui import Ui
+
+
+class BottomBar(ttk.Frame):
+    """Buttons, bars, status.
+
+    Args:
+        start, order: start training; give the run an order by name.
+        problems: open the list of problems.
+    """
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        ui: Ui,
+        start: Callable[[], None],
+        order: Callable[[str], None],
+        problems: Callable[[], None],
+    ) -> None:
+        px = ui.theme.px
+        super().__init__(parent, padding=(px(10), px(8)))
+        self._ui, self._order = ui, order
+        self.columnconfigure(1, weight=1)
+        buttons = ttk.Frame(self)
+        buttons.grid(row=0, column=0, sticky="w")
+        self.buttons: dict[str, ttk.Button] = {}
+        tips = ui.services["tooltips"]
+        for name, label, tip in (
+            ("start", "Start", "Start training (F5)"),
+            ("stop", "Stop", "Stop after this step; a backup is kept (Shift+F5)"),
+            ("pause", "Pause", "Pause or go on (F6)"),
+            ("backup", "Backup", "Make a backup now (F7)"),
+            ("sample", "Sample now", "Make the samples now (F8)"),
+        ):
+            style = "Accent.TButton" if name == "start" else "TButton"
+            command = start if name == "start" else lambda name=name: self._give(name)
+            button = ttk.Button(buttons, text=label, style=style, command=command)
+            button.pack(side="left", padx=(0, px(4)))
+            tips.add(button, tip)
+            self.buttons[name] = button
+        middle = ttk.Frame(self)
+        middle.grid(row=0, column=1, sticky="ew", padx=px(12))
+        middle.columnconfigure(0, weight=1)
+        self._text = ttk.Label(middle, text="", anchor="w", width=10)
+        self._text.grid(row=0, column=0, columnspan=2, sticky="ew")
+        tips.add(self._text, lambda: str(self._text.cget("text")))
+        self.run_bar = ttk.Progressbar(middle, maximum=1.0)
+        self.run_bar.grid(row=1, column=0, sticky="ew", pady=(px(3), 0))
+        self.epoch_bar = ttk.Progressbar(middle, maximum=1.0, length=px(110))
+        self.epoch_bar.grid(row=1, column=1, padx=(px(6), 0), pady=(px(3), 0))
+        tips.add(self.run_bar, "The whole run")
+        tips.add(self.epoch_bar, "This epoch, or the work at hand")
+        self.problems = ttk.Button(self, text="No problems", command=problems)
+        self.problems.grid(row=0, column=2, sticky="e")
+        tips.add(self.problems, "What is wrong with the settings (F4)")
+        self._status = ttk.Label(self, style="Small.TLabel", anchor="w", width=10)
+        self._status.grid(row=1, column=0, columnspan=3, sticky="ew", pady=(px(6), 0))
+        tips.add(self._status, lambda: str(self._status.cget("text")))
+
+    def _give(self, name: str) -> None:
+        if name == "pause" and str(self.buttons["pause"].cget("text")) == "Resume":
+            name = "resume"
+        self._order(name)
+
+    def say(self, text: str) -> None:
+        """Show a line of words."""
+        self._status.configure(text=text.replace("\n", "  "))
+
+    def show_problems(self, errors: int, warnings: int) -> None:
+        """How many there are."""
+        if errors:
+            text = f"{errors} problem{'s' if errors > 1 else ''}"
+        elif warnings:
+            text = f"{warnings} remark{'s' if warnings > 1 else ''}"
+        else:
+            text = "No problems"
+        self.problems.configure(text=text)
+
+    def show_run(self, control: RunControl) -> None:
+        """How the run stands."""
+        live = control.state in LIVE
+        progress = control.progress()
+        self.buttons["start"].state([("" if live else "!") + "disabled"])
+        for name in ("stop", "pause", "backup", "sample"):
+            self.buttons[name].state([("!" if control.state in ("running", "paused") else "") + "disabled"])
+        self.buttons["pause"].configure(text="Resume" if control.state == "paused" else "Pause")
+        self._text.configure(text=progress.text or "Ready")
+        self.run_bar.configure(value=progress.run)
+        self.epoch_bar.configure(value=progress.epoch)

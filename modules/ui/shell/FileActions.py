@@ -1,0 +1,185 @@
+"""Opening, saving, importing, presets: what the top bar and its keys do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from tkinter import filedialog
+
+from modules.ui.dialogs import ask_choice, ask_text, show_notes
+from modules.ui.state.PresetStore import Preset, PresetStore
+from modules.ui.state.SessionStore import WindowMemory
+from modules.ui.Ui import Ui
+from modules.util.config.config_list import save_list
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import UserError
+
+TYPES = (("Config", "*.json"), ("All files", "*"))
+
+
+class FileActions:
+    """Keeps the path of the config that is open.
+
+    Args:
+        ui: what parts share.
+        memory: the recent files are kept there.
+        presets: where presets are.
+        changed: called when the path or the saved state changed.
+    """
+
+    def __init__(
+        self, ui: Ui, memory: WindowMemory, presets: PresetStore, changed: Callable[[], None]
+    ) -> None:
+        self._ui, self._memory, self._presets, self._changed = ui, memory, presets, changed
+        self.path = ""
+
+    # -- files -----------------------------------------------------------------------------------------------
+
+    def ask_load(self) -> None:
+        """Ask for a config and open it."""
+        name = filedialog.askopenfilename(parent=self._ui.root, title="Open a config", filetypes=TYPES)
+        if name:
+            self.load(Path(name))
+
+    def load(self, path: Path) -> bool:
+        """Open a config; what is wrong with it is shown, and nothing changes then."""
+        try:
+            config = self._ui.state.model.load_layered(None, path, check=False)
+        except UserError as error:
+            if "OneTrainer" in error.message:
+                self.import_from(path)
+                return True
+            self._ui.error(error)
+            return False
+        self._take(config, f"open {path.name}", path)
+        self._ui.status(f"Opened {path}")
+        return True
+
+    def _take(self, config: TrainConfig, title: str, path: Path | None) -> None:
+        self._ui.state.replace(config, title, saved=path is not None)
+        if path is not None:
+            self.path = str(path)
+            self._memory.remember(path)
+        self._changed()
+
+    def save(self) -> bool:
+        """Save where the config came from; ask the first time."""
+        return self.save_to(Path(self.path)) if self.path else self.ask_save()
+
+    def ask_save(self) -> bool:
+        """Ask for a name and save."""
+        name = filedialog.asksaveasfilename(
+            parent=self._ui.root, title="Save the config", defaultextension=".json", filetypes=TYPES,
+            initialfile=Path(self.path).name if self.path else "config.json",
+        )  # fmt: skip
+        return bool(name) and self.save_to(Path(name))
+
+    def save_to(self, path: Path) -> bool:
+        """Write the config; texts that are no values are not in it, and stay on the screen."""
+        try:
+            self._ui.state.config.save(path)
+        except OSError as error:
+            self._ui.error(
+                UserError(f"{path} cannot be written: {error.strerror}", hint="choose another folder")
+            )
+            return False
+        self._ui.state.mark_saved()
+        self.path = str(path)
+        self._memory.remember(path)
+        self._changed()
+        unread = len(self._ui.state.typed())
+        rest = (
+            f"; {unread} field(s) that cannot be read keep their last good value in the file"
+            if unread
+            else ""
+        )
+        self._ui.status(f"Saved {path}{rest}")
+        return True
+
+    # -- OneTrainer ------------------------------------------------------------------------------------------
+
+    def ask_import(self) -> None:
+        """Ask for a OneTrainer file and take it over."""
+        name = filedialog.askopenfilename(
+            parent=self._ui.root, title="Import a config, concepts or samples of OneTrainer", filetypes=TYPES
+        )
+        if name:
+            self.import_from(Path(name))
+
+    def import_from(self, path: Path) -> None:
+        """Take over a OneTrainer config, or a list of its concepts or samples; say what was left behind."""
+        from modules.util.config.onetrainer.onetrainer_import import import_onetrainer, import_onetrainer_list
+        from modules.util.jsonio import read_json
+
+        try:
+            if isinstance(read_json(path, "OneTrainer file"), list):
+                items, notes = import_onetrainer_list(path)
+                name = "concepts" if items and type(items[0]).__name__ == "ConceptConfig" else "samples"
+                self._ui.state.set_values({name: items}, f"import {path.name}")
+            else:
+                config, notes = import_onetrainer(path)
+                made = self._ui.state.model.from_dict(config.to_dict(), check=False)
+                self.path = ""
+                self._take(made, f"import {path.name}", None)
+        except UserError as error:
+            self._ui.error(error)
+            return
+        self._ui.status(f"Imported {path}")
+        if notes:
+            title = "Imported, without the following"
+            show_notes(
+                self._ui, title, f"{len(notes)} settings of {path.name} have no counterpart here:", notes
+            )
+
+    # -- presets ---------------------------------------------------------------------------------------------
+
+    def apply_preset(self, preset: Preset) -> None:
+        """Use a preset."""
+        try:
+            config = self._presets.load(preset, self._ui.state)
+        except UserError as error:
+            self._ui.error(error)
+            return
+        self._ui.state.replace(config, f"preset {preset.label}")
+        self._ui.status(f"Preset {preset.label}; Ctrl+Z takes it back")
+        self._changed()
+
+    def keep_preset(self) -> None:
+        """Ask for a name and keep the settings as a preset."""
+        name = ask_text(self._ui, "Keep as a preset", "Name of the preset")
+        if name:
+            try:
+                made = self._presets.save(name, self._ui.state.config)
+            except UserError as error:
+                self._ui.error(error)
+                return
+            self._ui.status(f"Preset kept as {made.path}")
+
+    def remove_preset(self) -> None:
+        """Ask which of the person's own presets to remove."""
+        own = [preset for preset in self._presets.presets() if not preset.built_in]
+        if not own:
+            self._ui.status("There are no presets of your own")
+            return
+        index = ask_choice(self._ui, "Remove a preset", "Which preset?", [preset.label for preset in own])
+        if index is not None:
+            try:
+                self._presets.delete(own[index])
+            except UserError as error:
+                self._ui.error(error)
+                return
+            self._ui.status(f"Removed {own[index].path}")
+
+
+def write_list(ui: Ui, items: list, what: str, name: str) -> None:  # type: ignore[type-arg]
+    """Ask for a file and write concepts or samples to it."""
+    chosen = filedialog.asksaveasfilename(
+        parent=ui.root, title=f"Write the {what}", defaultextension=".json", filetypes=TYPES, initialfile=name
+    )
+    if chosen:
+        try:
+            save_list(items, chosen)
+        except OSError as error:
+            ui.error(UserError(f"{chosen} cannot be written: {error.strerror}"))
+            return
+        ui.status(f"Wrote {chosen}")

@@ -1,0 +1,61 @@
+"""The list of pages on the left."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from tkinter import ttk
+
+from modules.ui.pages.registry import PageSpec
+from modules.ui.Ui import Ui
+
+
+class SideBar(ttk.Frame):
+    """A button for each page; Up and Down move between them.
+
+    Args:
+        pages: in order.
+        show: called with the key of the page wanted.
+    """
+
+    def __init__(
+        self, parent: tk.Misc, ui: Ui, pages: tuple[PageSpec, ...], show: Callable[[str], None]
+    ) -> None:
+        px = ui.theme.px
+        super().__init__(parent, padding=(px(8), px(4)))
+        self.buttons: dict[str, ttk.Button] = {}
+        self._theme = ui.theme
+        self._titles = {page.key: page.title for page in pages}
+        for number, page in enumerate(pages, 1):
+            button = ttk.Button(
+                self, text=page.title, style="Side.TButton", command=lambda key=page.key: show(key)
+            )
+            button.pack(fill="x", pady=1)
+            button.bind("<Down>", lambda _event, step=number: self._focus(step))
+            button.bind("<Up>", lambda _event, step=number - 2: self._focus(step))
+            key = f"Ctrl+{number % 10}" if number <= 10 else ""
+            ui.services["tooltips"].add(button, f"{page.about}  {key}".strip())
+            self.buttons[page.key] = button
+
+    def widest(self) -> int:
+        """Pixels in which every button fits, selected and with a number of problems."""
+        measure, px = self._theme.fonts["bold"].measure, self._theme.px
+        return (
+            max(measure(f"{title}  (88)") for title in self._titles.values()) + px(10) * 2 + px(8) * 2 + px(8)
+        )
+
+    def _focus(self, index: int) -> str:
+        buttons = list(self.buttons.values())
+        buttons[index % len(buttons)].focus_set()
+        return "break"
+
+    def select(self, key: str) -> None:
+        """Show which page is open."""
+        for name, button in self.buttons.items():
+            button.configure(style="SideOn.TButton" if name == key else "Side.TButton")
+
+    def mark(self, faults: dict[str, int]) -> None:
+        """Show how many problems each page has."""
+        for key, button in self.buttons.items():
+            count = faults.get(key, 0)
+            button.configure(text=self._titles[key] + (f"  ({count})" if count else ""))

@@ -1,0 +1,98 @@
+"""The bar above the pages: preset, files, undo, search, appearance and scale."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from tkinter import ttk
+
+from modules.ui.shell.PresetMenu import PresetMenu
+from modules.ui.shell.SearchBox import SearchBox
+from modules.ui.state.PresetStore import Preset, PresetStore
+from modules.ui.Ui import Ui
+from modules.ui.widgets.theme import style_menu
+from modules.ui.widgets.tk_support import elide_middle
+
+
+class TopBar(ttk.Frame):
+    """Buttons that do what the window's actions do; keys do the same.
+
+    Args:
+        parent: the window.
+        ui: what the parts share.
+        actions: by name: new, load, save, save_as, import, undo, redo, view, quit.
+        presets: what the picker offers.
+        pick: called with the preset chosen; keep, remove: called for the picker's last entries.
+        recent: the config files opened last; open_recent: called with one of them.
+    """
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        ui: Ui,
+        actions: dict[str, Callable[[], object]],
+        presets: PresetStore,
+        pick: Callable[[Preset], None],
+        keep: Callable[[], None],
+        remove: Callable[[], None],
+        recent: Callable[[], list[str]],
+        open_recent: Callable[[str], object],
+    ) -> None:
+        px = ui.theme.px
+        super().__init__(parent, padding=(px(10), px(8)))
+        self._ui = ui
+        self._actions, self._recent, self._open = actions, recent, open_recent
+        self.preset = PresetMenu(self, ui, presets, pick, keep, remove)
+        self.preset.grid(row=0, column=0, sticky="ew")
+        tips = ui.services["tooltips"]
+        about = "Settings for a purpose. Your folders, concepts and samples stay as they are."
+        tips.add(self.preset, lambda: "\n".join(filter(None, (self.preset.chosen, about))))
+        self.file = ttk.Menubutton(self, text="File \u25be")
+        self._menu = tk.Menu(self.file, tearoff=False, postcommand=self._fill_menu)
+        self.file.configure(menu=self._menu)
+        self.file.grid(row=0, column=1, padx=(px(8), 0))
+        self.buttons: dict[str, ttk.Button] = {}
+        for column, (name, label, tip) in enumerate(
+            (
+                ("save", "Save", "Save the config (Ctrl+S)"),
+                ("undo", "\u21b6", "Undo (Ctrl+Z)"),
+                ("redo", "\u21b7", "Redo (Ctrl+Y)"),
+            ),
+            2,
+        ):
+            button = ttk.Button(self, text=label, command=actions[name], width=max(3, len(label) + 1))
+            button.grid(row=0, column=column, padx=(px(4), 0))
+            tips.add(button, tip)
+            self.buttons[name] = button
+        self.search = SearchBox(self, ui)
+        self.search.grid(row=0, column=5, sticky="ew", padx=px(12))
+        self.columnconfigure(0, weight=1)
+        self.columnconfigure(5, weight=4)
+        self.view = ttk.Button(self, text="View\u2026", command=actions["view"], width=7)
+        self.view.grid(row=0, column=6)
+        tips.add(self.view, "Appearance and size (Ctrl+plus, Ctrl+minus, Ctrl+0)")
+
+    def _fill_menu(self) -> None:
+        menu, actions = self._menu, self._actions
+        menu.delete(0, "end")
+        style_menu(self._ui.theme, menu)
+        for label, name, key in (
+            ("New", "new", "Ctrl+N"),
+            ("Open\u2026", "load", "Ctrl+O"),
+            ("Save", "save", "Ctrl+S"),
+            ("Save as\u2026", "save_as", "Ctrl+Shift+S"),
+            ("Import from OneTrainer\u2026", "import", "Ctrl+I"),
+        ):
+            menu.add_command(label=label, command=actions[name], accelerator=key)
+        recent = self._recent()
+        if recent:
+            menu.add_separator()
+        for name in recent:
+            menu.add_command(label=elide_middle(name, 60), command=lambda name=name: self._open(name))
+        menu.add_separator()
+        menu.add_command(label="Quit", command=actions["quit"], accelerator="Ctrl+Q")
+
+    def show_undo(self, undo: bool, redo: bool) -> None:
+        """Grey out what there is nothing of."""
+        self.buttons["undo"].state([("!" if undo else "") + "disabled"])
+        self.buttons["redo"].state([("!" if redo else "") + "disabled"])

@@ -1,0 +1,39 @@
+"""Appearance and scale of the window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from tkinter import ttk
+
+from modules.ui.dialogs import Dialog
+from modules.ui.form.inputs import style_popdown
+from modules.ui.Ui import Ui
+from modules.ui.widgets.theme import APPEARANCES
+
+SCALES = (75, 90, 100, 110, 125, 150, 175, 200)
+
+
+def open_view_dialog(ui: Ui, appearance: str, scale: int, change: Callable[[str, int], None]) -> Dialog:
+    """Choose; nothing changes before OK."""
+    dialog = Dialog(ui, "View", width=340)
+    px = ui.theme.px
+    dialog.body.columnconfigure(1, weight=1)
+    looks = ttk.Combobox(dialog.body, values=APPEARANCES, state="readonly", font=ui.theme.fonts["text"])
+    sizes = ttk.Combobox(
+        dialog.body, values=[f"{size} %" for size in SCALES], state="readonly", font=ui.theme.fonts["text"]
+    )
+    looks.set(appearance)
+    sizes.set(f"{scale} %")
+    for row, (label, combo) in enumerate((("Appearance", looks), ("Size", sizes))):
+        combo.configure(postcommand=lambda combo=combo: style_popdown(ui.theme, combo))
+        ttk.Label(dialog.body, text=label).grid(row=row, column=0, sticky="w", padx=(0, px(12)))
+        combo.grid(row=row, column=1, sticky="ew", pady=px(4))
+
+    def take() -> None:
+        dialog.destroy()
+        change(looks.get(), int(sizes.get().split()[0]))
+
+    dialog.add_button("OK", take, accent=True)
+    dialog.add_button("Cancel", dialog.cancel)
+    dialog.present(looks)
+    return dialog

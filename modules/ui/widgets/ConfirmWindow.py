@@ -1,0 +1,67 @@
+"""A small window that asks before something that cannot be taken back."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from tkinter import ttk
+
+from modules.ui.widgets.theme import Theme
+from modules.ui.widgets.tk_support import make_modal
+
+
+class ConfirmWindow(tk.Toplevel):
+    """Y or its button does it; N, Escape and closing the window do not. The focus is on the harmless button.
+
+    Args:
+        question: what would happen, in one or two sentences.
+        verb: what the button that does it says.
+        confirmed: called on yes.
+    """
+
+    def __init__(
+        self, parent: tk.Misc, theme: Theme, title: str, question: str, verb: str, confirmed: Callable[[], object]
+    ) -> None:  # fmt: skip
+        super().__init__(parent.winfo_toplevel())
+        self._confirmed = confirmed
+        self._back = parent.focus_get() or parent.winfo_toplevel()
+        self.withdraw()
+        self.title(title)
+        px = theme.px
+        body = ttk.Frame(self, padding=px(16))
+        body.pack(fill="both", expand=True)
+        ttk.Label(body, text=question, wraplength=px(420), justify="left").pack(anchor="w")
+        foot = ttk.Frame(body)
+        foot.pack(anchor="e", pady=(px(14), 0))
+        self.no = ttk.Button(foot, text="N  Keep", command=self.keep, style="Accent.TButton")
+        self.yes = ttk.Button(foot, text=f"Y  {verb}", command=self.confirm)
+        for button in (self.yes, self.no):
+            button.pack(side="left", padx=(px(6), 0))
+            button.bind("<Return>", lambda event: event.widget.invoke())
+        for key in ("<Escape>", "<KeyPress-n>", "<KeyPress-N>"):
+            self.bind(key, lambda _event: self.keep())
+        self.protocol("WM_DELETE_WINDOW", self.keep)
+        for key in ("<KeyPress-y>", "<KeyPress-Y>"):
+            self.bind(key, lambda _event: self.confirm())
+        self._place(parent.winfo_toplevel())
+
+    def _place(self, over: tk.Tk | tk.Toplevel) -> None:
+        self.update_idletasks()
+        left = over.winfo_rootx() + (over.winfo_width() - self.winfo_reqwidth()) // 2
+        top = over.winfo_rooty() + (over.winfo_height() - self.winfo_reqheight()) // 3
+        self.geometry(f"+{max(0, left)}+{max(0, top)}")
+        self.resizable(False, False)
+        self.deiconify()
+        make_modal(self, over)
+        self.no.focus_set()
+
+    def confirm(self) -> None:
+        """Do it."""
+        self.keep()
+        self._confirmed()
+
+    def keep(self) -> None:
+        """Close, and give the keyboard back to where it was."""
+        self.destroy()
+        if self._back.winfo_exists():
+            self._back.focus_force()

@@ -1,0 +1,122 @@
+"""What the windows around pairs share: pages, keys, worker, images decoded ahead, an orderly end."""
+
+from __future__ import annotations
+
+import sys
+import tkinter as tk
+from collections.abc import Callable
+from tkinter import ttk
+from typing import Protocol, cast
+
+from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.widgets.SerialWorker import SerialWorker
+from modules.ui.widgets.theme import Theme
+from modules.ui.widgets.tk_support import Pump, install_error_dialog, show_error, types_text
+
+CONTROL, SHIFT = 0x4, 0x1
+ALT = 0x20000 if sys.platform == "win32" else 0x8
+SWITCH_SECONDS = 0.001
+"""Scanning and decoding threads give way to the window after so long, five times as soon as is usual: one redraw
+takes the interpreter's lock dozens of times."""
+PRESSING = ("space", "Return", "KP_Enter", "Up", "Down")
+
+
+class Page(Protocol):
+    """What a page may have; all of it is optional."""
+
+    def on_key(self, key: str, control: bool, shift: bool) -> bool: ...
+
+    def on_release(self, key: str) -> None: ...
+
+    def arrived(self, key: Key) -> None: ...
+
+
+class ToolHost(ttk.Frame):
+    """Fills the window it is put in and shows one page at a time.
+
+    Args:
+        window: gets the title and the keys.
+        theme: looks and scale.
+        closed: called when everything is on the disk and the window may go.
+    """
+
+    name = ""
+
+    def __init__(self, window: tk.Tk | tk.Toplevel, theme: Theme, closed: Callable[[], None]) -> None:
+        super().__init__(window, style="Back.TFrame")
+        self.window = window
+        self.theme = theme
+        self.pump = Pump(window)
+        self.worker = SerialWorker(window, self.failed)
+        self.prefetcher = ImagePrefetcher(self._image_ready)
+        self.page: ttk.Frame | None = None
+        self._when_closed = closed
+        self._closing = False
+        self.columnconfigure(0, weight=1)
+        self.rowconfigure(0, weight=1)
+        sys.setswitchinterval(SWITCH_SECONDS)
+        install_error_dialog(window)
+        window.bind("<KeyPress>", self._key, add="+")
+        window.bind("<KeyRelease>", self._key_released, add="+")
+        window.protocol("WM_DELETE_WINDOW", self.close)
+
+    def show(self, page: ttk.Frame, title: str) -> None:
+        """Put up a page instead of the one before, which ends."""
+        if self.page is not None:
+            self.page.destroy()
+        self.page = page
+        page.grid(row=0, column=0, sticky="nsew")
+        self.window.title(f"{title} \u2013 {self.name}" if title else self.name)
+        self.window.focus_set()
+
+    def failed(self, error: Exception) -> None:
+        """Show what went wrong; a window that could not be closed for it can be closed again."""
+        self._closing = False
+        show_error(self.window, error)
+
+    def _image_ready(self, key: Key) -> None:
+        self.pump.post(lambda: self._arrived(key))
+
+    def _arrived(self, key: Key) -> None:
+        if hasattr(self.page, "arrived"):
+            cast(Page, self.page).arrived(key)
+
+    def _key(self, event: tk.Event[tk.Misc]) -> str | None:
+        focus = self.window.focus_get()
+        if types_text(focus) and event.keysym != "Escape":
+            return None
+        if isinstance(focus, ttk.Widget) and event.keysym in PRESSING and str(focus.cget("takefocus")) != "0":
+            return None
+        if not hasattr(self.page, "on_key"):
+            return None
+        state = int(event.state)
+        control = bool(state & CONTROL)
+        if state & ALT:
+            if sys.platform != "darwin":
+                return None
+            control = True  # the command key
+        taken = cast(Page, self.page).on_key(event.keysym, control, bool(state & SHIFT))
+        return "break" if taken else None
+
+    def _key_released(self, event: tk.Event[tk.Misc]) -> None:
+        if hasattr(self.page, "on_release"):
+            cast(Page, self.page).on_release(event.keysym)
+
+    def close(self) -> None:
+        """Finish what is under way, then end."""
+        if not self._closing:
+            self._closing = True
+            self.prepare_close(self._end)
+
+    def prepare_close(self, then: Callable[[], None]) -> None:
+        """What has to be saved first."""
+        then()
+
+    def _end(self) -> None:
+        self.prefetcher.close()
+        self.worker.close()
+        self.pump.close()
+        if self.page is not None:
+            self.page.destroy()
+            self.page = None
+        self._when_closed()

@@ -1,0 +1,66 @@
+"""Rules for settings that mean something to some model families only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from modules.util.config.rules.rules import ConfigWarning, Finding, rule
+from modules.util.enum.LossWeight import LossWeight
+from modules.util.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from modules.util.config.TrainConfig import TrainConfig
+
+_PARTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
+
+
+@rule("model_type", *_PARTS)
+def _parts_of_other_families(c: TrainConfig) -> Iterator[Finding]:
+    for name in _PARTS:
+        if name in c.model_type.parts:
+            continue
+        part = getattr(c, name)
+        usual = type(part)()
+        for field in type(part).model_fields:
+            if getattr(part, field) != getattr(usual, field):
+                yield ConfigWarning(
+                    f"has no effect: {c.model_type.label} has no {name}, its parts are "
+                    f"{', '.join(c.model_type.parts)}",
+                    f"{name}.{field}",
+                )
+
+
+@rule("model_type", "transformer")
+def _guidance_is_not_embedded(c: TrainConfig) -> Iterator[Finding]:
+    family = c.model_type
+    if "transformer" in family.parts and not family.embeds_guidance and c.transformer.guidance_scale != 1:
+        yield ConfigWarning(
+            f"has no effect: {family.label} is not told a guidance scale", "transformer.guidance_scale"
+        )
+
+
+@rule("model_type", "max_prompt_chunks")
+def _prompts_are_one_text(c: TrainConfig) -> Iterator[Finding]:
+    usual = type(c).model_fields["max_prompt_chunks"].default
+    if not c.model_type.chunks_prompts and c.max_prompt_chunks != usual:
+        yield ConfigWarning(
+            f"has no effect: {c.model_type.label} reads a prompt in one piece", "max_prompt_chunks"
+        )
+
+
+@rule("model_type", "loss_weight_fn", "rlhf_enabled", "rlhf_supervised_mix")
+def _loss_weight_needs_noise_variances(c: TrainConfig) -> Iterator[Finding]:
+    if not c.model_type.flow_matching or c.loss_weight_fn is LossWeight.CONSTANT:
+        return
+    if c.rlhf_enabled and c.rlhf_supervised_mix == 0:
+        yield ConfigWarning(
+            "has no effect: it belongs to supervised training, and is not defined for flow matching",
+            "loss_weight_fn",
+        )
+    else:
+        yield UnsupportedError(
+            f"{c.loss_weight_fn} is not defined for {c.model_type.label}, a flow-matching model",
+            "loss_weight_fn",
+            "set loss_weight_fn to CONSTANT",
+        )

@@ -1,0 +1,184 @@
+"""What a container carries: its size and its texts by name, decoded only when somebody asks."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from operator import itemgetter
+from typing import ClassVar
+
+from modules.util.image_metadata.containers.exif import parse_exif
+from modules.util.image_metadata.containers.source import Source
+from modules.util.image_metadata.limits import (
+    MAX_CHUNK_TEXT,
+    MAX_FILE_TEXT,
+    MAX_SAME_KEY,
+    Reason,
+    Unusable,
+)
+from modules.util.image_metadata.xmp import parse_xmp
+
+RAW, DEFLATED, PROFILE = 0, 1, 2
+"""How a text is packed: as it is, by zlib, and (or) as a profile in hexadecimal digits."""
+Place = tuple[int, int, int]
+"""(length, offset, packing) of a text in its file; the length first, because short ones are tried first."""
+
+_PREFIX_END = 16
+_PREFIXES = ("prompt", "workflow", "parameters")
+
+
+class Fields:
+    """Size and texts of one image.
+
+    Args:
+        source: the open file.
+        width, height: in pixels, from the header.
+    """
+
+    kind: ClassVar[str] = ""
+    __slots__ = (
+        "_exif",
+        "_spent",
+        "comments",
+        "exif_places",
+        "height",
+        "note",
+        "places",
+        "source",
+        "width",
+        "xmp_places",
+    )
+
+    def __init__(self, source: Source, width: int, height: int) -> None:
+        self.source = source
+        self.width = width
+        self.height = height
+        self.places: dict[str, list[Place]] = {}
+        self.exif_places: list[Place] = []
+        self.xmp_places: list[Place] = []
+        self.comments: list[Place] = []
+        self.note: Unusable | None = None
+        self._exif: dict[str, str] | None = None
+        self._spent = 0
+
+    def add(self, key: str, place: Place) -> None:
+        """A text under ``key``; beyond a sane number they are passed over."""
+        same = self.places.setdefault(key, [])
+        if len(same) < MAX_SAME_KEY:
+            same.append(place)
+
+    def more(self) -> bool:
+        """Look behind the pixels for texts; whether there was anything new to look at."""
+        return False
+
+    def texts(self, key: str) -> Iterator[str]:
+        """Every readable text called ``key``, the shortest first; unreadable ones leave a note."""
+        places = self.places.get(key)
+        if places is None:
+            return
+        for place in places if len(places) == 1 else sorted(places, key=itemgetter(0)):
+            try:
+                yield decode_text(self.load(place))
+            except Unusable as error:
+                self.note = error
+
+    def load(self, place: Place) -> bytes:
+        """The bytes of a place, inflated if need be.
+
+        Raises:
+            Unusable: too large, damaged, or cut off.
+        """
+        length, offset, packing = place
+        if length > MAX_CHUNK_TEXT:
+            raise Unusable(Reason.TEXT_TOO_LARGE, f"{length} bytes in one text")
+        if self._spent >= MAX_FILE_TEXT:
+            raise Unusable(Reason.TEXT_TOO_LARGE, f"more than {MAX_FILE_TEXT} bytes in all")
+        data = self.source.read(offset, length)
+        if len(data) < length:
+            raise Unusable(Reason.TRUNCATED)
+        if packing & DEFLATED:
+            self._spent += MAX_CHUNK_TEXT
+            data = inflate(data)
+            self._spent -= MAX_CHUNK_TEXT
+        self._spent += len(data)
+        return _unhex(data) if packing & PROFILE else data
+
+    def exif(self) -> dict[str, str]:
+        """The wanted EXIF values as text, under lower-case names; empty where there are none."""
+        if self._exif is None:
+            self._exif = {}
+            for place in self.exif_places[:MAX_SAME_KEY]:
+                try:
+                    for name, value in parse_exif(self.load(place)).items():
+                        self._exif.setdefault(name, value)
+                except Unusable as error:
+                    self.note = error
+        return self._exif
+
+    def orientation(self) -> int:
+        """How to turn the stored image for looking at it, 1 to 8 as in EXIF."""
+        value = int(self.exif().get("orientation", "1")) if self.exif_places else 1
+        return value if 1 <= value <= 8 else 1
+
+    def prefixed(self) -> dict[str, str]:
+        """EXIF values that name themselves (``prompt:{...}``, ``Workflow: {...}``), by that name."""
+        found: dict[str, str] = {}
+        for value in self.exif().values():
+            colon = value.find(":", 0, _PREFIX_END)
+            if colon > 0:
+                key = value[:colon].strip().lower()
+                if key in _PREFIXES:
+                    found.setdefault(key, value[colon + 1 :].strip())
+        return found
+
+    def xmp(self) -> list[str]:
+        """Texts in the XMP packets that may hold a prompt."""
+        return [text for data in self._loaded(self.xmp_places) for text in parse_xmp(decode_text(data))]
+
+    def comment_texts(self) -> list[str]:
+        """The comments of a JPEG file."""
+        return [decode_text(data) for data in self._loaded(self.comments)]
+
+    def _loaded(self, places: list[Place]) -> list[bytes]:
+        loaded = []
+        for place in places[:MAX_SAME_KEY]:
+            try:
+                loaded.append(self.load(place))
+            except Unusable as error:
+                self.note = error
+        return loaded
+
+
+def inflate(data: bytes) -> bytes:
+    """Decompress zlib data of at most ``MAX_CHUNK_TEXT`` bytes.
+
+    Raises:
+        Unusable: it is larger, damaged or cut off.
+    """
+    machine = zlib.decompressobj()
+    try:
+        text = machine.decompress(data, MAX_CHUNK_TEXT)
+        if machine.unconsumed_tail and machine.decompress(machine.unconsumed_tail, 1):
+            raise Unusable(Reason.TEXT_TOO_LARGE, f"it inflates to more than {MAX_CHUNK_TEXT} bytes")
+    except zlib.error as error:
+        raise Unusable(Reason.BAD_TEXT, str(error)) from error
+    if not machine.eof:
+        raise Unusable(Reason.BAD_TEXT, "it is cut off")
+    return text
+
+
+def _unhex(data: bytes) -> bytes:
+    """A profile as ImageMagick writes it: its kind, its length, and its bytes in hexadecimal digits."""
+    parts = data.split(None, 2)
+    try:
+        return bytes.fromhex(parts[2].decode("ascii"))
+    except (IndexError, ValueError) as error:
+        raise Unusable(Reason.BAD_EXIF, "a profile that cannot be read") from error
+
+
+def decode_text(data: bytes) -> str:
+    """UTF-8, which is what generators write whatever the container asks for; else Latin-1."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")

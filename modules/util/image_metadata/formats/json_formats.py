@@ -1,0 +1,181 @@
+"""The JSON texts of SwarmUI, InvokeAI, Fooocus, NovelAI, Easy Diffusion, Draw Things and plain ``prompt`` objects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from modules.util.image_metadata.comfy_workflow import is_workflow, read_workflow
+from modules.util.image_metadata.formats.a1111 import looks_like_a1111, parse_a1111
+from modules.util.image_metadata.formats.comfy import is_graph, read_graph
+from modules.util.image_metadata.formats.found import (
+    DRAW_THINGS,
+    EASY_DIFFUSION,
+    FOOOCUS,
+    INVOKEAI,
+    NOVELAI,
+    SWARMUI,
+    UNKNOWN,
+    Found,
+    as_seed,
+    as_text,
+    load_json,
+)
+
+_MAX_NESTED = 4
+_BRACKETED = re.compile(r"\[([^\[\]]*)\]")
+_NEGATIVE_KEYS = (
+    "negative_prompt",
+    "negativePrompt",
+    "negativeprompt",
+    "negative",
+    "Negative Prompt",
+    "Negative prompt",
+    "uc",
+)
+_SEED_KEYS = ("seed", "Seed", "noise_seed")
+_EASY = ("num_inference_steps", "use_stable_diffusion_model", "Stable Diffusion model", "Steps")
+_FOOOCUS = (
+    "full_prompt",
+    "full_negative_prompt",
+    "metadata_scheme",
+    "base_model_hash",
+    "adm_guidance",
+    "Fooocus V2",
+)
+
+
+def read_json_object(data: Any, depth: int = 0) -> Found | None:
+    """The prompt of parsed JSON, whoever wrote it; ``None`` if there is none in it."""
+    if depth > _MAX_NESTED or not isinstance(data, dict):
+        return None
+    if is_graph(data):
+        return read_graph(data)
+    if is_workflow(data):
+        return read_workflow(data)
+    for reader in _READERS:
+        found = reader(data)
+        if found is not None:
+            return found
+    return _nested(data, depth)
+
+
+def _nested(data: dict[str, Any], depth: int) -> Found | None:
+    """Objects and JSON texts inside an object: graphs under ``prompt``, what NovelAI puts into ``Comment``."""
+    for key in ("prompt", "Comment", "meta", "metadata", "parameters", "workflow", "extraMetadata"):
+        value = data.get(key)
+        if isinstance(value, str) and value.lstrip()[:1] == "{":
+            value = load_json(value)
+        if isinstance(value, dict):
+            found = read_json_object(value, depth + 1)
+            if found is not None:
+                return found
+        elif isinstance(value, str) and looks_like_a1111(value):
+            return parse_a1111(value)
+    return None
+
+
+def _negative(data: dict[str, Any]) -> str:
+    return next((as_text(data[key]) for key in _NEGATIVE_KEYS if key in data), "")
+
+
+def _seed(data: dict[str, Any]) -> int | None:
+    return next((as_seed(data[key]) for key in _SEED_KEYS if key in data), None)
+
+
+def _swarm(data: dict[str, Any]) -> Found | None:
+    params = data.get("sui_image_params")
+    if not isinstance(params, dict):
+        return None
+    return Found(as_text(params.get("prompt")), _negative(params), SWARMUI, _seed(params))
+
+
+def _invoke(data: dict[str, Any]) -> Found | None:
+    """Third generation (``positive_prompt``), and the second (``image`` with a list of prompts)."""
+    if isinstance(data.get("positive_prompt"), str):
+        return Found(as_text(data["positive_prompt"]), _negative(data), INVOKEAI, _seed(data))
+    image, images = data.get("image"), data.get("images")
+    if image is None and isinstance(images, list) and images:
+        image = images[0]
+    if not isinstance(image, dict) or "prompt" not in image:
+        return None
+    prompts = image["prompt"]
+    if isinstance(prompts, list):
+        prompts = ", ".join(
+            as_text(p.get("prompt")) if isinstance(p, dict) else as_text(p) for p in prompts[:64]
+        )
+    prompt, negative = split_invoke(as_text(prompts))
+    return Found(prompt, negative or _negative(image), INVOKEAI, _seed(image))
+
+
+def split_invoke(text: str) -> tuple[str, str]:
+    """InvokeAI's first syntax: negative words stand in brackets within the prompt."""
+    pieces = _BRACKETED.split(text)
+    if len(pieces) == 1:
+        return text.strip(), ""
+    # Behind a piece that is left out, or before it, stand commas that separated it.
+    wanted = [pieces[0].strip(), *(piece.strip(" ,\n") for piece in pieces[2::2])]
+    unwanted = [piece.strip() for piece in pieces[1::2]]
+    return ", ".join(piece.rstrip(" ,") for piece in wanted if piece), ", ".join(filter(None, unwanted))
+
+
+def _draw_things(data: dict[str, Any]) -> Found | None:
+    if not isinstance(data.get("c"), str):
+        return None
+    return Found(as_text(data["c"]), as_text(data.get("uc")), DRAW_THINGS, _seed(data))
+
+
+def _novelai_whole(data: dict[str, Any]) -> Found | None:
+    """All texts of a NovelAI image as one object, the way it hides them and puts them into EXIF."""
+    words, rest = data.get("Description"), data.get("Comment")
+    if not isinstance(words, str) or not words.strip() or not isinstance(rest, str):
+        return None
+    settings = load_json(rest)
+    settings = settings if isinstance(settings, dict) else {}
+    return Found(words.strip(), _negative(settings), NOVELAI, _seed(settings))
+
+
+def _novelai_v4(data: dict[str, Any]) -> Found | None:
+    """The caption object of NovelAI 4, where an image has no plain ``prompt``."""
+    if isinstance(data.get("prompt"), str):
+        return None
+    base = _base_caption(data.get("v4_prompt"))
+    if base is None:
+        return None
+    return Found(base, _base_caption(data.get("v4_negative_prompt")) or _negative(data), NOVELAI, _seed(data))
+
+
+def _base_caption(value: Any) -> str | None:
+    caption = value.get("caption") if isinstance(value, dict) else None
+    base = caption.get("base_caption") if isinstance(caption, dict) else None
+    return base.strip() if isinstance(base, str) else None
+
+
+def _plain(data: dict[str, Any]) -> Found | None:
+    """An object with a ``prompt`` text; the keys beside it tell whose it is."""
+    prompt = data.get("prompt", data.get("Prompt"))
+    if isinstance(prompt, str) and prompt.lstrip()[:1] == "{":
+        return None
+    if not isinstance(prompt, str) and not (
+        isinstance(prompt, list) and prompt and isinstance(prompt[0], str)
+    ):
+        return None
+    generator = UNKNOWN
+    if any(key in data for key in _FOOOCUS):
+        generator = FOOOCUS
+    elif "uc" in data:
+        generator = NOVELAI
+    elif any(key in data for key in _EASY) and any(key in data for key in _NEGATIVE_KEYS):
+        generator = EASY_DIFFUSION
+    return Found(as_text(prompt), _negative(data), generator, _seed(data))
+
+
+_READERS: tuple[Callable[[dict[str, Any]], Found | None], ...] = (
+    _swarm,
+    _invoke,
+    _draw_things,
+    _novelai_whole,
+    _novelai_v4,
+    _plain,
+)

@@ -1,0 +1,67 @@
+"""Models of the hub that have been downloaded already, found without going online."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from modules.spec.FamilySpec import FamilySpec, PartSpec
+from modules.util.jsonio import read_json
+from modules.weights.loading import is_hub_name, left_out, weights_files
+
+_PIECES = re.compile(r"-\d{5}-of-(\d{5})\.")
+
+
+def downloaded(
+    name: str,
+    spec: FamilySpec,
+    parts: Sequence[str],
+    configs: Sequence[str] = (),
+    alone: bool = False,
+    weights: bool = True,
+) -> Path | None:
+    """The folder in the local cache a hub name stands for; ``None`` if it is not there, or not wholly.
+
+    Args:
+        parts: what must be there.
+        configs: parts of which the config is enough.
+        alone: whether a repository with just one part will do too.
+        weights: whether the parts' weights must be there too.
+    """
+    if not is_hub_name(name):
+        return None
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(name, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+    if not (folder / "model_index.json").is_file():
+        return folder if alone and _is_whole(folder, weights) else None
+    index = read_json(folder / "model_index.json", "model index")
+    if not isinstance(index, dict):
+        return folder
+    # parts the model is without are for loading to refuse
+    wanted = [spec.part(part) for part in parts if index.get(part) and not left_out(spec.part(part), index)]
+    there = all(_is_there(folder / part.name, part, weights) for part in wanted)
+    there = there and all((folder / part / "config.json").is_file() for part in configs if index.get(part))
+    return folder if there else None
+
+
+def _is_there(place: Path, part: PartSpec, weights: bool) -> bool:
+    if part.kind in ("tokenizer", "scheduler"):
+        return place.is_dir()
+    return _is_whole(place, weights)
+
+
+def _is_whole(place: Path, weights: bool) -> bool:
+    """Whether there is a config and all or, unless they are asked for, none of the weights' pieces; a download may
+    have been cut short.
+    """
+    if not (place / "config.json").is_file():
+        return False
+    files = weights_files(place)
+    counts = {int(match[1]) for file in files if (match := _PIECES.search(file.name))}
+    return bool(files or not weights) and (not counts or len(files) in counts)

@@ -1,0 +1,25 @@
+"""How the layers of a denoiser are called in the checkpoints its family was published as, one module a scheme."""
+
+from __future__ import annotations
+
+import importlib
+
+from modules.weights.keymaps.base import KeyMap
+
+SCHEMES = {
+    "": "identity",
+    "latent-diffusion": "latent_diffusion",
+    "flux": "flux",
+    "flux-2": "flux_2",
+    "stable-diffusion-3": "stable_diffusion_3",
+    "pixart": "pixart",
+    "sana": "sana",
+    "z-image": "z_image",
+}
+"""``FamilySpec.key_map`` -> module here with a ``KEY_MAP``."""
+
+
+def get_key_map(name: str) -> KeyMap:
+    """The scheme a family's spec names; the empty name keeps the names of diffusers. ``KeyError`` if unknown."""
+    module = importlib.import_module(f"modules.weights.keymaps.{SCHEMES[name]}")
+    return module.KEY_MAP  # type: ignore[no-any-return]

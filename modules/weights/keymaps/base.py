@@ -1,0 +1,103 @@
+"""Tables of layer names: ours on one side, those of an original checkpoint on the other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Original:
+    """One layer of an original checkpoint.
+
+    Args:
+        name: dotted, without prefix.
+        pieces: paths of our layers whose output rows, one after the other, are its rows; one for most.
+        swapped: its two halves of rows (shift, scale) come in the other order here.
+        weight: what its weight is called.
+    """
+
+    name: str
+    pieces: tuple[str, ...]
+    swapped: bool = False
+    weight: str = "weight"
+
+    @property
+    def fused(self) -> bool:
+        return len(self.pieces) > 1
+
+
+class KeyMap(Protocol):
+    """A naming scheme."""
+
+    def original(self, module: nn.Module, path: str) -> Original:
+        """The layer of the original checkpoint that ``path`` is, or is a piece of."""
+
+    def in_adapter(self, module: nn.Module, path: str) -> Original:
+        """The same as files of adapters call it."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Names of one layer; ``*`` stands for a number, the same on both sides.
+
+    Args:
+        original: its name in the checkpoint.
+        ours: its path here, or the paths of its pieces in the order of their rows.
+        swapped: see ``Original``; only where the layer has twice as many outputs as inputs, which those have that
+            make one shift and one scale.
+        weight: what its weight is called in the checkpoint.
+    """
+
+    original: str
+    ours: str | tuple[str, ...]
+    swapped: bool = False
+    weight: str = "weight"
+
+
+class Table:
+    """A scheme made of rules; layers no rule knows keep their path."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = [
+            (_matcher(ours), rule)
+            for rule in rules
+            for ours in ((rule.ours,) if isinstance(rule.ours, str) else rule.ours)
+        ]
+
+    def original(self, module: nn.Module, path: str) -> Original:
+        """See ``KeyMap``."""
+        for matcher, rule in self._rules:
+            if match := matcher.fullmatch(path):
+                numbers = match.groups()
+                ours = (rule.ours,) if isinstance(rule.ours, str) else rule.ours
+                return Original(
+                    _fill(rule.original, numbers),
+                    tuple(_fill(piece, numbers) for piece in ours),
+                    rule.swapped and _makes_pairs(module.get_submodule(path)),
+                    rule.weight,
+                )
+        return Original(path, (path,))
+
+    def in_adapter(self, module: nn.Module, path: str) -> Original:
+        """See ``KeyMap``."""
+        return self.original(module, path)
+
+
+def _matcher(pattern: str) -> re.Pattern[str]:
+    return re.compile(re.escape(pattern).replace(r"\*", r"(\d+)"))
+
+
+def _fill(pattern: str, numbers: Sequence[str]) -> str:
+    for number in numbers:
+        pattern = pattern.replace("*", number, 1)
+    return pattern
+
+
+def _makes_pairs(layer: nn.Module) -> bool:
+    layer = getattr(layer, "base_layer", layer)
+    return getattr(layer, "out_features", 0) == 2 * getattr(layer, "in_features", 1)

@@ -1,0 +1,340 @@
+"""Finding a model: a diffusers folder, a file of weights, or a name on the hub. Other pickles are refused."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from modules.model.dtypes import PartDtypes
+from modules.model.weight_files import WEIGHT_FILES
+from modules.spec.FamilySpec import FamilySpec, PartSpec
+from modules.util.errors import UserError, UserErrors
+from modules.util.jsonio import read_json
+from modules.weights.hub import hub_token
+
+FIELD = "base_model_name"
+PICKLES = (".bin", ".pkl", ".pickle")
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+HUB_PATTERNS = ("*.json", "*.txt", "*.model", "*.jinja")
+WEIGHT_STEMS = ("diffusion_pytorch_model", "model", "pytorch_model")
+PLAIN_WEIGHTS = tuple(f"{stem}{end}.safetensors" for stem in WEIGHT_STEMS for end in ("", "-?????-of-?????"))
+ANY_WEIGHTS = tuple(f"{stem}*.safetensors" for stem in WEIGHT_STEMS)
+
+
+def _worth_telling(record: logging.LogRecord) -> bool:
+    """All but what bitsandbytes says when diffusers brings it along: that a faster kernel of a case of its own, which
+    is not used here, is not installed.
+    """
+    return "gemm_4bit_forward from kernels-community" not in record.getMessage()
+
+
+logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(_worth_telling)
+
+
+def find_source(
+    name: str,
+    spec: FamilySpec,
+    parts: Iterable[str] | None = None,
+    configs: Iterable[str] = (),
+    alone: bool = False,
+) -> Path:
+    """The local folder or file that ``name`` stands for; a hub name is downloaded first.
+
+    Args:
+        parts: what is to be downloaded; all by default.
+        configs: parts of which only the configs are.
+        alone: whether a repository with just one part will do too.
+
+    Raises:
+        UserError: nothing there, not a model, a pickle, or a hub name that cannot be fetched.
+    """
+    if not name.strip():
+        raise UserError("no base model is given", field=FIELD, hint="choose a model folder or a file")
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        if path.suffix.lower() in WEIGHT_FILES:
+            return path
+        if path.suffix.lower() in PICKLES:
+            raise UserError(
+                f"{path} is a pickle, and opening one can run any program hidden in it",
+                field=FIELD,
+                hint="use the safetensors version of this model",
+            )
+        raise UserError(
+            f"{path} is not a model file",
+            field=FIELD,
+            hint=f"files of weights end in {', '.join(WEIGHT_FILES)}",
+        )
+    if is_hub_name(name):
+        return _download(name, spec, parts, configs, alone)
+    raise UserError(
+        f"the model {name!r} does not exist",
+        field=FIELD,
+        hint=_nearest(path) or "give a diffusers folder, a .safetensors file, or a hub name (owner/model)",
+    )
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether a name can only mean a model on the hub: nothing of that name can be a folder or file here."""
+    path = Path(name).expanduser()
+    return bool(
+        HUB_NAME.fullmatch(name)
+        and not path.exists()
+        and not path.parent.is_dir()
+        and path.suffix.lower() not in (*WEIGHT_FILES, *PICKLES)
+    )
+
+
+def _nearest(path: Path) -> str:
+    """Which part of a wrong path is still right."""
+    for parent in path.parents:
+        if parent.is_dir():
+            inside = sorted(p.name for p in parent.iterdir() if not p.name.startswith("."))[:8]
+            return f"the folder {parent} exists and holds: {', '.join(inside) or 'nothing'}"
+    return ""
+
+
+def _download(
+    name: str, spec: FamilySpec, parts: Iterable[str] | None, configs: Iterable[str], alone: bool
+) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    wanted = set(parts) if parts is not None else {part.name for part in spec.parts}
+    patterns = ["model_index.json"]
+    for part in wanted:
+        patterns += [f"{part}/{pattern}" for pattern in (*HUB_PATTERNS, *PLAIN_WEIGHTS)]
+    patterns += [f"{part}/config.json" for part in configs]
+    if alone:
+        patterns += ["config.json", *PLAIN_WEIGHTS]
+    try:
+        place = Path(snapshot_download(name, allow_patterns=patterns, token=hub_token()))
+        # repositories often hold the same weights again in half precision; these count only where they are all there is
+        if more := _without_weights(place, sorted(wanted), alone):
+            snapshot_download(name, allow_patterns=more, token=hub_token())
+        return place
+    except RepositoryNotFoundError as error:
+        raise UserError(
+            f"the hub has no model {name!r} that you may read, and there is no such local folder",
+            field=FIELD,
+            hint="check the name; private and gated models need a token (Tools page, or HF_TOKEN)",
+        ) from error
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise UserError(
+            f"the model {name!r} is neither a local folder nor in the local hub cache, and the hub cannot be "
+            "reached",
+            field=FIELD,
+            hint="check the network, or give the path of a local model",
+        ) from error
+
+
+def _without_weights(place: Path, parts: Iterable[str], alone: bool) -> list[str]:
+    """Patterns for the weights of parts that came with a config only."""
+    folders = [place / part for part in parts] + ([place] if alone else [])
+    lacking = [f for f in folders if (f / "config.json").is_file() and not any(f.glob("*.safetensors"))]
+    return [
+        str((folder / pattern).relative_to(place).as_posix()) for folder in lacking for pattern in ANY_WEIGHTS
+    ]
+
+
+def check_folder(
+    folder: Path, spec: FamilySpec, parts: Iterable[str], weights: bool = True
+) -> dict[str, Any]:
+    """The content of ``model_index.json`` of a diffusers folder that has all the named parts.
+
+    Args:
+        weights: whether parts without weights are missing.
+
+    Raises:
+        UserErrors: everything that is missing or of the wrong kind, together.
+    """
+    index_path = folder / "model_index.json"
+    if not index_path.is_file():
+        inside = sorted(p.name for p in folder.iterdir())[:8]
+        raise UserError(
+            f"{folder} is not a diffusers folder: it has no model_index.json",
+            field=FIELD,
+            hint=f"it holds: {', '.join(inside) or 'nothing'}",
+        )
+    index = read_json(index_path, "model index")
+    if not isinstance(index, dict):
+        raise UserError(f"{index_path} is not a JSON object", field=FIELD)
+    faults: list[UserError] = []
+    for name in parts:
+        part = spec.part(name)
+        if left_out(part, index):
+            continue
+        fault = _part_fault(folder, part, index.get(name), weights)
+        if fault:
+            faults.append(UserError(fault, field=FIELD))
+    if faults:
+        kind = index.get("_class_name", "something unnamed")
+        raise UserErrors(faults, f"{folder} ({kind}) cannot be used as {spec.label}:")
+    return index
+
+
+def left_out(part: PartSpec, index: dict[str, Any]) -> bool:
+    """Whether a folder comes without a part that it may come without."""
+    entry = index.get(part.name)
+    return part.optional and (not isinstance(entry, list) or not all(entry))
+
+
+def _part_fault(folder: Path, part: PartSpec, entry: Any, weights: bool) -> str:
+    """What is wrong with one part of a folder, or nothing."""
+    if not isinstance(entry, list) or len(entry) != 2 or not entry[1]:
+        return f"its model_index.json names no {part.name}"
+    if part.classes and entry[1] not in part.classes:
+        return f"its {part.name} is a {entry[1]}, not a {' or '.join(part.classes)}"
+    place = folder / part.name
+    if not place.is_dir():
+        return f"the folder {part.name} is missing"
+    if part.kind in ("tokenizer", "scheduler"):
+        return ""
+    if not (place / "config.json").is_file():
+        return f"{part.name}/config.json is missing"
+    if not weights or list(place.glob("*.safetensors")):
+        return ""
+    pickles = sorted(p.name for p in place.iterdir() if p.suffix in PICKLES)
+    if pickles:
+        return f"{part.name} holds only {pickles[0]}, a pickle; only safetensors weights are loaded"
+    return f"{part.name} holds no .safetensors weights"
+
+
+def weights_variant(place: Path) -> str | None:
+    """``fp16`` and the like when a part has no weights under the plain name."""
+    names = [p.name for p in place.glob("*.safetensors")]
+    plain = [n for n in names if n.split(".")[0].split("-")[0] in WEIGHT_STEMS and _variant(n) is None]
+    if plain:
+        return None
+    variants = sorted({v for v in map(_variant, names) if v})
+    return variants[0] if variants else None
+
+
+def weights_files(place: Path) -> list[Path]:
+    """The files with the weights of a part: those of one variant, in one piece if they are there that way too."""
+    variant = weights_variant(place)
+    files = [p for p in sorted(place.glob("*.safetensors")) if _variant(p.name) == variant]
+    files = [p for p in files if p.name.split(".")[0].split("-")[0] in WEIGHT_STEMS] or files
+    return [p for p in files if "-of-" not in p.name] or files
+
+
+def _variant(name: str) -> str | None:
+    pieces = re.sub(r"-\d{5}-of-\d{5}", "", name).split(".")
+    return pieces[1] if len(pieces) == 3 else None
+
+
+def load_module(
+    from_pretrained: Callable[..., Any], folder: Path, part: str, dtype: torch.dtype, dtype_name: str
+) -> nn.Module:
+    """One part of a diffusers folder with all its weights.
+
+    Args:
+        from_pretrained: the class method of the part's class.
+        dtype_name: what that method calls the number type.
+
+    Raises:
+        UserError: unreadable, or weights that do not fit the part's config.
+    """
+    place = folder / part
+    _quiet_progress_bars()
+    try:
+        module, info = from_pretrained(
+            str(place),
+            use_safetensors=True,
+            local_files_only=True,
+            variant=weights_variant(place),
+            output_loading_info=True,
+            **{dtype_name: dtype},
+        )
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, _safetensor_error()) as error:
+        raise UserError(
+            f"{part} of {folder} cannot be loaded: {str(error).strip().splitlines()[0]}",
+            field=FIELD,
+            hint="the file may be incomplete; copy or download it again",
+        ) from error
+    absent = sorted(info["missing_keys"])
+    if absent:
+        raise UserError(
+            f"{part} of {folder} lacks {len(absent)} weights its config asks for, {absent[0]} among them",
+            field=FIELD,
+            hint="weights and config.json belong to different models",
+        )
+    module.eval().requires_grad_(False)
+    return module  # type: ignore[no-any-return]
+
+
+def load_parts(folder: Path, spec: FamilySpec, wanted: Sequence[str], dtypes: PartDtypes) -> dict[str, Any]:
+    """The wanted parts of a diffusers folder, by name: modules, tokenizers, scheduler configs as ``dict``.
+
+    Raises:
+        UserError: something is missing, damaged or of the wrong kind.
+    """
+    index = check_folder(folder, spec, wanted)
+    names = [name for name in wanted if not left_out(spec.part(name), index)]
+    loaded: dict[str, Any] = {}
+    for name in names:
+        part = spec.part(name)
+        if part.kind == "scheduler":
+            loaded[name] = read_scheduler_config(folder)
+        elif part.kind == "tokenizer":
+            loaded[name] = load_tokenizer(part_class(part), folder / name)
+        else:
+            keyword = "dtype" if part.kind == "text_encoder" else "torch_dtype"
+            loaded[name] = load_module(
+                part_class(part).from_pretrained, folder, name, dtypes.of(name), keyword
+            )
+    return loaded
+
+
+def part_class(part: PartSpec) -> Any:
+    """The class a part is loaded with."""
+    return getattr(importlib.import_module(part.module), part.classes[0])
+
+
+def load_tokenizer(kind: Any, place: Path, **options: str) -> Any:
+    """A tokenizer from its folder.
+
+    Args:
+        options: arguments that make it another part's than the one the folder is for.
+
+    Raises:
+        UserError: its files are missing or damaged.
+    """
+    try:
+        return kind.from_pretrained(str(place), local_files_only=True, **options)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"the tokenizer in {place} cannot be loaded: {str(error).strip().splitlines()[0]}",
+            field=FIELD,
+            hint="the folder may be incomplete; copy or download it again",
+        ) from error
+
+
+def _quiet_progress_bars() -> None:
+    """Loading bars of a second or less only break up the log."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+def _safetensor_error() -> type[Exception]:
+    from safetensors import SafetensorError
+
+    return SafetensorError
+
+
+def read_scheduler_config(folder: Path) -> dict[str, Any]:
+    """``scheduler_config.json`` of a diffusers folder."""
+    config = read_json(folder / "scheduler" / "scheduler_config.json", "scheduler config")
+    if not isinstance(config, dict):
+        raise UserError(f"the scheduler config of {folder} is not a JSON object", field=FIELD)
+    return config

@@ -1,0 +1,78 @@
+"""Which family a denoiser's file is of, told by the names of its tensors."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from modules.util.jsonio import read_json
+from modules.weights.part_files import original_pieces, outline, own_pieces, shipped
+
+if TYPE_CHECKING:
+    from modules.spec.FamilySpec import FamilySpec
+    from modules.weights.part_files import PartTensors
+
+Mark = tuple[str, int]
+ENOUGH = 0.8
+"""Share of the names that have to agree."""
+SHALLOW: dict[str, int] = {
+    "num_layers": 2, "num_single_layers": 1, "n_layers": 1, "n_refiner_layers": 1, "pos_embed_max_size": 16,
+}  # fmt: skip
+"""Configs of transformers are cut to this: more layers have no more kinds of names."""
+
+
+def _mark(name: str, shape: tuple[int, ...]) -> Mark:
+    """A name with its numbers left out, and how many dimensions the tensor has."""
+    return re.sub(r"\.\d+(?=\.|$)", ".*", name), len(shape)
+
+
+def looks_like(tensors: PartTensors, spec: FamilySpec) -> str:
+    """The label of the family other than ``spec`` whose denoiser these tensors are; empty if they are none."""
+    from modules.modelSetup.registry import MODEL_SETUPS
+
+    found = frozenset(
+        _mark(name, shape) for name, shape in tensors.shapes.items() if not tensors.needless(name)
+    )
+    scores: dict[str, float] = {}
+    for setup in dict(MODEL_SETUPS.items()).values():
+        other = setup.spec
+        scores[other.label] = max((_agreement(found, marks) for marks in family_marks(other)), default=0.0)
+    best = max(scores.values())
+    if best < ENOUGH or scores[spec.label] == best:
+        return ""
+    return " or ".join(label for label, score in scores.items() if score == best)
+
+
+def _agreement(found: frozenset[Mark], expected: tuple[frozenset[Mark], ...]) -> float:
+    """How much of what is there and of what is expected agrees, 0 to 1."""
+    matched = [choices & found for choices in expected]
+    hits = sum(bool(names) for names in matched)
+    others = len(found - frozenset().union(*matched))
+    return hits / max(1, len(expected) + others)
+
+
+@lru_cache
+def _marks(key: str) -> tuple[tuple[frozenset[Mark], ...], ...]:
+    from modules.modelSetup.registry import MODEL_SETUPS
+
+    spec = MODEL_SETUPS.get(key).spec
+    part = spec.part(spec.denoiser)
+    made: list[tuple[frozenset[Mark], ...]] = []
+    for place in shipped(key, part.name):
+        config: dict[str, Any] = dict(read_json(place, "model config"))
+        module = outline(part, config | {name: SHALLOW[name] for name in SHALLOW if name in config})
+        state = module.state_dict()
+        for pieces in (original_pieces(spec, part, module), own_pieces(module)):
+            kinds = {
+                frozenset(_mark(name, state[key].shape) for name in p.names)
+                for key, p in pieces.items()
+                if key in state
+            }
+            made.append(tuple(kinds))
+    return tuple(made)
+
+
+def family_marks(spec: FamilySpec) -> tuple[tuple[frozenset[Mark], ...], ...]:
+    """For each shipped config and layout of a family's denoiser, the marks of its tensors, each with alternatives."""
+    return _marks(spec.key)

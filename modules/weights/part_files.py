@@ -1,0 +1,432 @@
+"""One part of a model from a file of weights, in the layout it was published in or in that of diffusers.
+
+A file says nothing about the architecture but the shapes of its tensors. So there is a list of configs to try: the one
+with all whose tensors the file has, and no others, is the file's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from modules.weights.keymaps import get_key_map
+from modules.model.lazy_modules import keep_stored
+from modules.model.weight_files import WeightFile
+from modules.spec.FamilySpec import FamilySpec, PartSpec
+from modules.util.errors import UserError
+from modules.util.jsonio import read_json
+from modules.util.tensors.lazy_tensors import LazyTensor, lazily
+from modules.weights.loading import part_class
+from modules.weights.open_clip import lazily_from_open_clip
+from modules.weights.single_file import to_ldm
+
+CONFIGS = Path(__file__).parents[2] / "resources" / "model_config"
+"""Configs of the published models, by model type and part."""
+PREFIXES = {
+    "denoiser": ("model.diffusion_model.", "diffusion_model."),
+    "vae": ("first_stage_model.", "vae."),
+    "text_encoder": (),
+}
+"""First letters of the names of a part in files that hold several parts, beside those of its spec."""
+NEEDLESS = re.compile(
+    r"(.*\.)?(position_ids|logit_scale|pos_embed|y_embedding|norm_final\.weight|inv_freq|text_projection(\.weight)?|"
+    r"lm_head\.weight|spiece_model|v_pred|ztsnr|(vision_model|visual_projection|model_ema|loss)\..*)"
+)
+"""Tensors of published files that the modules do without: what is computed, and what only training needs."""
+LATER_LAYERS = re.compile(r"(text_model\.)?encoder\.layers\.\d+\..*")
+WEIGHT_LEAVES = ("weight", "scale")
+"""What the weight of a layer may be called."""
+CONVERTERS = {
+    r"\.op_list\.": "convert_autoencoder_dc_checkpoint_to_diffusers",
+    r"^(en|de)coder\.middle\.": "convert_wan_vae_to_diffusers",
+}
+"""Names in files of parts without a table here, and the function of diffusers that knows them."""
+Pieces = dict[str, "Piece"]
+
+
+@dataclass(frozen=True)
+class PartTensors:
+    """The tensors of one part in a file, without their prefix.
+
+    Args:
+        shapes: of all of them.
+        read: one of them.
+        cut: whether the file may have more layers than the part is read with.
+        places: the same tensors, read when they are wanted and not kept.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    read: Callable[[str], torch.Tensor]
+    cut: bool = False
+    places: Mapping[str, LazyTensor] = field(default_factory=dict)
+
+    def needless(self, name: str) -> bool:
+        """Whether a tensor may be left unread."""
+        return bool(NEEDLESS.fullmatch(name)) or (self.cut and bool(LATER_LAYERS.fullmatch(name)))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Where one tensor of a module lies in a file.
+
+    Args:
+        names: what it may be called there.
+        start, rows: which rows of the tensor of that name it is; all if ``rows`` is 0.
+        total: how many rows that tensor has in all.
+        swapped: its two halves of rows come in the other order there.
+    """
+
+    names: tuple[str, ...]
+    start: int = 0
+    rows: int = 0
+    total: int = 0
+    swapped: bool = False
+
+    def of(self, tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        """This piece of a tensor of the file, in the shape the module has it."""
+        return self._turned(
+            tensor[self.start : self.start + self.rows].clone() if self.rows else tensor, shape
+        )
+
+    def place(self, tensor: LazyTensor, shape: Sequence[int]) -> LazyTensor:
+        """The same of a tensor that stays in the file."""
+
+        def read() -> torch.Tensor:
+            rows = tensor.rows(self.start, self.rows) if self.rows else tensor.read()
+            return self._turned(rows, shape)
+
+        return LazyTensor(tuple(shape), tensor.dtype, read)
+
+    def _turned(self, rows: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+        return (torch.cat(rows.chunk(2)[::-1]) if self.swapped else rows).reshape(tuple(shape))
+
+
+@dataclass
+class Plan:
+    """How a module is filled from a file.
+
+    Args:
+        part, config: what is to be made.
+        module: its outline.
+        tensors: the module's tensors -> name in the file, and which piece of that they are.
+        faults: what the file lacks or has in another shape.
+        extra: tensors of the file nothing asks for.
+    """
+
+    part: PartSpec
+    config: Mapping[str, Any]
+    module: nn.Module
+    tensors: dict[str, tuple[str, Piece]] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    extra: list[str] = field(default_factory=list)
+
+    @property
+    def strays(self) -> int:
+        return len(self.faults) + len(self.extra)
+
+
+# -- which tensors of a file are a part's ----------------------------------------------------------------------
+
+
+def part_prefixes(part: PartSpec) -> tuple[str, ...]:
+    """First letters of a part's names in files that hold several."""
+    own = (part.file_prefix,) if part.file_prefix else ()
+    if part.kind == "text_encoder" and part.comfy_name:
+        names: tuple[str, ...] = (part.comfy_name, *(name for _, name in part.comfy_sizes))
+        own += tuple(f"text_encoders.{name}.{rest}" for name in names for rest in ("transformer.", ""))
+    return tuple(dict.fromkeys((*own, *PREFIXES[part.kind])))
+
+
+def part_tensors(file: WeightFile, spec: FamilySpec, part: PartSpec, alone: bool) -> PartTensors | None:
+    """A part's tensors in a file; ``None`` if it does not hold that part.
+
+    Args:
+        alone: whether the file is there for this part, so that names without a prefix are the part's.
+    """
+    names = next((found for prefix in part_prefixes(part) if (found := _below(file, prefix))), None)
+    if names is None and alone:
+        others = [other for other in spec.parts if other.kind in PREFIXES]
+        known = tuple(prefix for other in others for prefix in part_prefixes(other))
+        if not any(name.startswith(known) for name in file.shapes):
+            names = {name: name for name in file.shapes}
+    if not names:
+        return None
+    if any(name.startswith("transformer.resblocks.") for name in names):
+        return _lazy(
+            lazily_from_open_clip({name: file.lazy(place) for name, place in names.items()}), cut=True
+        )
+    for mark, converter in CONVERTERS.items() if part.kind != "text_encoder" else ():
+        if any(re.search(mark, name) for name in names):
+            convert = getattr(importlib.import_module("diffusers.loaders.single_file_utils"), converter)
+            state = convert({name: file.tensor(place) for name, place in names.items()})
+            return _lazy({name: lazily(tensor) for name, tensor in state.items()})
+    return PartTensors(
+        {name: file.shapes[place] for name, place in names.items()},
+        lambda name: file.tensor(names[name]),
+        places={name: file.lazy(place) for name, place in names.items()},
+    )
+
+
+def folder_tensors(files: Sequence[WeightFile]) -> PartTensors:
+    """The tensors of a part that has a folder of its own, in as many files as there are."""
+    places = {name: file.lazy(name) for file in files for name in file.shapes}
+    return _lazy(places)
+
+
+def _below(file: WeightFile, prefix: str) -> dict[str, str]:
+    return {name.removeprefix(prefix): name for name in file.shapes if name.startswith(prefix)}
+
+
+def _lazy(places: Mapping[str, LazyTensor], cut: bool = False) -> PartTensors:
+    shapes = {name: place.shape for name, place in places.items()}
+    return PartTensors(shapes, lambda name: places[name].read(), cut, places)
+
+
+# -- configs ---------------------------------------------------------------------------------------------------
+
+
+def beside_file(file: Path) -> Path:
+    """The folder with configs that overrule the shipped ones for one file."""
+    return file.with_name(f"{file.name}.config")
+
+
+def configs(spec: FamilySpec, part: PartSpec, file: Path, base: Path | None) -> list[dict[str, Any]]:
+    """Configs a part of a file may have: the one beside the file alone if there is one, else that of the folder
+    with the rest of the model and those of the published models.
+
+    Raises:
+        UserError: a damaged one.
+    """
+    beside = beside_file(file) / part.name / "config.json"
+    if beside.is_file():
+        return [_read(beside)]
+    places = [base / part.name / "config.json"] if base is not None else []
+    return [_read(place) for place in (*places, *shipped(spec.key, part.name)) if place.is_file()]
+
+
+def shipped(key: str, part: str) -> list[Path]:
+    """Config files of a part of the published models, the usual one first."""
+    return sorted(
+        (CONFIGS / key / part).glob("*.json"), key=lambda place: (place.stem != "config", place.stem)
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    config = read_json(path, "model config")
+    if not isinstance(config, dict):
+        raise UserError(f"{path} is not a JSON object")
+    return config
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """Modules made here have parameters without memory; their buffers are real."""
+    register = nn.Module.register_parameter
+
+    def bare(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
+        if param is not None and param.device.type != "meta":
+            param = nn.Parameter(param.to("meta"), requires_grad=False)
+        register(self, name, param)
+
+    nn.Module.register_parameter = bare  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def outline(part: PartSpec, config: Mapping[str, Any]) -> nn.Module:
+    """A part whose tensors have a shape but no memory.
+
+    Raises:
+        UserError: not a config of such a part.
+    """
+    try:
+        with torch.device("meta"):
+            return _make(part, config)
+    except (TypeError, ValueError, KeyError, RuntimeError, AttributeError) as error:
+        raise UserError(f"a config of the {part.name} does not fit its class: {error}") from error
+
+
+def bare_module(part: PartSpec, config: Mapping[str, Any], like: nn.Module) -> nn.Module:
+    """An outline to fill from a file; what is in no file because it is computed is there."""
+    stored = like.state_dict()
+    if all(name in stored for name, _ in like.named_buffers()) and not _has_tables(like):
+        return like
+    with without_weights():
+        return _make(part, config)
+
+
+def _has_tables(module: nn.Module) -> bool:
+    """Whether there are tensors in it that are neither parameters nor buffers."""
+    values = [value for each in module.modules() for value in vars(each).values()]
+    return any(
+        isinstance(item, torch.Tensor)
+        for value in values
+        for item in (value if isinstance(value, list | tuple) else (value,))
+    )
+
+
+def _make(part: PartSpec, config: Mapping[str, Any]) -> nn.Module:
+    kind = part_class(part)
+    if part.kind == "text_encoder":
+        return kind(kind.config_class.from_dict(dict(config)))  # type: ignore[no-any-return]
+    return kind.from_config(dict(config))  # type: ignore[no-any-return]
+
+
+# -- names -----------------------------------------------------------------------------------------------------
+
+
+def original_pieces(spec: FamilySpec, part: PartSpec, module: nn.Module) -> Pieces:
+    """Where a file in the published layout has each tensor of a part."""
+    state = module.state_dict()
+    if part.kind == "text_encoder":
+        return {key: Piece(_text_names(key)) for key in state}
+    if part.kind == "denoiser":
+        # what is computed tells sizes apart where a file has it
+        return denoiser_pieces(spec, module, state | dict(module.named_buffers()))
+    if not hasattr(module.config, "down_block_types"):
+        return own_pieces(module)
+    return {key: Piece(_autoencoder_names(module, key, tensor)) for key, tensor in state.items()}
+
+
+def own_pieces(module: nn.Module) -> Pieces:
+    """The same for a file in the module's own names."""
+    return {key: Piece((key,)) for key in module.state_dict()}
+
+
+def _autoencoder_names(module: nn.Module, key: str, tensor: torch.Tensor) -> tuple[str, ...]:
+    """Statistics of latents have no other name; FLUX.2's keeps the convolutions around them in its two halves."""
+    if key.startswith("bn."):
+        return (key,)
+    name = to_ldm("vae", module, key, tensor)[0]
+    half = {"quant_conv": "encoder", "post_quant_conv": "decoder"}.get(name.partition(".")[0])
+    return (name, f"{half}.{name}") if half else (name,)
+
+
+def _text_names(key: str) -> tuple[str, ...]:
+    """Text encoders keep their names, but for the level of the model itself, which comes and goes."""
+    plain = key.removeprefix("text_model.").removeprefix("model.").removeprefix("language_model.")
+    return tuple(dict.fromkeys((key, plain, f"text_model.{plain}", f"model.{plain}")))
+
+
+def denoiser_pieces(
+    spec: FamilySpec, module: nn.Module, state: Mapping[str, torch.Tensor | LazyTensor]
+) -> Pieces:
+    """``original_pieces`` of some tensors of a denoiser; the first name of each is the published one."""
+    layers = {name for name, _ in module.named_modules()}
+    return {key: _denoiser_piece(spec, module, key, state, layers) for key in state}
+
+
+def _denoiser_piece(
+    spec: FamilySpec,
+    module: nn.Module,
+    key: str,
+    state: Mapping[str, torch.Tensor | LazyTensor],
+    layers: set[str],
+) -> Piece:
+    key_map = get_key_map(spec.key_map)
+    path, _, leaf = key.rpartition(".")
+    if leaf not in ("weight", "bias") or path not in layers:
+        # a tensor that belongs to no layer has a name of its own
+        return Piece((key_map.original(module, key).name,))
+    found = key_map.original(module, path)
+    leaves = dict.fromkeys((found.weight, *WEIGHT_LEAVES)) if leaf == "weight" else (leaf,)
+    names = tuple(f"{found.name}.{other}" for other in leaves)
+    if not found.fused:
+        return Piece(names, swapped=found.swapped)
+    sizes = [state[f"{piece}.{leaf}"].shape[0] for piece in found.pieces]
+    place = found.pieces.index(path)
+    return Piece(names, sum(sizes[:place]), sizes[place], sum(sizes))
+
+
+# -- from tensors to a module ----------------------------------------------------------------------------------
+
+
+def make_plan(tensors: PartTensors, plan: Plan, pieces: Pieces) -> Plan:
+    """Work out which tensor of a file goes where in a module."""
+    module = plan.module
+    state = module.state_dict(keep_vars=True)
+    same: dict[int, list[str]] = {}
+    for key, parameter in state.items():
+        same.setdefault(id(parameter), []).append(key)
+    for key, parameter in state.items():
+        # a tensor that two layers share may be there under either name
+        choices = (
+            (name, pieces[other]) for other in (key, *same[id(parameter)]) for name in pieces[other].names
+        )
+        found = next(((name, piece) for name, piece in choices if name in tensors.shapes), None)
+        if found is None:
+            plan.faults.append(pieces[key].names[0])
+            continue
+        plan.tensors[key] = found
+        name, piece = found
+        shape = (piece.total, *parameter.shape[1:]) if piece.rows else tuple(parameter.shape)
+        if squeezed(shape) != squeezed(tensors.shapes[name]):
+            plan.faults.append(f"{name}: {tuple(tensors.shapes[name])} for {shape}")
+    for key, buffer in module.named_buffers():
+        for name in pieces[key].names if key in pieces and key not in state else ():
+            if name in tensors.shapes and squeezed(tensors.shapes[name]) != squeezed(buffer.shape):
+                plan.faults.append(f"{name}: {tuple(tensors.shapes[name])} for {tuple(buffer.shape)}")
+    used = {name for name, _ in plan.tensors.values()}
+    plan.extra = [name for name in tensors.shapes if name not in used and not tensors.needless(name)]
+    return plan
+
+
+def squeezed(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape without its ones: a convolution of one pixel is a linear layer."""
+    return tuple(size for size in shape if size != 1)
+
+
+def best_plan(
+    tensors: PartTensors, spec: FamilySpec, part: PartSpec, choices: Sequence[Mapping[str, Any]]
+) -> Plan | None:
+    """The config and the layout with the fewest strays; ``None`` without configs."""
+    best: Plan | None = None
+    for config in choices:
+        module = outline(part, config)
+        for pieces in (original_pieces(spec, part, module), own_pieces(module)):
+            plan = make_plan(tensors, Plan(part, config, module), pieces)
+            if best is None or plan.strays < best.strays:
+                best = plan
+        if best is not None and not best.strays:
+            break
+    return best
+
+
+def leave(tensors: PartTensors, plan: Plan) -> nn.Module:
+    """The plan's module without values, which stay in the file as they are."""
+    shapes = plan.module.state_dict()
+    places = {
+        key: piece.place(tensors.places[name], shapes[key].shape)
+        for key, (name, piece) in plan.tensors.items()
+    }
+    return keep_stored(plan.module, places)
+
+
+def fill(tensors: PartTensors, plan: Plan, dtype: torch.dtype) -> nn.Module:
+    """The plan's module with the weights of the file, frozen, in eval mode."""
+    module = bare_module(plan.part, plan.config, plan.module)
+    wide = tuple(getattr(module, "_keep_in_fp32_modules", None) or ()) if dtype == torch.float16 else ()
+    last: tuple[str, torch.Tensor] | None = None
+    shapes, state = module.state_dict(), dict[str, torch.Tensor]()
+    # in the order of the file, so that one tensor that many are cut from is read once
+    for key, (name, piece) in sorted(plan.tensors.items(), key=lambda item: item[1][0]):
+        if last is None or last[0] != name:
+            last = name, tensors.read(name)
+        like = shapes[key]
+        wanted = torch.float32 if any(word in key.split(".") for word in wide) else dtype
+        made = piece.of(last[1], like.shape)
+        state[key] = made.to(wanted if like.is_floating_point() else like.dtype).contiguous()
+    module.load_state_dict(state, assign=True)
+    if hasattr(module, "tie_weights"):
+        module.tie_weights()  # type: ignore[operator]
+    return module.eval().requires_grad_(False)

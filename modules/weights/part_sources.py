@@ -1,0 +1,329 @@
+"""Where the parts of a model come from: one folder or file for all, and others for single parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from modules.model.dtypes import PartDtypes
+from modules.model.lazy_modules import keep_stored
+from modules.model.text.clip_vocabulary import make_clip_tokenizer
+from modules.model.weight_files import WeightFile, open_weights
+from modules.spec.FamilySpec import FamilySpec, PartSpec
+from modules.util.errors import UserError, list_offenders
+from modules.util.jsonio import read_json
+from modules.weights.loading import (
+    FIELD,
+    check_folder,
+    find_source,
+    left_out,
+    load_module,
+    load_parts,
+    load_tokenizer,
+    part_class,
+    weights_files,
+)
+from modules.weights.part_families import looks_like
+from modules.weights.part_files import (
+    Plan,
+    beside_file,
+    best_plan,
+    configs,
+    fill,
+    folder_tensors,
+    leave,
+    outline,
+    part_tensors,
+    shipped,
+)
+from modules.weights.single_file import marked_scheduler
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Resolved places.
+
+    Args:
+        base: the folder or file of the whole model.
+        parts: part name -> folder or file it is taken from instead.
+    """
+
+    base: Path
+    parts: Mapping[str, Path]
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Diffusers folders among them, the base first: where tokenizers are looked for."""
+        places = (self.base, *self.parts.values())
+        return tuple(dict.fromkeys(place for place in places if (place / "model_index.json").is_file()))
+
+
+def field_of(part: str) -> str:
+    """The config field that names the source of a part."""
+    return f"{part}.model_name"
+
+
+def find_sources(base: str, overrides: Mapping[str, str], spec: FamilySpec, wanted: Sequence[str]) -> Sources:
+    """Find, and where needed download, what is to be loaded.
+
+    Args:
+        overrides: part name -> folder, file or hub name; empty ones do not count.
+
+    Raises:
+        UserError: something is not there.
+    """
+    named = {part: name for part, name in overrides.items() if name.strip() and part in wanted}
+    rest = [part for part in wanted if part not in named]
+    # the configs of the other parts are small, and those that come from files may need them
+    place = find_source(base, spec, rest, configs=tuple(named))
+    found: dict[str, Path] = {}
+    for part, name in named.items():
+        with _blamed(field_of(part)):
+            found[part] = find_source(name, spec, [part], alone=True)
+    return Sources(place, found)
+
+
+@contextmanager
+def _blamed(field: str) -> Iterator[None]:
+    """Errors are about the field that names the source."""
+    try:
+        yield
+    except UserError as error:
+        error.field = field
+        raise
+
+
+def load_overrides(sources: Sources, spec: FamilySpec, dtypes: PartDtypes) -> dict[str, Any]:
+    """The parts that have a source of their own.
+
+    Raises:
+        UserError: damaged, incomplete, or of another family.
+    """
+    base = sources.base if sources.base.is_dir() else None
+    loaded: dict[str, Any] = {}
+    for name, path in sources.parts.items():
+        with _blamed(field_of(name)):
+            loaded[name] = _load_alone(path, spec, spec.part(name), dtypes, base)
+    return loaded
+
+
+def said_by_denoiser(sources: Sources, spec: FamilySpec, scheduler: Mapping[str, Any]) -> dict[str, Any]:
+    """The scheduler's config for a denoiser that comes from a file of its own, which may say how it was trained."""
+    path = sources.parts.get(spec.denoiser)
+    if path is None or not path.is_file() or spec.prediction == "flow":
+        return dict(scheduler)
+    field = field_of(spec.denoiser)
+    with _blamed(field):
+        return _marked(open_weights(path, field), scheduler)
+
+
+def _load_alone(
+    path: Path, spec: FamilySpec, part: PartSpec, dtypes: PartDtypes, base: Path | None
+) -> nn.Module:
+    """One part from a place of its own: a file, a diffusers folder, or a folder with just this part."""
+    if path.is_file():
+        file = open_weights(path, field_of(part.name))
+        module = part_from_file(file, spec, part, dtypes, base, alone=True)
+        if module is None:
+            raise UserError(
+                f"{path} holds several parts of a model, but no {part.name}",
+                hint="name a file of that part, or a diffusers folder",
+            )
+        return module
+    keyword = "dtype" if part.kind == "text_encoder" else "torch_dtype"
+    folder, name = path, part.name
+    if (path / "model_index.json").is_file():
+        check_folder(path, spec, [part.name], weights=not dtypes.bare)
+    else:
+        folder, name = path.parent, path.name
+    if dtypes.stored:
+        return part_from_folder(folder / name, part, spec, dtypes.bare)
+    return load_module(part_class(part).from_pretrained, folder, name, dtypes.of(part.name), keyword)
+
+
+def part_from_file(
+    file: WeightFile, spec: FamilySpec, part: PartSpec, dtypes: PartDtypes, base: Path | None, alone: bool
+) -> nn.Module | None:
+    """A part of a file; ``None`` if it holds none such.
+
+    Args:
+        base: the diffusers folder with the rest of the model.
+        alone: whether the file is there for this part.
+
+    Raises:
+        UserError: it does not fit any config.
+    """
+    tensors = part_tensors(file, spec, part, alone)
+    if tensors is None:
+        return None
+    plan = best_plan(tensors, spec, part, configs(spec, part, file.path, base))
+    if plan is None:
+        raise UserError(
+            f"there is no config for the {part.name} of {file.path}",
+            hint=f"put the one it was published with at {beside_file(file.path) / part.name / 'config.json'}",
+        )
+    if plan.strays:
+        kind = looks_like(tensors, spec) if part.kind == "denoiser" else ""
+        raise _misfit(file.path, spec, part, plan, kind)
+    return leave(tensors, plan) if dtypes.stored else fill(tensors, plan, dtypes.of(part.name))
+
+
+def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, bare: bool = False) -> nn.Module:
+    """A part that has a folder of its own, its weights left in their files.
+
+    Args:
+        bare: a config will do where there are no weights.
+
+    Raises:
+        UserError: damaged, or weights that do not fit the part's config.
+    """
+    config = read_json(place / "config.json", "model config")
+    if not isinstance(config, dict):
+        raise UserError(f"{place / 'config.json'} is not a JSON object", field=FIELD)
+    files = weights_files(place)
+    if bare and not files:
+        return keep_stored(outline(part, config), {})
+    tensors = folder_tensors([open_weights(path, FIELD) for path in files])
+    plan = best_plan(tensors, spec, part, [config])
+    if plan is None or plan.faults:
+        faults = list_offenders(plan.faults) if plan else ""
+        raise UserError(
+            f"the weights in {place} do not fit its config; missing or of another shape:\n{faults}",
+            field=FIELD,
+            hint="weights and config.json belong to different models",
+        )
+    return leave(tensors, plan)
+
+
+def _misfit(path: Path, spec: FamilySpec, part: PartSpec, plan: Plan, kind: str) -> UserError:
+    lines = [
+        f"the {part.name} in {path} is none of {spec.label}" + (f"; it looks like {kind}" if kind else "")
+    ]
+    if plan.faults:
+        lines.append(f"missing or of another shape ({len(plan.faults)}):\n{list_offenders(plan.faults)}")
+    if plan.extra:
+        lines.append(f"unknown ({len(plan.extra)}):\n{list_offenders(plan.extra)}")
+    hint = f"if it is one of another size, put its config at {beside_file(path) / part.name / 'config.json'}"
+    return UserError("\n".join(lines), hint="choose that model type" if kind else hint)
+
+
+# -- whole models ----------------------------------------------------------------------------------------------
+
+
+def load_whole_file(
+    sources: Sources, spec: FamilySpec, wanted: Sequence[str], dtypes: PartDtypes
+) -> dict[str, Any]:
+    """The wanted parts of a file, and what files never hold: tokenizers from beside it or from the folders other
+    parts come from (else CLIP's own), the scheduler's config as published.
+
+    Raises:
+        UserError: parts that are in none of these places, all together.
+    """
+    file = open_weights(sources.base, FIELD)
+    loaded: dict[str, Any] = {}
+    missing: list[str] = []
+    with _blamed(FIELD):
+        for part in (part for part in spec.parts if part.name in wanted):
+            made: Any
+            if part.kind == "scheduler":
+                made = _scheduler(file, spec)
+            elif part.kind == "tokenizer":
+                made = find_tokenizer(part, sources)
+            else:
+                alone = part.kind == "denoiser"
+                made = part_from_file(file, spec, part, dtypes, None, alone)
+            if made is not None:
+                loaded[part.name] = made
+            elif not part.optional or _encoder_of(part) in (*loaded, *sources.parts):
+                missing.append(part.name)
+        if missing:
+            raise UserError(
+                f"{file.path} lacks parts of {spec.label}: {', '.join(missing)}",
+                hint=_remedy(missing, spec),
+            )
+    return loaded
+
+
+def _encoder_of(part: PartSpec) -> str:
+    """The text encoder that reads what a tokenizer makes."""
+    return part.name.replace("tokenizer", "text_encoder") if part.kind == "tokenizer" else ""
+
+
+def _remedy(missing: Sequence[str], spec: FamilySpec) -> str:
+    if spec.denoiser in missing:
+        return f"use a file of {spec.label}, or a diffusers folder"
+    fields = [field_of(name) for name in missing if name in spec.module_parts]
+    words = [
+        f"set base_model_name to a diffusers folder or hub name and {field_of(spec.denoiser)} to this file"
+    ]
+    if fields:
+        words.append(f"or set {', '.join(fields)} to a folder or file that has them")
+    if len(fields) < len(missing):
+        words.append(
+            "tokenizers, of which only that of CLIP comes with this program, are read from such folders and hub "
+            "names, or from a folder of their name beside the file"
+        )
+    return "; ".join(words)
+
+
+def _scheduler(file: WeightFile, spec: FamilySpec) -> dict[str, Any] | None:
+    beside = beside_file(file.path) / "scheduler" / "scheduler_config.json"
+    places = [beside] if beside.is_file() else shipped(spec.key, "scheduler")
+    config = read_json(places[0], "scheduler config") if places else None
+    if not isinstance(config, dict):
+        return None
+    return config if spec.prediction == "flow" else _marked(file, config)
+
+
+def _marked(file: WeightFile, config: Mapping[str, Any]) -> dict[str, Any]:
+    return marked_scheduler(file.path, config, file.shapes, file.metadata)
+
+
+def find_tokenizer(part: PartSpec, sources: Sources) -> Any:
+    """The tokenizer of a model that comes from files; ``None`` if there is none and it is not CLIP's."""
+    beside = [beside_file(sources.base), sources.base.parent] if sources.base.is_file() else []
+    for folder in (*beside, *sources.folders):
+        if (folder / part.name).is_dir():
+            return load_tokenizer(part_class(part), folder / part.name)
+    return make_clip_tokenizer(part.pad_token) if part.pad_token else None
+
+
+def check_tokenizers(spec: FamilySpec, path: Path, loaded: Mapping[str, Any]) -> None:
+    """Tokenizers of CLIP give no token that the encoder they are for has not.
+
+    Raises:
+        UserError: the encoder has another vocabulary.
+    """
+    for part in spec.of_kind("tokenizer"):
+        tokenizer, encoder = loaded.get(part.name), loaded.get(_encoder_of(part))
+        if part.pad_token and tokenizer is not None and encoder is not None:
+            tokens, known = len(tokenizer), encoder.config.vocab_size
+            if tokens > known:
+                raise UserError(
+                    f"the {part.name} of {path} has {tokens} tokens, its {_encoder_of(part)} knows {known}",
+                    field=FIELD,
+                    hint="put the tokenizer it was trained with into a folder "
+                    f"{(path if path.is_dir() else path.parent) / part.name}",
+                )
+
+
+def load_from(
+    sources: Sources, spec: FamilySpec, wanted: Sequence[str], dtypes: PartDtypes
+) -> dict[str, Any]:
+    """The wanted parts from the folder or file of the whole model."""
+    if sources.base.is_file():
+        return load_whole_file(sources, spec, wanted, dtypes)
+    if not dtypes.stored:
+        return load_parts(sources.base, spec, wanted, dtypes)
+    modules = [name for name in wanted if name in spec.module_parts]
+    loaded = load_parts(sources.base, spec, [name for name in wanted if name not in modules], dtypes)
+    index = check_folder(sources.base, spec, modules, weights=not dtypes.bare)
+    for part in (spec.part(name) for name in modules):
+        if not left_out(part, index):
+            loaded[part.name] = part_from_folder(sources.base / part.name, part, spec, dtypes.bare)
+    return loaded

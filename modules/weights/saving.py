@@ -1,0 +1,207 @@
+"""Whole models written to disk: a diffusers folder, or one file in the latent-diffusion layout."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from modules.model.lazy_modules import stored_tensors
+from modules.model.Model import Model
+from modules.spec.FamilySpec import FamilySpec
+from modules.util.errors import UnsupportedError
+from modules.util.jsonio import atomic_path, fsync_path, read_json
+from modules.util.tensors.lazy_tensors import LazyTensor, lazily, write_lazily
+from modules.weights.single_file import V_MARK, ZERO_SNR_MARK, file_entries
+
+WEIGHTS_NAME = {
+    "denoiser": "diffusion_pytorch_model",
+    "vae": "diffusion_pytorch_model",
+    "text_encoder": "model",
+}
+LIBRARY = {"denoiser": "diffusers", "vae": "diffusers", "text_encoder": "transformers"}
+
+
+def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None) -> Path:
+    """Write a folder that diffusers' pipelines load; an existing one is replaced only when all is written.
+
+    Args:
+        dtype: of the weights; as they are if ``None``.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        for name, module in model.modules().items():
+            kind = model.spec.part(name).kind
+            place = fresh / name
+            place.mkdir()
+            _write_config(module, place)
+            weights = place / f"{WEIGHTS_NAME[kind]}.safetensors"
+            write_lazily(part_tensors(model, name, dtype), weights, {"format": "pt"})
+            fsync_path(weights)
+        for spec in model.spec.of_kind("tokenizer"):
+            if spec.name in model.parts:
+                model.parts[spec.name].save_pretrained(str(fresh / spec.name))
+        (fresh / "scheduler").mkdir()
+        _write_json(fresh / "scheduler" / "scheduler_config.json", scheduler_config(model))
+        _write_json(fresh / "model_index.json", model_index(model))
+        fresh.chmod(0o755)
+        _replace_folder(fresh, target)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return target
+
+
+def no_single_file(spec: FamilySpec) -> UnsupportedError:
+    """The error of a family without a single-file layout."""
+    return UnsupportedError(
+        f"{spec.label} has no single-file layout here", field="output_model_format", hint="use DIFFUSERS"
+    )
+
+
+def save_single_file(
+    model: Model,
+    path: str | Path,
+    dtype: torch.dtype | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Path:
+    """Write one safetensors file in the latent-diffusion layout, atomically.
+
+    Raises:
+        UnsupportedError: the family has no such layout.
+    """
+    if not model.spec.writes_single_file:
+        raise no_single_file(model.spec)
+    return write_file(model, single_file_tensors(model, dtype), path, metadata)
+
+
+def write_file(
+    model: Model,
+    tensors: Mapping[str, LazyTensor],
+    path: str | Path,
+    metadata: Mapping[str, str] | None = None,
+) -> Path:
+    """Write tensors of a model to a safetensors file, atomically, with marks and metadata that say what it is."""
+    target = Path(path)
+    marks: dict[str, LazyTensor] = {}
+    if model.schedule.prediction == "v_prediction":
+        marks[V_MARK] = lazily(torch.zeros(0))
+        if _ends_in_noise(model):
+            marks[ZERO_SNR_MARK] = lazily(torch.zeros(0))
+    kind = model.schedule.prediction
+    facts = {
+        "modelspec.sai_model_spec": "1.0.0",
+        "modelspec.architecture": model.spec.model_architecture,
+        "modelspec.title": target.stem,
+        "modelspec.date": date.today().isoformat(),
+        "modelspec.prediction_type": {"v_prediction": "v"}.get(kind, kind),
+        **(metadata or {}),
+    }
+    with atomic_path(target) as temporary:
+        write_lazily({**tensors, **marks}, temporary, facts)
+    return target
+
+
+def single_file_tensors(model: Model, dtype: torch.dtype | None = None) -> dict[str, LazyTensor]:
+    """The base weights of all parts under their names in the latent-diffusion layout."""
+    tensors: dict[str, LazyTensor] = {}
+    for name, module in model.modules().items():
+        tensors |= file_entries(model.spec.part(name), module, stored_tensors(module))
+    return {name: tensor.to(dtype) for name, tensor in tensors.items()}
+
+
+def part_tensors(model: Model, part: str, dtype: torch.dtype | None = None) -> dict[str, LazyTensor]:
+    """The base weights of a part under the names its library expects in a file."""
+    spec, module = model.spec.part(part), model.module(part)
+    root = f"{spec.file_root}." if spec.file_root and not hasattr(module, spec.file_root) else ""
+    return {f"{root}{name}": tensor.to(dtype) for name, tensor in stored_tensors(module).items()}
+
+
+def _write_config(module: nn.Module, place: Path) -> None:
+    if hasattr(module, "save_config"):
+        module.save_config(str(place))  # type: ignore[operator]
+        return
+    config: Any = module.config
+    if not getattr(config, "architectures", None):
+        config.architectures = [type(module).__name__]
+    config.save_pretrained(str(place))
+
+
+def scheduler_config(model: Model) -> dict[str, Any]:
+    """The scheduler config the model was loaded with, plus what training changed about it."""
+    config = dict(model.parts["scheduler"])
+    if model.schedule.prediction != "flow":
+        config["prediction_type"] = model.schedule.prediction
+        if _ends_in_noise(model):
+            # without these two a sampler would never start from what the model was trained on
+            config |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
+    return config
+
+
+def _ends_in_noise(model: Model) -> bool:
+    """Whether the last step of a discrete schedule has no signal left."""
+    return float(model.schedule.coefficients(torch.tensor([model.schedule.steps - 1]))[0]) == 0.0
+
+
+def model_index(model: Model) -> dict[str, Any]:
+    """``model_index.json`` for the parts that are loaded, with what the model's own says beside its parts."""
+    index: dict[str, Any] = {
+        **_settings_of(Path(model.source)),
+        "_class_name": model.spec.pipeline_class,
+        "_diffusers_version": "0.36.0",
+        "feature_extractor": [None, None],
+        "image_encoder": [None, None],
+        "requires_safety_checker": False,
+        "safety_checker": [None, None],
+    }
+    for part in model.spec.parts:
+        if part.optional and part.name not in model.parts:
+            index[part.name] = [None, None]
+        elif part.kind == "scheduler":
+            index[part.name] = ["diffusers", model.parts["scheduler"].get("_class_name", "DDIMScheduler")]
+        elif part.kind == "tokenizer":
+            index[part.name] = ["transformers", part.classes[0]]
+        elif part.name in model.modules():
+            index[part.name] = [LIBRARY[part.kind], type(model.module(part.name)).__name__]
+    return index
+
+
+def _settings_of(source: Path) -> dict[str, Any]:
+    """What the index of a diffusers folder says about the whole pipeline: whether it is distilled, and the like."""
+    path = source / "model_index.json"
+    if not path.is_file():
+        return {}
+    index = read_json(path, "model index")
+    return {
+        key: value
+        for key, value in index.items()
+        if not key.startswith("_") and isinstance(value, (bool, int, float, str))
+    }
+
+
+def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=2, sort_keys=True, default=str) + "\n", encoding="utf-8")
+
+
+def _replace_folder(fresh: Path, target: Path) -> None:
+    """Put a finished folder in the place of another one, which is moved aside first."""
+    if not target.exists():
+        fresh.replace(target)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
+    target.replace(aside / "old")
+    try:
+        fresh.replace(target)
+    except OSError:
+        (aside / "old").replace(target)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

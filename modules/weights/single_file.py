@@ -1,0 +1,370 @@
+"""Single files in the latent-diffusion layout: which model they hold, and its parts as diffusers has them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from modules.model.dtypes import PartDtypes
+from modules.model.lazy_modules import keep_stored
+from modules.model.ldm_keys import TEXT_PREFIX, unet_to_ldm, vae_to_ldm
+from modules.model.text.clip_vocabulary import make_clip_tokenizer
+from modules.model.weight_files import open_weights
+from modules.spec.FamilySpec import FamilySpec, PartSpec
+from modules.util.errors import UserError, list_offenders
+from modules.util.tensors.lazy_tensors import LazyTensor
+from modules.weights.loading import FIELD, load_tokenizer, part_class
+from modules.weights.open_clip import joined_in_open_clip, lazily_from_open_clip, to_open_clip
+
+State = dict[str, torch.Tensor]
+Entries = dict[str, LazyTensor]
+V_MARK, ZERO_SNR_MARK = "v_pred", "ztsnr"
+"""Names of empty tensors by which files say how the model was trained."""
+EDM_MARKS = ("edm_mean", "edm_std", "edm_vpred.")
+"""First letters of those of models with another kind of noise."""
+OLD_TEXT = re.compile(r"^cond_stage_model\.transformer\.(?=embeddings\.|encoder\.|final_layer_norm\.)")
+"""Where the text encoder is in files of programs with an old version of transformers."""
+HEADS = 8
+HEAD_WIDTH = 64
+TIME_WIDTH = 256
+SCHEDULER: Mapping[str, Any] = {
+    "_class_name": "DDIMScheduler",
+    "num_train_timesteps": 1000,
+    "beta_start": 0.00085,
+    "beta_end": 0.012,
+    "beta_schedule": "scaled_linear",
+    "clip_sample": False,
+    "set_alpha_to_one": False,
+    "steps_offset": 1,
+    "prediction_type": "epsilon",
+}
+
+
+@dataclass(frozen=True)
+class Unsaid:
+    """What a family's files leave unsaid.
+
+    Args:
+        scaling_factor: of the autoencoder's latents.
+        scheduler: the scheduler config.
+    """
+
+    scaling_factor: float = 0.18215
+    scheduler: Mapping[str, Any] = field(default_factory=lambda: SCHEDULER)
+
+
+@dataclass(frozen=True)
+class SingleFile:
+    """An opened file: tensors by part without their prefixes, the names of all others, and the metadata."""
+
+    states: dict[str, Entries]
+    others: frozenset[str]
+    metadata: Mapping[str, str]
+
+
+def marked_scheduler(
+    path: Path, config: Mapping[str, Any], names: Collection[str], metadata: Mapping[str, str]
+) -> dict[str, Any]:
+    """A scheduler config with what a file of weights says about it.
+
+    Raises:
+        UserError: the model was trained with noise this program does not have.
+    """
+    if any(name.startswith(EDM_MARKS) for name in names):
+        raise UserError(
+            f"{path} was trained with continuous noise levels (EDM), which are not supported",
+            field=FIELD,
+            hint="use a model that predicts noise or velocity at 1000 timesteps",
+        )
+    made = dict(config)
+    if V_MARK in names or metadata.get("modelspec.prediction_type") == "v":
+        made["prediction_type"] = "v_prediction"
+    if ZERO_SNR_MARK in names:
+        made |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
+    return made
+
+
+_VAE_ATTENTION = re.compile(r"mid_block\.attentions\.0\.to_(q|k|v|out\.0)\.weight$")
+
+
+def to_ldm(kind: str, module: nn.Module, key: str, tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
+    """Name (without prefix) and value of one tensor of a part in the latent-diffusion layout."""
+    path, _, leaf = key.rpartition(".")
+    config: Any = module.config
+    if kind == "denoiser":
+        attention = tuple("Attn" in block for block in config.up_block_types)
+        return f"{unet_to_ldm(path, config.layers_per_block, attention)}.{leaf}", tensor
+    if kind == "vae":
+        if _VAE_ATTENTION.search(key):
+            # the original attention is made of 1x1 convolutions
+            tensor = tensor[:, :, None, None]
+        return f"{vae_to_ldm(path, len(config.block_out_channels))}.{leaf}", tensor
+    return key, tensor
+
+
+def file_tensors(part: PartSpec, module: nn.Module, state: Mapping[str, torch.Tensor]) -> State:
+    """The tensors of a part as a single file has them, with its prefix.
+
+    Args:
+        state: the part's tensors under its own names.
+    """
+    if part.kind == "text_encoder":
+        plain = {key.removeprefix("text_model."): tensor for key, tensor in state.items()}
+        made = to_open_clip(plain) if part.open_clip else plain
+    else:
+        made = dict(to_ldm(part.kind, module, key, tensor) for key, tensor in state.items())
+    return {f"{part.file_prefix}{name}": tensor for name, tensor in made.items()}
+
+
+def file_entries(part: PartSpec, module: nn.Module, entries: Mapping[str, LazyTensor]) -> Entries:
+    """``file_tensors`` of tensors that are read when they are written."""
+    made: Entries = {}
+    for group in joined_in_open_clip(entries) if part.open_clip else [(name,) for name in entries]:
+        like = file_tensors(part, module, {name: entries[name].empty() for name in group})
+
+        def read(name: str, group: tuple[str, ...] = group) -> torch.Tensor:
+            return file_tensors(part, module, {each: entries[each].read() for each in group})[name]
+
+        made |= {
+            name: LazyTensor(tuple(tensor.shape), tensor.dtype, partial(read, name))
+            for name, tensor in like.items()
+        }
+    return made
+
+
+def load_single_file(
+    path: Path, spec: FamilySpec, wanted: Sequence[str], dtypes: PartDtypes, unsaid: Unsaid
+) -> dict[str, Any]:
+    """The wanted parts of a file, by name: modules, tokenizers, the scheduler's config.
+
+    Raises:
+        UserError: damaged, of another family, or incomplete.
+    """
+    file = read_single_file(path, spec)
+    loaded: dict[str, Any] = {}
+    for part in (part for part in spec.parts if part.name in wanted):
+        if part.kind == "scheduler":
+            loaded[part.name] = marked_scheduler(path, unsaid.scheduler, file.others, file.metadata)
+        elif part.kind == "tokenizer":
+            loaded[part.name] = find_tokenizer(path, part)
+        else:
+            module = _make_part(part, file.states[part.name], path, unsaid, dtypes.stored)
+            # diffusers' own ``to`` warns about number types even where none is at risk
+            loaded[part.name] = module if dtypes.stored else nn.Module.to(module, dtypes.of(part.name))
+    return loaded
+
+
+def _make_part(part: PartSpec, entries: Entries, path: Path, unsaid: Unsaid, stored: bool) -> nn.Module:
+    kind = part_class(part)
+    entries = lazily_from_open_clip(entries) if part.open_clip else entries
+    state = {name: entry.empty() for name, entry in entries.items()}
+    try:
+        if part.kind == "denoiser":
+            config = unet_config(state)
+        elif part.kind == "vae":
+            config = {**vae_config(state), "scaling_factor": unsaid.scaling_factor}
+        else:
+            config = text_config(state, part.open_clip)
+    except (KeyError, StopIteration, ValueError, IndexError) as error:
+        raise UserError(
+            f"the {part.name} of {path} is not one of this family: {error or 'layers'} missing",
+            field=FIELD,
+            hint="the file may be incomplete, or hold a model of another family",
+        ) from error
+    if part.kind == "text_encoder":
+        from transformers.models.clip.configuration_clip import CLIPTextConfig
+
+        return fill("text_encoder", lambda: kind(CLIPTextConfig(**config)), entries, path, stored)
+    return fill(part.kind, lambda: kind(**config), entries, path, stored)
+
+
+def read_single_file(path: Path, spec: FamilySpec) -> SingleFile:
+    """Where the tensors of each part are in a file.
+
+    Raises:
+        UserError: damaged, or not a whole model of the family in the latent-diffusion layout.
+    """
+    prefixes = {part.name: part.file_prefix for part in spec.parts if part.file_prefix}
+    found: dict[str, Entries] = {part: {} for part in prefixes}
+    others: set[str] = set()
+    file = open_weights(path, FIELD)
+    names = list(file.shapes)
+    for name in names:
+        usual = OLD_TEXT.sub(TEXT_PREFIX, name)
+        part = next((part for part, prefix in prefixes.items() if usual.startswith(prefix)), None)
+        if part is None:
+            others.add(name)
+        else:
+            found[part][usual.removeprefix(prefixes[part])] = file.lazy(name)
+    missing = [part for part, state in found.items() if not state]
+    if missing:
+        hint = f"its keys look like {names[0]}" if names else "it is empty"
+        if len(missing) < len(found):
+            hint = "use a checkpoint that holds the whole model, or a diffusers folder"
+        raise UserError(
+            f"{path} is not a {spec.label} checkpoint: it holds no {' and no '.join(missing)}",
+            field=FIELD,
+            hint=hint,
+        )
+    return SingleFile(found, frozenset(others), file.metadata)
+
+
+def unet_config(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """The config of a UNet in the latent-diffusion layout, read off its shapes."""
+    blocks = sorted({int(m[1]) for k in state if (m := re.match(r"input_blocks\.(\d+)\.", k))})
+    downs = [i for i in blocks if f"input_blocks.{i}.0.op.weight" in state]
+    per_block = downs[0] if downs else len(blocks)
+    channels: list[int] = []
+    attention: list[bool] = []
+    for first in range(1, len(blocks), per_block):
+        channels.append(state[f"input_blocks.{first}.0.out_layers.3.weight"].shape[0])
+        attention.append(f"input_blocks.{first}.1.norm.weight" in state)
+    first_attention = next(k for k in state if k.endswith("attn2.to_k.weight"))
+    projection = next(k for k in state if k.endswith(".1.proj_in.weight"))
+    # the first generation has heads of any width and projects with convolutions
+    linear = state[projection].dim() == 2
+    config: dict[str, Any] = {
+        "in_channels": state["input_blocks.0.0.weight"].shape[1],
+        "out_channels": state["out.2.weight"].shape[0],
+        "block_out_channels": channels,
+        "layers_per_block": per_block - 1,
+        "cross_attention_dim": state[first_attention].shape[1],
+        # this is what diffusers calls the number of heads
+        "attention_head_dim": [width // HEAD_WIDTH for width in channels] if linear else HEADS,
+        "transformer_layers_per_block": [
+            *(
+                _depth(state, f"input_blocks.{1 + per_block * level}.1.")
+                for level in range(len(channels) - 1)
+            ),
+            # the one of the last level is that of the middle
+            _depth(state, "middle_block.1."),
+        ],
+        "use_linear_projection": linear,
+        "down_block_types": ["CrossAttnDownBlock2D" if a else "DownBlock2D" for a in attention],
+        "up_block_types": ["CrossAttnUpBlock2D" if a else "UpBlock2D" for a in reversed(attention)],
+        "sample_size": 64,
+    }
+    if "label_emb.0.0.weight" in state:
+        config |= {
+            "addition_embed_type": "text_time",
+            "addition_time_embed_dim": TIME_WIDTH,
+            "projection_class_embeddings_input_dim": state["label_emb.0.0.weight"].shape[1],
+            "sample_size": 128,
+        }
+    return config
+
+
+def _depth(state: Mapping[str, torch.Tensor], place: str) -> int:
+    """How many transformer blocks there are at a place of a UNet."""
+    pattern = re.compile(re.escape(place) + r"transformer_blocks\.(\d+)\.")
+    return 1 + max((int(match[1]) for key in state if (match := pattern.match(key))), default=0)
+
+
+def vae_config(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """The config of an autoencoder in the latent-diffusion layout, read off its shapes."""
+    levels = 1 + max(int(m[1]) for k in state if (m := re.match(r"encoder\.down\.(\d+)\.", k)))
+    layers = 1 + max(int(m[1]) for k in state if (m := re.match(r"encoder\.down\.0\.block\.(\d+)\.", k)))
+    return {
+        "block_out_channels": [
+            state[f"encoder.down.{i}.block.0.conv2.weight"].shape[0] for i in range(levels)
+        ],
+        "down_block_types": ["DownEncoderBlock2D"] * levels,
+        "up_block_types": ["UpDecoderBlock2D"] * levels,
+        "latent_channels": state["post_quant_conv.weight"].shape[0],
+        "layers_per_block": layers,
+        "sample_size": 512,
+    }
+
+
+def text_config(state: Mapping[str, torch.Tensor], open_clip: bool = False) -> dict[str, Any]:
+    """The config of a CLIP text encoder, read off its shapes under the names of transformers."""
+    tokens, width = state["embeddings.token_embedding.weight"].shape
+    layers = 1 + max(int(m[1]) for k in state if (m := re.match(r"encoder\.layers\.(\d+)\.", k)))
+    return {
+        "vocab_size": tokens,
+        "hidden_size": width,
+        "intermediate_size": state["encoder.layers.0.mlp.fc1.weight"].shape[0],
+        "num_hidden_layers": layers,
+        "num_attention_heads": max(1, width // HEAD_WIDTH),
+        "hidden_act": "gelu" if open_clip else "quick_gelu",
+        "max_position_embeddings": state["embeddings.position_embedding.weight"].shape[0],
+        "projection_dim": state["text_projection.weight"].shape[0] if open_clip else width,
+        "bos_token_id": tokens - 2,
+        "eos_token_id": tokens - 1,
+        "pad_token_id": tokens - 1,
+    }
+
+
+def fill(
+    kind: str,
+    make: Callable[[], nn.Module],
+    entries: Mapping[str, LazyTensor],
+    source: Path,
+    stored: bool = False,
+) -> nn.Module:
+    """Make a part and give it the tensors of a file, or with ``stored`` their places.
+
+    Raises:
+        UserError: tensors that are missing or of another shape.
+    """
+    try:
+        with torch.device("meta") if stored else nullcontext():
+            module = make()
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise UserError(
+            f"the {kind} in {source} has widths such a part cannot have: {str(error).strip().splitlines()[0]}",
+            field=FIELD,
+            hint="the file may hold a model of another family",
+        ) from error
+    own = module.state_dict()
+    rooted = "text_model." if any(name.startswith("text_model.") for name in own) else ""
+    filled: Entries = {}
+    faults: list[str] = []
+    for key, tensor in own.items():
+        name, like = to_ldm(kind, module, key.removeprefix(rooted), tensor)
+        entry = entries.get(name)
+        if entry is None and key.endswith("position_ids"):
+            continue
+        if entry is None or math.prod(entry.shape) != tensor.numel():
+            faults.append(name if entry is None else f"{name}: {entry.shape} for {tuple(like.shape)}")
+        else:
+            filled[key] = entry.then(lambda value, shape=tensor.shape: value.reshape(shape))  # type: ignore[misc]
+    if faults:
+        raise UserError(
+            f"{source} does not hold a whole {kind} of this family; missing or of another shape:\n"
+            f"{list_offenders(faults)}",
+            field=FIELD,
+        )
+    if stored:
+        return keep_stored(module, filled)
+    with torch.no_grad():
+        for key, entry in filled.items():
+            own[key].copy_(entry.read())
+    return module.eval().requires_grad_(False)
+
+
+def find_tokenizer(path: Path, part: PartSpec) -> Any:
+    """The tokenizer for a single file, which has none in it.
+
+    Looked for in a folder of its name or ``tokenizer`` beside the file; without one it is the one CLIP was published
+    with.
+
+    Raises:
+        UserError: the one beside the file is damaged.
+    """
+    kind, beside, first = part_class(part), path.parent / part.name, path.parent / "tokenizer"
+    if beside.is_dir():
+        return load_tokenizer(kind, beside)
+    if first.is_dir():
+        # both encoders read the same tokens; they differ in what stands for nothing
+        return load_tokenizer(kind, first, pad_token=part.pad_token)
+    return make_clip_tokenizer(part.pad_token)

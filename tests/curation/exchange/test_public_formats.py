@@ -1,0 +1,125 @@
+"""Public preference data in and out, and what a hostile file cannot do."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from modules.curation.exchange.public_formats import PublicPair, export_datasets_folder, read_pairs
+from modules.util import dpo_curation_util as util
+from modules.util.errors import DataError, UserError
+
+
+def jpeg(shade: int) -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (8, 8), (shade, 0, 0)).save(out, "JPEG")
+    return out.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "images").mkdir()
+    for name in "abcd":
+        (tmp_path / "images" / f"{name}.jpg").write_bytes(jpeg(ord(name)))
+    return tmp_path
+
+
+def test_pick_a_pic_winners_are_chosen_and_ties_left_out(tmp_path):
+    table = pa.table(
+        {
+            "caption": ["a  cat", "a dog", "tie"],
+            "jpg_0": [jpeg(1), jpeg(2), jpeg(3)],
+            "jpg_1": [jpeg(11), jpeg(12), jpeg(13)],
+            "label_0": [1.0, 0.0, 0.5],
+        }
+    )
+    pq.write_table(table, tmp_path / "p.parquet")
+    assert list(read_pairs(tmp_path / "p.parquet")) == [
+        PublicPair("a cat", jpeg(1), jpeg(11)),
+        PublicPair("a dog", jpeg(12), jpeg(2)),
+    ]
+
+
+def test_ranks_pair_the_best_with_the_worst(folder):
+    rows = [
+        {"prompt": "x", "generations": ["a.jpg", "b.jpg", "c.jpg"], "ranking": [2, 3, 1]},
+        {"prompt": "y", "generations": ["a.jpg", "b.jpg"], "ranking": [1, 1]},
+    ]
+    (folder / "ir.json").write_text(json.dumps(rows))
+    (pair,) = read_pairs(folder / "ir.json")
+    assert isinstance(pair.chosen, Path) and isinstance(pair.rejected, Path)
+    assert (pair.prompt, pair.chosen.name, pair.rejected.name) == ("x", "c.jpg", "b.jpg")
+
+
+def test_both_generations_of_hpd(folder):
+    rows = [
+        {"prompt": "v2", "image_path": ["a.jpg", "b.jpg"], "human_preference": [0, 1]},
+        {"prompt": "v2r", "image_path": ["a.jpg", "b.jpg", "c.jpg"], "rank": [2, 1, 3]},
+        {"prompt": "v3", "path1": "c.jpg", "path2": "d.jpg"},
+    ]
+    (folder / "hpd.json").write_text(json.dumps(rows))
+    made = [(p.prompt, p.chosen.name, p.rejected.name) for p in read_pairs(folder / "hpd.json")]
+    assert made == [("v2", "b.jpg", "a.jpg"), ("v2r", "b.jpg", "c.jpg"), ("v3", "c.jpg", "d.jpg")]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"prompt": "p", "chosen": "../secret.jpg", "rejected": "images/a.jpg"}', "leaves the folder"),
+        ('{"prompt": "p", "chosen": "/etc/hostname", "rejected": "images/a.jpg"}', "leaves the folder"),
+        ('{"prompt": "p", "chosen": "images/zz.jpg", "rejected": "images/a.jpg"}', "does not exist"),
+        ('{"prompt": " ", "chosen": "images/b.jpg", "rejected": "images/a.jpg"}', "no prompt"),
+        ('{"prompt": "p", "chosen": 3, "rejected": "images/a.jpg"}', "not a file name"),
+        ("[]", "not an object"),
+        ("{", "not valid JSON"),
+        ('{"a": "' + "x" * (1 << 20) + '"}', "longer than"),
+    ],
+)
+def test_a_hostile_line_is_refused_with_its_place(folder, line, message):
+    good = '{"prompt": "p", "chosen": "images/b.jpg", "rejected": "images/a.jpg"}'
+    (folder.parent / "secret.jpg").write_bytes(jpeg(0))
+    (folder / "x.jsonl").write_text(f"{good}\n\n{line}\n")
+    reader = read_pairs(folder / "x.jsonl")
+    assert next(reader).prompt == "p"
+    with pytest.raises(UserError, match=message) as caught:
+        next(reader)
+    assert "line 3" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + b"\0" * 50 + b"PAR1"])
+def test_a_file_that_is_no_parquet_is_one_clear_error(tmp_path, content):
+    (tmp_path / "x.parquet").write_bytes(content)
+    with pytest.raises(DataError, match="parquet"):
+        list(read_pairs(tmp_path / "x.parquet"))
+
+
+def test_unknown_formats_and_missing_files_are_refused(tmp_path):
+    (tmp_path / "x.json").write_text("[1]")
+    for name in ("x.json", "missing.jsonl"):
+        with pytest.raises(UserError):
+            read_pairs(tmp_path / name)
+
+
+def test_the_exported_folder_reads_back_as_the_same_pairs(folder, tmp_path):
+    out = tmp_path / "out"
+    manifest = util.load_manifest(out)
+    for i, prompt in enumerate(("one", "two", "three")):
+        pair = (folder / "images" / "abc"[i]).with_suffix(".jpg"), folder / "images" / "d.jpg"
+        util.export_single_pair(out, manifest, *pair, prompt, "1:1")
+    util.finalize_export(out, manifest, 30.0)
+    assert export_datasets_folder(out, tmp_path / "hf") == 3
+    rows = []
+    for split in ("train", "validation"):
+        for line in (tmp_path / "hf" / split / "metadata.jsonl").read_text().splitlines():
+            row = json.loads(line)
+            chosen = (tmp_path / "hf" / split / row["chosen_file_name"]).read_bytes()
+            rows.append((row["prompt"], chosen))
+    assert sorted(rows) == sorted((p, jpeg(ord("abc"[i]))) for i, p in enumerate(("one", "two", "three")))
+    with pytest.raises(UserError, match="not empty"):
+        export_datasets_folder(out, tmp_path / "hf")

@@ -1,0 +1,63 @@
+"""Signals as a wish to stop; they are raised in this process, inside the block that catches them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from modules.trainer.control.StopSignals import StopSignals
+
+
+def handlers() -> list[object]:
+    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_is_remembered(number: signal.Signals) -> None:
+    with StopSignals() as signals:
+        assert signals.received is None
+        signal.raise_signal(number)
+        assert signals.received == number.name
+
+
+def test_a_second_interrupt_does_not_wait_and_a_second_termination_does() -> None:
+    with StopSignals() as signals:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert signals.received == "SIGTERM"
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_handlers_are_given_back_also_after_an_error() -> None:
+    before = handlers()
+    with pytest.raises(ArithmeticError), StopSignals():
+        assert handlers() != before
+        raise ArithmeticError
+    assert handlers() == before
+
+
+def test_blocks_can_be_nested() -> None:
+    before = handlers()
+    with StopSignals() as outer:
+        with StopSignals() as inner:
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+    assert (inner.received, outer.received) == ("SIGTERM", "SIGINT")
+    assert handlers() == before
+
+
+def test_in_another_thread_nothing_is_changed() -> None:
+    before, seen = handlers(), []
+
+    def run() -> None:
+        with StopSignals() as signals:
+            seen.append((handlers() == before, signals.received))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [(True, None)]
+    assert handlers() == before

@@ -1,0 +1,179 @@
+"""What is said about a card, and the execution mode that is chosen for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from modules.trainer.callbacks import Callback
+from modules.trainer.memory import memory_advice
+from modules.trainer.memory.memory_advice import changed, cheapest_cure, choose_mode, settle_mode, verdict
+from modules.trainer.memory.memory_plan import GIB, MemoryPlan, Phase
+from modules.trainer.memory.shape_only import Unforeseen
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import UserError
+
+
+def config_of(**changes: Any) -> TrainConfig:
+    return TrainConfig.from_dict({"__version": 1, "rlhf_enabled": True, **changes})
+
+
+def plan_of(total: float) -> MemoryPlan:
+    return MemoryPlan((Phase("training step", {"all": int(total * GIB)}),), "", (512, 512))
+
+
+def model_plan(config: TrainConfig) -> MemoryPlan:
+    """4 GiB of weights in 32 bits, 2 GiB of activations an image, a quarter of it with checkpointing."""
+    bits = {"FLOAT_32": 4.0, "BFLOAT_16": 2.0, "FLOAT_8": 1.0, "NFLOAT_4": 0.5}[
+        config.unet.weight_dtype.value
+    ]
+    images = config.batch_size * (1 if config.rlhf_dpo_execution_mode == "SEQUENTIAL" else 2)
+    share = 0.25 if config.unet.gradient_checkpointing else 1.0
+    return plan_of(bits * (1 - config.unet.offload_fraction) + 2.0 * images * share)
+
+
+@pytest.mark.parametrize(
+    ("free", "mode"),
+    [
+        (11, "FULL_CONCURRENT"),
+        (10, "FULL_CONCURRENT"),
+        (9, "POLICY_CONCURRENT"),
+        (7, "SEQUENTIAL"),
+        (3, "SEQUENTIAL"),
+    ],
+)
+def test_the_fastest_mode_that_fits(free: int, mode: str) -> None:
+    assert choose_mode(free, {"FULL_CONCURRENT": 10, "POLICY_CONCURRENT": 8, "SEQUENTIAL": 5}) == mode
+
+
+@pytest.mark.parametrize(("free", "mode"), [(24, "FULL_CONCURRENT"), (7, "SEQUENTIAL")])
+def test_auto_follows_the_free_memory_of_the_device(
+    free: int, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (free * GIB, 80 * GIB))
+    config = config_of(rlhf_dpo_execution_mode="AUTO", unet={"gradient_checkpointing": False})
+    settled, said = settle_mode(config, torch.device("cuda"), model_plan)
+    assert settled.rlhf_dpo_execution_mode == mode and mode in said and f"{free}.0 GiB" in said
+    assert config.rlhf_dpo_execution_mode == "AUTO", "a later start may find more memory"
+
+
+def test_auto_without_cuda_and_modes_that_are_given() -> None:
+    settled, said = settle_mode(config_of(rlhf_dpo_execution_mode="AUTO"), torch.device("cpu"), model_plan)
+    assert settled.rlhf_dpo_execution_mode == "FULL_CONCURRENT" and "cpu" in said
+    given = config_of(rlhf_dpo_execution_mode="SEQUENTIAL")
+    assert settle_mode(given, torch.device("cpu"), model_plan) == (given, "")
+
+
+def test_auto_is_careful_where_nothing_can_be_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(_config: TrainConfig) -> MemoryPlan:
+        raise Unforeseen("not known")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (80 * GIB, 80 * GIB))
+    config, cuda = config_of(rlhf_dpo_execution_mode="AUTO"), torch.device("cuda")
+    settled, said = settle_mode(config, cuda, nothing, lambda _config: None)
+    assert settled.rlhf_dpo_execution_mode == "SEQUENTIAL" and "not known" in said
+
+
+def test_auto_waits_for_a_model_that_has_to_be_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[str] = []
+
+    def plan(config: TrainConfig) -> MemoryPlan:
+        if not fetched:
+            raise Unforeseen("not on this machine")
+        return model_plan(config)
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (80 * GIB, 80 * GIB))
+    config = config_of(rlhf_dpo_execution_mode="AUTO", base_model_name="someone/a-model")
+    settled, _ = settle_mode(config, torch.device("cuda"), plan, lambda c: fetched.append(c.base_model_name))
+    assert settled.rlhf_dpo_execution_mode == "FULL_CONCURRENT" and fetched == ["someone/a-model"]
+
+
+def test_auto_does_not_hide_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(_config: TrainConfig) -> MemoryPlan:
+        raise UserError("no such layer")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (80 * GIB, 80 * GIB))
+    with pytest.raises(UserError, match="no such layer"):
+        settle_mode(config_of(rlhf_dpo_execution_mode="AUTO"), torch.device("cuda"), wrong)
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (5.5, {"unet": {"gradient_checkpointing": True}}),
+        (3.2, {"unet": {"gradient_checkpointing": True, "weight_dtype": "BFLOAT_16"}}),
+        (
+            1.6,
+            {
+                "unet": {"gradient_checkpointing": True, "weight_dtype": "FLOAT_8"},
+                "rlhf_dpo_execution_mode": "SEQUENTIAL",
+                "cache_batch_size": 1,
+            },
+        ),
+    ],
+)
+def test_the_cheapest_change_is_named(limit: float, expected: dict[str, Any]) -> None:
+    config = config_of(unet={"gradient_checkpointing": False})
+    cure = cheapest_cure(config, int(limit * GIB), model_plan)
+    assert cure is not None and cure[0] == expected and cure[1] <= limit * GIB
+    assert changed(config, cure[0]).to_dict() != config.to_dict()
+
+
+def test_encoders_are_halved_where_they_are_what_takes_the_most() -> None:
+    """16 GiB of text encoder in float32, alone while it encodes; the step takes 2 GiB an image more than 4."""
+
+    def plan(config: TrainConfig) -> MemoryPlan:
+        half = config.text_encoder.weight_dtype.value == "BFLOAT_16"
+        step = Phase("training step", {"weights: unet": 4 * GIB, "activations": 2 * config.batch_size * GIB})
+        prompts = Phase("encoding prompts", {"weights: text_encoder": (8 if half else 16) * GIB})
+        return MemoryPlan((prompts, step), "", (512, 512))
+
+    both = {name: {"weight_dtype": "BFLOAT_16"} for name in ("text_encoder", "vae")}
+    assert cheapest_cure(config_of(), 10 * GIB, plan) == (both, 8 * GIB)
+    smaller = cheapest_cure(config_of(batch_size=4), 10 * GIB, plan)
+    assert smaller is not None and smaller[1] == 8 * GIB
+    assert smaller[0].items() >= {**both, "batch_size": 1}.items()
+    assert cheapest_cure(config_of(text_encoder={"weight_dtype": "BFLOAT_16"}), 7 * GIB, plan) is None
+    trained = config_of(text_encoder={"train": True})
+    assert cheapest_cure(trained, 10 * GIB, plan) is None, "what is trained keeps its type"
+
+
+def test_what_encodes_in_every_step_is_kept_out_of_it_first() -> None:
+    def plan(config: TrainConfig) -> MemoryPlan:
+        return plan_of(model_plan(config).total / GIB + (0 if config.latent_caching else 10))
+
+    config = config_of(latent_caching=False)
+    assert plan(config).total == 15 * GIB
+    assert cheapest_cure(config, 12 * GIB, plan) == ({"latent_caching": True}, 5 * GIB)
+
+
+def test_a_verdict_names_figures_and_settings() -> None:
+    config = config_of(unet={"gradient_checkpointing": False})
+    plan = model_plan(config)
+    assert verdict(config, plan, 9 * GIB, model_plan) == ["fits: 9.0 GiB are free"]
+    said = verdict(config, plan, int(5.5 * GIB), model_plan)
+    assert "8.0 GiB are needed" in said[0] and "unet.gradient_checkpointing=True" in said[1]
+    assert "smaller model" in verdict(config, plan, GIB // 4, model_plan)[1]
+
+
+def test_without_a_device_there_is_nothing_to_compare_with() -> None:
+    assert memory_advice.device_bytes("cpu") is None
+
+
+def test_a_run_tells_its_plan_and_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+
+    class Listener(Callback):
+        def memory_plan(self, plan: Any) -> None:
+            told.append(plan)
+
+        def warning(self, message: str) -> None:
+            told.append(message)
+
+    monkeypatch.setattr(memory_advice, "device_bytes", lambda _name: 6 * GIB)
+    config = config_of(unet={"gradient_checkpointing": False})
+    memory_advice.tell_memory(config, Listener(), model_plan)
+    assert told[0]["free_bytes"] == 6 * GIB and told[0]["total_bytes"] == 8 * GIB
+    assert "does not fit" in told[1] and "gradient_checkpointing" in told[1]

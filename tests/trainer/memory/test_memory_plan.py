@@ -1,0 +1,276 @@
+"""What is foreseen of a run's memory is what the run takes: bytes of the real thing, counted while it runs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from modules.adapter.reference import create_reference
+from modules.model.batch import ImageBatch, PairBatch
+from modules.model.noising.noise import NoiseOptions
+from modules.objective.preference import ObjectiveOptions, get_preference_loss
+from modules.trainer.memory.live_bytes import LiveBytes
+from modules.trainer.memory.memory_plan import MemoryPlan, Planner, plan_memory, size_of, state_bytes
+from modules.trainer.memory.memory_step import PROMPT, Rehearsal, StepBytes
+from modules.trainer.memory.SavedBytes import SavedBytes
+from modules.trainer.memory.shape_only import Unforeseen, hollow_model
+from modules.trainer.optim.optimizers import create_optimizer
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.Optimizer import Optimizer
+from modules.util.errors import UserError
+from modules.weights.saving import save_single_file
+from tests.tiny import SIZE, factories, tiny_folder, tiny_setup
+from tests.tiny.stable_diffusion import write_standard_pipeline
+from tests.tiny.stable_diffusion_xl import write_standard
+from tests.trainer.builders import settings
+
+USUAL = ("STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "STABLE_DIFFUSION_35", "FLUX_DEV_1")
+"""Both kinds of denoisers; the other families take the same paths and are looked at among the slow tests."""
+KEYS = [
+    *USUAL,
+    *(pytest.param(key, marks=pytest.mark.slow) for key in sorted(factories()) if key not in USUAL),
+]
+
+
+def config_of(
+    key: str, checkpointing: bool = False, part: dict[str, Any] | None = None, **changes: Any
+) -> TrainConfig:
+    made = settings(
+        Path("unused"), concepts=[], base_model_name=str(tiny_folder(key)), model_type=key, **changes
+    )
+    made.pop("unet")
+    made[tiny_setup(key).spec.denoiser] = {"gradient_checkpointing": checkpointing, **(part or {})}
+    return TrainConfig.from_dict(made)
+
+
+def planner(config: TrainConfig) -> Planner:
+    setup = tiny_setup(config.model_type.value)
+    return Planner(config, Rehearsal(setup, hollow_model(setup, config), config, cuda=False), cuda=False)
+
+
+def real_step(config: TrainConfig, mode: str, count: int = 2) -> StepBytes:
+    """The same step on real tensors."""
+    setup = tiny_setup(config.model_type.value)
+    model = setup.load_from_config(config)
+    setup.setup_training(model, config)
+    trained = [p for _, _, named in setup.trainable_parameters(model, config) for _, p in named]
+    side = SIZE[0] // model.latent_factor
+    cond = setup.encode_text(model, [PROMPT] * count)
+    names = [str(number) for number in range(count)]
+
+    def batch() -> ImageBatch:
+        latents = torch.randn(count, model.latent_channels, side, side)
+        seen = torch.randn(count, 1 + model.latent_channels, side, side) if setup.spec.inpainting else None
+        return ImageBatch(
+            latents, cond, [PROMPT] * count, names, [0] * count, SIZE, torch.ones(count), inpaint_BChw=seen
+        )
+
+    chosen, rejected = batch(), batch()
+    draw = setup.draw_noise(model, chosen, NoiseOptions(), seed=1)
+    tensors = [t for m in model.modules().values() for t in (*m.parameters(), *m.buffers())]
+    reference = create_reference(config.training_method, config.effective_dpo_ref_mode(), model.adapter)
+    with LiveBytes(tensors) as live, SavedBytes(tensors) as saved:
+        setup.calculate_dpo_loss(
+            model, PairBatch(names, chosen, rejected), (draw, draw), reference, get_preference_loss("SIGMOID"),
+            ObjectiveOptions(beta=100.0), mode, parameters=trained,
+        )  # fmt: skip
+    return StepBytes(saved.peak, live.peak)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_weights_adapter_and_optimizer_are_counted_exactly(key: str) -> None:
+    config = config_of(key, layer_filter_preset="full")
+    plan = planner(config)
+    setup = tiny_setup(key)
+    model = setup.load_from_config(config)
+    bases = {name: [*m.parameters()] for name, m in model.modules().items()}
+    handle = setup.setup_training(model, config)
+    for name, tensors in bases.items():
+        hollow = plan.part_bytes(name) - sum(map(size_of, plan.model.module(name).buffers()))
+        assert hollow == sum(map(size_of, tensors)), name
+    adapter = [tensor for _, tensor in handle.named_tensors()]
+    assert plan.adapter_bytes() == sum(map(size_of, adapter))
+    groups = [(name, 1e-3, named) for name, _, named in setup.trainable_parameters(model, config)]
+    optimizer = create_optimizer(config.optimizer, groups)
+    for _, parameter in handle.named_parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    state = [t for values in optimizer.state.values() for t in values.values() if t.dim() > 0]
+    assert plan.optimizer_bytes() == sum(map(size_of, state)) == 2 * plan.gradient_bytes()
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_activations_are_those_of_a_real_step(key: str) -> None:
+    config = config_of(key, layer_filter_preset="full")
+    foreseen = planner(config).rehearsal.step(2, SIZE, "FULL_CONCURRENT")
+    real = real_step(config, "FULL_CONCURRENT")
+    assert foreseen.saved == pytest.approx(real.saved, rel=0.15)
+    assert foreseen.peak == pytest.approx(real.peak, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("key", "mode"),
+    [
+        ("STABLE_DIFFUSION_15", "SEQUENTIAL"),
+        ("FLUX_DEV_1", "FULL_CONCURRENT"),
+        pytest.param("STABLE_DIFFUSION_15", "FULL_CONCURRENT", marks=pytest.mark.slow),
+        pytest.param("FLUX_DEV_1", "SEQUENTIAL", marks=pytest.mark.slow),
+        pytest.param("Z_IMAGE", "FULL_CONCURRENT", marks=pytest.mark.slow),
+        pytest.param("Z_IMAGE", "SEQUENTIAL", marks=pytest.mark.slow),
+    ],
+)
+def test_recomputed_activations_count_too(key: str, mode: str) -> None:
+    config = config_of(key, checkpointing=True, layer_filter_preset="full")
+    foreseen, real = planner(config).rehearsal.step(2, SIZE, mode), real_step(config, mode)
+    assert foreseen.peak == pytest.approx(real.peak, rel=0.15)
+
+
+@pytest.mark.parametrize("key", ["STABLE_DIFFUSION_15", "FLUX_DEV_1"])
+def test_half_precision_is_foreseen(key: str) -> None:
+    config = config_of(key, part={"weight_dtype": "BFLOAT_16"}, train_dtype="BFLOAT_16")
+    foreseen, real = planner(config).rehearsal.step(2, SIZE), real_step(config, "FULL_CONCURRENT")
+    assert foreseen.saved == pytest.approx(real.saved, rel=0.15)
+    assert foreseen.peak == pytest.approx(real.peak, rel=0.15)
+
+
+@pytest.mark.parametrize("kind", ["FLOAT_8", "INT_8", "NFLOAT_4"])
+def test_weights_in_fewer_bits_are_counted(kind: str) -> None:
+    if kind != "FLOAT_8":
+        pytest.importorskip("bitsandbytes")
+    config = config_of("FLUX_DEV_1", part={"weight_dtype": kind}, train_dtype="BFLOAT_16")
+    full = planner(config_of("FLUX_DEV_1", part={"weight_dtype": "BFLOAT_16"}, train_dtype="BFLOAT_16"))
+    plan = planner(config)
+    assert plan.part_bytes("transformer") < full.part_bytes("transformer")
+    model = tiny_setup("FLUX_DEV_1").load_from_config(config)
+    model.place("cpu")
+    tensors = [*model.denoiser.parameters(), *model.denoiser.buffers()]
+    assert plan.part_bytes("transformer") == pytest.approx(sum(map(size_of, tensors)), rel=0.02)
+
+
+def test_offloaded_weights_are_not_on_the_device() -> None:
+    here, there = (
+        planner(config_of("FLUX_DEV_1", checkpointing=True, part={"offload_fraction": share}))
+        for share in (0.0, 1.0)
+    )
+    assert there.part_bytes("transformer") < 0.5 * here.part_bytes("transformer")
+
+
+@pytest.mark.parametrize("kind", list(Optimizer))
+def test_state_of_large_parameters_follows_from_small_ones(
+    kind: Optimizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TrainConfig.from_dict({"__version": 1, "optimizer": {"optimizer": kind.value}})
+    whole = state_bytes(config, (64, 4096), torch.float32)
+    monkeypatch.setattr("modules.trainer.memory.memory_plan._MEASURED_NUMEL", 1 << 16)
+    assert state_bytes(config, (64, 4096), torch.float32) == pytest.approx(whole, rel=0.02, abs=64)
+
+
+def test_the_plan_is_the_largest_phase() -> None:
+    plan = plan_memory(config_of("STABLE_DIFFUSION_15", cache_batch_size=1), cuda=False)
+    named = {phase.name: phase for phase in plan.phases}
+    assert set(named) == {"encoding prompts", "encoding images", "training step"}
+    assert plan.total == max(phase.total for phase in plan.phases) == plan.to_dict()["total_bytes"]
+    assert "weights: text_encoder" not in named["training step"].items
+    assert named["training step"].items["gradients"] > 0
+    assert any("optimizer state" in line for line in plan.lines())
+
+
+def weights_of(plan: MemoryPlan) -> dict[str, set[str]]:
+    """The parts of the model that are on the device, by phase."""
+    return {
+        phase.name: {name.removeprefix("weights: ") for name in phase.items if name.startswith("weights: ")}
+        for phase in plan.phases
+    }
+
+
+def test_each_phase_has_what_is_there_in_it() -> None:
+    key, sampling = "FLUX_DEV_1", {"sample_before_training": True}
+    texts = {"text_encoder", "text_encoder_2"}
+    cached = plan_memory(config_of(key, **sampling), cuda=False)
+    assert weights_of(cached) == {
+        "encoding prompts": texts,
+        "encoding images": {"vae"},
+        "training step": {"transformer"},
+        "encoding prompts of samples": texts,
+        "making samples": {"transformer", "vae"},
+    }
+    for phase in cached.phases:
+        trains = "transformer" in weights_of(cached)[phase.name]
+        assert ("optimizer state" in phase.items) == ("adapter" in phase.items) == trains
+    in_every_step = plan_memory(config_of(key, latent_caching=False, batch_size=3), cuda=False)
+    everything = {"transformer", "vae", *texts}
+    assert weights_of(in_every_step) == {
+        "encoding prompts": everything,
+        "encoding images": everything,
+        "training step": everything,
+    }
+    few = plan_memory(config_of(key, latent_caching=False, batch_size=1), cuda=False)
+    for one, other in zip(in_every_step.phases[:2], few.phases, strict=False):
+        assert one.items["working memory"] > other.items["working memory"]
+
+
+def test_filling_the_cache_takes_no_denoiser() -> None:
+    plan = plan_memory(config_of("STABLE_DIFFUSION_15", only_cache=True), cuda=False)
+    assert weights_of(plan) == {"encoding prompts": {"text_encoder"}, "encoding images": {"vae"}}
+    scored = {"rlhf_enabled": True, "rlhf_dpo_reference_cache": True}
+    plan = plan_memory(config_of("STABLE_DIFFUSION_15", only_cache=True, **scored), cuda=False)
+    assert weights_of(plan)["training step"] == {"unet"}
+
+
+def test_trained_text_encoders_stay() -> None:
+    config = config_of("STABLE_DIFFUSION_15", text_encoder={"train": True}, sample_before_training=True)
+    assert weights_of(plan_memory(config, cuda=False)) == {
+        "encoding images": {"vae"},
+        "training step": {"unet", "text_encoder"},
+        "making samples": {"unet", "text_encoder", "vae"},
+    }
+
+
+def test_online_runs_encode_beside_everything() -> None:
+    plan = plan_memory(
+        config_of("STABLE_DIFFUSION_15", rlhf_mode="GRPO", rlhf_reward="brightness"), cuda=False
+    )
+    assert weights_of(plan) == {"encoding prompts": {"unet", "text_encoder"}, "training step": {"unet"}}
+    assert "optimizer state" in plan.phases[0].items and plan.notes
+
+
+def test_more_memory_where_more_is_asked_for() -> None:
+    def total(**changes: Any) -> int:
+        return plan_memory(config_of("STABLE_DIFFUSION_15", **changes), cuda=False).phases[-1].total
+
+    plain = total()
+    assert total(batch_size=4) > plain > total(checkpointing=True)
+    assert total(ema="GPU") > plain
+    assert total(rlhf_dpo_execution_mode="SEQUENTIAL") < plain
+
+
+@pytest.mark.parametrize(
+    ("key", "write"),
+    [("STABLE_DIFFUSION_15", write_standard_pipeline), ("STABLE_DIFFUSION_XL_10_BASE", write_standard)],
+)
+def test_a_model_in_one_file_is_foreseen_like_its_folder(
+    key: str, write: Callable[[Path], object], tmp_path: Path
+) -> None:
+    write(tmp_path / "folder")
+    file = tmp_path / "model.safetensors"
+    shutil.copytree(tmp_path / "folder" / "tokenizer", tmp_path / "tokenizer")
+    save_single_file(tiny_setup(key).load(str(tmp_path / "folder")), file)
+    config, same = config_of(key), config_of(key)
+    config.base_model_name, same.base_model_name = str(file), str(tmp_path / "folder")
+    assert plan_memory(config).to_dict() == plan_memory(same).to_dict()
+
+
+def test_what_cannot_be_foreseen_is_told_from_what_is_not_there(tmp_path: Path) -> None:
+    config = config_of("STABLE_DIFFUSION_15")
+    config.base_model_name = "nobody/no-such-model-here"
+    with pytest.raises(Unforeseen, match="cannot be foreseen"):
+        plan_memory(config)
+    config.base_model_name = str(tmp_path / "nothing")
+    with pytest.raises(UserError, match="does not exist") as caught:
+        plan_memory(config)
+    assert not isinstance(caught.value, Unforeseen)

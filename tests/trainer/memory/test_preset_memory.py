@@ -1,0 +1,36 @@
+"""The presets fit the cards they are meant for, by what is foreseen for models of their real size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modules.trainer.memory.memory_plan import GIB, MODES, Planner
+from modules.util.config.TrainConfig import TrainConfig
+from scripts.benchmarks._real_models import MODELS, real_rehearsal
+
+PRESETS = Path(__file__).resolve().parents[2] / "training_presets"
+CARDS = {
+    "Stable Diffusion 1.5/#DPO.json": ("sd15", 8),
+    "Stable Diffusion XL/#DPO.json": ("sdxl", 8),
+    "Stable Diffusion 3.5/#DPO.json": ("sd35-medium", 12),
+    "FLUX.1/#dev DPO 16 GB.json": ("flux", 16),
+    "FLUX.1/#dev DPO.json": ("flux", 24),
+}
+
+
+SLOW = ("Stable Diffusion 1.5/#DPO.json", "Stable Diffusion XL/#DPO.json", "FLUX.1/#dev DPO.json")
+
+
+@pytest.mark.parametrize(
+    "preset", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CARDS]
+)
+def test_presets_fit_their_cards(preset: str) -> None:
+    name, card = CARDS[preset]
+    config = TrainConfig.from_dict(json.loads((PRESETS / preset).read_text(encoding="utf-8")))
+    assert config.model_type.value == MODELS[name][0]
+    plan = Planner(config, real_rehearsal(name, config), cuda=True).plan(MODES[0])
+    # a card of so many GB has a little less for programs
+    assert plan.total < 0.97 * card * GIB, "\n".join(plan.lines())

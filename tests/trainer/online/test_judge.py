@@ -1,0 +1,92 @@
+"""Rewards that fail in a run of online training: what is left out, and what ends the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from modules.model.Model import Model
+from modules.reward.base import RewardBatch, RewardError
+from modules.reward.builtin import ImageStatistic
+from modules.reward.combine import RewardSet
+from modules.trainer.online import judge as online_rewards
+from tests.trainer.builders import run_here, same_weights
+from tests.trainer.online.builders import Listening, write_online
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, fails: Callable[[RewardBatch], Exception | None]) -> None:
+    score = ImageStatistic._score
+
+    def broken(self: ImageStatistic, batch: RewardBatch) -> torch.Tensor:
+        if (error := fails(batch)) is not None:
+            raise error
+        return score(self, batch)
+
+    monkeypatch.setattr(ImageStatistic, "_score", broken)
+
+
+def skipping(folder: Path, **changes: Any) -> Path:
+    return write_online(folder, rlhf_reward_on_error="SKIP_GROUP", rlhf_rollout_steps=2, **changes)
+
+
+def test_a_prompt_whose_images_cannot_be_scored_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, lambda batch: RewardError("odd") if (batch.groups % 2 == 0).any() else None)
+    heard = Listening()
+    run_here(skipping(tmp_path), callback=heard)
+    assert [m["rl/dropped_groups"] for m in heard.metrics] == [1.0, 1.0]
+    assert [m["rl/images"] for m in heard.metrics] == [4.0, 4.0]
+
+
+def test_an_epoch_without_a_score_ends_the_run_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, lambda batch: RewardError("the judge is blind"))
+    with pytest.raises(RewardError, match="all 2 groups .* brightness: the judge is blind") as caught:
+        run_here(skipping(tmp_path))
+    assert caught.value.hint
+
+
+def test_exhausted_memory_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # one prompt of two: the other one could be trained on
+    def fails(batch: RewardBatch) -> Exception | None:
+        return torch.OutOfMemoryError("CUDA out of memory") if (batch.groups % 2 == 0).any() else None
+
+    failing(monkeypatch, fails)
+    heard = Listening()
+    with pytest.raises(torch.OutOfMemoryError):
+        run_here(skipping(tmp_path), callback=heard)
+    assert not heard.metrics
+
+
+def test_rewards_and_denoiser_take_turns_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[str] = []
+
+    def watch(owner: Any, name: str, said: Any) -> None:
+        act = getattr(owner, name)
+
+        def watched(*args: Any, **options: Any) -> Any:
+            turns.append(said(*args))
+            return act(*args, **options)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    (tmp_path / "plain").mkdir()
+    run_here(write_online(tmp_path / "plain", epochs=1))
+    path = write_online(tmp_path / "swapped", epochs=1, rlhf_reward_swap=True)
+    watch(RewardSet, "score", lambda *_: "scored")
+    watch(RewardSet, "to", lambda _rewards, device: f"rewards to {device}")
+    watch(Model, "to", lambda _model, part, device: f"{part} to {device}")
+    watch(online_rewards, "give_back", lambda device: "given back")
+    score = ["unet to cpu", "given back", "rewards to cpu", "scored"]
+    run_here(path)
+    first = turns.index("scored")
+    assert turns[first - 3 : first + 4] == [*score, "rewards to cpu", "given back", "unet to cpu"]
+    assert same_weights(tmp_path / "plain" / "out.safetensors", tmp_path / "swapped" / "out.safetensors")

@@ -1,0 +1,91 @@
+"""Prompts, the old policy, metrics and hooks of online training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from modules.accelerator.plan import build_plan
+from modules.objective.policy_gradient import PolicyOut
+from modules.trainer.distributed import Processes
+from modules.trainer.online.acceleration import hooks_of
+from modules.trainer.online.OldPolicy import OldPolicy, decay_at
+from modules.trainer.online.OnlineMetrics import OnlineMetrics
+from modules.trainer.online.prompts import digest_of, read_prompts_file
+from modules.util.errors import DataError
+
+
+def test_prompts_file(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_bytes("\ufeff# comment\n\n  a cat  \r\na dog\n   # also one\na cat\nü\n".encode())
+    assert read_prompts_file(file) == ["a cat", "a dog", "a cat", "ü"]
+    for content, what in (
+        (b"\n# nothing\n", "holds no prompt"),
+        (b"\xff\xfe\x00a", "not UTF-8"),
+        (b"a\0b", "is no text"),
+        (b"x" * 20_001, "line 1: a prompt of 20001 letters"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(DataError, match=what) as caught:
+            read_prompts_file(file)
+        assert caught.value.field == "rlhf_prompts_file"
+    with pytest.raises(DataError, match="cannot be read"):
+        read_prompts_file(tmp_path)
+    assert digest_of(["ab", "c"]) != digest_of(["a", "bc"])
+
+
+def test_old_policy_is_the_trained_one_at_first_and_lags_later() -> None:
+    assert [decay_at(step, 0.3, 0.1) for step in (0, 1, 2, 9)] == pytest.approx([0.0, 0.1, 0.2, 0.3])
+    weight = torch.nn.Parameter(torch.zeros(2))
+    old = OldPolicy([("w", weight)], 0.3, 0.1, "cpu")
+    with torch.no_grad():
+        weight.fill_(1.0)
+    old.update(0)
+    assert torch.equal(old.state_dict()["w"], torch.ones(2))
+    with torch.no_grad():
+        weight.fill_(2.0)
+    old.update(1)
+    assert old.state_dict()["w"].tolist() == pytest.approx([1.9, 1.9])
+    place = weight.data_ptr()
+    with pytest.raises(ZeroDivisionError), old.active():
+        assert weight.tolist() == pytest.approx([1.9, 1.9])
+        with pytest.raises(RuntimeError, match="inside itself"), old.active():
+            pass
+        raise ZeroDivisionError
+    assert weight.tolist() == [2.0, 2.0]
+    assert weight.data_ptr() == place
+    other = OldPolicy([("w", weight)], 0.3, 0.1, "cpu")
+    other.load_state_dict(old.state_dict())
+    assert torch.equal(other.state_dict()["w"], old.state_dict()["w"])
+    with pytest.raises(DataError):
+        other.load_state_dict({"v": torch.zeros(2)})
+
+
+def test_shares_add_up_and_maxima_compare() -> None:
+    metrics = OnlineMetrics(Processes(0, 1, 0, torch.device("cpu")))
+    metrics.clear({"rl/reward_mean": 0.5})
+    for loss, top in ((1.0, 1.5), (0.25, -torch.inf)):
+        value = torch.tensor(loss, requires_grad=True)
+        metrics.add(PolicyOut(value, {}, {"loss": value.detach()}, {"ratio_max": torch.tensor(top)}))
+    assert metrics.tags() == {
+        "loss/train_step": 1.25,
+        "rl/loss": 1.25,
+        "rl/ratio_max": 1.5,
+        "rl/reward_mean": 0.5,
+    }
+    metrics.clear({})
+    assert "rl/reward_mean" not in metrics.tags()
+
+
+def test_denoiser_calls_belong_to_an_open_rollout() -> None:
+    plan = build_plan(None, "coupled")
+    plan.setup({"unet": torch.nn.Linear(1, 1)})
+    hooks = hooks_of(plan)
+    with pytest.raises(RuntimeError, match="none is open"):
+        hooks.branch("cond", 1.0)
+    with hooks.rollout_context(), hooks.branch("cond", 1.0):
+        assert not torch.is_grad_enabled()
+    with pytest.raises(RuntimeError, match="none is open"):
+        hooks.branch("cond", 1.0)

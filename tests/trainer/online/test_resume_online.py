@@ -1,0 +1,94 @@
+"""Online training that was interrupted ends with the weights of a run that was not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.builders import events, run_here, same_weights, train
+from tests.trainer.online.builders import Listening, write_online
+
+EMA = {"ema": "CPU", "ema_update_step_interval": 1, "backup_before_save": True}
+NORMALISED = [
+    {"reward": "brightness", "normalise": True},
+    {"reward": "contrast", "weight": -0.5, "normalise": True},
+]
+CASES: dict[str, tuple[str, dict[str, Any], int]] = {
+    "in_an_epoch": ("GRPO", {"rlhf_rewards": NORMALISED, "rlhf_kl_beta": 0.1}, 1),
+    "between_epochs": ("GRPO", {"rlhf_rewards": NORMALISED}, 2),
+    "inner_epochs": ("GSPO", {"rlhf_inner_epochs": 2, "rlhf_old_logprob_source": "RECOMPUTE"}, 3),
+    "regulated": ("GRPO", {"rlhf_grpo_guard": True, "rlhf_num_sde_steps": 1}, 1),
+    "old_policy": ("DGPO", {"rlhf_switch_ema_ref": 1, "rlhf_ema_ref_ramp_rate": 0.2}, 3),
+    "old_policy_mid": ("DGPO", {"rlhf_switch_ema_ref": 0, "rlhf_ema_ref_ramp_rate": 0.2}, 1),
+    "average": ("NFT", {**EMA, "rlhf_off_policy": True, "rlhf_switch_ema_ref": 50}, 2),
+    "pairs": ("ONLINE_DPO", {"rlhf_online_dpo_pairs": "ALL", "rlhf_online_dpo_beta": 100.0}, 1),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_stopped_and_continued_is_bit_equal(tmp_path: Path, name: str) -> None:
+    mode, changes, at = CASES[name]
+    whole, parts = Listening(), Listening(stop_at=at)
+    run_here(write_online(tmp_path / "whole", mode, **changes), callback=whole)
+    config = write_online(tmp_path / "parts", mode, **changes)
+    stopped = run_here(config, callback=parts)
+    assert stopped.progress.global_step == at
+    rest = Listening()
+    run_here(config, "continue_last_backup=true", callback=rest)
+    assert same_weights(tmp_path / "whole" / "out.safetensors", tmp_path / "parts" / "out.safetensors")
+    assert len(parts.metrics) + len(rest.metrics) == len(whole.metrics)
+    for ours, theirs in zip(parts.metrics + rest.metrics, whole.metrics, strict=True):
+        assert {k: v for k, v in ours.items() if not k.startswith("memory")} == theirs
+    made_again = sum(name.startswith("making images") for name in rest.phases) > 0
+    assert made_again or at > 2
+    if name == "in_an_epoch":
+        # the second epoch is made, the first is taken up
+        assert not any("epoch 1" in phase for phase in rest.phases)
+
+
+@pytest.mark.parametrize("phase", ["making images, epoch 2", "decoding images", "scoring images"])
+def test_stopped_while_images_are_made(tmp_path: Path, phase: str) -> None:
+    run_here(write_online(tmp_path / "whole"))
+    config = write_online(tmp_path / "parts")
+    stopped = run_here(config, callback=Listening(stop_in=phase))
+    assert stopped.progress.global_step in (0, 2)
+    run_here(config, "continue_last_backup=true")
+    assert same_weights(tmp_path / "whole" / "out.safetensors", tmp_path / "parts" / "out.safetensors")
+
+
+def test_scales_of_rewards_count_an_epoch_once(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "rlhf_old_logprob_source": "RECOMPUTE",
+        "rlhf_reward_combination": "SUM",
+        "rlhf_rewards": [
+            {"reward": "brightness", "normalise": True},
+            {"reward": "contrast", "weight": -0.5},
+        ],
+    }
+    run_here(write_online(tmp_path / "whole", **changes))
+    config = write_online(tmp_path / "parts", **changes)
+    stopped = run_here(config, callback=Listening(stop_in="asking for the probabilities"))
+    assert stopped.progress.global_step == 0
+    run_here(config, "continue_last_backup=true")
+    assert same_weights(tmp_path / "whole" / "out.safetensors", tmp_path / "parts" / "out.safetensors")
+
+
+def test_other_prompts_are_refused(tmp_path: Path) -> None:
+    config = write_online(tmp_path)
+    run_here(config, callback=Listening(stop_at=1))
+    (tmp_path / "prompts.txt").write_text("something else\nand more\nof it\n", encoding="utf-8")
+    made = train(config, "--set", "continue_last_backup=true")
+    assert made.returncode == 2
+    assert "prompts" in made.stderr
+
+
+def test_command_line_tells_what_it_does(tmp_path: Path) -> None:
+    made = train(write_online(tmp_path, epochs=1))
+    assert made.returncode == 0, made.stderr
+    assert "4 prompts; an epoch makes 4 images of 2 of them, 8 in all, scored by brightness" in made.stdout
+    told = events(tmp_path / "run")
+    assert told[-1]["status"] == "finished"
+    steps = [event["metrics"] for event in told if event["kind"] == "step"]
+    assert {"reward/brightness/mean", "rl/zero_std_ratio", "rl/dropped_groups"} <= steps[0].keys()

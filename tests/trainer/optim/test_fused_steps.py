@@ -1,0 +1,104 @@
+"""Steps inside the backward pass: the same weights, no gradients left, and a clear no where it cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from modules.trainer.assembly import check_settings
+from modules.trainer.optim.FusedSteps import FusedSteps
+from modules.trainer.optim.optimizers import create_optimizer
+from modules.util.config.rules.rules import _STEP_ALONE
+from modules.util.config.section.OptimizerConfig import OptimizerConfig
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.Optimizer import Optimizer
+from modules.util.errors import UnsupportedError
+from tests.trainer.builders import run_here, settings, write_config, write_pairs
+
+
+def net() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("kind", _STEP_ALONE)
+def test_the_same_weights_and_state_bit_for_bit(kind: Optimizer) -> None:
+    results = []
+    for fused in (False, True):
+        module = net()
+        groups = [
+            (f"{i}", 1e-2 / (1 + i), list(layer.named_parameters())) for i, layer in enumerate(module[::2])
+        ]
+        optimizer = create_optimizer(OptimizerConfig(optimizer=kind), groups)
+        steps = FusedSteps(optimizer) if fused else None
+        norms = []
+        for number in range(3):
+            loss = module(torch.full((4, 6), 0.1 * number + 0.2)).square().sum()
+            loss.backward()
+            if steps is None:
+                norms.append(torch.nn.utils.get_total_norm([p.grad for p in module.parameters()]))
+                optimizer.step()
+                optimizer.zero_grad()
+            else:
+                assert all(p.grad is None for p in module.parameters())
+                norms.append(steps.norm())
+        results.append((list(module.parameters()), optimizer.state_dict()["state"], torch.stack(norms)))
+    (one, first, norms), (other, second, fused_norms) = results
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    assert all(
+        torch.equal(first[i][k], second[i][k]) for i in first for k in first[i] if first[i][k] is not None
+    )
+    torch.testing.assert_close(norms, fused_norms)
+
+
+def test_a_gradient_that_is_no_number_moves_nothing_and_shows() -> None:
+    module = net()
+    before = [p.detach().clone() for p in module.parameters()]
+    optimizer = create_optimizer(OptimizerConfig(), [("all", 1e-2, list(module.named_parameters()))])
+    steps = FusedSteps(optimizer)
+    (module(torch.ones(1, 6)).sum() * float("nan")).backward()
+    assert not steps.norm().isfinite()
+    assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
+    steps.close()
+    module(torch.ones(1, 6)).sum().backward()
+    assert all(p.grad is not None for p in module.parameters())
+
+
+def test_a_run_ends_with_the_same_weights(tmp_path: Path) -> None:
+    concept = {"name": "all", "path": write_pairs(tmp_path / "data", 4)[0]["path"], "type": "STANDARD"}
+    weights = []
+    for fused in (False, True):
+        config = write_config(
+            tmp_path / str(fused), concepts=[concept], rlhf_enabled=False, training_method="FINE_TUNE",
+            output_model_destination=str(tmp_path / str(fused) / "model"), output_model_format="DIFFUSERS", epochs=1,
+            clip_grad_norm=0.0, optimizer={"fused_back_pass": fused},
+        )  # fmt: skip
+        parts = run_here(config).parts
+        weights.append([p.detach().clone() for p in parts.parameters])
+    assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps"),
+        ({"clip_grad_norm": 1.0}, "clip_grad_norm"),
+        ({"train_dtype": "FLOAT_16"}, "train_dtype"),
+        ({"rlhf_enabled": True}, "rlhf_enabled"),
+        ({"optimizer": {"optimizer": "PRODIGY", "fused_back_pass": True}}, "optimizer.optimizer"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(changes: dict[str, Any], field: str) -> None:
+    values = {"__version": 1, "clip_grad_norm": 0.0, "optimizer": {"fused_back_pass": True}, **changes}
+    with pytest.raises((UnsupportedError, ValueError), match=field):
+        TrainConfig.from_dict(values)
+
+
+def test_several_processes_are_refused() -> None:
+    values = settings(Path("unused"), concepts=[], rlhf_enabled=False, clip_grad_norm=0.0)
+    config = TrainConfig.from_dict({**values, "optimizer": {"fused_back_pass": True}})
+    with pytest.raises(UnsupportedError, match="several processes"):
+        check_settings(config, world_size=2)

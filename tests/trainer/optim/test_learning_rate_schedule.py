@@ -1,0 +1,116 @@
+"""Learning rate schedules against values worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.trainer.optim.LearningRateSchedule import SHAPES, LearningRateSchedule
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.LearningRateScheduler import LearningRateScheduler as Kind
+
+
+def factors(kind: Kind, steps: tuple[int, ...], total: int = 100, **settings: Any) -> list[float]:
+    schedule = LearningRateSchedule(kind, total, **settings)
+    return [schedule.factor(step) for step in steps]
+
+
+def test_each_name_has_a_shape() -> None:
+    assert set(SHAPES) == set(Kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "expected"),
+    [
+        # at steps 0, 25, 50, 75 and 100 (the end) of 100
+        (Kind.CONSTANT, {}, [1, 1, 1, 1, 1]),
+        (Kind.CONSTANT, {"min_factor": 0.3}, [1, 1, 1, 1, 1]),
+        (Kind.LINEAR, {}, [1, 0.75, 0.5, 0.25, 0]),
+        (Kind.LINEAR, {"min_factor": 0.2}, [1, 0.8, 0.6, 0.4, 0.2]),
+        (Kind.COSINE, {}, [1, 0.8535533905932737, 0.5, 0.14644660940672627, 0]),
+        (Kind.COSINE, {"min_factor": 0.5}, [1, 0.9267766952966369, 0.75, 0.5732233047033631, 0.5]),
+        # 1.5 waves: low at a third, high at two thirds
+        (
+            Kind.COSINE_WITH_RESTARTS,
+            {"cycles": 2.0},
+            [1, 0.14644660940672627, 0.5, 0.8535533905932737, 0],
+        ),
+        (Kind.COSINE_WITH_RESTARTS, {"cycles": 1.0}, [1, 0.8535533905932737, 0.5, 0.14644660940672627, 0]),
+        (Kind.COSINE_WITH_HARD_RESTARTS, {"cycles": 2.0}, [1, 0.5, 1, 0.5, 0]),
+        (Kind.COSINE_WITH_HARD_RESTARTS, {"cycles": 4.0}, [1, 1, 1, 1, 0]),
+        # (1 - x) / (1 - x / 2)
+        (Kind.REX, {}, [1, 6 / 7, 2 / 3, 2 / 5, 0]),
+    ],
+)
+def test_values_over_a_run(kind: Kind, settings: dict[str, float], expected: list[float]) -> None:
+    assert factors(kind, (0, 25, 50, 75, 100), **settings) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_warm_up_rises_to_the_full_rate_and_the_shape_starts_after_it(kind: Kind) -> None:
+    assert factors(kind, (0, 1, 2, 3, 4), warmup=4.0) == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("warmup", "total", "steps"),
+    [(0.0, 100, 0), (0.1, 100, 10), (0.125, 100, 12), (1.0, 100, 100), (2.0, 100, 2), (500.0, 100, 500)],
+)
+def test_up_to_one_it_is_a_share_of_the_run(warmup: float, total: int, steps: int) -> None:
+    schedule = LearningRateSchedule(Kind.CONSTANT, total, warmup)
+    assert schedule.warmup_steps == steps
+    if steps:
+        assert schedule.factor(steps - 1) == pytest.approx(steps / (steps + 1))
+    assert schedule.factor(steps) == 1.0
+
+
+def test_the_shape_covers_what_the_warm_up_leaves() -> None:
+    assert factors(Kind.LINEAR, (20, 60, 99, 100), warmup=20.0) == pytest.approx([1, 0.5, 1 / 80, 0])
+
+
+def test_past_the_end_it_stays_where_it_was() -> None:
+    assert factors(Kind.LINEAR, (100, 101, 10_000), min_factor=0.1) == pytest.approx([0.1] * 3)
+    assert factors(Kind.COSINE_WITH_HARD_RESTARTS, (150,), cycles=3.0) == [0.0]
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_run_of_one_step_trains_at_the_full_rate(kind: Kind) -> None:
+    assert factors(kind, (0,), total=1, cycles=3.0) == [1.0]
+
+
+@given(
+    kind=st.sampled_from(list(Kind)),
+    total=st.integers(1, 2000),
+    warmup=st.floats(0, 3000),
+    cycles=st.floats(1, 20),
+    low=st.floats(0, 1),
+    step=st.integers(0, 4000),
+)
+def test_factors_are_finite_and_between_the_lowest_and_one(
+    kind: Kind, total: int, warmup: float, cycles: float, low: float, step: int
+) -> None:
+    schedule = LearningRateSchedule(kind, total, warmup, cycles, low)
+    factor = schedule.factor(step)
+    assert math.isfinite(factor)
+    assert factor <= 1.0 + 1e-12
+    if step < schedule.warmup_steps:
+        assert factor > 0
+    else:
+        assert factor >= low - 1e-12
+
+
+def test_settings_come_from_the_config() -> None:
+    config = TrainConfig.from_dict(
+        {
+            "learning_rate_scheduler": "COSINE_WITH_HARD_RESTARTS",
+            "learning_rate_warmup_steps": 0.25,
+            "learning_rate_cycles": 3.0,
+            "learning_rate_min_factor": 0.1,
+        },
+        check=False,
+    )
+    expected = LearningRateSchedule(Kind.COSINE_WITH_HARD_RESTARTS, 40, 0.25, 3.0, 0.1)
+    assert LearningRateSchedule.from_config(config, 40) == expected

@@ -1,0 +1,67 @@
+"""Settings that may change when a run goes on do not change what it trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from modules.trainer.resume.resume_rules import FREE, PART_FREE
+from tests.trainer.builders import run_here, write_config, write_pairs
+
+SAMPLE = {"prompt": "a red circle", "width": 64, "height": 64, "diffusion_steps": 1}
+EXACT: dict[str, dict[str, Any]] = {
+    "dataloader_threads": {"dataloader_threads": 2},
+    "samples": {"samples": [SAMPLE], "sample_after": 1, "sample_after_unit": "STEP"},
+    "backup_after": {"backup_after": 1, "backup_after_unit": "STEP"},
+    "tensorboard": {"tensorboard": True},
+    "rlhf_dpo_timestep_margin_logging": {"rlhf_dpo_timestep_margin_logging": True},
+    "gradient_checkpointing": {"unet": {"gradient_checkpointing": True}},
+}
+ROUNDED: dict[str, dict[str, Any]] = {
+    "latent_caching": {"latent_caching": False},
+    "cache_batch_size": {"cache_batch_size": 1},
+    "rlhf_dpo_execution_mode": {"rlhf_dpo_execution_mode": "SEQUENTIAL"},
+}
+"""Other orders of the same sums."""
+
+
+def weights(folder: Path, concepts: list[dict[str, Any]], **changes: Any) -> dict[str, torch.Tensor]:
+    run_here(write_config(folder, concepts=concepts, epochs=1, **changes))
+    return load_file(folder / "out.safetensors")
+
+
+@pytest.fixture(scope="module")
+def plain(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
+    folder = tmp_path_factory.mktemp("plain")
+    concepts = write_pairs(folder / "data", 5, ((32, 32), (64, 32)))
+    return concepts, weights(folder, concepts)
+
+
+@pytest.mark.parametrize("name", [*EXACT, *ROUNDED])
+def test_the_weights_are_the_same(
+    tmp_path: Path, plain: tuple[list[dict[str, Any]], dict[str, torch.Tensor]], name: str
+) -> None:
+    concepts, expected = plain
+    assert name in FREE | PART_FREE
+    found = weights(tmp_path, concepts, **(EXACT.get(name) or ROUNDED[name]))
+    assert found.keys() == expected.keys()
+    for key, tensor in expected.items():
+        if name in EXACT:
+            assert torch.equal(found[key], tensor), key
+        else:
+            torch.testing.assert_close(found[key], tensor, rtol=0.0, atol=1e-4)
+
+
+def test_a_setting_that_matters_is_seen(
+    tmp_path: Path, plain: tuple[list[dict[str, Any]], dict[str, torch.Tensor]]
+) -> None:
+    concepts, expected = plain
+    found = weights(tmp_path, concepts, learning_rate=2e-3)
+    # the bound above is far below what a setting that matters does
+    assert max(float((found[key] - expected[key]).abs().max()) for key in expected) > 5e-4

@@ -1,0 +1,282 @@
+"""A run that was interrupted ends with the weights of one that was not."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from modules.runner.RunDirectory import RunDirectory
+from modules.trainer.callbacks import Callback
+from modules.trainer.resume.checkpoint import find_backup, list_backups
+from modules.util.errors import UserError
+from modules.util.TrainProgress import TrainProgress
+from tests.trainer.builders import (
+    command,
+    environment,
+    events,
+    run_here,
+    same_weights,
+    train,
+    write_config,
+    write_pairs,
+)
+
+SAMPLES = [{"prompt": "a red circle", "width": 64, "height": 64, "diffusion_steps": 2}]
+
+
+class StopAt(Callback):
+    """Asks for an end as the system does, after one step."""
+
+    def __init__(self, step: int) -> None:
+        self.at = step
+
+    def step(
+        self, progress: TrainProgress, metrics: Mapping[str, float], total: int, eta: float | None
+    ) -> None:
+        if progress.global_step == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def standard(folder: Path) -> list[dict[str, Any]]:
+    """Ordinary concepts with everything that is random about images and captions."""
+    write_pairs(folder / "data", 5)
+    return [
+        {
+            "name": "all",
+            "path": str(folder / "data" / "chosen"),
+            "type": "STANDARD",
+            "image": {"enable_random_flip": True, "enable_crop_jitter": True},
+            "text": {"enable_tag_shuffling": True, "tag_delimiter": " "},
+        }
+    ]
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "accumulated": {"gradient_accumulation_steps": 2, "epochs": 3},
+    "everything": {
+        "ema": "CPU",
+        "ema_update_step_interval": 1,
+        "rlhf_dpo_adaptive_beta": True,
+        "rlhf_dpo_validation": True,
+        "rlhf_dpo_validation_percentage": 30.0,
+        "rlhf_dpo_patience_enabled": True,
+        "rlhf_dpo_patience_value": 50,
+        "rlhf_supervised_mix": 0.25,
+        "learning_rate_scheduler": "COSINE",
+        "learning_rate_warmup_steps": 2,
+        "validate_after": 2,
+        "validate_after_unit": "STEP",
+        "sample_after": 2,
+        "sample_after_unit": "STEP",
+        "samples": SAMPLES,
+        "epochs": 3,
+    },
+    "cached_reference": {"rlhf_dpo_reference_cache": True, "rlhf_dpo_reference_cache_draws": 2},
+    "sequential": {"rlhf_dpo_execution_mode": "SEQUENTIAL"},
+    "prodigy": {"optimizer": {"optimizer": "PRODIGY"}, "learning_rate": 1.0},
+    "schedule_free": {"optimizer": {"optimizer": "SCHEDULE_FREE_ADAMW"}},
+    "text_encoder": {"text_encoder": {"train": True}},
+    "supervised": {
+        "rlhf_enabled": False,
+        "dropout_probability": 0.2,
+        "text_encoder": {"dropout_probability": 0.3},
+        "offset_noise_weight": 0.1,
+        "epochs": 3,
+    },
+    "fine_tune": {"rlhf_enabled": False, "training_method": "FINE_TUNE", "learning_rate": 1e-4, "epochs": 3},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("stop", [1, 3])
+def test_stopped_and_continued_equals_uninterrupted(tmp_path: Path, name: str, stop: int) -> None:
+    changes = dict(CASES[name])
+    if not changes.get("rlhf_enabled", True):
+        changes["concepts"] = standard(tmp_path)
+    one = write_config(tmp_path / "one", **changes)
+    straight = run_here(one)
+    assert straight.progress.global_step == straight.total_steps > stop
+    two = write_config(tmp_path / "two", **changes)
+    stopped = run_here(two, callback=StopAt(stop))
+    assert stopped.progress.global_step == stop
+    continued = run_here(two, "continue_last_backup=true")
+    assert continued.progress.to_dict() == straight.progress.to_dict()
+    for (_, ours), (_, theirs) in zip(continued.parts.named, straight.parts.named, strict=True):
+        assert torch.equal(ours, theirs)
+    if changes.get("training_method") != "FINE_TUNE":
+        assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
+
+
+def test_training_an_existing_adapter_further_keeps_its_first_reference(tmp_path: Path) -> None:
+    run_here(write_config(tmp_path / "first"))
+    changes = {"lora_model_name": str(tmp_path / "first" / "out.safetensors"), "seed": 7}
+    straight = run_here(write_config(tmp_path / "one", **changes))
+    two = write_config(tmp_path / "two", **changes)
+    run_here(two, callback=StopAt(2))
+    continued = run_here(two, "continue_last_backup=true")
+    assert continued.parts.reference.mode == "EXISTING_ADAPTER"
+    first = straight.parts.reference.snapshot_state()
+    assert all(torch.equal(t, first[n]) for n, t in continued.parts.reference.snapshot_state().items())
+    assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
+
+
+def test_a_run_of_the_same_config_has_the_same_weights(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        run_here(write_config(tmp_path / name))
+    assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
+    run_here(write_config(tmp_path / "three", seed=43))
+    assert not same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "three" / "out.safetensors")
+
+
+def test_resume_refuses_other_settings_and_other_data(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    run_here(config, callback=StopAt(2))
+    changed = r"(?s)seed: 42 in the backup, 1 now.*rlhf_dpo_beta: 100.0 in the backup, 200.0 now"
+    with pytest.raises(UserError, match=changed):
+        run_here(config, "continue_last_backup=true", "rlhf_dpo_beta=200", "seed=1")
+    write_pairs(tmp_path / "data", 5)
+    (tmp_path / "data" / "chosen" / "001.txt").write_text("a red square", encoding="utf-8")
+    (tmp_path / "data" / "rejected" / "001.txt").write_text("a red square", encoding="utf-8")
+    with pytest.raises(UserError, match="have changed since the backup"):
+        run_here(config, "continue_last_backup=true")
+
+
+def test_resume_refuses_another_scale_of_the_adapter(tmp_path: Path) -> None:
+    changes = {"rlhf_enabled": False, "concepts": standard(tmp_path), "epochs": 1}
+    run_here(write_config(tmp_path / "first", **changes, lora_alpha=1.0))
+    first = tmp_path / "first" / "out.safetensors"
+    config = write_config(tmp_path / "second", **changes, lora_model_name=str(first))
+    run_here(config, callback=StopAt(1))
+    with pytest.raises(UserError, match="scaled differently"):
+        run_here(config, "continue_last_backup=true", "lora_model_name=")
+
+
+def test_a_damaged_backup_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+    changes = {"backup_after": 1, "backup_after_unit": "STEP"}
+    run_here(write_config(tmp_path / "one", **changes))
+    two = write_config(tmp_path / "two", **changes)
+    run_here(two, callback=StopAt(3))
+    newest = list_backups(tmp_path / "two" / "run" / "backup")[0]
+    weights = newest / "weights" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-3])
+    told: list[str] = []
+
+    class Warned(Callback):
+        def warning(self, message: str) -> None:
+            told.append(message)
+
+    run_here(two, "continue_last_backup=true", callback=Warned())
+    assert any(newest.name in message and "damaged" in message for message in told)
+    assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
+
+
+def test_starting_anew_keeps_the_backups_of_the_run_before(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    run_here(config, callback=StopAt(2))
+    run_here(config, callback=StopAt(1))
+    found, _ = find_backup(tmp_path / "run" / "backup")
+    assert found is not None and "-backup-1-" in found.name
+    aside = list((tmp_path / "run").glob("backup-before-*/*-backup-2-*"))
+    assert len(aside) == 1
+
+
+def _killed_run(config: Path, seconds: float) -> int:
+    """Train in a forked process that is killed after a while; its exit status."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            run_here(config, "continue_last_backup=true")
+            status = 0
+        finally:
+            os._exit(status)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return status
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1]
+
+
+KILLED = {
+    "backup_after": 1,
+    "backup_after_unit": "STEP",
+    "epochs": 8,
+    "ema": "CPU",
+    "ema_update_step_interval": 1,
+    "rlhf_dpo_validation": True,
+    "rlhf_dpo_validation_percentage": 30.0,
+}
+
+
+def test_killed_ten_times_at_random_moments(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    begin = time.monotonic()
+    run_here(write_config(tmp_path / "one", **KILLED))
+    whole = time.monotonic() - begin
+    config = write_config(tmp_path / "two", **KILLED)
+    rng = random.Random(0)
+    killed = 0
+    for attempt in range(200):
+        status = _killed_run(config, rng.uniform(0.05, 0.6) * whole if killed < 10 else 300.0)
+        killed += os.WIFSIGNALED(status)
+        if killed < 10 and status == 0:
+            # too fast to be hit: begin again
+            config = write_config(tmp_path / f"again{attempt}", **KILLED)
+        elif killed >= 10 and not os.WIFSIGNALED(status):
+            assert status == 0
+            break
+    assert killed == 10
+    assert same_weights(tmp_path / "one" / "out.safetensors", config.parent / "out.safetensors")
+
+
+@pytest.mark.slow
+def test_killed_ten_times_through_the_command_line(tmp_path: Path) -> None:
+    whole = write_config(tmp_path / "one", **KILLED)
+    assert train(whole).returncode == 0
+    config = write_config(tmp_path / "two", **{**KILLED, "epochs": 8})
+    rng = random.Random(1)
+    for _ in range(10):
+        process = subprocess.Popen(
+            command(config, "--set", "continue_last_backup=true"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment(),
+        )
+        time.sleep(rng.uniform(2.0, 9.0))
+        process.kill()
+        assert process.wait() in (-signal.SIGKILL, 0)
+    assert train(config, "--set", "continue_last_backup=true").returncode == 0
+    assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_make_a_backup_and_a_clean_stop(tmp_path: Path, number: signal.Signals) -> None:
+    config = write_config(tmp_path, epochs=100_000)
+    process = subprocess.Popen(
+        command(config), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+    )
+    run = tmp_path / "run"
+    end = time.monotonic() + 90
+    while time.monotonic() < end:
+        if (run / "events.jsonl").exists() and any(e["kind"] == "step" for e in events(run)):
+            break
+        time.sleep(0.1)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert events(run)[-1]["status"] == "stopped"
+    assert find_backup(run / "backup")[0] is not None
+    assert RunDirectory(run).trainer() is None

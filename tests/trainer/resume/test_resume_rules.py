@@ -1,0 +1,166 @@
+"""What may change between a backup and the run that goes on from it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from modules.trainer.resume.resume_rules import FREE, LENGTH, PART_FREE, check_resumable, check_same_start
+from modules.util.config.section.RewardConfig import AcceleratorConfig, RewardConfig
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import ConfigError
+
+
+def config(**changes: Any) -> TrainConfig:
+    return TrainConfig.from_dict(changes, check=False)
+
+
+def refused(before: TrainConfig, now: TrainConfig) -> list[str]:
+    """The lines of the refusal; none if the run may go on."""
+    try:
+        check_resumable(now, before.to_dict())
+    except ConfigError as error:
+        head, *lines = error.message.splitlines()
+        assert head == "the run cannot go on from its backup with other settings:"
+        assert error.hint
+        return [line.strip() for line in lines]
+    return []
+
+
+def another(value: Any) -> Any:
+    """A different value of the same kind."""
+    if isinstance(value, Enum):
+        return next(member for member in type(value) if member is not value)
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return value + 1
+    if isinstance(value, str):
+        return f"{value}x"
+    if isinstance(value, list):
+        return value[:-1]
+    return 0.5  # empty until now
+
+
+def leaves() -> list[tuple[str, str | None]]:
+    """(field, field inside it) of every setting."""
+    made: list[tuple[str, str | None]] = []
+    default = TrainConfig()
+    for name in TrainConfig.model_fields:
+        value = getattr(default, name)
+        inner = getattr(type(value), "model_fields", None)
+        made += [(name, key) for key in inner] if inner else [(name, None)]
+    return made
+
+
+def changed(name: str, inner: str | None) -> tuple[TrainConfig, str]:
+    """A config with one other value, and that value as JSON has it."""
+    made = TrainConfig().copy_of()
+    holder, key = (made, name) if inner is None else (getattr(made, name), inner)
+    filled: dict[str, Any] = {
+        "params": {"amsgrad": True},
+        "rlhf_rewards": [RewardConfig()],
+        "shared": [AcceleratorConfig(name="attention_backend")],
+        "rollout": [AcceleratorConfig(name="diffusers_cache")],
+    }
+    fresh = filled.get(key) or another(getattr(holder, key))
+    if name in ("concepts", "samples"):
+        fresh = []
+    object.__setattr__(holder, key, fresh)
+    plain = made.to_dict()[name]
+    return made, str(plain if inner is None else plain[inner])
+
+
+def test_the_lists_name_real_settings_and_no_setting_twice() -> None:
+    known = TrainConfig().to_dict().keys()
+    assert known >= FREE | LENGTH
+    assert not FREE & LENGTH
+    parts = {key for name in ("unet", "text_encoder", "vae") for key in TrainConfig().to_dict()[name]}
+    assert parts >= PART_FREE
+
+
+@pytest.mark.parametrize(("name", "inner"), leaves(), ids=lambda value: value or "")
+def test_every_setting_is_free_or_compared(name: str, inner: str | None) -> None:
+    before, (now, value) = TrainConfig(), changed(name, inner)
+    lines = refused(before, now)
+    if name in FREE | LENGTH or inner in PART_FREE:
+        assert lines == []
+    else:
+        former = before.to_dict()[name]
+        former = former if inner is None else former[inner]
+        label = name if inner is None else f"{name}.{inner}"
+        assert lines == [f"{label}: {former} in the backup, {value} now"]
+
+
+def test_the_same_settings_may_go_on() -> None:
+    assert refused(config(seed=3), config(seed=3)) == []
+
+
+def test_all_changed_settings_are_listed_and_free_ones_are_not() -> None:
+    before = config(seed=1, rlhf_dpo_beta=100.0, workspace_dir="a", optimizer={"beta1": 0.9})
+    now = config(
+        seed=2,
+        rlhf_dpo_beta=200.0,
+        workspace_dir="b",
+        optimizer={"optimizer": "LION", "beta1": 0.8, "params": {"cautious": True}},
+        unet={"gradient_checkpointing": False, "learning_rate": 0.5},
+        rlhf_dpo_execution_mode="SEQUENTIAL",
+    )
+    assert refused(before, now) == [
+        "seed: 1 in the backup, 2 now",
+        "unet.learning_rate: None in the backup, 0.5 now",
+        "optimizer.beta1: 0.9 in the backup, 0.8 now",
+        "optimizer.optimizer: ADAMW in the backup, LION now",
+        "optimizer.params: {} in the backup, {'cautious': True} now",
+        "rlhf_dpo_beta: 100.0 in the backup, 200.0 now",
+    ]
+
+
+CONSTANT: dict[str, Any] = {"learning_rate_scheduler": "CONSTANT"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "free"),
+    [
+        (CONSTANT, True),
+        ({**CONSTANT, "learning_rate_warmup_steps": 20.0}, True),
+        ({**CONSTANT, "learning_rate_warmup_steps": 0.1}, False),
+        ({**CONSTANT, "learning_rate_warmup_steps": 1.0}, False),
+        ({"learning_rate_scheduler": "LINEAR"}, False),
+        ({"learning_rate_scheduler": "COSINE", "learning_rate_warmup_steps": 20.0}, False),
+        ({"learning_rate_scheduler": "REX"}, False),
+    ],
+)
+def test_the_length_may_change_where_the_rate_does_not_depend_on_it(
+    settings: dict[str, Any], free: bool
+) -> None:
+    before, now = config(**settings, epochs=5), config(**settings, epochs=9, max_steps=100)
+    lines = ["epochs: 5 in the backup, 9 now", "max_steps: 0 in the backup, 100 now"]
+    assert refused(before, now) == ([] if free else lines)
+
+
+def test_a_backup_of_before_a_setting_existed_has_its_default() -> None:
+    saved = config(seed=3).to_dict()
+    del saved["rlhf_dpo_beta"]
+    check_resumable(config(seed=3), saved)
+    default = TrainConfig().rlhf_dpo_beta
+    with pytest.raises(ConfigError, match=f"rlhf_dpo_beta: {default} in the backup, 7.0 now"):
+        check_resumable(config(seed=3, rlhf_dpo_beta=7.0), saved)
+
+
+@pytest.mark.parametrize("names", [("", "a.safetensors"), ("a.safetensors", "")])
+def test_a_preference_run_keeps_its_kind_of_reference(names: tuple[str, str]) -> None:
+    before, now = (config(lora_model_name=name, rlhf_enabled=True) for name in names)
+    check_same_start(before, before.to_dict(), {}, 1)
+    with pytest.raises(ConfigError, match="the run compares with"):
+        check_same_start(now, before.to_dict(), {}, 1)
+    check_same_start(config(lora_model_name=names[1]), before.to_dict(), {}, 1)
+
+
+def test_a_run_keeps_its_number_of_processes() -> None:
+    same = config()
+    check_same_start(same, same.to_dict(), {"processes": 2}, 2)
+    with pytest.raises(ConfigError, match="made by 2 processes and cannot go on with 1"):
+        check_same_start(same, same.to_dict(), {"processes": 2}, 1)

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import pytest
+
+from modules.util.config.rules.online_values import reward_list, rollout_size, sde_window
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.RLHFMode import RLHFMode
+from modules.util.errors import ConfigError, UnsupportedError, UserError
+
+GRPO = {"rlhf_enabled": True, "rlhf_mode": "GRPO"}
+DGPO = {"rlhf_enabled": True, "rlhf_mode": "DGPO"}
+CONSTANT = {"rlhf_loss_aggregation": "CONSTANT"}
+
+
+@pytest.mark.parametrize(
+    ("data", "field", "kind"),
+    [
+        ({**GRPO, "rlhf_group_size": 1}, "rlhf_group_size", ConfigError),
+        ({**GRPO, "rlhf_rollout_size": "12by3"}, "rlhf_rollout_size", ConfigError),
+        ({**GRPO, "rlhf_rollout_size": "0"}, "rlhf_rollout_size", ConfigError),
+        ({**GRPO, "rlhf_reward": " "}, "rlhf_reward", ConfigError),
+        ({**GRPO, "rlhf_reward": "brightness x"}, "rlhf_reward", ConfigError),
+        ({**GRPO, "rlhf_reward": "brightness nan"}, "rlhf_reward", ConfigError),
+        ({**GRPO, "rlhf_reward": "brightness 0"}, "rlhf_reward", ConfigError),
+        ({**GRPO, "rlhf_reward": "contrast, contrast"}, "rlhf_reward", ConfigError),
+        ({**GRPO, "rlhf_rewards": [{"weight": 0}]}, "rlhf_rewards", ConfigError),
+        ({**GRPO, "rlhf_rewards": [{"weight": "inf"}]}, "rlhf_rewards[0].weight", ConfigError),
+        ({**GRPO, "rlhf_sde_window": "a"}, "rlhf_sde_window", ConfigError),
+        ({**GRPO, "rlhf_sde_window": "4-1"}, "rlhf_sde_window", ConfigError),
+        ({**GRPO, "rlhf_sde_window": "4-10"}, "rlhf_sde_window", ConfigError),
+        ({**GRPO, "rlhf_sde_window": "9"}, "rlhf_sde_window", ConfigError),
+        ({**GRPO, "rlhf_num_sde_steps": 10}, "rlhf_num_sde_steps", ConfigError),
+        ({**GRPO, "rlhf_rollout_steps": 1}, "rlhf_rollout_steps", ConfigError),
+        ({**GRPO, "rlhf_rollout_temperature": 0}, "rlhf_rollout_temperature", ConfigError),
+        ({**GRPO, "rlhf_advantage_eps": 0}, "rlhf_advantage_eps", ConfigError),
+        ({**GRPO, "rlhf_rollout_transition": "FLOW_SDE"}, "rlhf_rollout_transition", UnsupportedError),
+        (
+            {**GRPO, "model_type": "FLUX_DEV_1", "rlhf_rollout_transition": "DDIM"},
+            "rlhf_rollout_transition",
+            UnsupportedError,
+        ),
+        ({**GRPO, "text_encoder": {"train": True}}, "text_encoder.train", UnsupportedError),
+        ({**GRPO, **CONSTANT}, "rlhf_loss_aggregation_divisor", ConfigError),
+        ({**GRPO, "rlhf_loss_aggregation_divisor": 4}, "rlhf_loss_aggregation_divisor", ConfigError),
+        ({**GRPO, "rlhf_loss_aggregation": "MEAN"}, "rlhf_loss_aggregation", ConfigError),
+        ({**GRPO, "rlhf_loss_aggregation": 3}, "rlhf_loss_aggregation", ConfigError),
+        (
+            {**GRPO, "rlhf_loss_aggregation": "PROMPT_MEAN", "rlhf_docs_per_step": 12},
+            "rlhf_docs_per_step",
+            ConfigError,
+        ),
+        ({**DGPO, "rlhf_docs_per_step": 12}, "rlhf_docs_per_step", ConfigError),
+        (
+            {**GRPO, "rlhf_reward_combination": "GDPO", "rlhf_advantage_scale": "NONE"},
+            "rlhf_advantage_scale",
+            ConfigError,
+        ),
+        (
+            {**DGPO, "rlhf_dgpo_use_ema_ref": True, "rlhf_dgpo_kl_cfg": 2.0},
+            "rlhf_dgpo_kl_cfg",
+            ConfigError,
+        ),
+        (
+            {**DGPO, "model_type": "FLUX_DEV_1", "rlhf_dgpo_kl_cfg": 2.0},
+            "rlhf_dgpo_kl_cfg",
+            UnsupportedError,
+        ),
+        ({**DGPO, "rlhf_off_policy": True}, "rlhf_off_policy", ConfigError),
+        ({**DGPO, "rlhf_ema_ref_device": "OFF"}, "rlhf_ema_ref_device", ConfigError),
+        ({**DGPO, "rlhf_kl_beta": 0.1}, "rlhf_kl_type", ConfigError),
+        ({**DGPO, "rlhf_timestep_range_low": 0.7}, "rlhf_timestep_range_low", ConfigError),
+        ({"rlhf_enabled": True, "acceleration": {"rollout": "x"}}, "acceleration.rollout", ConfigError),
+        ({"acceleration": {"shared": 3}}, "acceleration.shared", ConfigError),
+        ({"acceleration": {"shared": [{"nme": "x"}]}}, "acceleration.shared[0].nme", ConfigError),
+    ],
+)
+def test_one_error_each(data: dict, field: str, kind: type) -> None:
+    with pytest.raises(kind) as caught:
+        TrainConfig.from_dict(data)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("model", ["STABLE_DIFFUSION_15", "STABLE_DIFFUSION_35", "FLUX_SCHNELL_1"])
+def test_a_guided_reference_is_fine_where_guidance_is_two_passes(model: str) -> None:
+    TrainConfig.from_dict({**DGPO, "model_type": model, "rlhf_dgpo_kl_cfg": 2.0})
+
+
+@pytest.mark.parametrize("value", [True, "inf", 0, -1, "nan"])
+def test_impossible_divisors(value: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig.from_dict({**GRPO, **CONSTANT, "rlhf_loss_aggregation_divisor": value})
+    assert caught.value.field == "rlhf_loss_aggregation_divisor"
+
+
+@pytest.mark.parametrize("mode", list(RLHFMode))
+def test_every_mode_is_fine_as_it_comes(mode: RLHFMode) -> None:
+    assert TrainConfig.from_dict({"rlhf_enabled": True, "rlhf_mode": mode.value}).check() == []
+
+
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        ({**GRPO, "rlhf_clip_range_high": 0.2}, "rlhf_clip_range_high"),
+        (
+            {"rlhf_enabled": True, "rlhf_mode": "GSPO", "rlhf_loss_aggregation": "TOKEN_MEAN"},
+            "rlhf_loss_aggregation",
+        ),
+    ],
+)
+def test_warnings(data: dict, field: str) -> None:
+    found = TrainConfig.from_dict(data).problems().warnings
+    assert [warning.field for warning in found] == [field]
+
+
+def test_texts() -> None:
+    config = TrainConfig.from_dict({**GRPO, "resolution": "384, 512", "rlhf_reward": "contrast -1, entropy"})
+    assert rollout_size(config) == (384, 384)
+    config.rlhf_rollout_size = "512x768"
+    assert rollout_size(config) == (768, 512)
+    assert [(r.reward, r.weight) for r in reward_list(config)] == [("contrast", -1.0), ("entropy", 1.0)]
+    config = TrainConfig.from_dict({**GRPO, "rlhf_rewards": [{"reward": "sharpness", "name": "s"}]})
+    assert [r.name for r in reward_list(config)] == ["s"]
+    assert sde_window("") is None
+    assert sde_window("3") == (3, 3)
+    assert sde_window(" 1 - 4 ") == (1, 4)
+    with pytest.raises(UserError):
+        sde_window("-1")
+
+
+def test_a_single_accelerator_is_a_list_of_one() -> None:
+    config = TrainConfig.from_dict({"acceleration": {"shared": "attention_backend", "rollout": None}})
+    assert [a.name for a in config.acceleration.shared] == ["attention_backend"]
+    assert TrainConfig.from_dict(config.to_dict()) == config

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import pytest
+
+from modules.util.config.rules.rules import rule_fields
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import ConfigError, UnsupportedError
+
+DPO = {"rlhf_enabled": True}
+
+
+@pytest.mark.parametrize(
+    ("data", "field", "kind"),
+    [
+        ({**DPO, "training_method": "FINE_TUNE"}, "training_method", UnsupportedError),
+        (
+            {**DPO, "rlhf_dpo_adaptive_beta": True, "rlhf_dpo_objective": "IPO"},
+            "rlhf_dpo_adaptive_beta",
+            ConfigError,
+        ),
+        (
+            {**DPO, "rlhf_dpo_label_smoothing": 0.1, "rlhf_dpo_objective": "HINGE"},
+            "rlhf_dpo_label_smoothing",
+            ConfigError,
+        ),
+        ({**DPO, "rlhf_dpo_patience_enabled": True}, "rlhf_dpo_patience_enabled", ConfigError),
+        ({"rlhf_dpo_patience_metrics": ["val_loss", "val_loss"]}, "rlhf_dpo_patience_metrics", ConfigError),
+        (
+            {"training_method": "FINE_TUNE", "output_model_format": "KOHYA_LORA"},
+            "output_model_format",
+            ConfigError,
+        ),
+        ({"__version": 1, "output_model_format": "SAFETENSORS"}, "output_model_format", ConfigError),
+        ({"peft_type": "LOKR", "lora_decompose": True}, "lora_decompose", UnsupportedError),
+        ({"peft_type": "OFT_2", "lora_rs": True}, "lora_rs", UnsupportedError),
+        ({"layer_filter_preset": "custom"}, "layer_filter", ConfigError),
+        (
+            {"layer_filter_preset": "custom", "layer_filter": "a,(", "layer_filter_regex": True},
+            "layer_filter",
+            ConfigError,
+        ),
+        ({"unet": {"train": False}}, "unet.train", ConfigError),
+        ({"force_v_prediction": True, "force_epsilon_prediction": True}, "force_v_prediction", ConfigError),
+        (
+            {"rescale_noise_scheduler_to_zero_terminal_snr": True, "force_epsilon_prediction": True},
+            "rescale_noise_scheduler_to_zero_terminal_snr",
+            ConfigError,
+        ),
+        ({"min_noising_strength": 0.5, "max_noising_strength": 0.5}, "min_noising_strength", ConfigError),
+        ({"timestep_distribution": "LOGIT_NORMAL", "noising_weight": -1}, "noising_weight", ConfigError),
+        ({"mse_strength": 0}, "mse_strength", ConfigError),
+        ({**DPO, "mse_strength": 0, "rlhf_supervised_mix": 0.2}, "mse_strength", ConfigError),
+        ({"loss_weight_fn": "MIN_SNR_GAMMA", "loss_weight_strength": 0}, "loss_weight_strength", ConfigError),
+        ({"sample_after_unit": "EPOCH"}, "sample_after", ConfigError),
+        ({"backup_after": 0}, "backup_after", ConfigError),
+        ({"save_every_unit": "STEP"}, "save_every", ConfigError),
+        ({"validate_after": 0}, "validate_after", ConfigError),
+    ],
+)
+def test_contradictions_are_one_error_each(data: dict, field: str, kind: type) -> None:
+    with pytest.raises(kind) as caught:
+        TrainConfig.from_dict(data)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        DPO,
+        {"rlhf_mode": "GRPO"},
+        {**DPO, "rlhf_mode": "GRPO"},
+        {**DPO, "rlhf_mode": "NFT"},
+        {**DPO, "mse_strength": 0},
+        {**DPO, "rlhf_dpo_adaptive_beta": True, "rlhf_dpo_label_smoothing": 0.1},
+        {**DPO, "rlhf_dpo_validation": True, "rlhf_dpo_patience_enabled": True},
+        {"rlhf_dpo_objective": "IPO", "rlhf_dpo_label_smoothing": 0.1},
+        {"training_method": "FINE_TUNE", "peft_type": "LOHA", "lora_decompose": True},
+        {"layer_filter_preset": "custom", "layer_filter": "attn1, attn2"},
+        {"unet": {"train": False}, "text_encoder": {"train": True}},
+        {"backup_after": 0, "backup_after_unit": "NEVER"},
+        {"sample_after_unit": "ALWAYS"},
+        {"timestep_distribution": "SIGMOID", "noising_weight": -5},
+    ],
+)
+def test_what_is_meant_passes_without_a_word(data: dict) -> None:
+    assert TrainConfig.from_dict(data).check() == []
+
+
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        ({**DPO, "rlhf_dpo_beta": 0}, "rlhf_dpo_beta"),
+        ({"layer_filter": "("}, "layer_filter"),
+        ({"layer_filter_preset": "full", "layer_filter": "attn1"}, "layer_filter"),
+        ({**DPO, "dropout_probability": 0.1}, "dropout_probability"),
+        ({**DPO, "text_encoder": {"dropout_probability": 0.1}}, "text_encoder.dropout_probability"),
+        (
+            {**DPO, "rlhf_dpo_reference_cache": True, "rlhf_dpo_reference_cache_draws": 4},
+            "rlhf_dpo_reference_cache_draws",
+        ),
+        ({"ema": "CPU", "ema_decay": 1.0}, "ema_decay"),
+    ],
+)
+def test_warnings_do_not_stop(data: dict, field: str) -> None:
+    config = TrainConfig.from_dict(data)
+    assert [warning.field for warning in config.problems().warnings] == [field]
+    assert [text.partition(":")[0] for text in config.check()] == [field]
+
+
+def test_missing_sides_of_inline_concepts_are_mentioned() -> None:
+    chosen = {"type": "DPO_CHOSEN", "path": "a"}
+    assert len(TrainConfig.from_dict({**DPO, "concepts": [chosen]}).check()) == 1
+    rejected = {"type": "DPO_REJECTED", "path": "b"}
+    assert TrainConfig.from_dict({**DPO, "concepts": [chosen, rejected]}).check() == []
+    off = {**rejected, "enabled": False}
+    assert len(TrainConfig.from_dict({**DPO, "concepts": [chosen, off]}).check()) == 1
+
+
+def test_rules_read_fields_that_exist() -> None:
+    assert rule_fields() <= set(TrainConfig.model_fields)

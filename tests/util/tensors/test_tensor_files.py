@@ -1,0 +1,49 @@
+"""Files of tensors: they come back as they were, and a full disk is an ``OSError``."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from modules.util.tensors.tensor_files import write_safetensors, write_torch
+from tests.trainer.builders import small_files_only
+
+
+def test_safetensors_come_back_with_their_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "t.safetensors"
+    parameter = torch.nn.Parameter(torch.arange(6.0).view(2, 3))
+    write_safetensors({"turned": parameter.T, "whole": torch.tensor([1, 2])}, path, {"title": "x"})
+    back = load_file(path)
+    assert torch.equal(back["turned"], parameter.detach().T)
+    assert torch.equal(back["whole"], torch.tensor([1, 2]))
+    with safe_open(path, framework="pt") as file:
+        assert file.metadata() == {"title": "x"}
+
+
+def test_torch_files_come_back_without_running_code(tmp_path: Path) -> None:
+    path = tmp_path / "t.pt"
+    write_torch({"state": {0: {"step": torch.tensor(3.0)}}, "names": ["a"]}, path)
+    back = torch.load(path, weights_only=True)
+    assert back["names"] == ["a"]
+    assert torch.equal(back["state"][0]["step"], torch.tensor(3.0))
+
+
+def test_a_full_disk_is_an_os_error(tmp_path: Path) -> None:
+    data = {"a": torch.zeros(4096)}
+    with small_files_only(1000), pytest.raises(OSError, match="cannot be written"):
+        write_safetensors(data, tmp_path / "t.safetensors")
+    with small_files_only(1000), pytest.raises(OSError, match="large") as caught:
+        write_torch(data, tmp_path / "t.pt")
+    assert caught.value.errno == errno.EFBIG
+
+
+def test_other_faults_keep_their_kind(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_torch({}, tmp_path / "nowhere" / "t.pt")
+    with pytest.raises((AttributeError, TypeError, RuntimeError)):
+        write_torch({"a": (n for n in range(3))}, tmp_path / "t.pt")

@@ -1,0 +1,91 @@
+"""The stored token reaches the download, and nothing that is shown or kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from safetensors import safe_open
+
+from modules.adapter.formats import save_adapter
+from modules.adapter.PeftAdapter import AdapterOptions, attach
+from modules.util.config.SecretsConfig import SecretsConfig, secrets_path
+from modules.util.errors import UserError
+from modules.weights.hub import hub_token
+from modules.weights.loading import find_source
+from tests.tiny import tiny_folder, tiny_setup
+
+TOKEN = "hf_TestToken_4711"
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path / "settings"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("stored", "environment", "wanted"),
+    [
+        ("", None, None),
+        (TOKEN, None, TOKEN),
+        (TOKEN, "", TOKEN),
+        (TOKEN, "hf_of_the_environment", "hf_of_the_environment"),
+        ("", "hf_of_the_environment", "hf_of_the_environment"),
+    ],
+)
+def test_the_download_gets_the_token(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stored: str, environment: str | None, wanted: str | None
+) -> None:
+    if stored:
+        SecretsConfig(huggingface_token=stored).save()
+        assert secrets_path() == tmp_path / "settings" / "secrets.json" and secrets_path().is_file()
+    if environment is not None:
+        monkeypatch.setenv("HF_TOKEN", environment)
+    asked: list[str | None] = []
+
+    def download(name: str, allow_patterns: list[str], token: str | None) -> str:
+        asked.append(token)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert find_source("owner/model", tiny_setup().spec) == tmp_path
+    assert asked == [wanted] and hub_token() == wanted
+
+
+@pytest.mark.parametrize(
+    "content", [f'{{"huggingface_token": ["{TOKEN}"]}}', f'{{"huggingface_token": "{TOKEN}']
+)
+def test_a_damaged_file_is_told_without_the_token(content: str) -> None:
+    secrets_path().parent.mkdir()
+    secrets_path().write_text(content)
+    with pytest.raises(UserError) as caught:
+        hub_token()
+    assert "secrets" in str(caught.value) or "huggingface_token" in str(caught.value)
+    assert TOKEN not in str(caught.value)
+
+
+def test_a_model_of_the_hub_keeps_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not that of the folder it lies in, which is a number."""
+    snapshot = tmp_path / "snapshots" / ("4f" * 20)
+    snapshot.parent.mkdir()
+    snapshot.symlink_to(tiny_folder())
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda name, allow_patterns, token: str(snapshot)
+    )
+    setup = tiny_setup()
+    model = setup.load("someone/a-model-1.5")
+    assert (model.source, model.source_name, model.short_name) == (
+        str(snapshot), "someone/a-model-1.5", "a-model-1.5"
+    )  # fmt: skip
+    path = save_adapter(attach(model, AdapterOptions(rank=2)), tmp_path / "a.safetensors")
+    with safe_open(str(path), framework="pt") as file:
+        assert file.metadata()["tastemaker.base_model"] == "someone/a-model-1.5"
+    local = setup.load(str(tiny_folder()))
+    assert local.source_name == local.short_name == tiny_folder().name
+    file = replace(local, source="models/my.model.safetensors")
+    assert (file.source_name, file.short_name) == ("my.model.safetensors", "my.model")
