@@ -11,8 +11,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.util.config.cli_names import add_part_option, known_word, part_settings  # noqa: E402
-from modules.util.enum.DataType import DataType  # noqa: E402
-from modules.util.enum.ModelFormat import ModelFormat  # noqa: E402
+from modules.util.enum.choices import DataType, ModelFormat  # noqa: E402
 from modules.util.enum.ModelType import ModelType  # noqa: E402
 from modules.util.errors import ConfigError, UserError  # noqa: E402
 
@@ -88,7 +87,8 @@ def run(options: argparse.Namespace) -> None:
     from modules.model.dtypes import torch_dtype
     from modules.modelSetup import converting
 
-    converting.check_target(options.target, options.source, options.force)
+    folder = getattr(options, "to", "") == "DIFFUSERS"
+    converting.check_target(options.target, options.source, options.force, folder)
     if options.command == "pickle":
         converting.convert_pickle(options.source, options.target, report)
         return
@@ -97,13 +97,13 @@ def run(options: argparse.Namespace) -> None:
     if options.command in ("merge", "checkpoint"):
         sources = part_settings(options.part, "--part", "model_name", options.family)
         for source in sources.values():
-            converting.check_target(options.target, Path(source), options.force)
+            converting.check_target(options.target, Path(source), options.force, folder)
     if options.command == "adapter":
         converting.convert_adapter(
             options.source, options.target, options.to, options.family, options.base, dtype, report
         )
     elif options.command == "merge":
-        converting.check_target(options.target, Path(options.base), options.force)
+        converting.check_target(options.target, Path(options.base), options.force, folder)
         converting.merge_adapter(
             options.base,
             options.source,

@@ -17,11 +17,11 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.curation import commands  # noqa: E402
-from modules.curation.choosing import DEFAULT_THRESHOLD  # noqa: E402
+from modules.curation.choosing.base import DEFAULT_THRESHOLD  # noqa: E402
+from modules.curation.CurationMode import DEFAULT_MODE, CurationMode  # noqa: E402
 from modules.curation.exchange.public_formats import FORMATS  # noqa: E402
+from modules.curation.group_state import SessionSettings  # noqa: E402
 from modules.curation.intake.groups import ScanOptions  # noqa: E402
-from modules.curation.session import SessionSettings  # noqa: E402
-from modules.util.enum.CurationMode import CurationMode  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
 from modules.util.jsonio import atomic_path, write_json  # noqa: E402
 
@@ -132,7 +132,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="curate.py",
         description=__doc__,
         epilog="The result is JSON on stdout, progress and errors are on stderr. Status: 0 done, 1 check found "
-        "faults, 2 something to put right first.",
+        "faults, 2 something to fix first.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
 
@@ -192,9 +192,7 @@ def make_parser() -> argparse.ArgumentParser:
 def add_picking(command: argparse.ArgumentParser) -> None:
     command.add_argument("source", type=Path, help="folder with images")
     command.add_argument("output", type=Path, help="output folder, new or not")
-    command.add_argument(
-        "--mode", choices=[mode.value for mode in CurationMode], default="SMART", help="(SMART)"
-    )
+    command.add_argument("--mode", choices=list(CurationMode), default=DEFAULT_MODE, help=f"({DEFAULT_MODE})")
     command.add_argument("--pairs-per-group", type=positive, default=1, metavar="N", help="(1)")
     command.add_argument(
         "--threshold", type=float, default=DEFAULT_THRESHOLD, help="certainty that ends asking"
@@ -205,7 +203,7 @@ def add_picking(command: argparse.ArgumentParser) -> None:
         type=int,
         default=2,
         metavar="BITS",
-        help="images whose hashes differ in so few of 64 bits count as one (2); -1 keeps all",
+        help="images whose hashes differ in at most this many of 64 bits count as one (2); -1 keeps all",
     )
 
 

@@ -14,6 +14,7 @@ import hmac
 import json
 import logging
 import os
+import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError  # noqa: E402
 
 from modules.reward.base import Reward, RewardBatch, RewardError, RewardUnavailable, create_reward  # noqa: E402
 from modules.reward.remote import TOKEN_VARIABLE, is_loopback  # noqa: E402
-from modules.reward.wire import VERSION, decode_image  # noqa: E402
+from modules.reward.wire import VERSION, decode_image, is_length  # noqa: E402
 from modules.util.errors import ConfigError, UnsupportedError, UserError  # noqa: E402
 from modules.util.jsonio import parse_json  # noqa: E402
 
@@ -37,6 +38,8 @@ try:
     from fastapi import FastAPI, Request
     from fastapi.concurrency import run_in_threadpool
     from fastapi.responses import JSONResponse
+    from starlette.requests import ClientDisconnect
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError as error:
     raise SystemExit(f"{error}\nthe server needs: pip install -r requirements-server.txt") from error
 
@@ -44,7 +47,11 @@ log = logging.getLogger("reward_server")
 
 MAX_PROMPT = 10_000
 WAITING = 8
-"""Connections held at once; more are told to come again (503)."""
+"""Complete requests held at once; more are told to come again (503)."""
+CONNECTIONS = 64
+"""Connections held at once; the oldest one without a complete request makes room for a new one."""
+HEAD_SECONDS = 5.0
+"""How long a connection may take to send the head of a request."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,7 @@ class Limits:
     image_pixels: int = 4096 * 4096
     total_pixels: int = 32 * 1024 * 1024
     body_seconds: float = 60.0
+    incomplete_bytes: int = 128 * 1024 * 1024
 
 
 class RewardRequest(BaseModel):
@@ -79,6 +87,88 @@ class Refused(Exception):
         self.status, self.detail = status, detail
 
 
+class PatientProtocol(H11Protocol):
+    """HTTP for one connection, which must get to its request: idle and dripping clients keep nobody else out.
+
+    A connection that has not sent the head of a request after ``HEAD_SECONDS`` is closed. Where ``CONNECTIONS`` are
+    open, the one that has been incomplete for longest is closed for each new one.
+    """
+
+    _deadline: asyncio.TimerHandle | None = None
+    since = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        waiting = [one for one in self.connections if isinstance(one, PatientProtocol) and one.is_incomplete]
+        if len(self.connections) >= CONNECTIONS and waiting:
+            min(waiting, key=lambda one: one.since).transport.abort()
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_deadline()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._request_in_progress:
+            self._cancel_deadline()
+        elif self._deadline is None:
+            self._expect_head()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.transport.is_closing() and self._deadline is None and not self._request_in_progress:
+            self._expect_head()
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether its request, with the body, has not arrived yet."""
+        return not self._request_in_progress or bool(self.cycle.more_body)
+
+    @property
+    def _request_in_progress(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _expect_head(self) -> None:
+        self.since = self.loop.time()
+        self._deadline = self.loop.call_later(HEAD_SECONDS, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._deadline = None
+        if not self._request_in_progress:
+            self.transport.abort()
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class AnnouncingServer(uvicorn.Server):
+    """Prints its address once it listens.
+
+    Args:
+        announcement: the line to print.
+    """
+
+    def __init__(self, config: uvicorn.Config, announcement: str) -> None:
+        super().__init__(config)
+        self._announcement = announcement
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            print(self._announcement, flush=True)
+
+
+@dataclass
+class Load:
+    """What the server holds at the moment: complete requests, and bytes of incomplete ones."""
+
+    requests: int = 0
+    incomplete_bytes: int = 0
+
+
 def create_app(reward: Reward, limits: Limits, token: str | None) -> FastAPI:
     """The server for a loaded reward.
 
@@ -87,6 +177,7 @@ def create_app(reward: Reward, limits: Limits, token: str | None) -> FastAPI:
     """
     app = FastAPI(title="reward server", docs_url=None, redoc_url=None, openapi_url=None)
     one_at_a_time = asyncio.Lock()
+    load = Load()
 
     @app.exception_handler(Refused)
     async def refused(_: Request, error: Refused) -> JSONResponse:
@@ -109,11 +200,19 @@ def create_app(reward: Reward, limits: Limits, token: str | None) -> FastAPI:
     async def score(request: Request) -> dict[str, Any]:
         check_token(request, token)
         try:
-            body = await asyncio.wait_for(read_body(request, limits.body_bytes), limits.body_seconds)
+            body = await asyncio.wait_for(read_body(request, limits, load), limits.body_seconds)
         except TimeoutError as error:
             raise Refused(408, f"the request was not complete after {limits.body_seconds:g} s") from error
-        async with one_at_a_time:
-            return await run_in_threadpool(answer, reward, body, limits)
+        except ClientDisconnect as error:
+            raise Refused(400, "the connection was closed before the request was complete") from error
+        if load.requests >= WAITING:
+            raise Refused(503, f"{WAITING} requests are waiting already: try again later")
+        load.requests += 1
+        try:
+            async with one_at_a_time:
+                return await run_in_threadpool(answer, reward, body, limits)
+        finally:
+            load.requests -= 1
 
     return app
 
@@ -126,18 +225,25 @@ def check_token(request: Request, token: str | None) -> None:
         raise Refused(401, "the token is missing or wrong")
 
 
-async def read_body(request: Request, most: int) -> bytes:
+async def read_body(request: Request, limits: Limits, load: Load) -> bytes:
     """The body, not a byte longer than allowed. A web page cannot send this type to us unasked."""
+    most = limits.body_bytes
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
         raise Refused(415, "the body must be application/json")
     length = request.headers.get("content-length", "0")
-    if not length.isdecimal() or int(length) > most:
+    if not is_length(length, most):
         raise Refused(413, f"the body is larger than {most} bytes")
     data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > most:
-            raise Refused(413, f"the body is larger than {most} bytes")
+    try:
+        async for chunk in request.stream():
+            data += chunk
+            load.incomplete_bytes += len(chunk)
+            if len(data) > most:
+                raise Refused(413, f"the body is larger than {most} bytes")
+            if load.incomplete_bytes > limits.incomplete_bytes + most:
+                raise Refused(503, "too many large requests at once: try again later")
+    finally:
+        load.incomplete_bytes -= len(data)
     return bytes(data)
 
 
@@ -227,7 +333,7 @@ def serve(options: argparse.Namespace) -> None:
         create_app(reward, limits, token),
         host=options.host,
         port=options.port,
-        limit_concurrency=WAITING,
+        http=PatientProtocol,
         timeout_keep_alive=5,
         server_header=False,
         log_level="warning",
@@ -236,8 +342,8 @@ def serve(options: argparse.Namespace) -> None:
     )
     sock = config.bind_socket()
     address = {"url": f"{'https' if options.certificate else 'http'}://{_shown(sock.getsockname())}"}
-    print(json.dumps({**address, "reward": reward.name, "kind": reward.kind}), flush=True)
-    uvicorn.Server(config).run(sockets=[sock])
+    announcement = json.dumps({**address, "reward": reward.name, "kind": reward.kind})
+    AnnouncingServer(config, announcement).run(sockets=[sock])
 
 
 def _shown(name: tuple[Any, ...]) -> str:

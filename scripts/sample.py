@@ -14,10 +14,8 @@ if str(ROOT) not in sys.path:
 from modules.util.config.cli_names import add_part_option, known_word, part_settings  # noqa: E402
 from modules.util.config.SampleConfig import FilledSample, SampleConfig  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
-from modules.util.enum.DataType import DataType  # noqa: E402
+from modules.util.enum.choices import DataType, NoiseScheduler, WeightDtype  # noqa: E402
 from modules.util.enum.ModelType import ModelType  # noqa: E402
-from modules.util.enum.NoiseScheduler import NoiseScheduler  # noqa: E402
-from modules.util.enum.WeightDtype import WeightDtype  # noqa: E402
 from modules.util.errors import ConfigError, UnsupportedError, UserError  # noqa: E402
 
 if TYPE_CHECKING:
@@ -168,10 +166,13 @@ def warn_of_unread(setup: BaseModelSetup, filled: list[FilledSample]) -> None:
 
 def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> list[Path]:
     """Load and sample; the files written."""
+    from modules.adapter.AdapterOptions import AdapterOptions
     from modules.adapter.formats import read_adapter
-    from modules.adapter.PeftAdapter import AdapterOptions, attach
+    from modules.adapter.PeftAdapter import attach
     from modules.model.dtypes import torch_dtype
+    from modules.modelSetup import sample_images
     from modules.modelSetup.registry import create_model_setup
+    from modules.modelSetup.sample_images import SampleRequest, check_sample
     from modules.trainer.distributed import choose_device
     from modules.trainer.evaluate.image_files import parameters_text, save_image
 
@@ -179,11 +180,11 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> list[Path]:
     device = choose_device(options.device)
     usual = DataType.BFLOAT_16 if device.type == "cuda" else DataType.FLOAT_32
     dtype = torch_dtype(options.dtype or usual, "--dtype")
-    filled = [setup.filled(sample) for sample in wanted]
+    filled = [sample.filled(setup.spec) for sample in wanted]
     warn_of_unread(setup, filled)
     model = load(options, setup, dtype)
     for sample in filled:
-        setup.check_sample(model, sample)
+        check_sample(setup, model, sample)
     if options.adapter:
         handle = attach(model, AdapterOptions(), read_adapter(options.adapter, model))
         for note in handle.notes:
@@ -193,10 +194,7 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> list[Path]:
     made = []
     for number, sample in enumerate(filled):
         seed = sample.config.seed
-        rgb_BCHW = setup.sample(
-            model, [sample.prompt], sample.negative_prompt, [seed], sample.diffusion_steps, sample.cfg_scale,
-            sample.size, sample.noise_scheduler,
-        )  # fmt: skip
+        rgb_BCHW = sample_images.sample(setup, model, SampleRequest.of(sample, seed))
         path = options.out / f"{number:04d}-{seed}.png"
         save_image(rgb_BCHW[0], path, parameters_text(sample, seed, model.short_name))
         print(path)

@@ -7,18 +7,22 @@ Several processes: torchrun --nproc-per-node N scripts/train.py ...
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.runner.RunDirectory import RunDirectory  # noqa: E402
+from modules.util.config.load import check_config, load_layered  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
-from modules.util.errors import UserError  # noqa: E402
+from modules.util.errors import UserError, UserErrors  # noqa: E402
 
 INTERRUPTED = 130
 
@@ -41,6 +45,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--dry-run", action="store_true", help="check config and data, say what would be done, stop"
     )
+    parser.add_argument(
+        "--json", action="store_true", help="with --dry-run: print errors and warnings as JSON, for programs"
+    )
     options = parser.parse_args(argv)
     if options.config_path is None and options.preset_path is None:
         parser.error("--config-path is needed (or --preset-path)")
@@ -48,7 +55,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def load_config(options: argparse.Namespace) -> TrainConfig:
-    config = TrainConfig.load_layered(options.preset_path, options.config_path, options.overrides)
+    config = load_layered(options.preset_path, options.config_path, options.overrides)
     if options.run_dir:
         config.workspace_dir = options.run_dir
     return config
@@ -59,18 +66,10 @@ def check(config: TrainConfig, world_size: int) -> list[str]:
     from modules.dataLoader.preflight import preflight
     from modules.trainer.assembly import check_settings
     from modules.trainer.online.prompts import online_summary
-    from modules.trainer.online.settings import is_online
 
-    lines = [f"warning: {warning}" for warning in config.check()]
-    destination = Path(config.output_model_destination)
-    if config.prevent_overwrites and destination.exists():
-        raise UserError(
-            f"{destination} exists already",
-            field="output_model_destination",
-            hint="choose another name, or switch prevent_overwrites off",
-        )
+    lines = [f"warning: {warning}" for warning in check_config(config)]
     check_settings(config, world_size)
-    if is_online(config):
+    if config.trains_online:
         return lines + online_summary(config, world_size)
     show = _progress if sys.stderr.isatty() else None
     return lines + preflight(config, show, world_size=world_size).lines()
@@ -83,11 +82,11 @@ def memory(config: TrainConfig) -> list[str]:
         UserError: the model is not there, or does not fit the config.
     """
     from modules.trainer.memory.memory_advice import advise
-    from modules.trainer.memory.shape_only import Unforeseen
+    from modules.trainer.memory.shape_only import ModelNotLocal
 
     try:
         return advise(config)
-    except Unforeseen as error:
+    except ModelNotLocal as error:
         hint = f" ({error.hint})" if error.hint else ""
         return [f"no prediction of the memory: {error.message}{hint}"]
 
@@ -101,6 +100,35 @@ def foresee(config: TrainConfig) -> None:
     check_model(config)
 
 
+def findings(options: argparse.Namespace, world_size: int) -> dict[str, list[Any]]:
+    """What a dry run finds wrong with settings, files and model, as plain data."""
+    from modules.trainer.assembly import check_model
+
+    errors: list[UserError] = []
+    lines: list[str] = []
+    try:
+        config = load_config(options)
+    except UserError as error:
+        return {"errors": _as_data([error]), "warnings": []}
+    for part in (lambda: lines.extend(check(config, world_size)), lambda: check_model(config)):
+        try:
+            part()
+        except UserError as error:
+            errors.append(error)
+    warnings = [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
+    return {"errors": _as_data(errors), "warnings": warnings}
+
+
+def _as_data(errors: Sequence[UserError]) -> list[dict[str, str | None]]:
+    made: list[dict[str, str | None]] = []
+    for error in errors:
+        if isinstance(error, UserErrors):
+            made += _as_data(error.errors)
+        else:
+            made.append({"field": error.field, "message": error.message, "hint": error.hint})
+    return made
+
+
 def _progress(what: str, done: int, total: int) -> None:
     sys.stderr.write(f"\r\x1b[K{what} {done}/{total}" + ("\r\x1b[K" if done == total else ""))
     sys.stderr.flush()
@@ -111,7 +139,7 @@ def train(config: TrainConfig, run: RunDirectory, rank: int) -> str:
     from modules.trainer.callbacks import Callback, Callbacks, Console, EventLog, TensorBoardLog
     from modules.trainer.distributed import Processes
     from modules.trainer.GenericTrainer import GenericTrainer
-    from modules.trainer.memory.memory_advice import tell_memory
+    from modules.trainer.memory.memory_advice import log_memory
     from modules.trainer.tensorboard_folder import log_folder
 
     members: list[Callback] = []
@@ -121,18 +149,30 @@ def train(config: TrainConfig, run: RunDirectory, rank: int) -> str:
         if config.tensorboard:
             members.append(TensorBoardLog(log_folder(run.tensorboard_dir, config.continue_last_backup)))
     processes = Processes.start(config.train_device)
+    if rank == 0 and processes.world_size == 1:
+        run.compute_on(str(processes.device))
     callbacks = Callbacks(members)
     try:
         if rank == 0 and processes.device.type == "cuda":
-            tell_memory(config, callbacks)
+            log_memory(config, callbacks)
         return GenericTrainer(config, run, callbacks, processes).run()
     finally:
         processes.stop()
 
 
+def tidy(config: TrainConfig, run: RunDirectory) -> None:
+    from modules.trainer.resume.leftovers import clear_leftovers
+
+    clear_leftovers(config, run)
+
+
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if options.dry_run and options.json:
+        found = findings(options, world_size)
+        print(json.dumps(found))
+        return 2 if found["errors"] else 0
     try:
         config = load_config(options)
         if rank == 0:
@@ -144,8 +184,10 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         run = RunDirectory(config.workspace_dir)
         if rank == 0:
-            run.lock()
+            run.lock(config.train_device if world_size == 1 else "auto")
         try:
+            if rank == 0:
+                tidy(config, run)
             train(config, run, rank)
         finally:
             run.unlock()

@@ -104,3 +104,12 @@ def test_links_between_documents_lead_somewhere():
         if "://" not in target and not (page.parent / target).exists()
     ]
     assert not broken, "\n".join(broken)
+
+
+def test_everything_in_resources_has_an_origin_and_a_licence():
+    part = re.search(r"^## Data that comes with the program$(.*?)(?=^## )", PAGE, re.M | re.S).group(1)
+    named = set(re.findall(r"`resources/([\w.]+)`", part))
+    assert named == {path.name for path in (ROOT / "resources").iterdir()}
+    notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
+    assert not [name for name in named if f"resources/{name}" not in notice]
+    assert (ROOT / "LICENSE").read_text(encoding="utf-8").startswith("MIT License")

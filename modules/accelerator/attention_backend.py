@@ -42,7 +42,7 @@ def switchable_processors(model: nn.Module) -> list[Any]:
 
 @register
 class AttentionBackend(Accelerator):
-    """Sets diffusers' attention backend on the denoiser.
+    """Another attention kernel of diffusers for the denoiser.
 
     Both stages use the same kernel, so it changes no ratio. Parameters: ``backend``, a name of diffusers'
     ``AttentionBackendName`` (``native``, ``flash``, ``flex``, ``_native_math``, ...).

@@ -72,6 +72,11 @@ class Params:
             raise self.fault(key, f"{value!r} is not a mapping of names to values")
         return dict(value)
 
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The parameters that were asked for by name."""
+        return tuple(self._known)
+
     def rest(self) -> dict[str, Any]:
         """Everything not asked for by name; the caller checks it."""
         left, self._left = self._left, {}
@@ -84,6 +89,16 @@ class Params:
             raise self.fault(key, f"unknown parameter {key!r}", hint=f"parameters: {known}")
 
 
+def asked_parameters(kind: type[Accelerator]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the parameters an accelerator reads, and of those among them it does not work without."""
+    params = Params({}, kind.name)
+    try:
+        kind(params)
+    except ConfigError as error:
+        return params.known, (str(error.field).removeprefix(f"{kind.name}."),)
+    return params.known, ()
+
+
 def is_number(value: object) -> bool:
     """A finite number that is not a truth value."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
@@ -91,6 +106,8 @@ def is_number(value: object) -> bool:
 
 class Accelerator(ABC):
     """One way to save time.
+
+    The first line of a subclass's docstring describes it in the window.
 
     ``setup`` runs once, when the weights are final (resume, EMA and reference are ready); ``teardown`` takes
     everything back and may be called twice, and after a ``setup`` that failed half-way.

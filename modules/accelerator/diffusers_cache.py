@@ -43,7 +43,7 @@ def _refuse_gradients(module: nn.Module, arguments: Any) -> None:
 
 @register
 class DiffusersCache(Accelerator):
-    """Enables one cache of diffusers inside the rollout context only.
+    """Reuses results of earlier denoising steps in rollouts, by one of diffusers' caches.
 
     Parameters: ``method`` (``FirstBlockCache``, ``TaylorSeerCache``, ``MagCache``, ``FasterCache``,
     ``PyramidAttentionBroadcast``) and the parameters of that method. Images made with it differ a little from

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 
 def _with_grad(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,15 +74,10 @@ def _force(module: nn.Module, stack: ExitStack) -> None:
 def forced_grad(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Both entry points of the modules, ``forward`` and the compiled call, run with gradients on.
 
-    What they return stays connected to the graph; ``detach_between_steps`` cuts it where the next step takes
-    it up, otherwise memory grows with every step.
+    What they return stays connected to the graph: detach it where the next step takes it up, otherwise memory
+    grows with every step.
     """
     with ExitStack() as stack:
         for module in dict.fromkeys(modules):
             _force(module, stack)
         yield
-
-
-def detach_between_steps(latents_BChw: Tensor) -> Tensor:
-    """The latents as a leaf, for the next step of a rollout."""
-    return latents_BChw.detach()

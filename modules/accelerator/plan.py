@@ -11,13 +11,13 @@ from modules.accelerator.base import Accelerator, peel
 from modules.accelerator.slots import Checked, Paradigm, check_slots, parse_slots
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 log = logging.getLogger(__name__)
 
 
 class Rollout:
-    """What the code that makes images uses: ``branch`` around each call, ``carry`` between steps."""
+    """What the code that makes images uses: ``branch`` around each call of the denoiser."""
 
     def __init__(self, accelerators: list[Accelerator], forced: bool) -> None:
         self._accelerators = accelerators
@@ -35,14 +35,6 @@ class Rollout:
             for one in self._accelerators:
                 stack.enter_context(one.branch(name, timestep))
             yield
-
-    def carry(self, latents_BChw: Tensor) -> Tensor:
-        """The latents for the next step, cut from the graph so that memory does not grow with the steps.
-
-        Needed where a sampler turns gradients on; under the plan's own ``no_grad`` only the denoiser's output
-        has a graph.
-        """
-        return latents_BChw.detach()
 
     def new_images(self) -> None:
         """Forget the work for the images so far; every rollout begins like this."""
@@ -73,10 +65,6 @@ class AccelerationPlan:
     @property
     def names(self) -> list[str]:
         return [one.name for one in [*self._shared, *self._rollout]]
-
-    def ratio_tolerance(self, clip_range: float) -> float:
-        """How far the first ratio after a rollout may be from 1: 0 if lossless, else a quarter of the clip."""
-        return 0.0 if self.lossless else clip_range / 4
 
     def setup(self, models: Mapping[str, nn.Module]) -> None:
         """Apply everything in order, after resume, EMA and reference: the weights have to be final.

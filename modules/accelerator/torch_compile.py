@@ -17,10 +17,11 @@ MODES = ("default", *_GRAPH_MODES, "max-autotune-no-cudagraphs")
 
 @register
 class TorchCompile(Accelerator):
-    """``torch.compile`` on the plain model inside adapters and wrappers.
+    """Compiles the denoiser with ``torch.compile``.
 
-    ``Module.compile`` works in place, so that no name in a state dict changes. Parameters: ``scope``
-    (``regional``, ``full``), ``backend``, ``mode``, ``dynamic``, ``fullgraph``, ``options``.
+    The plain model inside adapters and wrappers is compiled in place (``Module.compile``), so that no name in a state
+    dict changes. Parameters: ``scope`` (``regional``, ``full``), ``backend``, ``mode``, ``dynamic``, ``fullgraph``,
+    ``options``.
     """
 
     name = "torch_compile"

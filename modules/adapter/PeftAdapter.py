@@ -6,85 +6,22 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
+from modules.adapter.AdapterFile import AdapterFile
+from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.kronecker import take_factors
 from modules.adapter.layers import adaptable_layers, by_pattern, check_readable, select_layers
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, DataError, list_offenders
 from modules.util.rng import digest64
 
-if TYPE_CHECKING:
-    from modules.adapter.reading import AdapterFile
-
 NAME = "default"
 _SHOWN = 5
 _POINTS = ((1,), (1, 1))
-KINDS = ("LORA", "LOHA", "LOKR", "OFT_2")
-
-
-@dataclass(frozen=True)
-class AdapterOptions:
-    """What to attach.
-
-    Args:
-        kind: LORA, LOHA, LOKR or OFT_2.
-        rank: of the decomposition; for OFT_2 the size of a rotation block.
-        alpha: output is scaled by alpha / rank (alpha / sqrt(rank) with ``rank_stabilized``).
-        rank_pattern, alpha_pattern: other values for the layers whose names (``part.path``) contain a pattern, or
-            with ``regex`` match it somewhere; of several that do, the first counts. Not for OFT_2.
-        decompose: DoRA, a trained magnitude beside the direction; LORA only.
-        rank_stabilized: rsLoRA scaling (Kalajdzievski 2023, arXiv 2312.03732); LORA only.
-        dropout: of the adapter's input in supervised training; never active in preference steps.
-        dtype: of the adapter's weights.
-        parts: parts of the model to adapt.
-        patterns, regex: filter on the denoiser's layers, see ``select_layers``; text encoders get all their
-            linear layers.
-        seed: of the initial weights, which depend on nothing but it and the layer's name.
-    """
-
-    kind: str = "LORA"
-    rank: int = 16
-    alpha: float = 16.0
-    rank_pattern: Mapping[str, int] = field(default_factory=dict)
-    alpha_pattern: Mapping[str, float] = field(default_factory=dict)
-    decompose: bool = False
-    rank_stabilized: bool = False
-    dropout: float = 0.0
-    dtype: torch.dtype = torch.float32
-    parts: tuple[str, ...] = ("unet",)
-    patterns: tuple[str, ...] = ()
-    regex: bool = False
-    seed: int = 42
-
-    def __post_init__(self) -> None:
-        kind = str(getattr(self.kind, "value", self.kind))
-        object.__setattr__(self, "kind", kind)
-        if kind not in KINDS:
-            raise ConfigError(
-                f"unknown adapter type {kind!r}", field="peft_type", hint=f"known: {', '.join(KINDS)}"
-            )
-        if self.rank < 1:
-            raise ConfigError(f"must be at least 1, not {self.rank}", field="lora_rank")
-        if not self.alpha > 0.0:
-            raise ConfigError(f"must be greater than 0, not {self.alpha}", field="lora_alpha")
-        if kind != "LORA" and (self.decompose or self.rank_stabilized):
-            raise ConfigError(
-                f"weight decomposition and rank-stabilised scaling exist for LORA only, not for {kind}",
-                field="lora_decompose" if self.decompose else "lora_rs",
-            )
-        if kind == "OFT_2" and (self.rank_pattern or self.alpha_pattern):
-            raise ConfigError(
-                "OFT_2 has one block size for all layers",
-                field="lora_rank_pattern" if self.rank_pattern else "lora_alpha_pattern",
-            )
-        if not self.parts:
-            raise ConfigError(
-                "no part of the model is to be adapted", hint="switch on training of the denoiser"
-            )
 
 
 @dataclass
@@ -217,12 +154,12 @@ def attach(model: Model, options: AdapterOptions, source: AdapterFile | None = N
         for path, layer in found.items():
             layers[f"{part}.{path}"] = layer
             if source is not None and options.kind == "LOKR":
-                take_factors(f"{part}.{path}", layer, source.layers[part, path], NAME)
+                take_factors(f"{part}.{path}", layer, source.layers[part, path].tensors, NAME)
     handle = AdapterHandle(model, options, layers, notes)
     for path, layer in layers.items():
         _settle(path, layer, options)
     if source is not None:
-        state = source.state_for(handle)
+        state = source.state_for(dict(handle.named_tensors()))
         hint = "the adapter was made for a model of another size"
         check_same(dict(handle.named_tensors()), state, model.spec.label, "lora_model_name", hint)
         handle.load_state_dict(state)

@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from math import isclose
 
+from modules.adapter.AdapterFile import AdapterFile
+from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.layers import by_pattern
-from modules.adapter.PeftAdapter import AdapterOptions, targets
-from modules.adapter.reading import AdapterFile
+from modules.adapter.PeftAdapter import targets
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, UserError, UserErrors, list_offenders
 
@@ -38,7 +39,7 @@ def check_agreement(
     if "layer_filter_preset" in given:
         faults += _of_layers(options, source, model)
     names = {f"{part}.{path}": (part, path) for part, path in source.layers}
-    has_rank = {name for name, place in names.items() if "lokr_w2" not in source.layers[place]}
+    has_rank = {name for name, place in names.items() if "lokr_w2" not in source.layers[place].tensors}
     ranks = {name: float(source.rank(*place)) for name, place in names.items()}
     faults += _of_pattern("lora_rank_pattern", options.rank_pattern, options.regex, ranks, has_rank)
     root = 0.5 if options.rank_stabilized else 0.0

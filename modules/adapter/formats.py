@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.fusion import LayerAdapter, join_rows, swap_halves
 from modules.adapter.names import (
     Place,
@@ -25,7 +26,7 @@ from modules.adapter.names import (
     legacy_name,
 )
 from modules.adapter.PeftAdapter import NAME, AdapterHandle
-from modules.adapter.reading import AdapterFile, find_adapter, out_rows, read_adapter
+from modules.adapter.reading import find_adapter, out_rows, read_adapter
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, UnsupportedError
 from modules.util.jsonio import atomic_path
@@ -147,14 +148,6 @@ def adapter_tensors(
         rank = handle.rank(name)
         layers[place] = LayerAdapter(_layer_tensors(handle, name), handle.scaling(name) * rank, rank)
     return layout_tensors(handle.model, handle.options.kind, layers, layout, dtype)
-
-
-def file_layers(file: AdapterFile) -> dict[Place, LayerAdapter]:
-    """The adapters of a read file by layer."""
-    return {
-        place: LayerAdapter(dict(tensors), file.alpha(*place), file.rank(*place))
-        for place, tensors in file.layers.items()
-    }
 
 
 def layout_tensors(

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torch import nn
 
-from modules.model.compact import MAIN_MEMORY, NFLOAT_4
+from modules.model.compact import MAIN_MEMORY
+from modules.model.dtypes import NFLOAT_4
 from modules.util.errors import ConfigError, UnsupportedError, list_offenders
 
 CUSTOM = "custom"

@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import nn
 
-from modules.weights.keymaps import get_key_map
 from modules.adapter.layers import adaptable_layers
 from modules.model.Model import Model
 from modules.spec.FamilySpec import PartSpec
 from modules.util.errors import UnsupportedError
+from modules.weights.keymaps import get_key_map
 from modules.weights.keymaps.base import Original
 
 Place = tuple[str, str]

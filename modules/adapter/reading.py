@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.fusion import ROWS, SPLITTABLE, LayerAdapter, split_rows, swap_halves
 from modules.adapter.names import Place, Spelled, spellings, split_key
-from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions
 from modules.model.Model import Model
 from modules.util.errors import DataError, UnsupportedError, list_offenders
 from modules.util.jsonio import parse_json
@@ -22,99 +23,22 @@ EMBEDDING = "bundle_emb."
 UNREAD = ("lora_mid", "oft_blocks", "oft_diag", "diff", "diff_b", "w_norm", "b_norm")
 """Tensors other programs have, on layers that are adapted here or not."""
 _SHOWN = 5
+DIMENSIONS = {"alpha": 0, "dora_scale": 1}
+"""The fewest dimensions of tensors that are not matrices."""
+FACTORS = (
+    ("lora_B", "lora_A"),
+    ("hada_w1_a", "hada_w1_b"),
+    ("hada_w2_a", "hada_w2_b"),
+    ("lokr_w1_a", "lokr_w1_b"),
+    ("lokr_w2_a", "lokr_w2_b"),
+)
+"""Tensors that are multiplied: the columns of the first are the rows of the second."""
 REQUIRED = {
     "LORA": ("lora_A", "lora_B"),
     "LOHA": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"),
     "LOKR": (),
     "OFT_2": ("oft_R",),
 }
-
-
-@dataclass(frozen=True)
-class AdapterFile:
-    """A read adapter file, matched to a model's layers.
-
-    Args:
-        kind: LORA, LOHA, LOKR or OFT_2.
-        layers: (part, path) -> canonical tensor name -> tensor; ``alpha`` is not among them.
-        alphas: (part, path) -> alpha, with alpha = rank where the file had none.
-        metadata: of the file.
-        notes: what of the file was left out, one sentence each.
-    """
-
-    source: str
-    kind: str
-    layers: dict[Place, dict[str, torch.Tensor]]
-    alphas: dict[Place, float]
-    metadata: dict[str, str]
-    notes: tuple[str, ...] = ()
-
-    def parts(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(part for part, _ in self.layers))
-
-    def paths(self, part: str) -> list[str]:
-        return [path for other, path in self.layers if other == part]
-
-    def rank(self, part: str, path: str) -> int:
-        return _rank(self.kind, self.layers[part, path])
-
-    def alpha(self, part: str, path: str) -> float:
-        return self.alphas[part, path]
-
-    @property
-    def decomposed(self) -> bool:
-        return any("dora_scale" in tensors for tensors in self.layers.values())
-
-    def adopt(self, options: AdapterOptions) -> tuple[AdapterOptions, list[str]]:
-        """Options that fit the file, and what had to be changed for it."""
-        places = list(self.layers)
-        rank, alpha = self.rank(*places[0]), self.alpha(*places[0])
-        adopted = replace(
-            options,
-            kind=self.kind,
-            rank=rank,
-            alpha=alpha,
-            decompose=self.decomposed,
-            rank_stabilized=False,
-            parts=self.parts(),
-        )
-        changes = [
-            (what, getattr(options, attribute), getattr(adopted, attribute))
-            for what, attribute in (
-                ("type", "kind"),
-                ("rank", "rank"),
-                ("alpha", "alpha"),
-                ("weight decomposition", "decompose"),
-                ("rank-stabilised scaling", "rank_stabilized"),
-                ("parts", "parts"),
-            )
-        ]
-        return adopted, [*self.notes] + [
-            f"the adapter {self.source} decides the {what}: {new} instead of {old}"
-            for what, old, new in changes
-            if old != new
-        ]
-
-    def state_for(self, handle: AdapterHandle) -> dict[str, torch.Tensor]:
-        """The tensors under the names and in the shapes of an attached adapter."""
-        state: dict[str, torch.Tensor] = {}
-        own = dict(handle.named_tensors())
-        for (part, path), tensors in self.layers.items():
-            for name, tensor in tensors.items():
-                place = f"{part}.{path}"
-                key = next((k for k in _own_names(place, name) if k in own), f"{place}.{name}")
-                fits = key in own and own[key].numel() == tensor.numel()
-                state[key] = tensor.reshape(own[key].shape) if fits else tensor
-        # index tables some kinds keep beside their weights are not in files
-        for name, tensor in own.items():
-            if not isinstance(tensor, torch.nn.Parameter):
-                state.setdefault(name, tensor)
-        return state
-
-
-def _own_names(path: str, name: str) -> tuple[str, ...]:
-    attribute = "lora_magnitude_vector" if name == "dora_scale" else name
-    return f"{path}.{attribute}.weight", f"{path}.{attribute}"
 
 
 def _rank(kind: str, tensors: Mapping[str, torch.Tensor]) -> int:
@@ -170,9 +94,11 @@ def match_adapter(
     if not found:
         raise DataError(f"{source} holds no adapter", field=FIELD)
     kind = _kind(source, found, known)
+    for name, values in found.items():
+        _check_values(source, kind, name, values)
     layers: dict[Place, LayerAdapter] = {}
     for name, values in found.items():
-        alpha = _alpha(kind, known[name].places[0], values, metadata)
+        alpha = _alpha(source, kind, known[name].places[0], values, metadata)
         layer = LayerAdapter(values, alpha, _rank(kind, values))
         for place, piece in _placed(source, kind, name, known[name], layer, model):
             if place in layers:
@@ -185,11 +111,52 @@ def match_adapter(
     return AdapterFile(
         source,
         kind,
-        {place: layers[place].tensors for place in places},
-        {place: layers[place].alpha for place in places},
+        {place: layers[place] for place in places},
         metadata,
         (f"{source}: {len(left_out)} tensors of embeddings are left out ({EMBEDDING}*)",) if left_out else (),
     )
+
+
+def _check_values(source: str, kind: str, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Refuse tensors of a layer that cannot be an adapter's, whatever the model.
+
+    Raises:
+        DataError: too few dimensions, no values, whole numbers, NaN or infinite values, or factors of unlike ranks.
+    """
+    for leaf, tensor in tensors.items():
+        fault = _value_fault(leaf, tensor)
+        if fault:
+            raise DataError(
+                f"{source} cannot be read: {name}.{leaf} {fault}",
+                field=FIELD,
+                hint="the file is damaged or its training failed; use another save of it",
+            )
+    for first, second in FACTORS:
+        if {first, second} <= tensors.keys() and tensors[first].shape[1] != tensors[second].shape[0]:
+            raise DataError(
+                f"{source} cannot be read: {name} has rank {tensors[second].shape[0]} in {second} and "
+                f"{tensors[first].shape[1]} in {first}",
+                field=FIELD,
+                hint="the file is damaged; use another copy of it",
+            )
+
+
+def _value_fault(leaf: str, tensor: torch.Tensor) -> str:
+    """What is wrong with one tensor of an adapter, or nothing."""
+    if leaf == "alpha" and tensor.numel() != 1:
+        return f"has {tensor.numel()} numbers instead of 1"
+    least = DIMENSIONS.get(leaf, 2)
+    if tensor.dim() < least:
+        return f"has {tensor.dim()} dimensions instead of at least {least}"
+    if not tensor.numel():
+        return f"is empty: its shape is {tuple(tensor.shape)}"
+    if leaf == "alpha":
+        return "" if torch.isfinite(tensor.float()).all() else "is NaN or infinite"
+    if not tensor.is_floating_point():
+        return f"holds whole numbers ({str(tensor.dtype).removeprefix('torch.')}), not weights"
+    if tensor.device.type != "meta" and not torch.isfinite(tensor.float()).all():
+        return "holds NaN or infinite values"
+    return ""
 
 
 def _of_inputs(key: str, tensor: torch.Tensor) -> bool:
@@ -337,8 +304,14 @@ def _kind(source: str, layers: Mapping[str, Mapping[str, torch.Tensor]], known: 
     return kinds[next(iter(kinds))]
 
 
-def _alpha(kind: str, place: Place, tensors: dict[str, torch.Tensor], metadata: Mapping[str, str]) -> float:
-    """The layer's alpha, taken out of its tensors: the file's, that of diffusers' metadata, or the rank."""
+def _alpha(
+    source: str, kind: str, place: Place, tensors: dict[str, torch.Tensor], metadata: Mapping[str, str]
+) -> float:
+    """The layer's alpha, taken out of its tensors: the file's, that of diffusers' metadata, or the rank.
+
+    Raises:
+        DataError: the metadata says something else than a number.
+    """
     rank = _rank(kind, tensors)
     if "alpha" in tensors:
         alpha = float(tensors.pop("alpha").float())
@@ -349,7 +322,15 @@ def _alpha(kind: str, place: Place, tensors: dict[str, torch.Tensor], metadata: 
         config = parse_json(written, "adapter metadata")
         part, path = place
         if isinstance(config, dict) and f"{part}.lora_alpha" in config:
-            pattern = config.get(f"{part}.alpha_pattern") or {}
-            alpha = float(pattern.get(path, config[f"{part}.lora_alpha"]))
+            pattern = config.get(f"{part}.alpha_pattern")
+            usual = config[f"{part}.lora_alpha"]
+            said = pattern.get(path, usual) if isinstance(pattern, dict) else usual
+            if isinstance(said, bool) or not isinstance(said, int | float) or not math.isfinite(said):
+                raise DataError(
+                    f"{source} cannot be read: its metadata gives {part}.{path} the alpha {said!r}",
+                    field=FIELD,
+                    hint="alpha is a number; use another save of the adapter",
+                )
+            alpha = float(said)
             return alpha * rank**0.5 if config.get(f"{part}.use_rslora") else alpha
     return float(rank)

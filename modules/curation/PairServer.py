@@ -10,18 +10,18 @@ import json
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
+from modules.curation.choosing.base import AnswerKind
+from modules.curation.group_state import GroupState, Phase
+from modules.curation.GroupWalk import GroupWalk
+from modules.curation.ImageGroup import ImageGroup
 from modules.curation.intake.scan import ScanFault
-from modules.curation.session import GroupState, ImageGroup, Phase
 from modules.curation.statistics import answer_statistics
-from modules.curation.walk import GroupWalk
-from modules.util.enum.CurationMode import CurationMode
 from modules.util.errors import UserError
 from modules.util.jsonio import parse_json
 
 PROTOCOL = 1
 MAX_LINE = 1 << 20
-MAX_FAULTS = 1000
-COMPARING = (CurationMode.SMART, CurationMode.ELO, CurationMode.FOUR_UP)
+MAX_LISTED = 1000
 Message = dict[str, Any]
 
 
@@ -39,6 +39,7 @@ class PairServer:
         self, walk: GroupWalk, requests: IO[bytes], replies: IO[str], faults: Sequence[ScanFault] = ()
     ) -> None:
         self.walk = walk
+        self._session = walk.session
         self._faults = faults
         self._requests = requests
         self._replies = replies
@@ -49,11 +50,13 @@ class PairServer:
             "faults": lambda request: self._left_out(),
             "undo": lambda request: self._undo(),
             "later": lambda request: self._later(),
+            "passed": lambda request: self._passed(),
+            "open": self._open_passed,
             "answer": self._answer,
-            "tie": lambda request: self._act(lambda: self._session.answer(tie=True), COMPARING),
-            "both_bad": lambda request: self._act(lambda: self._session.answer(both_bad=True), COMPARING),
-            "skip": lambda request: self._act(self._session.skip, COMPARING),
-            "pick": lambda request: self._act(self._session.pick_now, COMPARING),
+            "tie": lambda request: self._compare(lambda: self._session.answer(tie=True)),
+            "both_bad": lambda request: self._compare(lambda: self._session.answer(both_bad=True)),
+            "skip": lambda request: self._compare(self._session.skip),
+            "pick": lambda request: self._compare(self._session.pick_now),
             "choose": self._choose,
             "judge": self._judge,
             "rank": self._rank,
@@ -62,7 +65,6 @@ class PairServer:
                 self._session.finish_group, phases=(Phase.QUESTION, Phase.CONTINUE)
             ),
         }
-        self._session = walk.session
 
     def serve(self) -> None:
         """Say hello, then answer line by line."""
@@ -102,7 +104,7 @@ class PairServer:
         return request
 
     def _say(self, message: Message) -> None:
-        # ASCII with escapes: whatever encoding the other end expects, and names that are no UTF-8.
+        # ASCII with escapes: whatever encoding the other end expects, and names that are not UTF-8.
         self._replies.write(json.dumps(message, allow_nan=False) + "\n")
         self._replies.flush()
 
@@ -112,9 +114,11 @@ class PairServer:
     # --- where we are ---
 
     def where(self, **more: Any) -> Message:
-        """The open question, the choice whether to go on with a prompt, or that all groups are done."""
+        """The open question, the choice whether to continue with a prompt, or that all groups are done."""
         group, state = self.walk.group, self.walk.state()
+        note, self._session.note = self._session.note, ""
         common = {"pairs": self._pair_count(), "groups_finished": self.walk.finished, **more}
+        common |= {"note": note} if note else {}
         if group is None or state is None:
             return {"type": "finished", **common}
         return {
@@ -128,6 +132,7 @@ class PairServer:
             "answers": len(state.answers),
             "certainty": state.certainty,
             "pairs_here": state.pairs,
+            **({"again": state.again} if state.again else {}),
             **common,
         }
 
@@ -135,16 +140,13 @@ class PairServer:
     def _image(group: ImageGroup, index: int) -> Message:
         return {"file": group.files[index], "path": str(group.path(index))}
 
-    def _open(
-        self, modes: tuple[CurationMode, ...], phases: tuple[Phase, ...]
-    ) -> tuple[ImageGroup, GroupState]:
+    def _open(self, kind: AnswerKind | None, phases: tuple[Phase, ...]) -> tuple[ImageGroup, GroupState]:
         """The open group, if what was asked for is possible now."""
         group, state = self.walk.group, self.walk.state()
         if group is None or state is None:
             raise UserError("all groups are done")
-        mode = self._session.settings.mode
-        if modes and mode not in modes:
-            raise UserError(f"that is not possible in the mode {mode.value}")
+        if kind not in (None, self._session.way.kind):
+            raise UserError(f"that is not possible in the mode {self._session.settings.mode.value}")
         if state.phase not in phases:
             raise UserError(f"that is not possible now: the group waits for {state.phase.value!r}")
         return group, state
@@ -152,16 +154,19 @@ class PairServer:
     def _act(
         self,
         verb: Callable[[], object],
-        modes: tuple[CurationMode, ...] = (),
+        kind: AnswerKind | None = None,
         phases: tuple[Phase, ...] = (Phase.QUESTION,),
     ) -> Message:
         """Carry a verb out, move on if that ended the group, and say where we are and what was exported."""
-        group, _ = self._open(modes, phases)
+        group, _ = self._open(kind, phases)
         before = self._exported(group)
         verb()
         exported = [pair_id for pair_id in self._exported(group) if pair_id not in before]
         self.walk.advance()
         return self.where(exported=exported)
+
+    def _compare(self, verb: Callable[[], object]) -> Message:
+        return self._act(verb, AnswerKind.COMPARE)
 
     def _exported(self, group: ImageGroup) -> list[str]:
         events = self._session.store.events(group.key)
@@ -189,7 +194,7 @@ class PairServer:
         return best, worst
 
     def _answer(self, request: Message) -> Message:
-        group, state = self._open(COMPARING, (Phase.QUESTION,))
+        group, state = self._open(AnswerKind.COMPARE, (Phase.QUESTION,))
         if len(state.question) > 2:
             best, worst = self._both(request, group, state)
             return self._act(lambda: self._session.answer(best, worst))
@@ -199,18 +204,18 @@ class PairServer:
         return self._act(lambda: self._session.answer(place))
 
     def _choose(self, request: Message) -> Message:
-        best, worst = self._both(request, *self._open((CurationMode.SELECT,), (Phase.QUESTION,)))
+        best, worst = self._both(request, *self._open(AnswerKind.CHOOSE, (Phase.QUESTION,)))
         return self._act(lambda: self._session.choose(best, worst))
 
     def _judge(self, request: Message) -> Message:
         good = request.get("good")
         if "good" not in request or not (good is None or isinstance(good, bool)):
             raise UserError('this needs "good": true, false, or null for neither')
-        return self._act(lambda: self._session.judge(good), (CurationMode.TRIAGE,))
+        return self._act(lambda: self._session.judge(good), AnswerKind.JUDGE)
 
     def _rank(self, request: Message) -> Message:
         phases = (Phase.QUESTION, Phase.CONTINUE)
-        group, _ = self._open(COMPARING, phases)
+        group, _ = self._open(AnswerKind.COMPARE, phases)
         order, count = request.get("order"), request.get("count")
         if not isinstance(order, list) or not all(isinstance(n, str) and n in group.files for n in order):
             raise UserError('this needs "order": the files that are left, best first')
@@ -222,7 +227,7 @@ class PairServer:
     # --- the rest ---
 
     def _ranking(self) -> Message:
-        group, state = self._open(COMPARING, (Phase.QUESTION, Phase.CONTINUE))
+        group, state = self._open(AnswerKind.COMPARE, (Phase.QUESTION, Phase.CONTINUE))
         rows = [
             {"file": group.files[i], "rating": round(float(state.standing.ratings[i]), 1)}
             for i in state.standing.order(state.alive)
@@ -233,8 +238,22 @@ class PairServer:
         return {"type": "stats", **answer_statistics(self._session.store.events()).to_dict()}
 
     def _left_out(self) -> Message:
-        first = [{"path": str(f.path), "reason": f.reason} for f in self._faults[:MAX_FAULTS]]
+        first = [{"path": str(f.path), "reason": f.reason} for f in self._faults[:MAX_LISTED]]
         return {"type": "faults", "count": len(self._faults), "first": first}
+
+    def _passed(self) -> Message:
+        groups = [
+            {"group": group.key, "prompt": group.prompt, "aspectratio": group.aspectratio}
+            for group in self.walk.passed()
+        ]
+        return {"type": "passed", "count": self.walk.counts.passed, "groups": groups[:MAX_LISTED]}
+
+    def _open_passed(self, request: Message) -> Message:
+        key = request.get("group")
+        if not isinstance(key, str):
+            raise UserError('this needs "group": the group of an earlier reply')
+        self.walk.open(key)
+        return self.where()
 
     def _later(self) -> Message:
         self.walk.later()

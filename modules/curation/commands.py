@@ -9,22 +9,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from modules.curation.ahead import GroupsAhead
 from modules.curation.exchange.importing import import_pairs
 from modules.curation.exchange.public_formats import export_datasets_folder, export_jsonl_folder, read_pairs
-from modules.curation.intake.duplicates import HashCache, image_distance
-from modules.curation.intake.folders import HASH_CACHE_NAME, check_folders
-from modules.curation.intake.groups import ScanOptions, scan_groups
+from modules.curation.group_state import SessionSettings
+from modules.curation.GroupsAhead import SearchStatus, search_folder
+from modules.curation.GroupWalk import GroupWalk
+from modules.curation.intake.duplicates import FingerprintDistance
+from modules.curation.intake.folders import check_folders
+from modules.curation.intake.groups import ScanOptions
 from modules.curation.intake.image_size import image_size
-from modules.curation.intake.scan import ScanFault
 from modules.curation.intake.scan_report import ScanCount, scan_rows, write_rows
 from modules.curation.PairServer import PairServer
 from modules.curation.review.review import PairReview, pairs_per_bucket
 from modules.curation.review.review_fixes import fix_faults
-from modules.curation.session import CurationSession, ImageGroup, SessionSettings
+from modules.curation.session import CurationSession
 from modules.curation.statistics import answer_statistics, score_agreement
 from modules.curation.store import STORE_NAME, CurationStore
-from modules.curation.walk import GroupWalk
 from modules.util.dpo_curation_util import (
     CONCEPTS_NAME,
     SIDES,
@@ -71,21 +71,15 @@ def serve_pairs(
 ) -> None:
     """Pick pairs over two streams of lines; see ``PairServer``."""
     check_folders(source, output_dir)
-    faults: list[ScanFault] = []
 
-    def fault(found: ScanFault) -> None:
-        faults.append(found)
-        progress(f"{len(faults)} files left out")
+    def news(status: SearchStatus) -> None:
+        progress(f"{status.faults} files left out")
 
-    with CurationStore(output_dir) as store, HashCache(output_dir / HASH_CACHE_NAME) as cache:
-        session = CurationSession(store, settings, image_distance)
+    with CurationStore(output_dir) as store:
+        session = CurationSession(store, settings, FingerprintDistance())
         finished = session.finished_groups()
-
-        def groups(stopped: Callable[[], bool]) -> Iterator[ImageGroup | ScanFault]:
-            return scan_groups(source, output_dir, options, finished, stopped, cache)
-
-        with GroupsAhead(groups, fault) as ahead:
-            PairServer(GroupWalk(session, ahead), requests, replies, faults).serve()
+        with search_folder(source, output_dir, options, finished, news) as ahead:
+            PairServer(GroupWalk(session, ahead), requests, replies, ahead.faults).serve()
 
 
 def finalize(output_dir: Path, val_percentage: float) -> Json:
@@ -150,7 +144,7 @@ def _read_scores(path: Path) -> dict[str, float]:
     for name, value in scores.items():
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or not math.isfinite(value):
-            raise UserError(f"{path}: the score of {name!r} is no number: {value!r}")
+            raise UserError(f"{path}: the score of {name!r} is not a number: {value!r}")
     return scores
 
 
@@ -203,7 +197,7 @@ class ReviewOrder:
     """What to do to the pairs of a folder, in this order.
 
     Args:
-        undo: take so many steps back, those of earlier calls and of the window too.
+        undo: take this many steps back, those of earlier calls and of the window too.
         remove: pairs to take out (they stay in the trash folder until it is emptied).
         swap: pairs whose sides are exchanged.
         captions: (pair, new caption).

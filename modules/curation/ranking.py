@@ -77,6 +77,18 @@ class Posterior:
         gap = (self.mean[better] - self.mean[worse]) / self.difference_std(better, worse)
         return 0.5 * (1.0 + math.erf(float(gap) / math.sqrt(2.0)))
 
+    def expected_gain(self, sign: float, inside: int, outside: int) -> float:
+        """Expected improvement, in logits, of letting ``outside`` take the place of ``inside``.
+
+        Args:
+            sign: 1 where high quality is wanted, -1 where low quality is.
+        """
+        std = self.difference_std(inside, outside)
+        gap = sign * float(self.mean[outside] - self.mean[inside])
+        z = gap / std
+        density = math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+        return std * density + gap * 0.5 * (1.0 + math.erf(z / math.sqrt(2.0)))
+
     def expected_spread(self, images: Sequence[int]) -> float:
         """Expected difference of quality between the truly best and the truly worst of ``images``, in logits,
         over fixed draws from the posterior."""

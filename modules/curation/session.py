@@ -1,110 +1,34 @@
 """A picking session as a state machine: which question is open, what an answer does, what undo takes back.
 
 Nothing here draws. A view shows ``session.state()`` and calls the verbs; every verb is on the disk before
-it returns, and the state is always the fold of the store's events, so a session that was killed goes on
+it returns, and the state is always the fold of the store's events, so a session that was killed resumes
 where it was.
 
 Phases of a group::
 
-    QUESTION  -> answer / skip / pick_now / choose (SELECT) / judge (TRIAGE)
-    CONTINUE  -> go_on (keep scoring this prompt) / finish_group / undo ("cancel": takes the pick back)
-    DONE      -> the next group
+    QUESTION  -> answer / skip / pick_now, choose, or judge, by the way of choosing
+    CONTINUE  -> go_on (keep scoring this prompt) / finish_group / undo (takes the pick back)
+    DONE      -> the next group / reopen
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from modules.curation.choosing import (
-    DEFAULT_THRESHOLD,
-    Answer,
-    Standing,
-    ask,
-    is_settled,
-    pools_to_pairs,
-    ranked_pairs,
-    standing,
-)
-from modules.curation.store import CurationStore, Event
+from modules.curation.choosing.base import AnswerKind, WayOfChoosing
+from modules.curation.finished import FinishedGroups
+from modules.curation.group_state import GroupState, Phase, SessionSettings, fold
+from modules.curation.ImageGroup import ImageGroup
+from modules.curation.standing import Answer, all_comparisons, ranked_pairs
+from modules.curation.store import CurationStore
 from modules.util.dpo_curation_util import Pair
-from modules.util.enum.CurationMode import CurationMode
 from modules.util.errors import UserError
-from modules.util.rng import python_random
 
 
-class Phase(Enum):
-    """Where a group stands."""
-
-    QUESTION = "question"
-    CONTINUE = "continue"
-    DONE = "done"
-
-
-@dataclass(frozen=True)
-class ImageGroup:
-    """The images of one prompt and one shape.
-
-    Args:
-        key: stable name of the group.
-        prompt: normalised prompt, the caption of its pairs.
-        aspectratio: name of the aspect bucket.
-        root: the source folder.
-        files: image paths relative to ``root``, with ``/`` separators.
-    """
-
-    key: str
-    prompt: str
-    aspectratio: str
-    root: Path
-    files: tuple[str, ...]
-
-    def path(self, index: int) -> Path:
-        """Absolute path of one image."""
-        return self.root / self.files[index]
-
-
-@dataclass(frozen=True)
-class SessionSettings:
-    """How to choose.
-
-    Args:
-        mode: the way of choosing.
-        pairs_per_group: after so many pairs the group asks whether to go on.
-        threshold: SMART and FOUR-UP export by themselves at this certainty.
-        seed: of places on the screen and of the order of questions.
-    """
-
-    mode: CurationMode = CurationMode.SMART
-    pairs_per_group: int = 1
-    threshold: float = DEFAULT_THRESHOLD
-    seed: int = 42
-
-    def __post_init__(self) -> None:
-        if self.pairs_per_group < 1:
-            raise UserError(f"{self.pairs_per_group} is not a number of pairs", field="pairs_per_group")
-        if not 0.5 < self.threshold < 1.0:
-            raise UserError(f"the certainty {self.threshold} is not between 0.5 and 1", field="threshold")
-
-
-@dataclass
-class GroupState:
-    """A group after folding its events. Indices are positions in ``ImageGroup.files``."""
-
-    phase: Phase
-    question: tuple[int, ...]
-    alive: list[int]
-    answers: list[Answer]
-    standing: Standing
-    certainty: float
-    pairs: int
-    pairs_target: int
-    good: list[int] = field(default_factory=list)
-    bad: list[int] = field(default_factory=list)
-    events: int = 0
+class Refused(UserError):
+    """Something that is not possible as things stand; nothing has changed."""
 
 
 class CurationSession:
@@ -113,7 +37,7 @@ class CurationSession:
     Args:
         store: the open store of the output folder.
         settings: how to choose.
-        distance: visual distance of two image files, for pairing in TRIAGE; 0 for all when absent.
+        distance: visual distance of two image files, for pairing images that look alike; 0 for all when absent.
     """
 
     def __init__(
@@ -127,8 +51,16 @@ class CurationSession:
         self._distance = distance
         self._group: ImageGroup | None = None
         self._state: GroupState | None = None
+        self._gone: dict[str, set[str]] = {}
+        self.note = ""
+        """What happened besides what was asked for, in one sentence; the one who shows it empties it."""
 
     # --- where we are ---
+
+    @property
+    def way(self) -> WayOfChoosing:
+        """The way of choosing."""
+        return self.settings.mode.way
 
     @property
     def group(self) -> ImageGroup:
@@ -137,152 +69,109 @@ class CurationSession:
             raise RuntimeError("no group is open")
         return self._group
 
-    def finished_groups(self) -> set[str]:
-        """Keys of the groups that are done; skip these before decoding anything."""
-        return self.store.groups_with("done")
+    def finished_groups(self) -> FinishedGroups:
+        """The groups that are done; pass over these before decoding anything."""
+        return FinishedGroups(self.store.events(), self.settings.pairs_per_group)
 
     def open(self, group: ImageGroup) -> GroupState:
-        """Show ``group`` from where it was left."""
-        self._group = group
+        """Show ``group`` from where it was left, without images that went away since it was found."""
+        self._group = group.without(self._gone.get(group.key, ()))
         self._state = None
-        return self._pair_when_judged(self.state())
+        return self._settle(self.state())
 
     def state(self) -> GroupState:
         """The state of the open group."""
         if self._state is None:
-            self._state = self._fold(self.store.events(self.group.key))
+            self._state = fold(self.group, self.settings, self.store.events(self.group.key))
         return self._state
-
-    def _fold(self, events: Sequence[Event]) -> GroupState:
-        index = {name: i for i, name in enumerate(self.group.files)}
-        alive = dict.fromkeys(range(len(self.group.files)))
-        answers: list[Answer] = []
-        verdicts: dict[int, bool | None] = {}
-        pairs, target, phase = 0, self.settings.pairs_per_group, Phase.QUESTION
-        for event in events:
-            data = event.payload
-            if event.kind == "answer":
-                answer = _read_answer(data, index)
-                answers += [answer] if answer is not None else []
-            elif event.kind == "judge":
-                if data["file"] in index:
-                    verdicts[index[data["file"]]] = data["good"]
-            elif event.kind == "pick":
-                for name in data["used"]:
-                    alive.pop(index.get(name, -1), None)
-                pairs += len(data["pair_ids"])
-                phase = Phase.CONTINUE if pairs >= target and len(alive) > 1 else Phase.QUESTION
-            elif event.kind == "go_on":
-                target, phase = pairs + self.settings.pairs_per_group, Phase.QUESTION
-            elif event.kind == "done":
-                phase = Phase.DONE
-        left = list(alive)
-        if len(left) < 2:
-            phase = Phase.DONE
-        place = standing(self.settings.mode, len(self.group.files), answers)
-        state = GroupState(
-            phase, (), left, answers, place, place.certainty(left), pairs, target, events=len(events)
-        )
-        state.good = [i for i in left if verdicts.get(i) is True]
-        state.bad = [i for i in left if verdicts.get(i) is False]
-        if phase is Phase.QUESTION:
-            state.question = self._question(state, [i for i in left if i not in verdicts])
-        return state
-
-    def _question(self, state: GroupState, unjudged: list[int]) -> tuple[int, ...]:
-        mode = self.settings.mode
-        if mode is CurationMode.SELECT:
-            return tuple(state.alive)
-        if mode is CurationMode.TRIAGE:
-            return tuple(unjudged[:1])
-        rng = python_random("curation-question", self.settings.seed, self.group.key, state.events)
-        wanted = max(1, state.pairs_target - state.pairs)
-        return ask(mode, state.standing, state.alive, state.answers, rng, wanted)
 
     def _log(self, kind: str, payload: dict[str, Any]) -> GroupState:
         self.store.append(self.group.key, kind, payload)
         self._state = None
         return self.state()
 
-    def _need(self, *phases: Phase) -> GroupState:
+    def _need(self, *phases: Phase, kind: AnswerKind | None = None) -> GroupState:
         state = self.state()
         if state.phase not in phases:
             raise RuntimeError(f"this needs the phase {phases}, but the group is {state.phase}")
+        if kind not in (None, self.way.kind):
+            raise RuntimeError(f"this is for a way of choosing of the kind {kind}, not {self.settings.mode}")
         return state
+
+    def _settle(self, state: GroupState, answered: bool = False) -> GroupState:
+        """Export the pairs, or end the group, where that follows from an answer or from there being no question."""
+        if state.phase is not Phase.QUESTION or (state.question and not answered):
+            return state
+        settled = self.way.settle(state.situation, self.settings.threshold, self._image_distance)
+        if settled is None:
+            return state
+        if settled.pairs:
+            certainty = state.certainty if self.way.compares else None
+            return self._settle(self._pick(settled.pairs, certainty, automatic=True))
+        self.note = settled.note or self.note
+        return self.finish_group(automatic=True)
 
     # --- verbs ---
 
     def answer(
         self, best: int | None = None, worst: int | None = None, tie: bool = False, both_bad: bool = False
     ) -> GroupState:
-        """Answer the open question by image index; nothing given is a skip. May export a pair (SMART,
-        FOUR-UP).
+        """Answer the open question by image index; nothing given is a skip. May export a pair, if the way of
+        choosing does that by itself.
 
         In a question of two, the other image is the worst one without being named.
         """
-        state = self._need(Phase.QUESTION)
+        state = self._need(Phase.QUESTION, kind=AnswerKind.COMPARE)
         if len(state.question) == 2 and best is not None and worst is None:
             worst = next(i for i in state.question if i != best)
         made = Answer(state.question, best, worst, tie, both_bad)
         name = self.group.files.__getitem__
-        state = self._log(
-            "answer",
-            {
-                "mode": self.settings.mode.value,
-                "places": [name(i) for i in made.places],
-                "best": None if made.best is None else name(made.best),
-                "worst": None if made.worst is None else name(made.worst),
-                "tie": tie,
-                "both_bad": both_bad,
-            },
-        )
-        automatic = self.settings.mode in (CurationMode.SMART, CurationMode.FOUR_UP)
-        if automatic and is_settled(state.standing, state.alive, self.settings.threshold):
-            return self._pick_extremes(state, automatic=True)
-        return state
+        payload = {
+            "mode": self.settings.mode.value,
+            "places": [name(i) for i in made.places],
+            "best": None if made.best is None else name(made.best),
+            "worst": None if made.worst is None else name(made.worst),
+            "tie": tie,
+            "both_bad": both_bad,
+        }
+        return self._settle(self._log("answer", payload), answered=True)
 
     def skip(self) -> GroupState:
         """Pass over the open question."""
         return self.answer()
 
     def pick_now(self) -> GroupState:
-        """Export best over worst of what is alive, as the ranking stands."""
-        return self._pick_extremes(self._need(Phase.QUESTION), automatic=False)
+        """Export best over worst of the images that were judged, as the ranking stands.
 
-    def _pick_extremes(self, state: GroupState, automatic: bool) -> GroupState:
-        order = state.standing.order(state.alive)
-        return self._pick([(order[0], order[-1])], state.certainty, automatic)
+        Raises:
+            Refused: no image was preferred to another yet.
+        """
+        state = self._need(Phase.QUESTION, kind=AnswerKind.COMPARE)
+        judged = {i for c in all_comparisons(state.answers) for i in (c.first, c.second)}
+        order = state.standing.order([i for i in state.alive if i in judged])
+        ratings = state.standing.ratings
+        if len(order) < 2 or not ratings[order[0]] > ratings[order[-1]]:
+            raise Refused(
+                "no image has been preferred to another one yet", hint="answer a question about them first"
+            )
+        certainty = state.standing.posterior.probability_ordered(order[0], order[-1])
+        return self._pick([(order[0], order[-1])], certainty)
 
     def choose(self, best: int, worst: int) -> GroupState:
-        """SELECT: export these two."""
-        state = self._need(Phase.QUESTION)
+        """Export these two."""
+        state = self._need(Phase.QUESTION, kind=AnswerKind.CHOOSE)
         if best == worst or best not in state.alive or worst not in state.alive:
             raise UserError("choose two different images of the group")
         return self._pick([(best, worst)])
 
     def judge(self, good: bool | None) -> GroupState:
-        """TRIAGE: the shown image is good, bad, or neither (``None``), and then in no pair.
+        """The shown image is good, bad, or neither (``None``), and then in no pair.
 
         After the last one, the pools are paired and exported.
         """
-        state = self._need(Phase.QUESTION)
-        if self.settings.mode is not CurationMode.TRIAGE:
-            raise RuntimeError("judging belongs to TRIAGE")
-        return self._pair_when_judged(
-            self._log("judge", {"file": self.group.files[state.question[0]], "good": good})
-        )
-
-    def _pair_when_judged(self, state: GroupState) -> GroupState:
-        """TRIAGE: once nothing is left to judge, pair the pools, or end a group that gives no pair."""
-        triage = self.settings.mode is CurationMode.TRIAGE
-        if not triage or state.phase is not Phase.QUESTION or state.question:
-            return state
-        pairs = pools_to_pairs(
-            state.good, state.bad, self._image_distance, max(1, state.pairs_target - state.pairs)
-        )
-        if pairs:
-            return self._pair_when_judged(self._pick(pairs, automatic=True))
-        return self._log("done", {"automatic": True})
+        state = self._need(Phase.QUESTION, kind=AnswerKind.JUDGE)
+        verdict = {"file": self.group.files[state.question[0]], "good": good}
+        return self._settle(self._log("judge", verdict), answered=True)
 
     def _image_distance(self, first: int, second: int) -> float:
         if self._distance is None:
@@ -303,6 +192,9 @@ class CurationSession:
         self, pairs: Sequence[tuple[int, int]], certainty: float | None = None, automatic: bool = False
     ) -> GroupState:
         group = self.group
+        gone = [group.files[i] for pair in pairs for i in pair if not group.is_intact(i)]
+        if gone:
+            return self._leave_out(gone)
         self.store.export(
             group.key,
             [(group.path(best), group.path(worst)) for best, worst in pairs],
@@ -316,14 +208,21 @@ class CurationSession:
         )
         self._state = None
         state = self.state()
-        if state.phase is Phase.DONE:
-            return self._log("done", {"automatic": True})
-        return state
+        return self.finish_group(automatic=True) if state.phase is Phase.DONE else state
+
+    def _leave_out(self, gone: Sequence[str]) -> GroupState:
+        """Take files out of the group that are no longer the images that were shown; nothing is exported."""
+        self._gone.setdefault(self.group.key, set()).update(gone)
+        self._group = self.group.without(gone)
+        names = " and ".join(gone)
+        self.note = f"No pair was saved: {names} {'was' if len(gone) == 1 else 'were'} deleted or replaced."
+        state = self._log("gone", {"files": list(gone), "automatic": True})
+        return self.finish_group(automatic=True) if state.phase is Phase.DONE else state
 
     def go_on(self) -> GroupState:
         """Keep scoring this prompt."""
         self._need(Phase.CONTINUE)
-        return self._pair_when_judged(self._log("go_on", {}))
+        return self._settle(self._log("go_on", {}))
 
     def finish_group(self, automatic: bool = False) -> GroupState:
         """This group is done, with however many pairs it has.
@@ -331,7 +230,21 @@ class CurationSession:
         Args:
             automatic: it follows from the step before and is undone with it.
         """
-        return self._log("done", {"automatic": automatic})
+        state = self.state()
+        left = [self.group.files[i] for i in state.alive]
+        wanted = self.settings.pairs_per_group
+        return self._log("done", {"automatic": automatic, "left": left, "wanted": wanted})
+
+    def reopen(self) -> GroupState:
+        """Ask about a group that is done as if it were not; verdicts on single images are given anew.
+
+        Raises:
+            Refused: fewer than two of its images are in no pair.
+        """
+        state = self._need(Phase.DONE)
+        if len(state.alive) < 2:
+            raise Refused("fewer than two images of this prompt are left")
+        return self._settle(self._log("reopen", {}))
 
     def undo(self) -> str | None:
         """Take back the last event, in this or an earlier group.
@@ -351,11 +264,7 @@ class CurationSession:
         """Every pair in the output folder."""
         return self.store.pairs()
 
-
-def _read_answer(data: dict[str, Any], index: dict[str, int]) -> Answer | None:
-    """An answer from the log; ``None`` when an image of it is gone from the folder."""
-    names = [*data["places"], *(n for n in (data["best"], data["worst"]) if n is not None)]
-    if any(name not in index for name in names):
-        return None
-    best, worst = (None if data[k] is None else index[data[k]] for k in ("best", "worst"))
-    return Answer(tuple(index[n] for n in data["places"]), best, worst, data["tie"], data["both_bad"])
+    def pairs_here(self) -> list[Pair]:
+        """The pairs of the open group that are still in the folder, in the order they were made."""
+        names = [i for e in self.store.events(self.group.key) for i in e.payload.get("pair_ids", [])]
+        return [pair for pair in map(self.store.pair, names) if pair is not None]

@@ -9,26 +9,16 @@ a share of the largest gap in the group.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
 
 import numpy as np
 
-from modules.curation.choosing import (
-    DEFAULT_THRESHOLD,
-    Answer,
-    Standing,
-    all_comparisons,
-    ask,
-    is_settled,
-    ranked_pairs,
-    standing,
-)
-from modules.curation.ranking import Floats, bradley_terry, elo_ratings
-from modules.util.enum.CurationMode import CurationMode
+from modules.curation.choosing.base import DEFAULT_THRESHOLD
+from modules.curation.CurationMode import CurationMode
+from modules.curation.ranking import Floats
+from modules.curation.standing import Answer, Situation, ranked_pairs
 from modules.util.rng import python_random
 
 
@@ -74,52 +64,23 @@ class Annotator:
         return right / answered
 
 
-class Chooser(Protocol):
-    """What picks the next question; ``choosing.ask`` or something to compare it with."""
-
-    def __call__(
-        self,
-        mode: CurationMode,
-        state: Standing,
-        alive: Collection[int],
-        answers: Sequence[Answer],
-        rng: Random,
-        pairs_wanted: int = 1,
-    ) -> tuple[int, ...]: ...
+Chooser = Callable[[Situation, Random], tuple[int, ...]]
+"""What picks the next question: that of a way of choosing, or something to compare it with."""
 
 
-def closest_rating(
-    mode: CurationMode,
-    state: Standing,
-    alive: Collection[int],
-    answers: Sequence[Answer],
-    rng: Random,
-    pairs_wanted: int = 1,
-) -> tuple[int, ...]:
+def closest_rating(situation: Situation, rng: Random) -> tuple[int, ...]:
     """Plain similar-rating pairing, to compare with: of all pairs one with the least difference in rating, drawn
     at random, but not the pair asked last."""
-    images = sorted(alive)
-    rating = state.ratings[images]
+    images, answers = sorted(situation.alive), situation.answers
+    rating = situation.standing.ratings[images]
     apart = np.abs(rating[:, None] - rating[None, :])
     np.fill_diagonal(apart, np.inf)
     if answers and len(images) > 2:
-        last = [images.index(i) for i in answers[-1].places if i in alive]
+        last = [images.index(i) for i in answers[-1].places if i in images]
         apart[np.ix_(last, last)] = np.inf
     nearest = np.argwhere(apart == apart.min())
     first, second = nearest[rng.randrange(len(nearest))]
     return images[first], images[second]
-
-
-def _stand(mode: CurationMode, images: int, answers: Sequence[Answer]) -> Standing:
-    """``standing``; for Elo without the fit, which its questions do not use."""
-    if mode is not CurationMode.ELO:
-        return standing(mode, images, answers)
-    shown = Counter(image for answer in answers for image in answer.places)
-    return Standing(
-        elo_ratings(images, all_comparisons(answers)),
-        bradley_terry(images, []),
-        tuple(shown[image] for image in range(images)),
-    )
 
 
 def gap_curve(
@@ -129,7 +90,7 @@ def gap_curve(
     seed: int,
     annotator: Annotator,
     pairs: int = 1,
-    choose: Chooser = ask,
+    choose: Chooser | None = None,
 ) -> list[float]:
     """Share of the largest possible quality gap after 1..``clicks`` clicks, for one group.
 
@@ -139,16 +100,18 @@ def gap_curve(
     quality = rng.normal(size=images) * annotator.spread
     ideal_order = [int(i) for i in np.argsort(-quality)]
     ideal = sum(quality[a] - quality[b] for a, b in ranked_pairs(ideal_order, pairs))
+    way, alive = mode.way, tuple(range(images))
+    ask = choose or way.question
     answers: list[Answer] = []
     curve: list[float] = []
-    state = _stand(mode, images, answers)
+    state = way.standing(images, answers, fit=way.needs_fit)
     value = 0.0
-    alive = range(images)
     while len(curve) < clicks:
-        places = choose(mode, state, alive, answers, python_random("simulation", seed, len(answers)), pairs)
+        situation = Situation(state, alive, answers, wanted=pairs)
+        places = ask(situation, python_random("simulation", seed, len(answers)))
         curve += [value] * (1 if len(places) == 4 else 0)
         answers.append(annotator.answer(quality, places, rng.random(2 + len(places)).tolist()))
-        state = _stand(mode, images, answers)
+        state = way.standing(images, answers, fit=way.needs_fit)
         made = ranked_pairs(state.order(alive), pairs)
         value = float(sum(quality[a] - quality[b] for a, b in made) / ideal)
         curve.append(value)
@@ -163,7 +126,7 @@ def clicks_to_reach(
     seeds: Iterable[int],
     annotator: Annotator | None = None,
     pairs: int = 1,
-    choose: Chooser = ask,
+    choose: Chooser | None = None,
 ) -> int | None:
     """Clicks after which the mean share over many groups reaches ``share``; ``None`` when ``limit`` is too
     few."""
@@ -193,23 +156,34 @@ def stop_by_itself(
     threshold: float = DEFAULT_THRESHOLD,
     limit: int = 400,
 ) -> Stopped:
-    """Where SMART or FOUR-UP stop by themselves, with one pair per group."""
+    """Where a way that saves by itself stops, with one pair per group; the pair is the one it would save.
+
+    Raises:
+        ValueError: ``mode`` does not stop by itself.
+    """
+    if not mode.way.stops_when_certain:
+        raise ValueError(f"{mode} does not stop by itself")
     person = annotator or Annotator()
-    ends: list[tuple[float, float, float]] = []
-    for seed in seeds:
-        rng = np.random.default_rng(seed)
-        quality = rng.normal(size=images) * person.spread
-        answers: list[Answer] = []
-        state = standing(mode, images, answers)
-        clicks = 0
-        while clicks < limit and not is_settled(state, range(images), threshold):
-            random = python_random("simulation", seed, len(answers))
-            places = ask(mode, state, range(images), answers, random)
-            answers.append(person.answer(quality, places, rng.random(2 + len(places)).tolist()))
-            clicks += len(places) // 2
-            state = standing(mode, images, answers)
-        order = state.order(range(images))
-        gap = float(quality[order[0]] - quality[order[-1]])
-        ends.append((clicks, gap / float(np.ptp(quality)), gap > 0))
-    clicks_mean, share, ordered = np.mean(ends, axis=0)
-    return Stopped(float(clicks_mean), float(share), float(ordered))
+    ends = [_stop(mode, images, seed, person, threshold, limit) for seed in seeds]
+    clicks, share, ordered = np.mean(ends, axis=0)
+    return Stopped(float(clicks), float(share), float(ordered))
+
+
+def _stop(
+    mode: CurationMode, images: int, seed: int, person: Annotator, threshold: float, limit: int
+) -> tuple[float, float, float]:
+    """Clicks, share of the gap, and whether the order is right, for one group."""
+    way, alive = mode.way, tuple(range(images))
+    rng = np.random.default_rng(seed)
+    quality = rng.normal(size=images) * person.spread
+    answers: list[Answer] = []
+    situation = Situation(way.standing(images, answers), alive, answers)
+    clicks = 0
+    while clicks < limit and way.settle(situation, threshold, lambda a, b: 0.0) is None:
+        places = way.question(situation, python_random("simulation", seed, len(answers)))
+        answers.append(person.answer(quality, places, rng.random(2 + len(places)).tolist()))
+        clicks += len(places) // 2
+        situation = Situation(way.standing(images, answers), alive, answers)
+    order = situation.standing.order(alive)
+    gap = float(quality[order[0]] - quality[order[-1]])
+    return clicks, gap / float(np.ptp(quality)), float(gap > 0)

@@ -20,8 +20,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from modules.util.dpo_curation_util import (
+    MANIFEST_NAME,
     SIDES,
+    SPLITS,
     Pair,
+    check_manifest_pair,
     copy_pair,
     load_manifest,
     make_pair,
@@ -30,7 +33,10 @@ from modules.util.dpo_curation_util import (
 )
 from modules.util.errors import DataError, UserError
 from modules.util.files.locking import try_lock
-from modules.util.pairs.dpo_pair_files import find_exported_file
+from modules.util.files.OpenFolder import announced
+from modules.util.jsonio import parse_json
+from modules.util.owned_files import TEMPORARY, shown
+from modules.util.pairs.dpo_pair_files import find_exported_file, name_below, name_is_taken, owned_pairs
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +44,7 @@ STORE_NAME = "curation.sqlite"
 LOCK_NAME = ".curation.lock"
 SMALL_MANIFEST = 200
 SCHEMA_VERSION = 1
+_DAMAGED = "if it is damaged, rename it: the pairs are still in manifest.json"
 
 _EVENT = "seq, group_key, kind, payload, time"
 _SCHEMA = """
@@ -75,18 +82,22 @@ class CurationStore:
     """
 
     def __init__(self, output_dir: str | os.PathLike[str]) -> None:
+        self._owned = owned_pairs(output_dir)
         self.output_dir = Path(output_dir).absolute()
         try:
             self.output_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot create the output folder {self.output_dir}: {error.strerror}") from error
-        self._lock = _take_lock(self.output_dir / LOCK_NAME)
+        for name in (STORE_NAME, f"{STORE_NAME}-wal", f"{STORE_NAME}-shm", MANIFEST_NAME):
+            self._owned.plain_file(name)
+        self._lock = _take_lock(self._owned.plain_file(LOCK_NAME))
         self._manifest_dirty = False
         try:
             self._db = self._open_database()
             try:
                 with self._saving():
                     self._check_schema()
+                    self._check_entries()
                     self._recover()
             except BaseException:
                 self._db.close()
@@ -101,21 +112,33 @@ class CurationStore:
             db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=FULL")
+            db.execute("PRAGMA trusted_schema=OFF")
             db.executescript(_SCHEMA)
         except sqlite3.DatabaseError as error:
-            raise UserError(
-                f"{path} cannot be opened: {error}",
-                hint="if it is damaged, rename it: the pairs are still in manifest.json",
-            ) from error
+            raise UserError(f"{path} cannot be opened: {error}", hint=_DAMAGED) from error
         return db
 
     def _check_schema(self) -> None:
-        version = self.meta("schema")
+        version, path = self.meta("schema"), self.output_dir / STORE_NAME
         if version is None:
             self._set_meta("schema", str(SCHEMA_VERSION))
-        elif int(version) > SCHEMA_VERSION:
-            path = self.output_dir / STORE_NAME
+        elif not version.isdecimal():
+            raise UserError(
+                f"{path} is not a store of pairs: its format is {shown(version)!r}", hint=_DAMAGED
+            )
+        elif len(version) > 9 or int(version) > SCHEMA_VERSION:
             raise UserError(f"{path} was written by a newer version of this program", hint="update it")
+
+    def _check_entries(self) -> None:
+        """Refuse a store of which a name leaves the folder, before anything in the folder is changed."""
+        path = self.output_dir / STORE_NAME
+        for table in ("pairs", "intents"):
+            for pair_id, text in self._db.execute(f"SELECT pair_id, entry FROM {table}"):
+                where = f"{path}, table {table}, {shown(str(pair_id))!r}"
+                entry = _object(text, where)
+                check_manifest_pair(entry, where)
+                if entry["pair_id"] != pair_id:
+                    raise UserError(f"{where} holds the entry of {entry['pair_id']!r}", hint=_DAMAGED)
 
     def close(self) -> None:
         """Write the manifest if it is behind, close the file and give the lock back.
@@ -157,7 +180,8 @@ class CurationStore:
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
-                self._db.execute("COMMIT")
+                with announced("commit", self.output_dir / STORE_NAME):
+                    self._db.execute("COMMIT")
             except BaseException:
                 # A full disk makes SQLite roll back by itself.
                 if self._db.in_transaction:
@@ -167,9 +191,7 @@ class CurationStore:
     # --- recovery ---
 
     def _recover(self) -> None:
-        for pattern in (".*.tmp", "*/.*.tmp", "*/*/.*.tmp"):
-            for temporary in self.output_dir.glob(pattern):
-                temporary.unlink(missing_ok=True)
+        self._sweep()
         known = {pair["pair_id"] for pair in self.pairs()}
         for pair_id, text in self._db.execute("SELECT pair_id, entry FROM intents").fetchall():
             if pair_id not in known:
@@ -188,6 +210,14 @@ class CurationStore:
         self._set_meta("used", "1")
         self._manifest_dirty = True
         self.write_manifest()
+
+    def _sweep(self) -> None:
+        """Remove temporary files that a killed process left in the folders of this program."""
+        self._owned.sweep(TEMPORARY)
+        for side in SIDES:
+            for place in (side, *(f"{side}/{split}" for split in SPLITS)):
+                self._owned.sweep(f"{place}/{TEMPORARY}")
+                self._owned.sweep(f"{place}/.pair_*.tmp")  # as earlier versions called them
 
     def _ever_used(self) -> bool:
         return self.meta("used") is not None
@@ -252,15 +282,31 @@ class CurationStore:
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
-    def events(self, group_key: str | None = None, undone: bool = False) -> list[Event]:
-        """Events in order, of one group or of all; with ``undone`` those that were taken back instead."""
-        query = f"SELECT {_EVENT} FROM events WHERE undone = ?"
-        values: list[int | str] = [int(undone)]
+    def events(self, group_key: str | None = None, undone: bool = False, after: int = 0) -> list[Event]:
+        """Events in order, of one group or of all.
+
+        Args:
+            undone: those that were taken back instead.
+            after: only those with a higher sequence number.
+        """
+        query = f"SELECT {_EVENT} FROM events WHERE undone = ? AND seq > ?"
+        values: list[int | str] = [int(undone), after]
         if group_key is not None:
             query += " AND group_key = ?"
             values.append(group_key)
         rows = self._db.execute(f"{query} ORDER BY seq", values)
-        return [Event(seq, key, kind, json.loads(text), at) for seq, key, kind, text, at in rows]
+        return [self._event(row) for row in rows]
+
+    def _event(self, row: tuple[Any, ...]) -> Event:
+        seq, key, kind, text, at = row
+        where = f"{self.output_dir / STORE_NAME}, event {seq}"
+        payload = _object(text, where)
+        names = payload.get("pair_ids", [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise UserError(f"{where}: pair_ids is not a list of names", hint=_DAMAGED)
+        if kind == "remove":
+            check_manifest_pair(payload.get("pair"), f"{where}: pair")
+        return Event(seq, str(key), str(kind), payload, at)
 
     def groups_with(self, kind: str) -> set[str]:
         """The groups whose last event, apart from undone ones, is of ``kind``."""
@@ -279,7 +325,7 @@ class CurationStore:
         ).fetchone()
         if row is None:
             return None
-        event = Event(row[0], row[1], row[2], json.loads(row[3]), row[4])
+        event = self._event(row)
         removed = [pair for pair in map(self.pair, event.payload.get("pair_ids", [])) if pair is not None]
         with self._transaction():
             self._db.execute("UPDATE events SET undone = 1 WHERE seq = ?", (event.seq,))
@@ -377,9 +423,7 @@ class CurationStore:
         return number
 
     def _number_taken(self, pair_id: str) -> bool:
-        return self.pair(pair_id) is not None or any(
-            find_exported_file(self.output_dir, side, pair_id) is not None for side in SIDES
-        )
+        return self.pair(pair_id) is not None or name_is_taken(self.output_dir, pair_id)
 
     def _insert_pair(self, group_key: str, pair: Pair) -> None:
         self._db.execute(
@@ -402,10 +446,9 @@ class CurationStore:
 
     def _remove_files(self, pair: Pair) -> None:
         for side in SIDES:
-            named = self.output_dir / pair[f"{side}_file"]
-            unlink_with_caption(named)
+            unlink_with_caption(self._owned, pair[f"{side}_file"])
             while (file := find_exported_file(self.output_dir, side, pair["pair_id"])) is not None:
-                unlink_with_caption(file)
+                unlink_with_caption(self._owned, name_below(self.output_dir, file))
 
     # --- the readable file ---
 
@@ -429,6 +472,14 @@ class CurationStore:
     def sync_from_manifest(self, manifest: dict[str, Any]) -> None:
         """After finalising has moved files: take over the places the manifest names."""
         self._adopt_moves({pair["pair_id"]: pair for pair in manifest["pairs"]})
+
+
+def _object(text: object, where: str) -> dict[str, Any]:
+    """The JSON object of a row. ``UserError`` if it is none."""
+    found = parse_json(text, where) if isinstance(text, (str, bytes)) else None
+    if not isinstance(found, dict):
+        raise UserError(f"{where} is not an object", hint=_DAMAGED)
+    return found
 
 
 def _take_lock(path: Path) -> IO[bytes]:

@@ -4,7 +4,7 @@ import collections
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Node import THREAD_SAFE
 from modules.util.errors import DataError
+from modules.util.TrainProgress import TrainProgress
 
 if TYPE_CHECKING:
     from modules.model.Model import Model
@@ -165,11 +166,6 @@ class BaseDataLoader(ABC):
         """Optimizer steps of the whole run."""
         return self.config.max_steps or self.sampler.steps_in_epochs(self.config.epochs)
 
-    @staticmethod
-    def group_pairs(group: AccumulationGroup) -> int:
-        """Items of an optimizer step over all processes, by which its loss is divided."""
-        return group.total
-
     # -- batches ---------------------------------------------------------------------------------------------
 
     def accumulation_groups(self, progress: Any) -> Iterator[AccumulationGroup]:
@@ -189,10 +185,6 @@ class BaseDataLoader(ABC):
         while epoch < self.config.epochs or self.config.max_steps:
             yield from self.sampler.steps(epoch, start)
             epoch, start = epoch + 1, 0
-
-    def epoch_groups(self, epoch: int, start_step: int = 0) -> Iterator[AccumulationGroup]:
-        """The optimizer steps of one epoch."""
-        yield from self._deliver(self.sampler.steps(epoch, start_step))
 
     def batches(self, batch_size: int | None = None) -> Iterator[Batch]:
         """This process's share of all images or pairs, each once, in a fixed order.
@@ -288,6 +280,30 @@ class BaseDataLoader(ABC):
                 pairs.update((json.dumps(line) + "\n").encode())
             self._pair_digest = pairs.hexdigest()
         return self._pair_digest
+
+    # -- for the training loop ------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, object]:
+        """What a saved model says about its data: adapters of which it says the same learned from the same pairs."""
+        if not self.units.dpo:
+            return {}
+        return {"pairs": len(self), "pairs_hash": self.pair_digest()}
+
+    def warnings(self) -> list[str]:
+        """Findings since the last call: none, images on disk were looked at before."""
+        return []
+
+    def ready(self, weights: Callable[[int], Any]) -> None:
+        """Nothing is made while training."""
+        return
+
+    def snapshot(self, progress: TrainProgress) -> None:
+        """The position is all a backup needs."""
+        return
+
+    def restore(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None) -> None:
+        """There is nothing to take up but the position."""
+        return
 
     def close(self) -> None:
         """Give threads and open files back."""

@@ -29,9 +29,8 @@ from modules.dataLoader.source import (
     reference_cache_faults,
 )
 from modules.pipeline.cache.FileIndex import FileIndex
-from modules.util.enum.ModelFormat import ModelFormat
-from modules.util.enum.TrainingMethod import TrainingMethod
 from modules.util.errors import DataError, UserError, list_offenders
+from modules.util.files.output_place import output_fault
 from modules.util.pairs.dpo_pair_files import free_bytes
 
 if TYPE_CHECKING:
@@ -210,14 +209,6 @@ def _folder_faults(config: TrainConfig) -> list[UserError]:
         reason = _unwritable(folder)
         if reason:
             faults.append(DataError(f"{folder} {reason}", field=name, hint="choose another folder"))
-        elif name == "output_model_destination" and _is_folder_in_the_way(config):
-            faults.append(
-                DataError(
-                    f"{config.output_model_destination} is a folder, and the model is saved as a file",
-                    field=name,
-                    hint="add a file name to it",
-                )
-            )
         elif name != "cache_dir" and free_bytes(folder) < _OUTPUT_BYTES:
             faults.append(
                 DataError(
@@ -226,14 +217,8 @@ def _folder_faults(config: TrainConfig) -> list[UserError]:
                     hint=f"make room: results and backups need {_readable(_OUTPUT_BYTES)} and more",
                 )
             )
-    return faults
-
-
-def _is_folder_in_the_way(config: TrainConfig) -> bool:
-    """Whether a folder lies where a file is to be saved; whole models in the diffusers layout are folders."""
-    kind = config.output_model_format
-    in_a_file = config.training_method is TrainingMethod.LORA or kind is ModelFormat.SAFETENSORS
-    return in_a_file and Path(config.output_model_destination).is_dir()
+    fault = output_fault(config)
+    return faults if fault is None else [*faults, fault]
 
 
 def _unwritable(folder: Path) -> str:

@@ -141,10 +141,6 @@ class BucketBatchSampler:
             return epochs * self.steps_in_epoch(0)
         return sum(self.steps_in_epoch(epoch) for epoch in range(epochs))
 
-    def samples_in_epoch(self, epoch: int) -> int:
-        """Visits of an epoch over all processes."""
-        return len(self._visits(epoch)[0])
-
     def steps(self, epoch: int, start_step: int = 0) -> Iterator[Step]:
         """This process's share of the optimizer steps of an epoch, from ``start_step`` on."""
         count = self.steps_in_epoch(epoch)

@@ -99,11 +99,6 @@ def kind_of(concept: Any) -> str:
     return str(getattr(concept.type, "value", concept.type))
 
 
-def is_dpo(config: TrainConfig) -> bool:
-    """Whether the run learns from pairs."""
-    return bool(config.rlhf_enabled) and str(config.rlhf_mode.value) == "DPO"
-
-
 def pair_concepts(concepts: Sequence[Any], validation: bool = False) -> list[tuple[Any, Any]]:
     """Enabled chosen and rejected concepts, zipped in the order of the list.
 
@@ -150,7 +145,7 @@ def collect_source(config: TrainConfig, concepts: Sequence[Any], multiple: int =
         multiple: pixels the model needs image sides to be multiples of.
     """
     enabled = [concept for concept in concepts if concept.enabled]
-    dpo = is_dpo(config)
+    dpo = config.trains_pairs
     source = DataSource(enabled, [], UnitSet(dpo=dpo), None)
     for concept, tag in zip(enabled, concept_tags(enabled), strict=True):
         try:

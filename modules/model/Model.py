@@ -166,22 +166,38 @@ class Model:
 
     # -- training mode -------------------------------------------------------------------------------------
 
-    def set_mode(self, mode: str) -> None:
-        """``train`` (dropout on), ``quiet`` (gradients, no dropout) or ``eval``; cheap when already in it.
+    @property
+    def mode(self) -> str | None:
+        """The mode that was set last; ``None`` if layers changed since."""
+        return self._mode
 
-        ``quiet`` keeps the training flag on modules that checkpoint only while it is set, and switches every
+    def set_mode(self, mode: str) -> None:
+        """``train`` (dropout on), ``no_dropout`` (gradients, no dropout) or ``eval``; cheap when already in it.
+
+        ``no_dropout`` keeps the training flag on modules that checkpoint only while it is set, and switches every
         dropout off.
         """
         if mode == self._mode:
             return
-        if mode not in ("train", "quiet", "eval"):
+        if mode not in ("train", "no_dropout", "eval"):
             raise ValueError(f"unknown mode {mode!r}")
         for part in self.modules().values():
             trained = mode != "eval" and any(p.requires_grad for p in part.parameters())
             part.train(trained)
-            if trained and mode == "quiet":
+            if trained and mode == "no_dropout":
                 _silence(part)
         self._mode = mode
+
+    @contextmanager
+    def in_mode(self, mode: str) -> Iterator[None]:
+        """``set_mode`` for the length of a block; afterwards the model is in the mode it was in."""
+        before = self._mode
+        self.set_mode(mode)
+        try:
+            yield
+        finally:
+            if before is not None:
+                self.set_mode(before)
 
     def layers_changed(self) -> None:
         """To be told after modules were added or ``train``/``eval`` was called from outside."""

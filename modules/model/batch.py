@@ -25,7 +25,7 @@ def _pick(value: object, index: Index) -> object:
     return value.select(index) if isinstance(value, _Batched) else value
 
 
-def brought(
+def to_device(
     tensor: torch.Tensor, device: torch.device | str, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     """``tensor`` on ``device``, in ``dtype`` if it is a floating one.
@@ -49,7 +49,7 @@ class _Batched:
         for f in fields(self):  # type: ignore[arg-type]
             value = getattr(self, f.name)
             if isinstance(value, torch.Tensor):
-                moved[f.name] = brought(value, device, dtype)
+                moved[f.name] = to_device(value, device, dtype)
             elif isinstance(value, _Batched):
                 moved[f.name] = value.to(device, dtype)
         return replace(self, **moved)  # type: ignore[type-var]
@@ -89,7 +89,7 @@ class Conditioning(_Batched):
         return Conditioning(_without_common_padding(picked))  # type: ignore[arg-type]
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Conditioning:
-        return Conditioning({name: brought(tensor, device, dtype) for name, tensor in self.tensors.items()})
+        return Conditioning({name: to_device(tensor, device, dtype) for name, tensor in self.tensors.items()})
 
     @staticmethod
     def cat(parts: Sequence[Conditioning]) -> Conditioning:
@@ -309,6 +309,12 @@ class PairBatch:
             raise ValueError(f"{len(self.pair_ids)} pair ids for {len(self.chosen)} chosen images")
         if self.rejected is not None and len(self.rejected) != len(self.chosen):
             raise ValueError(f"{len(self.chosen)} chosen but {len(self.rejected)} rejected images")
+
+    def both_sides(self) -> tuple[ImageBatch, ImageBatch]:
+        """The chosen and the rejected images; ``RuntimeError`` if the rejected ones are missing."""
+        if self.rejected is None:
+            raise RuntimeError(f"pair {self.pair_ids[0]} came without its rejected latents")
+        return self.chosen, self.rejected
 
     def __len__(self) -> int:
         return len(self.pair_ids)

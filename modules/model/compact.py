@@ -13,13 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from modules.model.dtypes import FLOAT_8, NFLOAT_4, QUANTIZED
 from modules.util.errors import UnsupportedError
 
-FLOAT_8, INT_8, NFLOAT_4 = "FLOAT_8", "INT_8", "NFLOAT_4"
-QUANTIZED = (FLOAT_8, INT_8, NFLOAT_4)
 MAIN_MEMORY = "main memory"
-BYTES = {FLOAT_8: 1.0, INT_8: 1.0, NFLOAT_4: 0.5}
-"""Bytes a weight takes, without its scales."""
 FLOAT_8_LARGEST = 448.0
 PINNED_AT_ONCE = 1 << 29
 """Bytes of page-locked memory taken at once; what is copied there exists twice meanwhile."""
@@ -65,7 +62,7 @@ class FrozenLinear(nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         dtype = self.wanted_dtype(input)
-        weight_OI = self.brought(input.device, dtype)
+        weight_OI = self.to_device(input.device, dtype)
         if self.scale_O1 is not None:
             weight_OI = weight_OI * self.scale_O1.to(device=input.device, dtype=dtype)
         bias = None if self.bias is None else self.bias.to(dtype)
@@ -76,7 +73,7 @@ class FrozenLinear(nn.Linear):
         device = input.device.type
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else input.dtype
 
-    def brought(self, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    def to_device(self, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
         """The weight where and in the type it is needed, without its scales.
 
         The copy waits for what the device computes before it, and what comes after for the copy; only the CPU does

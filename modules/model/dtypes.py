@@ -10,6 +10,9 @@ import torch
 from modules.util.errors import ConfigError
 
 DTYPES = {"FLOAT_32": torch.float32, "BFLOAT_16": torch.bfloat16, "FLOAT_16": torch.float16}
+FLOAT_8, INT_8, NFLOAT_4 = "FLOAT_8", "INT_8", "NFLOAT_4"
+QUANTIZED = (FLOAT_8, INT_8, NFLOAT_4)
+"""Types frozen weights are rounded to; see ``compact``."""
 
 
 def torch_dtype(name: object, field_name: str | None = None) -> torch.dtype:
@@ -30,16 +33,16 @@ class PartDtypes:
         weights: part name -> type of its weights; parts not named get ``default``.
         compute: type the denoiser (and a trained text encoder) computes in under autocast; float32 means no
             autocast.
-        stored: leave the weights in their files and as they are there: modules have shapes only, and ``stored_tensors``
-            says where their values are.
-        bare: with ``stored``, folders with configs will do where there are no weights.
+        lazy: leave the weights in their files and as they are there: modules have shapes only, and
+            ``lazy_base_tensors`` says where their values are.
+        configs_only: with ``lazy``, accept folders that have configs and no weights.
     """
 
     weights: Mapping[str, torch.dtype] = field(default_factory=dict)
     default: torch.dtype = torch.float32
     compute: torch.dtype = torch.float32
-    stored: bool = False
-    bare: bool = False
+    lazy: bool = False
+    configs_only: bool = False
 
     def of(self, part: str) -> torch.dtype:
         return self.weights.get(part, self.default)

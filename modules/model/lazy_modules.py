@@ -9,22 +9,22 @@ from torch import nn
 from modules.model.Model import base_tensors
 from modules.util.tensors.lazy_tensors import LazyTensor, lazily
 
-_ATTRIBUTE = "_stored_tensors"
+_ATTRIBUTE = "_lazy_tensors"
 
 
-def keep_stored(module: nn.Module, tensors: Mapping[str, LazyTensor]) -> nn.Module:
-    """A module on the ``meta`` device, with the places of its tensors by name."""
+def make_lazy(module: nn.Module, tensors: Mapping[str, LazyTensor]) -> nn.Module:
+    """Give a module on the ``meta`` device the places of its tensors, by name; it is frozen and in eval mode."""
     object.__setattr__(module, _ATTRIBUTE, dict(tensors))
     return module.eval().requires_grad_(False)
 
 
-def change_stored(module: nn.Module, name: str, tensor: LazyTensor) -> None:
-    """Put another tensor in the place of one of them."""
+def replace_tensor(module: nn.Module, name: str, tensor: LazyTensor) -> None:
+    """Replace one tensor of a lazy module."""
     vars(module)[_ATTRIBUTE][name] = tensor
 
 
-def stored_tensors(module: nn.Module) -> dict[str, LazyTensor]:
-    """The base weights of a module by name: those in files, or those it has."""
+def lazy_base_tensors(module: nn.Module) -> dict[str, LazyTensor]:
+    """The base weights of a module by name: those still in files, or those it holds."""
     places = vars(module).get(_ATTRIBUTE)
     if places is None:
         return {name: lazily(tensor) for name, tensor in base_tensors(module)}

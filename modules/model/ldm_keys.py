@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import re
 
-UNET_PREFIX = "model.diffusion_model."
-VAE_PREFIX = "first_stage_model."
-TEXT_PREFIX = "cond_stage_model.transformer.text_model."
-
 _RESNET = {
     "norm1": "in_layers.0",
     "conv1": "in_layers.2",

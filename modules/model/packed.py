@@ -14,7 +14,7 @@ import torch
 from bitsandbytes.functional import QuantState, int8_vectorwise_quant, quantize_4bit
 from torch import nn
 
-from modules.model.compact import INT_8, NFLOAT_4
+from modules.model.dtypes import INT_8, NFLOAT_4
 
 _library_log = logging.getLogger("bitsandbytes.autograd._functions")
 _BLOCK, _SECOND_BLOCK = 64, 256

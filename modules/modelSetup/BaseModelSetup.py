@@ -1,97 +1,33 @@
 """What training and sampling need of a model, the same for every family.
 
-A family supplies a ``FamilySpec`` and two methods; noise, losses, scores, preference steps, sampling and
-saving live here and in the modules beside.
+A family supplies a ``FamilySpec`` and two methods; conditioning, noise, predictions and losses live here. Loading from
+a config, adapters and saving are in ``training``, scores of pairs in ``ModelPairScorer``, images in ``sample_images``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Any
 
 import torch
 
-from modules.adapter.PeftAdapter import AdapterHandle
-from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch, brought
-from modules.model.dtypes import PartDtypes
+from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch, to_device
 from modules.model.memory import in_halves
 from modules.model.Model import Model
 from modules.model.noising import noise as noise_module
 from modules.model.noising.noise import NoiseOptions
-from modules.model.noising.sampling import Progress
-from modules.model.noising.schedule import Prediction, wide
+from modules.model.noising.schedule import Prediction, to_float32
 from modules.model.text.emphasis import read_emphasis
 from modules.model.text.encoding import cut_prompts
-from modules.modelSetup import training
-from modules.modelSetup.ModelFamily import LoadOptions, ModelFamily
-from modules.modelSetup.ModelPairScorer import LossOptions, ModelPairScorer
-from modules.modelSetup.sample_images import SampleRequest, sample_images
-from modules.objective import execution
-from modules.objective.preference import ObjectiveOptions, PreferenceLoss
-from modules.objective.scores import Backward, PairOut, PairScorer, ReferenceFactory, ScorePair
-from modules.objective.supervised import combined_loss, mse_per_sample, noise_level_weight
-from modules.util.config.SampleConfig import FilledSample, SampleConfig
+from modules.modelSetup.ModelFamily import ModelFamily
+from modules.objective.supervised import LossOptions, combined_loss, mse_per_sample, noise_level_weight
 from modules.util.errors import ConfigError, DataError
 from modules.util.rng import Key
 
 
 class BaseModelSetup(ModelFamily):
     """The operations on one model family. It holds no state: everything is in the ``Model``."""
-
-    # -- from the config ----------------------------------------------------------------------------------
-
-    def load_from_config(self, config: Any, parts: Collection[str] | None = None) -> Model:
-        """The base model of a ``TrainConfig``, on the CPU, frozen."""
-        options = LoadOptions(
-            training.prediction_override(config), config.rescale_noise_scheduler_to_zero_terminal_snr
-        )
-        names = {part: getattr(config, part).model_name for part in self.spec.module_parts}
-
-        def load(dtypes: PartDtypes, wanted: Collection[str] | None) -> Model:
-            return self.load(config.base_model_name, dtypes, wanted, options, names)
-
-        model = load(training.part_dtypes(config, self.spec), parts)
-        training.make_compact(model, config, partial(load, PartDtypes(stored=True)))
-        model.prompt_weighting = bool(config.prompt_weighting)
-        model.prompt_chunks = config.max_prompt_chunks if self.spec.chunks_prompts else 1
-        if self.spec.embeds_guidance:
-            model.guidance = float(getattr(config, self.spec.denoiser).guidance_scale)
-        return model
-
-    def setup_training(self, model: Model, config: Any) -> AdapterHandle | None:
-        """Attach adapters (LORA) or unfreeze weights (FINE_TUNE); see ``training.prepare``."""
-        handle = training.prepare(model, config)
-        if training.noise_options(config).caption_dropout and not model.trains_text:
-            # encoded while the text encoder is at hand; it may be released later
-            self.empty_prompt(model)
-        return handle
-
-    def trainable_parameters(self, model: Model, config: Any) -> list[training.ParameterGroup]:
-        """(group, learning rate or ``None``, [(name, parameter)]) of what is trained."""
-        return training.trainable_parameters(model, config)
-
-    def noise_options(self, config: Any, preference: bool = False) -> NoiseOptions:
-        """How the config wants noise drawn, for supervised or preference steps."""
-        return training.noise_options(config, preference)
-
-    def loss_options(self, config: Any) -> LossOptions:
-        """The supervised loss of the config."""
-        return training.loss_options(config)
-
-    def save(
-        self,
-        model: Model,
-        path: str | Path,
-        layout: object = "AUTO",
-        dtype: torch.dtype | None = None,
-        metadata: Mapping[str, object] | None = None,
-    ) -> Path:
-        """Write the adapter or the whole model; see ``training.save``."""
-        return training.save(model, path, layout, dtype, metadata)
 
     # -- text and images ----------------------------------------------------------------------------------
 
@@ -186,7 +122,7 @@ class BaseModelSetup(ModelFamily):
             "inpaint_BChw": batch.inpaint_BChw if self.spec.inpainting else None,
         }
         return cond.plus(
-            **{name: brought(value, model.device) for name, value in told.items() if value is not None}
+            **{name: to_device(value, model.device) for name, value in told.items() if value is not None}
         )
 
     def text_condition(
@@ -256,10 +192,10 @@ class BaseModelSetup(ModelFamily):
         Raises:
             RuntimeError: the rejected side is missing. DataError: shared noise for latents of unlike shape.
         """
-        rejected = _rejected(pair)
+        chosen, rejected = pair.both_sides()
         options = _without_dropout(options)
-        names = (pair.pair_ids, pair.chosen.visits, options, seed)
-        shape, other = pair.chosen.latents_BChw.shape[1:], rejected.latents_BChw.shape[1:]
+        names = (pair.pair_ids, chosen.visits, options, seed)
+        shape, other = chosen.latents_BChw.shape[1:], rejected.latents_BChw.shape[1:]
         draw = noise_module.draw_noise(model.schedule, shape, *names, stream, key, stratum)
         draw = draw.to(model.device)
         if not shared:
@@ -289,7 +225,7 @@ class BaseModelSetup(ModelFamily):
         Args:
             latents_BChw: clean latents as ``encode_image`` gives them.
         """
-        latents_BChw = wide(brought(latents_BChw, model.device))
+        latents_BChw = to_float32(to_device(latents_BChw, model.device))
         noise_BChw = draw.noise_BChw
         if draw.perturbation_BChw is not None:
             noise_BChw = noise_BChw + draw.perturbation_BChw
@@ -299,7 +235,7 @@ class BaseModelSetup(ModelFamily):
                 model, noisy_BChw.to(model.input_dtype()), draw.timestep_B, cond, size
             )
         target_BChw = model.schedule.target(latents_BChw, draw.noise_BChw, draw.timestep_B)
-        return Prediction(wide(predicted_BChw), target_BChw)
+        return Prediction(to_float32(predicted_BChw), target_BChw)
 
     def score(
         self,
@@ -324,7 +260,7 @@ class BaseModelSetup(ModelFamily):
             model.schedule.prediction,  # type: ignore[arg-type]
             options.weight_strength,
         )
-        return loss_B * weight * brought(batch.loss_weight_B, loss_B.device, loss_B.dtype)
+        return loss_B * weight * to_device(batch.loss_weight_B, loss_B.device, loss_B.dtype)
 
     def calculate_loss(
         self, model: Model, batch: ImageBatch, draw: NoiseDraw, options: LossOptions | None = None
@@ -334,103 +270,7 @@ class BaseModelSetup(ModelFamily):
         prediction = self.predict(model, batch.latents_BChw, cond, draw, batch.size)
         return self.supervised_loss(model, prediction, draw, batch, options or LossOptions())
 
-    # -- preference ---------------------------------------------------------------------------------------
-
-    def pair_scorer(
-        self,
-        model: Model,
-        pair: PairBatch,
-        draws: tuple[NoiseDraw, NoiseDraw],
-        options: LossOptions | None = None,
-    ) -> PairScorer:
-        """Scores of the pairs for fixed draws, for ``modules.objective.execution``.
-
-        Raises:
-            RuntimeError: the rejected side is missing.
-        """
-        _rejected(pair)
-        return ModelPairScorer(self, model, pair, draws, options or LossOptions())
-
-    def calculate_dpo_loss(
-        self,
-        model: Model,
-        pair: PairBatch,
-        draws: tuple[NoiseDraw, NoiseDraw],
-        reference: ReferenceFactory | None,
-        objective: PreferenceLoss,
-        options: ObjectiveOptions,
-        mode: str,
-        *,
-        parameters: Sequence[torch.nn.Parameter],
-        strategy: str = "AUTO",
-        supervised_mix: float = 0.0,
-        loss_options: LossOptions | None = None,
-        loss_scale: float = 1.0,
-        cached_reference: ScorePair | None = None,
-        backward: Backward | None = None,
-    ) -> PairOut:
-        """Forward and backward passes of one micro-batch of pairs, without dropout of any kind.
-
-        Gradients are added to the parameters; see ``modules.objective.execution.run`` for the arguments and
-        what comes back. ``draws`` are those of ``draw_pair_noise``.
-        """
-        scorer = self.pair_scorer(model, pair, draws, loss_options)
-        model.set_mode("quiet")
-        return execution.run(
-            mode,
-            strategy,
-            scorer,
-            reference,
-            objective,
-            options,
-            parameters=parameters,
-            supervised_mix=supervised_mix,
-            loss_scale=loss_scale,
-            cached_reference=cached_reference,
-            backward=backward,
-        )
-
-    def evaluate_dpo(
-        self,
-        model: Model,
-        pair: PairBatch,
-        draws: tuple[NoiseDraw, NoiseDraw],
-        reference: ReferenceFactory | None,
-        objective: PreferenceLoss,
-        options: ObjectiveOptions,
-        *,
-        cached_reference: ScorePair | None = None,
-        together: bool = True,
-    ) -> PairOut:
-        """Losses and rewards of pairs in eval mode, without gradients."""
-        scorer, before = self.pair_scorer(model, pair, draws), model._mode
-        model.set_mode("eval")
-        try:
-            return execution.evaluate(
-                scorer,
-                reference,
-                objective,
-                options,
-                cached_reference=cached_reference,
-                together=together,
-            )
-        finally:
-            if before is not None:
-                model.set_mode(before)
-
     # -- sampling -----------------------------------------------------------------------------------------
-
-    def filled(self, sample: SampleConfig) -> FilledSample:
-        """A sample with the family's usual values where it leaves them open."""
-        spec = self.spec
-        return sample.filled(
-            spec.default_resolution, spec.default_steps, spec.default_cfg, spec.default_sampler
-        )
-
-    def check_sample(self, model: Model, sample: FilledSample) -> None:
-        """``UserError`` if an image of that size or with that sampler cannot be made."""
-        self.check_size(model, sample.size)
-        self.make_sampler(model, sample.noise_scheduler, sample.diffusion_steps, sample.size)
 
     def check_size(self, model: Model, size: tuple[int, int]) -> None:
         """``ConfigError`` if images of ``size`` (height, width) cannot be made."""
@@ -440,59 +280,6 @@ class BaseModelSetup(ModelFamily):
                 f"{size[1]}x{size[0]} is not possible: width and height must be multiples of {step}",
                 field="resolution",
             )
-
-    def sample(
-        self,
-        model: Model,
-        prompts: Sequence[str],
-        negative: Sequence[str] | str = "",
-        seeds: Sequence[int] = (),
-        steps: int | None = None,
-        cfg: float | None = None,
-        size: tuple[int, int] | None = None,
-        scheduler: object = None,
-        progress: Progress | None = None,
-        batch_size: int = 4,
-        adapter: AbstractContextManager[object] | None = None,
-    ) -> torch.Tensor:
-        """Images (B, 3, H, W) float32 in [0, 1] on the CPU.
-
-        An image depends on its prompt, seed and settings, not on what it is sampled together with.
-
-        Args:
-            negative: one for all, or one for each prompt; used when ``cfg`` is above 1, by models that do not embed
-                the guidance scale.
-            seeds: one for each prompt; 0, 1, 2... when empty.
-            steps, cfg, size, scheduler: the family's defaults where ``None``; size is (height, width) in pixels.
-            progress: called with (steps done, steps in all); returning ``False`` cancels.
-            batch_size: images sampled at once, for memory only.
-            adapter: a context to sample in, such as the reference's.
-
-        Raises:
-            SamplingCancelled: ``progress`` said so. ConfigError: an impossible size, sampler or step count.
-        """
-        return sample_images(
-            self,
-            model,
-            SampleRequest(
-                prompts=list(prompts),
-                negatives=[negative] * len(prompts) if isinstance(negative, str) else list(negative),
-                seeds=list(seeds) or list(range(len(prompts))),
-                steps=self.spec.default_steps if steps is None else steps,
-                cfg=self.spec.default_cfg if cfg is None else cfg,
-                size=size or (self.spec.default_resolution, self.spec.default_resolution),
-                scheduler=scheduler or self.spec.default_sampler,
-                batch_size=max(1, batch_size),
-            ),
-            progress,
-            adapter,
-        )
-
-
-def _rejected(pair: PairBatch) -> ImageBatch:
-    if pair.rejected is None:
-        raise RuntimeError(f"pair {pair.pair_ids[0]} came without its rejected latents")
-    return pair.rejected
 
 
 def _without_dropout(options: NoiseOptions) -> NoiseOptions:

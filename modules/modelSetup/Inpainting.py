@@ -1,29 +1,12 @@
-"""Denoisers that paint into images: beside the noisy latents they see a mask and what it leaves of the image."""
+"""Denoisers that paint into images: besides the noisy latents they see a mask and the part of the image it keeps."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import torch
 
 from modules.model.batch import Conditioning
 from modules.model.Model import Model
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
-from modules.spec.FamilySpec import FamilySpec
-
-
-def inpainting_spec(spec: FamilySpec, key: str, label: str, pipeline_class: str) -> FamilySpec:
-    """The spec of a family's inpainting model; its adapters have the layers of the family's."""
-    return replace(
-        spec,
-        key=key,
-        label=label,
-        pipeline_class=pipeline_class,
-        model_architecture=f"{spec.model_architecture}-inpainting",
-        inpainting=True,
-        # latents, the mask, and the latents of the masked image
-        denoiser_channels=9,
-    )
 
 
 class Inpainting(BaseModelSetup):

@@ -25,7 +25,7 @@ from modules.weights.part_sources import (
     find_sources,
     load_from,
     load_overrides,
-    said_by_denoiser,
+    scheduler_from_denoiser,
 )
 
 
@@ -149,7 +149,7 @@ class ModelFamily(ABC):
         self._check_channels(path, loaded)
         check_tokenizers(self.spec, path, loaded)
         noise = self.spec.of_kind("scheduler")[0].name
-        scheduler = loaded[noise] = said_by_denoiser(sources, self.spec, loaded[noise])
+        scheduler = loaded[noise] = scheduler_from_denoiser(sources, self.spec, loaded[noise])
         check_scheduler_config(scheduler, self.spec.prediction == "flow", self.spec.label, path)
         model = Model(
             spec=self.spec,
@@ -163,15 +163,6 @@ class ModelFamily(ABC):
         if self.spec.vae in loaded:
             self._set_latents(model)
         return model
-
-    def fetch(self, config: Any) -> None:
-        """Download what of the base model of a ``TrainConfig`` is on the hub and not on this machine.
-
-        Raises:
-            UserError: it cannot be had.
-        """
-        names = {part: getattr(config, part).model_name for part in self.spec.module_parts}
-        find_sources(config.base_model_name, names, self.spec, [part.name for part in self.spec.parts])
 
     def _check_channels(self, path: Path, loaded: Mapping[str, Any]) -> None:
         """Tell models for painting into images and others apart."""

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
 from modules.model.Model import Model
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.objective.scores import ScoreOut, Side
-from modules.objective.supervised import SupervisedOptions, mse_per_sample
-
-if TYPE_CHECKING:
-    from modules.modelSetup.BaseModelSetup import BaseModelSetup
-
-
-@dataclass(frozen=True)
-class LossOptions:
-    """The supervised loss: distances and the weight of each noise level."""
-
-    distances: SupervisedOptions = field(default_factory=SupervisedOptions)
-    weight_function: str = "CONSTANT"
-    weight_strength: float = 5.0
+from modules.objective.supervised import LossOptions, mse_per_sample
 
 
 @dataclass(frozen=True)
 class ModelPairScorer:
-    """Scores B pairs for fixed draws with whatever weights are live.
+    """Scores B pairs for fixed draws with whatever weights are live, for ``modules.objective.execution``.
 
     A trained text encoder encodes the prompts inside every call, so a reference pass sees the reference's
     encoder too.
+
+    Args:
+        draws: of the chosen and the rejected side, as ``draw_pair_noise`` makes them.
+
+    Raises:
+        RuntimeError: the rejected side is missing; in calls: dropout is on, which would score the two sides with
+            different weights.
     """
 
     setup: BaseModelSetup
@@ -36,6 +31,9 @@ class ModelPairScorer:
     pair: PairBatch
     draws: tuple[NoiseDraw, NoiseDraw]
     options: LossOptions = field(default_factory=LossOptions)
+
+    def __post_init__(self) -> None:
+        self.pair.both_sides()
 
     def __len__(self) -> int:
         return len(self.pair)
@@ -48,6 +46,8 @@ class ModelPairScorer:
     def __call__(self, side: Side, with_supervised: bool = False) -> ScoreOut:
         if with_supervised and side == "rejected":
             raise ValueError("the supervised loss belongs to the chosen images")
+        if self.model.mode == "train":
+            raise RuntimeError("pairs are scored without dropout: set the model's mode first")
         batch, draw, cond = self._inputs(side)
         prediction = self.setup.predict(self.model, batch.latents_BChw, cond, draw, batch.size)
         score_B = -mse_per_sample(prediction.predicted, prediction.target)
@@ -61,17 +61,15 @@ class ModelPairScorer:
         return ScoreOut(score_B, supervised_B)
 
     def _inputs(self, side: Side) -> tuple[ImageBatch, NoiseDraw, Conditioning]:
-        rejected = self.pair.rejected
-        if rejected is None:
-            raise RuntimeError(f"pair {self.pair.pair_ids[0]} came without its rejected latents")
+        chosen, rejected = self.pair.both_sides()
         if side == "chosen":
-            return self.pair.chosen, self.draws[0], self.setup.condition(self.model, self.pair.chosen)
+            return chosen, self.draws[0], self.setup.condition(self.model, chosen)
         if side == "rejected":
             return rejected, self.draws[1], self.setup.condition(self.model, rejected)
-        batch = ImageBatch.cat([self.pair.chosen, rejected])
-        if self.model.trains_text and self.pair.chosen.prompts == rejected.prompts:
+        batch = ImageBatch.cat([chosen, rejected])
+        if self.model.trains_text and chosen.prompts == rejected.prompts:
             # one pass for the prompts of both sides; their images differ
-            text = self.setup.text_condition(self.model, self.pair.chosen)
+            text = self.setup.text_condition(self.model, chosen)
             cond = self.setup.with_images(self.model, Conditioning.cat([text, text]), batch)
         else:
             cond = self.setup.condition(self.model, batch)

@@ -12,25 +12,27 @@ from typing import Any
 import torch
 from torch import nn
 
+from modules.adapter.AdapterFile import AdapterFile
+from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.formats import (
     DIFFUSERS_METADATA,
     diffusers_metadata,
-    file_layers,
     get_layout,
     layout_tensors,
     spec_metadata,
 )
 from modules.adapter.names import Place
-from modules.adapter.PeftAdapter import NAME, AdapterOptions, attach
-from modules.adapter.reading import AdapterFile, find_adapter, match_adapter, read_adapter, read_tensors
+from modules.adapter.PeftAdapter import NAME, attach
+from modules.adapter.reading import find_adapter, match_adapter, read_adapter, read_tensors
 from modules.model.dtypes import PartDtypes
-from modules.model.lazy_modules import change_stored, stored_tensors
+from modules.model.lazy_modules import lazy_base_tensors, replace_tensor
 from modules.model.Model import Model
 from modules.model.weight_files import checkpoint_entries
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import MODEL_SETUPS, create_model_setup
 from modules.util.errors import ConfigError, DataError, UnsupportedError, UserError
 from modules.util.jsonio import atomic_path
+from modules.util.owned_files import Owned
 from modules.util.pairs.dpo_pair_files import free_bytes
 from modules.util.tensors.lazy_tensors import LazyTensor, lazily, write_lazily
 from modules.util.tensors.tensor_files import write_safetensors
@@ -42,14 +44,22 @@ Report = Callable[[str], None]
 PICKLED = (".ckpt", ".pt", ".pth", ".bin")
 
 
-def check_target(target: Path, source: Path, force: bool) -> None:
-    """``UserError`` unless something may be written at ``target``."""
+def check_target(target: Path, source: Path, force: bool, folder: bool = False) -> None:
+    """``UserError`` unless something may be written at ``target``.
+
+    Args:
+        force: whether a file, or a folder that was written here, may be replaced.
+        folder: whether a folder is to be written.
+    """
     if target.exists() and source.exists() and target.resolve() == source.resolve():
         raise UserError(f"{target} is what is to be read", hint="choose another name")
-    if target.is_dir() and not (target / "model_index.json").is_file():
-        raise UserError(f"{target} is a folder and no model: it will not be replaced")
     if target.exists() and not force:
         raise UserError(f"{target} exists already", hint="choose another name, or replace it with --force")
+    owned = Owned(target.parent, local=True)
+    if folder:
+        owned.check_replaceable(target.name, [source])
+    else:
+        owned.check_writable(target.name, [source])
 
 
 def find_family(metadata: dict[str, str], given: str | None) -> BaseModelSetup:
@@ -91,14 +101,14 @@ def convert_adapter(
     tensors, metadata = read_tensors(source)
     setup = find_family(metadata, family)
     if base is not None and base.is_file():
-        model = setup.load(str(base), PartDtypes(stored=True))
+        model = setup.load(str(base), PartDtypes(lazy=True))
     else:
         model = skeleton(setup.spec, base)
     file = match_adapter(tensors, metadata, model, str(source))
     for note in file.notes:
         report(note)
     report(f"{file.kind} on {len(file.layers)} layers of {setup.spec.label}")
-    layers = file_layers(file)
+    layers = file.layers
     made = layout_tensors(model, file.kind, layers, layout, dtype)
     title = metadata.get("modelspec.title", target.stem)
     kept = {key: value for key, value in metadata.items() if key != DIFFUSERS_METADATA}
@@ -174,8 +184,8 @@ def merge(model: Model, file: AdapterFile, strength: float) -> None:
     for part, path in file.layers:
         module = model.module(part)
         name = f"{path}.weight"
-        base = stored_tensors(module)[name]
-        change_stored(
+        base = lazy_base_tensors(module)[name]
+        replace_tensor(
             module,
             name,
             replace(base, read=partial(_merged, model, file, (part, path), base, strength), part=None),
@@ -191,7 +201,7 @@ def _merged(model: Model, file: AdapterFile, place: Place, base: LazyTensor, str
     stored_as, before = before.dtype, before.float()
     layer.weight, layer.bias = nn.Parameter(before, requires_grad=False), None
     own = Model(model.spec, model.source, {part: _alone(path, layer)}, model.schedule)
-    only = replace(file, layers={place: file.layers[place]}, alphas={place: file.alphas[place]})
+    only = replace(file, layers={place: file.layers[place]})
     (adapted,) = attach(own, AdapterOptions(parts=(part,)), only).layers.values()
     # makes a new weight, and leaves the one before alone
     adapted.merge(safe_merge=True, adapter_names=[NAME])
@@ -252,7 +262,7 @@ def _load(
         parts = {*one_file.file_parts(spec)}
         if not only and not Path(source).is_file():
             parts |= set(spec.text_encoders)
-    return setup.load(source, PartDtypes(stored=True), parts, part_sources=part_sources)
+    return setup.load(source, PartDtypes(lazy=True), parts, part_sources=part_sources)
 
 
 def convert_pickle(source: Path, target: Path, report: Report = lambda _: None) -> None:

@@ -9,7 +9,7 @@ from modules.util.Registry import Registry
 if TYPE_CHECKING:
     from modules.modelSetup.BaseModelSetup import BaseModelSetup
 
-MODEL_SETUPS: Registry[type[BaseModelSetup]] = Registry("model type", "modules.modelSetup")
+MODEL_SETUPS: Registry[type[BaseModelSetup]] = Registry("model type", "modules.modelSetup.families")
 
 
 def model_setup(kind: type[BaseModelSetup]) -> type[BaseModelSetup]:

@@ -5,20 +5,54 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 
 from modules.model.Model import Model
 from modules.model.noising.sampling import Progress, initial_noise, run_sampler
-
-if TYPE_CHECKING:
-    from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.spec.FamilySpec import FamilySpec
+from modules.util.config.SampleConfig import FilledSample
 
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """What to sample; one prompt, negative prompt and seed for each image, ``size`` is (height, width)."""
+    """What to sample.
+
+    Args:
+        negative: one for all images, or one for each prompt; used when ``cfg`` is above 1, by models that do not
+            embed the guidance scale.
+        seeds: one for each prompt; 0, 1, 2... when empty.
+        steps, cfg, size, scheduler: the family's defaults where ``None``; size is (height, width) in pixels.
+        batch_size: images sampled at once, for memory only.
+    """
+
+    prompts: Sequence[str]
+    negative: Sequence[str] | str = ""
+    seeds: Sequence[int] = ()
+    steps: int | None = None
+    cfg: float | None = None
+    size: tuple[int, int] | None = None
+    scheduler: object = None
+    batch_size: int = 4
+
+    @classmethod
+    def of(cls, sample: FilledSample, seed: int) -> SampleRequest:
+        """One image of a sample from a config."""
+        return cls(
+            [sample.prompt],
+            sample.negative_prompt,
+            [seed],
+            sample.diffusion_steps,
+            sample.cfg_scale,
+            sample.size,
+            sample.noise_scheduler,
+        )
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Images that are sampled together: nothing is left open, and each has its prompts and seed."""
 
     prompts: list[str]
     negatives: list[str]
@@ -27,26 +61,42 @@ class SampleRequest:
     cfg: float
     size: tuple[int, int]
     scheduler: object
-    batch_size: int
 
-    def __post_init__(self) -> None:
-        if not self.prompts or not len(self.prompts) == len(self.seeds) == len(self.negatives):
-            raise ValueError(
-                f"{len(self.prompts)} prompts, {len(self.seeds)} seeds, {len(self.negatives)} negatives"
-            )
 
-    def chunks(self) -> list[SampleRequest]:
-        """The same, at most ``batch_size`` images each."""
-        starts = range(0, len(self.prompts), self.batch_size)
-        slices = [slice(start, start + self.batch_size) for start in starts]
-        return [
-            replace(self, prompts=self.prompts[s], negatives=self.negatives[s], seeds=self.seeds[s])
-            for s in slices
-        ]
+def _batches(request: SampleRequest, spec: FamilySpec) -> list[_Batch]:
+    """A request with the family's defaults, at most ``batch_size`` images each.
+
+    Raises:
+        ValueError: not as many seeds or negative prompts as prompts.
+    """
+    prompts = list(request.prompts)
+    negative = request.negative
+    negatives = [negative] * len(prompts) if isinstance(negative, str) else list(negative)
+    seeds = list(request.seeds) or list(range(len(prompts)))
+    if not prompts or not len(prompts) == len(seeds) == len(negatives):
+        raise ValueError(f"{len(prompts)} prompts, {len(seeds)} seeds, {len(negatives)} negatives")
+    whole = _Batch(
+        prompts,
+        negatives,
+        seeds,
+        spec.default_steps if request.steps is None else request.steps,
+        spec.default_cfg if request.cfg is None else request.cfg,
+        request.size or (spec.default_resolution, spec.default_resolution),
+        request.scheduler or spec.default_sampler,
+    )
+    count = max(1, request.batch_size)
+    slices = [slice(start, start + count) for start in range(0, len(prompts), count)]
+    return [replace(whole, prompts=prompts[s], negatives=negatives[s], seeds=seeds[s]) for s in slices]
+
+
+def check_sample(setup: BaseModelSetup, model: Model, sample: FilledSample) -> None:
+    """``UserError`` if an image of that size or with that sampler cannot be made."""
+    setup.check_size(model, sample.size)
+    setup.make_sampler(model, sample.noise_scheduler, sample.diffusion_steps, sample.size)
 
 
 @torch.no_grad()
-def sample_images(
+def sample(
     setup: BaseModelSetup,
     model: Model,
     request: SampleRequest,
@@ -55,28 +105,28 @@ def sample_images(
 ) -> torch.Tensor:
     """Images (B, 3, H, W) float32 in [0, 1] on the CPU; the model is left in the mode it was in.
 
+    An image depends on its prompt, seed and settings, not on what it is sampled together with.
+
     Args:
         progress: called with (steps done, steps in all) over all batches; returning ``False`` cancels.
-        adapter: a context to sample in.
+        adapter: a context to sample in, such as the reference's.
+
+    Raises:
+        SamplingCancelled: ``progress`` said so. ConfigError: an impossible size, sampler or step count.
     """
-    setup.check_size(model, request.size)
-    chunks, images = request.chunks(), []
-    total, done = request.steps * len(chunks), 0
+    batches = _batches(request, model.spec)
+    steps, images = batches[0].steps, []
+    setup.check_size(model, batches[0].size)
+    total, done = steps * len(batches), 0
 
     def report(step: int, _: int) -> object:
         # some samplers take more evaluations than steps
-        return None if progress is None else progress(done + min(step, request.steps), total)
+        return None if progress is None else progress(done + min(step, steps), total)
 
-    mode = model._mode
-    model.set_mode("eval")
-    try:
-        with adapter or nullcontext():
-            for chunk in chunks:
-                images.append(_sample_batch(setup, model, chunk, report))
-                done += request.steps
-    finally:
-        if mode is not None:
-            model.set_mode(mode)
+    with model.in_mode("eval"), adapter or nullcontext():
+        for batch in batches:
+            images.append(_sample_batch(setup, model, batch, report))
+            done += steps
     return torch.cat(images)
 
 
@@ -97,9 +147,7 @@ def borrowed_encoders(model: Model) -> Iterator[None]:
         yield
 
 
-def _sample_batch(
-    setup: BaseModelSetup, model: Model, request: SampleRequest, progress: Progress
-) -> torch.Tensor:
+def _sample_batch(setup: BaseModelSetup, model: Model, request: _Batch, progress: Progress) -> torch.Tensor:
     embedded = model.spec.embeds_guidance
     guided = request.cfg > 1.0 and not embedded
     texts = sample_texts(model, request.prompts, request.negatives, request.cfg)

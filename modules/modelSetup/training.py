@@ -3,68 +3,108 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.agreement import check_agreement
 from modules.adapter.formats import check_handle, find_adapter, fitting_layout, read_adapter, save_adapter
 from modules.adapter.layers import filter_patterns
-from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
-from modules.model.compact import QUANTIZED, offload_blocks, quantize
-from modules.model.dtypes import PartDtypes, torch_dtype
-from modules.model.lazy_modules import keep_stored, stored_tensors
+from modules.adapter.PeftAdapter import AdapterHandle, attach
+from modules.model.compact import offload_blocks, quantize
+from modules.model.dtypes import QUANTIZED, PartDtypes, torch_dtype
+from modules.model.lazy_modules import lazy_base_tensors, make_lazy
 from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
-from modules.modelSetup.ModelPairScorer import LossOptions
-from modules.objective.supervised import SupervisedOptions
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.ModelFamily import LoadOptions
+from modules.objective.supervised import LossOptions, SupervisedOptions
 from modules.spec.FamilySpec import FamilySpec
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.choices import DPOTimestepSampling, ModelFormat, TrainingMethod
 from modules.util.errors import ConfigError, UnsupportedError
+from modules.util.files.output_place import output_place
 from modules.weights import one_file
+from modules.weights.part_sources import find_sources
 from modules.weights.saving import save_folder
 
 ParameterGroup = tuple[str, float | None, list[tuple[str, torch.nn.Parameter]]]
 WHOLE_MODEL = ("DIFFUSERS", "SAFETENSORS")
 
 
-def name_of(value: object) -> str:
-    """The name of an enum member, or the string itself."""
-    return str(getattr(value, "value", value))
+def load_model(setup: BaseModelSetup, config: TrainConfig, parts: Collection[str] | None = None) -> Model:
+    """The base model a config names, on the CPU, frozen.
+
+    Args:
+        parts: which parts; all by default.
+
+    Raises:
+        UserError: not there, or not a model of this family.
+    """
+    spec = setup.spec
+    names = {part: getattr(config, part).model_name for part in spec.module_parts}
+
+    def load(dtypes: PartDtypes, wanted: Collection[str] | None) -> Model:
+        return setup.load(config.base_model_name, dtypes, wanted, load_options(config), names)
+
+    model = load(part_dtypes(config, spec), parts)
+    make_compact(model, config, partial(load, PartDtypes(lazy=True)))
+    model.prompt_weighting = config.prompt_weighting
+    model.prompt_chunks = config.max_prompt_chunks if spec.chunks_prompts else 1
+    if spec.embeds_guidance:
+        model.guidance = float(getattr(config, spec.denoiser).guidance_scale)
+    return model
 
 
-def part_dtypes(config: Any, spec: FamilySpec) -> PartDtypes:
+def fetch(spec: FamilySpec, config: TrainConfig) -> None:
+    """Download the pieces of the base model that are on the hub and not on this machine.
+
+    Raises:
+        UserError: one cannot be downloaded.
+    """
+    names = {part: getattr(config, part).model_name for part in spec.module_parts}
+    find_sources(config.base_model_name, names, spec, [part.name for part in spec.parts])
+
+
+def load_options(config: TrainConfig) -> LoadOptions:
+    """What the config overrules in the model's scheduler config."""
+    return LoadOptions(prediction_override(config), config.rescale_noise_scheduler_to_zero_terminal_snr)
+
+
+def part_dtypes(config: TrainConfig, spec: FamilySpec) -> PartDtypes:
     """Weight types of the parts and the compute type."""
     compute = torch_dtype(config.train_dtype, "train_dtype")
     weights = {
         part: compute
-        if name_of(getattr(config, part).weight_dtype) in QUANTIZED
+        if getattr(config, part).weight_dtype in QUANTIZED
         else torch_dtype(getattr(config, part).weight_dtype, f"{part}.weight_dtype")
         for part in spec.module_parts
     }
     return PartDtypes(weights=weights, compute=compute)
 
 
-def make_compact(model: Model, config: Any, in_files: Callable[[Collection[str]], Model]) -> None:
+def make_compact(model: Model, config: TrainConfig, in_files: Callable[[Collection[str]], Model]) -> None:
     """Keep frozen weights as the config says: in fewer bits, or in main memory.
 
     Args:
         in_files: loads parts so that their weights stay in their files. A whole model that is saved gets those, not
             the rounded ones.
     """
-    rounded = [name for name in model.modules() if name_of(getattr(config, name).weight_dtype) in QUANTIZED]
-    exact = in_files(rounded) if rounded and name_of(config.training_method) == "FINE_TUNE" else None
+    rounded = [name for name in model.modules() if getattr(config, name).weight_dtype in QUANTIZED]
+    exact = in_files(rounded) if rounded and config.training_method is TrainingMethod.FINE_TUNE else None
     for name in rounded:
         if exact is not None:
-            keep_stored(model.module(name), stored_tensors(exact.module(name)))
-        kind, compute = getattr(config, name).weight_dtype, torch_dtype(config.train_dtype, "train_dtype")
-        quantize(model.module(name), name_of(kind), compute)
+            make_lazy(model.module(name), lazy_base_tensors(exact.module(name)))
+        compute = torch_dtype(config.train_dtype, "train_dtype")
+        quantize(model.module(name), getattr(config, name).weight_dtype.value, compute)
     denoiser = model.spec.denoiser
     if denoiser in model.modules() and getattr(config, denoiser).offload_fraction > 0.0:
         offload_blocks(model.module(denoiser), getattr(config, denoiser).offload_fraction)
 
 
-def prediction_override(config: Any) -> str | None:
+def prediction_override(config: TrainConfig) -> str | None:
     """What ``force_*_prediction`` asks for.
 
     Raises:
@@ -77,14 +117,14 @@ def prediction_override(config: Any) -> str | None:
     return "epsilon" if config.force_epsilon_prediction else None
 
 
-def noise_options(config: Any, preference: bool = False) -> NoiseOptions:
+def noise_options(config: TrainConfig, preference: bool = False) -> NoiseOptions:
     """How noise is drawn; for preference steps stratified as the config says and with captions kept."""
     strata = 0
-    if preference and name_of(config.rlhf_dpo_timestep_sampling) == "STRATIFIED":
+    if preference and config.rlhf_dpo_timestep_sampling is DPOTimestepSampling.STRATIFIED:
         strata = config.rlhf_dpo_timestep_strata
     pool = config.rlhf_dpo_reference_cache_draws if preference and config.rlhf_dpo_reference_cache else 0
     return NoiseOptions(
-        distribution=name_of(config.timestep_distribution),
+        distribution=config.timestep_distribution.value,
         weight=config.noising_weight,
         bias=config.noising_bias,
         shift=config.timestep_shift,
@@ -98,7 +138,7 @@ def noise_options(config: Any, preference: bool = False) -> NoiseOptions:
     )
 
 
-def loss_options(config: Any) -> LossOptions:
+def loss_options(config: TrainConfig) -> LossOptions:
     """The supervised loss."""
     return LossOptions(
         distances=SupervisedOptions(
@@ -108,12 +148,12 @@ def loss_options(config: Any) -> LossOptions:
             huber_strength=config.huber_strength,
             huber_delta=config.huber_delta,
         ),
-        weight_function=name_of(config.loss_weight_fn),
+        weight_function=config.loss_weight_fn.value,
         weight_strength=config.loss_weight_strength,
     )
 
 
-def trained_parts(config: Any, spec: FamilySpec) -> tuple[str, ...]:
+def trained_parts(config: TrainConfig, spec: FamilySpec) -> tuple[str, ...]:
     """Names of the parts the config trains, denoiser first.
 
     Raises:
@@ -129,11 +169,11 @@ def trained_parts(config: Any, spec: FamilySpec) -> tuple[str, ...]:
     return parts
 
 
-def adapter_options(config: Any, spec: FamilySpec) -> AdapterOptions:
+def adapter_options(config: TrainConfig, spec: FamilySpec) -> AdapterOptions:
     """What adapter the config asks for."""
     patterns = filter_patterns(config.layer_filter_preset, config.layer_filter, spec.layer_presets)
     return AdapterOptions(
-        kind=name_of(config.peft_type),
+        kind=config.peft_type.value,
         rank=config.lora_rank,
         alpha=config.lora_alpha,
         rank_pattern=config.rank_patterns(),
@@ -149,7 +189,7 @@ def adapter_options(config: Any, spec: FamilySpec) -> AdapterOptions:
     )
 
 
-def check_settings(config: Any, spec: FamilySpec) -> None:
+def check_settings(config: TrainConfig, spec: FamilySpec) -> None:
     """What can be found wrong with the settings before a model of the family is loaded.
 
     Raises:
@@ -162,15 +202,24 @@ def check_settings(config: Any, spec: FamilySpec) -> None:
             field="prompt_weighting",
             hint="switch it off; this model reads prompts as plain language",
         )
-    if name_of(config.training_method) == "LORA":
+    if config.training_method is TrainingMethod.LORA:
         adapter_options(config, spec)
         if config.lora_model_name:
             find_adapter(config.lora_model_name)
-    elif name_of(config.output_model_format) == "SAFETENSORS":
+    elif config.output_model_format is ModelFormat.SAFETENSORS:
         one_file.check_trained(spec, trained)
 
 
-def prepare(model: Model, config: Any) -> AdapterHandle | None:
+def prepare(setup: BaseModelSetup, model: Model, config: TrainConfig) -> AdapterHandle | None:
+    """Make a loaded model ready for training; returns the adapters of a LORA run, see ``attach_or_unfreeze``."""
+    handle = attach_or_unfreeze(model, config)
+    if noise_options(config).caption_dropout and not model.trains_text:
+        # encoded while the text encoder is at hand; it may be released later
+        setup.empty_prompt(model)
+    return handle
+
+
+def attach_or_unfreeze(model: Model, config: TrainConfig) -> AdapterHandle | None:
     """Attach adapters or unfreeze weights, set checkpointing; returns the adapters of a LORA run.
 
     The model may be on any device; adapters follow their layers.
@@ -185,14 +234,14 @@ def prepare(model: Model, config: Any) -> AdapterHandle | None:
                 hint=f"switch off {part}.train, or use a model that has it",
             )
     handle = None
-    if name_of(config.training_method) == "LORA":
+    if config.training_method is TrainingMethod.LORA:
         options, source = adapter_options(config, spec), None
         if config.lora_model_name:
             source = read_adapter(config.lora_model_name, model)
             check_agreement(options, source, model, _unusual(config))
         handle = attach(model, options, source)
-        if name_of(config.output_model_format) != "AUTO":
-            check_handle(handle, name_of(config.output_model_format))
+        if config.output_model_format is not ModelFormat.AUTO:
+            check_handle(handle, config.output_model_format.value)
         parts = tuple(dict.fromkeys(place.split(".", 1)[0] for place in handle.layers))
     else:
         for part in parts:
@@ -206,15 +255,15 @@ def prepare(model: Model, config: Any) -> AdapterHandle | None:
     return handle
 
 
-def _unusual(config: Any) -> set[str]:
+def _unusual(config: TrainConfig) -> set[str]:
     """The settings that are not what they are when nothing is said."""
     fields = type(config).model_fields
     return {name for name, known in fields.items() if getattr(config, name) != known.default}
 
 
-def trainable_parameters(model: Model, config: Any) -> list[ParameterGroup]:
-    """(group, learning rate or ``None`` for the general one, named parameters) of what ``prepare`` made
-    trainable, denoiser first.
+def trainable_parameters(model: Model, config: TrainConfig) -> list[ParameterGroup]:
+    """(group, learning rate or ``None`` for the general one, named parameters) of what
+    ``attach_or_unfreeze`` made trainable, denoiser first.
     """
     groups: list[ParameterGroup] = []
     for part in (model.spec.denoiser, *model.text_encoders):
@@ -239,8 +288,7 @@ def save(
 
     Args:
         layout: KOHYA_LORA, DIFFUSERS_LORA, COMFY_LORA, LEGACY_LORA, DIFFUSERS, SAFETENSORS; AUTO is KOHYA_LORA for
-            adapters (LEGACY_LORA for kinds that cannot be fused as it has to), and for whole models SAFETENSORS if
-            ``path`` ends so and files of the family hold all of it, else DIFFUSERS (a folder without that ending).
+            adapters (LEGACY_LORA for kinds that cannot be fused as it has to); for whole models see ``output_place``.
         metadata: facts about the run, for the file.
 
     Returns:
@@ -248,8 +296,9 @@ def save(
 
     Raises:
         ConfigError: a layout for the other kind of training.
+        UserError: what is there must not be replaced.
     """
-    name = name_of(layout)
+    name = str(layout)
     if model.adapter is not None:
         if name in WHOLE_MODEL:
             raise ConfigError(
@@ -259,17 +308,12 @@ def save(
             )
         layout = fitting_layout(model.adapter) if name == "AUTO" else name
         return save_adapter(model.adapter, path, layout, dtype, metadata)
-    if name == "AUTO":
-        wants_file = Path(path).suffix == ".safetensors"
-        name = "SAFETENSORS" if wants_file and model.spec.writes_single_file else "DIFFUSERS"
-        if wants_file and name == "DIFFUSERS":
-            # a folder must not be mistaken for a file
-            path = Path(path).with_suffix("")
-    if name == "DIFFUSERS":
-        return save_folder(model, path, dtype)
-    if name == "SAFETENSORS":
+    place = output_place(path, name, False, model.spec.writes_single_file)
+    if place.folder:
+        return save_folder(model, place.path, dtype)
+    if place.layout == "SAFETENSORS":
         facts = {f"tastemaker.{key}": str(value) for key, value in (metadata or {}).items()}
-        return one_file.save_file(model, path, dtype, facts)
+        return one_file.save_file(model, place.path, dtype, facts)
     raise ConfigError(
         f"{name} is a layout of adapters, and the whole model was trained",
         field="output_model_format",

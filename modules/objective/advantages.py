@@ -15,11 +15,10 @@ from typing import Literal
 import torch
 
 from modules.objective.aggregation import check_group_sizes, index_groups
-from modules.util.errors import ConfigError, DataError, list_offenders
+from modules.util.errors import DataError, list_offenders
 
 Scale = Literal["group", "batch", "none"]
 Combine = Literal["sum", "gdpo"]
-EpsMode = Literal["add", "floor"]
 
 
 @dataclass(frozen=True)
@@ -27,11 +26,9 @@ class AdvantageOptions:
     """How rewards become advantages.
 
     Args:
-        scale: divide by the deviation of the prompt's own images, of all images (``global_std``), or by
-            nothing. The mean taken away is always that of the prompt.
-        eps: added to the deviation, or its least value.
-        eps_mode: which of the two.
-        ddof: 0 for the population's deviation, 1 for the sample's.
+        scale: divide by the standard deviation of the prompt's own images, of all images (``global_std``), or
+            by nothing. The mean taken away is always that of the prompt.
+        eps: added to the standard deviation, which is that of the population (divided by N, not N - 1).
         clip: advantages are brought into [-clip, clip], or into a pair of bounds; ``None`` leaves them.
             Clipping breaks "the advantages of a group add up to 0" a little.
         combine: ``sum`` adds weighted rewards before anything else; ``gdpo`` standardises each reward within
@@ -40,8 +37,6 @@ class AdvantageOptions:
 
     scale: Scale = "batch"
     eps: float = 1e-4
-    eps_mode: EpsMode = "add"
-    ddof: int = 0
     clip: float | tuple[float, float] | None = 5.0
     combine: Combine = "sum"
 
@@ -49,17 +44,15 @@ class AdvantageOptions:
         known = (
             ("scale", self.scale, ("group", "batch", "none")),
             ("combine", self.combine, ("sum", "gdpo")),
-            ("eps_mode", self.eps_mode, ("add", "floor")),
-            ("ddof", self.ddof, (0, 1)),
         )
         for name, value, values in known:
-            if value not in values or isinstance(value, bool):
-                raise ConfigError(f"{name} of advantages is {value!r}, not one of {values}")
+            if value not in values:
+                raise ValueError(f"{name} of advantages is {value!r}, not one of {values}")
         if not math.isfinite(self.eps) or self.eps <= 0:
-            raise ConfigError(f"eps of advantages is {self.eps!r}; it must be finite and above 0")
+            raise ValueError(f"eps of advantages is {self.eps!r}; it must be finite and above 0")
         low, high = self.bounds()
         if math.isnan(low) or math.isnan(high) or not low < 0 < high:
-            raise ConfigError(f"advantages cannot be clipped to [{low}, {high}]; 0 must lie inside")
+            raise ValueError(f"advantages cannot be clipped to [{low}, {high}]; 0 must lie inside")
 
     def bounds(self) -> tuple[float, float]:
         """The range of advantages, infinite without a clip."""
@@ -107,8 +100,8 @@ def group_advantages(
         names: what to call each image's group in errors (uids), N of them.
 
     Raises:
-        DataError: a reward that is no number, or a group that is not complete.
-        ConfigError: unusable weights.
+        DataError: a reward that is NaN or infinite, or a group that is not complete.
+        ValueError: unusable weights.
     """
     options = options or AdvantageOptions()
     reward_RN = reward.detach().double().reshape(-1, reward.shape[-1])
@@ -121,7 +114,7 @@ def group_advantages(
     weight_R = _weights(weights, len(reward_RN)).to(reward_RN.device)
 
     total_N = (weight_R[:, None] * reward_RN).sum(0)
-    mean_G, std_G = _moments(total_N, at_N, images_G, options.ddof)
+    mean_G, std_G = _moments(total_N, at_N, images_G)
     flat_RN = torch.stack([_flat(one_N, at_N, len(ids_G)) for one_N in reward_RN])
     if options.combine == "gdpo":
         adv_N = _gdpo(reward_RN, weight_R, at_N, images_G, flat_RN, options)
@@ -130,9 +123,9 @@ def group_advantages(
         flat_N = _flat(total_N, at_N, len(ids_G))
         adv_N = total_N - mean_G[at_N]
         if options.scale == "group":
-            adv_N = adv_N / _guarded(std_G, options)[at_N]
+            adv_N = adv_N / (std_G + options.eps)[at_N]
         elif options.scale == "batch":
-            adv_N = adv_N / _guarded(total_N.std(correction=options.ddof), options)
+            adv_N = adv_N / (total_N.std(correction=0) + options.eps)
         adv_N = torch.where(flat_N, 0.0, adv_N)
     low, high = options.bounds()
     clipped_N = (adv_N < low) | (adv_N > high)
@@ -149,21 +142,6 @@ def group_advantages(
     )
 
 
-def complete_groups(
-    usable_N: torch.Tensor, group_N: torch.Tensor, group_size: int
-) -> tuple[torch.Tensor, int]:
-    """Which images to keep where some have no reward: those of groups that lost none of their K.
-
-    Returns:
-        bool (N,), and how many groups are dropped (``rl/dropped_groups``).
-    """
-    ids_G, at_N = index_groups(group_N)
-    usable_G = torch.zeros(len(ids_G), dtype=torch.int64, device=group_N.device)
-    usable_G.index_add_(0, at_N, usable_N.to(group_N.device).long())
-    whole_G = usable_G == group_size
-    return whole_G[at_N] & usable_N.to(group_N.device), int((~whole_G).sum())
-
-
 def _gdpo(
     reward_RN: torch.Tensor,
     weight_R: torch.Tensor,
@@ -175,10 +153,10 @@ def _gdpo(
     """Standardise within the group, weigh, add up, standardise over all images; (N,)."""
     summed_N = torch.zeros_like(reward_RN[0])
     for one_N, weight, flat_N in zip(reward_RN, weight_R, flat_RN, strict=True):
-        mean_G, std_G = _moments(one_N, at_N, images_G, options.ddof)
-        standard_N = (one_N - mean_G[at_N]) / _guarded(std_G, options)[at_N]
+        mean_G, std_G = _moments(one_N, at_N, images_G)
+        standard_N = (one_N - mean_G[at_N]) / (std_G + options.eps)[at_N]
         summed_N = summed_N + weight * torch.where(flat_N, 0.0, standard_N)
-    spread = _guarded(summed_N.std(correction=options.ddof), options)
+    spread = summed_N.std(correction=0) + options.eps
     return torch.where(flat_RN.all(0), 0.0, (summed_N - summed_N.mean()) / spread)
 
 
@@ -187,12 +165,12 @@ def _group_sum(value_N: torch.Tensor, at_N: torch.Tensor, groups: int) -> torch.
 
 
 def _moments(
-    value_N: torch.Tensor, at_N: torch.Tensor, images_G: torch.Tensor, ddof: int
+    value_N: torch.Tensor, at_N: torch.Tensor, images_G: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and standard deviation of each group."""
     mean_G = _group_sum(value_N, at_N, len(images_G)) / images_G
     square_G = _group_sum((value_N - mean_G[at_N]).square(), at_N, len(images_G))
-    return mean_G, (square_G / (images_G - ddof)).sqrt()
+    return mean_G, (square_G / images_G).sqrt()
 
 
 def _flat(value_N: torch.Tensor, at_N: torch.Tensor, groups: int) -> torch.Tensor:
@@ -203,17 +181,13 @@ def _flat(value_N: torch.Tensor, at_N: torch.Tensor, groups: int) -> torch.Tenso
     return (top_G == low_G)[at_N]
 
 
-def _guarded(std: torch.Tensor, options: AdvantageOptions) -> torch.Tensor:
-    return std + options.eps if options.eps_mode == "add" else std.clamp(min=options.eps)
-
-
 def _weights(weights: Sequence[float] | None, rewards: int) -> torch.Tensor:
     if weights is None:
         return torch.ones(rewards, dtype=torch.float64)
     if len(weights) != rewards:
-        raise ConfigError(f"{len(weights)} reward weights for {rewards} rewards")
+        raise ValueError(f"{len(weights)} reward weights for {rewards} rewards")
     if not all(math.isfinite(weight) for weight in weights) or not any(weights):
-        raise ConfigError(f"reward weights {list(weights)} are not finite, or all 0")
+        raise ValueError(f"reward weights {list(weights)} are not finite, or all 0")
     return torch.tensor(list(weights), dtype=torch.float64)
 
 
@@ -236,9 +210,7 @@ def _check_groups(
     names: Sequence[str] | None,
 ) -> None:
     if group_size is not None and group_size < 2:
-        raise ConfigError(
-            f"{group_size} image per prompt has nothing to be compared with", hint="use two or more"
-        )
+        raise ValueError(f"{group_size} image per prompt has nothing to be compared with")
     named = None
     if names is not None:
         named = [names[int(torch.nonzero(at_N == i)[0])] for i in range(len(ids_G))]

@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
-from modules.util.errors import ConfigError, DataError, list_offenders
+from modules.util.errors import DataError, list_offenders
 
 SAMPLE_MEAN, PROMPT_MEAN, TOKEN_MEAN, CONSTANT = "sample_mean", "prompt_mean", "token_mean", "constant"
 MODES = (SAMPLE_MEAN, PROMPT_MEAN, TOKEN_MEAN, CONSTANT)
-ALIASES = {"step_mean": TOKEN_MEAN}
-
-MODE_FIELD = "rlhf_loss_aggregation"
-DIVISOR_FIELD = "rlhf_loss_aggregation_divisor"
 
 Reduce = Callable[[torch.Tensor], torch.Tensor]
 """Adds a tensor up over the ranks and returns the sum, the same on each of them."""
@@ -29,213 +24,25 @@ Reduce = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Aggregation:
-    """A mode of ``MODES`` that was checked, and the constant step count L of ``constant``."""
+    """How losses are averaged.
+
+    Args:
+        mode: one of ``MODES``.
+        divisor: L of ``constant``, a nominal number of steps, the same for the whole run; given for no other mode.
+    """
 
     mode: str = SAMPLE_MEAN
     divisor: float | None = None
 
-
-@dataclass(frozen=True)
-class StepPlan:
-    """What the checks of an aggregation need to know about the run.
-
-    Args:
-        group_size: images of one prompt, K; ``None`` where images have no groups.
-        images_per_step: images of an optimizer step over all ranks; ``None`` where it varies.
-        steps_per_rollout: optimizer steps that share the images of one rollout.
-        world_size: ranks.
-        groups_across_ranks: whether the K images of a prompt are dealt evenly to the ranks.
-        kl_beta, entropy_beta: strengths of the loss terms beside the policy's.
-        own_normalisers: whether those terms are normalised on their own, whatever the mode of the policy loss.
-        strict_loss_mixing: refuse ``token_mean`` beside terms that share its normaliser.
-        changes_mask: something takes steps out of the mask after the counts were made.
-        custom_reducer: something else than this module adds the losses up.
-    """
-
-    group_size: int | None = None
-    images_per_step: int | None = None
-    steps_per_rollout: int = 1
-    world_size: int = 1
-    groups_across_ranks: bool = False
-    kl_beta: float = 0.0
-    entropy_beta: float = 0.0
-    own_normalisers: bool = True
-    strict_loss_mixing: bool = True
-    changes_mask: bool = False
-    custom_reducer: bool = False
-
-
-def resolve_aggregation(
-    mode: object = SAMPLE_MEAN,
-    divisor: object = None,
-    calculate_per_step_loss: bool = False,
-    pg_loss_divisor: object = None,
-    plan: StepPlan | None = None,
-) -> Aggregation:
-    """The aggregation that a complete configuration asks for; called once, before a model is loaded.
-
-    Args:
-        mode: one of ``MODES`` or ``step_mean``.
-        divisor: L of ``constant``, finite and > 0; given for no other mode.
-        calculate_per_step_loss: older spelling of ``token_mean``.
-        pg_loss_divisor: older spelling of ``constant`` and its divisor together.
-        plan: the run it is for; without one only what concerns the values themselves is checked.
-
-    Raises:
-        ConfigError: the values are out of range, contradict each other or do not fit the run.
-    """
-    plan = plan or StepPlan()
-    chosen = _known_mode(mode)
-    if plan.custom_reducer and (
-        chosen != SAMPLE_MEAN or calculate_per_step_loss or pg_loss_divisor is not None
-    ):
-        raise ConfigError(
-            "a custom loss reducer leaves no room for another aggregation",
-            field=MODE_FIELD,
-            hint=f"use {SAMPLE_MEAN} with it, or take the reducer out",
-        )
-    chosen = _with_per_step(chosen, bool(calculate_per_step_loss), pg_loss_divisor)
-    chosen, divisor = _with_older_divisor(chosen, divisor, pg_loss_divisor)
-    if chosen != CONSTANT:
-        if divisor is not None:
-            raise ConfigError(
-                f"{divisor!r} is given, but {chosen} has no divisor",
-                field=DIVISOR_FIELD,
-                hint=f"leave it out, or choose {CONSTANT}",
-            )
-        _check_plan(chosen, plan)
-        return Aggregation(chosen)
-    _check_plan(chosen, plan)
-    return Aggregation(chosen, _positive(divisor, DIVISOR_FIELD))
-
-
-def _known_mode(mode: object) -> str:
-    text = getattr(mode, "value", mode)
-    if not isinstance(text, str):
-        raise ConfigError(
-            f"{mode!r} is not the name of an aggregation", field=MODE_FIELD, hint=f"one of {', '.join(MODES)}"
-        )
-    name = text.lower()
-    name = ALIASES.get(name, name)
-    if name not in MODES:
-        raise ConfigError(
-            f"unknown aggregation {text!r}", field=MODE_FIELD, hint=f"one of {', '.join((*MODES, *ALIASES))}"
-        )
-    return name
-
-
-def _positive(value: object, field: str) -> float:
-    number = math.nan
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        with suppress(OverflowError):
-            number = float(value)
-    if not math.isfinite(number) or not number > 0:
-        raise ConfigError(
-            f"{CONSTANT} needs a finite divisor above 0, not {value!r}",
-            field=field,
-            hint="a nominal number of denoising steps, the same for the whole run",
-        )
-    return number
-
-
-def _with_per_step(mode: str, per_step: bool, older_divisor: object) -> str:
-    if not per_step:
-        return mode
-    if mode not in (SAMPLE_MEAN, TOKEN_MEAN) or older_divisor is not None:
-        other = mode if older_divisor is None else "pg_loss_divisor"
-        raise ConfigError(
-            f"it stands for {TOKEN_MEAN} and contradicts {other}",
-            field="calculate_per_step_loss",
-            hint=f"leave it out and set {MODE_FIELD} alone",
-        )
-    return TOKEN_MEAN
-
-
-def _with_older_divisor(mode: str, divisor: object, older: object) -> tuple[str, object]:
-    if older is None:
-        return mode, divisor
-    number = _positive(older, "pg_loss_divisor")
-    if mode not in (SAMPLE_MEAN, CONSTANT):
-        raise ConfigError(
-            f"it stands for {CONSTANT} and contradicts {mode}",
-            field="pg_loss_divisor",
-            hint=f"leave it out and set {MODE_FIELD} alone",
-        )
-    if divisor is not None and _positive(divisor, DIVISOR_FIELD) != number:
-        raise ConfigError(
-            f"{older!r} contradicts the divisor {divisor!r}",
-            field="pg_loss_divisor",
-            hint=f"leave it out and set {DIVISOR_FIELD} alone",
-        )
-    return CONSTANT, number
-
-
-def _check_plan(mode: str, plan: StepPlan) -> None:
-    if mode in (PROMPT_MEAN, TOKEN_MEAN) and plan.changes_mask:
-        raise ConfigError(
-            f"{mode} counts its steps before a custom function changes the mask",
-            field=MODE_FIELD,
-            hint=f"use {SAMPLE_MEAN} or {CONSTANT}, or take the function out",
-        )
-    extra = plan.kl_beta > 0 or plan.entropy_beta > 0
-    if mode == TOKEN_MEAN and extra and not plan.own_normalisers and plan.strict_loss_mixing:
-        raise ConfigError(
-            f"{mode} beside a KL or entropy term that is averaged over images mixes two scales",
-            field=MODE_FIELD,
-            hint="set the strength of the term to 0, or strict_loss_mixing to false",
-        )
-    if mode == PROMPT_MEAN:
-        _check_prompt_plan(plan)
-
-
-def _check_prompt_plan(plan: StepPlan) -> None:
-    def refuse(message: str, hint: str) -> ConfigError:
-        return ConfigError(f"{PROMPT_MEAN} {message}", field=MODE_FIELD, hint=hint)
-
-    size = plan.group_size
-    if size is None or size < 1:
-        raise refuse("needs images in groups of one prompt", "set the number of images per prompt")
-    if plan.images_per_step is None:
-        return
-    images = plan.images_per_step
-    if images % size:
-        raise refuse(
-            f"needs whole groups in a step; {images} images are no multiple of {size} per prompt",
-            "change the batch size, the gradient accumulation or the images per prompt",
-        )
-    if plan.steps_per_rollout == 1:
-        return
-    slice_size = images // plan.world_size
-    if plan.groups_across_ranks and size % plan.world_size:
-        raise refuse(
-            f"cannot deal {size} images per prompt evenly to {plan.world_size} ranks",
-            "choose a multiple of the number of ranks",
-        )
-    part = size // plan.world_size if plan.groups_across_ranks else size
-    if images % plan.world_size or slice_size % part:
-        raise refuse(
-            f"with {plan.steps_per_rollout} steps per rollout needs whole groups in each of them; a rank's "
-            f"{images}/{plan.world_size} images are no multiple of {part}",
-            "use one step per rollout, or change the images per step",
-        )
-
-
-def check_images_per_step(target: object, group_size: int | None = None, whole_groups: bool = False) -> int:
-    """How many images an optimizer step waits for (``rollouts_per_step``); 0 is a fixed accumulation.
-
-    Raises:
-        ConfigError: not a whole number >= 0, or, where groups must stay whole, no multiple of K.
-    """
-    field = "rollouts_per_step"
-    if isinstance(target, bool) or not isinstance(target, int) or target < 0:
-        raise ConfigError(f"{target!r} is not a whole number >= 0", field=field, hint="0 turns it off")
-    if whole_groups and target and (not group_size or target % group_size):
-        raise ConfigError(
-            f"{target} images are no multiple of the {group_size} per prompt",
-            field=field,
-            hint="groups have to stay whole",
-        )
-    return target
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"unknown aggregation {self.mode!r}; known: {', '.join(MODES)}")
+        if self.mode != CONSTANT and self.divisor is not None:
+            raise ValueError(f"a divisor of {self.divisor!r} is given, but {self.mode} has none")
+        if self.mode == CONSTANT:
+            number = self.divisor
+            if number is None or not math.isfinite(number) or not number > 0:
+                raise ValueError(f"{CONSTANT} needs a finite divisor above 0, not {number!r}")
 
 
 @dataclass(frozen=True)
@@ -390,8 +197,7 @@ def step_weights(
         steps_B = counts.steps_of_group(group_B.to(mask_BT.device)).clamp(min=1).to(dtype)
         weight_B = 1.0 / (counts.groups * steps_B.unsqueeze(1))
     elif aggregation.mode == CONSTANT:
-        if aggregation.divisor is None:
-            raise ValueError(f"{CONSTANT} without its divisor")
+        assert aggregation.divisor is not None
         each = 1.0 / (aggregation.divisor * counts.images)
         weight_B = torch.full((len(mask_BT), 1), each, dtype=dtype, device=mask_BT.device)
     else:
@@ -404,61 +210,3 @@ def step_weights(
 def weighted_sum(value_BT: torch.Tensor, mask_BT: torch.Tensor, weight_BT: torch.Tensor) -> torch.Tensor:
     """Sum of values times weights; what a masked value is does not matter, not even NaN."""
     return (torch.where(mask_BT.bool(), value_BT, torch.zeros_like(value_BT)) * weight_BT).sum()
-
-
-def aggregate(
-    value_BT: torch.Tensor,
-    mask_BT: torch.Tensor,
-    group_B: torch.Tensor | None,
-    aggregation: Aggregation,
-    counts: GlobalCounts,
-    image_steps_B: torch.Tensor | None = None,
-    scale: float = 1.0,
-) -> torch.Tensor:
-    """This micro-batch's share of the loss of the optimizer step; all shares of all ranks add up to it.
-
-    ``sample_mean`` (1/n) sum_i sum_t l m / N_i; ``prompt_mean`` (1/G) sum_g of a group's sum over its steps;
-    ``token_mean`` sum l m / sum m; ``constant`` sum l m / (L n).
-
-    Args:
-        value_BT: losses, float32 or float64.
-        image_steps_B: as for ``step_weights``.
-        scale: number of ranks where gradients are averaged over them, 1 where they are added up.
-    """
-    if value_BT.dtype not in (torch.float32, torch.float64):
-        raise TypeError(f"losses are float32 or float64, not {value_BT.dtype}")
-    if value_BT.shape != mask_BT.shape:
-        raise ValueError(f"{tuple(value_BT.shape)} losses under a mask of {tuple(mask_BT.shape)}")
-    weight_BT = step_weights(mask_BT, group_B, aggregation, counts, image_steps_B, value_BT.dtype)
-    return weighted_sum(value_BT, mask_BT, weight_BT) * scale
-
-
-class DeferredDenominator:
-    """The denominator of an optimizer step whose size is known at its end only.
-
-    Backward passes add up losses that are divided by nothing; before clipping and stepping, the gradients are
-    multiplied by ``factor``. This needs no buffer of micro-batches.
-    """
-
-    def __init__(self, by_images: bool = False) -> None:
-        self.by_images = by_images
-        self.images = 0
-        self.steps = 0
-
-    def add(self, mask_BT: torch.Tensor) -> None:
-        """Take in a micro-batch of whole images."""
-        self.images += len(mask_BT)
-        self.steps += int(mask_BT.bool().sum())
-
-    def factor(self, reduce: Reduce | None = None) -> float:
-        """1 / denominator over all ranks.
-
-        Raises:
-            DataError: no images, or no unmasked steps, in the whole optimizer step.
-        """
-        counts = torch.tensor([self.images, self.steps], dtype=torch.int64)
-        images, steps = (counts if reduce is None else reduce(counts)).tolist()
-        total = int(images if self.by_images else steps)
-        if not total:
-            raise DataError(f"an optimizer step without {'images' if self.by_images else 'unmasked steps'}")
-        return 1.0 / total

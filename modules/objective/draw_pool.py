@@ -14,7 +14,6 @@ from functools import lru_cache
 from modules.util.rng import python_random
 
 POOL_STREAM = "reference-pool"
-DEFAULT_DRAWS = 16
 
 
 def draw_index(seed: int, pair_id: str, visit: int, draws: int) -> int:

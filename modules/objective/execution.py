@@ -28,7 +28,6 @@ from modules.objective.scores import (
     wide,
 )
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
-from modules.util.errors import UnsupportedError
 
 
 @dataclass(frozen=True)
@@ -109,9 +108,8 @@ def run(
         Detached losses, rewards and margins; the loss is not multiplied by ``loss_scale``.
 
     Raises:
-        ValueError: unknown mode or strategy.
+        ValueError: unknown mode or strategy; GRAD_STASH where gradients do not simply add up in ``.grad``.
         RuntimeError: no reference for a loss that needs one; an autocast region around the call.
-        UnsupportedError: GRAD_STASH where gradients do not simply add up in ``.grad``.
     """
     schedule = _SCHEDULES.get(str(getattr(mode, "value", mode)))
     if schedule is None:
@@ -187,9 +185,8 @@ def resolve_strategy(
         world_size: number of processes; asked of ``torch.distributed`` when not given.
 
     Raises:
-        ValueError: unknown strategy.
-        UnsupportedError: GRAD_STASH demanded with hooks that consume gradients during backward, or sharded
-            weights.
+        ValueError: unknown strategy; GRAD_STASH demanded with hooks that consume gradients during backward, or
+            with sharded weights.
     """
     name = str(getattr(strategy, "value", strategy))
     if name not in ("AUTO", "THREE_FORWARD", "GRAD_STASH"):
@@ -200,10 +197,9 @@ def resolve_strategy(
     if name == "GRAD_STASH":
         if hooked or sharded:
             reason = "an optimizer step fused into the backward pass" if hooked else "sharded parameters"
-            raise UnsupportedError(
-                f"GRAD_STASH rescales gradients after a backward pass, which {reason} makes impossible",
-                field="rlhf_dpo_sequential_strategy",
-                hint="use AUTO or THREE_FORWARD",
+            raise ValueError(
+                f"GRAD_STASH rescales gradients after a backward pass, which {reason} makes impossible; "
+                "AUTO and THREE_FORWARD work"
             )
         return name
     processes = _world_size() if world_size is None else world_size

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch.nn.functional import huber_loss, softplus
-
-from modules.util.errors import ConfigError, UnsupportedError
 
 PredictionKind = Literal["epsilon", "v_prediction", "flow"]
 
@@ -27,6 +25,15 @@ class SupervisedOptions:
     log_cosh_strength: float = 0.0
     huber_strength: float = 0.0
     huber_delta: float = 1.0
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """The supervised loss: distances and the weight of each noise level (see ``noise_level_weight``)."""
+
+    distances: SupervisedOptions = field(default_factory=SupervisedOptions)
+    weight_function: str = "CONSTANT"
+    weight_strength: float = 5.0
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
@@ -90,18 +97,13 @@ def noise_level_weight(
         (B,) weights, or 1.0 for CONSTANT.
 
     Raises:
-        UnsupportedError: an SNR weight asked of a flow-matching model.
-        ConfigError: an unknown function.
+        ValueError: an unknown function, or an SNR weight asked of a flow-matching model.
     """
     name = str(getattr(function, "value", function))
     if name == "CONSTANT":
         return 1.0
     if prediction == "flow":
-        raise UnsupportedError(
-            f"the loss weight {name} is not defined for flow-matching models",
-            field="loss_weight_fn",
-            hint="set loss_weight_fn to CONSTANT",
-        )
+        raise ValueError(f"the loss weight {name} is not defined for flow-matching models")
     if snr_B is None:
         raise ValueError(f"{name} needs the signal-to-noise ratio")
     snr_B = _wide(snr_B).clamp_min(MIN_SNR)
@@ -112,4 +114,4 @@ def noise_level_weight(
         return (snr_B.clamp_max(MAX_DEBIASED_SNR) + shift).rsqrt()
     if name == "P2":
         return (1.0 + snr_B + shift) ** -strength
-    raise ConfigError(f"unknown loss weight {name!r}", field="loss_weight_fn")
+    raise ValueError(f"unknown loss weight {name!r}")

@@ -10,7 +10,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_type_hints
+from typing import Any, ClassVar, Literal, get_type_hints
 
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -160,11 +160,14 @@ def to_uint8(images_BCHW: Tensor) -> Tensor:
 class Reward(ABC):
     """One number an image, larger is better.
 
-    A subclass implements ``_score``; users call ``score``, which checks what goes in and what comes out.
+    A subclass implements ``_score``; users call ``score``, which checks what goes in and what comes out. The first line
+    of its docstring describes it in the window.
     Constructors check their values and load nothing; ``load`` brings weights into memory.
     """
 
     kind: Kind = "pointwise"
+    needs: ClassVar[str] = ""
+    """What has to be there besides the images, in a few words ("model weights"); empty for nothing."""
     required_fields: tuple[str, ...] = ()
     """``"prompt"`` (texts must not be empty) and names of metadata every image must have."""
     allow_black = False
@@ -176,6 +179,10 @@ class Reward(ABC):
     def load(self, device: torch.device | str = "cpu") -> None:
         """Make ready on ``device``. Loading twice is allowed. Errors a user can mend are ``UserError``."""
         self.device = torch.device(device)
+
+    def contacts(self) -> list[str]:
+        """What it sends to which address, a line each, for the dry run; a line about another computer is a warning."""
+        return []
 
     def unload(self) -> None:  # noqa: B027 - most rewards hold nothing
         """Give memory back; ``load`` makes it ready again."""

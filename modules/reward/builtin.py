@@ -50,7 +50,7 @@ def contrast(images_BCHW: Tensor) -> Tensor:
 
 
 def colourfulness(images_BCHW: Tensor) -> Tensor:
-    """Hasler and Süsstrunk (2003) on values in [0, 1]."""
+    """How colourful an image is (Hasler and Süsstrunk 2003), on values in [0, 1]."""
     red, green, blue = images_BCHW.unbind(1)
     rg, yb = red - green, (red + green) / 2 - blue
     spread = (rg.var(dim=(1, 2), correction=0) + yb.var(dim=(1, 2), correction=0)).sqrt()
@@ -59,7 +59,7 @@ def colourfulness(images_BCHW: Tensor) -> Tensor:
 
 
 def sharpness(images_BCHW: Tensor) -> Tensor:
-    """Variance of the 4-neighbour Laplacian of luma, without the border."""
+    """Fine detail: variance of the 4-neighbour Laplacian of luma, without the border."""
     if min(images_BCHW.shape[2:]) < 3:
         raise RewardError(f"sharpness needs at least 3x3 pixels, not {tuple(images_BCHW.shape[2:])}")
     y = luma(images_BCHW)
@@ -69,12 +69,12 @@ def sharpness(images_BCHW: Tensor) -> Tensor:
 
 
 def symmetry(images_BCHW: Tensor) -> Tensor:
-    """1 - mean |image - image mirrored left to right|; 1 is a perfect mirror."""
+    """Likeness to the image mirrored left to right: 1 - mean |difference|; 1 is a perfect mirror."""
     return 1 - (images_BCHW - images_BCHW.flip(3)).abs().mean(dim=(1, 2, 3))
 
 
 def entropy(images_BCHW: Tensor) -> Tensor:
-    """Bits of the 256-bin histogram of luma, 0 to 8."""
+    """Variety of luma: bits of its 256-bin histogram, 0 to 8."""
     bins = (luma(images_BCHW).clamp(0, 1) * 255).round().to(torch.int64).flatten(1)
     counts = torch.zeros(len(bins), 256).scatter_add_(1, bins, torch.ones_like(bins, dtype=torch.float32))
     share = counts / bins.shape[1]
@@ -110,7 +110,9 @@ class ImageStatistic(Reward):
 
 
 def _statistic(key: str, measure: Measure, scale: float = 1.0) -> None:
-    body = {"measure": staticmethod(measure), "scale": scale, "__doc__": measure.__doc__}
+    about = str(measure.__doc__)
+    about = about if scale > 0 else f"Minus the {about[0].lower()}{about[1:]}"
+    body = {"measure": staticmethod(measure), "scale": scale, "__doc__": about}
     REWARDS.register(key)(type(key, (ImageStatistic,), body))
 
 
@@ -136,19 +138,19 @@ class _JpegSize(ImageStatistic):
 
 @REWARDS.register("jpeg_incompressibility")
 class JpegIncompressibility(_JpegSize):
-    """Size as JPEG in thousands of bytes: busy images."""
+    """Busy images: size as JPEG in thousands of bytes."""
 
 
 @REWARDS.register("jpeg_compressibility")
 class JpegCompressibility(_JpegSize):
-    """Minus the size as JPEG in thousands of bytes, divided by 500: plain images."""
+    """Plain images: minus the size as JPEG in thousands of bytes, divided by 500."""
 
     scale = -1 / FLOW_GRPO_JPEG_DIVISOR
 
 
 @REWARDS.register("target_colour")
 class TargetColour(ImageStatistic):
-    """Minus the mean Euclidean distance of the pixels to a colour, at most sqrt(3).
+    """Nearness to a colour: minus the mean Euclidean distance of the pixels to it, at most sqrt(3).
 
     Args:
         colour: red, green and blue in [0, 1].

@@ -139,6 +139,8 @@ def normalised(features_BD: Tensor) -> Tensor:
 class ClipReward(Reward):
     """A reward on top of one CLIP model."""
 
+    needs = "model weights"
+
     def __init__(self, clip: ClipFeatures) -> None:
         super().__init__()
         self.clip = clip
@@ -165,7 +167,7 @@ class ClipReward(Reward):
 
 @REWARDS.register("clip_score")
 class ClipScore(ClipReward):
-    """How well an image fits its prompt: 100 * max(cosine, 0), or the cosine itself.
+    """How well an image fits its prompt, by CLIP: 100 * max(cosine, 0), or the cosine itself.
 
     Args:
         source: CLIP folder or repository name.

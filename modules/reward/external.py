@@ -44,13 +44,14 @@ def _existing(path: str, field: str) -> str:
 
 @REWARDS.register("hpsv2")
 class HumanPreferenceScore(Reward):
-    """HPS v2 (Wu et al. 2023, arXiv 2306.09341), by the package ``hpsv2``.
+    """How much people like an image for its prompt, by HPS v2 (Wu et al. 2023, arXiv 2306.09341).
 
     Args:
         version: of the weights, ``v2.0`` or ``v2.1``.
         weights: a downloaded checkpoint; empty lets the package download it.
     """
 
+    needs = "the package hpsv2"
     required_fields = ("prompt",)
 
     def __init__(self, version: str = "v2.1", weights: str = "") -> None:
@@ -87,13 +88,14 @@ class HumanPreferenceScore(Reward):
 
 @REWARDS.register("image_reward")
 class ImageReward(Reward):
-    """ImageReward (Xu et al. 2023, arXiv 2304.05977), by the package ``image-reward``.
+    """How much people like an image for its prompt, by ImageReward (Xu et al. 2023, arXiv 2304.05977).
 
     Args:
         weights: a downloaded ``ImageReward.pt``, or the name that the package downloads.
         folder: where the package keeps its downloads (``med_config.json`` is one); empty for its usual place.
     """
 
+    needs = "the package image-reward"
     required_fields = ("prompt",)
 
     def __init__(self, weights: str = "ImageReward-v1.0", folder: str = "") -> None:

@@ -15,7 +15,7 @@ USUAL_LOGIT = 26.0
 
 @REWARDS.register("pickscore")
 class PickScore(ClipReward):
-    """exp(logit scale) * cosine / 26.
+    """How much people like an image for its prompt, by PickScore: exp(logit scale) * cosine / 26.
 
     Args:
         source: folder or repository name of the model.

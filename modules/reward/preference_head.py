@@ -417,6 +417,8 @@ class PreferenceReward(Reward):
         batch_size: images in one forward of the feature model.
     """
 
+    needs = "a trained head and its feature model"
+
     def __init__(self, weights: str, source: str = "", batch_size: int = 8) -> None:
         super().__init__()
         if batch_size < 1:

@@ -6,6 +6,7 @@ import http.client
 import ipaddress
 import logging
 import os
+import re
 import socket
 import ssl
 import threading
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 TOKEN_VARIABLE = "TASTEMAKER_REWARD_TOKEN"
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 FIRST_PAUSE = 0.5
+TOKEN_NAME = re.compile(r"TASTEMAKER_REWARD_[A-Z0-9_]{1,64}")
+"""Variables a config may name: one from somebody else must not be able to ask for other secrets."""
 
 
 def is_loopback(host: str) -> bool:
@@ -77,9 +80,12 @@ class RemoteReward(Reward):
         timeout: seconds for one whole request.
         retries: further tries after a connection that failed or an error of the server (5xx).
         batch_size: images in one request; groups are kept whole where the reward compares.
-        token_env: environment variable with a bearer token; without it none is sent.
+        token_env: environment variable with a bearer token; its name begins with ``TASTEMAKER_REWARD_``. Where it is
+            empty, no token is sent.
         allow_insecure: plain http to other computers.
     """
+
+    needs = "a reward server"
 
     def __init__(
         self,
@@ -99,6 +105,12 @@ class RemoteReward(Reward):
         ):
             if value < low:
                 raise ConfigError(f"{value} is below {low}", name)
+        if TOKEN_NAME.fullmatch(token_env) is None:
+            raise ConfigError(
+                f"{token_env!r} may not be sent to a server: only variables that begin with TASTEMAKER_REWARD_ may",
+                "token_env",
+                f"put the token into {TOKEN_VARIABLE}",
+            )
         self.parts = check_url(url, allow_insecure)
         self.url = url.rstrip("/")
         self.kind = kind
@@ -106,6 +118,12 @@ class RemoteReward(Reward):
         self.token_env = token_env
         self.pause: Callable[[float], None] = time.sleep
         self._limits: dict[str, int] | None = None
+
+    def contacts(self) -> list[str]:
+        """Where prompts and images go, and which variable is sent along."""
+        token = f" with the token in {self.token_env}" if os.environ.get(self.token_env, "").strip() else ""
+        warning = "" if is_loopback(self.parts.hostname or "") else "warning: "
+        return [f"{warning}{self.name}: prompts and images are sent to {self.url}{token}"]
 
     def load(self, device: torch.device | str = "cpu") -> None:
         """Ask the server whether it is there and does what is expected of it."""
@@ -226,7 +244,7 @@ class RemoteReward(Reward):
         """One exchange within ``timeout`` from beginning to end; redirects are not followed."""
         connection = self._connection()
         expired = threading.Event()
-
+        too_late = f"not done after {self.timeout:g} s"
         try:
             connection.connect()
             timer = threading.Timer(self.timeout, _expire, (expired, connection.sock))
@@ -237,15 +255,18 @@ class RemoteReward(Reward):
                 response = connection.getresponse()
                 answer = response.read(MAX_ANSWER_BYTES + 1)
                 if expired.is_set():
-                    raise TimeoutError(f"not done after {self.timeout:g} s")
+                    raise TimeoutError(too_late)
                 if response.length and len(answer) <= MAX_ANSWER_BYTES:
                     raise http.client.IncompleteRead(answer, response.length)
             except (OSError, http.client.HTTPException) as error:
                 if expired.is_set():
-                    raise TimeoutError(f"not done after {self.timeout:g} s") from error
+                    raise TimeoutError(too_late) from error
                 raise
             finally:
                 timer.cancel()
+        except TimeoutError as error:
+            # whichever clock was first: ours, or the socket's own for one call of the system
+            raise TimeoutError(too_late) from error
         finally:
             connection.close()
         if len(answer) > MAX_ANSWER_BYTES:

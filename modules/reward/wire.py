@@ -58,12 +58,21 @@ def decode_image(text: str, max_pixels: int = MAX_IMAGE_PIXELS) -> Tensor:
         raise RewardError(f"an image of {width}x{height} is not between 1 and {max_pixels} pixels")
     try:
         with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
+            if image.size != (width, height):
+                raise RewardError(
+                    f"an image says {width}x{height} first and {image.width}x{image.height} later"
+                )
             array = np.asarray(image.convert("RGB"))
     except (
         OSError, ValueError, SyntaxError, EOFError, struct.error, zlib.error, Image.DecompressionBombError,
     ) as error:  # fmt: skip
         raise RewardError(f"an image is damaged: {error}") from error
     return torch.from_numpy(array.copy()).permute(2, 0, 1).float() / 255
+
+
+def is_length(text: str, most: int) -> bool:
+    """Whether ``text``, a Content-Length from anybody, is a number of bytes of at most ``most``."""
+    return text.isascii() and text.isdecimal() and len(text) <= 15 and int(text) <= most
 
 
 def encode_request(batch: RewardBatch, kind: str) -> bytes:

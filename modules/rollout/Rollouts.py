@@ -32,7 +32,6 @@ class RolloutSettings:
             batch of twice the size.
         reduction, form: of the log-probability, see ``transitions.log_prob``.
         storage: type trained latents are rounded to: FLOAT_32, BFLOAT_16 or FLOAT_16.
-        keep_means: keep the means of the transitions too, for regulated ratios.
     """
 
     plan: RolloutPlan
@@ -42,7 +41,6 @@ class RolloutSettings:
     reduction: str = MEAN
     form: str = GAUSSIAN
     storage: str = "FLOAT_32"
-    keep_means: bool = False
 
     def __post_init__(self) -> None:
         for name, known, field in (
@@ -90,6 +88,8 @@ class RolloutSettings:
             plan["positions"] = tuple(Position(**one) for one in plan["positions"])
             plan["trained"], plan["stds"] = tuple(plan["trained"]), tuple(plan["stds"])
             height, width = data["size"]
+            # backups of earlier versions name it; it was never on
+            data = {name: value for name, value in data.items() if name != "keep_means"}
             return RolloutSettings(**{**data, "plan": RolloutPlan(**plan), "size": (int(height), int(width))})
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"the settings of a saved rollout cannot be read: {error}") from error
@@ -117,7 +117,6 @@ class Rollouts:
         states_NPChw: latents at ``settings.plan.points``, in the storage type; P is 0 in decoupled modes.
         logp_NS: float32, log-probability of each trained step when it was taken.
         mask_NS: bool, whether a step of an image is trained on.
-        mean_NSChw: float32, means of the transitions as they were; ``None`` unless ``settings.keep_means``.
         settings: how they were made.
     """
 
@@ -134,7 +133,6 @@ class Rollouts:
     logp_NS: torch.Tensor
     mask_NS: torch.Tensor
     settings: RolloutSettings
-    mean_NSChw: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         counts = {name: len(getattr(self, name)) for name in (*_LISTS, *_TENSORS)}
@@ -146,8 +144,6 @@ class Rollouts:
         wanted = (len(plan.points), len(plan.trained), len(plan.trained))
         if found != wanted:
             raise ValueError(f"{wanted} points, log-probabilities and masks are needed, not {found}")
-        if (self.mean_NSChw is not None) != self.settings.keep_means:
-            raise ValueError("the means are kept if the settings say so, and not otherwise")
         if self.group_N.dtype != torch.int64:
             raise ValueError(
                 f"groups are int64, not {self.group_N.dtype}: other types would merge large numbers"
@@ -210,16 +206,6 @@ class Rollouts:
         """Slices of ``size`` images, in order; the last may be shorter."""
         return [self.select(slice(start, start + size)) for start in range(0, len(self), size)]
 
-    def mean(self, step: int) -> torch.Tensor:
-        """Mean of the transition of a trained step when it was taken, (N, C, h, w)."""
-        if self.mean_NSChw is None:
-            raise ValueError("the means of the transitions were not kept")
-        return self.mean_NSChw[:, self.column(step)]
-
-    def without(self, rejected_N: torch.Tensor) -> Rollouts:
-        """With no trained step in the images marked (bool), which stay."""
-        return replace(self, mask_NS=self.mask_NS & ~rejected_N.to(self.mask_NS.device)[:, None])
-
     @staticmethod
     def cat(parts: Sequence[Rollouts]) -> Rollouts:
         """One after the other; all made with the same settings."""
@@ -227,7 +213,7 @@ class Rollouts:
         for part in parts[1:]:
             first.settings.require_same(part.settings)
         joined: dict[str, Any] = {name: [x for part in parts for x in getattr(part, name)] for name in _LISTS}
-        for name in _TENSORS if first.mean_NSChw is None else (*_TENSORS, "mean_NSChw"):
+        for name in _TENSORS:
             joined[name] = torch.cat([getattr(part, name) for part in parts])
         if any(part.texts is not first.texts for part in parts):
             offsets = torch.tensor([0, *(len(part.texts) for part in parts[:-1])]).cumsum(0).tolist()
@@ -282,5 +268,5 @@ class Rollouts:
 
 
 _LISTS = ("prompts", "negatives", "seeds", "ids")
-_OPTIONAL = ("negative_N", "mean_NSChw")
+_OPTIONAL = ("negative_N",)
 _TENSORS = ("group_N", "text_N", "final_NChw", "states_NPChw", "logp_NS", "mask_NS")

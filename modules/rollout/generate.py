@@ -15,7 +15,7 @@ import torch
 from modules.model.batch import Conditioning
 from modules.model.Model import Model
 from modules.model.noising.sampling import Progress, SamplingCancelled, initial_noise
-from modules.model.noising.schedule import wide
+from modules.model.noising.schedule import to_float32
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.rollout import transitions
 from modules.rollout.Rollouts import JOINT, Rollouts, RolloutSettings
@@ -114,7 +114,7 @@ def guided_prediction(
         if model.spec.embeds_guidance:
             texts = texts.plus(guidance_B=torch.full((len(texts),), settings.cfg, device=x.device))
         with hooks.branch(name, level), model.autocast():
-            return wide(setup.denoise(model, x, t, texts, settings.size))
+            return to_float32(setup.denoise(model, x, t, texts, settings.size))
 
     x_BChw = x_BChw.to(model.device, model.input_dtype())
     # asked of the device it would have to be waited for
@@ -219,7 +219,6 @@ def _unfinished(
         logp_NS=torch.empty(count, trained),
         mask_NS=torch.ones(count, trained, dtype=torch.bool),
         settings=settings,
-        mean_NSChw=torch.empty(count, trained, *shape) if settings.keep_means else None,
     )
 
 
@@ -245,7 +244,7 @@ def _roll(
     shape = chunk.final_NChw.shape[1:]
     noise_BChw, _ = initial_noise(starts, shape)
     x_BChw = noise_BChw.to(model.device)
-    states, logps, means = [], [], []
+    states, logps = [], []
     for index in range(len(plan)):
         if index in plan.points:
             x_BChw = x_BChw.to(settings.dtype)
@@ -259,19 +258,16 @@ def _roll(
             )
             x_BChw = transitions.sample(made, normal.to(model.device), settings.dtype)
             logps.append(transitions.log_prob(x_BChw, made, settings.reduction, settings.form).cpu())
-            if settings.keep_means:
-                means.append(made.mean.cpu())
         else:
             x_BChw = made.mean
         report()
-    final = wide(x_BChw).cpu()
+    final = to_float32(x_BChw).cpu()
     _require_finite(final, chunk.ids, "the image became NaN or infinite while it was made")
     return replace(
         chunk,
         final_NChw=final,
         states_NPChw=torch.stack(states, 1) if states else chunk.states_NPChw,
         logp_NS=torch.stack(logps, 1) if logps else chunk.logp_NS,
-        mean_NSChw=torch.stack(means, 1) if means else chunk.mean_NSChw,
     )
 
 
@@ -352,7 +348,7 @@ def step_log_prob(
         RuntimeError: they are not. DataError: a log-probability is NaN or infinite.
     """
     rollouts.settings.require_same(settings)
-    model.set_mode("quiet")
+    model.set_mode("no_dropout")
     x_BChw = rollouts.x(step).to(model.device)
     t_B = settings.plan.timestep(step, len(rollouts), model.schedule)
     predicted = guided_prediction(
@@ -372,35 +368,3 @@ def step_log_prob(
         logp_B.detach()[:, None], rollouts.ids, f"the log-probability of step {step} is not finite"
     )
     return StepOutput(logp_B, made.mean, made.std, predicted)
-
-
-@torch.no_grad()
-def recompute_log_probs(
-    setup: BaseModelSetup,
-    model: Model,
-    rollouts: Rollouts,
-    batch_size: int,
-    settings: RolloutSettings,
-    progress: Progress | None = None,
-    hooks: RolloutHooks = NO_HOOKS,
-) -> Rollouts:
-    """The rollouts with the log-probabilities (and means) of batches of ``batch_size``, for training in other
-    batches than those they were made in.
-
-    Args:
-        progress: called with (steps done, steps in all); returning ``False`` cancels.
-    """
-    batches, done, made = rollouts.batches(batch_size), 0, []
-    total = len(batches) * len(rollouts.steps)
-    for batch in batches:
-        found: list[StepOutput] = []
-        for step in rollouts.steps:
-            found.append(step_log_prob(setup, model, batch, step, settings, hooks))
-            done += 1
-            if progress is not None and progress(done, total) is False:
-                raise SamplingCancelled
-        device = batch.logp_NS.device
-        logp_BS = torch.stack([out.logp_B.to(device) for out in found], 1)
-        means = [out.mean_BChw.to(device) for out in found] if settings.keep_means else []
-        made.append(replace(batch, logp_NS=logp_BS, mean_NSChw=torch.stack(means, 1) if means else None))
-    return Rollouts.cat(made)

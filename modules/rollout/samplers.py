@@ -45,7 +45,6 @@ class SamplerLayout:
         group_size: K, images of a prompt.
         batch_size: B, images a process makes at once.
         world_size, rank: processes, and which this is.
-        gradient_steps: optimizer steps the batches of an epoch are divided into.
     """
 
     prompts: int
@@ -53,7 +52,6 @@ class SamplerLayout:
     batch_size: int
     world_size: int = 1
     rank: int = 0
-    gradient_steps: int = 1
 
     def __post_init__(self) -> None:
         for name, field in (
@@ -61,7 +59,6 @@ class SamplerLayout:
             ("group_size", _SIZE),
             ("batch_size", "batch_size"),
             ("world_size", None),
-            ("gradient_steps", None),
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -111,36 +108,10 @@ def align_group_size(group_size: int, world_size: int, batch_size: int) -> int:
     return world_size * next(d for d in divisors(batch_size) if d >= share)
 
 
-def prompts_step(group_size: int, world_size: int, batch_size: int, gradient_steps: int = 1) -> int:
+def prompts_step(group_size: int, world_size: int, batch_size: int) -> int:
     """The number of prompts of an epoch has to be a multiple of this, or batches would be left over."""
     whole = world_size * batch_size
-    return whole // math.gcd(group_size, whole) * gradient_steps
-
-
-def align_prompts(
-    prompts: int,
-    group_size: int,
-    world_size: int,
-    batch_size: int,
-    gradient_steps: int = 1,
-    dataset_size: int | None = None,
-) -> int:
-    """The smallest M' >= M whose images fill whole batches and optimizer steps.
-
-    Raises:
-        ConfigError: the data has fewer prompts.
-    """
-    unit = prompts_step(group_size, world_size, batch_size, gradient_steps)
-    aligned = -(-prompts // unit) * unit
-    if dataset_size is not None and aligned > dataset_size:
-        most = dataset_size // unit * unit
-        raise ConfigError(
-            f"an epoch would need {aligned} different prompts ({prompts} rounded up to a multiple of {unit}), and "
-            f"there are {dataset_size}",
-            field=_PROMPTS,
-            hint=f"at most {most}" if most else f"add prompts: {unit} are needed at least",
-        )
-    return aligned
+    return whole // math.gcd(group_size, whole)
 
 
 def _proposals(layout: SamplerLayout) -> str:
@@ -172,14 +143,13 @@ def check_alignment(layout: SamplerLayout) -> None:
 
 
 def _check_prompts(layout: SamplerLayout) -> None:
-    unit = prompts_step(layout.group_size, layout.world_size, layout.batch_size, layout.gradient_steps)
+    unit = prompts_step(layout.group_size, layout.world_size, layout.batch_size)
     if layout.prompts % unit:
         below, above = layout.prompts // unit * unit, -(-layout.prompts // unit) * unit
         fits = " or ".join(str(n) for n in (below, above) if n)
         raise ConfigError(
             f"{layout.prompts} prompts of {layout.group_size} images do not fill whole batches of "
-            f"{layout.world_size} x {layout.batch_size}"
-            + (f" and {layout.gradient_steps} optimizer steps" if layout.gradient_steps > 1 else ""),
+            f"{layout.world_size} x {layout.batch_size}",
             field=_PROMPTS,
             hint=f"use {fits}",
         )
@@ -321,7 +291,7 @@ class GroupContiguousSampler(GroupSampler):
 def contiguous_step(layout: SamplerLayout) -> int:
     """What the number of prompts has to be a multiple of for ``GroupContiguousSampler``."""
     share = layout.batch_size // math.gcd(layout.group_size, layout.batch_size)
-    return layout.world_size * share * layout.gradient_steps
+    return layout.world_size * share
 
 
 SAMPLERS: dict[str, type[GroupSampler]] = {

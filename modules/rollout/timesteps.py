@@ -38,8 +38,6 @@ class TimestepOptions:
         interval: (begin, end) along denoising, 0 for pure noise and 1 for the image.
         shift: > 1 moves UNIFORM and LOGIT_NORMAL towards the image, 1 leaves them.
         mean, std: of the normal distribution of LOGIT_NORMAL.
-        parity: behave like Flow-Factory: the uniform shift may leave the interval, and the discrete samplers
-            never draw the last step and repeat steps when there are fewer than ``count``.
     """
 
     sampler: str = DISCRETE
@@ -48,7 +46,6 @@ class TimestepOptions:
     shift: float = 3.0
     mean: float = 0.0
     std: float = 1.0
-    parity: bool = False
 
     def __post_init__(self) -> None:
         name = name_of(self.sampler)
@@ -79,7 +76,7 @@ def timestep_count(schedule: Schedule, options: TimestepOptions, rollout_timeste
     low, high = options.interval
     # a hair more, so that 10 * (0.6 - 0.3) is 3
     count = max(1, int(len(rollout_timesteps) * (high - low) + 1e-9))
-    if options.sampler in CONTINUOUS_SAMPLERS or options.parity:
+    if options.sampler in CONTINUOUS_SAMPLERS:
         return count
     return min(count, len(valid_steps(options, rollout_timesteps, schedule.steps)))
 
@@ -120,8 +117,6 @@ def draw_progress(options: TimestepOptions, count: int, source: torch.Generator)
         normal_T = torch.special.ndtri(u_T.clamp(1e-7, 1.0 - 1e-7))
         raw_T = _shifted(torch.sigmoid(options.mean + options.std * normal_T), options.shift)
         return low + raw_T.clamp(0.01, 1.0 - 1e-6) * (high - low)
-    if options.parity:
-        return _shifted(low + u_T * (high - low), options.shift)
     return low + _shifted(u_T, options.shift) * (high - low)
 
 
@@ -157,8 +152,8 @@ def draw_steps(
 ) -> list[int]:
     """Which rollout steps are used, in the order of denoising.
 
-    Without ``parity`` no step is drawn twice and each is drawn equally often: the steps are laid end to end and
-    cut at ``count`` equal distances from a random beginning.
+    No step is drawn twice and each is drawn equally often: the steps are laid end to end and cut at ``count`` equal
+    distances from a random beginning.
 
     Args:
         valid: neighbouring step numbers.
@@ -166,7 +161,7 @@ def draw_steps(
     Raises:
         ConfigError: more are wanted than there are.
     """
-    if not options.parity and count > len(valid):
+    if count > len(valid):
         raise ConfigError(
             f"{count} timesteps are to be drawn but only {len(valid)} steps of the rollout lie in the interval",
             field="rlhf_num_train_timesteps",
@@ -177,18 +172,9 @@ def draw_steps(
     wanted = count - len(chosen)
     if wanted <= 0:
         return chosen
-    if options.parity:
-        return chosen + _truncated_strata(rest or chosen, wanted, source)
     begin = float(torch.rand((), generator=source, dtype=torch.float64))
     width = len(rest) / wanted
     return chosen + [rest[min(int((k + begin) * width), len(rest) - 1)] for k in range(wanted)]
-
-
-def _truncated_strata(rest: Sequence[int], count: int, source: torch.Generator) -> list[int]:
-    """Strata between whole-numbered bounds from the first to the last step; the last is never drawn."""
-    bounds = torch.linspace(rest[0], rest[-1], count + 1, dtype=torch.float64).long().tolist()
-    u_T = torch.rand(count, generator=source, dtype=torch.float64).tolist()
-    return [lo + int(u * (hi - lo)) for lo, hi, u in zip(bounds[:-1], bounds[1:], u_T, strict=True)]
 
 
 def group_noise(

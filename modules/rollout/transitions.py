@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.model.noising.schedule import wide
+from modules.model.noising.schedule import to_float32
 from modules.spec.FamilySpec import Prediction
 from modules.util.errors import ConfigError, UnsupportedError
 
@@ -176,7 +176,7 @@ def step(
     """
     kind = check_kind(kind, prediction)
     std = deviation(kind, position, noise_level, temperature)
-    x, predicted = wide(x), wide(predicted)
+    x, predicted = to_float32(x), to_float32(predicted)
     if prediction != "flow":
         untempered = _deviation(kind, position, noise_level)
         return Transition(_ddim_mean(x, predicted, position, prediction, untempered), std)
@@ -271,7 +271,7 @@ def log_prob(
         )
     if not transition.std > 0.0:
         raise ValueError("a step without noise has no log-probability")
-    value = -(wide(x_next) - transition.mean).square()
+    value = -(to_float32(x_next) - transition.mean).square()
     if form == GAUSSIAN:
         std = transition.std
         value = value / (2.0 * std**2) - (math.log(std) + 0.5 * math.log(2.0 * math.pi))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,17 +11,17 @@ from typing import IO, Any
 
 from modules.runner.commands import Command, post_command, take_commands
 from modules.runner.events import EventReader, EventWriter, last_sequence
+from modules.runner.known_runs import note_run
 from modules.runner.ProcessId import ProcessId
 from modules.util.errors import UserError
 from modules.util.files.locking import try_lock
 from modules.util.jsonio import read_json, write_json
 
-MAX_NAME = 80
+RECORD_BYTES, CONFIG_BYTES = 1 << 16, 1 << 24
 # A watcher holds the lock for a moment when it closes the books of a dead run.
 LOCK_PATIENCE = 2.0
 LAUNCHED_IN = "TASTEMAKER_LAUNCHED_IN"
 """Environment variable of a trainer that was launched: the path of its run."""
-_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
 
 class RunDirectory:
@@ -78,8 +77,11 @@ class RunDirectory:
 
     # --- the trainer's side -----------------------------------------------------------------------------
 
-    def lock(self) -> None:
+    def lock(self, device: str = "") -> None:
         """Claim the run for this process; the claim dies with it. Orders left over from earlier are dropped.
+
+        Args:
+            device: what it will compute on, as far as that is known; see ``compute_on``.
 
         Raises:
             UserError: another process is training here.
@@ -96,9 +98,15 @@ class RunDirectory:
             os.register_at_fork(after_in_child=handle.close)
         try:
             self._take_over()
+            self.compute_on(device)
         except OSError as error:
             self.unlock()
             raise self._not_writable(error) from error
+        note_run(self.path)
+
+    def compute_on(self, device: str) -> None:
+        """Say which device this process uses, so that other runs can wait for it."""
+        write_json(self.process_path, {**ProcessId.own().to_dict(), "device": device})
 
     def _take_over(self) -> None:
         self._clear_orders()
@@ -106,7 +114,6 @@ class RunDirectory:
             # What is known of an earlier start is not true of this one.
             record = {"t": time.time(), "sequence": last_sequence(self.events_path)}
             write_json(self.launch_path, record)
-        write_json(self.process_path, ProcessId.own().to_dict())
 
     def _started_by_hand(self) -> bool:
         # The launcher may still be busy with its record: it says who it is through the environment too.
@@ -173,6 +180,17 @@ class RunDirectory:
         found = ProcessId.from_dict(self._read(self.process_path))
         return found if found is not None and found.alive() else None
 
+    def process_record(self) -> dict[str, Any]:
+        """What the trainer wrote down about its process; empty when none has claimed the run."""
+        record = self._read(self.process_path)
+        return record if isinstance(record, dict) else {}
+
+    def wanted_device(self) -> str:
+        """``train_device`` of the run's settings; ``auto`` where they do not say."""
+        config = self._read(self.config_path, CONFIG_BYTES)
+        device = config.get("train_device") if isinstance(config, dict) else None
+        return device if isinstance(device, str) and device else "auto"
+
     def launched(self) -> ProcessId | None:
         """The living process that was started to train here; it may still be on its way to ``trainer()``."""
         found = ProcessId.from_dict(self.launch_record().get("process"))
@@ -184,10 +202,10 @@ class RunDirectory:
         return record if isinstance(record, dict) else {}
 
     @staticmethod
-    def _read(path: Path) -> Any:
+    def _read(path: Path, max_bytes: int = RECORD_BYTES) -> Any:
         """What is in a small file of ours; ``None`` where it is missing or was damaged by others."""
         try:
-            return read_json(path, max_bytes=1 << 16)
+            return read_json(path, max_bytes=max_bytes)
         except UserError:
             return None
 
@@ -200,9 +218,3 @@ class RunDirectory:
         if self.trainer() is None:
             raise UserError(f"no training is running in {self.path}", hint="start it first")
         return post_command(self.commands_dir, kind, **arguments)
-
-
-def run_name(text: str, default: str = "run") -> str:
-    """A file name that every system takes, made from any text: no separators, no dots in front, not empty."""
-    name = re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII).strip("-. ")[:MAX_NAME].rstrip("-. ")
-    return f"{name}-" if _RESERVED.fullmatch(name) else name or default

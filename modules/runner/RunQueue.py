@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from modules.runner.devices import run_using, waiting_for
+from modules.runner.known_runs import one_start_at_a_time
 from modules.runner.launcher import TrainerProcess, attach, launch, settle
 from modules.runner.ProcessId import ProcessId
 from modules.runner.RunDirectory import RunDirectory
@@ -34,7 +36,7 @@ class QueueEntry:
         title: what to show.
         state: one of ``STATES``.
         added: when it was put there, seconds since the epoch.
-        note: how it ended.
+        note: how it ended, or what it waits for.
         claimed: when its turn came, seconds since the epoch.
         starter: the program that looks after it since then.
     """
@@ -132,14 +134,21 @@ class RunQueue:
         with self._changing() as entries:
             entries[:] = [entry for entry in entries if entry.state in ("waiting", "running")]
 
-    def claim_next(self) -> QueueEntry | None:
-        """Mark the first waiting run as running and return it; ``None`` when one runs or none waits."""
+    def claim_next(self, hindrance: Callable[[QueueEntry], str] = lambda entry: "") -> QueueEntry | None:
+        """Mark the first waiting run as running and return it; ``None`` when one runs or none can start.
+
+        Args:
+            hindrance: why a run cannot start now, which becomes its note; empty when it can.
+        """
         with self._changing() as entries:
             if any(entry.state == "running" for entry in entries):
                 return None
             for entry in entries:
                 if entry.state == "waiting":
-                    entry.state, entry.note = "running", ""
+                    entry.note = hindrance(entry)
+                    if entry.note:
+                        return None
+                    entry.state = "running"
                     entry.claimed, entry.starter = time.time(), ProcessId.own().to_dict()
                     return entry
         return None
@@ -204,6 +213,8 @@ def _find(entries: list[QueueEntry], entry_id: str) -> QueueEntry:
 class QueueRunner:
     """Works through a queue, one run at a time; call ``tick`` every second or so.
 
+    A run whose device is in use by another trainer of this computer waits until that one has ended.
+
     Args:
         queue: the queue.
         start: starts a run (``launcher.launch``).
@@ -220,13 +231,20 @@ class QueueRunner:
         for entry in self.queue.entries():
             if entry.state == "running":
                 self._look_after(entry)
-        if self.active and (claimed := self.queue.claim_next()):
-            try:
-                self._trainers[claimed.id] = self._start(RunDirectory(claimed.run_dir))
-            except Exception as error:
-                self.queue.set_state(claimed.id, "failed", str(error))
-                if not isinstance(error, UserError):
-                    raise
+        if self.active and any(entry.state == "waiting" for entry in self.queue.entries()):
+            with one_start_at_a_time():
+                self._start_next()
+
+    def _start_next(self) -> None:
+        claimed = self.queue.claim_next(_hindrance)
+        if claimed is None:
+            return
+        try:
+            self._trainers[claimed.id] = self._start(RunDirectory(claimed.run_dir))
+        except Exception as error:
+            self.queue.set_state(claimed.id, "failed", str(error))
+            if not isinstance(error, UserError):
+                raise
 
     def _look_after(self, entry: QueueEntry) -> None:
         run = RunDirectory(entry.run_dir)
@@ -247,6 +265,13 @@ class QueueRunner:
         if outcome is not None:
             self._trainers.pop(entry.id, None)
             self.queue.set_state(entry.id, outcome.category if outcome.ok else "failed", outcome.message)
+
+
+def _hindrance(entry: QueueEntry) -> str:
+    run = RunDirectory(entry.run_dir)
+    device = run.wanted_device()
+    other = run_using(device)
+    return "" if other is None else waiting_for(other, device)
 
 
 def _was_launched(run: RunDirectory, entry: QueueEntry) -> bool:

@@ -7,17 +7,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from modules.runner.events import ERROR_CATEGORIES, last_sequence
+from modules.runner.known_runs import note_run
 from modules.runner.outcome import TAIL_BYTES, Outcome, interpret
 from modules.runner.ProcessId import ProcessId
 from modules.runner.RunDirectory import LAUNCHED_IN, RunDirectory
 from modules.util.errors import UserError
 from modules.util.jsonio import write_json
+from modules.util.program_files import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 WAIT_STEP = 0.05
 
 
@@ -102,6 +103,7 @@ def launch(
         popen = _spawn(line, run, log.fileno())
     process = ProcessId.of(popen.pid) or ProcessId(popen.pid, "gone")
     write_json(run.launch_path, {**record, "process": process.to_dict()})
+    note_run(run.path)
     return TrainerProcess(run, process, popen)
 
 
@@ -153,10 +155,10 @@ def settle(run: RunDirectory, returncode: int | None = None) -> Outcome | None:
         record = run.launch_record()
         started, error, finished = _last_words(run, record.get("sequence", 0))
         if finished is not None:
-            return _as_told(finished, error)
+            return _with_resume(run, _as_told(finished, error))
         if not started and not record:
             return None
-        outcome = _ended_by_user(run, record) or interpret(returncode, log_tail(run))
+        outcome = _with_resume(run, _ended_by_user(run, record) or interpret(returncode, log_tail(run)))
         with run.writer() as writer:
             if not outcome.ok:
                 writer.emit("error", message=outcome.message, hint=outcome.hint, category=outcome.category)
@@ -184,7 +186,36 @@ def _last_words(
 def _ended_by_user(run: RunDirectory, record: dict[str, Any]) -> Outcome | None:
     if record.get("ended") is not True:
         return None
-    return Outcome("killed", "the trainer was ended on request", "it continues from its last backup")
+    return Outcome("killed", "the trainer was ended on request")
+
+
+def _with_resume(run: RunDirectory, outcome: Outcome) -> Outcome:
+    """With where the run resumes, for an end that cost steps."""
+    if outcome.ok or outcome.category in ("user", "setup"):
+        return outcome
+    where = resume_point(run)
+    if where in outcome.hint:  # written down before
+        return outcome
+    return replace(outcome, hint=f"{outcome.hint}. {where}" if outcome.hint else where)
+
+
+def resume_point(run: RunDirectory) -> str:
+    """Which step the run resumes from, as its events say; one sentence."""
+    step, total = 0, 0
+    for event in run.reader().poll():
+        progress = event.get("progress")
+        at = progress.get("global_step") if isinstance(progress, dict) else None
+        if event["kind"] == "run_started":
+            total = event["total_steps"] if isinstance(event.get("total_steps"), int) else 0
+            # one that starts anew puts the backups of the run before aside
+            step = at if event.get("resumed_from") and isinstance(at, int) else 0
+        elif event["kind"] == "backup" and isinstance(at, int):
+            step = at
+    if not total:
+        return "Training had not begun"
+    if not step:
+        return f"There is no backup yet: the next start begins at step 0 of {total}"
+    return f"With continue_last_backup the next start resumes after step {step} of {total}"
 
 
 def _as_told(finished: dict[str, Any], error: dict[str, Any] | None) -> Outcome:

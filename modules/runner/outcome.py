@@ -38,7 +38,7 @@ _LESS_GPU_MEMORY = (
 )
 _LESS_MEMORY = (
     "close other programs, lower dataloader_threads and cache_batch_size, set weight_dtype to BFLOAT_16 or "
-    "FLOAT_16, or add swap space; the run continues from its last backup"
+    "FLOAT_16, or add swap space"
 )
 # Most telling first: running out of memory often leaves other errors behind it.
 _LOG_PATTERNS = (
@@ -60,7 +60,7 @@ _LOG_PATTERNS = (
         Outcome(
             "disk",
             "the disk is full",
-            "free some space (old backups, caches), then continue from the last backup",
+            "free some space (old backups, caches)",
         ),
     ),
     (
@@ -158,9 +158,7 @@ def _by_signal(name: str) -> Outcome:
             _LESS_MEMORY,
         )
     if name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK"):
-        return Outcome(
-            "killed", f"the trainer was ended from outside ({name})", "it continues from its last backup"
-        )
+        return Outcome("killed", f"the trainer was ended from outside ({name})")
     if name in _CRASH:
         return Outcome(
             "crash",

@@ -1,9 +1,9 @@
-"""What a model family is, in words and numbers: no tensors, no torch."""
+"""What a model family is, as data: no tensors, no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Prediction = Literal["epsilon", "v_prediction", "flow"]
@@ -15,21 +15,22 @@ class PartSpec:
     """One component of a model folder.
 
     Args:
-        name: its folder in a diffusers layout and its name in the config (``unet``, ``text_encoder``).
+        name: its folder in the diffusers layout and its name in the config (``unet``, ``text_encoder``).
         kind: what it is for.
-        classes: the class names ``model_index.json`` may give it, the one to load with first; none means any.
-        module: where that class is imported from; part by part, because the libraries' top levels take seconds.
-        kohya_prefix: first letters of its adapter keys in a kohya file, without the joining underscore.
-        file_root: path of the weights inside the part as adapter files write it, where the module has lost
-            that level (``text_model`` for CLIP).
-        optional: whether models come without it too.
-        unread: first letters of the paths of layers that a prompt never passes; they get no adapters.
+        classes: class names that ``model_index.json`` may give, the one to load with first; empty accepts any.
+        module: where that class is imported from; the full path, because importing the libraries' top levels takes
+            seconds.
+        kohya_prefix: prefix of its adapter keys in a kohya file, without the joining underscore.
+        file_root: path of the weights inside the part as adapter files write it, where newer versions of the module
+            dropped that level (``text_model`` for CLIP).
+        optional: whether models may come without it.
+        unread: prefixes of layer paths that a prompt never passes through; they get no adapters.
         comfy_name: what ComfyUI calls a text encoder (``clip_l``).
-        comfy_sizes: hidden width -> that name, where encoders of other sizes have other names.
-        comfy_root: what its layers are in there, where that is not what they are in here.
-        file_prefix: first letters of its keys in a single-file model.
-        open_clip: whether single-file models have it as OpenCLIP names it.
-        pad_token: what a tokenizer of CLIP fills short prompts with; its vocabulary comes with the program.
+        comfy_sizes: hidden width -> ComfyUI's name, for encoders whose name depends on their size.
+        comfy_root: the module ComfyUI nests its layers in, where that differs from here.
+        file_prefix: prefix of its keys in a single-file model.
+        open_clip: whether single-file models store it under OpenCLIP's names.
+        pad_token: what a CLIP tokenizer pads short prompts with; CLIP's vocabulary comes with the program.
     """
 
     name: str
@@ -51,39 +52,42 @@ class PartSpec:
 def block_presets(
     attention: tuple[str, ...], mlp: tuple[str, ...], blocks: tuple[str, ...] = ("transformer_blocks",)
 ) -> dict[str, tuple[str, ...]]:
-    """The layer presets of a transformer, from the names its attention, its other layers and its blocks go by."""
+    """The layer presets of a transformer, from the names of its attention layers, its other layers and its blocks."""
     return {"attn-mlp": (*attention, *mlp), "attn-only": attention, "blocks": blocks, "full": ()}
 
 
 @dataclass(frozen=True)
 class FamilySpec:
-    """Everything the shared code has to know about a family.
+    """Everything that code shared by all families needs to know about one of them.
 
     Args:
-        key: the model type it is registered under.
+        key: the model type in configs.
         label: its name for people.
-        parts: the components, denoiser first.
+        parts: the components: denoiser first, then text encoders, then the rest.
         pipeline_class: what ``model_index.json`` names, and what a saved folder will name.
-        prediction: default parameterisation; a discrete family may be overruled by its scheduler's config.
-        prompt_tokens: how much of a prompt the text encoders are given, where their tokenizers know no smaller limit;
-            with start and end marks, without a template. The widest counts where there are several.
+        prediction: default parameterisation; the scheduler config of a discrete model may overrule it.
+        prompt_tokens: how many tokens of a prompt the text encoders read, where their tokenizers set no smaller
+            limit; start and end marks included, templates not. The largest limit where there are several encoders.
         layer_presets: name -> substrings of module names an adapter is attached to; empty means all layers.
+        onetrainer_presets: presets of OneTrainer that train other layers than ours of the same name, as filters; those
+            that begin with ``^`` are regular expressions.
         lora_architecture: ``modelspec.architecture`` of its adapters.
-        model_architecture: the same of a whole model.
-        default_resolution: pixels of a square sample.
-        size_multiple: sample heights and widths are multiples of this.
+        model_architecture: the same for a whole model.
+        default_resolution: width and height in pixels of a square sample.
+        size_multiple: widths and heights of samples are multiples of this.
         writes_single_file: whether it can be written to one file, in the latent-diffusion layout.
         key_map: naming scheme of the checkpoints it was published as, see ``modules.weights.keymaps``.
-        kohya_original: whether kohya files have those names too, and not the ones of diffusers.
-        inpainting: whether the denoiser sees a mask and the masked image too.
-        denoiser_channels: input channels of the denoiser, where families differ by them; 0 for any.
-        size_conditioning: whether the denoiser is told original size, crop and target size of an image.
+        kohya_original: whether kohya files use those names instead of diffusers' names.
+        inpainting: whether the denoiser also sees a mask and the masked image.
+        denoiser_channels: input channels of the denoiser, where they tell families apart; 0 accepts any number.
+        size_conditioning: whether the denoiser is given the original size, crop and target size of an image.
         embeds_guidance: whether the guidance scale is an input of the denoiser, so that one pass is enough.
-        prompt_weighting: whether emphasis in prompts can be applied to its text states.
+        prompt_weighting: whether emphasis in prompts can be applied to the text states.
         chunks_prompts: whether a prompt longer than its encoders read is encoded in several chunks.
         even_steps: whether a flow model's noise levels fall by 1 / steps before they are shifted.
-        default_steps, default_cfg, default_sampler: what a sample is made with if nothing else is asked for.
-        lora_metadata: further fields other programs expect in adapter files.
+        default_steps, default_cfg, default_sampler: sampling settings used where a sample leaves them open.
+        lora_metadata: further fields that other programs expect in adapter files.
+        order: position in lists for people; families with equal numbers keep the order of their file.
     """
 
     key: str
@@ -95,6 +99,7 @@ class FamilySpec:
     model_architecture: str
     prompt_tokens: int
     layer_presets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    onetrainer_presets: Mapping[str, str] = field(default_factory=dict)
     default_resolution: int = 512
     size_multiple: int = 8
     writes_single_file: bool = False
@@ -111,6 +116,7 @@ class FamilySpec:
     default_cfg: float = 7.0
     default_sampler: str = "DDIM"
     lora_metadata: Mapping[str, str] = field(default_factory=dict)
+    order: int = 1000
 
     def part(self, name: str) -> PartSpec:
         """The part called ``name``; ``KeyError`` if the family has none."""
@@ -120,21 +126,43 @@ class FamilySpec:
         raise KeyError(f"{self.label} has no part {name!r}; it has {', '.join(p.name for p in self.parts)}")
 
     def of_kind(self, kind: PartKind) -> tuple[PartSpec, ...]:
+        """The parts of one kind, in the family's order."""
         return tuple(part for part in self.parts if part.kind == kind)
 
     @property
     def denoiser(self) -> str:
+        """Name of the denoiser: ``unet`` or ``transformer``."""
         return self.of_kind("denoiser")[0].name
 
     @property
     def text_encoders(self) -> tuple[str, ...]:
+        """Names of the text encoders."""
         return tuple(part.name for part in self.of_kind("text_encoder"))
 
     @property
     def vae(self) -> str:
+        """Name of the autoencoder."""
         return self.of_kind("vae")[0].name
 
     @property
     def module_parts(self) -> tuple[str, ...]:
         """Names of the parts that hold weights."""
         return tuple(p.name for p in self.parts if p.kind in ("denoiser", "text_encoder", "vae"))
+
+    @property
+    def flow_matching(self) -> bool:
+        """Whether it learns the straight path from noise to image, and has no schedule of noise variances."""
+        return self.prediction == "flow"
+
+    def for_inpainting(self, key: str, label: str, pipeline_class: str) -> FamilySpec:
+        """The spec of this family's inpainting model, whose adapters have the same layers."""
+        return replace(
+            self,
+            key=key,
+            label=label,
+            pipeline_class=pipeline_class,
+            model_architecture=f"{self.model_architecture}-inpainting",
+            inpainting=True,
+            # latents, the mask, and the latents of the masked image
+            denoiser_channels=9,
+        )

@@ -1,14 +1,29 @@
-"""Parts that many families are made of."""
+"""Parts that many families share."""
 
 from __future__ import annotations
 
-from modules.model.text.clip_vocabulary import END
+from collections.abc import Mapping
+
 from modules.spec.FamilySpec import PartSpec
 
 STREAM_LAYERS = ("ff", "proj_mlp", ".proj_out")
-"""What is not attention in FLUX's blocks of two streams and of one; the dot leaves out the last layer of the model,
-which is called proj_out too.
+"""The layers of FLUX's double- and single-stream blocks that are not attention; the dot excludes the model's last
+layer, which is called proj_out too.
 """
+UNET_PREFIX = "model.diffusion_model."
+VAE_PREFIX = "first_stage_model."
+TEXT_PREFIX = "cond_stage_model.transformer.text_model."
+"""Prefixes of the parts in files of the latent-diffusion layout."""
+UNET_PRESETS: Mapping[str, tuple[str, ...]] = {
+    "attn-mlp": ("attentions",),
+    "attn-only": ("attn1", "attn2"),
+    "blocks": ("down_blocks", "mid_block", "up_blocks"),
+    "full": (),
+}
+"""The layer presets of Stable Diffusion 1, 2 and XL."""
+CLIP_TOKENS = 77
+"""Tokens that CLIP text encoders have positions for, start and end marks included."""
+CLIP_END = "<|endoftext|>"
 _CLIP = "transformers.models.clip.modeling_clip"
 
 
@@ -25,7 +40,7 @@ def unet(file_prefix: str) -> PartSpec:
 
 
 def transformer(module: str, *classes: str) -> PartSpec:
-    """A denoiser without convolutions; ``module`` is the last piece of the name of the library's."""
+    """A transformer as denoiser; ``module`` is the last piece of the name of diffusers' module."""
     return PartSpec(
         "transformer",
         "denoiser",
@@ -43,7 +58,7 @@ def clip_encoder(
     file_prefix: str = "",
     open_clip: bool = False,
 ) -> PartSpec:
-    """A CLIP text encoder, with the projection of its pooled state or without."""
+    """A CLIP text encoder, with or without the projection of its pooled state."""
     return PartSpec(
         name,
         "text_encoder",
@@ -77,7 +92,7 @@ def language_encoder(
     unread: tuple[str, ...] = (),
     comfy_sizes: tuple[tuple[int, str], ...] = (),
 ) -> PartSpec:
-    """A language model whose states are read; ``library`` is the name of the family in transformers."""
+    """A language model whose hidden states are read; ``library`` is the name of its folder in transformers."""
     return PartSpec(
         "text_encoder",
         "text_encoder",
@@ -92,12 +107,12 @@ def language_encoder(
 
 
 def autoencoder(library: str, *classes: str) -> PartSpec:
-    """An autoencoder of another kind; ``library`` is the last piece of the name of the library's module."""
+    """An autoencoder of another kind; ``library`` is the last piece of the name of diffusers' module."""
     return PartSpec("vae", "vae", classes, f"diffusers.models.autoencoders.{library}")
 
 
 def kl_autoencoder(file_prefix: str = "") -> PartSpec:
-    """The autoencoder of latent diffusion, of any number of channels."""
+    """The autoencoder of latent diffusion, with any number of channels."""
     return PartSpec(
         "vae",
         "vae",
@@ -107,8 +122,8 @@ def kl_autoencoder(file_prefix: str = "") -> PartSpec:
     )
 
 
-def clip_tokenizer(name: str = "tokenizer", pad_token: str = END) -> PartSpec:
-    """CLIP's; OpenCLIP's encoders were trained with token 0 (``!``) after the end of a prompt instead of end marks."""
+def clip_tokenizer(name: str = "tokenizer", pad_token: str = CLIP_END) -> PartSpec:
+    """CLIP's tokenizer; OpenCLIP's encoders were trained with token 0 (``!``) as padding instead of end marks."""
     return PartSpec(
         name,
         "tokenizer",
@@ -119,13 +134,14 @@ def clip_tokenizer(name: str = "tokenizer", pad_token: str = END) -> PartSpec:
 
 
 def t5_tokenizer(name: str = "tokenizer", optional: bool = False) -> PartSpec:
+    """T5's tokenizer."""
     return PartSpec(
         name, "tokenizer", ("T5TokenizerFast", "T5Tokenizer"), "transformers.models.t5", optional=optional
     )
 
 
 def qwen_tokenizer() -> PartSpec:
-    """That of Qwen 2 and all that came after it."""
+    """The tokenizer of Qwen 2 and its successors."""
     return PartSpec(
         "tokenizer",
         "tokenizer",

@@ -15,27 +15,29 @@ from modules.dataLoader.BaseDataLoader import AccumulationGroup
 from modules.dataLoader.progress import LoadingCancelled
 from modules.model.dtypes import torch_dtype
 from modules.model.noising.sampling import SamplingCancelled
+from modules.modelSetup import training
+from modules.runner.events import FINISH_STATUSES
 from modules.runner.RunDirectory import RunDirectory
-from modules.trainer.assembly import Parts, assemble, check_model, check_settings
+from modules.trainer.assembly import Run, assemble, check_model, check_settings
 from modules.trainer.callbacks import Callback
-from modules.trainer.control import Commands as order
-from modules.trainer.control.Commands import Orders
-from modules.trainer.control.Interval import Interval
+from modules.trainer.control.Commands import BACKUP, PAUSE, RESUME, SAMPLE, SAVE, STOP, Commands
+from modules.trainer.control.Interval import Interval, ends_a_tenth
 from modules.trainer.control.Pace import Pace
 from modules.trainer.control.StopSignals import StopSignals
 from modules.trainer.diagnosis import diagnosis, memory
 from modules.trainer.distributed import Processes
 from modules.trainer.optim.optimizers import set_learning_rate
 from modules.trainer.resume.checkpoint import list_backups, write_backup
-from modules.trainer.resume.find_resume import backup_to_go_on_from
+from modules.trainer.resume.find_resume import find_resume
 from modules.trainer.resume.Rescue import Rescue
 from modules.trainer.resume.resume_rules import check_resumable, check_same_start
 from modules.trainer.resume.run_state import Counters, restore, take_snapshot
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import DataError, UserError
+from modules.util.files.output_place import output_fault
 from modules.util.TrainProgress import TrainProgress
 
-FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
+FINISHED, STOPPED, FAILED = FINISH_STATUSES
 PHASE_SECONDS = 0.25
 
 
@@ -59,7 +61,7 @@ class GenericTrainer:
         self.callback = callback if self.processes.first else Callback()
         self.progress = TrainProgress()
         self._signals = StopSignals()
-        self._orders = Orders(run, self._signals, self.callback, self.processes)
+        self._commands = Commands(run, self._signals, self.callback, self.processes)
         self._backup_interval = Interval(config.backup_after, config.backup_after_unit)
         self._save_interval = Interval(config.save_every, config.save_every_unit)
         self._sample_interval = Interval(config.sample_after, config.sample_after_unit)
@@ -69,10 +71,10 @@ class GenericTrainer:
         self._resumed_from: Path | None = None
         self._counters = Counters()
         self._rescue = Rescue(self.processes.device)
-        self._parts: Parts | None = None
+        self._parts: Run | None = None
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> Run:
         """The model, the data and the rest; there after ``start``, unless only the cache was filled."""
         if self._parts is None:
             raise RuntimeError("the run has not been started")
@@ -90,12 +92,14 @@ class GenericTrainer:
         status = FAILED
         try:
             with self._signals:
-                status = self.start()
-                if status is None:
+                ended = self.start()
+                if ended is None:
                     with self._rescue.watching(self._free, self._rescue_backup):
                         status = self.train()
                         if status == FINISHED:
                             self.end()
+                else:
+                    status = ended
         except LoadingCancelled:
             status = STOPPED
         except UserError as error:
@@ -118,8 +122,8 @@ class GenericTrainer:
 
     def close(self) -> None:
         """Give back what the run held; commands nobody carried out are answered."""
-        for bit in (order.STOP, order.BACKUP, order.SAMPLE, order.SAVE, order.PAUSE, order.RESUME):
-            self._orders.failed(bit, "the run has ended")
+        for bit in (STOP, BACKUP, SAMPLE, SAVE, PAUSE, RESUME):
+            self._commands.failed(bit, "the run has ended")
         if self._parts is not None:
             self._parts.close()
         self.callback.close()
@@ -132,7 +136,7 @@ class GenericTrainer:
         check_settings(config, self.processes.world_size)
         check_model(config)
         run = self.run_directory
-        found = backup_to_go_on_from(
+        found = find_resume(
             run.backup_dir, config.continue_last_backup, self.processes, self.callback.warning
         )
         backup = None
@@ -151,9 +155,7 @@ class GenericTrainer:
             self.progress = backup.progress
             self.processes.barrier()
         parts = self.parts
-        if parts.known is not None and not parts.known.prepare(
-            parts.loader, self._tell_scores, self._orders.stop_wanted
-        ):
+        if not parts.score_pairs(self._tell_scores, self._commands.stop_wanted):
             return STOPPED
         self.processes.check_same(parts.named)
         parts.ready()
@@ -170,9 +172,9 @@ class GenericTrainer:
                 return STOPPED
             if self.progress.global_step >= self.total_steps or self._out_of_patience():
                 break
-            if self._obey(self._orders.hear()):
+            if self._obey(self._commands.hear()):
                 self._backup()
-                self._orders.done(order.STOP)
+                self._commands.done(STOP)
                 return STOPPED
             # an epoch may have no step at all, where concepts are repeated less than once in each
             self.progress.epoch = group.epoch
@@ -186,9 +188,9 @@ class GenericTrainer:
         try:
             yield from self.parts.loader.accumulation_groups(self.progress)
         except SamplingCancelled:
-            self._obey(self._orders.hear())
+            self._obey(self._commands.hear())
             self._backup()
-            self._orders.done(order.STOP)
+            self._commands.done(STOP)
             yield None
 
     def end(self) -> None:
@@ -196,12 +198,14 @@ class GenericTrainer:
         parts, config = self.parts, self.config
         if parts.validation is not None and self._counters.validated_at != self.progress.global_step:
             self._validate()
-        if config.backup_before_save:
+        fault = output_fault(config)
+        if config.backup_before_save or fault:
             self._backup()
+        if fault:
+            raise fault
         with parts.exported_weights():
             if parts.best is not None and parts.best.step is not None and self.processes.first:
-                # last of all: neither the average nor the optimizer's own view may come after it; only in the
-                # process that saves, whose file it is: another one might look for it before it is written
+                # last of all: neither the average nor the optimizer's view may come after it; only where it is saved
                 parts.best.restore()
                 self.callback.phase(f"keeping the best weights, of step {parts.best.step}", 1, 1)
             self._save(Path(config.output_model_destination))
@@ -245,7 +249,7 @@ class GenericTrainer:
 
     def _backward(self, loss: torch.Tensor) -> None:
         scale = self.parts.scaler.scale
-        (loss if scale == 1.0 else loss * scale).backward()
+        (loss if scale == 1.0 else loss * scale).backward()  # type: ignore[no-untyped-call]
 
     def _clip(self, gradients: list[torch.Tensor]) -> float:
         """The norm of all gradients before clipping."""
@@ -291,6 +295,7 @@ class GenericTrainer:
                 (self._validation_interval, self._sample_interval, self._save_interval, self._backup_interval)
             )
         )
+        wall |= self._tenth_ends() << 3
         # intervals in time are not due in all processes at once
         due = self.processes.agree(wall)
         if due & 1:
@@ -309,6 +314,11 @@ class GenericTrainer:
             self._backup_interval.restart()
             self._backup(must=False)
 
+    def _tenth_ends(self) -> bool:
+        """Whether a backup is due besides those by the clock: no kill may cost more than a tenth of the run."""
+        by_the_clock = self._backup_interval.in_time and self.config.backup_each_tenth
+        return by_the_clock and ends_a_tenth(self.progress.global_step, self.total_steps)
+
     def _try(self, act: Callable[[], str]) -> None:
         """Something the run can do without: a full disk costs a sample, not the run."""
         try:
@@ -318,31 +328,31 @@ class GenericTrainer:
 
     def _obey(self, wishes: int) -> bool:
         """Do what was asked; whether to stop."""
-        if wishes & order.PAUSE:
+        if wishes & PAUSE:
             self.callback.phase("paused", 0, 0)
             # what came with the pause is done while it lasts
-            wishes = self._orders.wait_while_paused(self._carry_out)
+            wishes = self._commands.wait_while_paused(self._carry_out)
             self._pace.leave_out()
-        if wishes & order.RESUME:
-            self._orders.done(order.RESUME)
+        if wishes & RESUME:
+            self._commands.done(RESUME)
         self._carry_out(wishes)
-        return bool(wishes & order.STOP)
+        return bool(wishes & STOP)
 
     def _carry_out(self, wishes: int) -> None:
         for bit, act in (
-            (order.SAMPLE, self._sample),
-            (order.SAVE, self._save_on_the_way),
-            (order.BACKUP, self._backup),
+            (SAMPLE, self._sample),
+            (SAVE, self._save_on_the_way),
+            (BACKUP, self._backup),
         ):
             if not wishes & bit:
                 continue
             try:
                 message = act()
             except UserError as error:
-                self._orders.failed(bit, str(error))
+                self._commands.failed(bit, str(error))
                 self.callback.warning(str(error))
             else:
-                self._orders.done(bit, message)
+                self._commands.done(bit, message)
 
     def _validate(self) -> None:
         parts = self.parts
@@ -409,7 +419,7 @@ class GenericTrainer:
         facts = parts.facts(self.progress.global_step)
         dtype = torch_dtype(config.output_dtype, "output_dtype")
         try:
-            made = parts.setup.save(parts.model, path, config.output_model_format, dtype, facts)
+            made = training.save(parts.model, path, config.output_model_format, dtype, facts)
         except OSError as error:
             raise UserError(
                 f"the model cannot be saved to {path}: {error.strerror or error}",
@@ -423,7 +433,7 @@ class GenericTrainer:
         """Write a backup; one that is made by the clock may fail, and is tried again at the next interval."""
         path: Path | None = None
         # every process has images of its own to add
-        rollout = self.parts.rollout(self.progress)
+        rollout = self.parts.loader.snapshot(self.progress)
         with self._others_waiting():
             if self.processes.first:
                 keep = self.config.rolling_backup_count if self.config.rolling_backup else None
@@ -475,7 +485,7 @@ class GenericTrainer:
                 "model_type": self.config.model_type.value,
                 "method": self.config.training_method.value,
                 "units": len(parts.loader),
-                "pairs": parts.pairs,
+                "pairs": self.config.trains_pairs,
                 "trained_parameters": sum(p.numel() for p in parts.parameters),
                 "device": str(processes.device),
                 "processes": processes.world_size,
@@ -491,7 +501,7 @@ class GenericTrainer:
         if done == total or now - self._last_phase > PHASE_SECONDS:
             self._last_phase = now
             self.callback.phase(what, done, total)
-        return self.processes.world_size > 1 or not self._orders.stop_wanted()
+        return self.processes.world_size > 1 or not self._commands.stop_wanted()
 
     def _tell_scores(self, done: int, total: int) -> None:
         self._tell("scoring pairs with the reference", done, total)

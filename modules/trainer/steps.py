@@ -13,7 +13,10 @@ from modules.dataLoader.BaseDataLoader import AccumulationGroup
 from modules.model.batch import ImageBatch, PairBatch
 from modules.model.Model import Model
 from modules.model.noising.schedule import Prediction
+from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.ModelPairScorer import ModelPairScorer
+from modules.objective import execution
 from modules.objective.AdaptiveBeta import AdaptiveBeta
 from modules.objective.diagnostics import PreferenceDiagnostics
 from modules.objective.metrics import PairMetrics, averages_of, training_tags
@@ -58,8 +61,8 @@ class SupervisedStep:
     ) -> None:
         self._setup, self._model, self._processes = setup, model, processes
         self._seed = config.seed
-        self._noise = setup.noise_options(config)
-        self._loss = setup.loss_options(config)
+        self._noise = training.noise_options(config)
+        self._loss = training.loss_options(config)
         self._losses: list[torch.Tensor] = []
 
     def forward_backward(self, group: AccumulationGroup, step: int, backward: Backward) -> None:
@@ -119,7 +122,7 @@ class PreferenceStep:
     Args:
         reference: the frozen policy the scores are compared with.
         parameters: what is trained.
-        known: reference scores computed before training; ``None`` computes them in every step.
+        reference_scores: computed before training; ``None`` computes them in every step.
     """
 
     def __init__(
@@ -130,12 +133,12 @@ class PreferenceStep:
         processes: Processes,
         reference: Reference,
         parameters: list[torch.nn.Parameter],
-        known: ReferenceScores | None = None,
+        reference_scores: ReferenceScores | None = None,
     ) -> None:
         self._config, self._setup, self._model, self._processes = config, setup, model, processes
-        self._reference, self._parameters, self._known = reference, parameters, known
-        self._noise = setup.noise_options(config, preference=True)
-        self._loss = setup.loss_options(config)
+        self._reference, self._parameters, self._reference_scores = reference, parameters, reference_scores
+        self._noise = training.noise_options(config, preference=True)
+        self._loss = training.loss_options(config)
         self._objective = get_preference_loss(config.rlhf_dpo_objective)
         self._metrics = PairMetrics()
         self._diagnostics = PreferenceDiagnostics()
@@ -153,8 +156,8 @@ class PreferenceStep:
         )
 
     def _draws(self, pair: PairBatch) -> tuple[Draws, ScorePair | None]:
-        if self._known is not None:
-            return self._known.draws(pair)
+        if self._reference_scores is not None:
+            return self._reference_scores.draws(pair)
         shared = self._config.rlhf_dpo_shared_noise
         return self._setup.draw_pair_noise(self._model, pair, self._noise, self._config.seed, shared), None
 
@@ -163,23 +166,21 @@ class PreferenceStep:
         self._metrics.clear()
         options = self._options()
         config = self._config
+        self._model.set_mode("no_dropout")
         for batch in group:
             if batch is None:
                 continue
             assert isinstance(batch, PairBatch)
             draws, cached = self._draws(batch)
-            out = self._setup.calculate_dpo_loss(
-                self._model,
-                batch,
-                draws,
+            out = execution.run(
+                config.rlhf_dpo_execution_mode.value,
+                config.rlhf_dpo_sequential_strategy.value,
+                ModelPairScorer(self._setup, self._model, batch, draws, self._loss),
                 self._reference,
                 self._objective,
                 options,
-                config.rlhf_dpo_execution_mode.value,
                 parameters=self._parameters,
-                strategy=config.rlhf_dpo_sequential_strategy.value,
                 supervised_mix=config.rlhf_supervised_mix,
-                loss_options=self._loss,
                 loss_scale=len(batch) / group.total,
                 cached_reference=cached,
                 backward=backward,

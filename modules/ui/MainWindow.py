@@ -8,6 +8,7 @@ import re
 import sys
 import tkinter as tk
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from tkinter import ttk
 
@@ -16,13 +17,14 @@ import customtkinter as ctk
 from modules.runner.RunQueue import QueueRunner, RunQueue
 from modules.ui.demo.DemoOffer import FIRST_START, offer_demo
 from modules.ui.form.Tooltips import Tooltips
-from modules.ui.image_window import open_image
+from modules.ui.ImageWindow import ImageWindow
 from modules.ui.keys import bind_keys
 from modules.ui.options import parser
 from modules.ui.pages.Page import Page
 from modules.ui.pages.registry import page_of, pages_for
 from modules.ui.run.QueuePanel import QueueWork
 from modules.ui.run.RunActions import RunActions
+from modules.ui.run.StartCheck import StartCheck
 from modules.ui.run.TensorBoard import TensorBoard
 from modules.ui.shell.Autosave import Autosave
 from modules.ui.shell.BottomBar import BottomBar
@@ -32,20 +34,31 @@ from modules.ui.shell.SideBar import SideBar
 from modules.ui.shell.TopBar import TopBar
 from modules.ui.shell.ViewDialog import SCALES, open_view_dialog
 from modules.ui.state.ConfigState import ConfigState, Problem
+from modules.ui.state.DryRun import DRY_RUN
 from modules.ui.state.PresetStore import PresetStore
 from modules.ui.state.RunControl import RunControl
 from modules.ui.state.SessionStore import Session, SessionStore
 from modules.ui.Ui import Ui
+from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.drop import accept_drops, load_drops, one_config
 from modules.ui.widgets.ScrollFrame import ScrollFrame, install_wheel
 from modules.ui.widgets.theme import Theme, is_dark
-from modules.ui.widgets.tk_support import MAX_SCALE, MIN_SCALE, Pump, install_error_dialog, set_ui_scale
+from modules.ui.widgets.tk_support import (
+    MAX_SCALE,
+    MIN_SCALE,
+    Pump,
+    install_error_dialog,
+    select_all_with_ctrl_a,
+    set_ui_scale,
+)
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.counted import counted
 from modules.util.errors import UserError
 from modules.util.files.user_folder import FOLDER_VARIABLE, settings_folder
+from modules.util.program_files import RESOURCES
 
 NAME = "Tastemaker"
-ICON = Path(__file__).resolve().parents[2] / "resources" / "icons" / "tastemaker.png"
+ICON = RESOURCES / "icons" / "tastemaker.png"
 DEFAULT_SIZE = (1240, 780)
 MIN_SIZE = (760, 480)
 _GEOMETRY = re.compile(r"(\d+)x(\d+)(?:\+(-?\d+)\+(-?\d+))?")
@@ -59,6 +72,7 @@ class MainWindow(ctk.CTk):
         model: the config's class.
         presets: where presets are.
         control: the run that is watched.
+        dry_run: the command line of a dry run, see ``DryRun``.
     """
 
     def __init__(
@@ -67,6 +81,7 @@ class MainWindow(ctk.CTk):
         model: type[TrainConfig] = TrainConfig,
         presets: PresetStore | None = None,
         control: RunControl | None = None,
+        dry_run: Sequence[str] = DRY_RUN,
     ) -> None:
         self.store = store
         self.memory, said = store.load_window()
@@ -80,7 +95,9 @@ class MainWindow(ctk.CTk):
         self.state_ = ConfigState(config if config is not None else model())
         self.theme = Theme(self)
         self.pump = Pump(self)
-        self.ui = Ui(self, self.theme, self.state_, self.pump, self.say, self.jump)
+        self.ui = Ui(
+            self, self.theme, self.state_, self.pump, Chooser(self, self.memory), self.say, self.jump
+        )
         self.control = control or RunControl()
         self.presets = presets or PresetStore()
         self.pages = pages_for(self.state_.settings)
@@ -88,7 +105,7 @@ class MainWindow(ctk.CTk):
         self._at_fields: dict[str, Problem] = {}
         self.page = ""
         self._problems_open = False
-        self._checking = False
+        self._refreshing = False
         self.ui.services.update(tooltips=Tooltips(self.theme), store=store, runs=self.control)
         self.files = FileActions(self.ui, self.memory, self.presets, self._file_changed)
         self.ui.services |= {"files": self.files, FIRST_START: session is None and not trouble}
@@ -98,25 +115,32 @@ class MainWindow(ctk.CTk):
         install_error_dialog(self)
         self.theme.apply(self.memory.appearance, self.memory.scale)
         set_ui_scale(self.memory.scale)
-        self.runs = RunActions(self.ui, self.control, self._refuse_start, self._run_heard)
+        self.check = StartCheck(self.ui, lambda: self.control.is_live, self._refresh_soon, dry_run)
+        self.runs = RunActions(self.ui, self.control, self.check, self._refuse_start, self._run_heard)
         runner = QueueRunner(RunQueue(store.queue_path))
         self.queue = QueueWork(self.ui, runner, self.runs.attach)
         self.tensorboard = TensorBoard()
         self.ui.services.update(
-            run_actions=self.runs, queue=self.queue, tensorboard=self.tensorboard,
-            show_image=lambda path: open_image(self.ui, path), show_page=self.show_page,
+            run_actions=self.runs, check=self.check, queue=self.queue, tensorboard=self.tensorboard,
+            show_images=partial(ImageWindow, self.ui), show_page=self.show_page,
         )  # fmt: skip
         load_drops(self)
         self._build()
-        install_wheel(self)
-        bind_keys(self)
-        self.state_.listen(self._changed)
+        self._listen()
         self._open_where_it_was(session)
         self._telling = self.after(200, self._tell)
         if number > 1:
             self.say(
                 f"Another window is open; this one keeps its settings apart, in {store.session_path.name}"
             )
+
+    def _listen(self) -> None:
+        install_wheel(self)
+        select_all_with_ctrl_a(self)
+        bind_keys(self)
+        self.state_.listen(self._changed)
+        self.check.soon()
+        self.bind("<FocusIn>", lambda event: self.check.after_absence() if event.widget is self else None)
 
     def _open_where_it_was(self, session: Session | None) -> None:
         if session is not None:
@@ -138,7 +162,7 @@ class MainWindow(ctk.CTk):
         self.columnconfigure(1, weight=1)
         self.rowconfigure(1, weight=1)
         actions: dict[str, Callable[[], object]] = {
-            "new": self.new, "load": files.ask_load, "save": files.save, "save_as": files.ask_save,
+            "new": files.new, "load": files.ask_load, "save": files.save, "save_as": files.ask_save,
             "import": files.ask_import, "undo": self.undo, "redo": self.redo, "view": self.open_view,
             "quit": self.quit_window,
         }  # fmt: skip
@@ -163,7 +187,7 @@ class MainWindow(ctk.CTk):
         for part in (self.top_bar, self.middle, self.bottom_bar):
             accept_drops(part, self._dropped)
         self._refresh_bars()
-        self.bottom_bar.show_run(self.control)
+        self.bottom_bar.show_run(self.control, self.runs.waiting)
 
     def _rebuild(self) -> None:
         page, self.page = self.page, ""
@@ -235,13 +259,17 @@ class MainWindow(ctk.CTk):
         for page in self._built.values():
             page.refresh(paths)
         self.autosave.soon()
-        if not self._checking:
-            self._checking = True
+        self.check.soon()
+        self._refresh_soon()
+
+    def _refresh_soon(self) -> None:
+        if not self._refreshing:
+            self._refreshing = True
             self.after_idle(self._refresh_bars)
 
     def _refresh_bars(self) -> None:
-        self._checking = False
-        found = self.state_.problems()
+        self._refreshing = False
+        found = self.check.problems()
         errors = [problem for problem in found if not problem.warning]
         counts: dict[str, int] = {}
         for problem in errors:
@@ -250,7 +278,8 @@ class MainWindow(ctk.CTk):
                 key = page_of(self.pages, setting).key
                 counts[key] = counts.get(key, 0) + 1
         self.side_bar.mark(counts)
-        self.bottom_bar.show_problems(len(errors), len(found) - len(errors))
+        check = self.check
+        self.bottom_bar.show_problems(len(errors), len(found) - len(errors), check.checking, check.checked)
         self.problems.show(found)
         self._at_fields = {problem.path: problem for problem in reversed(found)}
         for page in self._built.values():
@@ -281,12 +310,6 @@ class MainWindow(ctk.CTk):
             self.files.load(one_config(paths))
         except UserError as error:
             self.ui.error(error)
-
-    def new(self) -> None:
-        """Begin with the defaults; undo brings the old settings back."""
-        self.state_.replace(self.state_.model(), "new config")
-        self.files.path = ""
-        self._file_changed()
 
     # -- messages --------------------------------------------------------------------------------------------
 
@@ -319,13 +342,17 @@ class MainWindow(ctk.CTk):
 
     # -- the run ---------------------------------------------------------------------------------------------
 
-    def _refuse_start(self, errors: int) -> None:
-        self.say(f"{errors} problem{'s' if errors > 1 else ''} must be put right before training can start")
+    def _refuse_start(self) -> None:
+        errors = self.check.errors()
+        more = f", and {counted(len(errors) - 1, 'more error')}" if len(errors) > 1 else ""
+        setting = self.state_.settings.get(errors[0].path)
+        where = f"{setting.title}: " if setting is not None and setting.kind not in ("list", "table") else ""
+        self.say(f"Training cannot start: {where}{errors[0].message}{more}")
         if not self._problems_open:
             self.toggle_problems()
 
     def _run_heard(self) -> None:
-        self.bottom_bar.show_run(self.control)
+        self.bottom_bar.show_run(self.control, self.runs.waiting)
         for page in self._built.values():
             page.run_changed()
 
@@ -383,6 +410,7 @@ class MainWindow(ctk.CTk):
         """Save the session and close; a run goes on by itself."""
         self.autosave.now()
         self.after_cancel(self._telling)
+        self.check.close()
         self.runs.close()
         self.queue.close()
         self.tensorboard.close()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from modules.ui.state.ConfigState import ConfigState
+from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.theme import Theme
 from modules.ui.widgets.tk_support import Pump, run_in_thread, show_error
 
@@ -25,6 +26,7 @@ class Ui:
         theme: colours, fonts, scale.
         state: the settings being edited.
         pump: calls from worker threads.
+        chooser: asks for folders and files.
         status: shows a line at the bottom.
         jump: goes to the row of a field.
         services: further parts of the window by name (``runs``, ``store``), for the pages that need them.
@@ -34,6 +36,7 @@ class Ui:
     theme: Theme
     state: ConfigState
     pump: Pump
+    chooser: Chooser
     status: Callable[[str], None] = lambda text: None
     jump: Callable[[str], None] = _no_jump
     services: dict[str, Any] = field(default_factory=dict)

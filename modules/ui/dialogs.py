@@ -8,7 +8,7 @@ from tkinter import ttk
 
 from modules.ui.Ui import Ui
 from modules.ui.widgets.theme import style_text
-from modules.ui.widgets.tk_support import make_modal
+from modules.ui.widgets.tk_support import make_modal, place_over
 
 
 class Dialog(tk.Toplevel):
@@ -51,17 +51,9 @@ class Dialog(tk.Toplevel):
 
     def present(self, focus: tk.Misc | None = None) -> None:
         """Show it over the middle of the main window, within the screen, and keep the input."""
-        self.update_idletasks()
-        width = min(max(self._size[0], self.winfo_reqwidth()), self.winfo_screenwidth() - 40)
-        height = min(max(self._size[1], self.winfo_reqheight()), self.winfo_screenheight() - 80)
-        root = self.ui.root
-        left = root.winfo_rootx() + (root.winfo_width() - width) // 2
-        top = root.winfo_rooty() + (root.winfo_height() - height) // 2
-        left = max(0, min(left, self.winfo_screenwidth() - width))
-        top = max(0, min(top, self.winfo_screenheight() - height - 40))
-        self.geometry(f"{width}x{height}+{left}+{top}")
+        place_over(self, self.ui.root, self._size)
         self.deiconify()
-        make_modal(self, root)
+        make_modal(self, self.ui.root)
         (focus or self).focus_set()
 
 

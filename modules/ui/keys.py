@@ -32,7 +32,7 @@ def bind_keys(window: MainWindow) -> None:
     files, runs = window.files, window.runs
     bound: dict[str, Callable[[], object]] = {
         "<Control-f>": lambda: window.top_bar.search.focus_entry(),
-        "<Control-n>": window.new,
+        "<Control-n>": files.new,
         "<Control-o>": files.ask_load,
         "<Control-s>": files.save,
         "<Control-S>": files.ask_save,

@@ -54,6 +54,10 @@ class Registry(Generic[T]):
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(self._items))}"
         raise ConfigError(f"unknown {self.what} {key!r}", field=field, hint=hint)
 
+    def __contains__(self, key: str) -> bool:
+        self._scan()
+        return key in self._items
+
     def keys(self) -> list[str]:
         self._scan()
         return sorted(self._items)

@@ -18,13 +18,14 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from modules.util.enum.ConceptType import ConceptType
 from modules.util.errors import DataError, UserError
-from modules.util.image_metadata.normalise import UNCONDITIONAL
-from modules.util.jsonio import fsync_path, read_json, write_json
+from modules.util.image_metadata.normalise import UNCONDITIONAL, normalise_prompt
+from modules.util.jsonio import read_json, write_json
+from modules.util.owned_files import Owned, fault_of_path, shown
 from modules.util.pairs.dpo_pair_check import PairCheck, check_dpo_pairs
 from modules.util.pairs.dpo_pair_files import (
     IMAGE_EXTENSIONS,
@@ -32,20 +33,27 @@ from modules.util.pairs.dpo_pair_files import (
     SIDES,
     SPLITS,
     FinalizedPair,
+    caption_name,
     caption_of,
     copy_image,
+    copy_into,
     dpo_pair_key,
     file_sha256,
     find_exported_file,
     fix_multiline_captions,
     free_bytes,
     locate_pair_file,
+    name_below,
+    name_is_taken,
+    owned_pairs,
     pair_images,
     read_caption,
     scan_finalized_pairs,
     unlink_with_caption,
     write_caption,
+    write_caption_in,
 )
+from modules.util.pairs.foreign_manifest import adopt_entry, shape_name
 from modules.util.rng import digest64
 
 __all__ = [
@@ -58,6 +66,7 @@ __all__ = [
     "PairCheck",
     "caption_of",
     "check_dpo_pairs",
+    "check_manifest_pair",
     "copy_image",
     "copy_pair",
     "dpo_concept_pairs",
@@ -144,6 +153,8 @@ def _concept_is(concept: Any, wanted: ConceptType) -> bool:
 def load_manifest(output_dir: str | os.PathLike[str]) -> Manifest:
     """Read ``manifest.json``; an output folder without one gives an empty manifest.
 
+    Entries of OneTrainer's pair tool come in this program's form.
+
     Raises:
         UserError: the file is not a manifest, or one of its names would leave the folder.
     """
@@ -153,28 +164,39 @@ def load_manifest(output_dir: str | os.PathLike[str]) -> Manifest:
     data = read_json(path, "pair manifest")
     if not isinstance(data, dict) or not isinstance(data.get("pairs"), list):
         raise UserError(f"{path} is not a pair manifest", hint='it must be {"pairs": [...]}')
+    data["pairs"] = [adopt_entry(pair) for pair in data["pairs"]]
     seen: set[str] = set()
     for index, pair in enumerate(data["pairs"]):
-        _check_manifest_pair(pair, f"{path}: pairs[{index}]")
+        check_manifest_pair(pair, f"{path}: pairs[{index}]")
         if pair["pair_id"] in seen:
             raise UserError(f"{path}: two pairs are called {pair['pair_id']!r}")
         seen.add(pair["pair_id"])
     return data
 
 
-def _check_manifest_pair(pair: Any, where: str) -> None:
+def check_manifest_pair(pair: Any, where: str) -> None:
+    """Refuse what cannot be an entry of this folder, from a manifest, the store or a journal.
+
+    Raises:
+        UserError: it is not one, or one of its names leaves its side of the folder; ``where`` says which it is.
+    """
     if not isinstance(pair, dict):
         raise UserError(f"{where} is not an object")
     for key in ("pair_id", "prompt", "chosen_file", "rejected_file"):
         if not isinstance(pair.get(key), str):
             raise UserError(f"{where}.{key} is missing or not text")
     if not SAFE_PAIR_ID.fullmatch(pair["pair_id"]):
-        raise UserError(f"{where}.pair_id {pair['pair_id']!r} is not a plain name")
+        raise UserError(f"{where}.pair_id {shown(pair['pair_id'])!r} is not a plain name")
     for side in SIDES:
         name = pair[f"{side}_file"].replace("\\", "/")
-        parts = name.split("/")
-        if not name or name.startswith("/") or ":" in parts[0] or ".." in parts or parts[0] != side:
-            raise UserError(f"{where}.{side}_file {name!r} does not stay in the folder {side!r}")
+        head, *parts = name.split("/")
+        if head != side or not parts or {"", ".", ".."} & set(parts) or ":" in name or fault_of_path(name):
+            raise UserError(f"{where}.{side}_file {shown(name)!r} does not stay in the folder {side!r}")
+        if PurePosixPath(name).suffix.lower() not in IMAGE_EXTENSIONS:
+            raise UserError(f"{where}.{side}_file {shown(name)!r} is not the name of an image")
+    for key in ("sources", "hashes"):
+        if not isinstance(pair.get(key, {}), dict):
+            raise UserError(f"{where}.{key} is not an object")
 
 
 def save_manifest(output_dir: str | os.PathLike[str], manifest: Manifest) -> None:
@@ -183,8 +205,13 @@ def save_manifest(output_dir: str | os.PathLike[str], manifest: Manifest) -> Non
 
 
 def manifest_pair_counts(manifest: Manifest) -> dict[tuple[str, str], int]:
-    """How many pairs each (prompt, aspectratio) group has."""
-    return dict(Counter((pair["prompt"], str(pair.get("aspectratio", ""))) for pair in manifest["pairs"]))
+    """How many pairs each (normalised prompt, aspect bucket) group has."""
+    return dict(
+        Counter(
+            (normalise_prompt(pair["prompt"]), shape_name(str(pair.get("aspectratio", ""))))
+            for pair in manifest["pairs"]
+        )
+    )
 
 
 def unconditional_pairs(manifest: Manifest) -> int:
@@ -227,18 +254,17 @@ def make_pair(pair_id: str, chosen: Path, rejected: Path, prompt: str, aspectrat
 
 def copy_pair(output_dir: str | os.PathLike[str], pair: Pair) -> Pair:
     """Bring both images and captions of ``pair`` under their final names; on failure neither side stays."""
-    base = Path(output_dir)
-    done: list[Path] = []
+    owned = owned_pairs(output_dir)
+    done: list[str] = []
     try:
         hashes = {}
         for side in SIDES:
-            target = base / pair[f"{side}_file"]
-            done.append(target)
-            hashes[side] = copy_image(pair["sources"][side], target)
-            write_caption(target, pair["prompt"])
+            done.append(pair[f"{side}_file"])
+            hashes[side] = copy_into(owned, pair["sources"][side], done[-1])
+            write_caption_in(owned, done[-1], pair["prompt"])
     except (UserError, OSError):
-        for target in done:
-            unlink_with_caption(target)
+        for name in done:
+            unlink_with_caption(owned, name)
         raise
     return {**pair, "hashes": hashes}
 
@@ -251,7 +277,7 @@ def export_single_pair(
     prompt: str,
     aspectratio: str,
 ) -> Pair:
-    """Copy one pair into the output folder, add it to ``manifest`` and save that.
+    """Copy one pair into the output folder, add it to ``manifest`` under its normalised prompt, and save that.
 
     Returns:
         The manifest entry. On failure the folder and ``manifest`` are as before.
@@ -267,14 +293,18 @@ def export_single_pair(
             raise UserError(
                 f"{path} has no image extension", hint=f"known: {', '.join(sorted(IMAGE_EXTENSIONS))}"
             )
-    pair = copy_pair(output_dir, make_pair(next_pair_id(manifest), chosen, rejected, prompt, aspectratio))
+    pair_id = next_pair_id(manifest)
+    while name_is_taken(output_dir, pair_id):
+        pair_id = f"pair_{int(pair_id.removeprefix('pair_')) + 1:04d}"
+    made = make_pair(pair_id, chosen, rejected, normalise_prompt(prompt), aspectratio)
+    pair = copy_pair(output_dir, made)
     manifest["pairs"].append(pair)
     try:
         save_manifest(output_dir, manifest)
     except OSError as error:
         manifest["pairs"].pop()
         for side in SIDES:
-            unlink_with_caption(Path(output_dir) / pair[f"{side}_file"])
+            unlink_with_caption(owned_pairs(output_dir), pair[f"{side}_file"])
         raise UserError(f"cannot save the manifest in {output_dir}: {error.strerror}") from error
     return pair
 
@@ -310,20 +340,30 @@ def split_prompts(prompts: Mapping[str, int], val_percentage: float) -> set[str]
     """Which prompts go to validation: whole groups, in an order fixed by the prompts themselves.
 
     A prompt keeps its side when others are added, as far as the percentage allows. At least one prompt stays
-    in train; with two or more prompts and a percentage above 0, at least one goes to validation.
+    in train; with two or more prompts and a percentage above 0, at least one goes to validation. Up to 50 %, at least
+    half of the pairs stay in train, whatever the sizes of the prompts.
+
+    Args:
+        prompts: how many pairs each prompt has.
+        val_percentage: share of the pairs for validation, from 0 to 100.
     """
     if not 0 <= val_percentage <= 100:
         raise UserError(f"the validation percentage {val_percentage} is not between 0 and 100")
-    target = sum(prompts.values()) * val_percentage / 100
+    if val_percentage == 0 or len(prompts) < 2:
+        return set()
+    total = sum(prompts.values())
+    target = total * val_percentage / 100
     order = sorted(prompts, key=lambda prompt: (digest64("validation-split", prompt), prompt))
     chosen: set[str] = set()
     count = 0
-    for prompt in order[:-1] if val_percentage > 0 else []:
-        if chosen and count + prompts[prompt] / 2 > target:
-            break
-        chosen.add(prompt)
-        count += prompts[prompt]
-    return chosen
+    for prompt in order:
+        size = prompts[prompt]
+        fits = count + size / 2 <= target and count + size <= max(target, total / 2)
+        if fits and len(chosen) < len(order) - 1:
+            chosen.add(prompt)
+            count += size
+    # where each prompt alone is too much, the smallest one is the least too much
+    return chosen or {min(order, key=lambda prompt: prompts[prompt])}
 
 
 def finalize_export(
@@ -350,37 +390,50 @@ def finalize_export(
             f"{len(missing)} pairs have lost a file:\n{listed}",
             hint="remove them in the review window, or restore them",
         )
+    owned = owned_pairs(base)
+    _check_no_file_twice(base, manifest)
     validation = split_prompts(Counter(p["prompt"] for p in manifest["pairs"]), val_percentage)
     counts = {"train": 0, "val": 0}
     for pair in manifest["pairs"]:
         split = "val" if pair["prompt"] in validation else "train"
         counts[split] += 1
         for side in SIDES:
-            _move_pair_file(base, pair, side, split)
+            _move_pair_file(owned, base, pair, side, split)
     for side in SIDES:
         for split in SPLITS:
-            folder = base / side / split
-            folder.mkdir(parents=True, exist_ok=True)
-            fsync_path(folder)
-        fsync_path(base / side)
+            owned.folder(f"{side}/{split}")
+            owned.sync(f"{side}/{split}")
+        owned.sync(side)
     save_manifest(base, manifest)
     write_json(base / CONCEPTS_NAME, _concepts(base, counts))
     return counts["train"], counts["val"]
 
 
-def _move_pair_file(base: Path, pair: Pair, side: str, split: str) -> None:
+def _check_no_file_twice(base: Path, manifest: Manifest) -> None:
+    owners: dict[Path | None, str] = {}
+    for pair in manifest["pairs"]:
+        for side in SIDES:
+            file = locate_pair_file(base, pair, side)
+            other = owners.setdefault(file, pair["pair_id"])
+            if other != pair["pair_id"]:
+                raise DataError(
+                    f"the pairs {other} and {pair['pair_id']} name one file, {shown(str(file))}",
+                    hint="remove one of them in the review window; nothing was moved",
+                )
+
+
+def _move_pair_file(owned: Owned, base: Path, pair: Pair, side: str, split: str) -> None:
     current = locate_pair_file(base, pair, side)
     assert current is not None  # checked by the caller
-    target = base / side / split / f"{pair['pair_id']}{current.suffix}"
-    if current != target:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        caption = current.with_suffix(".txt")
-        if caption.is_file():
-            caption.replace(target.with_suffix(".txt"))
-        current.replace(target)
-    pair[f"{side}_file"] = target.relative_to(base).as_posix()
-    if not target.with_suffix(".txt").is_file() or read_caption(target) == UNCONDITIONAL:
-        write_caption(target, pair["prompt"])
+    name, target = name_below(base, current), f"{side}/{split}/{pair['pair_id']}{current.suffix}"
+    if name != target:
+        if current.with_suffix(".txt").is_file():
+            owned.move(caption_name(name), caption_name(target), replace=True)
+        owned.move(name, target)
+    pair[f"{side}_file"] = target
+    image = base / target
+    if not image.with_suffix(".txt").is_file() or read_caption(image) == UNCONDITIONAL:
+        write_caption_in(owned, target, pair["prompt"])
 
 
 def _concepts(base: Path, counts: Mapping[str, int]) -> list[dict[str, Any]]:
@@ -411,7 +464,7 @@ def find_orphaned_pairs(output_dir: str | os.PathLike[str], manifest: Manifest) 
 
 def remove_pair(output_dir: str | os.PathLike[str], manifest: Manifest, pair_id: str) -> Pair:
     """Take a pair out of the manifest and the disk, both sides and captions; returns the removed entry."""
-    base = Path(output_dir)
+    base, owned = Path(output_dir), owned_pairs(output_dir)
     for index, pair in enumerate(manifest["pairs"]):
         if pair["pair_id"] == pair_id:
             files = [locate_pair_file(base, pair, side) for side in SIDES]
@@ -419,7 +472,7 @@ def remove_pair(output_dir: str | os.PathLike[str], manifest: Manifest, pair_id:
             save_manifest(base, manifest)
             for file in files:
                 if file is not None:
-                    unlink_with_caption(file)
+                    unlink_with_caption(owned, name_below(base, file))
             return dict(pair)
     raise UserError(f"there is no pair {pair_id!r} in {base}")
 
@@ -435,4 +488,4 @@ def remove_finalized_pair(output_dir: str | os.PathLike[str], pair_id: str) -> N
         raise UserError(f"there is no pair {pair_id!r} in {output_dir}")
     for file in files:
         if file is not None:
-            unlink_with_caption(file)
+            unlink_with_caption(owned_pairs(output_dir), name_below(output_dir, file))

@@ -4,54 +4,33 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from modules.util.errors import UserError
+from modules.util.files.OpenFolder import read_plain
+from modules.util.owned_files import Owned, fault_of_path, shown
 
+_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 MAX_JSON_BYTES = 256 * 1024 * 1024
 
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; on success it is fsynced and renamed over ``path``.
+    """Yield a temporary path next to ``path``; on success it is flushed to the disk and takes its place.
 
-    If the block raises, the temporary file is removed and ``path`` is left as it was.
+    If the block raises, the temporary file is removed and ``path`` is left as it was. The path is one that a person
+    on this computer gave, or that the program made of such a one; a name that others wrote goes through ``Owned``.
+
+    Raises:
+        UserError: no file can have this path, or a folder or a device has it.
     """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
+    with Owned(target.parent, local=True).write(target.name) as temporary:
         yield temporary
-        fsync_path(temporary)
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(target)
-        fsync_path(target.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def fsync_path(path: str | os.PathLike[str]) -> None:
-    """Flush a file or (where the platform can) a folder to the disk."""
-    if os.name == "nt" and Path(path).is_dir():
-        return
-    flags = os.O_RDONLY if Path(path).is_dir() else os.O_RDWR
-    descriptor = os.open(path, flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
@@ -81,24 +60,42 @@ def read_json(path: str | os.PathLike[str], what: str = "file", max_bytes: int =
     Raises:
         UserError: missing, unreadable, too large, not UTF-8, not JSON, or nested too deeply.
     """
-    source = Path(path)
+    return parse_json(read_bytes(path, what, max_bytes), f"{what} {shown(path)}")
+
+
+def read_bytes(path: str | os.PathLike[str], what: str = "file", max_bytes: int = MAX_JSON_BYTES) -> bytes:
+    """All of a file that anybody may have put there.
+
+    Raises:
+        UserError: missing, unreadable, not a plain file, larger than ``max_bytes``, or no path at all.
+    """
+    fault = fault_of_path(path)
+    if fault:
+        raise UserError(f"the path of the {what}, {shown(path)}, {fault}", hint="check the path")
     try:
-        with source.open("rb") as stream:
-            data = stream.read(max_bytes + 1)
+        data = read_plain(path, max_bytes + 1)
     except FileNotFoundError:
-        raise UserError(f"the {what} {source} does not exist", hint="check the path") from None
+        raise UserError(f"the {what} {shown(path)} does not exist", hint="check the path") from None
     except OSError as error:
-        raise UserError(f"the {what} {source} cannot be read: {error.strerror}") from error
+        raise UserError(f"the {what} {shown(path)} cannot be read: {error.strerror}") from error
     if len(data) > max_bytes:
-        raise UserError(f"the {what} {source} is larger than {max_bytes} bytes")
-    return parse_json(data, f"{what} {source}")
+        raise UserError(f"the {what} {shown(path)} is larger than {max_bytes} bytes")
+    return data
 
 
 def parse_json(data: bytes | str, what: str) -> Any:
     """Parse JSON bytes or text; every defect is a ``UserError`` naming ``what`` and the place."""
     try:
         text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
-        return json.loads(text)
+        found = json.loads(text)
+        if _HALF.search(text):
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start : error.start + 1])
+        raise UserError(
+            f"the {what} holds half a character, {half}, in a text or a name", hint="remove it"
+        ) from None
     except UnicodeDecodeError as error:
         raise UserError(f"the {what} is not UTF-8 text (byte {error.start})") from error
     except json.JSONDecodeError as error:

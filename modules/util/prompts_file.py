@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from modules.util.errors import DataError
+from modules.util.files.OpenFolder import read_plain
 
 MAX_FILE_BYTES = 64 * 2**20
 MAX_PROMPT_LETTERS = 20_000
@@ -21,9 +22,10 @@ def read_prompts_file(path: str | Path) -> list[str]:
     """
     file = Path(path)
     try:
-        if file.stat().st_size > MAX_FILE_BYTES:
+        data = read_plain(file, MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
             raise DataError(f"{file} is larger than {MAX_FILE_BYTES >> 20} MiB", "rlhf_prompts_file")
-        text = file.read_text(encoding="utf-8-sig")
+        text = data.decode("utf-8-sig")
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror}", "rlhf_prompts_file") from error
     except UnicodeDecodeError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from modules.model.lazy_modules import stored_tensors
+from modules.model.lazy_modules import lazy_base_tensors
 from modules.model.Model import Model
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.errors import ConfigError
@@ -46,7 +46,7 @@ def file_tensors(model: Model, dtype: torch.dtype | None = None) -> dict[str, La
     """
     if model.spec.writes_single_file:
         return single_file_tensors(model, dtype)
-    entries = stored_tensors(model.denoiser)
+    entries = lazy_base_tensors(model.denoiser)
     joined: dict[str, list[tuple[Piece, LazyTensor]]] = {}
     try:
         places = denoiser_pieces(model.spec, model.denoiser, entries)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from modules.spec.FamilySpec import FamilySpec
+from modules.spec.registry import FAMILIES
 from modules.util.jsonio import read_json
-from modules.weights.part_files import original_pieces, outline, own_pieces, shipped
-
-if TYPE_CHECKING:
-    from modules.spec.FamilySpec import FamilySpec
-    from modules.weights.part_files import PartTensors
+from modules.weights.part_files import PartTensors, original_pieces, outline, own_pieces, shipped
 
 Mark = tuple[str, int]
 ENOUGH = 0.8
@@ -29,14 +27,12 @@ def _mark(name: str, shape: tuple[int, ...]) -> Mark:
 
 def looks_like(tensors: PartTensors, spec: FamilySpec) -> str:
     """The label of the family other than ``spec`` whose denoiser these tensors are; empty if they are none."""
-    from modules.modelSetup.registry import MODEL_SETUPS
-
     found = frozenset(
         _mark(name, shape) for name, shape in tensors.shapes.items() if not tensors.needless(name)
     )
     scores: dict[str, float] = {}
-    for setup in dict(MODEL_SETUPS.items()).values():
-        other = setup.spec
+    # by key, so that labels of equal scores are told in the same order whatever families there are
+    for _, other in sorted(FAMILIES.items()):
         scores[other.label] = max((_agreement(found, marks) for marks in family_marks(other)), default=0.0)
     best = max(scores.values())
     if best < ENOUGH or scores[spec.label] == best:
@@ -54,9 +50,7 @@ def _agreement(found: frozenset[Mark], expected: tuple[frozenset[Mark], ...]) ->
 
 @lru_cache
 def _marks(key: str) -> tuple[tuple[frozenset[Mark], ...], ...]:
-    from modules.modelSetup.registry import MODEL_SETUPS
-
-    spec = MODEL_SETUPS.get(key).spec
+    spec = FAMILIES[key]
     part = spec.part(spec.denoiser)
     made: list[tuple[frozenset[Mark], ...]] = []
     for place in shipped(key, part.name):

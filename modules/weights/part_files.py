@@ -17,18 +17,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from modules.weights.keymaps import get_key_map
-from modules.model.lazy_modules import keep_stored
+from modules.model.lazy_modules import make_lazy
 from modules.model.weight_files import WeightFile
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.errors import UserError
 from modules.util.jsonio import read_json
+from modules.util.program_files import RESOURCES
 from modules.util.tensors.lazy_tensors import LazyTensor, lazily
+from modules.weights.keymaps import get_key_map
 from modules.weights.loading import part_class
 from modules.weights.open_clip import lazily_from_open_clip
 from modules.weights.single_file import to_ldm
 
-CONFIGS = Path(__file__).parents[2] / "resources" / "model_config"
+CONFIGS = RESOURCES / "model_config"
 """Configs of the published models, by model type and part."""
 PREFIXES = {
     "denoiser": ("model.diffusion_model.", "diffusion_model."),
@@ -402,17 +403,17 @@ def best_plan(
     return best
 
 
-def leave(tensors: PartTensors, plan: Plan) -> nn.Module:
+def keep_lazy(tensors: PartTensors, plan: Plan) -> nn.Module:
     """The plan's module without values, which stay in the file as they are."""
     shapes = plan.module.state_dict()
     places = {
         key: piece.place(tensors.places[name], shapes[key].shape)
         for key, (name, piece) in plan.tensors.items()
     }
-    return keep_stored(plan.module, places)
+    return make_lazy(plan.module, places)
 
 
-def fill(tensors: PartTensors, plan: Plan, dtype: torch.dtype) -> nn.Module:
+def load_into(tensors: PartTensors, plan: Plan, dtype: torch.dtype) -> nn.Module:
     """The plan's module with the weights of the file, frozen, in eval mode."""
     module = bare_module(plan.part, plan.config, plan.module)
     wide = tuple(getattr(module, "_keep_in_fp32_modules", None) or ()) if dtype == torch.float16 else ()

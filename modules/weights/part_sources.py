@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from modules.model.dtypes import PartDtypes
-from modules.model.lazy_modules import keep_stored
+from modules.model.lazy_modules import make_lazy
 from modules.model.text.clip_vocabulary import make_clip_tokenizer
 from modules.model.weight_files import WeightFile, open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
@@ -34,9 +34,9 @@ from modules.weights.part_files import (
     beside_file,
     best_plan,
     configs,
-    fill,
     folder_tensors,
-    leave,
+    keep_lazy,
+    load_into,
     outline,
     part_tensors,
     shipped,
@@ -112,7 +112,9 @@ def load_overrides(sources: Sources, spec: FamilySpec, dtypes: PartDtypes) -> di
     return loaded
 
 
-def said_by_denoiser(sources: Sources, spec: FamilySpec, scheduler: Mapping[str, Any]) -> dict[str, Any]:
+def scheduler_from_denoiser(
+    sources: Sources, spec: FamilySpec, scheduler: Mapping[str, Any]
+) -> dict[str, Any]:
     """The scheduler's config for a denoiser that comes from a file of its own, which may say how it was trained."""
     path = sources.parts.get(spec.denoiser)
     if path is None or not path.is_file() or spec.prediction == "flow":
@@ -138,11 +140,11 @@ def _load_alone(
     keyword = "dtype" if part.kind == "text_encoder" else "torch_dtype"
     folder, name = path, part.name
     if (path / "model_index.json").is_file():
-        check_folder(path, spec, [part.name], weights=not dtypes.bare)
+        check_folder(path, spec, [part.name], weights=not dtypes.configs_only)
     else:
         folder, name = path.parent, path.name
-    if dtypes.stored:
-        return part_from_folder(folder / name, part, spec, dtypes.bare)
+    if dtypes.lazy:
+        return part_from_folder(folder / name, part, spec, dtypes.configs_only)
     return load_module(part_class(part).from_pretrained, folder, name, dtypes.of(part.name), keyword)
 
 
@@ -170,7 +172,7 @@ def part_from_file(
     if plan.strays:
         kind = looks_like(tensors, spec) if part.kind == "denoiser" else ""
         raise _misfit(file.path, spec, part, plan, kind)
-    return leave(tensors, plan) if dtypes.stored else fill(tensors, plan, dtypes.of(part.name))
+    return keep_lazy(tensors, plan) if dtypes.lazy else load_into(tensors, plan, dtypes.of(part.name))
 
 
 def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, bare: bool = False) -> nn.Module:
@@ -187,7 +189,7 @@ def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, bare: bool =
         raise UserError(f"{place / 'config.json'} is not a JSON object", field=FIELD)
     files = weights_files(place)
     if bare and not files:
-        return keep_stored(outline(part, config), {})
+        return make_lazy(outline(part, config), {})
     tensors = folder_tensors([open_weights(path, FIELD) for path in files])
     plan = best_plan(tensors, spec, part, [config])
     if plan is None or plan.faults:
@@ -197,7 +199,7 @@ def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, bare: bool =
             field=FIELD,
             hint="weights and config.json belong to different models",
         )
-    return leave(tensors, plan)
+    return keep_lazy(tensors, plan)
 
 
 def _misfit(path: Path, spec: FamilySpec, part: PartSpec, plan: Plan, kind: str) -> UserError:
@@ -318,12 +320,12 @@ def load_from(
     """The wanted parts from the folder or file of the whole model."""
     if sources.base.is_file():
         return load_whole_file(sources, spec, wanted, dtypes)
-    if not dtypes.stored:
+    if not dtypes.lazy:
         return load_parts(sources.base, spec, wanted, dtypes)
     modules = [name for name in wanted if name in spec.module_parts]
     loaded = load_parts(sources.base, spec, [name for name in wanted if name not in modules], dtypes)
-    index = check_folder(sources.base, spec, modules, weights=not dtypes.bare)
+    index = check_folder(sources.base, spec, modules, weights=not dtypes.configs_only)
     for part in (spec.part(name) for name in modules):
         if not left_out(part, index):
-            loaded[part.name] = part_from_folder(sources.base / part.name, part, spec, dtypes.bare)
+            loaded[part.name] = part_from_folder(sources.base / part.name, part, spec, dtypes.configs_only)
     return loaded

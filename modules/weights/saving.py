@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -13,11 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from modules.model.lazy_modules import stored_tensors
+from modules.model.lazy_modules import lazy_base_tensors
 from modules.model.Model import Model
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.errors import UnsupportedError
-from modules.util.jsonio import atomic_path, fsync_path, read_json
+from modules.util.jsonio import atomic_path, read_json, write_text
+from modules.util.owned_files import Owned
 from modules.util.tensors.lazy_tensors import LazyTensor, lazily, write_lazily
 from modules.weights.single_file import V_MARK, ZERO_SNR_MARK, file_entries
 
@@ -30,15 +29,19 @@ LIBRARY = {"denoiser": "diffusers", "vae": "diffusers", "text_encoder": "transfo
 
 
 def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None) -> Path:
-    """Write a folder that diffusers' pipelines load; an existing one is replaced only when all is written.
+    """Write a folder that diffusers' pipelines load; an earlier one is replaced only when all is written.
 
     Args:
         dtype: of the weights; as they are if ``None``.
+
+    Raises:
+        UserError: what is there must not be replaced: it holds files that were not written here, or the model itself.
     """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
+    owned, sources = Owned(target.parent, local=True), (model.source, model.denoiser_source)
+    keep = [source for source in sources if source]
+    owned.check_replaceable(target.name, keep)
+    with owned.fresh_folder() as fresh:
         for name, module in model.modules().items():
             kind = model.spec.part(name).kind
             place = fresh / name
@@ -46,17 +49,12 @@ def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None
             _write_config(module, place)
             weights = place / f"{WEIGHTS_NAME[kind]}.safetensors"
             write_lazily(part_tensors(model, name, dtype), weights, {"format": "pt"})
-            fsync_path(weights)
         for spec in model.spec.of_kind("tokenizer"):
             if spec.name in model.parts:
                 model.parts[spec.name].save_pretrained(str(fresh / spec.name))
-        (fresh / "scheduler").mkdir()
         _write_json(fresh / "scheduler" / "scheduler_config.json", scheduler_config(model))
         _write_json(fresh / "model_index.json", model_index(model))
-        fresh.chmod(0o755)
-        _replace_folder(fresh, target)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        owned.replace_folder(fresh, target.name, keep)
     return target
 
 
@@ -114,7 +112,7 @@ def single_file_tensors(model: Model, dtype: torch.dtype | None = None) -> dict[
     """The base weights of all parts under their names in the latent-diffusion layout."""
     tensors: dict[str, LazyTensor] = {}
     for name, module in model.modules().items():
-        tensors |= file_entries(model.spec.part(name), module, stored_tensors(module))
+        tensors |= file_entries(model.spec.part(name), module, lazy_base_tensors(module))
     return {name: tensor.to(dtype) for name, tensor in tensors.items()}
 
 
@@ -122,7 +120,7 @@ def part_tensors(model: Model, part: str, dtype: torch.dtype | None = None) -> d
     """The base weights of a part under the names its library expects in a file."""
     spec, module = model.spec.part(part), model.module(part)
     root = f"{spec.file_root}." if spec.file_root and not hasattr(module, spec.file_root) else ""
-    return {f"{root}{name}": tensor.to(dtype) for name, tensor in stored_tensors(module).items()}
+    return {f"{root}{name}": tensor.to(dtype) for name, tensor in lazy_base_tensors(module).items()}
 
 
 def _write_config(module: nn.Module, place: Path) -> None:
@@ -188,20 +186,4 @@ def _settings_of(source: Path) -> dict[str, Any]:
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(data, indent=2, sort_keys=True, default=str) + "\n", encoding="utf-8")
-
-
-def _replace_folder(fresh: Path, target: Path) -> None:
-    """Put a finished folder in the place of another one, which is moved aside first."""
-    if not target.exists():
-        fresh.replace(target)
-        return
-    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
-    target.replace(aside / "old")
-    try:
-        fresh.replace(target)
-    except OSError:
-        (aside / "old").replace(target)
-        raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    write_text(path, json.dumps(data, indent=2, sort_keys=True, default=str) + "\n")

@@ -15,11 +15,12 @@ import torch
 from torch import nn
 
 from modules.model.dtypes import PartDtypes
-from modules.model.lazy_modules import keep_stored
-from modules.model.ldm_keys import TEXT_PREFIX, unet_to_ldm, vae_to_ldm
+from modules.model.lazy_modules import make_lazy
+from modules.model.ldm_keys import unet_to_ldm, vae_to_ldm
 from modules.model.text.clip_vocabulary import make_clip_tokenizer
 from modules.model.weight_files import open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
+from modules.spec.parts import TEXT_PREFIX
 from modules.util.errors import UserError, list_offenders
 from modules.util.tensors.lazy_tensors import LazyTensor
 from modules.weights.loading import FIELD, load_tokenizer, part_class
@@ -157,9 +158,9 @@ def load_single_file(
         elif part.kind == "tokenizer":
             loaded[part.name] = find_tokenizer(path, part)
         else:
-            module = _make_part(part, file.states[part.name], path, unsaid, dtypes.stored)
+            module = _make_part(part, file.states[part.name], path, unsaid, dtypes.lazy)
             # diffusers' own ``to`` warns about number types even where none is at risk
-            loaded[part.name] = module if dtypes.stored else nn.Module.to(module, dtypes.of(part.name))
+            loaded[part.name] = module if dtypes.lazy else nn.Module.to(module, dtypes.of(part.name))
     return loaded
 
 
@@ -345,7 +346,7 @@ def fill(
             field=FIELD,
         )
     if stored:
-        return keep_stored(module, filled)
+        return make_lazy(module, filled)
     with torch.no_grad():
         for key, entry in filled.items():
             own[key].copy_(entry.read())

@@ -11,8 +11,8 @@ from modules.model.dtypes import PartDtypes
 from modules.model.Model import Model
 from modules.model.noising.schedule import DiscreteSchedule, FlowSchedule
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.families.StableDiffusionSetup import StableDiffusionSetup
 from modules.modelSetup.ModelFamily import LoadOptions
-from modules.modelSetup.StableDiffusionSetup import StableDiffusionSetup
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 
 LATENT = 32

@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 started = time.perf_counter(), time.process_time()
 
-from modules.ui.curation.DPOCurationWindow import PairTool  # noqa: E402
+from modules.ui.curation.DPOCurationWindow import DPOCurationWindow  # noqa: E402
 from modules.ui.curation.windows import make_window  # noqa: E402
 from modules.ui.state.SessionStore import SessionStore  # noqa: E402
 
@@ -43,7 +43,7 @@ def main(source: Path, work: Path, keys: int) -> None:
     root = make_window(SessionStore(work / "settings"), source)
     root.update()
     window = time.perf_counter() - started[0], time.process_time() - started[1]
-    (tool,) = (child for child in root.winfo_children() if isinstance(child, PairTool))
+    (tool,) = (child for child in root.winfo_children() if isinstance(child, DPOCurationWindow))
     live_until(root, lambda: tool.page is not None)
     tool.page.output.set(str(work / "pairs"))  # type: ignore[union-attr]
     root.focus_force()

@@ -11,7 +11,7 @@ from torch import nn
 from modules.model.batch import Conditioning
 from modules.modelSetup.registry import create_model_setup
 from modules.trainer.memory.memory_step import Rehearsal
-from modules.trainer.memory.shape_only import hollow_model
+from modules.trainer.memory.shape_only import shape_only_model
 from modules.util.config.TrainConfig import TrainConfig
 
 Parts = dict[str, Any]
@@ -135,4 +135,4 @@ def real_rehearsal(name: str, config: TrainConfig) -> Rehearsal:
             tensors["pooled_BE"] = torch.empty(count, pooled, device="meta")
         return Conditioning(tensors)
 
-    return Rehearsal(setup, hollow_model(setup, config, parts), config, cond=cond)
+    return Rehearsal(setup, shape_only_model(setup, config, parts), config, cond=cond)

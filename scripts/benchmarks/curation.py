@@ -21,14 +21,16 @@ import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from modules.curation.choosing import ask, standing
+from modules.curation.CurationMode import CurationMode
+from modules.curation.group_state import SessionSettings
+from modules.curation.ImageGroup import ImageGroup
 from modules.curation.intake.duplicates import file_dhash
 from modules.curation.intake.scan import FoundImage, scan_images
-from modules.curation.session import CurationSession, ImageGroup, SessionSettings
+from modules.curation.session import CurationSession
 from modules.curation.simulation import Annotator, clicks_to_reach, closest_rating, stop_by_itself
+from modules.curation.standing import Answer, Situation
 from modules.curation.store import CurationStore
 from modules.util.dpo_curation_util import copy_pair, make_pair
-from modules.util.enum.CurationMode import CurationMode
 from scripts.benchmarks._measure import Quartiles, Result, Work, interleave, ratios
 
 SHARE = 0.85
@@ -67,7 +69,7 @@ def clicks(options: argparse.Namespace) -> list[Result]:
         limits = {name: factor * size for name, factor in limits.items()}
         needed = {
             name: clicks_to_reach(
-                SHARE, mode, size, limits[name], seeds, choose=closest_rating if "closest" in name else ask
+                SHARE, mode, size, limits[name], seeds, choose=closest_rating if "closest" in name else None
             )
             for name, mode in zip(limits, (elo, elo, smart, four), strict=True)
         }
@@ -218,21 +220,27 @@ def dhash(options: argparse.Namespace) -> list[Result]:
 # --- answers ---
 
 
+def next_pair(size: int, answers: list[Answer], seed: int) -> tuple[int, ...]:
+    """SMART's next question after these answers."""
+    way = CurationMode.SMART.way
+    situation = Situation(way.standing(size, answers), tuple(range(size)), answers)
+    return way.question(situation, random.Random(seed))
+
+
 def choosing(options: argparse.Namespace) -> list[Result]:
     """From one answer to the next pair, in a group that has had as many answers as images."""
     results = []
     for size in (int(text) for text in options.sizes.split(",")):
-        answers, person = [], Annotator()
+        answers: list[Answer] = []
+        person = Annotator()
         rng = np.random.default_rng(1)
         quality = rng.normal(size=size) * person.spread
         for step in range(size):
-            state = standing(CurationMode.SMART, size, answers)
-            places = ask(CurationMode.SMART, state, range(size), answers, random.Random(step))
+            places = next_pair(size, answers, step)
             answers.append(person.answer(quality, places, rng.random(6).tolist()))
 
-        def step_on(answers: list = answers, size: int = size) -> None:  # type: ignore[type-arg]
-            state = standing(CurationMode.SMART, size, answers)
-            ask(CurationMode.SMART, state, range(size), answers, random.Random(0))
+        def step_on(answers: list[Answer] = answers, size: int = size) -> None:
+            next_pair(size, answers, 0)
 
         timings = [timed(step_on) for _ in range(30 * options.rounds)]
         results.append(
@@ -280,6 +288,8 @@ def picks_in(root: Path, pairs: int, rounds: int, clock: Callable[[], float]) ->
         for session in sessions.values():
             session.open(group)
         for i in range(rounds):
+            for session in sessions.values():  # a pick needs a preference
+                session.answer(best=session.state().question[0])
             pair = make_pair(f"pair_{i}", root / files[0], root / files[1], "a prompt", "1:1")
             work: dict[str, Work] = {name: session.pick_now for name, session in sessions.items()}  # type: ignore[dict-item]
             work["copying"] = lambda pair=pair: copy_pair(root / "copies", pair)  # type: ignore[misc]

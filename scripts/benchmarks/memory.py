@@ -17,12 +17,16 @@ import torch
 from modules.adapter.reference import create_reference
 from modules.model.batch import ImageBatch, PairBatch
 from modules.model.noising.noise import NoiseOptions
+from modules.modelSetup import training
+from modules.modelSetup.ModelPairScorer import ModelPairScorer
 from modules.modelSetup.registry import create_model_setup
+from modules.objective import execution
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
 from modules.trainer.memory.live_bytes import LiveBytes
 from modules.trainer.memory.memory_step import PROMPT, Rehearsal, StepBytes
 from modules.trainer.memory.SavedBytes import SavedBytes
-from modules.trainer.memory.shape_only import hollow_model
+from modules.trainer.memory.shape_only import shape_only_model
+from modules.util.config.load import read_config
 from modules.util.config.TrainConfig import TrainConfig
 from scripts.benchmarks._measure import Result
 from scripts.benchmarks._real_models import MODELS, real_rehearsal
@@ -82,7 +86,7 @@ def run(options: argparse.Namespace) -> list[Result]:
     results = []
     for name in options.cases:
         values = {"__version": 1, "rlhf_enabled": True, "train_dtype": "FLOAT_32", **CASES[name]}
-        config = TrainConfig.from_dict({**values, "base_model_name": str(options.folder)})
+        config = read_config({**values, "base_model_name": str(options.folder)})
         foreseen = _foreseen(config, options.pairs, options.side, device.type == "cuda")
         measured = _measured(config, options.pairs, options.side, device)
         results += _compared(options.folder.name, name, foreseen, measured)
@@ -118,7 +122,7 @@ def _real(names: Sequence[str]) -> list[Result]:
             "unet": {"weight_dtype": "BFLOAT_16"},
         }
         side = REAL_SIDES[name]
-        steps[name] = real_rehearsal(name, TrainConfig.from_dict(values)).step(1, (side, side))
+        steps[name] = real_rehearsal(name, read_config(values)).step(1, (side, side))
     return [
         Result(
             name,
@@ -132,17 +136,17 @@ def _real(names: Sequence[str]) -> list[Result]:
 
 def _foreseen(config: TrainConfig, pairs: int, side: int, cuda: bool) -> StepBytes:
     setup = create_model_setup(config.model_type)
-    rehearsal = Rehearsal(setup, hollow_model(setup, config), config, cuda)
+    rehearsal = Rehearsal(setup, shape_only_model(setup, config), config, cuda)
     return rehearsal.step(pairs, (side, side), config.rlhf_dpo_execution_mode.value)
 
 
 def _measured(config: TrainConfig, pairs: int, side: int, device: torch.device) -> Taken:
     """A real step."""
     setup = create_model_setup(config.model_type)
-    model = setup.load_from_config(config)
-    setup.setup_training(model, config)
+    model = training.load_model(setup, config)
+    training.prepare(setup, model, config)
     model.place(device)
-    trained = [p for _, _, named in setup.trainable_parameters(model, config) for _, p in named]
+    trained = [p for _, _, named in training.trainable_parameters(model, config) for _, p in named]
     cond = setup.encode_text(model, [PROMPT] * pairs)
     names = [str(number) for number in range(pairs)]
 
@@ -157,9 +161,10 @@ def _measured(config: TrainConfig, pairs: int, side: int, device: torch.device) 
     reference = create_reference(config.training_method, config.effective_dpo_ref_mode(), model.adapter)
 
     def step() -> None:
-        setup.calculate_dpo_loss(
-            model, pair, (draw, draw), reference, get_preference_loss("SIGMOID"), ObjectiveOptions(beta=100.0),
-            config.rlhf_dpo_execution_mode.value, parameters=trained,
+        model.set_mode("no_dropout")
+        execution.run(
+            config.rlhf_dpo_execution_mode.value, "AUTO", ModelPairScorer(setup, model, pair, (draw, draw)), reference,
+            get_preference_loss("SIGMOID"), ObjectiveOptions(beta=100.0), parameters=trained,
         )  # fmt: skip
 
     if device.type == "cuda":

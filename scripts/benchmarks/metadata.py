@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy
 from PIL import Image
 
+from modules.curation.ImageGroup import ImageGroup
 from modules.curation.intake.groups import ScanOptions, scan_groups
-from modules.curation.session import ImageGroup
 from modules.util.image_metadata_util import read_metadata
 from scripts.benchmarks._measure import Quartiles, Result, Work, interleave
 from scripts.demo.metadata import STYLES, Made, write_image

@@ -15,12 +15,14 @@ import torch
 from torch.nn.functional import logsigmoid
 from torch.utils.flop_counter import FlopCounterMode
 
-from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
+from modules.adapter.AdapterOptions import AdapterOptions
+from modules.adapter.PeftAdapter import AdapterHandle, attach
 from modules.adapter.reference import EXISTING_ADAPTER, NEW_ADAPTER, Reference
 from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
 from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.ModelPairScorer import ModelPairScorer
 from modules.objective import execution
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
 from modules.objective.scores import ScorePair
@@ -89,23 +91,22 @@ class Bench:
         """A preference step as training does it."""
 
         def work() -> None:
-            self.setup.calculate_dpo_loss(
-                self.model,
-                self.pair,
-                self.draws,
+            self.model.set_mode("no_dropout")
+            execution.run(
+                mode,
+                strategy,
+                ModelPairScorer(self.setup, self.model, self.pair, self.draws),
                 None if cached is not None else self.reference,
                 get_preference_loss("SIGMOID"),
                 ObjectiveOptions(beta=BETA),
-                mode,
                 parameters=self.parameters,
-                strategy=strategy,
                 cached_reference=cached,
             )
 
         return work
 
     def cached_scores(self) -> ScorePair | None:
-        scorer = self.setup.pair_scorer(self.model, self.pair, self.draws)
+        scorer = ModelPairScorer(self.setup, self.model, self.pair, self.draws)
         return execution.reference_scores(scorer, self.reference, get_preference_loss("SIGMOID"))
 
     def restated_score(self, side: ImageBatch, draw: NoiseDraw) -> torch.Tensor:
@@ -118,7 +119,7 @@ class Bench:
 
     def four_passes(self) -> None:
         """The step as it is usually written: each image through each model on its own, one backward."""
-        self.model.set_mode("quiet")
+        self.model.set_mode("no_dropout")
         (chosen, rejected), (first, second) = self.sides(), self.draws
         with torch.no_grad(), self.reference():
             anchor_chosen = self.restated_score(chosen, first)
@@ -179,7 +180,7 @@ def script_step(bench: Bench) -> Work:
     draw = NoiseDraw.cat(bench.draws)
 
     def work() -> None:
-        bench.model.set_mode("quiet")
+        bench.model.set_mode("no_dropout")
         latents = vae.encode(pixels).latent_dist.sample() * vae.config.scaling_factor
         cond = Conditioning({"hidden_BLE": text_encoder(tokens).last_hidden_state})
         noisy = bench.model.schedule.add_noise(latents, draw.noise_BChw, draw.timestep_B)

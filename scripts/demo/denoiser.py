@@ -16,6 +16,7 @@ from torch import nn
 from modules.model.batch import Conditioning, ImageBatch, NoiseDraw
 from modules.model.Model import Model
 from modules.modelSetup.registry import create_model_setup
+from modules.modelSetup.sample_images import SampleRequest, sample
 from modules.util.jsonio import atomic_path, read_json, write_json
 from modules.util.rng import generator, python_random
 from scripts.demo.judge import fidelity, read_image
@@ -116,15 +117,9 @@ def measure(model: Model, seed: int, count: int, held_out: bool = True) -> dict[
     """Fidelity of samples to prompts that say shape, colour and background only."""
     rng = python_random("demo-measure", seed, held_out)
     wishes = [draw_wish(rng, held_out, open_attributes=True) for _ in range(count)]
-    rgb_BCHW = create_model_setup(FAMILY).sample(
-        model,
-        [wish.caption() for wish in wishes],
-        seeds=list(range(count)),
-        steps=STEPS,
-        cfg=CFG_SCALE,
-        size=(64, 64),
-        batch_size=32,
-    )
+    captions = [wish.caption() for wish in wishes]
+    request = SampleRequest(captions, steps=STEPS, cfg=CFG_SCALE, size=(64, 64), batch_size=32)
+    rgb_BCHW = sample(create_model_setup(FAMILY), model, request)
     return fidelity([read_image(i) for i in to_pixels(rgb_BCHW)], wishes)
 
 

@@ -11,17 +11,18 @@ import argparse
 import hmac
 import json
 import os
+import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from modules.reward.base import RewardError, to_uint8
 from modules.reward.remote import TOKEN_VARIABLE
-from modules.reward.wire import VERSION, decode_image
+from modules.reward.wire import VERSION, decode_image, is_length
 from modules.util.errors import UserError
 from modules.util.jsonio import parse_json
 from scripts.demo.judge import read_image
@@ -30,10 +31,13 @@ from scripts.demo.world import SIZE, Wish
 
 MAX_BODY = 8 * 1024 * 1024
 MAX_IMAGES = 64
+MAX_CONNECTIONS = 32
+REQUEST_SECONDS = 8.0
+"""How long a request may take to arrive."""
 
 
-class JudgeServer(HTTPServer):
-    """Answers on a free port of this computer, one request after another.
+class JudgeServer(ThreadingHTTPServer):
+    """Answers on a free port of this computer. Requests arrive next to each other and are scored one by one.
 
     Args:
         taste: what the judge likes.
@@ -41,15 +45,42 @@ class JudgeServer(HTTPServer):
 
     Attributes:
         judged: images so far.
-        cpu_seconds: of this thread, spent on them.
+        cpu_seconds: spent on scoring them.
     """
 
-    request_queue_size = 16
+    request_queue_size = 128
+    daemon_threads = True
 
     def __init__(self, taste: Taste, token: str | None = None, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.taste, self.token = taste, token
         self.judged, self.cpu_seconds = 0, 0.0
+        self._one_at_a_time = threading.Lock()
+        self._incomplete: dict[socket.socket, None] = {}
+        self._guard = threading.Lock()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Take a connection; where there are too many, the one that has been incomplete for longest is closed."""
+        with self._guard:
+            oldest = next(iter(self._incomplete)) if len(self._incomplete) >= MAX_CONNECTIONS else None
+            self._incomplete[request] = None
+        if oldest is not None:
+            self.hang_up(oldest)
+        super().process_request(request, client_address)
+
+    def arrived(self, request: socket.socket) -> None:
+        """The whole request is there: it may now wait for its turn."""
+        with self._guard:
+            self._incomplete.pop(request, None)
+
+    def hang_up(self, request: socket.socket) -> None:
+        """Close a connection whose request is late."""
+        with self._guard:
+            if request not in self._incomplete:
+                return
+            del self._incomplete[request]
+        with suppress(OSError):  # gone already
+            request.shutdown(socket.SHUT_RDWR)
 
     @property
     def url(self) -> str:
@@ -69,8 +100,13 @@ class JudgeServer(HTTPServer):
             raise RewardError("prompts and images must be two lists of texts of one length")
         if not 1 <= len(images) <= MAX_IMAGES:
             raise RewardError(f"{len(images)} images are not between 1 and {MAX_IMAGES}")
-        made = [self._score(text, prompt) for text, prompt in zip(images, prompts, strict=True)]
-        self.judged += len(made)
+        with self._one_at_a_time:
+            begin = time.thread_time()
+            try:
+                made = [self._score(text, prompt) for text, prompt in zip(images, prompts, strict=True)]
+                self.judged += len(made)
+            finally:
+                self.cpu_seconds += time.thread_time() - begin
         return made
 
     def _score(self, text: str, prompt: str) -> float:
@@ -87,7 +123,21 @@ def _texts(value: object) -> bool:
 
 class _Handler(BaseHTTPRequestHandler):
     server: JudgeServer
-    timeout = 30.0
+
+    def setup(self) -> None:
+        super().setup()
+        # a timeout of the socket would begin anew with every byte
+        self._deadline = threading.Timer(REQUEST_SECONDS, self.server.hang_up, (self.connection,))
+        self._deadline.daemon = True
+        self._deadline.start()
+
+    def finish(self) -> None:
+        self._arrived()
+        super().finish()
+
+    def _arrived(self) -> None:
+        self._deadline.cancel()
+        self.server.arrived(self.connection)
 
     def do_GET(self) -> None:
         if not self._allowed():
@@ -107,7 +157,6 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def do_POST(self) -> None:
-        begin = time.thread_time()
         length = self.headers.get("Content-Length", "")
         if not self._allowed():
             return
@@ -115,14 +164,15 @@ class _Handler(BaseHTTPRequestHandler):
             self._say(404, {"detail": "there is /health and /reward"})
         elif self.headers.get("Content-Type", "").split(";")[0].strip() != "application/json":
             self._say(415, {"detail": "the body must be application/json"})
-        elif not length.isdecimal() or int(length) > MAX_BODY:
+        elif not is_length(length, MAX_BODY):
             self._say(413, {"detail": f"the body must have a length of at most {MAX_BODY} bytes"})
         else:
             try:
-                self._say(200, {"rewards": self.server.scores(self.rfile.read(int(length))), "extra": {}})
+                body = self.rfile.read(int(length))
+                self._arrived()
+                self._say(200, {"rewards": self.server.scores(body), "extra": {}})
             except UserError as error:
                 self._say(422, {"detail": error.message})
-        self.server.cpu_seconds += time.thread_time() - begin
 
     def _allowed(self) -> bool:
         given = self.headers.get("Authorization", "").encode()

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from modules.curation.group_state import Phase, SessionSettings
+from modules.curation.ImageGroup import ImageGroup
 from modules.curation.intake.groups import ScanOptions, scan_groups
 from modules.curation.intake.scan import ScanFault
-from modules.curation.session import CurationSession, ImageGroup, Phase, SessionSettings
+from modules.curation.session import CurationSession
 from modules.curation.store import CurationStore
 from modules.model.Model import Model
 from modules.util.dpo_curation_util import finalize_export, load_manifest

@@ -7,19 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.spec.registry import MODES as RLHF_MODES
 from modules.util.errors import ConfigError, DataError
 from scripts.demo.sampling import DEMO_MODEL
 from scripts.demo.taste import Person, get_taste
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = {
-    "DPO": ROOT / "training_presets" / "#demo dpo.json",
-    "GRPO": ROOT / "training_presets" / "#demo grpo.json",
-    "GSPO": ROOT / "training_presets" / "#demo gspo.json",
-    "DGPO": ROOT / "training_presets" / "#demo dgpo.json",
-    "ONLINE_DPO": ROOT / "training_presets" / "#demo online dpo.json",
-    "NFT": ROOT / "training_presets" / "#demo nft.json",
+    key: path
+    for key in RLHF_MODES
+    if (path := ROOT / "training_presets" / f"#demo {key.lower().replace('_', ' ')}.json").is_file()
 }
+"""Modes the demo can show, by the name of their preset."""
 MODES = tuple(PRESETS)
 JUDGE, PICKS = "judge", "picks"
 REWARDS = (JUDGE, PICKS)
@@ -77,7 +76,7 @@ class Journey:
     @property
     def online(self) -> bool:
         """Whether the images to learn from are made while training."""
-        return self.mode != "DPO"
+        return RLHF_MODES[self.mode].online
 
     def check(self) -> None:
         """Everything that can be wrong before work begins."""

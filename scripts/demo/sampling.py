@@ -8,10 +8,12 @@ from pathlib import Path
 
 import torch
 
+from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.formats import read_adapter
-from modules.adapter.PeftAdapter import AdapterOptions, attach
+from modules.adapter.PeftAdapter import attach
 from modules.model.Model import Model
 from modules.modelSetup.registry import create_model_setup
+from modules.modelSetup.sample_images import SampleRequest, sample
 from modules.util.errors import UserError
 from scripts.demo.world import SIZE, Pixels
 
@@ -57,8 +59,7 @@ def sample_pixels(
     heard = time.monotonic()
     for start in range(0, len(prompts), BATCH):
         part = slice(start, start + BATCH)
-        rgb_BCHW = setup.sample(
-            model,
+        request = SampleRequest(
             prompts[part],
             seeds=seeds[part],
             steps=steps,
@@ -67,6 +68,7 @@ def sample_pixels(
             scheduler=SAMPLER,
             batch_size=BATCH,
         )
+        rgb_BCHW = sample(setup, model, request)
         made += to_pixels(rgb_BCHW)
         if report is not None and (time.monotonic() - heard > 5.0 or len(made) == len(prompts)):
             heard = time.monotonic()

@@ -82,7 +82,7 @@ def denoise(
                 v = other + guidance * (v - other) if guidance else v
             x = x - v / steps
             if rollout is not None:
-                x = rollout.carry(x)
+                x = x.detach()
     return x
 
 

@@ -139,10 +139,8 @@ def test_lossy_in_both_stages_is_a_warning_for_coupled_modes():
     plan = build_plan({"shared": [COMPILE]}, "coupled")
     assert len(plan.warnings) == 1 and "close to 1, not 1" in plan.warnings[0]
     assert plan.forces_grad and not plan.lossless
-    assert plan.ratio_tolerance(1e-4) == 2.5e-5
     exact = build_plan({"shared": [NATIVE]}, "coupled")
     assert exact.warnings == [] and exact.lossless and not exact.forces_grad
-    assert exact.ratio_tolerance(1e-4) == 0.0
 
 
 def test_attention_before_compilation():

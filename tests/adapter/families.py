@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
+from modules.adapter.AdapterOptions import AdapterOptions
+from modules.adapter.PeftAdapter import AdapterHandle, attach
 from modules.model.Model import Model
 from modules.modelSetup.registry import MODEL_SETUPS
 from tests.tiny import tiny_model, tiny_setup

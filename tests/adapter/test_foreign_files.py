@@ -8,9 +8,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from modules.adapter.AdapterFile import AdapterFile
+from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.formats import DIFFUSERS, KOHYA, adapter_tensors, read_adapter, save_adapter
-from modules.adapter.PeftAdapter import NAME, AdapterHandle, AdapterOptions, attach
-from modules.adapter.reading import AdapterFile
+from modules.adapter.PeftAdapter import NAME, AdapterHandle, attach
 from modules.util.errors import DataError, UnsupportedError, UserError
 from tests.tiny import tiny_model
 
@@ -94,16 +95,16 @@ def test_factors_may_differ_between_layers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "shapes",
+    ("shapes", "says"),
     [
-        {"w1": (4, 4), "w2": (8, 8)},
-        {"w1": (4, 2), "w2": (4, 4)},
-        {"w1": (4, 4), "w2_a": (4, 2), "w2_b": (3, 4)},
-        {"w1": (2, 2), "w2": (8, 2, 2, 2)},
+        ({"w1": (4, 4), "w2": (8, 8)}, "do not make its weight"),
+        ({"w1": (4, 2), "w2": (4, 4)}, "do not make its weight"),
+        ({"w1": (4, 4), "w2_a": (4, 2), "w2_b": (3, 4)}, "has rank 3 in lokr_w2_b and 2 in lokr_w2_a"),
+        ({"w1": (2, 2), "w2": (8, 2, 2, 2)}, "do not make its weight"),
     ],
 )
-def test_products_of_another_shape_are_refused(tmp_path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
-    with pytest.raises(DataError, match="do not make its weight") as caught:
+def test_products_of_another_shape_are_refused(tmp_path: Path, shapes: dict[str, tuple[int, ...]], says: str) -> None:
+    with pytest.raises(DataError, match=says) as caught:
         attached(tmp_path, kronecker(ATTENTION, shapes, 1.0))
     assert caught.value.field == "lora_model_name"
 

@@ -11,6 +11,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.formats import (
     DIFFUSERS,
     KOHYA,
@@ -20,11 +21,12 @@ from modules.adapter.formats import (
     tensor_hash,
 )
 from modules.adapter.names import split_key
-from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
+from modules.adapter.PeftAdapter import AdapterHandle, attach
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, DataError, UnsupportedError
 from modules.weights.keymaps.latent_diffusion import ldm_name
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
+from tests.tiny.batches import images
 
 WILD = Path(__file__).parents[2].parent / "shared" / "data" / "lora_keys"
 PARTS = ("unet", "text_encoder")
@@ -41,7 +43,7 @@ def trained(**options: object) -> AdapterHandle:
 
 
 def image(model: Model) -> torch.Tensor:
-    return tiny_setup().sample(model, ["a red cat"], seeds=[2], steps=3, cfg=3.0, size=SIZE)
+    return images(tiny_setup(), model, ["a red cat"], seeds=[2], steps=3, cfg=3.0, size=SIZE)
 
 
 def reread(path: Path) -> tuple[Model, AdapterHandle]:

@@ -10,10 +10,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.formats import DIFFUSERS, KOHYA, adapter_tensors, read_adapter, save_adapter
-from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
+from modules.adapter.PeftAdapter import AdapterHandle, attach
 from modules.model.Model import Model
 from tests.tiny import SIZE, tiny_setup
+from tests.tiny.batches import images
 from tests.tiny.stable_diffusion_xl import write_levels
 
 KEY = "STABLE_DIFFUSION_XL_10_BASE"
@@ -37,7 +39,7 @@ def trained(folder: Path, **options: Any) -> AdapterHandle:
 
 
 def image(model: Model) -> torch.Tensor:
-    return tiny_setup(KEY).sample(model, ["a red cat"], "blue", seeds=[2], steps=3, cfg=3.0, size=SIZE)
+    return images(tiny_setup(KEY), model, ["a red cat"], "blue", seeds=[2], steps=3, cfg=3.0, size=SIZE)
 
 
 def reread(folder: Path, path: Path) -> tuple[Model, AdapterHandle]:

@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.formats import KOHYA, read_adapter, save_adapter
-from modules.adapter.PeftAdapter import AdapterOptions, attach
+from modules.adapter.PeftAdapter import attach
 from modules.model.batch import Conditioning
-from modules.model.compact import MAIN_MEMORY, QUANTIZED, offload_blocks, quantize
+from modules.model.compact import MAIN_MEMORY, offload_blocks, quantize
+from modules.model.dtypes import QUANTIZED
 from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
-from modules.util.config.TrainConfig import TrainConfig
+from modules.util.config.load import read_config
 from modules.util.errors import UnsupportedError, UserErrors
 from tests.tiny import tiny_model, tiny_setup
 from tests.tiny.batches import image_batch
@@ -118,9 +120,9 @@ def test_the_config_refuses_the_same(kind: str, kept: str, part: str) -> None:
     checkpointing = {"gradient_checkpointing": True}
     found = {name: ({"train": True} | checkpointing) | (kept_as if name == part else {}) for name in PARTS}
     if (kind, kept) not in REFUSED:
-        TrainConfig.from_dict(data | found)
+        read_config(data | found)
         return
     with pytest.raises((UnsupportedError, UserErrors), match=f"{part}"):
-        TrainConfig.from_dict(data | found)
+        read_config(data | found)
     frozen = dict(found[part], train=False)
-    TrainConfig.from_dict(data | found | {part: frozen})
+    read_config(data | found | {part: frozen})

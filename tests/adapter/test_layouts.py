@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.formats import (
     COMFY,
     DIFFUSERS,
@@ -19,11 +20,12 @@ from modules.adapter.formats import (
     read_adapter,
     save_adapter,
 )
-from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
+from modules.adapter.PeftAdapter import AdapterHandle, attach
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, DataError, UnsupportedError
 from tests.adapter.families import naming_families, stir, trained_family
 from tests.tiny import SIZE, pipeline_options, tiny_folder, tiny_model, tiny_setup
+from tests.tiny.batches import images
 
 FLUX, SD3 = "FLUX_DEV_1", "STABLE_DIFFUSION_3"
 
@@ -35,7 +37,7 @@ def reread(key: str, path: Path) -> AdapterHandle:
 
 def image(model: Model, cfg: float = 3.0) -> torch.Tensor:
     setup = tiny_setup(model.spec.key)
-    return setup.sample(model, ["a red cat"], "blue", seeds=[2], steps=2, cfg=cfg, size=SIZE)
+    return images(setup, model, ["a red cat"], "blue", seeds=[2], steps=2, cfg=cfg, size=SIZE)
 
 
 def assert_same(first: AdapterHandle, second: AdapterHandle) -> None:

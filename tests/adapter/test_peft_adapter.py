@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.layers import adaptable_layers
-from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
+from modules.adapter.PeftAdapter import AdapterHandle, attach
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, DataError
 from tests.tiny import SIZE, tiny_model, tiny_setup
+from tests.tiny.batches import images
 
 KINDS = [
     AdapterOptions(rank=4, alpha=2.0),
@@ -23,7 +25,7 @@ NAMES = ["lora", "dora", "rslora", "loha", "lokr", "oft"]
 
 
 def image(model: Model) -> torch.Tensor:
-    return tiny_setup().sample(model, ["a red cat"], seeds=[2], steps=2, cfg=2.0, size=SIZE)
+    return images(tiny_setup(), model, ["a red cat"], seeds=[2], steps=2, cfg=2.0, size=SIZE)
 
 
 def stirred(handle: AdapterHandle) -> AdapterHandle:

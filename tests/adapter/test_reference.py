@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
+from modules.adapter.AdapterOptions import AdapterOptions
+from modules.adapter.PeftAdapter import AdapterHandle, attach
 from modules.adapter.reference import EXISTING_ADAPTER, NEW_ADAPTER, Reference, create_reference
 from modules.util.enum.DPORefMode import DPORefMode
 from modules.util.errors import DataError

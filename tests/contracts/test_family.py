@@ -9,18 +9,23 @@ from typing import Any
 import pytest
 import torch
 
+from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.layers import adaptable_layers, filter_patterns, select_layers
-from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
+from modules.adapter.PeftAdapter import AdapterHandle, attach
 from modules.adapter.reference import Reference
 from modules.model.batch import Conditioning, ImageBatch
 from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
+from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.ModelPairScorer import ModelPairScorer
 from modules.modelSetup.registry import MODEL_SETUPS
+from modules.objective import execution
 from modules.objective.preference import ObjectiveOptions, PairScores, get_preference_loss
 from modules.util.errors import ConfigError, DataError
+from tests.model.noising.formulas import clean_from
 from tests.tiny import SIZE, factories, tiny_folder, tiny_model, tiny_setup
-from tests.tiny.batches import image_batch, pair_batch
+from tests.tiny.batches import image_batch, images, pair_batch, train_pairs
 
 MODES = [
     ("FULL_CONCURRENT", "AUTO"),
@@ -68,10 +73,13 @@ def stir(handle: AdapterHandle, seed: int, amount: float = 0.05) -> None:
 
 def test_every_family_has_a_tiny_model() -> None:
     assert set(factories()) == set(MODEL_SETUPS.keys())
-    for key in factories():
-        setup = tiny_setup(key)
-        assert setup.spec.key == key
-        assert tiny_model(key, setup.spec.prediction).schedule.prediction == setup.spec.prediction
+
+
+@pytest.mark.parametrize("key", factories())
+def test_a_tiny_model_is_one_of_its_family(key: str) -> None:
+    setup = tiny_setup(key)
+    assert setup.spec.key == key
+    assert tiny_model(key, setup.spec.prediction).schedule.prediction == setup.spec.prediction
 
 
 def test_spec_names_parts_that_exist(family: tuple[BaseModelSetup, Model]) -> None:
@@ -93,15 +101,15 @@ def test_loaded_model_is_frozen(family: tuple[BaseModelSetup, Model]) -> None:
 
 def test_saved_model_loads_again(family: tuple[BaseModelSetup, Model], tmp_path) -> None:
     setup, model = family
-    setup.save(model, tmp_path / "out", "DIFFUSERS")
+    training.save(model, tmp_path / "out", "DIFFUSERS")
     again = setup.load(str(tmp_path / "out"))
     for name, module in model.modules().items():
         assert model.fingerprint(name) == again.fingerprint(name)
         for key, tensor in module.state_dict().items():
             assert torch.equal(tensor, again.module(name).state_dict()[key]), f"{name}.{key}"
     assert again.schedule.prediction == model.schedule.prediction
-    first = setup.sample(model, ["a cat"], seeds=[1], steps=2, size=SIZE)
-    assert torch.equal(first, setup.sample(again, ["a cat"], seeds=[1], steps=2, size=SIZE))
+    first = images(setup, model, ["a cat"], seeds=[1], steps=2, size=SIZE)
+    assert torch.equal(first, images(setup, again, ["a cat"], seeds=[1], steps=2, size=SIZE))
 
 
 def test_only_asked_parts_are_loaded(family: tuple[BaseModelSetup, Model]) -> None:
@@ -133,7 +141,7 @@ def test_target_leads_back_to_the_clean_latents(family: tuple[BaseModelSetup, Mo
     schedule = model.schedule
     noisy = schedule.add_noise(batch.latents_BChw, draw.noise_BChw.double(), draw.timestep_B)
     target = schedule.target(batch.latents_BChw, draw.noise_BChw.double(), draw.timestep_B)
-    clean = schedule.clean_from(noisy, target, draw.timestep_B)
+    clean = clean_from(schedule, noisy, target, draw.timestep_B)
     assert torch.allclose(clean, batch.latents_BChw, atol=1e-9)
 
 
@@ -275,7 +283,8 @@ def check_preference_steps(
     assert len(idle) < 0.1 * len(expected), idle
     size = sum(float(gradient.square().sum()) for gradient in expected.values())
     for mode, strategy in MODES:
-        out = setup.calculate_dpo_loss(
+        out = train_pairs(
+            setup,
             model,
             pair,
             draws,
@@ -300,27 +309,47 @@ def check_preference_steps(
     assert all(torch.equal(after[name], before[name]) for name in before)
 
 
-@pytest.mark.parametrize("reference_mode", ["NEW_ADAPTER", "EXISTING_ADAPTER"])
-@pytest.mark.parametrize("text", [False, True], ids=["cached-text", "trained-text"])
+REFERENCES = ("NEW_ADAPTER", "EXISTING_ADAPTER")
+KINDS: dict[str, dict[str, Any]] = {
+    "dora": {"decompose": True},
+    "loha": {"kind": "LOHA"},
+    "lokr": {"kind": "LOKR"},
+    "oft": {"kind": "OFT_2", "rank": 4},
+}
+
+
+def step_cases() -> Iterator[tuple[str, str, str, str]]:
+    """(model type, prediction, reference, text): every family with each reference and each kind of text, in pairs that
+    alternate from family to family; one family with all four.
+    """
+    for number, (key, prediction) in enumerate(families()):
+        texts = ("cached-text", "trained-text")
+        for i, reference_mode in enumerate(REFERENCES):
+            yield key, prediction, reference_mode, texts[(i + number) % 2]
+            if key == "STABLE_DIFFUSION_15":
+                yield key, prediction, reference_mode, texts[1 - i]
+
+
+@pytest.mark.parametrize(("key", "prediction", "reference_mode", "text"), step_cases())
 def test_preference_steps_agree_with_autograd(
-    family: tuple[BaseModelSetup, Model], reference_mode: str, text: bool
+    key: str, prediction: str, reference_mode: str, text: str
 ) -> None:
-    setup, model = family
-    check_preference_steps(setup, model.schedule.prediction, reference_mode, text)
+    check_preference_steps(tiny_setup(key), prediction, reference_mode, text == "trained-text")
 
 
-@pytest.mark.parametrize("reference_mode", ["NEW_ADAPTER", "EXISTING_ADAPTER"])
-@pytest.mark.parametrize("key", ["STABLE_DIFFUSION_15", "FLUX_DEV_1"])
 @pytest.mark.parametrize(
-    "options",
-    [{"decompose": True}, {"kind": "LOHA"}, {"kind": "LOKR"}, {"kind": "OFT_2", "rank": 4}],
-    ids=["dora", "loha", "lokr", "oft"],
+    ("kind", "key", "reference_mode"),
+    [
+        (kind, key, REFERENCES[(i + j) % 2])
+        for i, kind in enumerate(KINDS)
+        for j, key in enumerate(("STABLE_DIFFUSION_15", "FLUX_DEV_1"))
+    ],
 )
 def test_preference_steps_agree_with_autograd_for_other_kinds(
-    key: str, options: dict[str, Any], reference_mode: str
+    kind: str, key: str, reference_mode: str
 ) -> None:
     setup = tiny_setup(key)
-    check_preference_steps(setup, setup.spec.prediction, reference_mode, True, **options)
+    check_preference_steps(setup, setup.spec.prediction, reference_mode, True, **KINDS[kind])
 
 
 def test_first_step_is_log_two(family: tuple[BaseModelSetup, Model]) -> None:
@@ -330,7 +359,8 @@ def test_first_step_is_log_two(family: tuple[BaseModelSetup, Model]) -> None:
     reference.self_check()
     pair = pair_batch(setup, model, ["p1", "p2"])
     draws = setup.draw_pair_noise(model, pair, NoiseOptions(), seed=3)
-    out = setup.calculate_dpo_loss(
+    out = train_pairs(
+        setup,
         model,
         pair,
         draws,
@@ -372,7 +402,7 @@ def test_checkpointing_changes_no_gradient(family: tuple[BaseModelSetup, Model])
     for enabled in (False, True):
         for part in (setup.spec.denoiser, *setup.spec.text_encoders):
             model.set_gradient_checkpointing(part, enabled)
-        model.set_mode("quiet")
+        model.set_mode("no_dropout")
         setup.calculate_loss(model, batch, draw).mean().backward()
         grads.append({name: gradient_of(p).clone() for name, p in handle.named_parameters()})
         for _, parameter in handle.named_parameters():
@@ -387,30 +417,38 @@ def test_trained_text_encoder_is_reset_in_the_reference(family: tuple[BaseModelS
     model.trains_text = True
     draws = setup.draw_pair_noise(model, pair, NoiseOptions(), seed=3)
     with torch.no_grad():
-        base = setup.pair_scorer(model, pair, draws)("both").score_B
+        base = ModelPairScorer(setup, model, pair, draws)("both").score_B
     handle = adapted(model, text=True)
     model.trains_text = True
     with torch.no_grad(), Reference(handle, "NEW_ADAPTER")():
-        assert torch.equal(setup.pair_scorer(model, pair, draws)("both").score_B, base)
+        assert torch.equal(ModelPairScorer(setup, model, pair, draws)("both").score_B, base)
 
 
-@pytest.mark.parametrize("tall", [False, True], ids=["square", "tall"])
-def test_samples_have_the_size_and_ignore_company(family: tuple[BaseModelSetup, Model], tall: bool) -> None:
+def test_samples_have_the_size_and_ignore_company(family: tuple[BaseModelSetup, Model]) -> None:
     setup, model = family
-    size = (32 + max(16, setup.spec.size_multiple) if tall else 32, 32)
+    # square samples are made wherever a saved model is loaded again
+    size = (32 + max(16, setup.spec.size_multiple), 32)
     steps: list[tuple[int, int]] = []
 
     def progress(done: int, total: int) -> None:
         steps.append((done, total))
 
-    both = setup.sample(
-        model, ["a cat", "a dog"], "red", seeds=[7, 8], steps=3, size=size, batch_size=1, progress=progress
+    both = images(
+        setup,
+        model,
+        ["a cat", "a dog"],
+        "red",
+        seeds=[7, 8],
+        steps=3,
+        size=size,
+        batch_size=1,
+        progress=progress,
     )
     assert both.shape == (2, 3, *size) and both.dtype == torch.float32
     assert both.min() >= 0.0 and both.max() <= 1.0
     assert not torch.equal(both[0], both[1])
     assert steps == [(i, 6) for i in range(1, 7)]
-    together = setup.sample(model, ["a cat", "a dog"], "red", seeds=[7, 8], steps=3, size=size)
+    together = images(setup, model, ["a cat", "a dog"], "red", seeds=[7, 8], steps=3, size=size)
     assert torch.allclose(both, together, atol=1e-4)
 
 
@@ -419,7 +457,7 @@ def test_impossible_sizes_are_refused(family: tuple[BaseModelSetup, Model]) -> N
     with pytest.raises(
         ConfigError, match=f"multiples of {max(setup.spec.size_multiple, model.latent_factor)}"
     ):
-        setup.sample(model, ["a cat"], seeds=[1], steps=1, size=(30, 32))
+        images(setup, model, ["a cat"], seeds=[1], steps=1, size=(30, 32))
 
 
 def test_missing_rejected_side_is_an_error(family: tuple[BaseModelSetup, Model]) -> None:
@@ -428,7 +466,7 @@ def test_missing_rejected_side_is_an_error(family: tuple[BaseModelSetup, Model])
     draws = setup.draw_pair_noise(model, pair, NoiseOptions(), seed=3)
     broken = type(pair)(pair.pair_ids, pair.chosen, None)
     with pytest.raises(RuntimeError, match="without its rejected"):
-        setup.pair_scorer(model, broken, draws)
+        ModelPairScorer(setup, model, broken, draws)
     with pytest.raises(RuntimeError, match="without its rejected"):
         setup.draw_pair_noise(model, broken, NoiseOptions(), seed=3)
 
@@ -457,12 +495,14 @@ def test_preference_training_learns_the_preference(family: tuple[BaseModelSetup,
     losses = []
     for _ in range(14):
         optimizer.zero_grad()
-        out = setup.calculate_dpo_loss(
-            model, pair, draws, reference, OBJECTIVE, options, "FULL_CONCURRENT", parameters=parameters
+        out = train_pairs(
+            setup, model, pair, draws, reference, OBJECTIVE, options, "FULL_CONCURRENT", parameters=parameters
         )
         optimizer.step()
         losses.append(float(out.raw_loss))
     assert losses[0] == pytest.approx(math.log(2), abs=1e-5)
     assert losses[-1] < 0.4
-    judged = setup.evaluate_dpo(model, pair, draws, reference, OBJECTIVE, options)
+    with model.in_mode("eval"):
+        scorer = ModelPairScorer(setup, model, pair, draws)
+        judged = execution.evaluate(scorer, reference, OBJECTIVE, options)
     assert float(judged.accuracy) == 1.0 and (judged.chosen_reward_B > judged.rejected_reward_B).all()

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from modules.modelSetup.sample_images import check_sample
 from modules.util.config.SampleConfig import SampleConfig
-from modules.util.enum.NoiseScheduler import NoiseScheduler
+from modules.util.enum.choices import NoiseScheduler
 from modules.util.errors import UnsupportedError
 from tests.contracts.test_family import families
 from tests.tiny import tiny_folder, tiny_setup
@@ -86,13 +87,13 @@ def test_full_fine_tuning_changes_the_denoiser_alone(key: str, tmp_path: Path) -
 def test_a_sample_that_leaves_all_open_is_made_the_family_s_way(key: str) -> None:
     setup = tiny_setup(key)
     model, spec = setup.load(str(tiny_folder(key))), setup.spec
-    filled = setup.filled(SampleConfig(prompt="a cat"))
+    filled = SampleConfig(prompt="a cat").filled(setup.spec)
     assert filled.size == (spec.default_resolution,) * 2
     assert (filled.diffusion_steps, filled.cfg_scale) == (spec.default_steps, spec.default_cfg)
-    setup.check_sample(model, filled)
+    check_sample(setup, model, filled)
     wrong = SampleConfig(prompt="a cat", noise_scheduler=NoiseScheduler.DDIM)
     if spec.prediction == "flow":
         with pytest.raises(UnsupportedError, match="flow-matching"):
-            setup.check_sample(model, setup.filled(wrong))
+            check_sample(setup, model, wrong.filled(setup.spec))
     else:
-        setup.check_sample(model, setup.filled(wrong))
+        check_sample(setup, model, wrong.filled(setup.spec))

@@ -147,8 +147,12 @@ def test_an_output_on_another_drive(tmp_path, monkeypatch):
     out = tmp_path / "out"
     real = os.replace
 
+    def place(path, handle=None):
+        return Path(path) if handle is None else Path(f"/proc/self/fd/{handle}").readlink() / path
+
     def same_drive_only(source, target, **kwargs):
-        if {Path(p).is_relative_to(out) for p in (source, target)} != {True}:
+        places = place(source, kwargs.get("src_dir_fd")), place(target, kwargs.get("dst_dir_fd"))
+        if {path.is_relative_to(out) for path in places} != {True}:
             raise OSError(errno.EXDEV, "Invalid cross-device link")
         return real(source, target, **kwargs)
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from modules.curation.CurationMode import CurationMode
+from modules.curation.GroupsAhead import GroupsAhead
+from modules.curation.GroupWalk import GroupWalk
 from modules.curation.PairServer import MAX_LINE, PairServer
 from modules.curation.session import CurationSession, ImageGroup, SessionSettings
 from modules.curation.store import CurationStore
-from modules.curation.walk import GroupWalk
-from modules.util.enum.CurationMode import CurationMode
 from modules.util.errors import UserError
 
 Reply = dict[str, Any]
@@ -41,8 +42,9 @@ class Client:
 
     def raw(self, data: bytes) -> list[Reply]:
         replies = io.StringIO()
-        with CurationStore(self.folder / "out") as store:
-            walk = GroupWalk(CurationSession(store, self.settings), iter(self.groups))
+        scan = GroupsAhead(lambda control: iter(self.groups))
+        with CurationStore(self.folder / "out") as store, scan as ahead:
+            walk = GroupWalk(CurationSession(store, self.settings), ahead)
             PairServer(walk, io.BytesIO(data), replies).serve()
         return [json.loads(line) for line in replies.getvalue().splitlines()]
 
@@ -201,15 +203,50 @@ def test_bytes_that_are_no_text_and_endless_lines(tmp_path):
     assert [r["type"] for r in replies] == ["hello", "question", "error", "error", "question", "error", "bye"]
 
 
-def test_a_source_image_that_is_gone_is_an_error_and_not_the_end(tmp_path):
+def test_source_images_that_are_gone_are_named_and_their_prompt_ends(tmp_path):
     client = Client(tmp_path)
     (tmp_path / "in" / "a0.png").unlink()
     (tmp_path / "in" / "a1.png").unlink()
     (tmp_path / "in" / "a2.png").unlink()
     replies = client(LEFT, {"do": "pick"}, {"do": "state"})
-    assert replies[2]["type"] == "error"
-    assert "cannot copy" in replies[2]["message"]
-    assert (replies[3]["answers"], replies[3]["pairs"]) == (1, 0)
+    gone = " and ".join(replies[0]["show"][place]["file"] for place in (0, 1))
+    assert replies[2]["note"] == f"No pair was saved: {gone} were deleted or replaced."
+    assert replies[2]["exported"] == []
+    assert (replies[2]["prompt"], replies[2]["pairs"], replies[2]["groups_finished"]) == ("b", 0, 1)
+    assert replies[3] == {k: v for k, v in replies[2].items() if k not in ("note", "exported")}
+
+
+def test_a_pick_before_any_preference_is_refused(tmp_path):
+    _, refused, tied, still, picked = Client(tmp_path)({"do": "pick"}, {"do": "tie"}, {"do": "pick"}, LEFT)
+    assert refused["type"] == still["type"] == "error"
+    assert refused["message"] == "no image has been preferred to another one yet"
+    assert (tied["answers"], picked["answers"], picked["pairs"]) == (1, 2, 0)
+
+
+def test_prompts_passed_over_are_listed_and_opened(tmp_path):
+    client = Client(tmp_path, {"a": 4, "b": 4})
+    replies = client(
+        {"do": "finish_group"}, {"do": "finish_group"}, {"do": "passed"}, {"do": "open", "group": "key b"}
+    )
+    assert replies[2]["type"] == "finished"
+    assert (replies[3]["type"], replies[3]["count"]) == ("passed", 2)
+    assert [(one["group"], one["prompt"]) for one in replies[3]["groups"]] == [("key a", "a"), ("key b", "b")]
+    assert (replies[4]["type"], replies[4]["prompt"]) == ("question", "b")
+    undone, wrong, none = client({"do": "undo"}, {"do": "open", "group": "x"}, {"do": "open"})[1:]
+    assert (undone["type"], undone["undone"]) == ("finished", "key b")
+    assert "not found" in wrong["message"]
+    assert none["message"] == 'this needs "group": the group of an earlier reply'
+
+
+def test_a_finished_prompt_says_why_it_comes_again(tmp_path):
+    Client(tmp_path, {"a": 3})({"do": "finish_group"})
+    (now,) = Client(tmp_path, {"a": 5})()
+    assert (now["type"], now["again"]) == ("question", "2 images added since it was finished")
+
+
+def test_images_that_look_equal_end_without_a_pair_and_a_note(tmp_path):
+    *_, last = Client(tmp_path, {"a": 4, "b": 3}, mode=CurationMode.SMART)(*[{"do": "tie"}] * 160)
+    assert (last["prompt"], last["note"]) == ("b", "These look equal: no pair was saved.")
 
 
 def test_statistics_and_quit(tmp_path):

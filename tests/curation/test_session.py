@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from modules.curation.session import CurationSession, ImageGroup, Phase, SessionSettings
+from modules.curation.choosing.base import AnswerKind
+from modules.curation.CurationMode import CurationMode
+from modules.curation.group_state import Phase, SessionSettings
+from modules.curation.ImageGroup import ImageGroup
+from modules.curation.session import CurationSession, Refused
 from modules.curation.store import CurationStore
 from modules.util.dpo_curation_util import find_exported_file, load_manifest
-from modules.util.enum.CurationMode import CurationMode
 from modules.util.errors import UserError
 
 
@@ -67,7 +71,7 @@ def test_elo_picks_when_told_and_asks_whether_to_go_on(tmp_path):
     assert set(session.state().question) == {1, 2}
     prefer_high_index(session)
     assert session.pick_now().phase is Phase.DONE
-    assert session.finished_groups() == {group.key}
+    assert session.finished_groups().keys() == {group.key}
 
 
 def test_cancel_after_a_pick_takes_the_pick_back_and_its_files(tmp_path):
@@ -189,3 +193,138 @@ def test_settings_out_of_range_are_refused():
         SessionSettings(pairs_per_group=0)
     with pytest.raises(UserError, match="threshold"):
         SessionSettings(threshold=1.0)
+
+
+def test_a_pick_is_refused_until_an_image_was_preferred_to_another(tmp_path):
+    session, group = open_session(tmp_path, 4, mode=CurationMode.ELO)
+    refused = "preferred to another"
+    with pytest.raises(Refused, match=refused):
+        session.pick_now()
+    first = session.state().question
+    session.skip()
+    session.answer(tie=True)
+    session.answer(both_bad=True)
+    with pytest.raises(Refused, match=refused):
+        session.pick_now()
+    assert session.pairs() == []
+    while not set(first).intersection(session.state().question):
+        session.skip()
+    best, worst = session.state().question
+    session.answer(best=best)
+    session.pick_now()
+    (pair,) = session.pairs()
+    assert pair["sources"] == {"chosen": str(group.path(best)), "rejected": str(group.path(worst))}
+
+
+def test_images_that_were_in_no_answer_are_not_picked(tmp_path):
+    session, group = open_session(tmp_path, 9, mode=CurationMode.ELO)
+    judged = set()
+    for _ in range(2):
+        judged |= set(session.state().question)
+        prefer_high_index(session)
+    session.pick_now()
+    (pair,) = session.pairs()
+    assert {group.root / group.files[i] for i in judged} >= {Path(p) for p in pair["sources"].values()}
+
+
+def stamped(group: ImageGroup) -> ImageGroup:
+    infos = [group.path(i).stat() for i in range(len(group.files))]
+    return replace(group, stamps=tuple((info.st_size, info.st_mtime_ns) for info in infos))
+
+
+@pytest.mark.parametrize("what", ["deleted", "replaced"])
+@pytest.mark.parametrize("mode", list(CurationMode), ids=lambda mode: mode.value)
+def test_an_image_that_is_no_longer_the_one_that_was_shown_leaves_the_group(tmp_path, mode, what):
+    session, group = open_session(tmp_path, 5, mode=mode, threshold=0.8)
+    session.open(stamped(group))
+    best = group.path(4)
+    answered = 0
+    while not session.note:
+        assert session.state().phase is Phase.QUESTION, "no pair may hold the image"
+        if answered == 1:
+            best.unlink()
+            if what == "replaced":
+                Image.new("RGB", (16, 16), (200, 1, 2)).save(best)
+        answered += 1
+        assert answered < 60
+        if mode.way.kind is AnswerKind.CHOOSE:
+            if answered > 1:
+                session.choose(4, 0)
+        elif mode.way.kind is AnswerKind.JUDGE:
+            session.judge(good=session.state().question[0] == 4)
+        elif mode.way.stops_when_certain or answered < 12:
+            prefer_high_index(session)
+        else:
+            session.pick_now()
+    assert session.note == f"No pair was saved: {group.files[4]} was deleted or replaced."
+    assert group.files[4] not in session.group.files
+    for pair in session.pairs():
+        assert str(best) not in pair["sources"].values()
+    session.note = ""
+    state = session.open(group)
+    assert group.files[4] not in session.group.files, "it stays out until the folder is read again"
+    for _ in range(60):
+        if state.phase is not Phase.QUESTION:
+            break
+        if mode.way.kind is AnswerKind.CHOOSE:
+            state = session.choose(3, 0)
+        elif mode.way.stops_when_certain:
+            prefer_high_index(session)
+            state = session.state()
+        else:
+            state = session.pick_now()
+    assert session.note == ""
+
+
+def test_answers_about_a_replaced_image_do_not_count_for_the_one_in_its_place(tmp_path):
+    session, group = open_session(tmp_path, 3, mode=CurationMode.ELO)
+    session.open(stamped(group))
+    for _ in range(4):
+        prefer_high_index(session)
+    Image.new("RGB", (16, 16), (200, 1, 2)).save(group.path(2))
+    session.pick_now()
+    assert session.pairs() == []
+    again = CurationSession(session.store, session.settings)
+    state = again.open(stamped(group))
+    assert state.alive == [0, 1, 2]
+    assert all(2 not in answer.places for answer in state.answers)
+
+
+@pytest.mark.parametrize("mode", [CurationMode.SMART, CurationMode.FOUR_UP])
+@pytest.mark.parametrize("count", [2, 3, 4, 8])
+@pytest.mark.parametrize("verdict", [{"tie": True}, {"both_bad": True}])
+def test_images_that_are_called_equal_again_and_again_are_left_without_a_pair(tmp_path, mode, count, verdict):
+    session, group = open_session(tmp_path, count, mode=mode)
+    asked = 0
+    while session.state().phase is Phase.QUESTION:
+        session.answer(**verdict)
+        asked += 1
+        assert asked <= 40 * count
+    assert session.pairs() == []
+    assert session.note == "These look equal: no pair was saved."
+    assert session.finished_groups().without_pairs() == {group.key}
+    session.undo()
+    assert session.state().phase is Phase.QUESTION
+    assert len(session.state().answers) == asked - 1
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_a_person_who_contradicts_himself_is_not_asked_for_ever(tmp_path, count):
+    session, _ = open_session(tmp_path, count, mode=CurationMode.SMART, threshold=0.999)
+    asked = 0
+    while session.state().phase is Phase.QUESTION:
+        first, second = session.state().question
+        seen = sum({first, second} == set(answer.places) for answer in session.state().answers)
+        session.answer(best=min(first, second) if seen % 2 else max(first, second))
+        asked += 1
+        assert asked <= 100 * count
+
+
+def test_the_next_target_counts_from_the_pairs_that_were_made(tmp_path):
+    session, _ = open_session(tmp_path, 12, mode=CurationMode.ELO)
+    state = session.export_ranked(list(range(12)), 3)
+    assert (state.phase, state.pairs) == (Phase.CONTINUE, 3)
+    assert session.go_on().phase is Phase.QUESTION
+    prefer_high_index(session)
+    state = session.pick_now()
+    assert (state.phase, state.pairs) == (Phase.CONTINUE, 4), "asked after one more, not after none or three"

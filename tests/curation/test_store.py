@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 from modules.curation.store import CurationStore
-from modules.util.dpo_curation_util import find_exported_file, load_manifest, save_manifest
+from modules.util.dpo_curation_util import file_sha256, find_exported_file, load_manifest, save_manifest
 from modules.util.errors import UserError
-from modules.util.pairs import dpo_pair_files
+from tests.changes import full_disk
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,18 +49,11 @@ def test_a_pick_is_in_the_manifest_and_unchanged_on_disk(tmp_path, images):
     assert (tmp_path / "out" / "chosen" / "pair_0000.txt").read_text() == "a cat\n"
 
 
-def test_a_failed_copy_leaves_nothing_and_no_acknowledged_pick(tmp_path, images, monkeypatch):
+@pytest.mark.parametrize("files", range(4))
+def test_a_failed_copy_leaves_nothing_and_no_acknowledged_pick(tmp_path, images, files):
     store = CurationStore(tmp_path / "out")
     store.export("g", [(images[0], images[1])], "a cat", "1:1", {"used": []})
-    real = dpo_pair_files.copy_image
-
-    def full_disk(source, target):
-        if Path(target).parent.name == "rejected":
-            raise UserError("cannot copy: No space left on device")
-        return real(source, target)
-
-    monkeypatch.setattr("modules.util.dpo_curation_util.copy_image", full_disk)
-    with pytest.raises(UserError, match="No space left"):
+    with full_disk("create", after=files), pytest.raises(UserError, match="No space left"):
         store.export("g", [(images[2], images[3])], "a cat", "1:1", {"used": []})
     assert store.pair_count() == 1
     assert len(store.events()) == 1
@@ -68,7 +61,6 @@ def test_a_failed_copy_leaves_nothing_and_no_acknowledged_pick(tmp_path, images,
         "pair_0000.png",
         "pair_0000.txt",
     ]
-    monkeypatch.undo()
     store.export("g", [(images[2], images[3])], "a cat", "1:1", {"used": []})
     assert store.pair_count() == 2
     store.close()
@@ -151,7 +143,7 @@ def check_folder(out: Path) -> int:
         wanted = set()
         for pair in pairs:
             file = out / pair[f"{side}_file"]
-            assert dpo_pair_files.file_sha256(file) == pair["hashes"][side]
+            assert file_sha256(file) == pair["hashes"][side]
             assert file.with_suffix(".txt").read_text() == pair["prompt"] + "\n"
             wanted |= {file.name, file.with_suffix(".txt").name}
         assert names == wanted
@@ -172,6 +164,7 @@ def run_and_kill(source: Path, out: Path, seconds: float) -> list[str]:
     return lines
 
 
+@pytest.mark.child
 @pytest.mark.parametrize("rounds", [25, pytest.param(200, marks=pytest.mark.slow)])
 def test_sigkill_at_random_moments_loses_no_acknowledged_pick(tmp_path, images, rounds):
     rng = random.Random(7)

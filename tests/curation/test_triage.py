@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from modules.curation.CurationMode import CurationMode
 from modules.curation.session import Phase
-from modules.util.enum.CurationMode import CurationMode
 from tests.curation.test_session import open_session
 
 

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from modules.curation import commands
+from modules.curation.CurationMode import CurationMode
 from modules.curation.intake.groups import ScanOptions, scan_groups
 from modules.curation.intake.image_size import image_size
 from modules.curation.review.review import PairReview
@@ -18,7 +19,6 @@ from modules.curation.store import CurationStore
 from modules.dataLoader.preflight import preflight
 from modules.util import dpo_curation_util as util
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.CurationMode import CurationMode
 from modules.util.errors import UserError
 from scripts import curate
 
@@ -80,7 +80,6 @@ def test_training_takes_the_empty_prompt_and_says_so_beforehand(folder, tmp_path
             "cache_dir": str(tmp_path / "cache"),
             "output_model_destination": str(tmp_path / "out.safetensors"),
         },
-        check=False,
     )
     report = preflight(config)
     assert (report.units, report.faults) == (3, [])

@@ -12,6 +12,7 @@ from modules.dataLoader.BaseDataLoader import BaseDataLoader
 from modules.dataLoader.create import create_data_loader
 from modules.model.batch import OWN, ImageBatch
 from modules.model.Model import Model
+from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.util.config.TrainConfig import TrainConfig
 from tests.tiny import tiny_folder, tiny_setup
@@ -42,7 +43,7 @@ def prepared(
         **changes,
     )
     made, setup = TrainConfig.from_dict(values), tiny_setup(key)
-    model = setup.load_from_config(made)
+    model = training.load_model(setup, made)
     own = create_data_loader(made, model, setup)
     own.prepare()
     return setup, model, own

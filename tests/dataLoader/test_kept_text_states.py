@@ -11,6 +11,7 @@ import torch
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
 from modules.dataLoader.create import create_data_loader
 from modules.model.batch import Conditioning, ImageBatch
+from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.util.config.TrainConfig import TrainConfig
 from tests.dataLoader.builders import AveragingModel, AveragingSetup, concept, config, write_image
@@ -105,7 +106,7 @@ def test_kept_states_of_real_encoders_are_the_live_ones(tmp_path: Path, key: str
     values.pop("unet")
     encoders = {name: {"weight_dtype": weights} for name in setup.spec.text_encoders}
     made = TrainConfig.from_dict({**values, **encoders, "batch_size": 3, "cache_batch_size": 3})
-    model = setup.load_from_config(made)
+    model = training.load_model(setup, made)
     own = create_data_loader(made, model, setup)
     own.prepare()
     batch = batch_of(own)

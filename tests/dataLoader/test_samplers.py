@@ -156,7 +156,7 @@ def test_fewer_items_than_processes_leaves_some_empty() -> None:
 
 def test_samples_rate_gives_so_many_per_epoch() -> None:
     sampler = BucketBatchSampler([table(*[0] * 7, rate=Fraction(3, 7))], 1)
-    assert [sampler.samples_in_epoch(epoch) for epoch in range(5)] == [3] * 5
+    assert [len(visits(list(sampler.steps(epoch)))) for epoch in range(5)] == [3] * 5
     seen = [unit for epoch in range(7) for unit, _ in visits(list(sampler.steps(epoch)))]
     assert Counter(seen) == dict.fromkeys(range(7), 3)
 
@@ -183,10 +183,11 @@ def test_cost_of_a_step_does_not_grow_with_the_items() -> None:
         sampler.step(0, 0)
         best = float("inf")
         for _ in range(5):
-            start = time.perf_counter()
+            # of this thread's processor: the other work of the machine does not count
+            start = time.thread_time()
             for step in range(200):
                 sampler.step(0, step % count)
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.thread_time() - start)
         return best
 
     assert seconds(100_000) < 3 * seconds(10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from modules.reward.base import Reward, RewardBatch, RewardError, create_reward
 from modules.reward.remote import TOKEN_VARIABLE
 from modules.util.errors import ConfigError
+from scripts.demo import judge_server as judge_server_module
 from scripts.demo.judge import read_image
 from scripts.demo.judge_server import JudgeServer, judge_server
 from scripts.demo.taste import get_taste
@@ -94,5 +96,62 @@ def test_bad_requests(
         answer = connection.getresponse()
         assert answer.status == status
         assert json.loads(answer.read())["detail"]
+    finally:
+        connection.close()
+
+
+def health(server: JudgeServer) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    try:
+        connection.request("GET", "/health", headers={"Authorization": f"Bearer {TOKEN}"})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("first_bytes", [b"", b"POST /reward HTTP/1.1\r\nHo"], ids=["idle", "head"])
+@pytest.mark.parametrize("count", [1, 100])
+def test_incomplete_requests_keep_nobody_out(server: JudgeServer, first_bytes: bytes, count: int) -> None:
+    held = [socket.create_connection(("127.0.0.1", server.server_port), timeout=20) for _ in range(count)]
+    try:
+        for one in held:
+            one.sendall(first_bytes)
+        assert health(server) == 200
+    finally:
+        for one in held:
+            one.close()
+
+
+def test_a_client_that_drips_is_hung_up_on(server: JudgeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_server_module, "REQUEST_SECONDS", 0.5)
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as dripping:
+        ended = False
+        for byte in b"POST /reward HTTP/1.1\r\n" + b"X-Long: " + b"x" * 500:
+            try:
+                dripping.sendall(bytes([byte]))
+                dripping.settimeout(0.05)
+                ended = dripping.recv(1) == b""
+            except TimeoutError:
+                continue
+            except OSError:
+                ended = True
+            if ended:
+                break
+        assert ended
+    assert health(server) == 200
+
+
+def test_a_length_of_thousands_of_digits_is_too_large(server: JudgeServer) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    try:
+        connection.putrequest("POST", "/reward")
+        for name, value in (
+            ("Authorization", f"Bearer {TOKEN}"),
+            ("Content-Type", "application/json"),
+            ("Content-Length", "9" * 5000),
+        ):
+            connection.putheader(name, value)
+        connection.endheaders()
+        assert connection.getresponse().status == 413
     finally:
         connection.close()

@@ -14,7 +14,7 @@ from modules.model.batch import ImageBatch
 from modules.model.noising.noise import NoiseOptions
 from modules.trainer.callbacks import Callback
 from modules.trainer.resume.checkpoint import list_backups
-from modules.util.enum.Optimizer import Optimizer
+from modules.util.enum.choices import Optimizer
 from modules.util.TrainProgress import TrainProgress
 from tests.contracts.test_family_training import family_config
 from tests.device.plugin import NAME as DEVICE

@@ -13,8 +13,8 @@ import torch
 
 from modules.trainer.memory.memory_plan import MemoryPlan, Planner
 from modules.trainer.memory.memory_step import PROMPT, Rehearsal
-from modules.trainer.memory.shape_only import hollow_model
-from modules.util.config.TrainConfig import TrainConfig
+from modules.trainer.memory.shape_only import shape_only_model
+from modules.util.config.load import load_config
 from tests.contracts.test_family_training import CASES, family_config
 from tests.device import second_device
 from tests.tiny import tiny_setup
@@ -48,12 +48,12 @@ def job(folder: Path, key: str, kind: str) -> Path:
 
 
 def foreseen(path: Path) -> MemoryPlan:
-    config = TrainConfig.load(path, [])
+    config = load_config(path, [])
     setup = tiny_setup(config.model_type)
     # as on CUDA, without what its context and its allocator's blocks take
-    return Planner(config, Rehearsal(setup, hollow_model(setup, config), config, cuda=True), cuda=False).plan(
-        MODE
-    )
+    return Planner(
+        config, Rehearsal(setup, shape_only_model(setup, config), config, cuda=True), cuda=False
+    ).plan(MODE)
 
 
 def taken(path: Path) -> int:

@@ -17,17 +17,16 @@ import torch
 from tests.device import second_device
 from tests.trainer.builders import ROOT
 
-TRAINER = "tests/trainer/"
 FILES = [
     "tests/contracts/test_family_training.py",
     "tests/device/on_the_device.py",
     "tests/device/packed_on_the_device.py",
     "tests/device/on_the_device_memory.py",
-    f"{TRAINER}test_online_steps.py",
-    f"{TRAINER}test_online_resume.py",
-    f"{TRAINER}test_run_state.py",
-    f"{TRAINER}test_validation.py",
-    f"{TRAINER}test_what_is_on_the_device.py",
+    "tests/trainer/online/test_steps.py",
+    "tests/trainer/online/test_resume_online.py",
+    "tests/trainer/resume/test_run_state.py",
+    "tests/trainer/evaluate/test_validation.py",
+    "tests/trainer/memory/test_what_is_on_the_device.py",
 ]
 USUAL = (
     "on_the_device.py or a_stopped_run or same_gradient or in_an_epoch "

@@ -9,6 +9,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from modules.util.config.load import load_config
 from modules.runner.RunDirectory import RunDirectory
 from modules.trainer import GenericTrainer as trainer_module
 from modules.trainer.evaluate import best
@@ -42,7 +43,7 @@ write_tensors = best.write_tensors
 best.write_tensors = _slowly
 trainer_module.write_backup = _fails
 
-config = TrainConfig.load(sys.argv[1])
+config = load_config(sys.argv[1])
 processes = Processes.start("cpu")
 run = RunDirectory(config.workspace_dir)
 if processes.first:

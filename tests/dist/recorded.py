@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 from safetensors.torch import load_file, save_file
 
+from modules.util.config.load import load_config
 from modules.dataLoader.BaseDataLoader import AccumulationGroup
 from modules.reward.base import RewardBatch, RewardError
 from modules.reward.builtin import ImageStatistic
@@ -92,7 +93,7 @@ def run_recorded(folder: Path, processes: Processes, follow: Path | None = None)
     from modules.util.config.TrainConfig import TrainConfig
     from tests.trainer.online.builders import Listening
 
-    config = TrainConfig.load(folder / "config.json")
+    config = load_config(folder / "config.json")
     heard = Listening()
     run = RunDirectory(config.workspace_dir)
     if processes.first:

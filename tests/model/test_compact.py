@@ -9,14 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from modules.adapter.PeftAdapter import AdapterOptions, attach
+from modules.adapter.AdapterOptions import AdapterOptions
+from modules.adapter.PeftAdapter import attach
 from modules.adapter.reference import Reference
 from modules.model import compact
 from modules.model.compact import FrozenLinear, block_layers, lock_pages, offload_blocks, pieces, quantize
 from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
+from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.trainer.memory.SavedBytes import SavedBytes
+from modules.util.config.load import read_config
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UnsupportedError, UserErrors
 from tests.tiny import tiny_folder, tiny_model, tiny_setup
@@ -103,7 +106,7 @@ def test_weights_in_main_memory_give_the_same_gradients_and_are_not_held() -> No
         for _, parameter in handle.named_parameters():
             parameter.data += 0.01
         model.set_gradient_checkpointing("transformer", True)
-        model.set_mode("quiet")
+        model.set_mode("no_dropout")
         with SavedBytes(list(model.denoiser.parameters())) as saved:
             loss(setup, model).backward()
         grads.append({name: p.grad.clone() for name, p in handle.named_parameters()})
@@ -190,7 +193,7 @@ def test_the_config_decides(monkeypatch: pytest.MonkeyPatch) -> None:
             "unet": {"weight_dtype": "FLOAT_8", "offload_fraction": 0.5},
         }
     )
-    model = tiny_setup().load_from_config(config)
+    model = training.load_model(tiny_setup(), config)
     layers = [layer for _, _, layer in block_layers(model.denoiser)]
     assert all(isinstance(layer, FrozenLinear) and layer.scale_O1 is not None for layer in layers)
     assert sum(layer.stays for layer in layers) == round(0.5 * len(layers))
@@ -209,7 +212,7 @@ def test_the_config_decides(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_does_not_go_together_is_refused(changes: dict, field: str) -> None:
     with pytest.raises((UserErrors, UnsupportedError, ValueError)) as caught:
-        TrainConfig.from_dict({"__version": 1, **changes})
+        read_config({"__version": 1, **changes})
     assert field in str(caught.value)
 
 
@@ -249,7 +252,7 @@ def test_an_offloaded_model_under_autocast_gives_the_same_gradients() -> None:
         for _, parameter in handle.named_parameters():
             parameter.data += 0.01
         model.set_gradient_checkpointing("transformer", True)
-        model.set_mode("quiet")
+        model.set_mode("no_dropout")
         loss(setup, model).backward()
         grads.append({name: p.grad.clone() for name, p in handle.named_parameters()})
     assert all(torch.equal(grads[0][name], grads[1][name]) for name in grads[0])

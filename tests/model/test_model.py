@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from modules.adapter.PeftAdapter import AdapterOptions, attach
+from modules.adapter.AdapterOptions import AdapterOptions
+from modules.adapter.PeftAdapter import attach
 from modules.util.errors import ConfigError
 from tests.tiny import tiny_model
 
@@ -22,7 +23,7 @@ def test_modes_of_dropout() -> None:
     assert found
     model.set_mode("train")
     assert all(d.training for d in found) and not model.vae.training
-    model.set_mode("quiet")
+    model.set_mode("no_dropout")
     assert model.denoiser.training and not any(d.training for d in found)
     model.set_mode("eval")
     assert not model.denoiser.training and not any(d.training for d in found)

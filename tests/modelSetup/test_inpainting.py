@@ -10,6 +10,7 @@ import torch
 
 from modules.model.batch import ImageBatch, PairBatch
 from modules.model.noising.noise import NoiseOptions
+from modules.modelSetup.ModelPairScorer import ModelPairScorer
 from modules.util.errors import UserError
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import image_batch, pair_batch
@@ -56,9 +57,9 @@ def test_pairs_are_scored_with_their_masks(key: str) -> None:
         replace(pair.rejected, inpaint_BChw=seen(pair.rejected, 2)),
     )
     with torch.no_grad():
-        scorer = setup.pair_scorer(model, masked, draws)
+        scorer = ModelPairScorer(setup, model, masked, draws)
         both, alone = scorer("both").score_B, [scorer(side).score_B for side in ("chosen", "rejected")]
-        unmasked = setup.pair_scorer(model, pair, draws)("both").score_B
+        unmasked = ModelPairScorer(setup, model, pair, draws)("both").score_B
     assert torch.allclose(both, torch.cat(alone), rtol=1e-5)
     assert (both - unmasked).abs().min() > 1e-5
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from modules.adapter.PeftAdapter import AdapterOptions, attach
+from modules.adapter.AdapterOptions import AdapterOptions
+from modules.adapter.PeftAdapter import attach
 from modules.adapter.reference import Reference
 from modules.model.batch import OWN, Conditioning, ImageBatch, PairBatch
 from modules.model.Model import Model
@@ -17,7 +18,7 @@ from modules.model.text.chunks import ClipReader, states_in_chunks
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
 from tests.tiny import SIZE, tiny_model, tiny_setup
-from tests.tiny.batches import image_batch, pair_batch
+from tests.tiny.batches import image_batch, images, pair_batch, train_pairs
 from tests.tiny.stable_diffusion import CONTEXT, vocabulary
 
 FAMILIES = [
@@ -177,7 +178,7 @@ def test_images_of_long_prompts_beside_short_ones(family: tuple[BaseModelSetup, 
     setup, model = family
 
     def sampled(prompts: list[str], negative: str, seeds: list[int]) -> torch.Tensor:
-        return setup.sample(model, prompts, negative, seeds, steps=2, cfg=4.0, size=SIZE)
+        return images(setup, model, prompts, negative, seeds=seeds, steps=2, cfg=4.0, size=SIZE)
 
     for negative in ("", LONGER):
         both = sampled([SHORT, LONG], negative, [1, 2])
@@ -203,8 +204,17 @@ def test_preference_steps_agree_whatever_their_mode(family: tuple[BaseModelSetup
 
     def gradients(pair: PairBatch, draws: Any, mode: str, strategy: str) -> list[torch.Tensor]:
         objective, options = get_preference_loss("SIGMOID"), ObjectiveOptions(beta=20.0)
-        setup.calculate_dpo_loss(
-            model, pair, draws, reference, objective, options, mode, strategy=strategy, parameters=parameters
+        train_pairs(
+            setup,
+            model,
+            pair,
+            draws,
+            reference,
+            objective,
+            options,
+            mode,
+            strategy=strategy,
+            parameters=parameters,
         )
         found = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         for p in parameters:
@@ -235,7 +245,7 @@ def test_checkpointing_keeps_the_mask(family: tuple[BaseModelSetup, Model]) -> N
     found: list[list[torch.Tensor]] = []
     for enabled in (False, True):
         model.set_gradient_checkpointing(setup.spec.denoiser, enabled)
-        model.set_mode("quiet")
+        model.set_mode("no_dropout")
         setup.calculate_loss(model, batch, draw).mean().backward()
         found.append([p.grad for _, p in handle.named_parameters() if p.grad is not None])
         for _, parameter in handle.named_parameters():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from modules.model.Model import Model
+from modules.modelSetup import training
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError, UserErrors
 from tests.tiny import tiny_folder, tiny_setup
@@ -19,13 +20,13 @@ CUSTOM = {"layer_filter_preset": "custom", "layer_filter": "attn1"}
 def prepared(**values: Any) -> Model:
     base = {"base_model_name": str(tiny_folder()), "train_dtype": "FLOAT_32", "lora_rank": 4}
     config = TrainConfig.from_dict(base | values)
-    model = SETUP.load_from_config(config)
-    SETUP.setup_training(model, config)
+    model = training.load_model(SETUP, config)
+    training.prepare(SETUP, model, config)
     return model
 
 
 def trained(folder: Path, **values: Any) -> str:
-    return str(SETUP.save(prepared(**values), folder / "first.safetensors"))
+    return str(training.save(prepared(**values), folder / "first.safetensors"))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_what_the_file_decides_otherwise_is_refused(
 )
 def test_the_settings_it_was_made_with_are_kept(tmp_path: Path, settings: dict[str, Any]) -> None:
     model = prepared(**settings)
-    path = str(SETUP.save(model, tmp_path / "first.safetensors"))
+    path = str(training.save(model, tmp_path / "first.safetensors"))
     again = prepared(lora_model_name=path, **settings)
     assert model.adapter is not None and again.adapter is not None
     assert again.adapter.layers.keys() == model.adapter.layers.keys()

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from modules.modelSetup import training
 from modules.util.errors import UserError
 from tests.tiny import SIZE, tiny_setup
+from tests.tiny.batches import images
 from tests.tiny.stable_diffusion_3 import write
 
 KEY = "STABLE_DIFFUSION_3"
@@ -23,10 +25,10 @@ def test_a_folder_without_t5_works_and_is_saved_without_it(tmp_path: Path) -> No
     cond = setup.encode_text(model, ["a cat"])
     assert not cond["hidden_BLE"][:, -256:].any(), "the missing encoder's tokens are zero"
     assert cond["hidden_BLE"][:, :-256].any()
-    first = setup.sample(model, ["a cat"], seeds=[1], steps=2, size=SIZE)
-    setup.save(model, tmp_path / "out", "DIFFUSERS")
+    first = images(setup, model, ["a cat"], seeds=[1], steps=2, size=SIZE)
+    training.save(model, tmp_path / "out", "DIFFUSERS")
     again = setup.load(str(tmp_path / "out"))
-    assert torch.equal(first, setup.sample(again, ["a cat"], seeds=[1], steps=2, size=SIZE))
+    assert torch.equal(first, images(setup, again, ["a cat"], seeds=[1], steps=2, size=SIZE))
 
 
 def test_what_the_index_says_about_the_whole_is_kept(tmp_path: Path) -> None:
@@ -34,7 +36,7 @@ def test_what_the_index_says_about_the_whole_is_kept(tmp_path: Path) -> None:
     index_path = tmp_path / "model" / "model_index.json"
     index_path.write_text(json.dumps({**json.loads(index_path.read_text()), "is_distilled": True}))
     setup = tiny_setup(KEY)
-    setup.save(setup.load(str(tmp_path / "model")), tmp_path / "out", "DIFFUSERS")
+    training.save(setup.load(str(tmp_path / "model")), tmp_path / "out", "DIFFUSERS")
     assert json.loads((tmp_path / "out" / "model_index.json").read_text())["is_distilled"] is True
 
 

@@ -14,9 +14,11 @@ import torch
 from modules.model.batch import PairBatch
 from modules.model.dtypes import PartDtypes
 from modules.model.noising.noise import NoiseOptions
+from modules.modelSetup import training
 from modules.modelSetup.ModelFamily import LoadOptions
+from modules.modelSetup.ModelPairScorer import ModelPairScorer
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
-from tests.tiny.batches import image_batch, pair_batch
+from tests.tiny.batches import image_batch, images, pair_batch
 
 KEY = "STABLE_DIFFUSION_XL_10_BASE"
 PROMPTS = ["a red circle", "a large blue square on the left of a photo of a cat and a dog on the right"]
@@ -91,7 +93,7 @@ def test_the_denoiser_is_told_size_and_crop_in_the_pipeline_s_order() -> None:
 def test_size_and_crop_make_the_pipeline_s_image() -> None:
     """The same numbers in the pipeline's words: a default image is one of its own size, uncropped."""
     setup, model = tiny_setup(KEY), tiny_model(KEY)
-    ours = setup.sample(model, PROMPTS[:1], "blue", seeds=[7], steps=3, cfg=3.0, size=SIZE)
+    ours = images(setup, model, PROMPTS[:1], "blue", seeds=[7], steps=3, cfg=3.0, size=SIZE)
     pipe = pipeline(tiny_folder(KEY))
     told = theirs(pipe, original_size=SIZE, crops_coords_top_left=(0, 0), target_size=SIZE)
     assert torch.allclose(ours, told, atol=1e-4)
@@ -109,7 +111,7 @@ def test_v_prediction_models_make_the_pipeline_s_image(tmp_path: Path, zero_snr:
     setup = tiny_setup(KEY)
     model = setup.load(str(folder))
     assert model.schedule.prediction == "v_prediction"
-    ours = setup.sample(model, PROMPTS[:1], "blue", seeds=[7], steps=3, cfg=3.0, size=SIZE)
+    ours = images(setup, model, PROMPTS[:1], "blue", seeds=[7], steps=3, cfg=3.0, size=SIZE)
     assert torch.allclose(ours, theirs(pipeline(folder)), atol=1e-4)
 
 
@@ -121,8 +123,8 @@ def test_parameterisation_can_be_overruled(tmp_path: Path) -> None:
     last_BChw = torch.ones(1, 4, 8, 8)
     noisy = model.schedule.add_noise(last_BChw, torch.zeros(1, 4, 8, 8), torch.tensor([999]))
     assert not noisy.any(), "the last step is pure noise"
-    setup.save(model, tmp_path / "out", "DIFFUSERS")
-    ours = setup.sample(model, PROMPTS[:1], "blue", seeds=[7], steps=3, cfg=3.0, size=SIZE)
+    training.save(model, tmp_path / "out", "DIFFUSERS")
+    ours = images(setup, model, PROMPTS[:1], "blue", seeds=[7], steps=3, cfg=3.0, size=SIZE)
     assert torch.allclose(ours, theirs(pipeline(tmp_path / "out")), atol=1e-4)
 
 
@@ -143,14 +145,14 @@ def test_sides_of_a_pair_are_told_apart(trains_text: bool) -> None:
     setup, model, pair = told_pairs(encoded=not trains_text)
     model.trains_text = trains_text
     draws = setup.draw_pair_noise(model, pair, NoiseOptions(), seed=3)
-    scorer = setup.pair_scorer(model, pair, draws)
+    scorer = ModelPairScorer(setup, model, pair, draws)
     with torch.no_grad():
         both = scorer("both").score_B
         apart = torch.cat([scorer("chosen").score_B, scorer("rejected").score_B])
         same = PairBatch(
             pair.pair_ids, pair.chosen, replace(pair.rejected, geometry_B6=pair.chosen.geometry_B6)
         )
-        other = setup.pair_scorer(model, same, draws)("both").score_B
+        other = ModelPairScorer(setup, model, same, draws)("both").score_B
     assert torch.allclose(both, apart, rtol=1e-5)
     assert torch.allclose(both[:2], other[:2], rtol=1e-5)
     assert not torch.allclose(both[2:], other[2:], rtol=1e-5)

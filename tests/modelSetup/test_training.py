@@ -17,7 +17,7 @@ from modules.modelSetup import training
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
-from tests.tiny.batches import image_batch
+from tests.tiny.batches import image_batch, images, train_pairs
 
 SETUP = tiny_setup()
 
@@ -30,30 +30,30 @@ def config(**values: Any) -> TrainConfig:
 
 def prepared(**values: Any) -> tuple[Model, TrainConfig]:
     made = config(**values)
-    model = SETUP.load_from_config(made)
-    SETUP.setup_training(model, made)
+    model = training.load_model(SETUP, made)
+    training.prepare(SETUP, model, made)
     return model, made
 
 
 def names(model: Model, made: TrainConfig) -> dict[str, list[str]]:
-    groups = SETUP.trainable_parameters(model, made)
+    groups = training.trainable_parameters(model, made)
     return {group: [name for name, _ in found] for group, _, found in groups}
 
 
 def step(model: Model, made: TrainConfig) -> None:
     """One supervised optimizer step on everything trainable."""
-    groups = SETUP.trainable_parameters(model, made)
+    groups = training.trainable_parameters(model, made)
     parameters = [p for _, _, found in groups for _, p in found]
     optimizer = torch.optim.AdamW(parameters, lr=1e-2)
     batch = image_batch(SETUP, model, ["a", "b"], encoded=not model.trains_text)
-    draw = SETUP.draw_noise(model, batch, SETUP.noise_options(made), made.seed)
+    draw = SETUP.draw_noise(model, batch, training.noise_options(made), made.seed)
     model.set_mode("train")
-    SETUP.calculate_loss(model, batch, draw, SETUP.loss_options(made)).mean().backward()
+    SETUP.calculate_loss(model, batch, draw, training.loss_options(made)).mean().backward()
     optimizer.step()
 
 
 def image(model: Model) -> torch.Tensor:
-    return SETUP.sample(model, ["a red cat"], seeds=[2], steps=2, cfg=2.0, size=SIZE)
+    return images(SETUP, model, ["a red cat"], seeds=[2], steps=2, cfg=2.0, size=SIZE)
 
 
 def test_lora_of_the_denoiser() -> None:
@@ -68,7 +68,7 @@ def test_lora_of_the_denoiser() -> None:
 def test_lora_of_both_with_learning_rates() -> None:
     parts = {"unet": {"learning_rate": 1e-3}, "text_encoder": {"train": True}}
     model, made = prepared(**parts)
-    groups = SETUP.trainable_parameters(model, made)
+    groups = training.trainable_parameters(model, made)
     assert [(group, lr) for group, lr, _ in groups] == [("unet_lora", 1e-3), ("text_encoder_lora", None)]
     assert model.trains_text
 
@@ -87,7 +87,7 @@ def test_nothing_to_train_is_an_error() -> None:
 def test_a_custom_filter_that_matches_nothing() -> None:
     made = config(layer_filter_preset="custom", layer_filter="attn1,nonsense")
     with pytest.raises(ConfigError, match="nonsense"):
-        SETUP.setup_training(tiny_model(), made)
+        training.prepare(SETUP, tiny_model(), made)
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ""])
@@ -98,12 +98,12 @@ def test_fine_tuning_and_saving_the_model(tmp_path: Path, suffix: str) -> None:
     found = names(model, made)
     assert list(found) == ["unet", "text_encoder"]
     count = sum(p.numel() for p in model.denoiser.parameters())
-    assert sum(p.numel() for _, _, f in SETUP.trainable_parameters(model, made)[:1] for _, p in f) == count
+    assert sum(p.numel() for _, _, f in training.trainable_parameters(model, made)[:1] for _, p in f) == count
     before = image(tiny_model())
     step(model, made)
     after = image(model)
     assert not torch.allclose(before, after, atol=1e-3)
-    path = SETUP.save(model, tmp_path / f"out{suffix}")
+    path = training.save(model, tmp_path / f"out{suffix}")
     assert path.is_file() == bool(suffix)
     if suffix:
         return  # the way back is tested with models whose shape such files can tell
@@ -122,23 +122,22 @@ def test_fine_tuning_and_saving_the_model(tmp_path: Path, suffix: str) -> None:
 
 
 def test_families_without_single_files_are_saved_as_folders(tmp_path: Path) -> None:
-    setup = tiny_setup("STABLE_DIFFUSION_21")
-    path = setup.save(tiny_model("STABLE_DIFFUSION_21"), tmp_path / "model.safetensors")
+    path = training.save(tiny_model("STABLE_DIFFUSION_21"), tmp_path / "model.safetensors")
     assert path == tmp_path / "model" and (path / "model_index.json").is_file()
 
 
 def test_layouts_of_the_other_method_are_refused(tmp_path: Path) -> None:
     model, _ = prepared()
     with pytest.raises(ConfigError, match="layout of whole models"):
-        SETUP.save(model, tmp_path / "a.safetensors", "DIFFUSERS")
+        training.save(model, tmp_path / "a.safetensors", "DIFFUSERS")
     with pytest.raises(ConfigError, match="layout of adapters"):
-        SETUP.save(tiny_model(), tmp_path / "a.safetensors", "KOHYA_LORA")
+        training.save(tiny_model(), tmp_path / "a.safetensors", "KOHYA_LORA")
 
 
 def test_continuing_from_an_adapter(tmp_path: Path) -> None:
     model, made = prepared(text_encoder={"train": True})
     step(model, made)
-    path = SETUP.save(model, tmp_path / "first.safetensors", made.output_model_format, None, {"step": 1})
+    path = training.save(model, tmp_path / "first.safetensors", made.output_model_format, None, {"step": 1})
     again, other = prepared(lora_model_name=str(path), lora_rank=8)
     assert again.adapter.notes and again.trains_text, "the file has a text encoder part"
     assert torch.allclose(image(again), image(model), atol=1e-6)
@@ -152,7 +151,7 @@ def test_caption_dropout_outlives_the_text_encoder() -> None:
     batch = image_batch(SETUP, model, ["a", "b"])
     empty = SETUP.encode_text(model, [""])
     model.release("text_encoder", "tokenizer")
-    draw = SETUP.draw_noise(model, batch, SETUP.noise_options(made), made.seed)
+    draw = SETUP.draw_noise(model, batch, training.noise_options(made), made.seed)
     mixed = SETUP.condition(model, batch, draw)
     assert torch.equal(mixed["hidden_BLE"][0], empty["hidden_BLE"][0])
 
@@ -167,17 +166,17 @@ def test_noise_options_of_both_kinds_of_steps() -> None:
         text_encoder={"dropout_probability": 0.2},
         rlhf_dpo_timestep_strata=8,
     )
-    supervised = SETUP.noise_options(made)
+    supervised = training.noise_options(made)
     assert supervised == NoiseOptions(
         "LOGIT_NORMAL", 0.1, 0.5, offset_weight=0.05, perturbation_weight=0.1, caption_dropout=0.2
     )
-    preference = SETUP.noise_options(made, preference=True)
+    preference = training.noise_options(made, preference=True)
     assert preference.strata == 8 and preference.pool == 0
     assert preference.perturbation_weight == 0.0 and preference.caption_dropout == 0.0
     cached = config(rlhf_dpo_reference_cache=True, rlhf_dpo_reference_cache_draws=4)
-    assert SETUP.noise_options(cached, preference=True).pool == 4
+    assert training.noise_options(cached, preference=True).pool == 4
     even = config(rlhf_dpo_timestep_sampling="UNIFORM")
-    assert SETUP.noise_options(even, preference=True).strata == 0
+    assert training.noise_options(even, preference=True).strata == 0
 
 
 def test_loss_options_reach_the_loss() -> None:
@@ -189,7 +188,7 @@ def test_loss_options_reach_the_loss() -> None:
     draw = SETUP.draw_noise(model, batch, NoiseOptions(), 1)
     with torch.no_grad():
         out = SETUP.predict(model, batch.latents_BChw, batch.cond, draw, batch.size)
-        loss = SETUP.calculate_loss(model, batch, draw, SETUP.loss_options(made))
+        loss = SETUP.calculate_loss(model, batch, draw, training.loss_options(made))
     snr = model.schedule.snr(draw.timestep_B)
     weight = snr.clamp(max=3.0) / snr
     expected = 2.0 * (out.predicted - out.target).abs().flatten(1).mean(1) * weight
@@ -210,7 +209,7 @@ def test_sample_weights_scale_the_loss() -> None:
 
 def test_dtypes_and_predictions_from_the_config() -> None:
     made = config(train_dtype="BFLOAT_16", unet={"weight_dtype": "BFLOAT_16"}, force_v_prediction=True)
-    model = SETUP.load_from_config(made)
+    model = training.load_model(SETUP, made)
     assert next(model.denoiser.parameters()).dtype == torch.bfloat16
     assert model.compute_dtype == torch.bfloat16
     assert model.schedule.prediction == "v_prediction"
@@ -230,7 +229,8 @@ def test_dropout_never_reaches_preference_steps() -> None:
     losses = []
     for _ in range(2):
         model.set_mode("train")
-        out = SETUP.calculate_dpo_loss(
+        out = train_pairs(
+            SETUP,
             model,
             pair,
             draws,
@@ -239,7 +239,7 @@ def test_dropout_never_reaches_preference_steps() -> None:
             ObjectiveOptions(),
             "SEQUENTIAL",
             strategy="THREE_FORWARD",
-            parameters=[p for _, _, found in SETUP.trainable_parameters(model, made) for _, p in found],
+            parameters=[p for _, _, found in training.trainable_parameters(model, made) for _, p in found],
         )
         losses.append(out.margin_B)
     assert torch.equal(losses[0], losses[1])

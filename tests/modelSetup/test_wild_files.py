@@ -15,6 +15,7 @@ from modules.util.errors import UserError
 from modules.weights.saving import save_single_file
 from modules.weights.single_file import file_tensors, to_ldm
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
+from tests.tiny.batches import images
 from tests.tiny.stable_diffusion import write_standard_pipeline
 from tests.tiny.stable_diffusion_xl import write_standard
 from tests.weights.test_part_sources import (
@@ -143,7 +144,7 @@ def test_weights_in_8_bits_with_a_scale(leaf: str, rows: bool, tmp_path: Path) -
         for name in ("a.safetensors", "b.safetensors")
     )
     assert_same(first, second)
-    ours, theirs = (setup.sample(each, ["a cat"], seeds=[1], steps=2, size=SIZE) for each in (first, second))
+    ours, theirs = (images(setup, each, ["a cat"], seeds=[1], steps=2, size=SIZE) for each in (first, second))
     assert torch.allclose(ours, theirs, atol=1e-5)
 
 

@@ -7,9 +7,8 @@ import pytest
 from modules.objective import execution
 from modules.objective.execution import resolve_strategy
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
+from modules.util.enum.choices import DPOSequentialStrategy
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
-from modules.util.enum.DPOSequentialStrategy import DPOSequentialStrategy
-from modules.util.errors import UnsupportedError
 from tests.objective.toy import ToyNet, ToyReference, toy_pairs
 
 
@@ -25,7 +24,7 @@ class TestStrategy:
         parameters[0].register_post_accumulate_grad_hook(lambda parameter: None)
         assert resolve_strategy("AUTO", parameters) == "THREE_FORWARD"
         assert resolve_strategy("THREE_FORWARD", parameters) == "THREE_FORWARD"
-        with pytest.raises(UnsupportedError, match="fused"):
+        with pytest.raises(ValueError, match="fused"):
             resolve_strategy("GRAD_STASH", parameters)
 
     def test_unknown(self) -> None:

@@ -16,14 +16,13 @@ from modules.objective.policy_gradient import (
     StepOptions,
     StepTerms,
     check_ratio,
-    combine_metrics,
-    get_online_mode,
-    paradigm_of,
+    get_online_loss,
     transition_kl,
 )
-from modules.objective.policy_gradient.base import ONLINE_MODES, NonFiniteError
+from modules.objective.policy_gradient.base import ONLINE_LOSSES, NonFiniteError
 from modules.objective.policy_gradient.grpo import grpo
-from modules.util.errors import ConfigError, DataError
+from modules.util.errors import DataError
+from tests.objective.combining import combine_metrics
 
 WIDE = StepOptions(clip_low=0.1, clip_high=0.2)
 
@@ -260,7 +259,7 @@ def test_numbers_that_are_none_are_named() -> None:
         grpo(broken("logp_new_BT", 1e6), options, counts)
     with pytest.raises(NonFiniteError, match="distance of means"):
         grpo(broken("mean_gap_BT", math.inf), replace(options, guard=True), counts)
-    with pytest.raises(ConfigError, match="guard_scale_BT"):
+    with pytest.raises(ValueError, match="guard_scale_BT"):
         grpo(broken("guard_scale_BT", 0.0), replace(options, guard=True), counts)
 
 
@@ -291,7 +290,7 @@ def test_a_kl_without_gradient_is_refused() -> None:
     ],
 )
 def test_unusable_options(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ValueError):
         StepOptions(**options)
 
 
@@ -347,7 +346,7 @@ def test_kl_is_wide_and_needs_noise() -> None:
     for dt in (None, 0.0, 0.1):
         with pytest.raises(ValueError, match="dt"):
             transition_kl("flow_grpo", new, new, 0.5, dt)
-    with pytest.raises(ConfigError, match="unknown kind"):
+    with pytest.raises(ValueError, match="unknown kind"):
         transition_kl("rl", new, new)
     with pytest.raises(ValueError, match="differ"):
         transition_kl("x", new, new[:, :, :, :1])
@@ -356,13 +355,11 @@ def test_kl_is_wide_and_needs_noise() -> None:
 # modes and the first ratio --------------------------------------------------------------------------------
 
 
-def test_modes_and_their_paradigms() -> None:
-    expected = {"GRPO": "coupled", "GSPO": "coupled", "DGPO": "decoupled", "ONLINE_DPO": "decoupled"}
-    assert {key: paradigm_of(key) for key in dict(ONLINE_MODES.items())} == expected | {"NFT": "decoupled"}
-    assert paradigm_of("DPO") == "offline"
-    assert get_online_mode("GRPO").function is grpo
-    with pytest.raises(ConfigError, match="PPO"):
-        get_online_mode("PPO")
+def test_losses_by_mode() -> None:
+    assert ONLINE_LOSSES.keys() == ["DGPO", "GRPO", "GSPO", "NFT", "ONLINE_DPO"]
+    assert get_online_loss("GRPO") is grpo
+    with pytest.raises(ValueError, match="PPO"):
+        get_online_loss("PPO")
 
 
 def test_the_first_ratio_is_checked() -> None:
@@ -373,5 +370,5 @@ def test_the_first_ratio_is_checked() -> None:
     for value in (3e-7, math.nan):
         with pytest.raises(DataError, match="before the first update"):
             check_ratio(value, "error")
-    with pytest.raises(ConfigError):
+    with pytest.raises(ValueError):
         check_ratio(0.0, "maybe")

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from modules.objective.aggregation import CONSTANT, PROMPT_MEAN, TOKEN_MEAN, Aggregation, count_steps
 from modules.objective.gradient_stash import stash_gradients
-from modules.objective.policy_gradient import StepOptions, StepTerms, combine_metrics
+from modules.objective.policy_gradient import StepOptions, StepTerms
 from modules.objective.policy_gradient.base import NonFiniteError
 from modules.objective.policy_gradient.grpo import grpo
-from modules.objective.policy_gradient.gspo import check_gspo, gspo, gspo_steps, segments, shared_documents
-from modules.util.errors import ConfigError
+from modules.objective.policy_gradient.gspo import gspo, segments
+from tests.objective.combining import combine_metrics
 
 WIDE = StepOptions(clip_low=0.1, clip_high=0.2)
 WAYS = [
@@ -198,60 +198,16 @@ def test_micro_batches_add_up(seed: int, options: StepOptions, size: int) -> Non
     assert torch.allclose(joined, whole.coefficients["logp"], atol=1e-16)
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from(WAYS[:3]), st.data())
-def test_steps_of_an_image_spread_over_ranks(seed: int, options: StepOptions, data: st.DataObject) -> None:
-    """Shares of three ranks add up to the loss, and each gets the gradient of its own steps."""
-    terms = random_terms(seed)
-    counts = count_steps(terms.mask_BT)
-    whole = gspo(terms, options, counts)
-    order = data.draw(st.permutations(range(18)))
-    cuts = sorted(data.draw(st.integers(0, 18)) for _ in range(2))
-    places = [
-        torch.tensor(order[a:b], dtype=torch.int64) for a, b in zip([0, *cuts], [*cuts, 18], strict=True)
-    ]
-    new_F = terms.logp_new_BT.detach().reshape(-1)
-    sent: list[torch.Tensor] = []
-
-    def run(place: torch.Tensor, reduce: Any) -> Any:
-        leaf = new_F[place].clone().requires_grad_()
-        loss, coefficient, _ = gspo_steps(
-            leaf,
-            terms.logp_old_BT.reshape(-1)[place],
-            terms.adv_B.repeat_interleave(3)[place],
-            terms.mask_BT.reshape(-1)[place],
-            place // 3,
-            options,
-            counts,
-            documents=6,
-            reduce=reduce,
-        )
-        loss.backward()
-        return float(loss.detach()), coefficient, leaf.grad
-
-    for place in places:
-        run(place, lambda sums: sent.append(sums) or sums)
-    total = sum(sent[1:], sent[0])
-    gradient_F, loss = torch.zeros(18, dtype=torch.float64), 0.0
-    for place in places:
-        share, coefficient, gradient = run(place, lambda _: total)
-        assert torch.equal(coefficient, gradient)
-        gradient_F[place] = gradient
-        loss += share
-    assert loss == pytest.approx(float(whole.loss.detach()), abs=1e-13)
-    assert torch.allclose(gradient_F, whole.coefficients["logp"].reshape(-1), atol=1e-14, rtol=0)
-
-
-def test_partial_geometric_means_do_not_combine() -> None:
-    """Treating the halves of an image as two images is another loss."""
+def test_halves_of_an_image_are_not_two_images() -> None:
+    """Its ratio is the geometric mean over all its steps; those of its halves make another loss."""
     terms = replace(random_terms(4, steps=4), mask_BT=torch.ones(6, 4))
-    counts = count_steps(terms.mask_BT)
-    flat = (terms.logp_new_BT.detach(), terms.logp_old_BT, terms.adv_B.repeat_interleave(4), torch.ones(24))
-    flat = tuple(value.reshape(-1) for value in flat)
-    whole, _, _ = gspo_steps(*flat, torch.arange(24) // 4, WIDE, counts)
-    halves, _, _ = gspo_steps(*flat, torch.arange(24) // 2, WIDE, counts)
-    assert float(whole) == pytest.approx(float(gspo(terms, WIDE, counts).loss.detach()), abs=1e-14)
-    assert abs(float(halves - whole)) > 1e-5
+    whole = gspo(terms, WIDE, count_steps(terms.mask_BT))
+    halved = StepTerms(
+        terms.logp_new_BT.detach().reshape(12, 2), terms.logp_old_BT.reshape(12, 2),
+        terms.adv_B.repeat_interleave(2), torch.ones(12, 2),
+    )  # fmt: skip
+    halves = gspo(halved, WIDE, count_steps(halved.mask_BT))
+    assert abs(float(halves.loss - whole.loss.detach())) > 1e-5
 
 
 def test_an_advantage_per_step_is_averaged_over_the_unmasked_ones() -> None:
@@ -268,12 +224,6 @@ def test_an_advantage_per_step_is_averaged_over_the_unmasked_ones() -> None:
     assert found.ratio_S.tolist() == pytest.approx([math.exp(0.1), 1.0])
     assert found.loss_S.tolist() == pytest.approx([-2 * math.exp(0.1), 0.0])
     assert found.steps_S.tolist() == [2, 0]
-
-
-def test_number_of_documents_is_the_largest_of_the_ranks() -> None:
-    assert shared_documents(torch.tensor([0, 2])) == 3
-    assert shared_documents(torch.tensor([0, 2]), lambda count: torch.maximum(count, torch.tensor(5))) == 5
-    assert shared_documents(torch.zeros(0, dtype=torch.int64)) == 0
 
 
 def test_stashed_gradients_and_two_passes_are_exact() -> None:
@@ -318,15 +268,15 @@ def test_stashed_gradients_and_two_passes_are_exact() -> None:
 
 
 def test_settings_that_contradict() -> None:
-    assert check_gspo(WIDE) == []
+    terms = random_terms(0)
+    counts = count_steps(terms.mask_BT)
     for mode in (Aggregation(TOKEN_MEAN), Aggregation(CONSTANT, 4.0)):
-        assert "long trajectories" in check_gspo(StepOptions(aggregation=mode))[0]
+        assert gspo(terms, StepOptions(aggregation=mode), counts).loss.isfinite()
         for extra in ({"normalize_by_documents": True}, {"gspo_weighting": "document"}):
-            with pytest.raises(ConfigError, match="own divisor"):
-                check_gspo(StepOptions(aggregation=mode, **extra))
-    assert check_gspo(StepOptions(aggregation=Aggregation(PROMPT_MEAN))) == []
-    with pytest.raises(ConfigError, match="single steps"):
-        check_gspo(StepOptions(guard=True))
+            with pytest.raises(ValueError, match="own divisor"):
+                gspo(terms, StepOptions(aggregation=mode, **extra), counts)
+    with pytest.raises(ValueError, match="single steps"):
+        gspo(terms, StepOptions(guard=True), counts)
 
 
 def test_unusable_input_is_named() -> None:
@@ -343,8 +293,6 @@ def test_unusable_input_is_named() -> None:
         gspo(replace(terms, logp_new_BT=broken), WIDE, counts)
     with pytest.raises(RuntimeError, match="no gradient"):
         gspo(replace(terms, ref_kl_BT=terms.ref_kl_BT.detach()), replace(WIDE, kl_beta=1.0), counts)
-    flat = [torch.zeros(2, dtype=torch.float64)] * 3
+    zeros = torch.zeros(2, dtype=torch.float64)
     with pytest.raises(TypeError, match="int64"):
-        gspo_steps(*flat, torch.ones(2), torch.zeros(2, dtype=torch.int32), WIDE, counts)
-    with pytest.raises(ConfigError, match="flattened"):
-        gspo_steps(*flat, torch.ones(2), torch.zeros(2, dtype=torch.int64), WAYS[3], counts)
+        segments(zeros, zeros, torch.ones(2), torch.zeros(2, dtype=torch.int32), 1, 0.1, 0.1)

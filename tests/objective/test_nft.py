@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modules.objective.policy_gradient import combine_metrics
+from modules.objective.policy_gradient import ImageTerms
 from modules.objective.policy_gradient.base import NonFiniteError
-from modules.objective.policy_gradient.nft import NFTOptions, NFTTerms, nft, optimality
-from modules.util.errors import ConfigError
+from modules.objective.policy_gradient.nft import NFTOptions, nft, optimality
+from tests.objective.combining import combine_metrics
 
 KINDS = ("flow", "v", "eps", "x0")
 LEVELS = (0.2, 0.55, 0.9)
@@ -63,22 +63,20 @@ def by_hand(
         good = min(max(float(drawn["adv"][i]) / (2 * options.adv_max) + 0.5, 0.0), 1.0)
         for share, mixed in ((good, (1 - b) * old + b * new), (1 - good, (1 + b) * old - b * new)):
             error = recovered(kind, level, drawn, mixed)[i] - drawn["x0"][i]
-            weight = 1.0
-            if options.weighting == "adaptive":
-                weight = max(float(error.detach().abs().mean()), options.weight_floor)
+            weight = max(float(error.detach().abs().mean()), 1e-5)
             total = total + share * (error**2).mean() / weight
         total = total + options.kl_beta * ((new - drawn["reference"])[i] ** 2).mean()
     return total / 3
 
 
-def make(kind: str, level: float, drawn: dict[str, torch.Tensor]) -> NFTTerms:
+def make(kind: str, level: float, drawn: dict[str, torch.Tensor]) -> ImageTerms:
     target, factor = setting(kind, level, drawn)
-    return NFTTerms(
+    return ImageTerms(
         drawn["prediction"].clone().requires_grad_(),
-        drawn["old"],
         target,
         drawn["adv"],
         torch.full((3,), factor, dtype=torch.float64),
+        drawn["old"],
         drawn["reference"],
     )
 
@@ -87,7 +85,7 @@ def make(kind: str, level: float, drawn: dict[str, torch.Tensor]) -> NFTTerms:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
     "options",
-    [NFTOptions(), NFTOptions(strength=0.1, adv_max=2.0, kl_beta=0.3), NFTOptions(weighting="none")],
+    [NFTOptions(), NFTOptions(strength=0.1, adv_max=2.0, kl_beta=0.3), NFTOptions(strength=1.5)],
 )
 def test_value_and_gradient(kind: str, level: float, options: NFTOptions) -> None:
     drawn = draws(3)
@@ -106,11 +104,12 @@ def test_worked_example() -> None:
     def one(value: float) -> torch.Tensor:
         return torch.full((1, 1, 1, 1), value, dtype=torch.float64)
 
-    terms = NFTTerms(
-        one(2).requires_grad_(), one(3), one(1), torch.tensor([2.5]).double(), torch.tensor([0.5]).double()
+    terms = ImageTerms(
+        one(2).requires_grad_(), one(1), torch.tensor([2.5]).double(), torch.tensor([0.5]).double(), one(3)
     )
-    out = nft(terms, NFTOptions(strength=0.5, weighting="none"), images=1)
-    positive, negative = (0.5 * (2.5 - 1)) ** 2, (0.5 * (3.5 - 1)) ** 2
+    out = nft(terms, NFTOptions(strength=0.5), images=1)
+    # squared error of x_0 over its absolute value
+    positive, negative = 0.5 * (2.5 - 1), 0.5 * (3.5 - 1)
     assert float(out.loss.detach()) == pytest.approx(0.75 * positive + 0.25 * negative, abs=1e-15)
     metrics = combine_metrics([out])
     assert metrics["positive_loss"] == pytest.approx(positive)
@@ -135,9 +134,10 @@ def test_on_policy_the_gradient_is_the_advantage_times_that_of_the_error(
         old_BChw=drawn["prediction"],
         adv_B=torch.full((3,), adv, dtype=torch.float64),
     )
-    out = nft(terms, NFTOptions(strength=strength, weighting="none"), images=3)
+    out = nft(terms, NFTOptions(strength=strength), images=3)
     (gradient,) = torch.autograd.grad(out.loss, terms.prediction_BChw)
-    error = 0.25 * (terms.prediction_BChw - terms.target_BChw).square().flatten(1).mean(1).mean()
+    error_Bd = 0.5 * (terms.prediction_BChw - terms.target_BChw).flatten(1)
+    error = (error_Bd.square().mean(1) / error_Bd.detach().abs().mean(1)).mean()
     (fit,) = torch.autograd.grad(error, terms.prediction_BChw)
     assert torch.allclose(gradient, strength * adv / 5.0 * fit, atol=1e-14, rtol=1e-11)
 
@@ -146,7 +146,7 @@ def test_micro_batches_add_up() -> None:
     terms, options = make("v", 0.4, draws(1)), NFTOptions(kl_beta=0.2)
     whole = combine_metrics([nft(terms, options, images=3)])
     parts = [
-        nft(NFTTerms(**{name: value[rows] for name, value in vars(terms).items()}), options, images=3)
+        nft(ImageTerms(**{name: value[rows] for name, value in vars(terms).items()}), options, images=3)
         for rows in (slice(0, 1), slice(1, 3))
     ]
     for name, value in combine_metrics(parts).items():
@@ -177,13 +177,11 @@ def test_half_types_are_widened() -> None:
         {"strength": 0.0},
         {"strength": math.nan},
         {"adv_max": -1.0},
-        {"weight_floor": 0.0},
         {"kl_beta": -0.1},
-        {"weighting": "snr"},
     ],
 )
 def test_unusable_options(options: dict[str, object]) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ValueError):
         NFTOptions(**options)
 
 
@@ -195,5 +193,7 @@ def test_unusable_terms_are_named() -> None:
         replace(terms, adv_B=terms.adv_B / 0)
     with pytest.raises(ValueError, match="target_BChw"):
         replace(terms, target_BChw=terms.target_BChw[:1])
+    with pytest.raises(ValueError, match="old policy"):
+        nft(replace(terms, old_BChw=None), NFTOptions(), images=3)
     with pytest.raises(ValueError, match="reference"):
         nft(replace(terms, reference_BChw=None), NFTOptions(kl_beta=0.1), images=3)

@@ -11,11 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modules.objective.policy_gradient import combine_metrics
 from modules.objective.policy_gradient.base import NonFiniteError
 from modules.objective.policy_gradient.online_dpo import RankedPairs, online_dpo, rank_pairs
 from modules.objective.preference import ObjectiveOptions
-from modules.util.errors import ConfigError
+from tests.objective.combining import combine_metrics
 
 
 def doubles(values: Any) -> torch.Tensor:
@@ -146,7 +145,7 @@ def test_unusable_input() -> None:
     with pytest.raises(NonFiniteError, match="reward is nan, image 1"):
         rank_pairs(doubles([1.0, math.nan]), group)
     for arguments in ({"pairing": "random"}, {"min_gap": -1.0}, {"min_gap": math.nan}):
-        with pytest.raises(ConfigError):
+        with pytest.raises(ValueError):
             rank_pairs(doubles([1.0, 2.0]), group, **arguments)
     pair = RankedPairs(torch.tensor([0]), torch.tensor([1]), 0)
     with pytest.raises(NonFiniteError, match="dsm_B is inf, image 0"):

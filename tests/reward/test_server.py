@@ -7,10 +7,12 @@ import http.client
 import io
 import json
 import os
+import socket
 import struct
 import subprocess
 import sys
 import zlib
+from contextlib import contextmanager, suppress
 
 import pytest
 import torch
@@ -96,6 +98,12 @@ def png(width, height, data=b""):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
+def two_heads():
+    """A small size for who reads the first head, 144 million pixels for who reads the last."""
+    small, large = png(1, 1), png(12000, 12000, zlib.compress(bytes(36001 * 12000), 9))
+    return small[:33] + large[8:]
+
+
 def text(data):
     return base64.b64encode(data).decode()
 
@@ -125,6 +133,7 @@ HOSTILE = {
     "no pixels": text(png(50, 50, zlib.compress(b""))),
     "bad compression": text(png(50, 50, b"\x78\x9c" + b"\xff" * 50)),
     "a text bomb": text(bomb_text()),
+    "two heads": text(two_heads()),
 }
 
 
@@ -244,3 +253,63 @@ def test_damaged_png_files_are_images_or_named_errors(data):
         assert image.shape[0] == 3 and 0 <= image.min() <= image.max() <= 1
     except RewardError:
         pass
+
+
+# -- slow, idle and hostile clients --------------------------------------------------------------------------
+
+
+def connect(address):
+    host, port = address.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+@contextmanager
+def idle_clients(address, count, first_bytes):
+    """Connections that have sent ``first_bytes`` and nothing more."""
+    held = [connect(address) for _ in range(count)]
+    try:
+        for one in held:
+            one.sendall(first_bytes)
+        yield held
+    finally:
+        for one in held:
+            one.close()
+
+
+BODY_BEGUN = (
+    f"POST /reward HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer {TOKEN}\r\n"
+    "Content-Length: 1000\r\n\r\n{"
+).encode()
+
+
+@pytest.mark.parametrize(
+    "first_bytes", [b"", b"POST /reward HTTP/1.1\r\nHo", BODY_BEGUN], ids=["idle", "head", "body"]
+)
+@pytest.mark.parametrize("count", [8, 200])
+def test_incomplete_requests_keep_nobody_out(address, first_bytes, count):
+    with idle_clients(address, count, first_bytes):
+        for _ in range(3):
+            assert ask(address, body=request())[0] == 200
+
+
+def test_a_head_that_never_ends_is_hung_up_on(address):
+    with idle_clients(address, 1, b"POST /reward HTTP/1.1\r\nHo") as (client,):
+        client.settimeout(60)
+        with suppress(ConnectionResetError):
+            assert client.recv(1000) == b""
+
+
+def test_a_length_of_thousands_of_digits_is_too_large(address):
+    assert ask(address, body=b"", Content_Length="9" * 5000)[0] in (400, 413)
+    assert ask(address, body=request())[0] == 200
+
+
+def test_the_address_is_printed_once_it_answers():
+    process = start("--reward", "brightness")
+    try:
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        assert ask(json.loads(line)["url"], "/health", method="GET")[0] == 200
+    finally:
+        process.terminate()
+        process.wait(20)

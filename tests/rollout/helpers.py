@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from modules.adapter.PeftAdapter import AdapterOptions, attach
+from modules.adapter.AdapterOptions import AdapterOptions
+from modules.adapter.PeftAdapter import attach
 from modules.model.Model import Model
-from modules.rollout.generate import RolloutRequest, generate, image_seed
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.rollout.generate import (
+    NO_HOOKS,
+    RolloutHooks,
+    RolloutRequest,
+    generate,
+    image_seed,
+    step_log_prob,
+)
 from modules.rollout.plan import PlanOptions, plan_for
 from modules.rollout.Rollouts import Rollouts, RolloutSettings
 from modules.rollout.transitions import DDIM
@@ -42,3 +51,19 @@ def settings_for(model: Model, plan: dict[str, object] | None = None, **options:
 
 def rolled(model: Model, settings: RolloutSettings, count: int = 4, batch_size: int = 2) -> Rollouts:
     return generate(SETUP, model, requests(count), settings, batch_size)
+
+
+@torch.no_grad()
+def recomputed(
+    setup: BaseModelSetup, model: Model, made: Rollouts, batch_size: int, hooks: RolloutHooks = NO_HOOKS
+) -> torch.Tensor:
+    """Log-probabilities of the trained steps in batches of ``batch_size``, (N, S)."""
+    return torch.cat(
+        [
+            torch.stack(
+                [step_log_prob(setup, model, part, step, made.settings, hooks).logp_B for step in made.steps],
+                1,
+            )
+            for part in made.batches(batch_size)
+        ]
+    )

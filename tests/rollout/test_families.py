@@ -11,11 +11,11 @@ from modules.rollout.generate import (
     RolloutHooks,
     RolloutRequest,
     generate,
-    recompute_log_probs,
     step_log_prob,
 )
 from modules.rollout.plan import PlanOptions, plan_for
 from modules.rollout.Rollouts import RolloutSettings
+from tests.rollout.helpers import recomputed
 from tests.tiny import SIZE, tiny_model, tiny_setup
 
 PROMPTS = ("cat", "a small red circle on the left of a large blue square")
@@ -61,8 +61,7 @@ def test_the_ratio_is_exactly_one(family: str, kind: str, layout: str) -> None:
             out = step_log_prob(setup, model, batch, step, settings, hooks)
             assert torch.equal(out.logp_B.detach(), batch.logp_NS[:, batch.column(step)])
     assert set(calls) == names
-    again = recompute_log_probs(setup, model, made, 2, settings, hooks=hooks)
-    assert torch.equal(again.logp_NS, made.logp_NS)
+    assert torch.equal(recomputed(setup, model, made, 2, hooks), made.logp_NS)
 
 
 def test_an_embedded_guidance_scale_reaches_the_model() -> None:

@@ -17,13 +17,13 @@ from modules.rollout.generate import (
     decode,
     generate,
     image_seed,
-    recompute_log_probs,
     step_log_prob,
 )
 from modules.rollout.transitions import ODE
 from modules.util.errors import ConfigError, DataError, UnsupportedError
-from tests.rollout.helpers import SETUP, adapted_model, requests, rolled, settings_for
+from tests.rollout.helpers import SETUP, adapted_model, recomputed, requests, rolled, settings_for
 from tests.tiny import SIZE, tiny_model
+from tests.tiny.batches import images
 
 
 @pytest.mark.parametrize("storage", ["FLOAT_32", "BFLOAT_16", "FLOAT_16"])
@@ -73,11 +73,12 @@ def test_a_flow_rollout_without_noise_is_what_sampling_gives() -> None:
     model = adapted_model()
     model.schedule = FlowSchedule()
     made = rolled(model, settings_for(model, {"kind": ODE}, layout="JOINT"))
-    wanted = SETUP.sample(
+    wanted = images(
+        SETUP,
         model,
         made.prompts,
         made.negatives,
-        made.seeds,
+        seeds=made.seeds,
         steps=4,
         cfg=3.0,
         size=SIZE,
@@ -99,33 +100,15 @@ def test_gradient_checkpointing_keeps_the_ratio() -> None:
     assert any(p.grad is not None for _, p in model.adapter.named_parameters())
 
 
-def test_means_are_kept_on_request() -> None:
-    model = adapted_model()
-    settings = settings_for(model, {"window": (1, 2)}, keep_means=True)
-    made = rolled(model, settings)
-    (first, _) = made.batches(2)
-    out = step_log_prob(SETUP, model, first, 2, settings)
-    assert torch.equal(out.mean_BChw.detach(), first.mean(2))
-    assert out.std == settings.plan.stds[2]
-    with torch.no_grad():
-        model.adapter.named_parameters()[0][1].mul_(1.5)
-    again = recompute_log_probs(SETUP, model, made, 2, settings)
-    assert not torch.equal(again.mean(2), made.mean(2))
-    after = step_log_prob(SETUP, model, again.select(slice(2)), 2, settings)
-    assert torch.equal(after.mean_BChw.detach(), again.mean(2)[:2])
-    with pytest.raises(ValueError, match="not kept"):
-        rolled(model, settings_for(model)).mean(1)
-
-
 def test_other_batches_differ_by_rounding_until_recomputed() -> None:
     model = adapted_model()
     settings = settings_for(model)
     made = rolled(model, settings, batch_size=4)
-    again = recompute_log_probs(SETUP, model, made, 1, settings)
-    torch.testing.assert_close(again.logp_NS, made.logp_NS, rtol=1e-4, atol=1e-4)
-    for number, single in enumerate(again.batches(1)):
+    again_NS = recomputed(SETUP, model, made, 1)
+    torch.testing.assert_close(again_NS, made.logp_NS, rtol=1e-4, atol=1e-4)
+    for number, single in enumerate(made.batches(1)):
         out = step_log_prob(SETUP, model, single, 2, settings)
-        assert torch.equal(out.logp_B.detach(), again.logp_NS[number : number + 1, 2])
+        assert torch.equal(out.logp_B.detach(), again_NS[number : number + 1, 2])
 
 
 def test_changed_weights_change_the_ratio_and_gradients_reach_the_adapter() -> None:
@@ -185,9 +168,14 @@ def test_noise_of_a_step_does_not_depend_on_which_others_are_random() -> None:
 
 def test_every_step_of_every_image_has_its_own_normal_noise() -> None:
     model = adapted_model()
-    settings = settings_for(model, {"temperature": 0.7}, keep_means=True)
+    settings = settings_for(model, {"temperature": 0.7})
     made = rolled(model, settings)
-    noises = [(made.x_next(step) - made.mean(step)) / settings.plan.stds[step] for step in made.steps]
+    noises = []
+    for part in made.batches(2):
+        for step in made.steps:
+            with torch.no_grad():
+                mean = step_log_prob(SETUP, model, part, step, settings).mean_BChw
+            noises.append((part.x_next(step) - mean) / settings.plan.stds[step])
     rows_RD = torch.cat(noises).flatten(1)
     assert float(rows_RD.mean()) == pytest.approx(0.0, abs=0.05)
     assert float(rows_RD.std()) == pytest.approx(1.0, abs=0.05)
@@ -215,8 +203,16 @@ def test_without_noise_a_rollout_is_what_sampling_gives(cfg: float) -> None:
     settings = settings_for(model, {"kind": ODE}, cfg=cfg, layout="JOINT")
     made = rolled(model, settings)
     assert made.states_NPChw.shape[1] == 0 and made.logp_NS.shape == (4, 0) and made.steps == ()
-    wanted = SETUP.sample(
-        model, made.prompts, made.negatives, made.seeds, steps=4, cfg=cfg, size=SIZE, batch_size=2
+    wanted = images(
+        SETUP,
+        model,
+        made.prompts,
+        made.negatives,
+        seeds=made.seeds,
+        steps=4,
+        cfg=cfg,
+        size=SIZE,
+        batch_size=2,
     )
     found = decode(SETUP, model, made.final_NChw, 3)
     assert found.shape == wanted.shape and found.dtype == torch.float32
@@ -239,7 +235,7 @@ def test_images_that_do_not_fit_into_memory_are_decoded_in_halves(monkeypatch: p
     torch.testing.assert_close(decode(SETUP, model, latents_NChw, 4), wanted)
     assert asked == [4, 2, 1, 1, 2, 1, 1]
     asked.clear()
-    assert len(SETUP.sample(model, ["a cat", "a dog"], steps=1, cfg=1.0, size=SIZE, batch_size=2)) == 2
+    assert len(images(SETUP, model, ["a cat", "a dog"], steps=1, cfg=1.0, size=SIZE, batch_size=2)) == 2
     assert asked == [2, 1, 1]
 
 
@@ -253,17 +249,15 @@ def test_texts_are_encoded_once_each() -> None:
 
 def test_progress_and_cancelling() -> None:
     model = adapted_model()
-    model.set_mode("quiet")
+    model.set_mode("no_dropout")
     settings, seen = settings_for(model), []
     generate(SETUP, model, requests(4), settings, 2, lambda done, total: seen.append((done, total)))
     assert seen == [(n, 8) for n in range(1, 9)]
-    assert model._mode == "quiet"
+    assert model._mode == "no_dropout"
     with pytest.raises(SamplingCancelled):
         generate(SETUP, model, requests(4), settings, 2, lambda done, total: done < 3)
-    assert model._mode == "quiet"
+    assert model._mode == "no_dropout"
     made = rolled(model, settings)
-    with pytest.raises(SamplingCancelled):
-        recompute_log_probs(SETUP, model, made, 2, settings, lambda done, total: False)
     seen.clear()
     decode(SETUP, model, made.final_NChw, 3, lambda done, total: seen.append((done, total)))
     assert seen == [(3, 4), (4, 4)]

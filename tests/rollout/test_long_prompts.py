@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from modules.model.batch import OWN
-from modules.rollout.generate import generate, recompute_log_probs, step_log_prob
+from modules.rollout.generate import generate, step_log_prob
 from modules.rollout.Rollouts import Rollouts
-from tests.rollout.helpers import SETUP, adapted_model, requests, settings_for
+from tests.rollout.helpers import SETUP, adapted_model, recomputed, requests, settings_for
 
 LONG = "a large blue square on the left of a small dog and a green circle on a red background"
 PROMPTS = ("a red cat", LONG, LONG + ", " + LONG)
@@ -34,8 +34,8 @@ def test_the_ratio_is_one_and_company_changes_rounding_only(cfg: float, layout: 
         for step in batch.steps:
             out = step_log_prob(SETUP, model, batch, step, made.settings)  # type: ignore[arg-type]
             assert torch.equal(out.logp_B.detach(), batch.logp_NS[:, batch.column(step)])
-    alone = recompute_log_probs(SETUP, model, made, 1, made.settings)  # type: ignore[arg-type]
-    torch.testing.assert_close(alone.logp_NS, made.logp_NS, rtol=1e-4, atol=1e-4)
+    alone_NS = recomputed(SETUP, model, made, 1)  # type: ignore[arg-type]
+    torch.testing.assert_close(alone_NS, made.logp_NS, rtol=1e-4, atol=1e-4)
     assert all(OWN not in one.condition().tensors for one in made.batches(1))
 
 

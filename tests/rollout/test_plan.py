@@ -13,15 +13,17 @@ from modules.rollout import samplers, timesteps, transitions
 from modules.rollout.plan import CHOICES, PlanOptions, RolloutPlan, make_plan, path, plan_for
 from modules.rollout.Rollouts import LAYOUTS, STORAGE
 from modules.rollout.transitions import CPS, DDIM, FLOW_SDE, ODE
-from modules.util.enum.DataType import DataType
-from modules.util.enum.GroupNoise import GroupNoise
-from modules.util.enum.GuidanceLayout import GuidanceLayout
-from modules.util.enum.LogProbForm import LogProbForm
-from modules.util.enum.LogProbReduction import LogProbReduction
-from modules.util.enum.RolloutSampler import RolloutSampler
-from modules.util.enum.RolloutTransition import RolloutTransition
-from modules.util.enum.SdeChoice import SdeChoice
-from modules.util.enum.TimestepSampler import TimestepSampler
+from modules.util.enum.choices import (
+    DataType,
+    GroupNoise,
+    GuidanceLayout,
+    LogProbForm,
+    LogProbReduction,
+    RolloutSampler,
+    RolloutTransition,
+    SdeChoice,
+    TimestepSampler,
+)
 from modules.util.errors import ConfigError, UnsupportedError
 from tests.tiny import SIZE, tiny_model, tiny_setup
 

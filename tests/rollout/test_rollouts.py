@@ -85,10 +85,9 @@ def test_joining_epochs_keeps_each_ones_texts(model: Model) -> None:
         Rollouts.cat([one, replace(other, settings=replace(settings, cfg=2.0))])
 
 
-def test_rejected_images_are_masked(made: Rollouts) -> None:
-    left = made.without(torch.tensor([False, True, False, False, True]))
-    assert left.mask_NS.tolist() == [[True] * 2, [False] * 2, [True] * 2, [True] * 2, [False] * 2]
-    assert made.mask_NS.all(), "the other stays as it was"
+def test_settings_of_earlier_backups_are_read(made: Rollouts) -> None:
+    settings = made.settings
+    assert RolloutSettings.from_dict({**settings.to_dict(), "keep_means": False}) == settings
 
 
 def test_parts_that_do_not_fit(made: Rollouts) -> None:

@@ -19,7 +19,6 @@ from modules.rollout.samplers import (
     SamplerLayout,
     Slot,
     align_group_size,
-    align_prompts,
     check_alignment,
     contiguous_step,
     create_sampler,
@@ -51,14 +50,9 @@ def test_the_numbers_of_prompts_found_by_trying_all() -> None:
     for size in range(1, 20):
         for world in range(1, 5):
             for batch in range(1, 12):
-                for steps in (1, 2, 3):
-                    whole = world * batch
-                    fits = [
-                        m
-                        for m in range(1, whole * steps + 1)
-                        if m % steps == 0 and (m // steps) * size % whole == 0
-                    ]
-                    assert prompts_step(size, world, batch, steps) == fits[0]
+                whole = world * batch
+                fits = [m for m in range(1, whole + 1) if m * size % whole == 0]
+                assert prompts_step(size, world, batch) == fits[0]
 
 
 @given(number=st.integers(1, 5000))
@@ -67,15 +61,7 @@ def test_divisors(number: int) -> None:
     assert divisors(number) == [d for d in range(1, number + 1) if number % d == 0]
 
 
-def test_rounding_prompts_up_and_the_size_of_the_data() -> None:
-    assert align_prompts(5, 4, 2, 4) == 6, "two groups fill a global batch"
-    assert align_prompts(5, 4, 2, 4, gradient_steps=3) == 6
-    assert align_prompts(6, 4, 2, 4, dataset_size=6) == 6
-    with pytest.raises(ConfigError, match="rounded up") as caught:
-        align_prompts(5, 4, 2, 4, dataset_size=5)
-    assert "at most 4" in str(caught.value)
-    with pytest.raises(ConfigError, match="2 are needed at least"):
-        align_prompts(1, 4, 2, 4, dataset_size=1)
+def test_a_group_has_an_image_at_least() -> None:
     for size in (0, -3):
         with pytest.raises(ConfigError, match="at least 1 image"):
             align_group_size(size, 1, 4)
@@ -84,15 +70,14 @@ def test_rounding_prompts_up_and_the_size_of_the_data() -> None:
 @st.composite
 def layouts(draw: st.DrawFn, kind: str) -> tuple[SamplerLayout, int]:
     world, batch = draw(st.integers(1, 4)), draw(st.integers(1, 6))
-    steps = draw(st.integers(1, 2))
     if kind == "GROUP_DISTRIBUTED":
         size = world * draw(st.sampled_from(divisors(batch)))
     elif kind == "DISTRIBUTED_K_REPEAT":
         size = draw(st.sampled_from(divisors(world * batch)))
     else:
         size = draw(st.integers(1, 9))
-    layout = SamplerLayout(1, size, batch, world, 0, steps)
-    unit = contiguous_step(layout) if kind == "GROUP_CONTIGUOUS" else prompts_step(size, world, batch, steps)
+    layout = SamplerLayout(1, size, batch, world, 0)
+    unit = contiguous_step(layout) if kind == "GROUP_CONTIGUOUS" else prompts_step(size, world, batch)
     prompts = unit * draw(st.integers(1, 3))
     assume(prompts <= 60)
     return replace(layout, prompts=prompts), prompts + draw(st.integers(0, 5))
@@ -127,13 +112,8 @@ def test_every_image_of_every_group_is_made_once(
     assert len({slot.prompt for slot in slots}) == layout.prompts
     assert all(0 <= slot.prompt < size for slot in slots)
     assert len({image_seed(seed, epoch, slot.group, slot.member) for slot in slots}) == layout.images
-    # optimizer steps hold whole groups
-    each = layout.batches // layout.gradient_steps
-    for number in range(layout.gradient_steps):
-        part = [
-            s for batches in plan for batch in batches[number * each : (number + 1) * each] for s in batch
-        ]
-        assert set(Counter(slot.group for slot in part).values()) == {layout.group_size}
+    # an epoch holds whole groups
+    assert set(Counter(slot.group for slot in slots).values()) == {layout.group_size}
 
 
 @given(data=st.data(), seed=st.integers(0, 5), epoch=st.integers(0, 5))
@@ -229,8 +209,6 @@ def test_numbers_of_prompts_that_do_not_fit() -> None:
     with pytest.raises(ConfigError, match="use 2 or 4") as caught:
         GroupDistributedSampler(SamplerLayout(3, 2, 4), 10, 0)
     assert caught.value.field == "rlhf_prompts_per_epoch"
-    with pytest.raises(ConfigError, match="use 4$"):
-        GroupDistributedSampler(SamplerLayout(3, 2, 4, gradient_steps=2), 10, 0)
     with pytest.raises(ConfigError, match="use 2 or 4"):
         GroupContiguousSampler(SamplerLayout(3, 2, 4), 10, 0)
     with pytest.raises(ConfigError, match="use one of 2, 4"):
@@ -241,7 +219,7 @@ def test_numbers_of_prompts_that_do_not_fit() -> None:
         create_sampler("random", SamplerLayout(1, 1, 1), 1, 0)
 
 
-@pytest.mark.parametrize("name", ["prompts", "group_size", "batch_size", "world_size", "gradient_steps"])
+@pytest.mark.parametrize("name", ["prompts", "group_size", "batch_size", "world_size"])
 @pytest.mark.parametrize("value", [0, -1, True, 1.5])
 def test_numbers_that_are_none(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match="whole number"):

@@ -12,7 +12,6 @@ from modules.rollout.timesteps import (
     CONTINUOUS_SAMPLERS,
     DISCRETE_SAMPLERS,
     TimestepOptions,
-    draw_steps,
     group_noise,
     sample_timesteps,
     timestep_count,
@@ -77,8 +76,6 @@ def test_shift_moves_towards_the_image_within_the_interval() -> None:
         sum(drawn(TimestepOptions("UNIFORM", 50, (0.2, 0.6), shift))) / 50 for shift in (1.0, 3.0)
     )
     assert moved < plain - 50
-    outside = drawn(TimestepOptions("UNIFORM", 50, (0.2, 0.6), 3.0, parity=True))
-    assert min(outside) < 400.0, "shifted after the interval was chosen"
 
 
 def test_every_step_is_drawn_equally_often_and_none_twice() -> None:
@@ -108,19 +105,6 @@ def test_more_than_there_are() -> None:
         with pytest.raises(ConfigError, match=f"only {most} steps") as caught:
             drawn(TimestepOptions(sampler, most + 1))
         assert caught.value.field == "rlhf_num_train_timesteps"
-
-
-def test_parity_repeats_and_leaves_out_the_last() -> None:
-    everything = [t for e in range(200) for t in drawn(TimestepOptions("DISCRETE", 4, parity=True), e)]
-    assert 400.0 not in everything and set(everything) == set(TEN[:6])
-    assert len(set(drawn(TimestepOptions("DISCRETE", 12, parity=True)))) < 12
-    source = torch.Generator().manual_seed(0)
-    found = draw_steps(TimestepOptions("DISCRETE_WITH_INIT", parity=True), [2, 3, 4, 5, 6], 3, source)
-    source = torch.Generator().manual_seed(0)
-    u = torch.rand(2, generator=source, dtype=torch.float64).tolist()
-    # bounds of [3, 6] in two parts, cut off: 3, 4, 6
-    assert found == [2, 3 + int(u[0] * 1), 4 + int(u[1] * 2)]
-    assert drawn(TimestepOptions("DISCRETE_WITH_INIT", 3, (0.0, 0.05), parity=True)) == [1000.0] * 3
 
 
 def test_intervals_without_a_step() -> None:

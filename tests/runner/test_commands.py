@@ -36,6 +36,7 @@ def _take(folder: Path, seconds: float, found) -> None:
             found.put(command.id)
 
 
+@pytest.mark.child
 def test_orders_of_many_are_taken_once_even_by_two_takers(tmp_path):
     context = multiprocessing.get_context("fork")
     found = context.Queue()

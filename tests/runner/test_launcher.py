@@ -9,12 +9,22 @@ import time
 
 import pytest
 
-from modules.runner.launcher import TrainerProcess, attach, launch, log_tail, settle, train_command
+from modules.runner.launcher import (
+    TrainerProcess,
+    attach,
+    launch,
+    log_tail,
+    resume_point,
+    settle,
+    train_command,
+)
 from modules.runner.RunDirectory import LAUNCHED_IN, RunDirectory
 from modules.runner.status import read_status
 from modules.util.errors import UserError
 from tests.runner.fake_trainer import REFUSED
 from tests.runner.support import fake_command, start_fake, wait_until
+
+pytestmark = pytest.mark.child
 
 
 @pytest.fixture
@@ -84,6 +94,45 @@ def test_how_it_ended_is_told_and_written_down_once(run, behaviour, category, sa
     assert settle(run).category == category
     assert kinds(run) == before
     assert before.count("run_finished") == 1
+
+
+def progress(step):
+    return {"epoch": 0, "epoch_step": step, "epoch_sample": step, "global_step": step}
+
+
+@pytest.mark.parametrize(
+    ("events", "says"),
+    [
+        ([], "Training had not begun"),
+        ([("run_started", 0, None)], "no backup yet: the next start begins at step 0 of 120"),
+        (
+            [("run_started", 0, None), ("backup", 12, None), ("backup", 48, None)],
+            "resumes after step 48 of 120",
+        ),
+        (
+            [("run_started", 0, None), ("backup", 48, None), ("run_started", 48, "b48")],
+            "resumes after step 48 of 120",
+        ),
+        ([("backup", 48, None), ("run_started", 0, None)], "no backup yet"),
+        (
+            [("backup", 48, None), ("run_started", 0, None), ("backup", 7, None)],
+            "resumes after step 7 of 120",
+        ),
+    ],
+)
+def test_the_step_it_resumes_from_is_named(run, events, says):
+    run.create()
+    with run.writer() as writer:
+        for kind, step, resumed in events:
+            total = {"total_steps": 120, "resumed_from": resumed} if kind == "run_started" else {}
+            writer.emit(kind, progress=progress(step), **total)
+    assert says in resume_point(run)
+
+
+def test_a_killed_trainer_says_where_the_next_start_resumes_and_says_it_once(run):
+    outcome = start(run, "SIGKILL").wait(30)
+    assert outcome.hint.count("next start") + outcome.hint.count("had not begun") == 1
+    assert settle(run) == outcome
 
 
 def test_a_trainer_is_found_again_by_a_program_that_did_not_start_it(run):

@@ -16,6 +16,8 @@ from modules.runner.status import read_status
 from tests.runner.support import ROOT, page_rows, wait_until
 from tests.trainer.builders import settings
 
+pytestmark = pytest.mark.child
+
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -16,12 +15,14 @@ from hypothesis import strategies as st
 
 from modules.runner.commands import post_command
 from modules.runner.ProcessId import ProcessId
-from modules.runner.RunDirectory import LAUNCHED_IN, RunDirectory, run_name
+from modules.runner.RunDirectory import LAUNCHED_IN, RunDirectory
 from modules.util.errors import DataError, UserError
 from modules.util.TrainProgress import TrainProgress
+from tests.changes import full_disk
 from tests.runner.support import ROOT, start_fake, wait_until
 
 
+@pytest.mark.child
 def test_a_second_trainer_is_refused_until_the_first_one_is_killed(tmp_path):
     run = RunDirectory(tmp_path / "run").create()
     first = start_fake(run, "obey")
@@ -42,6 +43,7 @@ def test_a_second_trainer_is_refused_until_the_first_one_is_killed(tmp_path):
     assert not run.process_path.exists()
 
 
+@pytest.mark.child
 def test_a_claim_does_not_outlive_its_process_in_forked_helpers(tmp_path):
     program = """
         import os, sys, time
@@ -72,16 +74,10 @@ def test_a_claim_does_not_outlive_its_process_in_forked_helpers(tmp_path):
             os.kill(helper, signal.SIGKILL)
 
 
-def test_a_claim_that_cannot_be_written_down_is_given_back(tmp_path, monkeypatch):
+def test_a_claim_that_cannot_be_written_down_is_given_back(tmp_path):
     run = RunDirectory(tmp_path).create()
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("modules.util.jsonio.fsync_path", full)
-        with pytest.raises(UserError, match="cannot be written: No space left"):
-            run.lock()
+    with full_disk("fsync"), pytest.raises(UserError, match="cannot be written: No space left"):
+        run.lock()
     with RunDirectory(tmp_path).locked():
         pass
 
@@ -183,6 +179,7 @@ def test_a_launched_trainer_is_known_before_its_launcher_has_written_so(tmp_path
         assert run.launch_path.exists()
 
 
+@pytest.mark.child
 def test_processes_end_with_their_helpers(tmp_path):
     program = (
         "import subprocess, sys; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"
@@ -198,6 +195,7 @@ def test_processes_end_with_their_helpers(tmp_path):
     process.end()  # nothing is left to end
 
 
+@pytest.mark.child
 def test_a_process_that_ended_and_was_not_waited_for_is_none():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as ended:
         process = ProcessId.of(ended.pid)
@@ -208,6 +206,7 @@ def test_a_process_that_ended_and_was_not_waited_for_is_none():
         assert ProcessId.of(ended.pid) is None
 
 
+@pytest.mark.child
 def test_a_process_that_does_not_listen_is_ended_by_force(tmp_path):
     program = (
         "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
@@ -233,24 +232,6 @@ def test_a_file_where_the_folder_should_be_is_one_clear_error(tmp_path):
     with pytest.raises(UserError, match="cannot be written") as caught:
         RunDirectory(tmp_path / "run").create()
     assert caught.value.field == "workspace_dir"
-
-
-@given(st.text(max_size=120))
-def test_run_names_are_names_of_files_everywhere(text):
-    name = run_name(text)
-    assert name
-    assert len(name) <= 81
-    assert name[0] not in ".-" and name[-1] not in ". "
-    assert all(c.isascii() and (c.isalnum() or c in "_.-") for c in name)
-    assert run_name(name) == name
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [("My run", "My-run"), ("../../etc", "etc"), ("con", "con-"), ("NUL.txt", "NUL.txt-"), ("…", "run")],
-)
-def test_run_names_by_example(text, name):
-    assert run_name(text) == name
 
 
 @given(st.dictionaries(st.text(max_size=12), st.one_of(st.none(), st.integers(), st.text(), st.booleans())))

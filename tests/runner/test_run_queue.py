@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import multiprocessing
 import os
@@ -16,6 +15,7 @@ from modules.runner.ProcessId import ProcessId
 from modules.runner.RunDirectory import RunDirectory
 from modules.runner.RunQueue import QueueRunner, RunQueue
 from modules.util.errors import DataError, UserError
+from tests.changes import full_disk
 from tests.runner.support import fake_command, wait_until
 
 
@@ -87,6 +87,7 @@ def test_a_folder_is_in_the_queue_once_and_not_while_it_trains(queue):
     assert states(queue) == ["waiting"]
 
 
+@pytest.mark.child
 def test_runs_one_after_another(queue):
     for name, behaviour in (("a", "finish"), ("b", "SIGSEGV"), ("c", "refused"), ("d", "finish")):
         add(queue, name, behaviour)
@@ -106,6 +107,7 @@ def test_runs_one_after_another(queue):
     assert "SIGSEGV" in notes[1] and "rlhf_dpo_beta" in notes[2]
 
 
+@pytest.mark.child
 def test_a_running_entry_is_left_alone_until_stopped(queue):
     entry = add(queue, "a", "obey")
     runner = restarted(queue)
@@ -122,6 +124,7 @@ def test_a_running_entry_is_left_alone_until_stopped(queue):
     assert (again.state, again.note) == ("waiting", "")
 
 
+@pytest.mark.child
 def test_a_trainer_goes_on_while_the_program_restarts(queue):
     entry = add(queue, "a", "obey")
     add(queue, "b", "finish")
@@ -137,6 +140,7 @@ def test_a_trainer_goes_on_while_the_program_restarts(queue):
     wait_until(lambda: runner.tick() or states(queue) == ["stopped", "finished"])
 
 
+@pytest.mark.child
 def test_an_end_while_no_program_was_there_is_noted(queue):
     add(queue, "a", "oom")
     runner = restarted(queue)
@@ -150,6 +154,7 @@ def test_an_end_while_no_program_was_there_is_noted(queue):
     assert (entry.state, entry.note) == ("failed", "the graphics card ran out of memory")
 
 
+@pytest.mark.child
 def test_a_turn_claimed_by_a_program_that_died_before_it_started_the_run_comes_again(queue):
     add(queue, "a", "finish")
     assert queue.claim_next().state == "running"
@@ -159,6 +164,7 @@ def test_a_turn_claimed_by_a_program_that_died_before_it_started_the_run_comes_a
     wait_until(lambda: runner.tick() or states(queue) == ["finished"])
 
 
+@pytest.mark.child
 def test_two_programs_do_not_look_after_the_same_run(queue):
     add(queue, "a", "finish")
     claimed = queue.claim_next()
@@ -173,6 +179,7 @@ def _tick(path: Path) -> None:
     restarted(RunQueue(path)).tick()
 
 
+@pytest.mark.child
 def test_a_start_that_fails_is_noted_and_the_next_one_comes(queue):
     entry = add(queue, "a")
     add(queue, "b")
@@ -201,6 +208,7 @@ def _add_many(path: Path, name: str) -> None:
         add(RunQueue(path), f"{name}{number}")
 
 
+@pytest.mark.child
 def test_programs_that_add_at_once_lose_nothing(queue):
     context = multiprocessing.get_context("fork")
     programs = [context.Process(target=_add_many, args=(queue.path, name)) for name in "abc"]
@@ -219,6 +227,7 @@ def _hold_and_wait(path: Path, started) -> None:
         signal.pause()
 
 
+@pytest.mark.child
 def test_a_program_killed_in_the_middle_of_a_change_leaves_the_old_queue(queue):
     add(queue, "a")
     context = multiprocessing.get_context("fork")
@@ -232,15 +241,10 @@ def test_a_program_killed_in_the_middle_of_a_change_leaves_the_old_queue(queue):
     assert [entry.title for entry in queue.entries()] == ["a", "b"]
 
 
-def test_a_queue_that_cannot_be_written_is_one_clear_error_and_stays(queue, tmp_path, monkeypatch):
+def test_a_queue_that_cannot_be_written_is_one_clear_error_and_stays(queue, tmp_path):
     add(queue, "a")
     before = queue.path.read_text()
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("modules.util.jsonio.fsync_path", full)
-    with pytest.raises(UserError, match="cannot be written: No space left"):
+    with full_disk("fsync"), pytest.raises(UserError, match="cannot be written: No space left"):
         queue.claim_next()
     assert queue.path.read_text() == before
     (tmp_path / "file").write_text("")

@@ -11,7 +11,7 @@ import torch
 from modules.model.Model import Model
 from modules.model.noising.schedule import DiscreteSchedule
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
-from modules.modelSetup.StableDiffusionSetup import StableDiffusionSetup
+from modules.modelSetup.families.StableDiffusionSetup import StableDiffusionSetup
 from scripts.benchmarks import _models, step
 from scripts.benchmarks._models import MODELS, SCHEDULER, WIDTH
 from tests.tiny.stable_diffusion import build_unet

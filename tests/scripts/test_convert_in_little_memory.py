@@ -15,8 +15,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.formats import LEGACY, read_adapter, save_adapter
-from modules.adapter.PeftAdapter import NAME, AdapterOptions, attach
+from modules.adapter.PeftAdapter import NAME, attach
 from modules.model.dtypes import PartDtypes
 from modules.model.Model import Model, base_tensors
 from modules.modelSetup import converting
@@ -125,7 +126,7 @@ def test_every_number_keeps_its_type(tmp_path: Path) -> None:
 
 def test_one_tensor_is_held_at_a_time(tmp_path: Path) -> None:
     adapter = save_adapter(trained_family(FLUX), tmp_path / "a.safetensors", LEGACY)
-    model = tiny_setup(FLUX).load(str(tiny_folder(FLUX)), PartDtypes(stored=True))
+    model = tiny_setup(FLUX).load(str(tiny_folder(FLUX)), PartDtypes(lazy=True))
     assert {p.device.type for module in model.modules().values() for p in module.parameters()} == {"meta"}
     converting.merge(model, read_adapter(adapter, model), 1.0)
     live: list[weakref.ref[torch.Tensor]] = []
@@ -158,7 +159,7 @@ def test_memory_is_that_of_one_tensor(tmp_path: Path) -> None:
     assert weights.stat().st_size > 150 * MIB > 6 * biggest
     runs: list[list[str]] = []
     for folder in (small, large):
-        model = tiny_setup(SD).load(str(folder), PartDtypes(stored=True))
+        model = tiny_setup(SD).load(str(folder), PartDtypes(lazy=True))
         model.parts["unet"].to_empty(device="cpu")
         handle = attach(model, AdapterOptions(rank=2, parts=("unet",)))
         adapter = save_adapter(handle, folder / "a.safetensors", LEGACY)

@@ -11,6 +11,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.formats import (
     COMFY,
     DIFFUSERS,
@@ -20,12 +21,13 @@ from modules.adapter.formats import (
     read_adapter,
     save_adapter,
 )
-from modules.adapter.PeftAdapter import AdapterHandle, AdapterOptions, attach
+from modules.adapter.PeftAdapter import AdapterHandle, attach
 from modules.model.Model import Model
 from modules.modelSetup.registry import MODEL_SETUPS
 from modules.weights.skeleton import published, skeleton
 from scripts.convert_model import main
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
+from tests.tiny.batches import images
 from tests.tiny.stable_diffusion import write_standard_pipeline
 
 SD = "STABLE_DIFFUSION_15"
@@ -44,7 +46,7 @@ def trained(key: str, **options: Any) -> AdapterHandle:
 
 def image(model: Model) -> torch.Tensor:
     setup = tiny_setup(model.spec.key)
-    return setup.sample(model, ["a red cat"], seeds=[2], steps=2, cfg=2.0, size=SIZE)
+    return images(setup, model, ["a red cat"], seeds=[2], steps=2, cfg=2.0, size=SIZE)
 
 
 def convert(*argv: object) -> int:

@@ -15,15 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from modules.curation.intake.duplicates import image_distance
-from modules.curation.intake.groups import ScanOptions, scan_groups
-from modules.curation.intake.scan import ScanFault
+from modules.curation.CurationMode import CurationMode
+from modules.curation.GroupsAhead import search_folder
+from modules.curation.GroupWalk import GroupWalk
+from modules.curation.intake.groups import ScanOptions
 from modules.curation.PairServer import PairServer
 from modules.curation.session import CurationSession, SessionSettings
 from modules.curation.store import CurationStore
-from modules.curation.walk import GroupWalk
 from modules.util.dpo_curation_util import load_manifest
-from modules.util.enum.CurationMode import CurationMode
 from tests.scripts.test_curate_pairs import Reply, Served, generated
 
 IMAGES = 24
@@ -39,11 +38,10 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def mirror(source: Path, tmp_path: Path) -> Iterator[PairServer]:
-    with CurationStore(tmp_path / "mirror") as store:
-        session = CurationSession(store, SessionSettings(CurationMode.ELO, pairs_per_group=2), image_distance)
-        found = scan_groups(source, tmp_path / "mirror", ScanOptions())
-        walk = GroupWalk(session, (group for group in found if not isinstance(group, ScanFault)))
-        yield PairServer(walk, io.BytesIO(), io.StringIO())
+    search = search_folder(source, tmp_path / "mirror", ScanOptions(), lambda key, names: False)
+    with CurationStore(tmp_path / "mirror") as store, search as ahead:
+        session = CurationSession(store, SessionSettings(CurationMode.ELO, pairs_per_group=2))
+        yield PairServer(GroupWalk(session, ahead), io.BytesIO(), io.StringIO())
 
 
 def plan(now: Reply, rng: random.Random) -> bytes:

@@ -192,3 +192,17 @@ def test_batch_files_name_what_is_there(batch):
     assert "scripts\\bootstrap.py" in named
     assert all((ROOT / name.replace("\\", "/")).is_file() for name in named)
     assert not re.findall(r'(?<!")%(?:ROOT|~dp0)', text.replace('"ROOT=%~dp0"', "")), "a path without quotes"
+
+
+def test_the_quick_run_leaves_windows_and_several_processes_out(program):
+    done, calls = call(program, "scripts/test.sh", "--quick", "-x")
+    assert done.returncode == 0, done.stderr
+    arguments = programs(calls)[-1]
+    assert arguments[:2] == ["-m", "pytest"] and {"--quick", "-x", "tests/house", "tests/contracts"} <= {
+        *arguments
+    }
+    folders = {argument for argument in arguments if argument.startswith("tests/")}
+    assert not folders & {"tests/ui", "tests/dist", "tests/device", "tests/trainer", "tests/scripts"}
+    assert all((ROOT / folder).exists() for folder in folders)
+    _, calls = call(program, "scripts/test.sh", "-x")
+    assert not [argument for argument in programs(calls)[-1] if argument.startswith("tests/")]

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 
-from modules.model.batch import ImageBatch, PairBatch
+from modules.model.batch import ImageBatch, NoiseDraw, PairBatch
 from modules.model.Model import Model
+from modules.model.noising.sampling import Progress
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.ModelPairScorer import ModelPairScorer
+from modules.modelSetup.sample_images import SampleRequest, sample
+from modules.objective import execution
+from modules.objective.preference import ObjectiveOptions, PreferenceLoss
+from modules.objective.scores import PairOut, ReferenceFactory
+from modules.objective.supervised import LossOptions
 from tests.tiny import SIZE
 
 PROMPTS = ("a red circle", "a large blue square on the left", "", "photo of a cat")
@@ -53,3 +62,36 @@ def pair_batch(
     chosen = image_batch(setup, model, ids, seed=1, encoded=encoded, dtype=dtype)
     rejected = image_batch(setup, model, ids, seed=2, encoded=encoded, dtype=dtype)
     return PairBatch(list(ids), chosen, rejected)
+
+
+def images(
+    setup: BaseModelSetup,
+    model: Model,
+    prompts: Sequence[str],
+    negative: Sequence[str] | str = "",
+    *,
+    progress: Progress | None = None,
+    adapter: AbstractContextManager[object] | None = None,
+    **request: Any,
+) -> torch.Tensor:
+    """Sampled images (B, 3, H, W); further arguments are those of ``SampleRequest``."""
+    return sample(setup, model, SampleRequest(prompts, negative, **request), progress, adapter)
+
+
+def train_pairs(
+    setup: BaseModelSetup,
+    model: Model,
+    pair: PairBatch,
+    draws: tuple[NoiseDraw, NoiseDraw],
+    reference: ReferenceFactory | None,
+    objective: PreferenceLoss,
+    options: ObjectiveOptions,
+    mode: str,
+    strategy: str = "AUTO",
+    loss_options: LossOptions | None = None,
+    **more: Any,
+) -> PairOut:
+    """Forward and backward of one micro-batch of pairs, as a preference step does it."""
+    model.set_mode("no_dropout")
+    scorer = ModelPairScorer(setup, model, pair, draws, loss_options or LossOptions())
+    return execution.run(mode, strategy, scorer, reference, objective, options, **more)

@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from modules.util.config.load import load_config
 from tests.tiny import tiny_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,9 +105,8 @@ def run_here(config: Path, *overrides: str, callback: Any = None) -> Any:
     from modules.trainer.callbacks import Callback
     from modules.trainer.distributed import Processes
     from modules.trainer.GenericTrainer import GenericTrainer
-    from modules.util.config.TrainConfig import TrainConfig
 
-    loaded = TrainConfig.load(config, list(overrides))
+    loaded = load_config(config, list(overrides))
     run = RunDirectory(loaded.workspace_dir)
     with run.locked():
         trainer = GenericTrainer(loaded, run, callback or Callback(), Processes(0, 1, 0, torch.device("cpu")))

@@ -9,7 +9,7 @@ import pytest
 
 from modules.runner.RunDirectory import RunDirectory
 from modules.trainer.callbacks import Callback
-from modules.trainer.control import Commands as orders
+from modules.trainer.control import Commands as commands
 from tests.trainer.builders import run_here, same_weights, write_config, write_pairs
 
 SAMPLES = [{"prompt": "a cat", "width": 64, "height": 64, "diffusion_steps": 1, "cfg_scale": 1.0}]
@@ -47,7 +47,7 @@ class Ordering(Callback):
 def test_what_is_asked_together_with_a_pause_is_done_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(orders, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(commands, "PAUSE_SECONDS", 0.0)
     listener = Ordering(tmp_path / "run", "pause", "sample", then={"sample": "resume"})
     run_here(write_config(tmp_path, epochs=1, samples=SAMPLES), callback=listener)
     assert sorted(listener.answers) == [("pause", "done"), ("resume", "done"), ("sample", "done")]

@@ -9,7 +9,7 @@ import pytest
 
 from modules.trainer import GenericTrainer
 from modules.trainer import assembly as parts
-from modules.util.config.TrainConfig import TrainConfig
+from modules.util.config.load import load_config
 from modules.util.errors import ConfigError, DataError, UnsupportedError, UserError
 from scripts.train import check
 from tests.trainer.builders import run_here, write_config, write_pairs
@@ -46,21 +46,21 @@ def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) ->
     kind, field, changes = CASES[name]
     config = write_config(tmp_path, **changes)
     monkeypatch.setattr(GenericTrainer, "assemble", None)
-    for attempt in (lambda: run_here(config), lambda: check(TrainConfig.load(config), 1)):
+    for attempt in (lambda: run_here(config), lambda: check(load_config(config), 1)):
         with pytest.raises(kind) as caught:
             attempt()
         assert caught.value.field == field
 
 
 def test_settings_that_work_pass(tmp_path: Path) -> None:
-    config = TrainConfig.load(write_config(tmp_path, optimizer={"optimizer": "PRODIGY"}))
+    config = load_config(write_config(tmp_path, optimizer={"optimizer": "PRODIGY"}))
     parts.check_settings(config)
     assert any("pairs to train on" in line for line in check(config, 1))
 
 
 def test_a_layout_the_adapter_cannot_be_saved_in(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="LORA only, not LOHA"):
-        TrainConfig.load(write_config(tmp_path, peft_type="LOHA", output_model_format="DIFFUSERS_LORA"))
+        load_config(write_config(tmp_path, peft_type="LOHA", output_model_format="DIFFUSERS_LORA"))
 
 
 def test_a_layout_the_adapter_trained_further_cannot_be_saved_in(tmp_path: Path) -> None:
@@ -74,14 +74,18 @@ def test_a_layout_the_adapter_trained_further_cannot_be_saved_in(tmp_path: Path)
 
 
 def test_a_folder_where_the_model_is_to_be_saved(tmp_path: Path) -> None:
-    config = TrainConfig.load(write_config(tmp_path, output_model_destination=str(tmp_path)))
+    config = load_config(write_config(tmp_path, output_model_destination=str(tmp_path)))
     with pytest.raises(DataError, match="is a folder"):
         check(config, 1)
     whole = {"training_method": "FINE_TUNE", "output_model_format": "DIFFUSERS", "rlhf_enabled": False}
     write_pairs(tmp_path / "data")
     concepts = [{"path": str(tmp_path / "data" / "chosen"), "type": "STANDARD"}]
-    changes = {**whole, "concepts": concepts, "output_model_destination": str(tmp_path)}
-    check(TrainConfig.load(write_config(tmp_path, **changes)), 1)
+    changes = {**whole, "concepts": concepts, "output_model_destination": str(tmp_path / "empty")}
+    (tmp_path / "empty").mkdir()
+    check(load_config(write_config(tmp_path, **changes)), 1)
+    full = load_config(write_config(tmp_path, **{**changes, "output_model_destination": str(tmp_path)}))
+    with pytest.raises(DataError, match="did not write there"):
+        check(full, 1)
 
 
 def test_pairs_whose_reference_scores_cannot_be_kept(tmp_path: Path) -> None:
@@ -89,7 +93,7 @@ def test_pairs_whose_reference_scores_cannot_be_kept(tmp_path: Path) -> None:
     for side in ("chosen", "rejected"):
         (tmp_path / "data" / side / "000.txt").write_text("one\ntwo\n", encoding="utf-8")
     changes = {"concepts": concepts, "resolution": "32,40", "rlhf_dpo_reference_cache": True}
-    config = TrainConfig.load(write_config(tmp_path, **changes))
+    config = load_config(write_config(tmp_path, **changes))
     with pytest.raises(DataError) as caught:
         check(config, 1)
     assert "one prompt for each pair" in str(caught.value)

@@ -70,6 +70,7 @@ def test_an_image_without_pixels_is_refused() -> None:
         nearest_aspect(0, 5)
 
 
+@pytest.mark.child
 def test_needs_no_torch() -> None:
     code = "import sys, modules.util.bucket; assert not {'torch', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,29 @@ def test_the_split_never_empties_train(prompts, share):
     if len(prompts) > 1 and share > 0:
         assert validation
     assert validation == util.split_prompts(dict(reversed(prompts.items())), share)
+
+
+@given(
+    st.dictionaries(st.text(max_size=8), st.integers(1, 40), min_size=2, max_size=12),
+    st.floats(0.1, 50, allow_nan=False),
+)
+def test_most_pairs_stay_in_train(prompts, share):
+    validation = util.split_prompts(prompts, share)
+    pairs = sum(prompts[prompt] for prompt in validation)
+    assert pairs <= sum(prompts.values()) / 2
+    fitting = [n for n in prompts.values() if n <= sum(prompts.values()) * share / 100]
+    if fitting:
+        assert pairs >= min(fitting)
+
+
+@pytest.mark.parametrize("sizes", [(30, 1), (3, 1), (9, 2, 2)])
+def test_a_prompt_with_most_of_the_pairs_is_never_put_into_validation(sizes):
+    texts = random.Random(3)
+    for _ in range(500):
+        prompts = {texts.randbytes(8).hex(): size for size in sizes}
+        validation = util.split_prompts(prompts, 10)
+        assert validation
+        assert max(prompts, key=prompts.__getitem__) not in validation
 
 
 @pytest.mark.parametrize("share", [-1.0, 101.0, float("nan")])

@@ -9,8 +9,9 @@ import huggingface_hub
 import pytest
 from safetensors import safe_open
 
+from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.formats import save_adapter
-from modules.adapter.PeftAdapter import AdapterOptions, attach
+from modules.adapter.PeftAdapter import attach
 from modules.util.config.SecretsConfig import SecretsConfig, secrets_path
 from modules.util.errors import UserError
 from modules.weights.hub import hub_token

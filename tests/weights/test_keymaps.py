@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from modules.weights.keymaps import SCHEMES, get_key_map
 from modules.adapter.layers import adaptable_layers
 from modules.modelSetup.registry import MODEL_SETUPS
+from modules.weights.keymaps import SCHEMES, get_key_map
 from tests.tiny import tiny_setup
 
 

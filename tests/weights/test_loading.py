@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from modules.model.dtypes import PartDtypes, torch_dtype
 from modules.model.Model import Model
+from modules.modelSetup.families.StableDiffusionSetup import StableDiffusionSetup
 from modules.modelSetup.ModelFamily import LoadOptions
-from modules.modelSetup.StableDiffusionSetup import StableDiffusionSetup
 from modules.util.errors import ConfigError, UserError
 from modules.weights.loading import check_folder, find_source, load_tokenizer, weights_variant
 from tests.tiny import tiny_folder, tiny_model, tiny_setup

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from modules.adapter.formats import KOHYA, save_adapter
+from modules.modelSetup import training
 from modules.util.errors import ConfigError, UnsupportedError
 from modules.util.tensors.lazy_tensors import LazyTensor
 from modules.weights import one_file
@@ -65,7 +66,7 @@ def test_saved_by_the_trainer(key: str, tmp_path: Path) -> None:
     with torch.no_grad():
         for parameter in model.denoiser.parameters():
             parameter += 0.5
-    assert tiny_setup(key).save(model, path, "SAFETENSORS", torch.bfloat16, {"seed": 7}) == path
+    assert training.save(model, path, "SAFETENSORS", torch.bfloat16, {"seed": 7}) == path
     made = load_file(path)
     wanted = to_original({k: t.bfloat16() for k, t in model.denoiser.state_dict().items()}, LAYOUTS[key])
     assert made.keys() == wanted.keys() and all(torch.equal(made[name], t) for name, t in wanted.items())
@@ -114,14 +115,14 @@ def test_trained_parts_a_file_has_not() -> None:
 def test_what_cannot_be_joined_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One of three pieces is missing, or of another width."""
     model = tiny_model(FLUX)
-    entries = one_file.stored_tensors(model.denoiser)
+    entries = one_file.lazy_base_tensors(model.denoiser)
     name = "transformer_blocks.0.attn.to_k.weight"
     narrow = entries[name].read()[:, :-1]
     for changed in (
         {key: entry for key, entry in entries.items() if key != name},
         entries | {name: LazyTensor(tuple(narrow.shape), narrow.dtype, narrow.clone)},
     ):
-        monkeypatch.setattr(one_file, "stored_tensors", lambda _, state=changed: state)
+        monkeypatch.setattr(one_file, "lazy_base_tensors", lambda _, state=changed: state)
         with pytest.raises(UnsupportedError, match="no single-file layout"):
             one_file.save_file(model, tmp_path / "a.safetensors")
     assert not (tmp_path / "a.safetensors").exists()
@@ -130,11 +131,11 @@ def test_what_cannot_be_joined_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_pieces_of_unlike_types_become_the_wider(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model = tiny_model(FLUX)
     entries = {
-        key: entry.to(torch.bfloat16) for key, entry in one_file.stored_tensors(model.denoiser).items()
+        key: entry.to(torch.bfloat16) for key, entry in one_file.lazy_base_tensors(model.denoiser).items()
     }
     name = "transformer_blocks.0.attn.to_k.weight"
-    exact = one_file.stored_tensors(model.denoiser)[name]
-    monkeypatch.setattr(one_file, "stored_tensors", lambda _: entries | {name: exact})
+    exact = one_file.lazy_base_tensors(model.denoiser)[name]
+    monkeypatch.setattr(one_file, "lazy_base_tensors", lambda _: entries | {name: exact})
     made = load_file(one_file.save_file(model, tmp_path / "a.safetensors"))
     joined = made["double_blocks.0.img_attn.qkv.weight"]
     rows = exact.shape[0]

@@ -27,6 +27,7 @@ from modules.weights.part_files import (
 from modules.weights.single_file import file_tensors
 from tests.modelSetup.originals import COMPUTED, LAYOUTS, to_original
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
+from tests.tiny.batches import images
 
 MILLIONS = {
     ("STABLE_DIFFUSION_15", "config"): 859.52,
@@ -173,7 +174,7 @@ def test_second_generation(key: str, tmp_path: Path) -> None:
     for name, module in model.modules().items():
         other = again.module(name).state_dict()
         assert all(torch.equal(tensor, other[k]) for k, tensor in module.state_dict().items()), name
-    first, second = (setup.sample(each, ["a cat"], seeds=[1], steps=2, size=SIZE) for each in (model, again))
+    first, second = (images(setup, each, ["a cat"], seeds=[1], steps=2, size=SIZE) for each in (model, again))
     assert torch.allclose(first, second, atol=1e-5)
 
 

@@ -15,6 +15,7 @@ from modules.model.Model import Model
 from modules.util.errors import UserError
 from tests.modelSetup.originals import COMPUTED, LAYOUTS, to_original
 from tests.tiny import SIZE, factories, tiny_folder, tiny_setup
+from tests.tiny.batches import images
 
 FAMILIES = sorted(LAYOUTS.keys() & factories().keys())
 PREFIX = "model.diffusion_model."
@@ -62,7 +63,7 @@ def test_a_denoiser_from_a_file(key: str, prefix: str, tmp_path: Path) -> None:
     assert_same(model, other)
     if prefix:
         first, second = (
-            setup.sample(each, ["a red cat"], seeds=[1], steps=2, size=SIZE) for each in (model, other)
+            images(setup, each, ["a red cat"], seeds=[1], steps=2, size=SIZE) for each in (model, other)
         )
         # where weights lie in memory shows in the last digit
         assert torch.allclose(first, second, atol=1e-5)
@@ -167,8 +168,8 @@ def test_everything_in_one_file(tmp_path: Path, suffix: str) -> None:
     again = setup.load(str(path), part_sources={"vae": str(folder)})
     model = setup.load(str(folder))
     assert_same(model, again)
-    images = [setup.sample(each, ["a cat"], seeds=[1], steps=2, size=SIZE) for each in (model, again)]
-    assert torch.allclose(images[0], images[1], atol=1e-5)
+    made = [images(setup, each, ["a cat"], seeds=[1], steps=2, size=SIZE) for each in (model, again)]
+    assert torch.allclose(made[0], made[1], atol=1e-5)
 
 
 def test_optional_parts_may_be_absent(tmp_path: Path) -> None:

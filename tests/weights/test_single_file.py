@@ -16,6 +16,7 @@ from modules.model.ldm_keys import unet_to_ldm, vae_to_ldm
 from modules.util.errors import UnsupportedError, UserError
 from modules.weights.saving import save_folder, save_single_file
 from tests.tiny import SIZE, tiny_folder, tiny_model, tiny_setup
+from tests.tiny.batches import images
 
 KEYS = Path(__file__).parents[2].parent / "shared" / "data" / "lora_keys" / "sd15_ORIGINAL_LORA.json"
 
@@ -44,8 +45,10 @@ def test_a_file_gives_the_same_images(standard: Path, tmp_path: Path, dtype, pre
         for key, tensor in module.state_dict().items():
             assert torch.equal(tensor.to(dtype or tensor.dtype).to(tensor.dtype), other[key]), key
     if dtype is None:
-        first = setup.sample(model, ["a cat"], seeds=[1], steps=2, size=SIZE)
-        assert torch.allclose(first, setup.sample(again, ["a cat"], seeds=[1], steps=2, size=SIZE), atol=1e-6)
+        first = images(setup, model, ["a cat"], seeds=[1], steps=2, size=SIZE)
+        assert torch.allclose(
+            first, images(setup, again, ["a cat"], seeds=[1], steps=2, size=SIZE), atol=1e-6
+        )
 
 
 def test_a_file_of_an_inpainting_model(tmp_path: Path) -> None:
@@ -57,7 +60,7 @@ def test_a_file_of_an_inpainting_model(tmp_path: Path) -> None:
     path = save_single_file(model, tmp_path / "model.safetensors")
     shutil.copytree(folder / "tokenizer", tmp_path / "tokenizer")
     again = setup.load(str(path))
-    first, second = (setup.sample(each, ["a cat"], seeds=[1], steps=2, size=SIZE) for each in (model, again))
+    first, second = (images(setup, each, ["a cat"], seeds=[1], steps=2, size=SIZE) for each in (model, again))
     assert torch.allclose(first, second, atol=1e-6)
     with pytest.raises(UserError, match="takes 9 channels instead of 4"):
         tiny_setup().load(str(path))
@@ -130,7 +133,7 @@ def test_widths_no_such_part_has_are_an_error_of_the_file(tmp_path: Path) -> Non
     path = tmp_path / "model.safetensors"
     # its norms have fewer groups than files can say
     save_single_file(tiny_model(), path)
-    for dtypes in (PartDtypes(), PartDtypes(stored=True)):
+    for dtypes in (PartDtypes(), PartDtypes(lazy=True)):
         with pytest.raises(UserError, match="model.safetensors has widths such a part cannot have"):
             tiny_setup().load(str(path), dtypes, parts=["unet"])
 
@@ -164,20 +167,40 @@ def test_names_agree_with_files_in_the_wild() -> None:
     assert {unet_to_ldm(path, 2, attention) for path in adaptable_layers(unet)} == golden
 
 
-def test_saving_a_folder_over_another(tmp_path: Path) -> None:
-    target = Path(shutil.copytree(tiny_folder(), tmp_path / "out"))
-    (target / "old.txt").write_text("old", encoding="utf-8")
+def test_saving_a_folder_over_one_saved_before(tmp_path: Path) -> None:
+    target = save_folder(tiny_model(), tmp_path / "out")
+    (target / "unet").joinpath("empty").mkdir()
     save_folder(tiny_model(), target, torch.float16)
-    assert not (target / "old.txt").exists()
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    assert not (target / "unet" / "empty").exists()
     assert next(iter(load_file(target / "unet" / "diffusion_pytorch_model.safetensors").values())).dtype == (
         torch.float16
     )
 
 
+@pytest.mark.parametrize("place", ["mine.txt", "unet/mine.txt", "model_index.json"])
+def test_a_folder_with_anything_of_a_person_is_not_saved_over(tmp_path: Path, place: str) -> None:
+    target = save_folder(tiny_model(), tmp_path / "out")
+    (target / place).write_text("written by a person", encoding="utf-8")
+    with pytest.raises(UserError, match=r"mine\.txt|model_index\.json"):
+        save_folder(tiny_model(), target)
+    assert (target / place).read_text() == "written by a person"
+    foreign = Path(shutil.copytree(tiny_folder(), tmp_path / "foreign"))
+    with pytest.raises(UserError, match="did not write there"):
+        save_folder(tiny_model(), foreign)
+
+
+def test_a_model_is_not_saved_over_itself(tmp_path: Path) -> None:
+    source = save_folder(tiny_model(), tmp_path / "base")
+    model = tiny_setup().load(str(source))
+    for target in (source, tmp_path / "base" / "." / ".." / "base"):
+        with pytest.raises(UserError, match="in use"):
+            save_folder(model, target)
+
+
 def test_a_failed_save_leaves_the_old_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = Path(shutil.copytree(tiny_folder(), tmp_path / "out"))
     model = tiny_model()
+    target = save_folder(model, tmp_path / "out")
 
     def fail(*_: object) -> None:
         raise OSError("disk full")

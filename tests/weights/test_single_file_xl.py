@@ -16,6 +16,7 @@ from modules.util.errors import UserError
 from modules.weights.open_clip import from_open_clip, to_open_clip
 from modules.weights.saving import save_single_file
 from tests.tiny import SIZE, tiny_setup
+from tests.tiny.batches import images
 from tests.tiny.stable_diffusion_xl import write_standard
 
 KEY = "STABLE_DIFFUSION_XL_10_BASE"
@@ -48,7 +49,7 @@ def test_a_file_is_the_same_model(standard: Path, file: Path) -> None:
         ours, theirs = (setup.encode_text(each, [prompt]) for each in (model, again))
         assert all(torch.equal(ours[name], theirs[name]) for name in ("hidden_BLE", "pooled_BE"))
     first, second = (
-        setup.sample(each, ["a cat"], "blue", seeds=[1], steps=2, size=SIZE) for each in (model, again)
+        images(setup, each, ["a cat"], "blue", seeds=[1], steps=2, size=SIZE) for each in (model, again)
     )
     assert torch.allclose(first, second, atol=1e-6)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from modules.curation.store import CurationStore
 from modules.util.bucket import aspect_label
 from modules.util.dpo_curation_util import IMAGE_EXTENSIONS, SIDES, file_sha256
 from modules.util.errors import DataError
+from modules.util.image_metadata_util import normalise_prompt
 
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", ".png"),
@@ -45,7 +46,7 @@ def image_extension(data: bytes) -> str:
     for signature, extension in _SIGNATURES:
         if data.startswith(signature):
             return extension
-    raise DataError(f"bytes that begin with {data[:8]!r} are no image")
+    raise DataError(f"bytes that begin with {data[:8]!r} are not an image")
 
 
 def import_pairs(
@@ -56,6 +57,7 @@ def import_pairs(
 ) -> ImportCount:
     """Copy pairs into the folder of ``store``; each is durable before the next one is read.
 
+    Prompts are normalised like those of images, so that their tags are neither captions nor groups of their own.
     A pair whose prompt and both images the folder already has is passed over, so an import that was
     interrupted is finished by starting it again.
 
@@ -66,10 +68,11 @@ def import_pairs(
     Raises:
         DataError: an image is missing or unreadable, with the number of its pair; pairs before it are in.
     """
-    known = {_identity(p["prompt"], p.get("hashes", {})) for p in store.pairs()}
+    known = {_identity(normalise_prompt(p["prompt"]), p.get("hashes", {})) for p in store.pairs()}
     imported = already = 0
     with tempfile.TemporaryDirectory(prefix="import-") as scratch:
-        for number, pair in enumerate(pairs, 1):
+        for number, given in enumerate(pairs, 1):
+            pair = replace(given, prompt=normalise_prompt(given.prompt))
             identity = _identity(pair.prompt, {side: _digest(getattr(pair, side)) for side in SIDES})
             if identity in known:
                 already += 1

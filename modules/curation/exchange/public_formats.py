@@ -180,7 +180,7 @@ def _image_reward(path: Path) -> Iterator[PublicPair]:
 
 
 def _image_root(path: Path) -> Path:
-    """The folder image names are relative to: ``images`` beside the file when there is one."""
+    """The folder image names are relative to: ``images`` next to the file if there is one."""
     return path.parent / "images" if (path.parent / "images").is_dir() else path.parent
 
 
@@ -200,7 +200,7 @@ def export_datasets_folder(output_dir: str | os.PathLike[str], target: str | os.
     """Write the finalised pairs as a folder ``datasets.load_dataset("imagefolder", ...)`` reads.
 
     Each split has ``metadata.jsonl`` with ``chosen_file_name, rejected_file_name, prompt, pair_id``; images
-    are copied beside it.
+    are copied next to it.
 
     Returns:
         How many pairs were written.
@@ -218,7 +218,7 @@ def export_datasets_folder(output_dir: str | os.PathLike[str], target: str | os.
 
 def export_jsonl_folder(output_dir: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
     """Write the finalised pairs as ``train.jsonl`` and ``val.jsonl`` of ``{"prompt", "chosen", "rejected"}``
-    with the images in folders beside them; ``read_pairs`` reads it again.
+    with the images in folders next to them; ``read_pairs`` reads it again.
 
     Returns:
         How many pairs were written.

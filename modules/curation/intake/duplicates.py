@@ -11,17 +11,18 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy
 from PIL import Image
 
-from modules.curation.session import ImageGroup
+from modules.curation.ImageGroup import ImageGroup
 from modules.util.dpo_curation_util import file_sha256
+from modules.util.errors import UserError
 from modules.util.image_metadata.containers.source import unusable
 from modules.util.image_metadata.limits import MAX_PIXELS, Reason, Unusable
+from modules.util.owned_files import Owned
 
 log = logging.getLogger(__name__)
 _GRID = (9, 8)
@@ -29,8 +30,8 @@ _DETAIL = (16, 16)
 _FINE = 64
 """Areas on the shorter side to which an image is reduced first: a pass over a megapixel costs as much as half of the
 hash, so there is only one."""
-_LOOK_VERSION = 2
-"""Counts changes of what a look is, so that looks of different kinds are never compared."""
+_FINGERPRINT_VERSION = 2
+"""Counts changes of what a fingerprint is, so that those of different kinds are never compared."""
 _ALIKE = 0.985
 """Correlation of brightness from which on images with near hashes are alike. Copies that were compressed anew, resized
 or brightened have 0.995 and more; of flat drawings with near hashes, which differ in where things are, one in eight has
@@ -54,7 +55,7 @@ _DECODE_ERRORS = (
 _WORKERS = min(4, os.cpu_count() or 1)
 
 
-class Look(NamedTuple):
+class Fingerprint(NamedTuple):
     """What an image looks like.
 
     Args:
@@ -70,13 +71,13 @@ class Look(NamedTuple):
         return self.dhash.to_bytes(8, "big") + self.grey
 
     @staticmethod
-    def unpack(data: bytes) -> Look:
+    def unpack(data: bytes) -> Fingerprint:
         """From what ``pack`` gave."""
-        return Look(int.from_bytes(data[:8], "big"), data[8:])
+        return Fingerprint(int.from_bytes(data[:8], "big"), data[8:])
 
 
-def look_of(image: Image.Image) -> Look:
-    """The look of a decoded image."""
+def fingerprint_of(image: Image.Image) -> Fingerprint:
+    """The fingerprint of a decoded image."""
     grey = _grey(image)
     factor = max(1, min(grey.size) // _FINE)
     # The last areas may be cut short; the box leaves out what they lack.
@@ -84,7 +85,7 @@ def look_of(image: Image.Image) -> Look:
     fine = grey.reduce(factor) if factor > 1 else grey
     small = numpy.asarray(fine.resize(_GRID, Image.Resampling.BOX, box))
     bits = numpy.packbits(small[:, :-1] > small[:, 1:]).tobytes()
-    return Look(int.from_bytes(bits, "big"), fine.resize(_DETAIL, Image.Resampling.BOX, box).tobytes())
+    return Fingerprint(int.from_bytes(bits, "big"), fine.resize(_DETAIL, Image.Resampling.BOX, box).tobytes())
 
 
 def _grey(image: Image.Image) -> Image.Image:
@@ -104,8 +105,8 @@ def _grey(image: Image.Image) -> Image.Image:
     return image.convert("L")
 
 
-def look_at(path: str | os.PathLike[str]) -> Look:
-    """Decode an image, as little of it as its format allows, and see what it looks like.
+def fingerprint(path: str | os.PathLike[str]) -> Fingerprint:
+    """Decode an image, as little of it as its format allows, and take its fingerprint.
 
     Raises:
         Unusable: it cannot be opened or decoded, or has too many pixels.
@@ -115,7 +116,7 @@ def look_at(path: str | os.PathLike[str]) -> Look:
             if image.width * image.height > MAX_PIXELS:
                 raise Unusable(Reason.TOO_MANY_PIXELS, f"{image.width}x{image.height}")
             image.draft("L", (_DETAIL[0] * 4, _DETAIL[1] * 4))
-            return look_of(image)
+            return fingerprint_of(image)
     except (FileNotFoundError, PermissionError) as error:
         raise unusable(error) from error
     except _DECODE_ERRORS as error:
@@ -123,8 +124,8 @@ def look_at(path: str | os.PathLike[str]) -> Look:
 
 
 def file_dhash(path: str | os.PathLike[str]) -> int:
-    """The difference hash of an image file; errors as for ``look_at``."""
-    return look_at(path).dhash
+    """The difference hash of an image file; errors as for ``fingerprint``."""
+    return fingerprint(path).dhash
 
 
 class HashCache:
@@ -139,20 +140,21 @@ class HashCache:
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._database = self._open(path)
-        except (OSError, sqlite3.OperationalError) as error:
+            self._database = self._open(Owned(path.parent, local=True), path.name)
+        except (OSError, UserError, sqlite3.OperationalError) as error:
             self._forget_file(error)
 
-    def _open(self, path: Path) -> sqlite3.Connection:
+    def _open(self, owned: Owned, name: str) -> sqlite3.Connection:
+        files = [owned.plain_file(f"{name}{suffix}") for suffix in ("", "-wal", "-shm")]
         try:
-            return _connect(str(path))
+            return _connect(str(files[0]))
         except sqlite3.OperationalError:
             raise
         except sqlite3.DatabaseError as error:
-            log.warning("%s is damaged and replaced: %s", path, error)
-            for suffix in ("", "-wal", "-shm"):
-                path.with_name(path.name + suffix).unlink(missing_ok=True)
-            return _connect(str(path))
+            log.warning("%s is damaged and replaced: %s", files[0], error)
+            for file in files:
+                owned.remove(file.name)
+            return _connect(str(files[0]))
 
     def _forget_file(self, error: Exception) -> None:
         log.warning("hashes of images are kept in memory only: %s", error)
@@ -168,19 +170,19 @@ class HashCache:
                 return None
         return found
 
-    def get(self, path: Path, info: os.stat_result) -> Look | None:
-        """The look of a file that has not changed since."""
+    def get(self, path: Path, info: os.stat_result) -> Fingerprint | None:
+        """The fingerprint of a file that has not changed since."""
         row = self._execute(
             "SELECT look FROM looks WHERE path = ? AND size = ? AND mtime_ns = ?",
             (str(path), info.st_size, info.st_mtime_ns),
         )
-        return None if row is None else Look.unpack(row[0])
+        return None if row is None else Fingerprint.unpack(row[0])
 
-    def put(self, path: Path, info: os.stat_result, look: Look) -> None:
-        """Remember a look."""
+    def put(self, path: Path, info: os.stat_result, made: Fingerprint) -> None:
+        """Remember a fingerprint."""
         self._execute(
             "INSERT OR REPLACE INTO looks VALUES (?, ?, ?, ?)",
-            (str(path), info.st_size, info.st_mtime_ns, look.pack()),
+            (str(path), info.st_size, info.st_mtime_ns, made.pack()),
         )
 
     def close(self) -> None:
@@ -200,9 +202,9 @@ def _connect(path: str) -> sqlite3.Connection:
     try:
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=OFF")
-        if database.execute("PRAGMA user_version").fetchone()[0] != _LOOK_VERSION:
+        if database.execute("PRAGMA user_version").fetchone()[0] != _FINGERPRINT_VERSION:
             database.execute("DROP TABLE IF EXISTS looks")
-            database.execute(f"PRAGMA user_version={_LOOK_VERSION}")
+            database.execute(f"PRAGMA user_version={_FINGERPRINT_VERSION}")
         database.execute(
             "CREATE TABLE IF NOT EXISTS looks"
             " (path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, look BLOB) WITHOUT ROWID"
@@ -214,14 +216,14 @@ def _connect(path: str) -> sqlite3.Connection:
     return database
 
 
-def near_looks(looks: Sequence[Look], threshold: int) -> list[int | None]:
-    """For each look, in order: the index of the first earlier kept one that is near, or ``None``: kept.
+def near_fingerprints(prints: Sequence[Fingerprint], threshold: int) -> list[int | None]:
+    """For each fingerprint, in order: the index of the first earlier kept one that is near, or ``None``: kept.
 
-    Near are looks whose hashes differ in at most ``threshold`` bits and whose brightness goes together; the hash alone
+    Near are those whose hashes differ in at most ``threshold`` bits and whose brightness goes together; the hash alone
     says little of flat drawings. Everything that is dropped lies near something that stays.
     """
-    hashes = numpy.array([look.dhash for look in looks], dtype=numpy.uint64)
-    shades = [_shade(look.grey) for look in looks]
+    hashes = numpy.array([one.dhash for one in prints], dtype=numpy.uint64)
+    shades = [_shade(one.grey) for one in prints]
     kept: list[int] = []
     verdicts: list[int | None] = []
     for i, value in enumerate(hashes):
@@ -278,14 +280,15 @@ def equal_files(paths: Sequence[Path], sizes: Sequence[int]) -> list[int | None]
 
 
 def without_duplicates(
-    group: ImageGroup, threshold: int, cache: HashCache | None = None
+    group: ImageGroup, threshold: int, cache: HashCache | None = None, decode: bool = True
 ) -> tuple[ImageGroup, list[tuple[str, str]]]:
-    """The group with one image of each look, the newest of its kind, and the names left out with their reasons.
+    """The group with near-duplicates left out, the newest of its kind kept, and the names left out with their reasons.
 
     Args:
         group: images of one prompt.
-        threshold: hashes that differ in at most so many of 64 bits count as one look.
+        threshold: images whose hashes differ in at most this many of 64 bits are near-duplicates.
         cache: hashes of earlier scans.
+        decode: whether to decode images that are not in the cache; otherwise these are kept.
     """
     left_out: dict[str, str] = {}
     newest_first: list[tuple[str, os.stat_result]] = []
@@ -301,30 +304,31 @@ def without_duplicates(
         if twin is not None:
             left_out[name] = f"{Reason.DUPLICATE.value} {names[twin]}"
     todo = [entry for entry in newest_first if entry[0] not in left_out]
-    looked: list[tuple[str, Look]] = []
+    taken: list[tuple[str, Fingerprint]] = []
 
-    def look_once(entry: tuple[str, os.stat_result]) -> Look | Unusable:
-        return _look(group.root / entry[0], entry[1], cache)
+    def take_one(entry: tuple[str, os.stat_result]) -> Fingerprint | Unusable | None:
+        return _fingerprint(group.root / entry[0], entry[1], cache, decode)
 
     with ThreadPoolExecutor(_WORKERS, thread_name_prefix="image-hash") as pool:
-        for (name, _), look in zip(todo, pool.map(look_once, todo), strict=True):
-            if isinstance(look, Unusable):
-                left_out[name] = str(look)
-            else:
-                looked.append((name, look))
-    for (name, _), twin in zip(looked, near_looks([look for _, look in looked], threshold), strict=True):
+        for (name, _), made in zip(todo, pool.map(take_one, todo), strict=True):
+            if isinstance(made, Unusable):
+                left_out[name] = str(made)
+            elif made is not None:
+                taken.append((name, made))
+    for (name, _), twin in zip(taken, near_fingerprints([made for _, made in taken], threshold), strict=True):
         if twin is not None:
-            left_out[name] = f"{Reason.LOOKS_LIKE.value} {looked[twin][0]}"
-    kept = tuple(name for name in group.files if name not in left_out)
-    return replace(group, files=kept), [(name, left_out[name]) for name in group.files if name in left_out]
+            left_out[name] = f"{Reason.LOOKS_LIKE.value} {taken[twin][0]}"
+    return group.without(left_out), [(name, left_out[name]) for name in group.files if name in left_out]
 
 
-def _look(path: Path, info: os.stat_result, cache: HashCache | None) -> Look | Unusable:
+def _fingerprint(
+    path: Path, info: os.stat_result, cache: HashCache | None, decode: bool
+) -> Fingerprint | Unusable | None:
     known = cache.get(path, info) if cache is not None else None
-    if known is not None:
+    if known is not None or not decode:
         return known
     try:
-        made = look_at(path)
+        made = fingerprint(path)
     except Unusable as error:
         return error
     if cache is not None:
@@ -332,9 +336,25 @@ def _look(path: Path, info: os.stat_result, cache: HashCache | None) -> Look | U
     return made
 
 
-def image_distance(first: Path, second: Path) -> float:
-    """How different two images look: bits that differ in their hashes; all 64 if one cannot be decoded."""
-    try:
-        return float((file_dhash(first) ^ file_dhash(second)).bit_count())
-    except Unusable:
-        return 64.0
+class FingerprintDistance:
+    """How different two images look: bits that differ in their hashes; all 64 if one cannot be decoded.
+
+    Pairing compares every good image with every bad one, so each is decoded once and remembered.
+    """
+
+    def __init__(self) -> None:
+        self._hashes: dict[Path, int | None] = {}
+
+    def __call__(self, first: Path, second: Path) -> float:
+        hashes = [self._hash(path) for path in (first, second)]
+        if hashes[0] is None or hashes[1] is None:
+            return 64.0
+        return float((hashes[0] ^ hashes[1]).bit_count())
+
+    def _hash(self, path: Path) -> int | None:
+        if path not in self._hashes:
+            try:
+                self._hashes[path] = file_dhash(path)
+            except Unusable:
+                self._hashes[path] = None
+        return self._hashes[path]

@@ -23,5 +23,5 @@ def check_folders(source: Path, output: Path) -> None:
     if source.resolve().is_relative_to(output.resolve()):
         raise UserError(
             f"the source {source} is inside the output folder {output}",
-            hint="choose an output folder beside the source, so that copies are not taken for new images",
+            hint="choose an output folder next to the source, so that copies are not taken for new images",
         )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from modules.curation.ImageGroup import ImageGroup, Stamp
 from modules.curation.intake.duplicates import HashCache, without_duplicates
-from modules.curation.intake.scan import ScanFault, output_folders, scan_images
-from modules.curation.session import ImageGroup
+from modules.curation.intake.scan import FoundImage, ScanFault, output_folders, scan_images
 from modules.util.bucket import aspect_label
 from modules.util.image_metadata.limits import Reason
 from modules.util.image_metadata_util import ImageMetadata, normalise_prompt, read_metadata
@@ -22,6 +22,8 @@ _FIRST_AT_LATEST_S = 0.8
 _ANOTHER_AFTER_S = 2.0
 _AGAIN_AFTER_S = 0.1
 _QUIET = 256
+Finished = Callable[[str, Sequence[str]], bool]
+"""Whether a group is done, by its key and the names of its images."""
 _label = lru_cache(maxsize=4096)(aspect_label)
 
 
@@ -31,7 +33,7 @@ class ScanOptions:
 
     Args:
         seed: of the order of the groups.
-        near_duplicates: images whose hashes differ in at most so many of 64 bits count as one, the newest stays;
+        near_duplicates: images whose hashes differ in at most this many of 64 bits count as one, the newest stays;
             ``None`` keeps all and decodes nothing.
         recursive: take images from folders in the folder, too.
         stealth: look for text hidden in the pixels where there is no other; slow.
@@ -57,7 +59,7 @@ def scan_groups(
     source: Path,
     output: Path,
     options: ScanOptions,
-    finished: Collection[str] = (),
+    finished: Finished = lambda key, names: False,
     stopped: Callable[[], bool] = lambda: False,
     cache: HashCache | None = None,
     counted: Callable[[int], None] | None = None,
@@ -73,7 +75,7 @@ def scan_groups(
         source: folder with images.
         output: where the pairs go; left out of the scan.
         options: what to group.
-        finished: keys of groups that are done; they come as found, without decoding.
+        finished: says which groups are done, by key and names; these come without decoding anything.
         stopped: asked now and then; ends the scan.
         cache: hashes of earlier scans.
         counted: told once, when all files have been seen, how many groups of two or more there are.
@@ -89,7 +91,7 @@ def scan_groups(
         if isinstance(found, ScanFault):
             yield found
         else:
-            board.add(found.name, found.about)
+            board.add(found)
         if (now := time.monotonic()) >= early:
             latest = latest or max(start + _FIRST_AT_LATEST_S, now + _AGAIN_AFTER_S)
             key = board.likely_complete(0 if now >= latest else _QUIET)
@@ -107,10 +109,11 @@ def scan_groups(
 
 
 class _Members:
-    __slots__ = ("given", "last", "names")
+    __slots__ = ("given", "last", "names", "stamps")
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.stamps: list[Stamp] = []
         self.last = 0
         self.given = 0
 
@@ -119,7 +122,7 @@ class _Board:
     """Names by group. Prompts are not kept but read again, so that memory depends on the number of files only."""
 
     def __init__(
-        self, source: Path, options: ScanOptions, finished: Collection[str], cache: HashCache | None
+        self, source: Path, options: ScanOptions, finished: Finished, cache: HashCache | None
     ) -> None:
         self._source = source
         self._options = options
@@ -128,12 +131,13 @@ class _Board:
         self._groups: dict[str, _Members] = {}
         self._count = 0
 
-    def add(self, name: str, about: ImageMetadata) -> None:
-        key = group_key(*describe_group(about))
+    def add(self, found: FoundImage) -> None:
+        key = group_key(*describe_group(found.about))
         members = self._groups.get(key)
         if members is None:
             members = self._groups[key] = _Members()
-        members.names.append(name)
+        members.names.append(found.name)
+        members.stamps.append(found.stamp)
         self._count += 1
         members.last = self._count
 
@@ -142,7 +146,7 @@ class _Board:
         open_keys = [
             key
             for key, members in self._groups.items()
-            if len(members.names) > 1 and not members.given and key not in self._finished
+            if len(members.names) > 1 and not members.given and not self._finished(key, members.names)
         ]
         key = min(open_keys, key=lambda key: self._groups[key].last, default=None)
         return key if key is not None and self._count - self._groups[key].last >= quiet else None
@@ -164,11 +168,12 @@ class _Board:
         if described is None:
             yield ScanFault(self._source / names[0], Reason.CHANGED.value)
             return
-        group = ImageGroup(key, *described, self._source, tuple(names))
-        if self._options.near_duplicates is None or key in self._finished:
+        group = ImageGroup(key, *described, self._source, tuple(names), tuple(members.stamps))
+        if self._options.near_duplicates is None:
             yield group
             return
-        kept, left_out = without_duplicates(group, self._options.near_duplicates, self._cache)
+        decode = not self._finished(key, names)
+        kept, left_out = without_duplicates(group, self._options.near_duplicates, self._cache, decode)
         for name, reason in left_out:
             yield ScanFault(self._source / name, reason)
         if len(kept.files) > 1:

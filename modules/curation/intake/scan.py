@@ -14,13 +14,51 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from modules.util.dpo_curation_util import IMAGE_EXTENSIONS, SIDES
+from modules.curation.ImageGroup import Stamp
+from modules.curation.store import STORE_NAME
+from modules.util.dpo_curation_util import IMAGE_EXTENSIONS, MANIFEST_NAME, SIDES
 from modules.util.errors import UserError
 from modules.util.image_metadata.containers.source import unusable
 from modules.util.image_metadata.limits import Reason, Unusable
 from modules.util.image_metadata_util import ImageMetadata, read_metadata
 
 _DIGITS = re.compile("([0-9]+)")
+OTHER_KINDS = frozenset(
+    (
+        *(
+            ".gif",
+            ".apng",
+            ".heic",
+            ".heif",
+            ".hif",
+            ".svg",
+            ".psd",
+            ".xcf",
+            ".kra",
+            ".ico",
+            ".jp2",
+            ".j2k",
+            ".tga",
+        ),
+        *(
+            ".exr",
+            ".hdr",
+            ".dng",
+            ".cr2",
+            ".cr3",
+            ".nef",
+            ".arw",
+            ".raf",
+            ".orf",
+            ".rw2",
+            ".ppm",
+            ".pgm",
+            ".qoi",
+        ),
+        *(".mp4", ".m4v", ".webm", ".mov", ".mkv", ".avi", ".mpg", ".mpeg", ".wmv"),
+    )
+)
+"""Extensions of pictures and films that are not read: they are listed, so that nobody looks for them in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +84,15 @@ class ImageFile(NamedTuple):
 
 
 class FoundImage(NamedTuple):
-    """An image with a prompt."""
+    """An image with a prompt.
+
+    Args:
+        stamp: of the file before it was read.
+    """
 
     name: str
     about: ImageMetadata
+    stamp: Stamp
 
 
 def natural_key(name: str) -> str:
@@ -70,7 +113,9 @@ def walk_images(
 ) -> Iterator[ImageFile | ScanFault]:
     """Image files below ``root``: those of a folder in natural order, then its folders in the same order.
 
-    Names that start with a dot are passed over, files without an image extension too.
+    A folder in which pairs were picked is left out, for its images are copies. Names that start with a dot are passed
+    over, and so are files that are not images by their extension; images and films of kinds that are not read are
+    faults.
 
     Args:
         root: the folder.
@@ -79,7 +124,7 @@ def walk_images(
         stopped: asked now and then; ends the walk.
 
     Raises:
-        UserError: ``root`` is no folder that can be read.
+        UserError: ``root`` is not a folder that can be read.
     """
     try:
         with os.scandir(root):
@@ -102,6 +147,9 @@ def walk_images(
             listing = _list_folder(path)
         except OSError as error:
             yield ScanFault(Path(path), str(unusable(error)))
+            continue
+        if prefix and listing.holds_pairs():
+            yield ScanFault(Path(path), Reason.PAIRS_FOLDER.value)
             continue
         for name, reason in listing.faults:
             yield ScanFault(Path(path, name), reason.value)
@@ -129,6 +177,12 @@ class _Listing:
         self.folders: list[str] = []
         self.links: set[str] = set()
         self.faults: list[tuple[str, Reason]] = []
+        self.marks: set[str] = set()
+
+    def holds_pairs(self) -> bool:
+        """Whether these are the files of a picking session; a manifest.json alone may be anybody's."""
+        sides = any(side in self.folders for side in SIDES)
+        return STORE_NAME in self.marks or (MANIFEST_NAME in self.marks and sides)
 
 
 def _list_folder(path: str) -> _Listing:
@@ -138,7 +192,10 @@ def _list_folder(path: str) -> _Listing:
             name = entry.name
             if name[0] == ".":
                 continue
-            is_image = name[name.rfind(".") :].lower() in IMAGE_EXTENSIONS
+            if name in (MANIFEST_NAME, STORE_NAME):
+                listing.marks.add(name)
+            extension = name[name.rfind(".") :].lower()
+            is_image = extension in IMAGE_EXTENSIONS
             try:
                 if not entry.is_file(follow_symlinks=False):
                     _sort_odd(entry, is_image, listing)
@@ -147,6 +204,8 @@ def _list_folder(path: str) -> _Listing:
                         listing.files.append(name)
                     else:
                         listing.faults.append((name, Reason.BAD_NAME))
+                elif extension in OTHER_KINDS:
+                    listing.faults.append((name, Reason.OTHER_KIND))
             except OSError as error:
                 listing.faults.append((name, unusable(error).reason))
     return listing
@@ -198,11 +257,16 @@ def scan_images(
         if isinstance(found, ScanFault):
             yield found
             continue
+        try:
+            info = os.stat(found.path)  # noqa: PTH116 - as fast as it gets
+        except OSError as error:
+            yield ScanFault(Path(found.path), str(unusable(error)))
+            continue
         about = read_metadata(found.path, known_regular=found.regular, stealth=stealth)
         if about.prompt is None:
             yield ScanFault(Path(found.path), about.error or Unusable(Reason.NO_PROMPT).reason.value)
         else:
-            yield FoundImage(found.name, about)
+            yield FoundImage(found.name, about, (info.st_size, info.st_mtime_ns))
 
 
 def output_folders(source: Path, output: Path) -> list[Path]:

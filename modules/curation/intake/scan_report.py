@@ -56,7 +56,7 @@ def _row(path: str, **values: Any) -> Row:
 
 
 def _printable(path: str) -> str:
-    """A path as text that any file takes: bytes that are no UTF-8 become ``\\xNN``."""
+    """A path as text that any file takes: bytes that are not UTF-8 become ``\\xNN``."""
     return os.fsencode(path.replace(os.sep, "/")).decode("utf-8", "backslashreplace")
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import glob
 import os
-import tempfile
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from modules.curation.review.review_journal import ReviewJournal, Step, TrashSize
@@ -27,10 +27,16 @@ from modules.util.dpo_curation_util import (
     read_caption,
     save_manifest,
     scan_finalized_pairs,
-    write_caption,
 )
 from modules.util.errors import DataError, UserError
-from modules.util.jsonio import write_text
+from modules.util.pairs.dpo_pair_files import (
+    SAFE_PAIR_ID,
+    TRASH_NAME,
+    caption_name,
+    name_below,
+    owned_pairs,
+    write_caption_in,
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ class PairReview:
         self.output_dir = Path(output_dir)
         if not self.output_dir.is_dir():
             raise DataError(f"the folder {self.output_dir} does not exist")
+        self._owned = owned_pairs(self.output_dir)
         finish_swaps(self.output_dir)
         self._journal = ReviewJournal(self.output_dir)
         self._prompts: tuple[tuple[int, int, int], dict[str, str]] = ((0, 0, 0), {})
@@ -93,58 +100,54 @@ class PairReview:
         entry = next((p for p in manifest["pairs"] if p["pair_id"] == pair_id), None)
         if pair is None and entry is None:
             raise UserError(f"there is no pair {pair_id!r} in {self.output_dir}")
-        trash = self._journal.trash
-        trash.mkdir(exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f"{pair_id}.", dir=trash))
+        label = pair_id if SAFE_PAIR_ID.fullmatch(pair_id) else "pair"
+        place = f"{TRASH_NAME}/{label}.{secrets.token_hex(4)}"
         moves: list[tuple[str, str]] = []
         for side in SIDES:
             image = getattr(pair, side) if pair else find_exported_file(self.output_dir, side, pair_id)
-            for file in () if image is None else (image, image.with_suffix(".txt")):
-                if file.is_file():
-                    names = (file.relative_to(self.output_dir), Path(folder.name, f"{side}.{file.name}"))
-                    moves.append((names[0].as_posix(), names[1].as_posix()))
-        self._journal.add({"do": "remove", "pair_id": pair_id, "entry": entry, "files": moves})
+            files = [] if image is None else [image, image.with_suffix(".txt")]
+            moves += [
+                (name_below(self.output_dir, file), f"{place}/{side}.{file.name}")
+                for file in files
+                if file.is_file()
+            ]
+        for name in (name for move in moves for name in move):
+            self._owned.path(name)
+        in_trash = [(name, kept.removeprefix(f"{TRASH_NAME}/")) for name, kept in moves]
+        self._journal.add({"do": "remove", "pair_id": pair_id, "entry": entry, "files": in_trash})
         if entry is not None:
             manifest["pairs"].remove(entry)
             save_manifest(self.output_dir, manifest)
-        for name, in_trash in moves:
-            (self.output_dir / name).replace(trash / in_trash)
+        for name, kept in moves:
+            self._owned.move(name, kept)
 
     def _bring_back(self, step: Step) -> None:
         manifest = load_manifest(self.output_dir)
         entry, pair_id = step["entry"], step["pair_id"]
         for name, in_trash in step["files"]:
-            source = self._inside(self._journal.trash, in_trash)
-            target = self._inside(self.output_dir, name)
+            target = name
             if entry is not None:
-                target = self._with_its_prompt(manifest, entry["prompt"], target)
+                target = self._with_its_prompt(manifest, entry["prompt"], name)
                 for side in SIDES:
                     if entry[f"{side}_file"] == name:
-                        entry[f"{side}_file"] = target.relative_to(self.output_dir).as_posix()
-            if source.is_file():
-                if target.exists():
-                    raise UserError(f"{target} is there again", hint="rename it, then undo")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                source.replace(target)
+                        entry[f"{side}_file"] = target
+            if self._owned.path(f"{TRASH_NAME}/{in_trash}").is_file():
+                if self._owned.path(target).exists():
+                    raise UserError(f"{self.output_dir / target} is there again", hint="rename it, then undo")
+                self._owned.move(f"{TRASH_NAME}/{in_trash}", target)
         if entry is not None and all(p["pair_id"] != pair_id for p in manifest["pairs"]):
             manifest["pairs"] = sorted([*manifest["pairs"], entry], key=lambda p: str(p["pair_id"]))
             save_manifest(self.output_dir, manifest)
 
-    def _with_its_prompt(self, manifest: dict[str, Any], prompt: str, target: Path) -> Path:
-        """Where ``target`` belongs if finalising has moved its prompt to the other split meanwhile."""
-        if target.parent.name in SPLITS:
+    def _with_its_prompt(self, manifest: dict[str, Any], prompt: str, name: str) -> str:
+        """Where a file belongs if finalising has moved its prompt to the other split meanwhile."""
+        path = PurePosixPath(name)
+        if path.parent.name in SPLITS:
             for other in manifest["pairs"]:
-                split = Path(other["chosen_file"]).parent.name
+                split = PurePosixPath(other["chosen_file"]).parent.name
                 if other["prompt"] == prompt and split in SPLITS:
-                    return target.parent.parent / split / target.name
-        return target
-
-    @staticmethod
-    def _inside(root: Path, name: str) -> Path:
-        path = root / name
-        if not path.resolve().is_relative_to(root.resolve()):
-            raise ValueError(f"{name!r} leaves {root}")
-        return path
+                    return (path.parent.parent / split / path.name).as_posix()
+        return name
 
     def swap(self, pair_id: str) -> None:
         """Chosen becomes rejected and the other way round."""
@@ -174,17 +177,21 @@ class PairReview:
         )
         for image in (pair.chosen, pair.rejected):
             if image is not None:
-                write_caption(image, text)
+                write_caption_in(self._owned, name_below(self.output_dir, image), text)
         self._set_prompt(pair_id, text)
 
     def _caption_back(self, step: Step) -> None:
         pair = self._pair(step["pair_id"])
         for side in SIDES:
             image, caption = getattr(pair, side), step["captions"][side]
-            if image is not None and caption is None:
-                image.with_suffix(".txt").unlink(missing_ok=True)
-            elif image is not None:
-                write_text(image.with_suffix(".txt"), f"{caption}\n" if caption else "")
+            if image is None:
+                continue
+            name = caption_name(name_below(self.output_dir, image))
+            if caption is None:
+                self._owned.remove(name)
+            else:
+                with self._owned.write(name) as temporary:
+                    temporary.write_bytes(f"{caption}\n".encode() if caption else b"")
         if step["prompt"] is not None:
             self._set_prompt(step["pair_id"], step["prompt"])
 

@@ -7,18 +7,59 @@ brings back whatever of the step was done, so a crash at any moment leaves a fol
 from __future__ import annotations
 
 import json
-import os
-import shutil
+import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from modules.util.dpo_curation_util import check_manifest_pair
 from modules.util.errors import UserError
-from modules.util.jsonio import fsync_path, parse_json
+from modules.util.jsonio import parse_json
+from modules.util.owned_files import fault_of_path, shown
+from modules.util.pairs.dpo_pair_files import SIDES, TRASH_NAME, owned_pairs
 
-TRASH_NAME = ".trash"
+log = logging.getLogger(__name__)
+
 JOURNAL_NAME = "steps.jsonl"
 MAX_LINE_BYTES = 1 << 26
 Step = dict[str, Any]
+
+
+def check_step(step: Step) -> None:
+    """Refuse a step that this program cannot have noted, or of which a name leaves the folder.
+
+    Raises:
+        UserError: what is wrong with it.
+    """
+    what, pair_id = step.get("do"), step.get("pair_id")
+    if what not in ("remove", "swap", "caption"):
+        raise UserError(f"there is no step {shown(str(what))!r}")
+    if not isinstance(pair_id, str) or not pair_id or fault_of_path(pair_id) or set("/\\") & set(pair_id):
+        raise UserError(f"the pair {shown(str(pair_id))!r} is not the name of a pair")
+    if what == "swap" and not isinstance(step.get("chosen"), str):
+        raise UserError("the step does not say which image was chosen")
+    if what == "caption":
+        captions = step.get("captions")
+        texts = [captions.get(side) for side in SIDES] if isinstance(captions, dict) else [0]
+        if not all(text is None or isinstance(text, str) for text in (*texts, step.get("prompt"))):
+            raise UserError("the captions of the step are not texts")
+    if what == "remove":
+        _check_removal(step)
+
+
+def _check_removal(step: Step) -> None:
+    entry, files = step.get("entry"), step.get("files")
+    if entry is not None:
+        check_manifest_pair(entry, "the entry")
+        if entry["pair_id"] != step["pair_id"]:
+            raise UserError(f"the entry of {entry['pair_id']!r} is not that of the pair")
+    if not isinstance(files, list):
+        raise UserError("the step names no files")
+    for moved in files:
+        names = moved if isinstance(moved, list) and len(moved) == 2 else [None]
+        for name, heads in zip(names, (SIDES, ("",)), strict=False):
+            parts = name.split("/") if isinstance(name, str) and not fault_of_path(name) else [".."]
+            if {"", ".", ".."} & set(parts) or len(parts) < 2 or (heads == SIDES and parts[0] not in SIDES):
+                raise UserError(f"the file {shown(str(moved))} does not stay in the folder")
 
 
 class TrashSize(NamedTuple):
@@ -37,6 +78,7 @@ class ReviewJournal:
     """The steps of one output folder that can be taken back, last one last."""
 
     def __init__(self, output_dir: Path) -> None:
+        self._owned = owned_pairs(output_dir)
         self.trash = output_dir / TRASH_NAME
         self._path = self.trash / JOURNAL_NAME
         self._steps = self._read()
@@ -82,9 +124,8 @@ class ReviewJournal:
         size = self.size()
         self._steps.clear()
         try:
-            self._path.unlink(missing_ok=True)
-            if self.trash.is_dir():
-                shutil.rmtree(self.trash)
+            self._owned.remove(f"{TRASH_NAME}/{JOURNAL_NAME}")
+            self._owned.remove_tree(TRASH_NAME)
         except OSError as error:
             raise UserError(f"cannot empty {self.trash}: {error.strerror or error}") from error
         return size
@@ -92,15 +133,9 @@ class ReviewJournal:
     def _append(self, step: Step) -> None:
         line = json.dumps(step, allow_nan=False).encode()
         try:
-            new = not self._path.exists()
-            self.trash.mkdir(exist_ok=True)
-            with self._path.open("ab") as stream:
-                # A torn last line of a crash must not swallow this one.
-                stream.write((b"" if new else b"\n") + line + b"\n")
-                stream.flush()
-                os.fsync(stream.fileno())
-            if new:
-                fsync_path(self.trash)
+            # A torn last line of a crash must not swallow this one.
+            start = b"\n" if self._path.exists() else b""
+            self._owned.append(f"{TRASH_NAME}/{JOURNAL_NAME}", start + line + b"\n")
         except OSError as error:
             raise UserError(
                 f"cannot save the step in {self._path}: {error.strerror or error}", hint="nothing was changed"
@@ -124,4 +159,13 @@ class ReviewJournal:
                     steps.append(step)
                 elif steps:
                     steps.pop()
-        return steps
+        return [step for step in steps if self._usable(step)]
+
+    def _usable(self, step: Step) -> bool:
+        """Whether a step can be one of this folder; others are dropped, with a message."""
+        try:
+            check_step(step)
+        except UserError as error:
+            log.warning("a step in %s is left out: %s", self._path, error.message)
+            return False
+        return True

@@ -5,10 +5,13 @@ While a swap is under way the chosen image waits under a hidden name; finding on
 
 from __future__ import annotations
 
-from pathlib import Path
+import logging
+import os
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from modules.util.dpo_curation_util import (
+    IMAGE_EXTENSIONS,
     SIDES,
     SPLITS,
     FinalizedPair,
@@ -18,6 +21,10 @@ from modules.util.dpo_curation_util import (
     save_manifest,
 )
 from modules.util.errors import DataError
+from modules.util.owned_files import Owned
+from modules.util.pairs.dpo_pair_files import name_below, owned_pairs
+
+log = logging.getLogger(__name__)
 
 _WAITING = ".swap"
 
@@ -30,29 +37,42 @@ def swap_sides(output_dir: Path, pair: FinalizedPair) -> None:
     """
     if pair.chosen is None or pair.rejected is None:
         raise DataError(f"pair {pair.pair_id} has lost one side and cannot be swapped")
-    waiting = pair.chosen.with_name(f".{pair.chosen.name}{_WAITING}")
-    to_chosen = pair.chosen.with_name(pair.rejected.name)
-    to_rejected = pair.rejected.with_name(pair.chosen.name)
-    pair.chosen.replace(waiting)
-    pair.rejected.replace(to_chosen)
-    _swap_entry(output_dir, pair.pair_id, to_chosen, to_rejected)
-    waiting.replace(to_rejected)
+    owned = owned_pairs(output_dir)
+    chosen, rejected = (PurePosixPath(name_below(output_dir, side)) for side in (pair.chosen, pair.rejected))
+    waiting = chosen.with_name(f".{chosen.name}{_WAITING}")
+    to_chosen, to_rejected = chosen.with_name(rejected.name), rejected.with_name(chosen.name)
+    owned.move(chosen, waiting)
+    owned.move(rejected, to_chosen)
+    _swap_entry(output_dir, pair.pair_id, to_chosen.as_posix(), to_rejected.as_posix())
+    owned.move(waiting, to_rejected)
 
 
 def finish_swaps(output_dir: Path) -> None:
-    """Finish every swap a crash has left half done, or take it back where it had hardly begun."""
+    """Finish every swap a crash has left half done, or take it back where it had hardly begun.
+
+    Files that only look like one are passed over.
+    """
+    owned = owned_pairs(output_dir)
     for split in SPLITS:
         for waiting in sorted((output_dir / "chosen" / split).glob(f".*{_WAITING}")):
-            name = waiting.name[1 : -len(_WAITING)]
-            pair_id = Path(name).stem
-            chosen = find_exported_file(output_dir, "chosen", pair_id)
-            if chosen is None:
-                waiting.replace(waiting.with_name(name))
+            image = PurePosixPath(waiting.name[1 : -len(_WAITING)] or ".")
+            if image.suffix.lower() not in IMAGE_EXTENSIONS or waiting.is_symlink() or not waiting.is_file():
                 continue
-            to_rejected = output_dir / "rejected" / split / name
-            if not _is_swapped(output_dir, pair_id, chosen):
-                _swap_entry(output_dir, pair_id, chosen, to_rejected)
-            waiting.replace(to_rejected)
+            _finish_swap(owned, output_dir, name_below(output_dir, waiting), image, split)
+
+
+def _finish_swap(owned: Owned, output_dir: Path, waiting: str, image: PurePosixPath, split: str) -> None:
+    chosen = find_exported_file(output_dir, "chosen", image.stem)
+    if chosen is None:
+        owned.move(waiting, f"chosen/{split}/{image.name}")
+        return
+    to_rejected = f"rejected/{split}/{image.name}"
+    if os.path.lexists(output_dir / to_rejected):
+        log.warning("%s is not the rest of a swap, for %s is there too", waiting, to_rejected)
+        return
+    if not _is_swapped(output_dir, image.stem, chosen):
+        _swap_entry(output_dir, image.stem, name_below(output_dir, chosen), to_rejected)
+    owned.move(waiting, to_rejected)
 
 
 def _entry_of(manifest: dict[str, Any], pair_id: str) -> dict[str, Any] | None:
@@ -65,13 +85,12 @@ def _is_swapped(output_dir: Path, pair_id: str, chosen: Path) -> bool:
     return entry is None or entry.get("hashes", {}).get("chosen") == file_sha256(chosen)
 
 
-def _swap_entry(output_dir: Path, pair_id: str, chosen: Path, rejected: Path) -> None:
+def _swap_entry(output_dir: Path, pair_id: str, chosen: str, rejected: str) -> None:
     manifest = load_manifest(output_dir)
     entry = _entry_of(manifest, pair_id)
     if entry is None:
         return
-    entry["chosen_file"] = chosen.relative_to(output_dir).as_posix()
-    entry["rejected_file"] = rejected.relative_to(output_dir).as_posix()
+    entry["chosen_file"], entry["rejected_file"] = chosen, rejected
     for key in ("sources", "hashes"):
         values = entry.get(key, {})
         entry[key] = {a: values[b] for a, b in zip(SIDES, reversed(SIDES), strict=True) if b in values}

@@ -73,11 +73,6 @@ class SamplingCancelled(Exception):
     """The progress callback asked to stop."""
 
 
-def sampler_names(schedule: Schedule) -> list[str]:
-    """The samplers that can be used with a noise schedule."""
-    return list(DISCRETE) if isinstance(schedule, DiscreteSchedule) else list(FLOW)
-
-
 def make_sampler(
     schedule: Schedule,
     name: object,
@@ -90,7 +85,7 @@ def make_sampler(
 
     Args:
         schedule: what the model was trained with; the sampler's noise levels are taken from it.
-        name: DDIM, EULER, EULER_A, DPMPP... as in ``sampler_names``.
+        name: DDIM, EULER, EULER_A, DPMPP... as in ``NoiseScheduler``.
         config: the model's own scheduler config, for spacing, offset and shift of the steps.
         tokens: image tokens of the denoiser, by which some flow models shift their steps towards noise.
         even: flow noise levels fall by 1 / steps before they are shifted, instead of ending at the model's lowest.

@@ -24,7 +24,7 @@ class Prediction:
     target: torch.Tensor
 
 
-def wide(tensor: torch.Tensor) -> torch.Tensor:
+def to_float32(tensor: torch.Tensor) -> torch.Tensor:
     """float32 at least; float64 stays."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
@@ -40,7 +40,7 @@ def _per_sample(values_B: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 class Schedule(ABC):
-    """A noise schedule: x_t from x_0 and noise, the target, and the way back.
+    """A noise schedule: x_t from x_0 and noise, and the target.
 
     Timesteps are (B,): int64 in [0, ``steps``) for discrete schedules, float32 in [0, ``steps``) for flow.
     """
@@ -60,15 +60,9 @@ class Schedule(ABC):
     def target(self, clean: torch.Tensor, noise: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:
         """What the model should predict, (B, C, h, w)."""
 
-    @abstractmethod
-    def clean_from(
-        self, noisy: torch.Tensor, predicted: torch.Tensor, timestep_B: torch.Tensor
-    ) -> torch.Tensor:
-        """The x_0 that a prediction implies, (B, C, h, w)."""
-
     def add_noise(self, clean: torch.Tensor, noise: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:
         """x_t = signal * x_0 + sigma * noise, (B, C, h, w)."""
-        clean, noise = wide(clean), wide(noise)
+        clean, noise = to_float32(clean), to_float32(noise)
         signal_B, sigma_B = self.coefficients(timestep_B)
         return _per_sample(signal_B, clean) * clean + _per_sample(sigma_B, clean) * noise
 
@@ -137,22 +131,12 @@ class DiscreteSchedule(Schedule):
         return self._tables[device]
 
     def target(self, clean: torch.Tensor, noise: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:
-        noise = wide(noise)
+        noise = to_float32(noise)
         if self.prediction == "epsilon":
             return noise
-        clean = wide(clean)
+        clean = to_float32(clean)
         signal_B, sigma_B = self.coefficients(timestep_B)
         return _per_sample(signal_B, clean) * noise - _per_sample(sigma_B, clean) * clean
-
-    def clean_from(
-        self, noisy: torch.Tensor, predicted: torch.Tensor, timestep_B: torch.Tensor
-    ) -> torch.Tensor:
-        noisy, predicted = wide(noisy), wide(predicted)
-        signal_B, sigma_B = self.coefficients(timestep_B)
-        signal, sigma = _per_sample(signal_B, noisy), _per_sample(sigma_B, noisy)
-        if self.prediction == "epsilon":
-            return (noisy - sigma * predicted) / signal
-        return signal * noisy - sigma * predicted
 
 
 class FlowSchedule(Schedule):
@@ -171,14 +155,7 @@ class FlowSchedule(Schedule):
         return 1.0 - sigma_B, sigma_B
 
     def target(self, clean: torch.Tensor, noise: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:
-        return wide(noise) - wide(clean)
-
-    def clean_from(
-        self, noisy: torch.Tensor, predicted: torch.Tensor, timestep_B: torch.Tensor
-    ) -> torch.Tensor:
-        noisy = wide(noisy)
-        _, sigma_B = self.coefficients(timestep_B)
-        return noisy - _per_sample(sigma_B, noisy) * wide(predicted)
+        return to_float32(noise) - to_float32(clean)
 
 
 def _betas(config: Mapping[str, Any]) -> torch.Tensor:

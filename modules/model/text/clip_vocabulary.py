@@ -6,13 +6,13 @@ Source: the byte pair encoding published with CLIP (Radford et al. 2021), MIT li
 from __future__ import annotations
 
 import gzip
-from pathlib import Path
 from typing import Any
 
-MERGES = Path(__file__).parents[2] / "resources" / "clip_tokenizer" / "merges.txt.gz"
-START, END = "<|startoftext|>", "<|endoftext|>"
-PLACES = 77
-"""Tokens the text encoders have positions for."""
+from modules.spec.parts import CLIP_END, CLIP_TOKENS
+from modules.util.program_files import RESOURCES
+
+MERGES = RESOURCES / "clip_tokenizer" / "merges.txt.gz"
+START = "<|startoftext|>"
 
 
 def make_clip_tokenizer(pad_token: str) -> Any:
@@ -25,7 +25,7 @@ def make_clip_tokenizer(pad_token: str) -> Any:
 
     merges = read_merges()
     return CLIPTokenizer(
-        vocab=vocabulary(merges), merges=merges, pad_token=pad_token, model_max_length=PLACES
+        vocab=vocabulary(merges), merges=merges, pad_token=pad_token, model_max_length=CLIP_TOKENS
     )
 
 
@@ -38,7 +38,13 @@ def read_merges() -> list[tuple[str, str]]:
 def vocabulary(merges: list[tuple[str, str]]) -> dict[str, int]:
     """Every piece and its number: bytes, bytes that end a word, what the merges make, the two marks."""
     letters = [chr(code) for code in _byte_letters()]
-    pieces = [*letters, *(f"{letter}</w>" for letter in letters), *(a + b for a, b in merges), START, END]
+    pieces = [
+        *letters,
+        *(f"{letter}</w>" for letter in letters),
+        *(a + b for a, b in merges),
+        START,
+        CLIP_END,
+    ]
     return {piece: number for number, piece in enumerate(pieces)}
 
 

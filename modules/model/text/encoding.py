@@ -10,8 +10,6 @@ from torch import nn
 
 from modules.model.text.emphasis import emphasised
 
-CLIP_TOKENS = 77
-
 
 def tokenize(
     tokenizer: Any,

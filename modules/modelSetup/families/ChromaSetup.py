@@ -14,51 +14,23 @@ from modules.model.patches import grid_positions, pack, unpack
 from modules.model.text.encoding import t5_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
-from modules.spec.FamilySpec import FamilySpec, block_presets
-from modules.spec.parts import (
-    STREAM_LAYERS,
-    kl_autoencoder,
-    scheduler,
-    t5_encoder,
-    t5_tokenizer,
-    transformer,
-)
+from modules.spec.registry import FAMILIES
 
-T5_TOKENS = 512
 SINGLE_INPUTS = 3
 """Image and text tokens, modulation and rotary positions; a library that adds the mask itself passes four."""
 
 
 @model_setup
 class ChromaSetup(BaseModelSetup):
-    spec = FamilySpec(
-        key="CHROMA_1",
-        label="Chroma1",
-        pipeline_class="ChromaPipeline",
-        prediction="flow",
-        parts=(
-            transformer("transformer_chroma", "ChromaTransformer2DModel"),
-            t5_encoder("text_encoder", "lora_te"),
-            kl_autoencoder(),
-            t5_tokenizer(),
-            scheduler(),
-        ),
-        layer_presets=block_presets(("attn",), STREAM_LAYERS),
-        lora_architecture="Chroma1/lora",
-        model_architecture="Chroma1",
-        default_resolution=1024,
-        size_multiple=16,
-        key_map="flux",
-        prompt_tokens=T5_TOKENS,
-        even_steps=True,
-        default_steps=35,
-        default_cfg=5.0,
-        default_sampler="EULER",
-    )
+    spec = FAMILIES["CHROMA_1"]
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         hidden_BLE, mask_BL = t5_states(
-            model.module("text_encoder"), model.parts["tokenizer"], prompts, T5_TOKENS, masked=True
+            model.module("text_encoder"),
+            model.parts["tokenizer"],
+            prompts,
+            self.spec.prompt_tokens,
+            masked=True,
         )
         # the model was trained to see the first padding token
         length_B1 = mask_BL.sum(dim=1, keepdim=True)

@@ -14,16 +14,9 @@ from modules.model.patches import pack, unpack
 from modules.model.text.encoding import causal_states, chat_messages
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
-from modules.spec.FamilySpec import FamilySpec, block_presets
-from modules.spec.parts import autoencoder, language_encoder, qwen_tokenizer, scheduler, transformer
+from modules.spec.families.flux_2 import LAYERS, TOKENS
+from modules.spec.registry import FAMILIES
 
-TOKENS = 512
-TEMPLATE_TOKENS = 12
-"""What the chat template puts around a prompt, with thinking that is over at once."""
-LAYERS = (9, 18, 27)
-MOST_LAYERS = 64
-WIDTH_OF_9B = 4096
-"""Of the text encoder that klein 9B comes with."""
 LONG = 4300
 """Image tokens above which the number of steps no longer matters to the shift."""
 
@@ -32,36 +25,7 @@ LONG = 4300
 class Flux2Setup(BaseModelSetup):
     """The defaults are those of the step-distilled klein; its base model wants about 50 steps at cfg 4."""
 
-    spec = FamilySpec(
-        key="FLUX_2",
-        label="FLUX.2 klein",
-        pipeline_class="Flux2KleinPipeline",
-        prediction="flow",
-        parts=(
-            transformer("transformer_flux2", "Flux2Transformer2DModel"),
-            language_encoder(
-                "qwen3_4b",
-                "qwen3",
-                "Qwen3ForCausalLM",
-                unread=("lm_head", *(f"model.layers.{layer}." for layer in range(LAYERS[-1], MOST_LAYERS))),
-                comfy_sizes=((WIDTH_OF_9B, "qwen3_8b"),),
-            ),
-            autoencoder("autoencoder_kl_flux2", "AutoencoderKLFlux2"),
-            qwen_tokenizer(),
-            scheduler(),
-        ),
-        layer_presets=block_presets(("attn",), ("ff",)),
-        lora_architecture="Flux.2/lora",
-        model_architecture="Flux.2",
-        key_map="flux-2",
-        default_resolution=1024,
-        size_multiple=16,
-        even_steps=True,
-        prompt_tokens=TOKENS - TEMPLATE_TOKENS,
-        default_steps=4,
-        default_cfg=1.0,
-        default_sampler="EULER",
-    )
+    spec = FAMILIES["FLUX_2"]
 
     def _set_latents(self, model: Model) -> None:
         config: Any = model.vae.config

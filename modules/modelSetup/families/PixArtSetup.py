@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,10 +13,8 @@ from modules.model.text.encoding import t5_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.ModelFamily import widen_vae
 from modules.modelSetup.registry import model_setup
-from modules.spec.FamilySpec import FamilySpec, block_presets
-from modules.spec.parts import kl_autoencoder, scheduler, t5_encoder, t5_tokenizer, transformer
+from modules.spec.registry import FAMILIES
 
-ALPHA_TOKENS, SIGMA_TOKENS = 120, 300
 SIZE_AWARE_SAMPLE = 128
 """The latent size of the models that are told resolution and aspect ratio."""
 
@@ -26,37 +23,18 @@ SIZE_AWARE_SAMPLE = 128
 class PixArtAlphaSetup(BaseModelSetup):
     """Prompts are read in small letters."""
 
-    tokens = ALPHA_TOKENS
-    spec = FamilySpec(
-        key="PIXART_ALPHA",
-        label="PixArt alpha",
-        pipeline_class="PixArtAlphaPipeline",
-        prediction="epsilon",
-        parts=(
-            transformer("pixart_transformer_2d", "PixArtTransformer2DModel", "Transformer2DModel"),
-            t5_encoder("text_encoder", "lora_te"),
-            kl_autoencoder(),
-            t5_tokenizer(),
-            scheduler(),
-        ),
-        layer_presets=block_presets(("attn1", "attn2"), ("ff",)),
-        lora_architecture="pixart-alpha/lora",
-        model_architecture="pixart-alpha",
-        default_resolution=1024,
-        size_multiple=16,
-        key_map="pixart",
-        prompt_tokens=ALPHA_TOKENS,
-        default_steps=20,
-        default_cfg=4.5,
-        default_sampler="DPMPP",
-    )
+    spec = FAMILIES["PIXART_ALPHA"]
 
     def _words(self, prompt: str) -> str:
         return prompt.lower().strip()
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         hidden_BLE, mask_BL = t5_states(
-            model.module("text_encoder"), model.parts["tokenizer"], prompts, self.tokens, masked=True
+            model.module("text_encoder"),
+            model.parts["tokenizer"],
+            prompts,
+            self.spec.prompt_tokens,
+            masked=True,
         )
         return Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": mask_BL})
 
@@ -85,16 +63,7 @@ class PixArtAlphaSetup(BaseModelSetup):
 class PixArtSigmaSetup(PixArtAlphaSetup):
     """Longer prompts, another autoencoder."""
 
-    tokens = SIGMA_TOKENS
-    spec = replace(
-        PixArtAlphaSetup.spec,
-        key="PIXART_SIGMA",
-        label="PixArt Sigma",
-        pipeline_class="PixArtSigmaPipeline",
-        lora_architecture="pixart-sigma/lora",
-        model_architecture="pixart-sigma",
-        prompt_tokens=SIGMA_TOKENS,
-    )
+    spec = FAMILIES["PIXART_SIGMA"]
 
     def _set_latents(self, model: Model) -> None:
         super()._set_latents(model)

@@ -13,48 +13,20 @@ from modules.model.patches import pack, unpack
 from modules.model.text.encoding import causal_states
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
-from modules.spec.FamilySpec import FamilySpec, block_presets
-from modules.spec.parts import autoencoder, language_encoder, qwen_tokenizer, scheduler, transformer
+from modules.spec.families.qwen import TOKENS
+from modules.spec.registry import FAMILIES
 
 BEFORE = (
     "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, spatial "
     "relationships of the objects and background:<|im_end|>\n<|im_start|>user\n"
 )
 AFTER = "<|im_end|>\n<|im_start|>assistant\n"
-BEFORE_TOKENS, AFTER_TOKENS = 34, 5
-TOKENS = 512
+BEFORE_TOKENS = 34
 
 
 @model_setup
 class QwenSetup(BaseModelSetup):
-    spec = FamilySpec(
-        key="QWEN",
-        label="Qwen-Image",
-        pipeline_class="QwenImagePipeline",
-        prediction="flow",
-        parts=(
-            transformer("transformer_qwenimage", "QwenImageTransformer2DModel"),
-            language_encoder(
-                "qwen25_7b",
-                "qwen2_5_vl",
-                "Qwen2_5_VLForConditionalGeneration",
-                unread=("model.visual.", "lm_head"),
-            ),
-            autoencoder("autoencoder_kl_qwenimage", "AutoencoderKLQwenImage"),
-            qwen_tokenizer(),
-            scheduler(),
-        ),
-        layer_presets=block_presets(("attn",), ("img_mlp", "txt_mlp")),
-        lora_architecture="Qwen-Image/lora",
-        model_architecture="Qwen-Image",
-        default_resolution=1024,
-        size_multiple=16,
-        even_steps=True,
-        prompt_tokens=TOKENS - AFTER_TOKENS,
-        default_steps=50,
-        default_cfg=4.0,
-        default_sampler="EULER",
-    )
+    spec = FAMILIES["QWEN"]
 
     def _set_latents(self, model: Model) -> None:
         config: Any = model.vae.config

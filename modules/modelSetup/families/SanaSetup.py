@@ -12,44 +12,14 @@ from modules.model.Model import Model
 from modules.model.text.encoding import tokenize
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
-from modules.spec.FamilySpec import FamilySpec, PartSpec, block_presets
-from modules.spec.parts import autoencoder, language_encoder, scheduler, transformer
-
-TOKENS = 300
+from modules.spec.registry import FAMILIES
 
 
 @model_setup
 class SanaSetup(BaseModelSetup):
     """Prompts are read in small letters, without the instruction that some programs let a language model read first."""
 
-    spec = FamilySpec(
-        key="SANA",
-        label="Sana",
-        pipeline_class="SanaPipeline",
-        prediction="flow",
-        parts=(
-            transformer("sana_transformer", "SanaTransformer2DModel"),
-            language_encoder("gemma2_2b", "gemma2", "Gemma2Model", "Gemma2ForCausalLM"),
-            autoencoder("autoencoder_dc", "AutoencoderDC"),
-            PartSpec(
-                "tokenizer",
-                "tokenizer",
-                ("GemmaTokenizerFast", "GemmaTokenizer"),
-                "transformers.models.gemma",
-            ),
-            scheduler(),
-        ),
-        layer_presets=block_presets(("attn1", "attn2"), ("ff",)),
-        lora_architecture="sana/lora",
-        model_architecture="sana",
-        default_resolution=1024,
-        size_multiple=32,
-        key_map="sana",
-        prompt_tokens=TOKENS,
-        default_steps=20,
-        default_cfg=4.5,
-        default_sampler="DPMPP",
-    )
+    spec = FAMILIES["SANA"]
 
     def _set_latents(self, model: Model) -> None:
         config: Any = model.vae.config
@@ -62,7 +32,9 @@ class SanaSetup(BaseModelSetup):
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         encoder = model.module("text_encoder")
-        ids_BL, mask_BL = tokenize(model.parts["tokenizer"], prompts, encoder, TOKENS, side="right")
+        ids_BL, mask_BL = tokenize(
+            model.parts["tokenizer"], prompts, encoder, self.spec.prompt_tokens, side="right"
+        )
         hidden_BLE = encoder(ids_BL, attention_mask=mask_BL.long())[0]
         return Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": mask_BL})
 

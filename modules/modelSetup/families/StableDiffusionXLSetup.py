@@ -9,16 +9,13 @@ import torch
 
 from modules.model.batch import OWN, Conditioning
 from modules.model.dtypes import PartDtypes
-from modules.model.ldm_keys import UNET_PREFIX, VAE_PREFIX
 from modules.model.Model import Model
 from modules.model.text.chunks import ClipReader
-from modules.model.text.encoding import CLIP_TOKENS
 from modules.modelSetup.ChunkedPrompts import ChunkedPrompts
-from modules.modelSetup.Inpainting import Inpainting, inpainting_spec
+from modules.modelSetup.Inpainting import Inpainting
 from modules.modelSetup.ModelFamily import widen_vae
 from modules.modelSetup.registry import model_setup
-from modules.spec.FamilySpec import FamilySpec
-from modules.spec.parts import clip_encoder, clip_tokenizer, kl_autoencoder, scheduler, unet
+from modules.spec.registry import FAMILIES
 from modules.weights.part_sources import Sources
 from modules.weights.single_file import SCHEDULER, Unsaid, load_single_file
 
@@ -30,54 +27,7 @@ UNSAID = Unsaid(
 
 @model_setup
 class StableDiffusionXLSetup(ChunkedPrompts):
-    spec = FamilySpec(
-        key="STABLE_DIFFUSION_XL_10_BASE",
-        label="Stable Diffusion XL",
-        pipeline_class="StableDiffusionXLPipeline",
-        prediction="epsilon",
-        parts=(
-            unet(UNET_PREFIX),
-            clip_encoder(
-                "text_encoder",
-                "lora_te1",
-                "clip_l",
-                file_prefix="conditioner.embedders.0.transformer.text_model.",
-            ),
-            clip_encoder(
-                "text_encoder_2",
-                "lora_te2",
-                "clip_g",
-                projected=True,
-                file_prefix="conditioner.embedders.1.model.",
-                open_clip=True,
-            ),
-            kl_autoencoder(VAE_PREFIX),
-            clip_tokenizer(),
-            clip_tokenizer("tokenizer_2", pad_token="!"),
-            scheduler(),
-        ),
-        layer_presets={
-            "attn-mlp": ("attentions",),
-            "attn-only": ("attn1", "attn2"),
-            "blocks": ("down_blocks", "mid_block", "up_blocks"),
-            "full": (),
-        },
-        lora_architecture="stable-diffusion-xl-v1-base/lora",
-        model_architecture="stable-diffusion-xl-v1-base",
-        lora_metadata={"ss_base_model_version": "sdxl_"},
-        denoiser_channels=4,
-        prompt_weighting=True,
-        chunks_prompts=True,
-        prompt_tokens=CLIP_TOKENS,
-        default_resolution=1024,
-        size_multiple=8,
-        writes_single_file=True,
-        key_map="latent-diffusion",
-        size_conditioning=True,
-        default_steps=30,
-        default_cfg=5.0,
-        default_sampler="EULER",
-    )
+    spec = FAMILIES["STABLE_DIFFUSION_XL_10_BASE"]
 
     def _set_latents(self, model: Model) -> None:
         super()._set_latents(model)
@@ -124,9 +74,4 @@ class StableDiffusionXLSetup(ChunkedPrompts):
 
 @model_setup
 class StableDiffusionXLInpaintingSetup(Inpainting, StableDiffusionXLSetup):
-    spec = inpainting_spec(
-        StableDiffusionXLSetup.spec,
-        "STABLE_DIFFUSION_XL_10_BASE_INPAINTING",
-        "Stable Diffusion XL inpainting",
-        "StableDiffusionXLInpaintPipeline",
-    )
+    spec = FAMILIES["STABLE_DIFFUSION_XL_10_BASE_INPAINTING"]

@@ -11,12 +11,9 @@ from modules.model.Model import Model
 from modules.model.text.encoding import causal_states, chat_messages
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
-from modules.spec.FamilySpec import FamilySpec, block_presets
-from modules.spec.parts import kl_autoencoder, language_encoder, qwen_tokenizer, scheduler, transformer
+from modules.spec.families.z_image import TOKENS
+from modules.spec.registry import FAMILIES
 
-TOKENS = 512
-TEMPLATE_TOKENS = 8
-"""What the chat template puts around a prompt."""
 LAYER = -2
 
 
@@ -27,30 +24,7 @@ class ZImageSetup(BaseModelSetup):
     Other programs count guidance from 0 here: their scale is ours less one.
     """
 
-    spec = FamilySpec(
-        key="Z_IMAGE",
-        label="Z-Image",
-        pipeline_class="ZImagePipeline",
-        prediction="flow",
-        parts=(
-            transformer("transformer_z_image", "ZImageTransformer2DModel"),
-            language_encoder("qwen3_4b", "qwen3", "Qwen3Model", "Qwen3ForCausalLM"),
-            kl_autoencoder(),
-            qwen_tokenizer(),
-            scheduler(),
-        ),
-        layer_presets=block_presets(("attention",), ("feed_forward",), ("layers.", "refiner.")),
-        lora_architecture="Z-Image/lora",
-        model_architecture="Z-Image",
-        default_resolution=1024,
-        size_multiple=16,
-        key_map="z-image",
-        even_steps=True,
-        prompt_tokens=TOKENS - TEMPLATE_TOKENS,
-        default_steps=8,
-        default_cfg=1.0,
-        default_sampler="EULER",
-    )
+    spec = FAMILIES["Z_IMAGE"]
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         tokenizer = model.parts["tokenizer"]

@@ -5,27 +5,25 @@ predictions in, a loss and its closed-form coefficients out.
 """
 
 from modules.objective.policy_gradient.base import (
-    OnlineMode,
+    ImageOptions,
+    ImageTerms,
     PolicyOut,
     RatioCheck,
     StepOptions,
     StepTerms,
     check_ratio,
-    combine_metrics,
-    get_online_mode,
-    paradigm_of,
+    get_online_loss,
     transition_kl,
 )
 
 __all__ = [
-    "OnlineMode",
+    "ImageOptions",
+    "ImageTerms",
     "PolicyOut",
     "RatioCheck",
     "StepOptions",
     "StepTerms",
     "check_ratio",
-    "combine_metrics",
-    "get_online_mode",
-    "paradigm_of",
+    "get_online_loss",
     "transition_kl",
 ]

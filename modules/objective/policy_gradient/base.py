@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import torch
 
 from modules.objective.aggregation import Aggregation
-from modules.util.errors import ConfigError, DataError
+from modules.util.errors import DataError
 from modules.util.Registry import Registry
-
-Paradigm = Literal["coupled", "decoupled", "offline", "distillation"]
-"""``coupled``: the loss uses log-probabilities of the rollout; ``decoupled``: only its images and rewards."""
 
 KLType = Literal["exact", "flow_grpo", "x", "v"]
 KL_TYPES: tuple[KLType, ...] = ("exact", "flow_grpo", "x", "v")
@@ -94,11 +91,62 @@ class StepOptions:
         for name in ("clip_low", "clip_high", "kl_beta"):
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0:
-                raise ConfigError(f"{name} is {value!r}; it must be finite and >= 0")
+                raise ValueError(f"{name} is {value!r}; it must be finite and >= 0")
         if self.clip_low >= 1:
-            raise ConfigError(f"clip_low is {self.clip_low!r}; ratios are above 0, so it must be below 1")
+            raise ValueError(f"clip_low is {self.clip_low!r}; ratios are above 0, so it must be below 1")
         if self.gspo_weighting not in ("length", "document"):
-            raise ConfigError(f"gspo_weighting is {self.gspo_weighting!r}, not 'length' or 'document'")
+            raise ValueError(f"gspo_weighting is {self.gspo_weighting!r}, not 'length' or 'document'")
+
+
+@dataclass(frozen=True)
+class ImageTerms:
+    """What a decoupled loss that looks at each image on its own needs of B images at one timestep: predictions,
+    (B, C, h, w), in the family's own kind of prediction.
+
+    Args:
+        prediction_BChw: of the policy, with gradient.
+        target_BChw: what predicts x_0 exactly.
+        adv_B: advantages.
+        x0_factor_B: by how much x_0 changes with the prediction, without its sign: sigma for flow,
+            sqrt(1 - alpha) for v, sqrt(1 - alpha) / sqrt(alpha) for eps, 1 for x_0.
+        old_BChw: of the policy that made the images, or its moving average, where the mode keeps one.
+        reference_BChw: of the frozen reference, where there is a KL.
+    """
+
+    prediction_BChw: torch.Tensor
+    target_BChw: torch.Tensor
+    adv_B: torch.Tensor
+    x0_factor_B: torch.Tensor
+    old_BChw: torch.Tensor | None = None
+    reference_BChw: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        shape = self.prediction_BChw.shape
+        for name, value in vars(self).items():
+            if value is None:
+                continue
+            if value.shape != (shape[:1] if name in ("adv_B", "x0_factor_B") else shape):
+                raise ValueError(f"{name} has shape {tuple(value.shape)}, prediction_BChw {tuple(shape)}")
+            require_finite(name, value)
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """The numbers of losses on ``ImageTerms``.
+
+    Args:
+        adv_max: advantages of this size mean "good for certain"; the bound advantages are clipped to.
+        kl_beta: strength of mean (v - v_ref)^2.
+    """
+
+    adv_max: float = 5.0
+    kl_beta: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.adv_max) or self.adv_max <= 0:
+            raise ValueError(f"adv_max is {self.adv_max!r}; it must be finite and above 0")
+        if not math.isfinite(self.kl_beta) or self.kl_beta < 0:
+            raise ValueError(f"kl_beta is {self.kl_beta!r}; it must be finite and >= 0")
 
 
 @dataclass(frozen=True)
@@ -118,18 +166,6 @@ class PolicyOut:
     coefficients: Mapping[str, torch.Tensor]
     shares: Mapping[str, torch.Tensor]
     maxima: Mapping[str, torch.Tensor] = field(default_factory=dict)
-
-
-def combine_metrics(outs: Iterable[PolicyOut]) -> dict[str, float]:
-    """Metrics of an optimizer step from those of its micro-batches (of one rank, or of all)."""
-    totals: dict[str, float] = {}
-    for out in outs:
-        for name, value in out.shares.items():
-            totals[name] = totals.get(name, 0.0) + float(value)
-        for name, value in out.maxima.items():
-            if value > -math.inf:
-                totals[name] = max(totals.get(name, -math.inf), float(value))
-    return totals
 
 
 def require_wide(name: str, value: torch.Tensor | None) -> None:
@@ -178,7 +214,7 @@ def transition_kl(
         dt: change of the noise level, below 0; ``flow_grpo`` only.
     """
     if kl_type not in KL_TYPES:
-        raise ConfigError(f"unknown kind of KL {kl_type!r}", hint=f"one of {', '.join(KL_TYPES)}")
+        raise ValueError(f"unknown kind of KL {kl_type!r}; known: {', '.join(KL_TYPES)}")
     if new_BChw.shape != reference_BChw.shape:
         raise ValueError(f"shapes {tuple(new_BChw.shape)} and {tuple(reference_BChw.shape)} differ")
     kind = torch.float64 if new_BChw.dtype == torch.float64 else torch.float32
@@ -214,7 +250,7 @@ def check_ratio(ratio_error: float, check: RatioCheck, tolerance: float = 0.0) -
         DataError: the ratios are off and ``check`` is ``error``.
     """
     if check not in ("off", "warn", "error"):
-        raise ConfigError(f"ratio_check is {check!r}, not 'off', 'warn' or 'error'")
+        raise ValueError(f"ratio_check is {check!r}, not 'off', 'warn' or 'error'")
     if check == "off" or ratio_error <= tolerance:
         return None
     message = (
@@ -230,45 +266,28 @@ def check_ratio(ratio_error: float, check: RatioCheck, tolerance: float = 0.0) -
     return message
 
 
-@dataclass(frozen=True)
-class OnlineMode:
-    """A way to learn from rewards: its key in ``rlhf_mode`` and how it uses the rollouts.
-
-    ``function`` is its loss; what it takes differs between coupled and decoupled modes.
-    """
-
-    key: str
-    paradigm: Paradigm
-    function: Callable[..., PolicyOut]
-
-
-ONLINE_MODES: Registry[OnlineMode] = Registry("online mode", "modules.objective.policy_gradient")
-
+ONLINE_LOSSES: Registry[Callable[..., PolicyOut]] = Registry(
+    "loss of an online mode", "modules.objective.policy_gradient"
+)
+"""Losses by the key of their mode; what they take differs between coupled and decoupled modes."""
 
 Loss = TypeVar("Loss", bound=Callable[..., PolicyOut])
 
 
-def online_mode(key: str, paradigm: Paradigm) -> Callable[[Loss], Loss]:
-    """Decorator that registers the loss of a mode."""
+def online_loss(key: str) -> Callable[[Loss], Loss]:
+    """Decorator that registers the loss of the mode ``key`` of ``modules/spec/modes``."""
 
     def decorate(function: Loss) -> Loss:
-        ONLINE_MODES.register(key)(OnlineMode(key, paradigm, function))
+        ONLINE_LOSSES.register(key)(function)
         return function
 
     return decorate
 
 
-def get_online_mode(key: str) -> OnlineMode:
-    """The mode registered under ``key`` (``GRPO``, ``GSPO``, ``DGPO``, ``ONLINE_DPO``, ``NFT``).
+def get_online_loss(key: str) -> Callable[..., PolicyOut]:
+    """The loss of the mode ``key``.
 
     Raises:
-        ConfigError: no such mode.
+        ValueError: no such mode.
     """
-    return ONLINE_MODES.get(str(getattr(key, "value", key)), field="rlhf_mode")
-
-
-def paradigm_of(key: str) -> Paradigm:
-    """How a value of ``rlhf_mode`` uses rollouts; ``DPO`` has none."""
-    if str(getattr(key, "value", key)) == "DPO":
-        return "offline"
-    return get_online_mode(key).paradigm
+    return ONLINE_LOSSES.get(str(getattr(key, "value", key)))

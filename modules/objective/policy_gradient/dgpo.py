@@ -21,12 +21,12 @@ import torch
 from modules.objective.aggregation import Reduce, check_group_sizes, index_groups
 from modules.objective.policy_gradient.base import (
     PolicyOut,
-    online_mode,
+    online_loss,
     require_finite,
     require_gradient,
     require_wide,
 )
-from modules.util.errors import ConfigError, DataError
+from modules.util.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,15 @@ class DGPOOptions:
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.beta) or self.beta <= 0:
-            raise ConfigError(f"beta of DGPO is {self.beta!r}; it must be finite and above 0")
+            raise ValueError(f"beta of DGPO is {self.beta!r}; it must be finite and above 0")
         if not math.isfinite(self.kl_beta) or self.kl_beta < 0:
-            raise ConfigError(f"kl_beta is {self.kl_beta!r}; it must be finite and >= 0")
+            raise ValueError(f"kl_beta is {self.kl_beta!r}; it must be finite and >= 0")
         if not (math.isfinite(self.clip_low) and math.isfinite(self.clip_high)):
-            raise ConfigError(f"clip range ({self.clip_low!r}, {self.clip_high!r}) is not finite")
+            raise ValueError(f"clip range ({self.clip_low!r}, {self.clip_high!r}) is not finite")
         if not -1.0 < self.clip_low <= 0.0 <= self.clip_high:
-            raise ConfigError(
-                f"clip range ({self.clip_low!r}, {self.clip_high!r}) does not lie around 0",
-                hint="a single number c stands for (-c, c)",
-            )
+            raise ValueError(f"clip range ({self.clip_low!r}, {self.clip_high!r}) does not lie around 0")
         if self.kl_type != "v":
-            raise ConfigError(f"DGPO has no KL of kind {self.kl_type!r}", hint="use kl_type 'v'")
+            raise ValueError(f"DGPO has no KL of kind {self.kl_type!r}, only 'v'")
 
     @property
     def clips(self) -> bool:
@@ -112,14 +109,6 @@ class DenoisingTerms:
             if name != "group_B":
                 require_wide(name, value)
                 require_finite(name, value)
-
-
-def ema_ref_decay(step: int, max_decay: float = 0.3, ramp_rate: float = 0.001) -> float:
-    """Decay of the moving average at an optimizer step, ``min(max_decay, ramp_rate * step)``.
-
-    ``step`` counts from 0 before it is incremented, so the first update copies the weights.
-    """
-    return min(max_decay, ramp_rate * step)
 
 
 def group_terms(terms: DenoisingTerms, options: DGPOOptions, group_size: int) -> torch.Tensor:
@@ -207,7 +196,7 @@ def clip_mask(terms: DenoisingTerms, options: DGPOOptions) -> torch.Tensor:
     return torch.where(terms.adv_B > 0, ratio_B > 1.0 + options.clip_high, ratio_B < 1.0 + options.clip_low)
 
 
-@online_mode("DGPO", "decoupled")
+@online_loss("DGPO")
 def dgpo(
     terms: DenoisingTerms,
     options: DGPOOptions,

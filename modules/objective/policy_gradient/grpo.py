@@ -11,14 +11,13 @@ from modules.objective.policy_gradient.base import (
     PolicyOut,
     StepOptions,
     StepTerms,
-    online_mode,
+    online_loss,
     require_finite,
     require_gradient,
 )
-from modules.util.errors import ConfigError
 
 
-@online_mode("GRPO", "coupled")
+@online_loss("GRPO")
 def grpo(terms: StepTerms, options: StepOptions, counts: GlobalCounts) -> PolicyOut:
     """``max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high))`` with ``r = exp(logp_new - logp_old)``.
 
@@ -83,7 +82,7 @@ def _log_ratio(difference_BT: torch.Tensor, terms: StepTerms, options: StepOptio
     scale_BT = torch.where(mask_BT, terms.guard_scale_BT.detach().to(difference_BT.dtype), 1.0)
     require_finite("a scale of regulated ratios", scale_BT)
     if not bool((scale_BT > 0).all()):
-        raise ConfigError("regulated ratios need steps with noise; guard_scale_BT holds values <= 0")
+        raise ValueError("regulated ratios need steps with noise; guard_scale_BT holds values <= 0")
     gap_BT = torch.where(mask_BT, terms.mean_gap_BT, torch.zeros_like(terms.mean_gap_BT))
     return difference_BT * scale_BT + gap_BT / (2.0 * scale_BT)
 

@@ -7,27 +7,23 @@ from dataclasses import dataclass
 import torch
 
 from modules.objective.aggregation import (
-    CONSTANT,
     SAMPLE_MEAN,
-    TOKEN_MEAN,
     GlobalCounts,
-    Reduce,
     step_weights,
 )
 from modules.objective.policy_gradient.base import (
     PolicyOut,
     StepOptions,
     StepTerms,
-    online_mode,
+    online_loss,
     require_finite,
 )
 from modules.objective.policy_gradient.grpo import log_difference, ratio_metrics, reference_kl
-from modules.util.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class Segments:
-    """Sequence ratios of S images, from all their steps on all ranks.
+    """Sequence ratios of S images, from all their steps.
 
     Args:
         ratio_S: ``R = exp(sum m (new - old) / N)``, 1 without steps.
@@ -44,25 +40,12 @@ class Segments:
     steps_S: torch.Tensor
 
 
-def check_gspo(options: StepOptions) -> list[str]:
-    """What to warn of; called once, at the start.
-
-    Raises:
-        ConfigError: settings that contradict each other.
-    """
+def _check_options(options: StepOptions) -> None:
     if options.guard:
-        raise ConfigError("regulated ratios are defined for single steps", hint="use GRPO, or turn them off")
+        raise ValueError("regulated ratios are defined for single steps")
     mode = options.aggregation.mode
-    if mode == SAMPLE_MEAN:
-        return []
-    if options.normalize_by_documents or options.gspo_weighting == "document":
-        raise ConfigError(
-            f"the aggregation {mode} has its own divisor; it leaves nothing to a weighting by documents",
-            hint=f"use {SAMPLE_MEAN}, or gspo_weighting 'length' without normalize_by_documents",
-        )
-    if mode in (TOKEN_MEAN, CONSTANT):
-        return [f"GSPO with {mode} counts long trajectories more; {SAMPLE_MEAN} is the safer choice"]
-    return []
+    if mode != SAMPLE_MEAN and (options.normalize_by_documents or options.gspo_weighting == "document"):
+        raise ValueError(f"the aggregation {mode} has its own divisor; images cannot be weighted as well")
 
 
 def segments(
@@ -73,15 +56,13 @@ def segments(
     documents: int,
     clip_low: float,
     clip_high: float,
-    reduce: Reduce | None = None,
 ) -> Segments:
     """Sequence ratios from flattened steps, detached.
 
     Args:
         difference_F: new minus old log-probabilities.
-        document_F: which image a step belongs to, int64 from 0; with ``reduce`` the same on every rank.
-        documents: S; with ``reduce`` the largest of the ranks (``shared_documents``).
-        reduce: adds up over ranks that hold other steps of the same images; called once, before exp and clip.
+        document_F: which image a step belongs to, int64 from 0.
+        documents: S.
     """
     dtype = difference_F.dtype
     mask_F = mask_F.bool()
@@ -93,8 +74,6 @@ def segments(
     columns_3F = torch.where(mask_F, columns_3F, torch.zeros_like(columns_3F))
     sums_3S = torch.zeros(3, documents, dtype=dtype, device=difference_F.device)
     sums_3S.index_add_(1, document_F, columns_3F)
-    if reduce is not None:
-        sums_3S = reduce(sums_3S)
     log_S, adv_S, steps_S = sums_3S
     least_S = steps_S.clamp(min=1)
     ratio_S, adv_S = (log_S / least_S).exp(), adv_S / least_S
@@ -103,58 +82,6 @@ def segments(
     kept_S = ((adv_S > 0) & (ratio_S <= high)) | ((adv_S < 0) & (ratio_S >= low))
     loss_S = -torch.minimum(ratio_S * adv_S, ratio_S.clamp(low, high) * adv_S)
     return Segments(ratio_S, adv_S, loss_S, kept_S, steps_S)
-
-
-def shared_documents(document_F: torch.Tensor, largest: Reduce | None = None) -> int:
-    """Number of segments: one more than the highest index, over all ranks with ``largest`` (a MAX)."""
-    count = document_F.new_zeros(()) if not document_F.numel() else document_F.max() + 1
-    return int(count if largest is None else largest(count))
-
-
-def gspo_steps(
-    logp_new_F: torch.Tensor,
-    logp_old_F: torch.Tensor,
-    adv_F: torch.Tensor,
-    mask_F: torch.Tensor,
-    document_F: torch.Tensor,
-    options: StepOptions,
-    counts: GlobalCounts,
-    documents: int | None = None,
-    reduce: Reduce | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, Segments]:
-    """GSPO of flattened steps, where an image's steps may lie on several ranks.
-
-    Returns:
-        This rank's share of the loss (its local steps' part of every segment, so ranks add up to the whole)
-        with gradient by the local ``logp_new_F``; the coefficients (F,); the segments.
-    """
-    check_gspo(options)
-    if options.aggregation.mode != SAMPLE_MEAN:
-        raise ConfigError("GSPO of flattened steps is divided by the steps or images of the optimizer step")
-    mask_F = mask_F.bool()
-    require_finite("a new log-probability", logp_new_F, mask_F)
-    require_finite("an old log-probability", logp_old_F, mask_F)
-    difference_F = torch.where(
-        mask_F, logp_new_F.detach() - logp_old_F.detach(), torch.zeros_like(logp_new_F)
-    )
-    found = segments(
-        difference_F,
-        adv_F,
-        mask_F,
-        document_F,
-        shared_documents(document_F) if documents is None else documents,
-        options.clip_low,
-        options.clip_high,
-        reduce,
-    )
-    if options.gspo_weighting == "document":
-        weight_F = 1.0 / (counts.images * found.steps_S.clamp(min=1)[document_F])
-    else:
-        weight_F = torch.full_like(difference_F, 1.0 / counts.denominator(options.normalize_by_documents))
-    weight_F = torch.where(mask_F, weight_F, 0.0)
-    coefficient_F = _coefficient(found, weight_F, document_F)
-    loss = (weight_F * found.loss_S[document_F]).sum()
-    return _with_gradient(loss, coefficient_F, logp_new_F, mask_F), coefficient_F, found
 
 
 def _coefficient(found: Segments, weight_F: torch.Tensor, document_F: torch.Tensor) -> torch.Tensor:
@@ -172,7 +99,7 @@ def _with_gradient(
     return value + (coefficient * torch.where(mask, logp_new - logp_new.detach(), 0.0)).sum()
 
 
-@online_mode("GSPO", "coupled")
+@online_loss("GSPO")
 def gspo(terms: StepTerms, options: StepOptions, counts: GlobalCounts) -> PolicyOut:
     """``-min(R A, clip(R, 1 - clip_low, 1 + clip_high) A)`` of whole trajectories.
 
@@ -189,9 +116,10 @@ def gspo(terms: StepTerms, options: StepOptions, counts: GlobalCounts) -> Policy
         one factor may be applied to a stashed sum of gradients) and ``kl``.
 
     Raises:
-        NonFiniteError: a log-probability, ratio or KL that is no number.
+        NonFiniteError: a log-probability, ratio or KL that is NaN or infinite.
+        ValueError: options that contradict each other.
     """
-    check_gspo(options)
+    _check_options(options)
     if terms.image_steps_B is not None and not torch.equal(
         terms.image_steps_B.to(terms.mask_BT.device).long(), terms.mask_BT.long().sum(1)
     ):

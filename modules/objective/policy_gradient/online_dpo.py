@@ -9,9 +9,8 @@ from typing import Literal
 import torch
 
 from modules.objective.aggregation import index_groups
-from modules.objective.policy_gradient.base import PolicyOut, online_mode, require_finite, require_wide
+from modules.objective.policy_gradient.base import PolicyOut, online_loss, require_finite, require_wide
 from modules.objective.preference import LossOut, ObjectiveOptions, PairScores, get_preference_loss
-from modules.util.errors import ConfigError
 
 Pairing = Literal["best_worst", "all"]
 
@@ -40,9 +39,9 @@ def rank_pairs(
         NonFiniteError: a reward that is no number.
     """
     if pairing not in ("best_worst", "all"):
-        raise ConfigError(f"pairing is {pairing!r}, not 'best_worst' or 'all'")
+        raise ValueError(f"pairing is {pairing!r}, not 'best_worst' or 'all'")
     if not math.isfinite(min_gap) or min_gap < 0:
-        raise ConfigError(f"min_gap is {min_gap!r}; it must be finite and >= 0")
+        raise ValueError(f"min_gap is {min_gap!r}; it must be finite and >= 0")
     require_finite("a reward", reward_N)
     ids_G, at_N = index_groups(group_N)
     rewards = reward_N.tolist()
@@ -65,7 +64,7 @@ def rank_pairs(
     return RankedPairs(pairs_P2[:, 0], pairs_P2[:, 1], skipped)
 
 
-@online_mode("ONLINE_DPO", "decoupled")
+@online_loss("ONLINE_DPO")
 def online_dpo(
     dsm_B: torch.Tensor,
     reference_B: torch.Tensor,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.util.errors import ConfigError
 from modules.util.Registry import Registry
 
 
@@ -103,11 +102,7 @@ class PreferenceLoss:
         if self.needs_reference and scores.reference_chosen is None:
             raise RuntimeError(f"the {self.key} objective needs reference scores")
         if options.label_smoothing and not self.label_smoothing:
-            raise ConfigError(
-                f"label smoothing is not defined for the {self.key} objective",
-                field="rlhf_dpo_label_smoothing",
-                hint="set it to 0 or use SIGMOID",
-            )
+            raise ValueError(f"label smoothing is not defined for the {self.key} objective")
         return self.function(scores, options)
 
 
@@ -130,6 +125,6 @@ def get_preference_loss(key: str) -> PreferenceLoss:
     """The loss registered under ``key`` (``SIGMOID``, ``IPO``, ``HINGE``, ...).
 
     Raises:
-        ConfigError: no such loss; the message names the near and the known ones.
+        ValueError: no such loss; the message names the near and the known ones.
     """
-    return PREFERENCE_LOSSES.get(str(getattr(key, "value", key)), field="rlhf_dpo_objective")
+    return PREFERENCE_LOSSES.get(str(getattr(key, "value", key)))

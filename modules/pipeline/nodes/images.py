@@ -103,7 +103,12 @@ def _check_size(path: Path, width: int, height: int) -> None:
 
 
 def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation, as far as it stands before the pixels: asking a PNG for more would decode it."""
+    """The EXIF orientation, as far as it stands before the pixels: asking a PNG for more would decode it.
+
+    Pillow turns TIFF files by itself.
+    """
+    if image.format == "TIFF":
+        return 1
     if image.format == "PNG":
         raw = image.info.get("exif")
         if not raw:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.util.errors import DataError
+from modules.util.owned_files import fault_of_path, shown
 from modules.util.rng import python_random
 
 MAX_CAPTION_BYTES = 1 << 20
@@ -146,6 +147,9 @@ def _special_key(settings: Any) -> tuple[str, str, bool]:
 @lru_cache(maxsize=256)
 def _special_tags_once(text: str, delimiter: str, patterns: bool) -> tuple[str, ...]:
     if text.lower().endswith((".txt", ".csv")):
+        fault = fault_of_path(text)
+        if fault:
+            raise DataError(f"the list of special tags {shown(text)} {fault}")
         try:
             text = delimiter.join(read_lines(Path(text), MAX_CONCEPT_PROMPT_BYTES))
         except FileNotFoundError:

@@ -16,7 +16,7 @@ _BITS = {"stop": STOP, "backup": BACKUP, "sample": SAMPLE, "save": SAVE, "pause"
 PAUSE_SECONDS = 0.2
 
 
-class Orders:
+class Commands:
     """Commands and signals of all processes as one set of bits, heard by all of them alike.
 
     Args:

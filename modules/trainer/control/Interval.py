@@ -6,10 +6,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from modules.util.enum.TimeUnit import TimeUnit
+from modules.util.enum.choices import TimeUnit
 from modules.util.TrainProgress import TrainProgress
 
 SECONDS = {TimeUnit.SECOND: 1.0, TimeUnit.MINUTE: 60.0, TimeUnit.HOUR: 3600.0}
+
+
+def ends_a_tenth(step: int, total: int) -> bool:
+    """Whether one of ten equal parts of ``total`` steps ends with this one; not the last, which ends the run."""
+    return 0 < step < total and step * 10 // total > (step - 1) * 10 // total
 
 
 @dataclass
@@ -44,6 +49,11 @@ class Interval:
         if self.unit is TimeUnit.EPOCH:
             return epoch_ended and progress.epoch % self.after == 0
         return self.clock() - self._last >= self.after * SECONDS[self.unit]
+
+    @property
+    def in_time(self) -> bool:
+        """Whether it is counted by the clock."""
+        return self.unit in SECONDS
 
     def restart(self) -> None:
         """Count time from now on."""

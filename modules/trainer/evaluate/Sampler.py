@@ -13,10 +13,12 @@ from modules.dataLoader.long_prompts import told_of_cut_prompts
 from modules.model.memory import give_back
 from modules.model.Model import Model
 from modules.model.noising.sampling import SamplingCancelled
+from modules.modelSetup import sample_images
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.sample_images import SampleRequest, check_sample
 from modules.trainer.evaluate.image_files import parameters_text, sample_folder, save_image
 from modules.util.config.SampleConfig import FilledSample, SampleConfig
-from modules.util.enum.ImageFormat import ImageFormat
+from modules.util.enum.choices import ImageFormat
 from modules.util.errors import UserError
 from modules.util.TrainProgress import TrainProgress
 
@@ -42,7 +44,7 @@ class Sampler:
         kind: ImageFormat,
     ) -> None:
         self._setup, self._model = setup, model
-        self._samples = [(n, setup.filled(sample)) for n, sample in enumerate(samples) if sample.enabled]
+        self._samples = [(n, sample.filled(model.spec)) for n, sample in enumerate(samples) if sample.enabled]
         self._folder, self._ending = folder, kind.value.lower()
 
     def __len__(self) -> int:
@@ -51,7 +53,7 @@ class Sampler:
     def check(self) -> None:
         """``UserError`` if a sample has a size or a sampler this model cannot have; what does nothing is warned of."""
         for _, sample in self._samples:
-            self._setup.check_sample(self._model, sample)
+            check_sample(self._setup, self._model, sample)
         texts = [text for _, s in self._samples for text in (s.prompt, s.negative_prompt)]
         told = told_of_cut_prompts(self._setup, self._model, texts, "prompts and negative prompts of samples")
         if told:
@@ -126,10 +128,7 @@ class Sampler:
     ) -> torch.Tensor | None:
         """(1, 3, H, W); ``None`` where the device's memory is too small for it."""
         try:
-            return self._setup.sample(
-                self._model, [sample.prompt], sample.negative_prompt, [seed], sample.diffusion_steps,
-                sample.cfg_scale, sample.size, sample.noise_scheduler, report,
-            )  # fmt: skip
+            return sample_images.sample(self._setup, self._model, SampleRequest.of(sample, seed), report)
         except torch.OutOfMemoryError as error:
             _log.warning("a sample of %dx%d was not made: %s", *reversed(sample.size), error)
         # only now is what the error held let go of

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from modules.util.enum.DPOPatienceMetric import DPOPatienceMetric
+from modules.util.enum.choices import DPOPatienceMetric
 from modules.util.enum.DPOPatienceMode import DPOPatienceMode
 
 DECIMALS = 5

@@ -10,7 +10,7 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.sample_images import borrowed_encoders, sample_texts
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.TimeUnit import TimeUnit
+from modules.util.enum.choices import TimeUnit
 
 
 def are_samples_due(config: TrainConfig) -> bool:
@@ -29,7 +29,7 @@ def keep_sample_texts(
     """
     if model.trains_text:
         return
-    filled = [setup.filled(sample) for sample in samples if sample.enabled]
+    filled = [sample.filled(model.spec) for sample in samples if sample.enabled]
     texts = {sample_texts(model, [one.prompt], [one.negative_prompt], one.cfg_scale): None for one in filled}
     missing = [one for one in texts if one not in model.kept_texts]
     if not missing:

@@ -13,8 +13,10 @@ from modules.adapter.reference import Reference
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
 from modules.model.batch import ImageBatch, PairBatch
 from modules.model.Model import Model
+from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
-from modules.objective.execution import reference_scores
+from modules.modelSetup.ModelPairScorer import ModelPairScorer
+from modules.objective import execution
 from modules.objective.metrics import PairMetrics, averages_of, validation_tags
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
 from modules.objective.scores import ScorePair
@@ -57,7 +59,7 @@ class PairValidation(Validation):
         self._reference, self._processes = reference, processes
         self._seed, self._shared = config.seed, config.rlhf_dpo_shared_noise
         self._draws = config.rlhf_dpo_validation_draws
-        self._noise = replace(setup.noise_options(config, preference=True), strata=self._draws, pool=0)
+        self._noise = replace(training.noise_options(config, preference=True), strata=self._draws, pool=0)
         self._objective = get_preference_loss(config.rlhf_dpo_objective)
         self._options = ObjectiveOptions(beta=config.rlhf_dpo_beta, ipo_tau=config.rlhf_dpo_ipo_tau)
         self._known: dict[tuple[int, int], ScorePair | None] = {}
@@ -65,21 +67,27 @@ class PairValidation(Validation):
     def run(self) -> dict[str, float]:
         metrics = PairMetrics()
         setup, model = self._setup, self._model
+        model.set_mode("eval")
         for number, pair in enumerate(self._loader.batches()):
             assert isinstance(pair, PairBatch)
             for r in range(self._draws):
                 drawn = setup.draw_pair_noise(
                     model, pair, self._noise, self._seed, self._shared, STREAM, (r,), stratum=r
                 )
+                scorer = ModelPairScorer(setup, model, pair, drawn)
                 if (number, r) not in self._known:
-                    model.set_mode("eval")
-                    scorer = setup.pair_scorer(model, pair, drawn)
-                    self._known[number, r] = reference_scores(scorer, self._reference, self._objective)
-                out = setup.evaluate_dpo(
-                    model, pair, drawn, self._reference, self._objective, self._options,
-                    cached_reference=self._known[number, r],
-                )  # fmt: skip
-                metrics.add(out)
+                    self._known[number, r] = execution.reference_scores(
+                        scorer, self._reference, self._objective
+                    )
+                metrics.add(
+                    execution.evaluate(
+                        scorer,
+                        self._reference,
+                        self._objective,
+                        self._options,
+                        cached_reference=self._known[number, r],
+                    )
+                )
         return validation_tags(averages_of(self._processes.sum(metrics.sums())))
 
 
@@ -102,13 +110,13 @@ class ImageValidation(Validation):
         self._setup, self._model, self._loader, self._processes = setup, model, loader, processes
         self._seed, self._draws = config.seed, config.validation_draws
         self._noise = replace(
-            setup.noise_options(config),
+            training.noise_options(config),
             strata=self._draws,
             pool=0,
             caption_dropout=0.0,
             perturbation_weight=0.0,
         )
-        self._loss = replace(setup.loss_options(config), weight_function="CONSTANT")
+        self._loss = replace(training.loss_options(config), weight_function="CONSTANT")
         self._concepts = [rules.name for rules, _ in loader.units.groups]
         entries = iter(loader.units.entries)
         self._concept_of = {

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from modules.dataLoader.source import is_dpo
-from modules.modelSetup.registry import create_model_setup
+from modules.modelSetup import training
 from modules.trainer.callbacks import Callback
 from modules.trainer.memory.memory_plan import GIB, MODES, MemoryPlan, plan_memory
-from modules.trainer.memory.shape_only import Unforeseen
+from modules.trainer.memory.shape_only import ModelNotLocal
+from modules.util.config.load import read_config
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.choices import TrainingMethod
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
-from modules.util.enum.TrainingMethod import TrainingMethod
 from modules.util.errors import UserError
 
 Plan = Callable[[TrainConfig], MemoryPlan]
@@ -35,7 +35,7 @@ def changed(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
     values = config.to_dict()
     for name, value in changes.items():
         values[name] = {**values[name], **value} if isinstance(value, dict) else value
-    return TrainConfig.from_dict(values)
+    return read_config(values)
 
 
 def cures(config: TrainConfig) -> Iterator[dict[str, Any]]:
@@ -58,7 +58,7 @@ def cures(config: TrainConfig) -> Iterator[dict[str, Any]]:
         yield with_part(gradient_checkpointing=True)
     if frozen and settings.weight_dtype.value == "FLOAT_32":
         yield with_part(weight_dtype="BFLOAT_16")
-    if is_dpo(config) and config.rlhf_dpo_execution_mode is not DPOExecutionMode.SEQUENTIAL:
+    if config.trains_pairs and config.rlhf_dpo_execution_mode is not DPOExecutionMode.SEQUENTIAL:
         changes["rlhf_dpo_execution_mode"] = "SEQUENTIAL"
         yield dict(changes)
     if config.batch_size > 1:
@@ -123,7 +123,7 @@ def advise(config: TrainConfig) -> list[str]:
     return [*lines, *verdict(config, plan, free)]
 
 
-def tell_memory(config: TrainConfig, callback: Callback, planner: Plan = plan_memory) -> None:
+def log_memory(config: TrainConfig, callback: Callback, planner: Plan = plan_memory) -> None:
     """Tell what a run on a CUDA device will take, and warn if it is more than is free."""
     try:
         plan = planner(config)
@@ -157,7 +157,7 @@ def _settings(changes: Mapping[str, Any]) -> str:
 
 def fetch_model(config: TrainConfig) -> None:
     """Download what a run's model consists of, if it is not on this machine."""
-    create_model_setup(config.model_type).fetch(config)
+    training.fetch(config.model_type.spec, config)
 
 
 def choose_mode(free: int, needed: Mapping[str, int]) -> str:
@@ -170,7 +170,7 @@ def choose_mode(free: int, needed: Mapping[str, int]) -> str:
     return next((mode for mode in MODES if needed[mode] <= free), MODES[-1])
 
 
-def settle_mode(
+def choose_execution_mode(
     config: TrainConfig,
     device: torch.device,
     plan: Plan = plan_memory,
@@ -184,7 +184,7 @@ def settle_mode(
     Raises:
         UserError: the model cannot be had, or the config does not fit it.
     """
-    if not is_dpo(config) or config.rlhf_dpo_execution_mode is not DPOExecutionMode.AUTO:
+    if not config.trains_pairs or config.rlhf_dpo_execution_mode is not DPOExecutionMode.AUTO:
         return config, ""
     if device.type != "cuda":
         return _in_mode(
@@ -198,10 +198,10 @@ def settle_mode(
     try:
         try:
             needed = needs()
-        except Unforeseen:
+        except ModelNotLocal:
             fetch(config)
             needed = needs()
-    except Unforeseen as error:
+    except ModelNotLocal as error:
         return _in_mode(config, MODES[-1]), f"execution mode {MODES[-1]}, the leanest: {error.message}"
     mode = choose_mode(free, needed)
     return _in_mode(config, mode), (

@@ -16,18 +16,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from modules.dataLoader.source import is_dpo
 from modules.model.Model import Model
+from modules.modelSetup import training
 from modules.modelSetup.registry import create_model_setup
 from modules.trainer.evaluate.sample_texts import are_samples_due
 from modules.trainer.memory.memory_step import Rehearsal
-from modules.trainer.memory.shape_only import HollowLinear, HollowModel, hollow_model
+from modules.trainer.memory.shape_only import ShapeOnlyLinear, ShapeOnlyModel, shape_only_model
 from modules.trainer.online.settings import rollout_batch_size
 from modules.trainer.optim.optimizers import create_optimizer
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.choices import EMAMode
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.enum.DPORefMode import DPORefMode
-from modules.util.enum.EMAMode import EMAMode
 
 GIB = 2**30
 CONTEXT_BYTES = 450 << 20
@@ -118,7 +118,7 @@ def plan_memory(config: TrainConfig, mode: str | None = None, cuda: bool = True)
         UserError: the model's configs cannot be had.
     """
     setup = create_model_setup(config.model_type)
-    model = hollow_model(setup, config)
+    model = shape_only_model(setup, config)
     rehearsal = Rehearsal(setup, model, config, cuda)
     return Planner(config, rehearsal, cuda).plan(mode or config.rlhf_dpo_execution_mode.value)
 
@@ -127,7 +127,7 @@ def parts_of_a_step(config: TrainConfig, model: Model) -> tuple[str, ...]:
     """The parts that are on the device for as long as a run trains: the denoiser, text encoders that are trained,
     and where images and prompts of pairs or files are not kept, all that encodes them.
     """
-    online = config.rlhf_enabled and not is_dpo(config)
+    online = config.trains_online
     encodes = not online and not config.latent_caching
     encoders = model.text_encoders if encodes or model.trains_text else ()
     return (model.spec.denoiser, *encoders, *((model.spec.vae,) if encodes else ()))
@@ -137,7 +137,7 @@ def fills_the_cache_alone(config: TrainConfig) -> bool:
     """Whether the run ends with the cache and has no scores of the reference to keep in it, for which it needs the
     denoiser.
     """
-    return config.only_cache and not (is_dpo(config) and config.rlhf_dpo_reference_cache)
+    return config.only_cache and not (config.trains_pairs and config.rlhf_dpo_reference_cache)
 
 
 class Planner:
@@ -150,7 +150,7 @@ class Planner:
 
     def __init__(self, config: TrainConfig, rehearsal: Rehearsal, cuda: bool) -> None:
         self.config, self.rehearsal, self.cuda = config, rehearsal, cuda
-        self.model: HollowModel = rehearsal.model
+        self.model: ShapeOnlyModel = rehearsal.model
         self.spec = self.model.spec
         side = max(config.resolutions())
         step = math.lcm(self.spec.size_multiple, self.model.latent_factor)
@@ -165,9 +165,9 @@ class Planner:
         if self.cuda:
             phases = [_with_overhead(phase) for phase in phases]
         notes = []
-        if self.config.rlhf_enabled and not is_dpo(self.config):
+        if self.config.trains_online:
             notes.append("making images and scoring them in online training is not in these figures")
-        return MemoryPlan(tuple(phases), mode if is_dpo(self.config) else "", self.size, tuple(notes))
+        return MemoryPlan(tuple(phases), mode if self.config.trains_pairs else "", self.size, tuple(notes))
 
     def _lasting(self) -> dict[str, int]:
         """What stays on the device once training has begun, between steps too: the parts every step needs, with
@@ -184,7 +184,7 @@ class Planner:
         it is beside everything.
         """
         config = self.config
-        online = config.rlhf_enabled and not is_dpo(config)
+        online = config.trains_online
         count = config.cache_batch_size if config.latent_caching else config.batch_size
         beside = self._lasting() if online or not config.latent_caching else {}
         encoders = () if self.model.trains_text else self.model.text_encoders
@@ -213,7 +213,7 @@ class Planner:
         items = {}
         if config.ema is EMAMode.GPU:
             items["moving average"] = sum(4 * p.numel() for p in named)
-        if is_dpo(config) and config.effective_dpo_ref_mode() is DPORefMode.EXISTING_ADAPTER:
+        if config.trains_pairs and config.effective_dpo_ref_mode() is DPORefMode.EXISTING_ADAPTER:
             items["reference snapshot"] = self.adapter_bytes()
         return items
 
@@ -237,13 +237,13 @@ class Planner:
 
     def trained(self) -> list[nn.Parameter]:
         """What the optimizer gets."""
-        groups = self.rehearsal.setup.trainable_parameters(self.model, self.config)
+        groups = training.trainable_parameters(self.model, self.config)
         return [parameter for _, _, named in groups for _, parameter in named]
 
     def part_bytes(self, part: str) -> int:
         """A part's own weights and buffers on the device, without adapters and what stays in main memory."""
         module = self.model.module(part)
-        left_out = {id(m.weight) for m in module.modules() if isinstance(m, HollowLinear) and m.stays}
+        left_out = {id(m.weight) for m in module.modules() if isinstance(m, ShapeOnlyLinear) and m.stays}
         if self.model.adapter is not None:
             left_out |= {id(tensor) for _, tensor in self.model.adapter.named_tensors()}
         return sum(size_of(t) for t in (*module.parameters(), *module.buffers()) if id(t) not in left_out)

@@ -14,14 +14,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from modules.adapter.reference import Reference, create_reference
-from modules.dataLoader.source import is_dpo
 from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
 from modules.model.Model import Model
+from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.ModelPairScorer import ModelPairScorer
+from modules.objective import execution
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
 from modules.trainer.memory.live_bytes import LiveBytes, tensors_in
 from modules.trainer.memory.SavedBytes import SavedBytes
-from modules.trainer.memory.shape_only import HollowModel
+from modules.trainer.memory.shape_only import ShapeOnlyModel
 from modules.util.config.TrainConfig import TrainConfig
 
 PROMPT = " ".join(["picture"] * 64)
@@ -175,7 +177,7 @@ def _in_type(value: Any, dtype: torch.dtype) -> Any:
 
 
 class Rehearsal:
-    """What can be done with a hollow model, and the bytes it would take.
+    """What can be done with a shape-only model, and the bytes it would take.
 
     Args:
         cuda: what is foreseen is the memory of a CUDA device.
@@ -185,7 +187,7 @@ class Rehearsal:
     def __init__(
         self,
         setup: BaseModelSetup,
-        model: HollowModel,
+        model: ShapeOnlyModel,
         config: TrainConfig,
         cuda: bool = True,
         cond: Callable[[int], Conditioning] | None = None,
@@ -231,7 +233,7 @@ class Rehearsal:
             parameter.grad = None
             if config.optimizer.fused_back_pass:
                 parameter.register_post_accumulate_grad_hook(_drop_gradient)
-        if is_dpo(config):
+        if config.trains_pairs:
             rejected, chosen = self._batch(batch_size, size), self._batch(batch_size, size)
             pair = PairBatch(chosen.ids, chosen, rejected)
             reference = create_reference(
@@ -253,22 +255,21 @@ class Rehearsal:
         known = None
         if config.rlhf_dpo_reference_cache:
             known = (torch.empty(len(pair), device="meta"), torch.empty(len(pair), device="meta"))
-        self.setup.calculate_dpo_loss(
-            self.model,
-            pair,
-            (draw, draw),
+        self.model.set_mode("no_dropout")
+        execution.run(
+            mode,
+            config.rlhf_dpo_sequential_strategy.value,
+            ModelPairScorer(self.setup, self.model, pair, (draw, draw)),
             reference,
             get_preference_loss(config.rlhf_dpo_objective),
             ObjectiveOptions(beta=config.rlhf_dpo_beta),
-            mode,
             parameters=self._trained(),
-            strategy=config.rlhf_dpo_sequential_strategy.value,
             supervised_mix=config.rlhf_supervised_mix,
             cached_reference=known,
         )
 
     def _trained(self) -> list[nn.Parameter]:
-        groups = self.setup.trainable_parameters(self.model, self.config)
+        groups = training.trainable_parameters(self.model, self.config)
         return [parameter for _, _, named in groups for _, parameter in named]
 
     def _latents(self, count: int, size: tuple[int, int]) -> tuple[int, int, int, int]:

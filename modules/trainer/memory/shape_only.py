@@ -5,40 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from modules.model.compact import (
-    FLOAT_8,
-    INT_8,
-    QUANTIZED,
     FrozenLinear,
     offload_blocks,
     roundable_layers,
 )
-from modules.model.dtypes import PartDtypes, torch_dtype
+from modules.model.dtypes import FLOAT_8, INT_8, QUANTIZED, PartDtypes, torch_dtype
 from modules.model.Model import Model
 from modules.modelSetup import training
-from modules.modelSetup.ModelFamily import LoadOptions
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.spec.FamilySpec import FamilySpec
+from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UnsupportedError
 from modules.weights.hub_cache import downloaded
 from modules.weights.loading import FIELD, is_hub_name
-
-if TYPE_CHECKING:
-    from modules.modelSetup.BaseModelSetup import BaseModelSetup
 
 _BLOCK, _SECOND_BLOCK = 64, 256
 """Weights that share a scale in four bits, and scales that share one."""
 
 
-class Unforeseen(UnsupportedError):
-    """Nothing is known about a model yet; that is no fault of the config's."""
+class ModelNotLocal(UnsupportedError):
+    """The model is on the hub and not on this machine, so nothing is known about it; no fault of the config."""
 
 
-class HollowLinear(FrozenLinear):
+class ShapeOnlyLinear(FrozenLinear):
     """Takes the memory of a frozen layer whose weight is rounded, or copied from main memory in every pass."""
 
     compute = torch.float32
@@ -46,11 +41,11 @@ class HollowLinear(FrozenLinear):
     def wanted_dtype(self, input: torch.Tensor) -> torch.dtype:
         return input.dtype if self.compute == torch.float32 else self.compute
 
-    def brought(self, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    def to_device(self, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
         return self.weight.to(device=device, dtype=dtype, copy=self.stays)
 
 
-class PackedLinear(HollowLinear):
+class PackedLinear(ShapeOnlyLinear):
     """Takes the memory of a layer in 4 or 8 bit integers: its weight is unpacked in every pass and not held."""
 
     def __init__(self, layer: nn.Linear, kind: str) -> None:
@@ -96,16 +91,16 @@ class _Unpacked(torch.autograd.Function):
         return grads[0] @ weight_OI, None, None, None, None
 
 
-class HollowModel(Model):
+class ShapeOnlyModel(Model):
     """A ``Model`` whose tensors have shapes and types only, on the meta device, which has no autocast of its own."""
 
     def autocast(self) -> AbstractContextManager[object]:
         return nullcontext()
 
 
-def hollow_model(
-    setup: BaseModelSetup, config: Any, parts: Mapping[str, Any] | None = None, weights: bool = False
-) -> HollowModel:
+def shape_only_model(
+    setup: BaseModelSetup, config: TrainConfig, parts: Mapping[str, Any] | None = None, weights: bool = False
+) -> ShapeOnlyModel:
     """The model a config names, on the meta device, with its adapter or its trained weights; no weights are read.
 
     Args:
@@ -113,18 +108,16 @@ def hollow_model(
         weights: refuse a folder that has configs only, as loading does.
 
     Raises:
-        Unforeseen: it is not on this machine. Other UserErrors: what loading would refuse, and settings that do not
+        ModelNotLocal: it is not on this machine. Other UserErrors: what loading would refuse, and settings that do not
             fit the model.
     """
     dtypes = training.part_dtypes(config, setup.spec)
-    options = LoadOptions(
-        training.prediction_override(config), config.rescale_noise_scheduler_to_zero_terminal_snr
-    )
+    options = training.load_options(config)
     source = denoiser_source = str(Path(config.base_model_name).expanduser())
     if parts is None:
         base, named = _places(setup, config, weights)
         outlined = setup.load(
-            base, PartDtypes(stored=True, bare=not weights), options=options, part_sources=named
+            base, PartDtypes(lazy=True, configs_only=not weights), options=options, part_sources=named
         )
         source, denoiser_source, parts = outlined.source, outlined.denoiser_source, outlined.parts
         schedule = outlined.schedule
@@ -133,7 +126,7 @@ def hollow_model(
     for name in setup.spec.module_parts:
         if name in parts:
             _typed(parts[name], dtypes.of(name))
-    model = HollowModel(
+    model = ShapeOnlyModel(
         spec=setup.spec,
         source=source,
         denoiser_source=denoiser_source,
@@ -149,11 +142,11 @@ def hollow_model(
     # there is nothing to take a digest of
     model._fingerprints = dict.fromkeys(setup.spec.module_parts, "")
     with torch.device("meta"):
-        training.prepare(model, config)
+        training.attach_or_unfreeze(model, config)
     return model
 
 
-def _places(setup: BaseModelSetup, config: Any, weights: bool) -> tuple[str, dict[str, str]]:
+def _places(setup: BaseModelSetup, config: TrainConfig, weights: bool) -> tuple[str, dict[str, str]]:
     """What to load the outline from: the config's names, those of the hub as their folders in the local cache."""
     spec = setup.spec
     names = {part: getattr(config, part).model_name for part in spec.module_parts}
@@ -169,10 +162,10 @@ def _here(name: str, field: str, spec: FamilySpec, parts: Sequence[str], **also:
         return name
     folder = downloaded(name, spec, parts, **also)
     if folder is None:
-        raise Unforeseen(
-            f"{name} is not on this machine, and the memory of other models cannot be foreseen",
+        raise ModelNotLocal(
+            f"{name} is not on this machine, so the memory it takes cannot be estimated",
             field=field,
-            hint="the run downloads it",
+            hint="download the model to estimate its memory; a run does so",
         )
     return str(folder)
 
@@ -188,11 +181,11 @@ def _typed(module: nn.Module, dtype: torch.dtype) -> None:
             buffer.data = buffer.data.to(dtype)
 
 
-def _make_compact(model: Model, config: Any) -> None:
+def _make_compact(model: Model, config: TrainConfig) -> None:
     compute = torch_dtype(config.train_dtype, "train_dtype")
     for name, module in model.modules().items():
         part = getattr(config, name)
-        kind = training.name_of(part.weight_dtype)
+        kind = part.weight_dtype.value
         for parent, child, layer in list(roundable_layers(module)) if kind in QUANTIZED else ():
             if kind == FLOAT_8:
                 rounded = FrozenLinear(layer)
@@ -204,5 +197,5 @@ def _make_compact(model: Model, config: Any) -> None:
             offload_blocks(module, part.offload_fraction)
         for layer in module.modules():
             if isinstance(layer, FrozenLinear):
-                layer.__class__ = PackedLinear if isinstance(layer, PackedLinear) else HollowLinear
+                layer.__class__ = PackedLinear if isinstance(layer, PackedLinear) else ShapeOnlyLinear
                 layer.compute = compute  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Accelerators around the making of images."""
+"""Accelerators around the making of images, and around the denoiser when it trains on them."""
 
 from __future__ import annotations
 
@@ -36,3 +36,10 @@ def hooks_of(plan: AccelerationPlan) -> RolloutHooks:
     """What the making of images calls so that the accelerators of a run can act."""
     hooks = _Hooks(plan)
     return RolloutHooks(rollout_context=hooks.around, branch=hooks.branch)
+
+
+def training_hooks(plan: AccelerationPlan) -> RolloutHooks:
+    """What is entered around the denoiser where steps of a rollout are computed again, with or without gradients: a
+    plan that forces gradients in rollouts forces them here too, so that both run the same program.
+    """
+    return RolloutHooks(branch=plan.branch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -72,10 +72,28 @@ class OnlineBatch:
         return OnlineBatch(rollouts, own["adv"], own["reward"], own["place"], own.get("means"))
 
 
+@dataclass
+class MadeEpoch:
+    """The images of an epoch in this process.
+
+    Args:
+        micro: places of the images of each micro-batch, after those that are not trained on were taken out.
+        images: of each micro-batch over all processes.
+        facts: what is logged with its first step.
+    """
+
+    epoch: int
+    batch: OnlineBatch
+    micro: list[list[int]]
+    images: list[int]
+    facts: dict[str, float] = field(default_factory=dict)
+
+
 class OnlineGroup(AccumulationGroup):
     """The micro-batches of one optimizer step of online training.
 
     Attributes:
+        online: the micro-batches; ``None`` where this process has no images.
         inner: which pass over the epoch's images.
         fresh: whether the weights are still those the images were made with.
         first_group: number of the epoch's first prompt group; ids below are counted from it.
@@ -96,10 +114,11 @@ class OnlineGroup(AccumulationGroup):
     ) -> None:
         super().__init__([], step)
         self.extend(batches)  # type: ignore[arg-type]
+        self.online = list(batches)
         self.inner, self.fresh = inner, fresh
         self.first_group, self.slots = first_group, slots
         self.facts = dict(facts)
 
     def batches(self) -> list[OnlineBatch]:
         """Those that hold images in this process."""
-        return [batch for batch in self if isinstance(batch, OnlineBatch)]
+        return [batch for batch in self.online if batch is not None]

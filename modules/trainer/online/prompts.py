@@ -34,7 +34,7 @@ def collect_prompts(config: TrainConfig) -> list[str]:
 
 
 def online_summary(config: TrainConfig, world_size: int = 1) -> list[str]:
-    """What an online run would do, found out without a model.
+    """What an online run would do and whom it would contact, found out without a model.
 
     Raises:
         UserError: prompts that cannot be used, or too few of them.
@@ -44,8 +44,10 @@ def online_summary(config: TrainConfig, world_size: int = 1) -> list[str]:
     steps = nominal_steps_per_epoch(config, world_size)
     images = config.rlhf_prompts_per_epoch * config.rlhf_group_size
     total = config.max_steps or steps * config.epochs
-    names = ", ".join(reward_set(config).names)
+    rewards = reward_set(config)
+    names = ", ".join(rewards.names)
     return [
+        *(line for term in rewards.terms for line in term.reward.contacts()),
         f"{len(prompts)} prompts; an epoch makes {config.rlhf_group_size} images of "
         f"{config.rlhf_prompts_per_epoch} of them, {images} in all, scored by {names}",
         f"{steps} steps in an epoch, {total} in the run",

@@ -16,6 +16,37 @@ EPOCH = "epoch-"
 INDEX = "images.json"
 
 
+class ReviewFolder:
+    """Images of the latest epochs in a folder; what goes wrong costs images, never the run.
+
+    Args:
+        folder: holds a folder for each epoch.
+        images: kept of an epoch; 0 keeps none.
+        epochs: older ones are removed.
+    """
+
+    def __init__(self, folder: Path, images: int, epochs: int) -> None:
+        self._folder, self._images, self._epochs = folder, images, epochs
+        self._told_of_old = False
+
+    def keep(self, epoch: int, rgb_NCHW: torch.Tensor, batch: OnlineBatch) -> list[str]:
+        """Write the first images of an epoch and remove old epochs; returns what could not be done."""
+        if not self._images:
+            return []
+        problems = []
+        try:
+            keep_images(self._folder, epoch, rgb_NCHW, batch, self._images)
+        except UserError as error:
+            problems.append(str(error))
+        try:
+            forget_old(self._folder, self._epochs)
+        except UserError as error:
+            if not self._told_of_old:
+                problems.append(str(error))
+            self._told_of_old = True
+        return problems
+
+
 def keep_images(folder: Path, epoch: int, rgb_NCHW: torch.Tensor, batch: OnlineBatch, count: int) -> Path:
     """Write the first ``count`` images as ``epoch-N/*.png`` and a list of them; returns the epoch's folder.
 

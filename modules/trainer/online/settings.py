@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 from modules.accelerator.plan import AccelerationPlan, build_plan
-from modules.dataLoader.source import is_dpo
 from modules.model.Model import Model
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.objective.advantages import AdvantageOptions
-from modules.objective.aggregation import PROMPT_MEAN, Aggregation, StepPlan, resolve_aggregation
-from modules.objective.policy_gradient import StepOptions, paradigm_of
+from modules.objective.aggregation import CONSTANT, PROMPT_MEAN, SAMPLE_MEAN, TOKEN_MEAN, Aggregation
+from modules.objective.policy_gradient import ImageOptions, StepOptions
 from modules.objective.policy_gradient.dgpo import DGPOOptions
 from modules.objective.policy_gradient.nft import NFTOptions
 from modules.reward.combine import RewardSet
@@ -21,18 +18,20 @@ from modules.rollout import samplers, transitions
 from modules.rollout.plan import PlanOptions, plan_for
 from modules.rollout.Rollouts import RolloutSettings
 from modules.rollout.samplers import GroupSampler, SamplerLayout
-from modules.rollout.timesteps import TimestepOptions
+from modules.rollout.timesteps import TimestepOptions, sample_timesteps
 from modules.trainer.online.step_plan import StepRule, check_plan, plan_steps
 from modules.util.config.rules.online_values import reward_list, rollout_size, sde_window
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.AdvantageScale import AdvantageScale
+from modules.util.enum.choices import (
+    AdvantageScale,
+    GroupStrategy,
+    LossAggregation,
+    RewardFailure,
+    RolloutSampler,
+    RolloutTransition,
+    ShortStep,
+)
 from modules.util.enum.DPORefMode import DPORefMode
-from modules.util.enum.GroupStrategy import GroupStrategy
-from modules.util.enum.RewardFailure import RewardFailure
-from modules.util.enum.RLHFMode import RLHFMode
-from modules.util.enum.RolloutSampler import RolloutSampler
-from modules.util.enum.RolloutTransition import RolloutTransition
-from modules.util.enum.ShortStep import ShortStep
 from modules.util.errors import ConfigError, UnsupportedError, UserError
 
 _SCALES = {
@@ -40,52 +39,23 @@ _SCALES = {
     AdvantageScale.GROUP_STD: "group",
     AdvantageScale.NONE: "none",
 }
-_FIELDS = {
-    "rewards": "rlhf_rewards",
-    "rollouts_per_step": "rlhf_docs_per_step",
-    "gradient_steps_per_epoch": None,
+_MODES = {
+    LossAggregation.SAMPLE_MEAN: SAMPLE_MEAN,
+    LossAggregation.PROMPT_MEAN: PROMPT_MEAN,
+    LossAggregation.TOKEN_MEAN: TOKEN_MEAN,
+    LossAggregation.STEP_MEAN: TOKEN_MEAN,
+    LossAggregation.CONSTANT: CONSTANT,
 }
-"""Names that the parts use in their errors, where they are not those of the config without its prefix."""
-
-
-def is_online(config: TrainConfig) -> bool:
-    """Whether images are made and scored while training."""
-    return config.rlhf_enabled and config.rlhf_mode.online
-
-
-@contextmanager
-def named_as_in_config() -> Iterator[None]:
-    """Errors of the parts name the settings they are about as the config does."""
-    try:
-        yield
-    except UserError as error:
-        name = error.field
-        if name and name not in TrainConfig.model_fields:
-            found = _FIELDS.get(name, f"rlhf_{name}")
-            if found is None or found in TrainConfig.model_fields:
-                error.field = found
-        raise
 
 
 def needs_reference(config: TrainConfig) -> bool:
     """Whether the loss compares with the weights the run started from."""
-    mode = config.rlhf_mode
-    if mode is RLHFMode.ONLINE_DPO:
-        return True
-    return config.rlhf_kl_beta > 0 or (mode is RLHFMode.DGPO and not config.rlhf_dgpo_use_ema_ref)
+    return config.rlhf_enabled and config.rlhf_mode.spec.needs_reference(config)
 
 
 def needs_old_policy(config: TrainConfig) -> bool:
-    """Whether a slowly moving copy of the weights is kept beside them."""
-    if config.rlhf_mode is RLHFMode.NFT:
-        return True
-    return config.rlhf_mode is RLHFMode.DGPO and (
-        config.rlhf_dgpo_clip_dsm or config.rlhf_dgpo_clip_kl or config.rlhf_dgpo_use_ema_ref
-    )
-
-
-def images_per_micro_batch(config: TrainConfig, world_size: int) -> int:
-    return config.batch_size * world_size
+    """Whether a slowly moving copy of the weights is kept."""
+    return config.rlhf_enabled and config.rlhf_mode.spec.needs_old_policy(config)
 
 
 def rollout_batch_size(config: TrainConfig) -> int:
@@ -115,17 +85,16 @@ def plan_options(config: TrainConfig, model: Model) -> PlanOptions:
 def rollout_settings(config: TrainConfig, setup: BaseModelSetup, model: Model, epoch: int) -> RolloutSettings:
     """What generation and training of an epoch have to agree on."""
     size = rollout_size(config)
-    with named_as_in_config():
-        plan = plan_for(setup, model, plan_options(config, model), size, config.seed, epoch)
-        return RolloutSettings(
-            plan=plan,
-            size=size,
-            cfg=config.rlhf_rollout_cfg_scale,
-            layout=config.rlhf_rollout_cfg_layout,
-            reduction=config.rlhf_logprob_reduction,
-            form=config.rlhf_logprob_form,
-            storage=config.rlhf_rollout_storage_dtype.value,
-        )
+    plan = plan_for(setup, model, plan_options(config, model), size, config.seed, epoch)
+    return RolloutSettings(
+        plan=plan,
+        size=size,
+        cfg=config.rlhf_rollout_cfg_scale,
+        layout=config.rlhf_rollout_cfg_layout,
+        reduction=config.rlhf_logprob_reduction,
+        form=config.rlhf_logprob_form,
+        storage=config.rlhf_rollout_storage_dtype.value,
+    )
 
 
 def create_sampler(config: TrainConfig, prompts: int, rank: int, world_size: int) -> GroupSampler:
@@ -142,10 +111,9 @@ def create_sampler(config: TrainConfig, prompts: int, rank: int, world_size: int
         rank=rank,
     )
     kind = config.rlhf_sampler
-    if kind is RolloutSampler.AUTO and config.rlhf_mode is RLHFMode.ONLINE_DPO:
+    if kind is RolloutSampler.AUTO and config.rlhf_mode.spec.groups_in_one_process:
         kind = RolloutSampler.GROUP_CONTIGUOUS
-    with named_as_in_config():
-        return samplers.create_sampler(kind, layout, prompts, config.seed)
+    return samplers.create_sampler(kind, layout, prompts, config.seed)
 
 
 def whole_groups_unit(sampler: GroupSampler) -> int:
@@ -175,12 +143,11 @@ def step_rule(config: TrainConfig, sampler: GroupSampler) -> StepRule:
 def reward_set(config: TrainConfig) -> RewardSet:
     """The rewards of the run; nothing is loaded yet."""
     skip = config.rlhf_reward_on_error is RewardFailure.SKIP_GROUP
-    with named_as_in_config():
-        try:
-            return RewardSet.from_settings(reward_list(config), "skip_group" if skip else "fail")
-        except UserError as error:
-            error.field = error.field or ("rlhf_rewards" if config.rlhf_rewards else "rlhf_reward")
-            raise
+    try:
+        return RewardSet.from_settings(reward_list(config), "skip_group" if skip else "fail")
+    except UserError as error:
+        error.field = error.field or ("rlhf_rewards" if config.rlhf_rewards else "rlhf_reward")
+        raise
 
 
 def advantage_options(config: TrainConfig) -> AdvantageOptions:
@@ -196,32 +163,9 @@ def advantage_options(config: TrainConfig) -> AdvantageOptions:
 # -- losses ---------------------------------------------------------------------------------------------------
 
 
-def aggregation(config: TrainConfig, world_size: int = 1) -> Aggregation:
-    """How losses are averaged.
-
-    Raises:
-        ConfigError: values that contradict each other.
-    """
-    with named_as_in_config():
-        return resolve_aggregation(
-            config.rlhf_loss_aggregation,
-            config.rlhf_loss_aggregation_divisor,
-            config.rlhf_calculate_per_step_loss,
-            config.rlhf_pg_loss_divisor,
-            StepPlan(
-                group_size=config.rlhf_group_size,
-                images_per_step=config.rlhf_docs_per_step or _fixed_step(config, world_size),
-                steps_per_rollout=max(1, nominal_steps_per_epoch(config, world_size)),
-                world_size=world_size,
-                groups_across_ranks=config.rlhf_sampler is not RolloutSampler.GROUP_CONTIGUOUS,
-                kl_beta=config.rlhf_kl_beta,
-                strict_loss_mixing=config.rlhf_strict_loss_mixing,
-            ),
-        )
-
-
-def _fixed_step(config: TrainConfig, world_size: int) -> int:
-    return images_per_micro_batch(config, world_size) * config.gradient_accumulation_steps
+def aggregation(config: TrainConfig) -> Aggregation:
+    """How the losses of a coupled mode are averaged."""
+    return Aggregation(_MODES[config.rlhf_loss_aggregation], config.rlhf_loss_aggregation_divisor)
 
 
 def nominal_steps_per_epoch(config: TrainConfig, world_size: int) -> int:
@@ -238,54 +182,61 @@ def nominal_steps_per_epoch(config: TrainConfig, world_size: int) -> int:
     return sum(1 for _ in steps) * config.rlhf_inner_epochs
 
 
-def step_options(config: TrainConfig, world_size: int = 1) -> StepOptions:
+def regulates_ratios(config: TrainConfig) -> bool:
+    """Whether training needs the means of the rollout's steps (GRPO-Guard)."""
+    return config.rlhf_mode.spec.shows("regulated_ratio") and config.rlhf_grpo_guard
+
+
+def step_options(config: TrainConfig) -> StepOptions:
     """The numbers of the coupled losses."""
-    with named_as_in_config():
-        return StepOptions(
-            clip_low=config.rlhf_clip_range_low,
-            clip_high=config.rlhf_clip_range_high,
-            kl_beta=config.rlhf_kl_beta,
-            aggregation=aggregation(config, world_size),
-            guard=config.rlhf_mode is RLHFMode.GRPO and config.rlhf_grpo_guard,
-            gspo_weighting=config.rlhf_gspo_weighting.lower(),  # type: ignore[arg-type]
-            normalize_by_documents=config.rlhf_mode is RLHFMode.GSPO and config.rlhf_normalize_by_documents,
-        )
+    return StepOptions(
+        clip_low=config.rlhf_clip_range_low,
+        clip_high=config.rlhf_clip_range_high,
+        kl_beta=config.rlhf_kl_beta,
+        aggregation=aggregation(config),
+        guard=regulates_ratios(config),
+        gspo_weighting=config.rlhf_gspo_weighting.lower(),  # type: ignore[arg-type]
+        normalize_by_documents=config.rlhf_mode.spec.shows("trajectory_loss")
+        and config.rlhf_normalize_by_documents,
+    )
 
 
 def timestep_options(config: TrainConfig) -> TimestepOptions:
     """Which noise levels a decoupled loss looks at."""
-    with named_as_in_config():
-        return TimestepOptions(
-            sampler=config.rlhf_timestep_sampler,
-            count=config.rlhf_num_train_timesteps,
-            interval=(config.rlhf_timestep_range_low, config.rlhf_timestep_range_high),
-            shift=config.rlhf_time_shift,
-            mean=config.rlhf_timestep_mean,
-            std=config.rlhf_timestep_std,
-        )
+    return TimestepOptions(
+        sampler=config.rlhf_timestep_sampler,
+        count=config.rlhf_num_train_timesteps,
+        interval=(config.rlhf_timestep_range_low, config.rlhf_timestep_range_high),
+        shift=config.rlhf_time_shift,
+        mean=config.rlhf_timestep_mean,
+        std=config.rlhf_timestep_std,
+    )
 
 
 def dgpo_options(config: TrainConfig) -> DGPOOptions:
     """The numbers of DGPO."""
-    with named_as_in_config():
-        return DGPOOptions(
-            beta=config.rlhf_dgpo_beta,
-            clip_low=-config.rlhf_clip_range_low,
-            clip_high=config.rlhf_clip_range_high,
-            clip_dsm=config.rlhf_dgpo_clip_dsm,
-            clip_kl=config.rlhf_dgpo_clip_kl,
-            kl_beta=config.rlhf_kl_beta,
-            kl_type=config.rlhf_kl_type.lower() if config.rlhf_kl_beta else "v",
-            use_ema_ref=config.rlhf_dgpo_use_ema_ref,
-        )
+    return DGPOOptions(
+        beta=config.rlhf_dgpo_beta,
+        clip_low=-config.rlhf_clip_range_low,
+        clip_high=config.rlhf_clip_range_high,
+        clip_dsm=config.rlhf_dgpo_clip_dsm,
+        clip_kl=config.rlhf_dgpo_clip_kl,
+        kl_beta=config.rlhf_kl_beta,
+        kl_type=config.rlhf_kl_type.lower() if config.rlhf_kl_beta else "v",
+        use_ema_ref=config.rlhf_dgpo_use_ema_ref,
+    )
+
+
+def image_options(config: TrainConfig) -> ImageOptions:
+    """The numbers of losses that look at each image on its own."""
+    return ImageOptions(adv_max=config.rlhf_advantage_clip, kl_beta=config.rlhf_kl_beta)
 
 
 def nft_options(config: TrainConfig) -> NFTOptions:
     """The numbers of NFT."""
-    with named_as_in_config():
-        return NFTOptions(
-            strength=config.rlhf_nft_beta, adv_max=config.rlhf_advantage_clip, kl_beta=config.rlhf_kl_beta
-        )
+    return NFTOptions(
+        strength=config.rlhf_nft_beta, adv_max=config.rlhf_advantage_clip, kl_beta=config.rlhf_kl_beta
+    )
 
 
 def groups_are_local(sampler: GroupSampler) -> bool:
@@ -320,19 +271,9 @@ def dgpo_strategy(config: TrainConfig, sampler: GroupSampler) -> GroupStrategy:
 
 def needs_whole_groups(config: TrainConfig) -> bool:
     """Whether all images of a prompt have to be in one optimizer step."""
-    if config.rlhf_mode in (RLHFMode.DGPO, RLHFMode.ONLINE_DPO):
+    if config.rlhf_mode.spec.whole_groups:
         return True
-    if not config.rlhf_mode.coupled:
-        return False
-    # how many processes there are does not matter here
-    made = resolve_aggregation(
-        config.rlhf_loss_aggregation,
-        config.rlhf_loss_aggregation_divisor,
-        config.rlhf_calculate_per_step_loss,
-        config.rlhf_pg_loss_divisor,
-        StepPlan(group_size=config.rlhf_group_size),
-    )
-    return made.mode == PROMPT_MEAN
+    return config.rlhf_mode.coupled and config.rlhf_loss_aggregation is LossAggregation.PROMPT_MEAN
 
 
 def gspo_strategy(config: TrainConfig) -> GroupStrategy:
@@ -346,11 +287,8 @@ def gspo_strategy(config: TrainConfig) -> GroupStrategy:
 
 def swaps_weights(config: TrainConfig) -> bool:
     """Whether other weights are put in place by pointer: those of an existing adapter, or the old policy's."""
-    online = is_online(config)
-    compares = needs_reference(config) if online else is_dpo(config)
-    return (compares and config.effective_dpo_ref_mode() is DPORefMode.EXISTING_ADAPTER) or (
-        online and needs_old_policy(config)
-    )
+    existing = config.effective_dpo_ref_mode() is DPORefMode.EXISTING_ADAPTER
+    return (needs_reference(config) and existing) or needs_old_policy(config)
 
 
 def acceleration_plan(config: TrainConfig) -> AccelerationPlan:
@@ -359,57 +297,48 @@ def acceleration_plan(config: TrainConfig) -> AccelerationPlan:
     Raises:
         ConfigError, UserErrors: what does not fit this way of training.
     """
-    online = is_online(config)
     return build_plan(
         {name: value for name, value in config.acceleration.to_dict().items() if value},
-        paradigm_of(config.rlhf_mode) if online else "offline",
+        config.rlhf_mode.spec.paradigm if config.rlhf_enabled else "offline",
         swaps_weights=swaps_weights(config),
-        num_inference_steps=config.rlhf_rollout_steps if online else None,
+        num_inference_steps=config.rlhf_rollout_steps if config.trains_online else None,
     )
 
 
-# -- before anything is loaded --------------------------------------------------------------------------------
+# -- before anything is made ----------------------------------------------------------------------------------
 
 
-def check_online(config: TrainConfig, world_size: int = 1) -> None:
-    """What can be found wrong with an online run without a model or its prompts.
+def check_online(
+    config: TrainConfig, world_size: int = 1, model: tuple[BaseModelSetup, Model] | None = None
+) -> None:
+    """What the rules of a config cannot tell: whether the settings suit the processes, the rewards and accelerators
+    there are and, where a model is given, its noise levels.
+
+    Args:
+        model: one whose weights need not be there.
 
     Raises:
         UserError: the first fault.
     """
     acceleration_plan(config)
-    if not is_online(config):
+    if not config.trains_online:
         return
     reward_set(config)
-    advantage_options(config)
-    timestep_options(config)
-    options = step_options(config, world_size)
-    if config.rlhf_mode is RLHFMode.GSPO:
-        from modules.objective.policy_gradient.gspo import check_gspo
-
-        with named_as_in_config():
-            check_gspo(options)
-        if config.rlhf_gspo_strategy is GroupStrategy.STASH and config.rlhf_kl_beta > 0:
-            raise UnsupportedError(
-                "STASH holds one sum of gradients for each image, and a KL to the reference would mix with it",
-                "rlhf_gspo_strategy",
-                "use TWO_PASS or EXACT, or set rlhf_kl_beta to 0",
-            )
     sampler = create_sampler(config, config.rlhf_prompts_per_epoch, 0, world_size)
-    if config.rlhf_mode is RLHFMode.DGPO:
-        dgpo_options(config)
+    mode = config.rlhf_mode.spec
+    if mode.shows("group_loss"):
         dgpo_strategy(config, sampler)
-    if config.rlhf_mode is RLHFMode.NFT:
-        nft_options(config)
-    if config.rlhf_mode is RLHFMode.ONLINE_DPO and not groups_are_local(sampler):
+    if mode.groups_in_one_process and not groups_are_local(sampler):
         raise UnsupportedError(
-            "ONLINE_DPO makes pairs of a prompt's images, which must be in one process",
+            f"{config.rlhf_mode} makes pairs of a prompt's images, which must be in one process",
             "rlhf_sampler",
             "set it to AUTO or GROUP_CONTIGUOUS",
         )
     _check_steps_hold_groups(config, sampler)
     layout = sampler.layout
     check_plan(layout.batches, layout.global_batch, step_rule(config, sampler))
+    if model is not None:
+        _check_noise_levels(config, *model)
 
 
 def _check_steps_hold_groups(config: TrainConfig, sampler: GroupSampler) -> None:
@@ -417,9 +346,18 @@ def _check_steps_hold_groups(config: TrainConfig, sampler: GroupSampler) -> None
     if config.rlhf_docs_per_step or not needs_whole_groups(config):
         return
     if config.gradient_accumulation_steps % unit:
+        what = config.rlhf_loss_aggregation if config.rlhf_mode.coupled else config.rlhf_mode
         raise ConfigError(
             f"the {config.rlhf_group_size} images of a prompt take {unit} micro-batches of {config.batch_size}, and "
-            f"{config.rlhf_mode} needs all of them in one optimizer step",
+            f"{what} needs all of them in one optimizer step",
             "gradient_accumulation_steps",
             f"use a multiple of {unit}",
         )
+
+
+def _check_noise_levels(config: TrainConfig, setup: BaseModelSetup, model: Model) -> None:
+    """Whether the model's schedule has the steps and noise levels that are to be trained."""
+    plan = rollout_settings(config, setup, model, 0).plan
+    if not config.rlhf_mode.coupled:
+        places = [place.timestep for place in plan.positions]
+        sample_timesteps(model.schedule, timestep_options(config), places, config.seed, 0)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.LearningRateScheduler import LearningRateScheduler
+from modules.util.enum.choices import LearningRateScheduler
 
 Shape = Callable[[float, float], float]
 """(share of the run after the warm-up that is over, cycles) -> factor, both in [0, 1]."""

@@ -13,7 +13,7 @@ import torch
 
 from modules.trainer.optim.ema import kept
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
-from modules.util.enum.Optimizer import Optimizer
+from modules.util.enum.choices import Optimizer
 from modules.util.errors import ConfigError, DataError
 
 TORCH, EXTRA, EIGHT_BIT = "torch.optim", "pytorch_optimizer", "bitsandbytes.optim"

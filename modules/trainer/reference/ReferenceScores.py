@@ -12,10 +12,12 @@ import torch
 from modules.adapter.reference import Reference
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
 from modules.dataLoader.source import reference_cache_faults
-from modules.model.batch import NoiseDraw, PairBatch, brought
+from modules.model.batch import NoiseDraw, PairBatch, to_device
 from modules.model.Model import Model
 from modules.model.noising.schedule import Schedule
+from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.ModelPairScorer import ModelPairScorer
 from modules.objective.draw_pool import POOL_STREAM
 from modules.objective.execution import reference_scores
 from modules.objective.preference import get_preference_loss
@@ -23,8 +25,8 @@ from modules.objective.scores import ScorePair
 from modules.trainer.distributed import Processes
 from modules.trainer.reference.reference_cache import Progress, ReferenceCache, pooled, reference_key
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.choices import DPOTimestepSampling
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
-from modules.util.enum.DPOTimestepSampling import DPOTimestepSampling
 from modules.util.errors import ConfigError
 
 Draws = tuple[NoiseDraw, NoiseDraw]
@@ -52,7 +54,7 @@ class ReferenceScores:
         self._size = config.rlhf_dpo_reference_cache_draws
         stratified = config.rlhf_dpo_timestep_sampling is DPOTimestepSampling.STRATIFIED
         self._noise = replace(
-            setup.noise_options(config, preference=True), strata=self._size if stratified else 0, pool=0
+            training.noise_options(config, preference=True), strata=self._size if stratified else 0, pool=0
         )
         self._objective = get_preference_loss(config.rlhf_dpo_objective)
         folder = Path(config.cache_dir) / FOLDER
@@ -94,8 +96,9 @@ class ReferenceScores:
         self.check(loader)
         size = 2 * self._config.batch_size
         share = len(loader) // self._processes.world_size
+        pairs = (batch for batch in loader.batches() if isinstance(batch, PairBatch))
         done = self._cache.fill(
-            loader.batches(), self._score, size, total=share, progress=progress, should_stop=should_stop
+            pairs, self._score, size, total=share, progress=progress, should_stop=should_stop
         )
         stopped = self._processes.agree(int(not done))
         self._cache.reload()
@@ -103,8 +106,8 @@ class ReferenceScores:
 
     @torch.no_grad()
     def _score(self, pair: PairBatch) -> ScorePair:
-        self._model.set_mode("quiet")
-        scorer = self._setup.pair_scorer(self._model, pair, self._draw(pair))
+        self._model.set_mode("no_dropout")
+        scorer = ModelPairScorer(self._setup, self._model, pair, self._draw(pair))
         together = self._config.rlhf_dpo_execution_mode is DPOExecutionMode.FULL_CONCURRENT
         scores = reference_scores(scorer, self._reference, self._objective, together=together)
         if scores is None:
@@ -125,9 +128,9 @@ class ReferenceScores:
         at_draw, indices = pooled(pair, self._config.seed, self._size)
         chosen_B, rejected_B = self._cache.lookup(at_draw, indices)
         device = self._model.device
-        return self._draw(at_draw), (brought(chosen_B, device), brought(rejected_B, device))
+        return self._draw(at_draw), (to_device(chosen_B, device), to_device(rejected_B, device))
 
 
 def _levels(schedule: Schedule) -> list[float]:
     """What tells one schedule of noise from another: the share of the image at some of its levels."""
-    return schedule.coefficients(schedule.timestep(torch.linspace(0.0, 0.999, 9)))[0].tolist()  # type: ignore[no-any-return]
+    return schedule.coefficients(schedule.timestep(torch.linspace(0.0, 0.999, 9)))[0].tolist()

@@ -22,7 +22,8 @@ import torch
 
 from modules.trainer.evaluate.best import read_tensors
 from modules.util.errors import DataError, UserError
-from modules.util.jsonio import fsync_path, read_json, write_json
+from modules.util.jsonio import read_json, write_json
+from modules.util.owned_files import fsync_path
 from modules.util.tensors.tensor_files import write_safetensors, write_torch
 from modules.util.TrainProgress import TrainProgress
 

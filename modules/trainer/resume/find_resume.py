@@ -13,9 +13,7 @@ from modules.util.errors import DataError
 Warn = Callable[[str], None]
 
 
-def backup_to_go_on_from(
-    folder: Path, go_on: bool, processes: Processes, warn: Warn
-) -> tuple[Path, Snapshot] | None:
+def find_resume(folder: Path, go_on: bool, processes: Processes, warn: Warn) -> tuple[Path, Snapshot] | None:
     """The newest backup that can be used, the same in every process; ``None`` to begin at the start.
 
     Args:

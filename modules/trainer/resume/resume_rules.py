@@ -1,29 +1,41 @@
-"""Which settings may change between a backup and the run that goes on from it."""
+"""Which settings may change between a backup and the run that resumes from it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
+from modules.util.config.section.ModelPartConfig import (
+    DenoiserConfig,
+    FrozenPartConfig,
+    FurtherTextEncoderConfig,
+    ModelPartConfig,
+    TextEncoderConfig,
+    TransformerConfig,
+)
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.choices import LearningRateScheduler
 from modules.util.enum.DPORefMode import DPORefMode
-from modules.util.enum.LearningRateScheduler import LearningRateScheduler
 from modules.util.errors import ConfigError
 
-FREE = {
-    "__version", "workspace_dir", "cache_dir", "continue_last_backup", "only_cache", "train_device", "tensorboard",
-    "tensorboard_port", "cpu_threads", "base_model_name", "output_model_destination", "output_model_format",
-    "output_dtype", "prevent_overwrites", "lora_model_name", "rlhf_dpo_ref_mode", "latent_caching", "cache_batch_size",
-    "dataloader_threads", "concept_file_name", "concepts", "nan_patience", "sample_definition_file_name", "samples",
-    "sample_after", "sample_after_unit", "sample_image_format", "sample_before_training", "non_ema_sampling",
-    "backup_after", "backup_after_unit", "rolling_backup", "rolling_backup_count", "backup_before_save", "save_every",
-    "save_every_unit", "save_skip_first", "save_filename_prefix", "validation", "validate_after", "validate_after_unit",
-    "validation_draws", "rlhf_dpo_execution_mode", "rlhf_dpo_sequential_strategy", "rlhf_dpo_validation_draws",
-    "rlhf_dpo_patience_enabled", "rlhf_dpo_patience_value", "rlhf_dpo_patience_mode", "rlhf_dpo_patience_metrics",
-    "rlhf_dpo_save_best", "rlhf_dpo_timestep_margin_logging", "rlhf_prompts_file", "rlhf_keep_images",
-    "rlhf_keep_image_epochs", "rlhf_reward_device", "rlhf_reward_swap", "rlhf_ratio_check", "rlhf_ratio_tolerance",
-    "rlhf_ema_ref_device", "rlhf_gspo_strategy", "rlhf_dgpo_group_strategy",
-}  # fmt: skip
+PARTS = (
+    FrozenPartConfig,
+    ModelPartConfig,
+    TextEncoderConfig,
+    FurtherTextEncoderConfig,
+    DenoiserConfig,
+    TransformerConfig,
+)
+"""Classes of the settings of one part of a model."""
+
+
+def _free(model: type[BaseConfig]) -> set[str]:
+    extras = ((name, field.json_schema_extra) for name, field in model.model_fields.items())
+    return {name for name, extra in extras if isinstance(extra, dict) and extra.get("free") is True}
+
+
+FREE = _free(TrainConfig) | {VERSION_KEY}
 """Settings that leave the weights as they are, or are compared by what they mean (base model, data) instead."""
 
 LENGTH = {"epochs", "max_steps"}
@@ -34,7 +46,8 @@ _REFERENCE = {
     DPORefMode.EXISTING_ADAPTER: "the adapter it started from",
 }
 
-PART_FREE = {"gradient_checkpointing", "model_name"}
+PART_FREE = set().union(*(_free(part) for part in PARTS))
+"""The same, of the settings of a part."""
 
 
 def check_resumable(config: TrainConfig, saved: Mapping[str, Any]) -> None:
@@ -48,7 +61,7 @@ def check_resumable(config: TrainConfig, saved: Mapping[str, Any]) -> None:
         ConfigError: settings that must be as they were; all of them are listed.
     """
     free = FREE | (LENGTH if _any_length(config) else set())
-    now, before = config.to_dict(), TrainConfig.from_dict(saved, check=False).to_dict()
+    now, before = config.to_dict(), TrainConfig.from_dict(saved).to_dict()
     changed: list[str] = []
     for name, value in now.items():
         if name in free or value == before[name]:
@@ -83,7 +96,7 @@ def check_same_start(
     """
     now, before = (
         config.effective_dpo_ref_mode(),
-        TrainConfig.from_dict(saved, check=False).effective_dpo_ref_mode(),
+        TrainConfig.from_dict(saved).effective_dpo_ref_mode(),
     )
     if config.rlhf_enabled and now is not before:
         raise ConfigError(

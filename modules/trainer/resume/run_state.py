@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from modules.trainer.assembly import Parts
-from modules.trainer.OnlineLoader import OnlineLoader
+from modules.trainer.assembly import Run
 from modules.trainer.optim.optimizers import load_optimizer_state, optimizer_state
 from modules.trainer.resume.checkpoint import Snapshot
 from modules.util.config.TrainConfig import TrainConfig
@@ -36,7 +35,7 @@ class Counters:
 
 
 def take_snapshot(
-    parts: Parts,
+    parts: Run,
     config: TrainConfig,
     progress: TrainProgress,
     counters: Counters,
@@ -45,7 +44,7 @@ def take_snapshot(
     """The contents of a backup.
 
     Args:
-        rollout: of online training, the images of the epoch under way (``OnlineLoader.collect``).
+        rollout: what the loader adds: of online training, the images of the epoch under way.
     """
     weights = parts.handle.state_dict() if parts.handle is not None else dict(parts.named)
     made = Snapshot(progress, {"weights": weights}, config=config.packed().to_dict())
@@ -76,7 +75,7 @@ def take_snapshot(
     return made
 
 
-def restore(parts: Parts, backup: Snapshot, counters: Counters, base: str, writes: bool) -> None:
+def restore(parts: Run, backup: Snapshot, counters: Counters, base: str, writes: bool) -> None:
     """Everything as it was when the backup was made.
 
     Args:
@@ -99,8 +98,7 @@ def restore(parts: Parts, backup: Snapshot, counters: Counters, base: str, write
         parts.ema.load_state_dict(backup.tensors["ema"])
     if parts.old_policy is not None:
         parts.old_policy.load_state_dict(backup.tensors["old_policy"])
-    if isinstance(parts.loader, OnlineLoader):
-        parts.loader.restore(backup.tensors.get("rollout", {}), state["rollout"])
+    parts.loader.restore(backup.tensors.get("rollout", {}), state.get("rollout"))
     parts.step.load_state_dict(state["step"])
     parts.scaler.load_state_dict(state["scaler"])
     for name, value in state["counters"].items():

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tkinter import ttk
 
-from modules.curation.session import GroupState, ImageGroup
+from modules.curation.choosing.base import Key as WayKey
+from modules.curation.choosing.base import WayOfChoosing
+from modules.curation.group_state import GroupState
+from modules.curation.ImageGroup import ImageGroup
 from modules.ui.curation.PairController import PairController, Snapshot
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.ImageView import ZoomState
@@ -83,7 +87,10 @@ class ViewContext:
 
 
 class ChoiceView(ttk.Frame):
-    """One way of choosing. Subclasses fill ``actions`` and draw in ``draw``."""
+    """What the middle of the choosing page shows. Subclasses fill ``actions`` and draw in ``draw``.
+
+    It is the ``Board`` on which the keys of a way of choosing act.
+    """
 
     def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
         super().__init__(parent, style="Back.TFrame")
@@ -110,6 +117,53 @@ class ChoiceView(ttk.Frame):
         assert self.shot is not None
         assert self.shot.state is not None
         return self.shot.state
+
+    @property
+    def way(self) -> WayOfChoosing:
+        """The way of choosing."""
+        return self.controller.options.session.mode.way
+
+    def take_keys(self, keys: Sequence[WayKey]) -> None:
+        """Offer what a way of choosing offers."""
+        self.actions = [
+            Action(key.label, key.keys, partial(key.do, self), key.main, key.judges) for key in keys
+        ]
+
+    # --- what keys do to the question -------------------------------------------------------------------------
+
+    def better(self, place: int) -> None:
+        """Of two images, the one at ``place`` is better."""
+
+    def equal(self) -> None:
+        """The images are equally good."""
+        self.controller.answer(tie=True)
+
+    def poor(self) -> None:
+        """The images are equal and poor."""
+        self.controller.answer(both_bad=True)
+
+    def skip(self) -> None:
+        """Say nothing about the images."""
+        self.controller.answer()
+
+    def only_best(self) -> None:
+        """Answer with the image marked as best, and without a worst one."""
+
+    def mark_best(self) -> None:
+        """Mark the image under the cursor as the best."""
+
+    def mark_worst(self) -> None:
+        """Mark the image under the cursor as the worst."""
+
+    def judge(self, good: bool | None) -> None:
+        """The image is good, bad, or neither."""
+        self.controller.judge(good)
+
+    def next_prompt(self) -> None:
+        """This prompt is done."""
+        self.controller.next_group()
+
+    # --- showing ------------------------------------------------------------------------------------------------
 
     def show(self, shot: Snapshot) -> None:
         """Show a snapshot that has an open group."""

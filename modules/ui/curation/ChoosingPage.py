@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from tkinter import ttk
 
-from modules.curation.session import Phase
+from modules.curation.choosing.base import Layout, WayOfChoosing
+from modules.curation.group_state import Phase
 from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext, action_button, key_name
 from modules.ui.curation.GridViews import RankedView, SelectView
-from modules.ui.curation.ImagesView import ContinueView, FourUpView, PairView, TriageView
+from modules.ui.curation.ImagesView import ContinueView, QuestionView
 from modules.ui.curation.PairController import PairController, Snapshot
 from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
@@ -19,20 +20,18 @@ from modules.ui.widgets.KeysWindow import show_keys
 from modules.ui.widgets.theme import Theme, style_text
 from modules.ui.widgets.ThinBar import ThinBar
 from modules.ui.widgets.tk_support import elide_middle
+from modules.util.counted import counted
 from modules.util.dpo_curation_util import UNCONDITIONAL
-from modules.util.enum.CurationMode import CurationMode
 
 FLICKER_RELEASE_MS = 60
 """A key held down arrives as releases and presses in turn; a release that lasts is a real one."""
 
 LOOKING_KEYS = (
-    ("F, held", "each image in the other's place"),
-    ("+, \u2212, wheel", "closer, away"),
-    ("drag", "move what is seen, in all images together"),
-    ("Esc", "the whole image"),
+    ("F, held", "swap the images in turn"),
+    ("+, \u2212, wheel", "zoom in, zoom out"),
+    ("drag", "move all images together"),
+    ("Esc", "show the whole image"),
 )
-
-_RANKING_MODES = (CurationMode.ELO, CurationMode.SMART, CurationMode.FOUR_UP)
 
 
 class ChoosingPage(ttk.Frame):
@@ -59,18 +58,18 @@ class ChoosingPage(ttk.Frame):
         self.view: ChoiceView | None = None
         self.ranking = False
         self.leave = leave
-        self._views: dict[str, ChoiceView] = {}
+        self._views: dict[tuple[str, int], ChoiceView] = {}
         self._actions: list[Action] = []
         self._shown_actions: tuple[tuple[str, str], ...] = ()
         self._question: tuple[str, int] | None = None
         self._flicker_end: str | None = None
         self._prefetching: str | None = None
-        self.common = [
+        self.saving = [
             Action("Pair now", ("p",), controller.pick_now),
             Action("Rank", ("r",), lambda: self.show_ranking(True)),
-            Action("Next prompt", ("n",), controller.next_group),
-            Action("Undo", ("Control-z", "BackSpace"), controller.undo),
         ]
+        self.next = Action("Next prompt", ("n",), controller.next_group)
+        self.undo = Action("Undo", ("Control-z", "BackSpace"), controller.undo)
         self.switches = [
             Action("1:1", ("z",), self.context.zoom.toggle_actual_size),
             Action("Blind", ("h",), self.toggle_blind),
@@ -158,59 +157,58 @@ class ChoosingPage(ttk.Frame):
         question = (shot.group.key, shot.state.events)
         same = question == self._question
         if not same:
-            self.ranking = self.ranking and self._question is not None and question[0] == self._question[0]
+            same_prompt = self._question is not None and question[0] == self._question[0]
+            self.ranking = self.ranking and same_prompt and shot.state.phase is Phase.QUESTION
             self.context.zoom.set(None)
-            self._draw_prompt(shot.group.prompt, shot.group.aspectratio)
+            self._draw_prompt(shot.group.prompt, shot.group.aspectratio, shot.state.again)
         self._question = question
         view = self._view_for(shot)
         if not same or view is not self.view:
             self._put_up(view)
             view.show(shot)
-            self._draw_actions(view.actions + self._common_actions(shot.state.phase))
+            self._draw_actions(view.actions + self._common_actions(shot.state.phase, view.actions))
         self._draw_hint()
         self._draw_certainty(shot)
         self._prefetch()
 
-    def _common_actions(self, phase: Phase) -> list[Action]:
-        if phase is not Phase.QUESTION:
-            return []
+    @property
+    def way(self) -> WayOfChoosing:
+        """The way of choosing."""
+        return self.controller.options.session.mode.way
+
+    def _common_actions(self, phase: Phase, taken: Sequence[Action]) -> list[Action]:
+        """What goes with the actions of the view; a key that these have keeps their meaning."""
         if self.ranking:
-            return self.common[-1:]
-        mode = self.controller.options.session.mode
-        if mode in _RANKING_MODES:
-            return self.common
-        return self.common[-1:] if mode is CurationMode.SELECT else self.common[-2:]
+            return [self.undo]
+        keys = {key for action in taken for key in action.keys}
+        common = [self.undo]
+        if phase is Phase.QUESTION:
+            common = [*(self.saving if self.way.compares else ()), self.next, self.undo]
+        return [action for action in common if not keys.intersection(action.keys)]
 
     def _view_for(self, shot: Snapshot) -> ChoiceView:
         assert shot.state is not None
-        mode = self.controller.options.session.mode
+        name, places = "question", len(shot.state.question)
         if shot.state.phase is Phase.CONTINUE and not self.ranking:
-            name = "continue"
+            name, places = "continue", 0
         elif self.ranking:
-            name = "ranking"
-        elif mode is CurationMode.SELECT:
-            name = "select"
-        elif mode is CurationMode.TRIAGE:
-            name = "triage"
-        else:
-            name = "pair" if len(shot.state.question) <= 2 else "four"
-        if name not in self._views:
-            self._views[name] = self._make_view(name)
-        return self._views[name]
+            name, places = "ranking", 0
+        elif self.way.layout is Layout.GRID:
+            name, places = "grid", 0
+        if (name, places) not in self._views:
+            self._views[name, places] = self._make_view(name, places)
+        return self._views[name, places]
 
-    def _make_view(self, name: str) -> ChoiceView:
+    def _make_view(self, name: str, places: int) -> ChoiceView:
         if name == "ranking":
-            view: ChoiceView = RankedView(self.middle, self.context, lambda: self.show_ranking(False))
+            view = RankedView(self.middle, self.context, lambda: self.show_ranking(False))
             view.bind("<<HintChanged>>", lambda _event: self._draw_hint())
             return view
-        kinds: dict[str, type[ChoiceView]] = {
-            "continue": ContinueView,
-            "select": SelectView,
-            "triage": TriageView,
-            "pair": PairView,
-            "four": FourUpView,
-        }
-        return kinds[name](self.middle, self.context)  # type: ignore[call-arg]
+        if name == "continue":
+            return ContinueView(self.middle, self.context)
+        if name == "grid":
+            return SelectView(self.middle, self.context)
+        return QuestionView(self.middle, self.context, places)
 
     def _put_up(self, view: ChoiceView) -> None:
         if view is self.view:
@@ -227,22 +225,27 @@ class ChoosingPage(ttk.Frame):
         if self.view is not None:
             self.view.grid_forget()
         self.view, self._question = None, None
-        self._draw_prompt("", "")
+        self._draw_prompt("")
         self.certainty_label.configure(text="")
         self.certainty_bar.grid_remove()
-        if shot.feed.searching:
+        if shot.search.searching:
             self._say("Looking for images\u2026")
             return
-        undo = self.common[-1]
-        if shot.feed.groups == 0:
+        if shot.search.groups == 0:
             self._say(
                 f"No two images in {elide_middle(str(self.controller.options.source), 60)} have the same prompt and "
-                f"shape, so there is nothing to compare.\n{shot.feed.faults} files could not be used."
+                f"shape, so there is nothing to compare.\n{shot.search.faults} files could not be used."
             )
             self._draw_actions([Action("Back", ("Return",), self.leave)])
         else:
-            self._say(f"All {shot.feed.groups} prompts are done: {shot.counts.paired} pairs.")
-            self._draw_actions([Action("Export", ("Return", "KP_Enter"), self.leave), undo])
+            text = f"All {counted(shot.search.groups, 'prompt')} are done: {counted(shot.counts.paired, 'pair')}."
+            if shot.counts.passed:
+                text += (
+                    f"\n{counted(shot.counts.passed, 'prompt')} gave no pair: "
+                    "the export page lists them and opens them again."
+                )
+            self._say(text)
+            self._draw_actions([Action("Export", ("Return", "KP_Enter"), self.leave), self.undo])
 
     def _say(self, text: str) -> None:
         self.message.configure(text=text)
@@ -250,20 +253,24 @@ class ChoosingPage(ttk.Frame):
         self.hint_label.configure(text="")
         self._draw_actions([])
 
-    def _draw_prompt(self, prompt: str, aspect: str) -> None:
+    def _draw_prompt(self, prompt: str, aspect: str = "", again: str = "") -> None:
         self.prompt_box.configure(state="normal")
         self.prompt_box.delete("1.0", "end")
         note = "   no prompt: the captions of its pairs stay empty" if prompt == UNCONDITIONAL else ""
+        if again:
+            note += f"   shown again: {again}"
         self.prompt_box.insert("1.0", f"{prompt}   [{aspect}]{note}" if prompt else "")
         self.prompt_box.configure(state="disabled")
 
     def _draw_counts(self, shot: Snapshot) -> None:
-        found = shot.feed.groups
+        found = shot.search.groups
         place = min(found, shot.finished + (shot.group is not None))
-        searching = "" if shot.feed.counted else "\u2026"
+        searching = "" if shot.search.counted else "\u2026"
         self.place_label.configure(text=f"Prompt {place} of {found}{searching}")
         counts = shot.counts
         text = f"seen {counts.seen} \u00b7 skipped {counts.skipped} \u00b7 paired {counts.paired}"
+        if counts.passed:
+            text += f" \u00b7 without a pair {counts.passed}"
         if shot.seconds_left is not None:
             text += f" \u00b7 {time_left(shot.seconds_left)} left"
         self.count_label.configure(text=shot.note or text)
@@ -278,18 +285,18 @@ class ChoosingPage(ttk.Frame):
         assert shot.state is not None
         options = self.controller.options.session
         hidden = self.ranking or shot.state.phase is not Phase.QUESTION
-        if hidden or options.mode not in _RANKING_MODES:
+        if hidden or not self.way.compares:
             self.certainty_label.configure(text="")
             self.certainty_bar.grid_remove()
             return
-        text = f"best over worst: {shot.state.certainty:.0%} certain"
-        # sure of the order, and still not that these two are the best and the worst there are
+        text = f"{shot.state.certainty:.0%} sure"
+        # sure of the order, and not yet that these two are the best and the worst there are
         rest = (
             f"saved at {options.threshold:.0%}"
             if shot.state.certainty < options.threshold
-            else "saved when no clearer pair is likely"
+            else "looking for a clearer pair"
         )
-        long = text if options.mode is CurationMode.ELO else f"{text}, {rest}"
+        long = f"{text}; {rest}" if self.way.stops_when_certain else text
         bold, font = self.theme.fonts["bold"], self.theme.fonts["text"]
         room = self.winfo_width() - bold.measure(str(self.hint_label.cget("text"))) - self.theme.px(160)
         self.certainty_label.configure(text=next((t for t in (long, text) if font.measure(t) <= room), ""))

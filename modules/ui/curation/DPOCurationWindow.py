@@ -19,12 +19,13 @@ from modules.ui.widgets.ToolHost import ToolHost
 log = logging.getLogger(__name__)
 
 
-class PairTool(ToolHost):
+class DPOCurationWindow(ToolHost):
     """All pages of the pair tool.
 
     Args:
         settings: folder in which it remembers its fields.
         looks: appearance and scale, where the tool itself offers them.
+        train: sets up training on the pairs of a folder, where there is a main window.
     """
 
     name = "Pair tool"
@@ -36,8 +37,10 @@ class PairTool(ToolHost):
         settings: Path,
         closed: Callable[[], None],
         looks: LooksLike | None = None,
+        train: Callable[[Path], None] | None = None,
     ) -> None:
         super().__init__(window, theme, closed)
+        self.train = train
         self.controller: PairController | None = None
         self.settings = settings
         self.looks = looks
@@ -69,7 +72,7 @@ class PairTool(ToolHost):
         self.show_start()
 
     def start(self, options: PickingOptions) -> None:
-        """Begin picking, or go on where it stopped."""
+        """Start picking, or continue where it stopped."""
         self._save()
         self.controller = PairController(
             options, self.worker, self._changed, self._verb_failed, self.pump.post
@@ -114,11 +117,25 @@ class PairTool(ToolHost):
             self.show_choosing,
             lambda: self.show_review(options.output),
             self.show_start,
+            None if self.train is None else self._train,
         )
         self.show(page, f"Export {options.output.name}")
 
+    def _train(self) -> None:
+        """Hand the finalised pairs to the main window, and end."""
+        controller, train = self.controller, self.train
+        assert controller is not None and train is not None
+        output, closed = controller.options.output, self._when_closed
+
+        def end() -> None:
+            closed()
+            train(output)
+
+        self._when_closed = end
+        self.close()
+
     def show_review(self, output: Path) -> None:
-        """Walk through the finalised pairs of a folder; the session goes on afterwards."""
+        """Walk through the finalised pairs of a folder; the session continues afterwards."""
         options = None if self.controller is None else self.controller.options
 
         def back() -> None:

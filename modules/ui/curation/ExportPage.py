@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tkinter import filedialog, ttk
 from typing import Any
 
+from modules.curation.ImageGroup import ImageGroup
 from modules.curation.statistics import AnswerStatistics
 from modules.ui.curation.PairController import PairController
 from modules.ui.curation.PairToolMemory import PairToolMemory
+from modules.ui.curation.PassedPrompts import PassedPrompts
 from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import Theme, style_text
+from modules.util.counted import counted
 from modules.util.dpo_curation_util import CONCEPTS_NAME, unconditional_warning
 
 MAX_LISTED = 2000
+TRAIN = "Train on these pairs"
 
 
 class ExportPage(ttk.Frame):
@@ -26,6 +30,7 @@ class ExportPage(ttk.Frame):
         back: to the choosing page.
         review: to the review of the finalised pairs.
         restart: to the start page.
+        train: sets up training on the pairs; ``None`` where there is no window for that.
     """
 
     def __init__(
@@ -37,6 +42,7 @@ class ExportPage(ttk.Frame):
         back: Callable[[], None],
         review: Callable[[], None],
         restart: Callable[[], None],
+        train: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(parent, style="Back.TFrame")
         self.theme, self.controller, self.memory = theme, controller, memory
@@ -50,9 +56,11 @@ class ExportPage(ttk.Frame):
         self.percentage = tk.StringVar(self, f"{memory.validation:g}")
         self._finalise_card()
         self._answers_card()
+        self.passed: PassedPrompts | None = None
         self._files_card()
-        self._bottom(review, restart)
+        self._bottom(review, restart, train)
         self._refresh()
+        controller.passed(self._passed_card)
         self.after_idle(lambda: self.go.focus_set() if self.winfo_exists() else None)
 
     def _card(self, row: int, title: str) -> ttk.Frame:
@@ -73,9 +81,9 @@ class ExportPage(ttk.Frame):
         self.entry = ttk.Entry(line, textvariable=self.percentage, width=6, font=self.theme.fonts["text"])
         self.entry.pack(side="left")
         self.entry.bind("<Return>", lambda _event: self.finalise())
-        ttk.Label(line, text="% of the prompts go to validation", style="Muted.TLabel").pack(
-            side="left", padx=px(8)
-        )
+        ttk.Label(
+            line, text="% of the pairs for validation; prompts are never split", style="Muted.TLabel"
+        ).pack(side="left", padx=px(8))
         self.error = ttk.Label(card, style="Error.TLabel", wraplength=px(700))
         self.error.grid(row=3, column=0, sticky="w")
         self.result = ttk.Label(card, style="Good.TLabel", wraplength=px(700), justify="left")
@@ -88,11 +96,22 @@ class ExportPage(ttk.Frame):
         self.answers = ttk.Label(card, text="\u2026", wraplength=self.theme.px(700), justify="left")
         self.answers.grid(row=1, column=0, sticky="w")
 
+    def _passed_card(self, groups: Sequence[ImageGroup]) -> None:
+        if not groups or not self.winfo_exists():
+            return
+        card = self._card(2, f"{counted(len(groups), 'prompt')} without a pair")
+        self.passed = PassedPrompts(card, self.theme, groups, self._open_prompt)
+        self.passed.grid(row=1, column=0, sticky="ew")
+
+    def _open_prompt(self, key: str) -> None:
+        self.controller.open(key)
+        self._back()
+
     def _files_card(self) -> None:
         faults = self.controller.faults()
         if not faults:
             return
-        card = self._card(2, f"{len(faults)} files were left out")
+        card = self._card(3, f"{counted(len(faults), 'file')} left out")
         box = tk.Text(card, height=min(8, len(faults)), wrap="none")
         style_text(self.theme, box)
         root = self.controller.options.source
@@ -101,7 +120,9 @@ class ExportPage(ttk.Frame):
         box.configure(state="disabled")
         box.grid(row=1, column=0, sticky="ew")
 
-    def _bottom(self, review: Callable[[], None], restart: Callable[[], None]) -> None:
+    def _bottom(
+        self, review: Callable[[], None], restart: Callable[[], None], train: Callable[[], None] | None
+    ) -> None:
         px = self.theme.px
         bottom = ttk.Frame(self, padding=(px(16), px(8)))
         bottom.grid(row=1, column=0, sticky="ew")
@@ -116,12 +137,13 @@ class ExportPage(ttk.Frame):
             return made
 
         self.go = button("Finalise", self.finalise, "Accent.TButton")
+        self.train_button = button(TRAIN, train) if train is not None else None
         button("Esc  Back to choosing", self._back)
         self.review_button = button("Review pairs", review)
-        button("Copy the path of concepts.json", self._copy)
-        button("Datasets folder\u2026", lambda: self._export("datasets"))
-        button("JSON lines\u2026", lambda: self._export("jsonl"))
-        button("Other folders", restart)
+        button("Copy path of concepts.json", self._copy)
+        button("Export datasets folder\u2026", lambda: self._export("datasets"))
+        button("Export JSON lines\u2026", lambda: self._export("jsonl"))
+        button("Choose other folders", restart)
 
     def on_key(self, key: str, control: bool = False, shift: bool = False) -> bool:
         """Escape goes back."""
@@ -142,12 +164,16 @@ class ExportPage(ttk.Frame):
         places = [str(pair["chosen_file"]).split("/") for pair in pairs]
         split = {name: sum(len(p) > 2 and p[1] == name for p in places) for name in ("train", "val")}
         waiting = len(pairs) - sum(split.values())
-        text = f"{len(pairs)} pairs from {len({p['prompt'] for p in pairs})} prompts in {self._folder}"
+        prompts = counted(len({p["prompt"] for p in pairs}), "prompt")
+        text = f"{counted(len(pairs), 'pair')} from {prompts} in {self._folder}"
         text += f"\n{split['train']} in train, {split['val']} in validation, {waiting} not sorted yet."
         self.summary.configure(text=text)
         self.answers.configure(text=statistics_text(statistics))
         self.go.state(["!disabled" if pairs else "disabled"])
         self.review_button.state(["!disabled" if pairs else "disabled"])
+        if self.train_button is not None:
+            ready = pairs and not waiting and (self._folder / CONCEPTS_NAME).is_file()
+            self.train_button.state(["!disabled" if ready else "disabled"])
 
     @property
     def _folder(self) -> Path:
@@ -162,7 +188,7 @@ class ExportPage(ttk.Frame):
         except ValueError:
             percentage = -1.0
         good = 0 <= percentage <= 100
-        text = "" if good else f"{self.percentage.get()!r} is not a percentage"
+        text = "" if good else f"{self.percentage.get()!r} is not a percentage: enter a number from 0 to 100"
         self.error.configure(text=text)
         self.entry.state(["!invalid" if good else "invalid"])
         if not good:
@@ -179,8 +205,8 @@ class ExportPage(ttk.Frame):
         warning = unconditional_warning(unconditional)
         self.warning.configure(text=f"\u26a0  {warning}." if warning else "")
         self.result.configure(
-            text=f"Ready to train: {train} pairs in train, {val} in validation.\n"
-            f"The concepts are in {self._folder / CONCEPTS_NAME}"
+            text=f"Ready to train: {counted(train, 'pair')} in train, {val} in validation.\n"
+            f"Concepts: {self._folder / CONCEPTS_NAME}"
         )
         self._refresh()
 
@@ -194,7 +220,7 @@ class ExportPage(ttk.Frame):
         self.clipboard_append(str((self._folder / CONCEPTS_NAME).absolute()))
 
     def _export(self, kind: str) -> None:
-        name = filedialog.askdirectory(parent=self, title="An empty folder for the copies")
+        name = filedialog.askdirectory(parent=self, title="Choose an empty folder")
         if name:
             self.export(kind, Path(name))
 
@@ -204,7 +230,7 @@ class ExportPage(ttk.Frame):
 
         def done(count: int) -> None:
             if self.winfo_exists():
-                self.result.configure(text=f"{count} pairs were copied to {target}")
+                self.result.configure(text=f"{counted(count, 'pair')} copied to {target}")
 
         self.controller.export_other(kind, target, done, self._failed)
 
@@ -219,13 +245,13 @@ def statistics_text(found: AnswerStatistics) -> str:
     if not found.questions:
         return "No comparisons yet."
     lines = [
-        f"{found.questions} questions: {found.answered} answered, {found.ties} ties, {found.both_bad} both bad, "
-        f"{found.skips} skipped."
+        f"{counted(found.questions, 'question')}: {found.answered} answered, {counted(found.ties, 'tie')}, "
+        f"{found.both_bad} both bad, {found.skips} skipped."
     ]
     if found.first_place_share is not None:
-        lines.append(f"The left image won {found.first_place_share:.0%} of the time; 50% means no habit.")
+        lines.append(f"The left image won {found.first_place_share:.0%} of the time; 50% means no bias.")
     if found.repeated:
-        lines.append(f"{found.agreeing} of {found.repeated} repeated questions were answered alike.")
+        lines.append(f"{found.agreeing} of {found.repeated} repeated questions got the same answer.")
     if found.triples:
-        lines.append(f"{found.circles} of {found.triples} triples go in a circle (A over B over C over A).")
+        lines.append(f"{found.circles} of {found.triples} triples are circular: A over B over C over A.")
     return "\n".join(lines)

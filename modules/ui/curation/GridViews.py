@@ -1,4 +1,4 @@
-"""All images of a group at once: SELECT, and the review of a ranking."""
+"""All images of a group at once: a question about all of them, and the review of a ranking."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from modules.ui.curation.PairController import Snapshot
 from modules.ui.widgets.ImagePrefetcher import Key
 from modules.ui.widgets.ThumbGrid import ThumbGrid
 from modules.ui.widgets.tk_support import BAD, GOOD
+from modules.util.counted import counted
 
 SMALLEST = 150
 """Side of an image's place at 100 % below which the grid scrolls instead."""
@@ -61,13 +62,7 @@ class SelectView(GridView):
         self.worst: int | None = None
         self.shown: list[int] = []
         self._place: tuple[str, int] | None = None
-        grid = self.grid_of_images
-        self.actions = [
-            Action("Best", ("Return", "KP_Enter"), lambda: self.mark(best=grid.cursor), True),
-            Action("Worst", ("w",), lambda: self.mark(worst=grid.cursor)),
-            Action("Next prompt", ("space", "n"), context.controller.next_group),
-        ]
-        self.hint = "Click the best, right-click the worst"
+        self.take_keys(self.way.keys(0))
 
     def make_grid(self) -> ThumbGrid:
         return ThumbGrid(
@@ -88,6 +83,7 @@ class SelectView(GridView):
         super().show(shot)
 
     def draw(self) -> None:
+        self.hint = self.way.hint(self.state.situation, len(self.state.question))
         alive = list(self.state.question)
         same = alive == self.shown
         self.shown = alive
@@ -99,6 +95,12 @@ class SelectView(GridView):
     def _draw_marks(self) -> None:
         pairs = ((self.best, GOOD), (self.worst, BAD))
         self.grid_of_images.set_marks({place: colour for place, colour in pairs if place is not None})
+
+    def mark_best(self) -> None:
+        self.mark(best=self.grid_of_images.cursor)
+
+    def mark_worst(self) -> None:
+        self.mark(worst=self.grid_of_images.cursor)
 
     def mark(self, best: int | None = None, worst: int | None = None) -> None:
         """Mark an image by its position in the grid; a second time takes the mark off."""
@@ -167,8 +169,7 @@ class RankedView(GridView):
         marks = dict.fromkeys(range(self.count), GOOD)
         marks |= dict.fromkeys(range(last - self.count, last), BAD)
         self.grid_of_images.set_marks(marks)
-        made = f"{self.count} pair{'s' if self.count != 1 else ''}"
-        self.hint = f"Best first: drag to reorder. {made}: green over red"
+        self.hint = f"Best first: drag to reorder. {counted(self.count, 'pair')}: green over red"
 
     def set_count(self, count: int) -> None:
         """How many pairs to export."""

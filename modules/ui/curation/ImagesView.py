@@ -1,7 +1,8 @@
-"""Questions of two or four images: ELO, SMART and FOUR-UP."""
+"""Images next to each other: questions of one, two, four or more, and the pair that was saved."""
 
 from __future__ import annotations
 
+import math
 import tkinter as tk
 from functools import partial
 from pathlib import Path
@@ -11,16 +12,17 @@ from modules.ui.curation.PairController import Snapshot
 from modules.ui.widgets.ImagePrefetcher import Key
 from modules.ui.widgets.ImageView import ImageView
 from modules.ui.widgets.tk_support import BAD, GOOD, RIGHT_CLICK
+from modules.util.counted import counted
 
 MAX_AHEAD = 32
 FLICKER_MS = 350
 
 
 class ImagesView(ChoiceView):
-    """Images beside each other that zoom and move together.
+    """Images next to each other that zoom and move together.
 
     Args:
-        places: 1, 2 or 4.
+        places: at most this many images at once.
     """
 
     def __init__(self, parent: tk.Misc, context: ViewContext, places: int) -> None:
@@ -35,7 +37,7 @@ class ImagesView(ChoiceView):
             )
             for i in range(places)
         ]
-        columns = 1 if places == 1 else 2
+        columns = math.ceil(math.sqrt(places))
         for i, view in enumerate(self.views):
             view.grid(row=i // columns, column=i % columns, sticky="nsew", padx=2, pady=2)
             view.bind("<Configure>", lambda _event: context.want(), add="+")
@@ -120,41 +122,18 @@ class ImagesView(ChoiceView):
         super().destroy()
 
 
-class PairView(ImagesView):
-    """Two images: which one is better?"""
+class QuestionView(ImagesView):
+    """The question of a way of choosing.
 
-    def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
-        super().__init__(parent, context, 2)
-        answer = context.controller.answer
-        self.actions = [
-            Action("Left is better", ("Left", "KP_Left"), lambda: self.clicked(0), True, True),
-            Action("Right is better", ("Right", "KP_Right"), lambda: self.clicked(1), True, True),
-            Action("Tie", ("Up", "KP_Up"), lambda: answer(tie=True), judges=True),
-            Action("Both bad", ("b",), lambda: answer(both_bad=True), judges=True),
-            Action("Skip", ("Down", "space", "KP_Down"), lambda: answer()),
-        ]
-        self.hint = "Which image is better?"
+    Of two images, a click says which is better. Of more, the first digit or click marks the best and the second the
+    worst one.
+    """
 
-    def clicked(self, place: int) -> None:
-        if place < len(self.question) and self.may_judge():
-            self.controller.answer(best=self.question[place])
-
-
-class FourUpView(ImagesView):
-    """Four images: the best and the worst of them. The first key or click says best, the second worst."""
-
-    def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
-        super().__init__(parent, context, 4)
-        answer = context.controller.answer
+    def __init__(self, parent: tk.Misc, context: ViewContext, places: int) -> None:
+        super().__init__(parent, context, places)
         self.best: int | None = None
-        self.actions = [
-            Action("Tie", ("Up", "KP_Up"), lambda: answer(tie=True), judges=True),
-            Action("All bad", ("b",), lambda: answer(both_bad=True), judges=True),
-            Action("Skip", ("Down", "space", "KP_Down"), lambda: answer()),
-            Action("Only the best", ("Return", "KP_Enter"), self._only_best, judges=True),
-        ]
-        self.hint = "1-4: first the best, then the worst"
-        for place, view in enumerate(self.views):
+        self.take_keys(self.way.keys(places))
+        for place, view in enumerate(self.views if places > 2 else ()):
             view.bind(RIGHT_CLICK, lambda _event, place=place: self.worst(place))
 
     def show(self, shot: Snapshot) -> None:
@@ -162,21 +141,34 @@ class FourUpView(ImagesView):
         super().show(shot)
 
     def labels(self) -> list[str]:
-        return ["1", "2", "3", "4"]
+        places = len(self.views)
+        return [str(place) for place in range(1, places + 1)] if places > 2 else [""] * places
+
+    def caption(self, index: int, label: str = "") -> str:
+        if self.way.compares or self.context.blind:
+            return super().caption(index, label)
+        return Path(self.group.files[index]).name
 
     def draw(self) -> None:
+        self.hint = self.way.hint(self.state.situation, len(self.views))
         super().draw()
         for place, view in enumerate(self.views):
             view.mark(GOOD if self._order[place] == self.best else None)
 
     def clicked(self, place: int) -> None:
-        if place >= len(self.question) or not self.may_judge():
+        if not self.way.compares or place >= len(self.question) or not self.may_judge():
             return
-        if self.best is None or self.best == place:
+        if len(self.views) == 2:
+            self.better(place)
+        elif self.best is None or self.best == place:
             self.best = place if self.best is None else None
             self.draw()
         else:
             self.worst(place)
+
+    def better(self, place: int) -> None:
+        if place < len(self.question) and self.may_judge():
+            self.controller.answer(best=self.question[place])
 
     def worst(self, place: int) -> None:
         """Answer with this image as the worst, if another one is marked as the best."""
@@ -185,13 +177,14 @@ class FourUpView(ImagesView):
         if self.best is not None and place < len(self.question) and place != self.best:
             self.controller.answer(best=self.question[self.best], worst=self.question[place])
 
-    def _only_best(self) -> None:
+    def only_best(self) -> None:
         if self.best is not None:
             self.controller.answer(best=self.question[self.best])
 
     def on_key(self, key: str, shift: bool) -> bool:
         key = key.removeprefix("KP_")
-        if key in ("1", "2", "3", "4"):
+        places = len(self.views)
+        if places > 2 and key.isdigit() and 1 <= int(key) <= places:
             self.clicked(int(key) - 1)
         elif key == "Escape" and self.best is not None:
             self.best = None
@@ -201,37 +194,14 @@ class FourUpView(ImagesView):
         return True
 
 
-class TriageView(ImagesView):
-    """One image after the other: good, bad, or neither."""
-
-    def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
-        super().__init__(parent, context, 1)
-        judge = context.controller.judge
-        self.actions = [
-            Action("Bad", ("Left", "b", "KP_Left"), lambda: judge(False), judges=True),
-            Action("Good", ("Right", "g", "KP_Right"), lambda: judge(True), True, True),
-            Action("Neither", ("Down", "space", "KP_Down"), lambda: judge(None)),
-        ]
-
-    def draw(self) -> None:
-        state = self.state
-        left = len(state.alive) - len(state.good) - len(state.bad)
-        self.hint = f"Good or bad?   {len(state.good)} good, {len(state.bad)} bad, {left} others"
-        super().draw()
-
-    def caption(self, index: int, label: str = "") -> str:
-        return "" if self.context.blind else Path(self.group.files[index]).name
-
-
 class ContinueView(ImagesView):
-    """After a pick: the pair that was made, and whether to keep scoring this prompt."""
+    """After a pick: the pair that was saved, and whether to keep scoring this prompt."""
 
     def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
         super().__init__(parent, context, 2)
         self.actions = [
             Action("Yes, keep scoring", ("y",), context.controller.go_on),
             Action("No, next prompt", ("n", "Return", "KP_Enter"), context.controller.next_group, True),
-            Action("Cancel this pick", ("Escape",), context.controller.undo),
         ]
 
     @property
@@ -250,8 +220,8 @@ class ContinueView(ImagesView):
 
     def draw(self) -> None:
         state = self.state
-        made = f"{state.pairs} pair{'s' if state.pairs != 1 else ''}"
-        self.hint = f"Saved: {made}. Keep scoring this prompt? {len(state.alive)} images are left."
+        left = f"{len(state.alive)} images are left."
+        self.hint = f"Saved: {counted(state.pairs, 'pair')}. Keep scoring this prompt? {left}"
         super().draw()
         for view, colour in zip(self.views, (GOOD, BAD), strict=True):
             view.mark(colour)

@@ -8,30 +8,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from modules.curation.exchange.public_formats import export_datasets_folder, export_jsonl_folder
-from modules.curation.intake.duplicates import file_dhash
+from modules.curation.group_state import GroupState, SessionSettings
+from modules.curation.GroupsAhead import GroupsAhead, SearchStatus, search_folder
+from modules.curation.GroupWalk import Counts, GroupWalk
+from modules.curation.ImageGroup import ImageGroup
+from modules.curation.intake.duplicates import FingerprintDistance
 from modules.curation.intake.folders import check_folders
 from modules.curation.intake.groups import ScanOptions
 from modules.curation.intake.scan import ScanFault
-from modules.curation.session import CurationSession, GroupState, ImageGroup, Phase, SessionSettings
+from modules.curation.session import CurationSession, Refused
 from modules.curation.statistics import AnswerStatistics, answer_statistics
 from modules.curation.store import CurationStore
-from modules.ui.curation.GroupFeed import FeedStatus, GroupFeed
 from modules.ui.widgets.SerialWorker import Failed, SerialWorker
 from modules.util.dpo_curation_util import Pair, finalize_export, unconditional_pairs
-from modules.util.image_metadata.limits import Unusable
 
 PAUSE_SECONDS = 30.0
 """A longer wait between two answers is a break and does not count as work."""
 LOOK_AHEAD = 2
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Of the whole output folder."""
-
-    seen: int = 0
-    skipped: int = 0
-    paired: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,7 +43,7 @@ class Snapshot:
     group: ImageGroup | None
     state: GroupState | None
     counts: Counts
-    feed: FeedStatus
+    search: SearchStatus
     finished: int
     pairs: tuple[Pair, ...] = ()
     seconds_left: float | None = None
@@ -67,30 +60,6 @@ class PickingOptions:
     session: SessionSettings = field(default_factory=SessionSettings)
     scan: ScanOptions = field(default_factory=ScanOptions)
     ask_to_continue: bool = True
-
-
-class LookDistance:
-    """How different two images look: bits that differ in their hashes; all 64 if one cannot be decoded.
-
-    Pairing compares every good image with every bad one, so each is decoded once and remembered.
-    """
-
-    def __init__(self) -> None:
-        self._hashes: dict[Path, int | None] = {}
-
-    def __call__(self, first: Path, second: Path) -> float:
-        hashes = [self._hash(path) for path in (first, second)]
-        if hashes[0] is None or hashes[1] is None:
-            return 64.0
-        return float((hashes[0] ^ hashes[1]).bit_count())
-
-    def _hash(self, path: Path) -> int | None:
-        if path not in self._hashes:
-            try:
-                self._hashes[path] = file_dhash(path)
-            except Unusable:
-                self._hashes[path] = None
-        return self._hashes[path]
 
 
 class PairController:
@@ -118,13 +87,9 @@ class PairController:
         self._post = post
         self.waiting = 0
         self._store: CurationStore | None = None
-        self._session: CurationSession | None = None
-        self._feed: GroupFeed | None = None
-        self._group: ImageGroup | None = None
-        self._finished: set[str] = set()
-        self._seen = self._skipped = 0
+        self._ahead: GroupsAhead | None = None
+        self._walk: GroupWalk | None = None
         self._worked = 0.0
-        self._done_here = 0
         self._last = time.monotonic()
         self._look_posted = False
         self._closed = False
@@ -140,7 +105,14 @@ class PairController:
         self.waiting += verb
 
         def run() -> Snapshot | None:
-            return None if self._closed else self._snapshot(work())
+            if self._closed:
+                return None
+            try:
+                note = work()
+            except Refused as refusal:
+                said = refusal.message if refusal.hint is None else f"{refusal.message}: {refusal.hint}"
+                note = f"{said[:1].upper()}{said[1:]}."
+            return self._snapshot(note)
 
         def done(shot: Snapshot | None) -> None:
             self.waiting -= verb
@@ -157,34 +129,46 @@ class PairController:
         options = self.options
         check_folders(options.source, options.output)
         self._store = CurationStore(options.output)
-        self._session = CurationSession(self._store, options.session, LookDistance())
-        self._finished = self._session.finished_groups()
-        self._recount()
-        self._feed = GroupFeed(
-            options.source, options.output.resolve(), self._finished, options.scan, self._searched
+        session = CurationSession(self._store, options.session, FingerprintDistance())
+        self._ahead = search_folder(
+            options.source,
+            options.output.resolve(),
+            options.scan,
+            session.finished_groups(),
+            self._searched,
+            gentle=True,
         )
+        self._walk = GroupWalk(session, self._ahead, wait=False, ask_to_continue=options.ask_to_continue)
         return ""
 
-    def _searched(self) -> None:
+    def _searched(self, _status: SearchStatus) -> None:
         if not self._look_posted and not self._closed:
             self._look_posted = True
             self._post(self._look)
 
     def _look(self) -> None:
         self._look_posted = False
-        self._submit(lambda: "", verb=False)
+        self.refresh()
 
     def refresh(self) -> None:
-        """Ask for a snapshot of how things stand."""
-        self._submit(lambda: "", verb=False)
+        """Ask for a snapshot of how things stand, with the next group if one was waited for."""
+
+        def work() -> str:
+            walk = self._open_walk()
+            if walk.group is None:
+                walk.advance()
+                self._last = time.monotonic()
+            return ""
+
+        self._submit(work, verb=False)
 
     def close(self, done: Callable[[], None] | None = None) -> None:
         """Stop searching and close the store, on the worker; then ``done`` on the Tk thread."""
 
         def work() -> None:
             self._closed = True
-            if self._feed is not None:
-                self._feed.close()
+            if self._ahead is not None:
+                self._ahead.close()
             if self._store is not None:
                 self._store.close()
 
@@ -192,46 +176,37 @@ class PairController:
 
     # --- verbs --------------------------------------------------------------------------------------------------
 
-    def _verb(
-        self, call: Callable[[CurationSession], GroupState], seen: bool = False, skipped: bool = False
-    ) -> None:
+    def _verb(self, call: Callable[[CurationSession], GroupState]) -> None:
         def work() -> str:
             self._count_time()
-            state = call(self._open_session())
-            self._seen += seen
-            self._skipped += skipped
-            if state.phase is Phase.CONTINUE and not self.options.ask_to_continue:
-                state = self._open_session().finish_group(automatic=True)
-            if state.phase is Phase.DONE:
-                self._close_group()
-            else:
-                self._take_growth()
-            return ""
+            walk = self._open_walk()
+            walk.act(call)
+            note, walk.session.note = walk.session.note, ""
+            return note
 
         self._submit(work)
 
-    def _open_session(self) -> CurationSession:
-        if self._session is None:
+    def _open_walk(self) -> GroupWalk:
+        if self._walk is None:
             raise RuntimeError("the session is not open")
-        return self._session
+        return self._walk
 
     def answer(
         self, best: int | None = None, worst: int | None = None, tie: bool = False, both_bad: bool = False
     ) -> None:
         """Answer the open question; nothing given is a skip."""
-        skipped = best is None and worst is None and not tie and not both_bad
-        self._verb(lambda session: session.answer(best, worst, tie, both_bad), True, skipped)
+        self._verb(lambda session: session.answer(best, worst, tie, both_bad))
 
     def judge(self, good: bool | None) -> None:
         """TRIAGE: good, bad, or neither."""
-        self._verb(lambda session: session.judge(good), True, good is None)
+        self._verb(lambda session: session.judge(good))
 
     def choose(self, best: int, worst: int) -> None:
         """SELECT: export these two."""
         self._verb(lambda session: session.choose(best, worst))
 
     def pick_now(self) -> None:
-        """Export best over worst as the ranking stands."""
+        """Export best over worst as the ranking stands, if the answers say anything."""
         self._verb(lambda session: session.pick_now())
 
     def export_ranked(self, order: Sequence[int], count: int) -> None:
@@ -250,113 +225,64 @@ class PairController:
         """Take the last step back, in whatever group it was."""
         self._submit(self._undo)
 
+    def open(self, key: str) -> None:
+        """Show a prompt that is done once more."""
+
+        def work() -> str:
+            self._count_time()
+            self._open_walk().open(key)
+            return ""
+
+        self._submit(work)
+
+    def passed(self, done: Callable[[list[ImageGroup]], None]) -> None:
+        """The prompts that gave no pair, as far as their images were found."""
+        self._worker.submit(lambda: self._open_walk().passed(), done)
+
     def _undo(self) -> str:
-        session, feed = self._open_session(), self._feed
-        assert feed is not None
-        key = session.undo()
-        self._recount()
+        walk = self._open_walk()
+        key = walk.undo()
         if key is None:
             return "There is nothing to undo."
-        current = self._group
-        if current is not None and current.key == key:
+        if walk.group is not None and walk.group.key == key:
             return ""
-        group = feed.take(key)
-        if group is None:
-            self._finished.discard(key)
-            if feed.status().searching:
-                return "Undone. Its prompt comes again later."
-            return "Undone. Its images are not in this source folder."
-        if current is not None:
-            feed.put_back(current)
-        self._finished.discard(key)
-        self._group = group
-        session.open(group)
-        return ""
+        if walk.status().searching:
+            return "Undone. Its prompt comes again later."
+        return "Undone. Its images are not in this source folder."
 
     # --- where we are -------------------------------------------------------------------------------------------
-
-    def _close_group(self) -> None:
-        if self._group is not None:
-            self._finished.add(self._group.key)
-            self._done_here += 1
-        self._group = None
-
-    def _recount(self) -> None:
-        assert self._store is not None
-        self._seen = self._skipped = 0
-        for event in self._store.events():
-            data = event.payload
-            if event.kind == "answer":
-                self._seen += 1
-                nothing = data["best"] is None and data["worst"] is None
-                self._skipped += nothing and not data["tie"] and not data["both_bad"]
-            elif event.kind == "judge":
-                self._seen += 1
-                self._skipped += data["good"] is None
-
-    def _take_growth(self) -> None:
-        """Between two questions, take in images that the scan has found since the group was opened."""
-        assert self._feed is not None
-        if self._group is not None:
-            group = self._feed.take(self._group.key)
-            if group is not None and group is not self._group:
-                self._group = group
-                self._open_session().open(group)
 
     def _count_time(self) -> None:
         now = time.monotonic()
         self._worked += min(now - self._last, PAUSE_SECONDS)
         self._last = now
 
-    def _advance(self) -> None:
-        """Open the next group that has a question."""
-        session, feed = self._open_session(), self._feed
-        assert feed is not None
-        while self._group is None and (group := feed.next()) is not None:
-            if session.open(group).phase is Phase.DONE:
-                self._finished.add(group.key)
-            else:
-                self._group = group
-                self._last = time.monotonic()
-
     def _snapshot(self, note: str) -> Snapshot:
-        session, feed, store = self._open_session(), self._feed, self._store
-        assert feed is not None
-        assert store is not None
-        self._advance()
-        status = feed.status()
-        if status.failure is not None and self._group is None:
-            raise status.failure
-        group = self._group
-        state = None if group is None else session.state()
-        pairs: tuple[Pair, ...] = ()
-        if group is not None and state is not None and state.pairs:
-            names = [i for e in store.events(group.key) for i in e.payload.get("pair_ids", [])]
-            pairs = tuple(pair for pair in map(store.pair, names) if pair is not None)
-        coming = [g.path(i) for g in feed.coming(LOOK_AHEAD) for i in range(min(8, len(g.files)))]
+        walk = self._open_walk()
+        group, state, search = walk.group, walk.state(), walk.status()
+        coming = [g.path(i) for g in walk.coming(LOOK_AHEAD) for i in range(min(8, len(g.files)))]
         return Snapshot(
             group,
             state,
-            Counts(self._seen, self._skipped, store.pair_count()),
-            status,
-            len(self._finished),
-            pairs,
-            self._seconds_left(status),
+            walk.counts,
+            search,
+            walk.finished,
+            tuple(walk.session.pairs_here()) if state is not None and state.pairs else (),
+            self._seconds_left(walk, search),
             tuple(coming),
             note,
         )
 
-    def _seconds_left(self, status: FeedStatus) -> float | None:
-        left = status.groups - len(self._finished)
-        if not self._done_here or not status.counted:
+    def _seconds_left(self, walk: GroupWalk, search: SearchStatus) -> float | None:
+        if not walk.closed or not search.counted:
             return None
-        return self._worked / self._done_here * max(0, left)
+        return self._worked / walk.closed * max(0, search.groups - walk.finished)
 
     # --- at the end ---------------------------------------------------------------------------------------------
 
     def faults(self) -> list[ScanFault]:
         """The files that were left out so far."""
-        return [] if self._feed is None else list(self._feed.faults)
+        return [] if self._ahead is None else list(self._ahead.faults)
 
     def _open_store(self) -> CurationStore:
         if self._store is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from modules.util.enum.CurationMode import CurationMode
+from modules.curation.CurationMode import DEFAULT_MODE, CurationMode
 from modules.util.errors import UserError
 from modules.util.jsonio import read_json, write_json
 
@@ -26,7 +26,7 @@ class PairToolMemory:
 
     source: str = ""
     output: str = ""
-    mode: str = CurationMode.SMART.value
+    mode: str = DEFAULT_MODE.value
     pairs_per_group: int = 1
     certainty: float = 95.0
     near_duplicates: int = 2
@@ -52,7 +52,7 @@ class PairToolMemory:
             if type(value) is type(default) or (isinstance(default, float) and type(value) is int):
                 setattr(made, one.name, value)
         if made.mode not in {mode.value for mode in CurationMode}:
-            made.mode = CurationMode.SMART.value
+            made.mode = DEFAULT_MODE.value
         pairs = [p for p in made.recent if isinstance(p, list) and len(p) == 2]
         made.recent = [p for p in pairs if all(isinstance(name, str) for name in p)][:MAX_RECENT]
         return made

@@ -10,9 +10,10 @@ from pathlib import Path
 from tkinter import filedialog, ttk
 from typing import Protocol
 
+from modules.curation.CurationMode import CurationMode
+from modules.curation.group_state import SessionSettings
 from modules.curation.intake.folders import check_folders
 from modules.curation.intake.groups import ScanOptions
-from modules.curation.session import SessionSettings
 from modules.ui.curation.PairController import PickingOptions
 from modules.ui.curation.PairToolMemory import PairToolMemory
 from modules.ui.form.inputs import style_popdown
@@ -21,20 +22,10 @@ from modules.ui.widgets.drop import accept_drops, nearest_folder
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import Theme
 from modules.ui.widgets.tk_support import Pump, elide_middle, run_in_thread
+from modules.util.counted import counted
 from modules.util.dpo_curation_util import load_manifest
-from modules.util.enum.CurationMode import CurationMode
 from modules.util.errors import UserError
 
-MODES: dict[CurationMode, tuple[str, str]] = {
-    CurationMode.SMART: (
-        "Smart",
-        "Two at a time, only the questions that matter; saves by itself once certain.",
-    ),
-    CurationMode.ELO: ("Elo", "Two at a time, rated as in chess; you say when to save."),
-    CurationMode.FOUR_UP: ("Four-up", "Four at a time: the best and the worst of them."),
-    CurationMode.SELECT: ("Select", "All at once: click the best, right-click the worst."),
-    CurationMode.TRIAGE: ("Triage", "One at a time, good or bad; look-alikes are paired."),
-}
 LOOK_MS = 300
 
 
@@ -66,7 +57,7 @@ class StartActions:
 
 
 class StartPage(ttk.Frame):
-    """A form with one button that starts, or goes on with, a session.
+    """A form with one button that starts or continues a session.
 
     Args:
         memory: filled in and, on a start, brought up to date.
@@ -114,6 +105,9 @@ class StartPage(ttk.Frame):
             self._looks(looks)
         self._bottom()
         self._show_mode()
+        self._suggested = suggested_output(memory.source)
+        self._follow()
+        self.source.trace_add("write", lambda *_: self._follow())
         for name in (self.source, self.output):
             name.trace_add("write", lambda *_: self._look_soon())
         self._look_soon()
@@ -181,8 +175,8 @@ class StartPage(ttk.Frame):
             box.configure(postcommand=partial(style_popdown, self.theme, box))
             box.bind("<<ComboboxSelected>>", lambda _event: self._take_recent(box.current()))
             self._add("Resume", box)
-        self._folder_field("Images", "source", self.source)
-        self._folder_field("Pairs go to", "output", self.output)
+        self._folder_field("Image folder", "source", self.source)
+        self._folder_field("Pairs folder", "output", self.output)
         self.found = ttk.Label(self._card, style="Small.TLabel", wraplength=self.theme.px(560))
         self._add("", self.found)
 
@@ -195,14 +189,17 @@ class StartPage(ttk.Frame):
         px = self.theme.px
         holder = ttk.Frame(self._card)
         holder.columnconfigure(1, weight=1)
-        modes = list(MODES)
-        for row, (mode, (title, text)) in enumerate(MODES.items()):
-            button = ttk.Button(holder, text=title, width=9, command=lambda mode=mode: self.set_mode(mode))  # type: ignore[misc]
+        modes = list(CurationMode)
+        for row, mode in enumerate(modes):
+            way = mode.way
+            button = ttk.Button(
+                holder, text=way.title, width=9, command=lambda mode=mode: self.set_mode(mode)
+            )  # type: ignore[misc]
             button.grid(row=row, column=0, sticky="ew")
             for key, step in (("<Up>", -1), ("<Down>", 1)):
                 other = modes[(row + step) % len(modes)]
                 button.bind(key, lambda _event, other=other: self._focus_mode(other))  # type: ignore[misc]
-            label = ttk.Label(holder, text=text, style="Muted.TLabel")
+            label = ttk.Label(holder, text=way.text, style="Muted.TLabel")
             label.grid(row=row, column=1, sticky="ew", padx=px(10))
             label.bind("<Button-1>", lambda _event, mode=mode: self.set_mode(mode))  # type: ignore[misc]
             wrap_to_width(label)
@@ -222,8 +219,7 @@ class StartPage(ttk.Frame):
     def _show_mode(self) -> None:
         for mode, button in self.mode_buttons.items():
             button.configure(style="SideOn.TButton" if mode is self.mode else "Side.TButton")
-        automatic = self.mode in (CurationMode.SMART, CurationMode.FOUR_UP)
-        self.entries["threshold"].state(["!disabled" if automatic else "disabled"])
+        self.entries["threshold"].state(["!disabled" if self.mode.way.stops_when_certain else "disabled"])
 
     def _number(self, label: str, name: str, variable: tk.StringVar, unit: str) -> None:
         holder = ttk.Frame(self._card)
@@ -240,12 +236,14 @@ class StartPage(ttk.Frame):
         self._add("", button, sticky="w")
 
     def _details(self) -> None:
-        self._number("Pairs per prompt", "pairs_per_group", self.pairs, "then the next prompt")
-        self._number("Save at", "threshold", self.certainty, "% certainty that the best beats the worst")
-        self._switch("Show near-identical images once", self.merge)
-        self._number("", "near_duplicates", self.bits, "bits of 64 in which look-alikes may differ")
+        self._number("Pairs per prompt", "pairs_per_group", self.pairs, "before moving to the next prompt")
+        self._number("Certainty", "threshold", self.certainty, "% sure of the order before a pair is saved")
+        self._switch("Show near-duplicates once", self.merge)
+        self._number(
+            "Tolerance", "near_duplicates", self.bits, "of 64 bits by which near-duplicates may differ (2)"
+        )
         self._switch("Hide file names and ratings while choosing", self.blind)
-        self._switch("After each pick, ask whether to keep scoring the prompt", self.ask)
+        self._switch("Ask after each pair whether to keep scoring the prompt", self.ask)
 
     def _looks(self, looks: LooksLike) -> None:
         px, font = self.theme.px, self.theme.fonts["text"]
@@ -269,7 +267,7 @@ class StartPage(ttk.Frame):
         for box in self.look_boxes:
             box.bind("<<ComboboxSelected>>", changed)
             box.configure(postcommand=partial(style_popdown, self.theme, box))
-        self._add("Looks", holder)
+        self._add("Appearance", holder)
 
     def _bottom(self) -> None:
         px = self.theme.px
@@ -286,6 +284,12 @@ class StartPage(ttk.Frame):
 
     # --- the output folder --------------------------------------------------------------------------------------
 
+    def _follow(self) -> None:
+        """Suggest a folder next to the images until the person has chosen another one."""
+        before, self._suggested = self._suggested, suggested_output(self.source.get())
+        if self.output.get().strip() in ("", before):
+            self.output.set(self._suggested)
+
     def _look_soon(self) -> None:
         if self._looking is not None:
             self.after_cancel(self._looking)
@@ -293,10 +297,6 @@ class StartPage(ttk.Frame):
 
     def _look(self) -> None:
         self._looking = None
-        if not self.output.get().strip() and self.source.get().strip():
-            source = Path(self.source.get().strip())
-            self.output.set(str(source.with_name(source.name + "-pairs")))
-            return
         name = self.output.get().strip()
         if not name:
             self._found(None)
@@ -311,11 +311,11 @@ class StartPage(ttk.Frame):
     def _found(self, pairs: int | None, problem: str = "") -> None:
         if not self.winfo_exists():
             return
-        text = (
-            "A new folder is made." if pairs is None else f"Goes on where it stopped: {pairs} pairs so far."
-        )
+        text = "A new folder will be made."
+        if pairs is not None:
+            text = f"Continues where you stopped: {counted(pairs, 'pair')} so far."
         self.found.configure(text=problem or text)
-        self.go.configure(text="Start choosing" if pairs is None else "Go on choosing")
+        self.go.configure(text="Start choosing" if pairs is None else "Continue choosing")
         self.review_button.state(["!disabled" if pairs else "disabled"])
 
     def _open_review(self) -> None:
@@ -354,7 +354,7 @@ class StartPage(ttk.Frame):
         bits = self._read_number("near_duplicates", self.bits.get(), 0, 32, True)
         source, output = (Path(v.get().strip()).expanduser() for v in (self.source, self.output))
         if not self.output.get().strip():
-            self.show_error("output", "choose where the pairs go")
+            self.show_error("output", "Choose a folder for the pairs")
             return
         try:
             check_folders(source, output)
@@ -383,6 +383,12 @@ class StartPage(ttk.Frame):
             self.after_cancel(self._looking)
             self._looking = None
         super().destroy()
+
+
+def suggested_output(source: str) -> str:
+    """The folder suggested for the pairs of a folder with images."""
+    folder = Path(source.strip())
+    return str(folder.with_name(f"{folder.name}-pairs")) if folder.name else ""
 
 
 def wrap_to_width(label: ttk.Label) -> None:

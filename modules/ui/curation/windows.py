@@ -8,12 +8,13 @@ import tkinter as tk
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from modules.ui.curation.DPOCurationWindow import PairTool
-from modules.ui.review.DPOReviewWindow import ReviewTool
+from modules.ui.curation.DPOCurationWindow import DPOCurationWindow
+from modules.ui.review.DPOReviewWindow import DPOReviewWindow
 from modules.ui.state.SessionStore import SessionStore, WindowMemory
 from modules.ui.widgets.drop import load_drops
 from modules.ui.widgets.ScrollFrame import install_wheel
 from modules.ui.widgets.theme import APPEARANCES, Theme
+from modules.ui.widgets.tk_support import select_all_with_ctrl_a
 from modules.util.files.user_folder import settings_folder
 
 SCALES = (75, 90, 100, 110, 125, 150, 175, 200)
@@ -22,16 +23,21 @@ ROOM = 0.94
 
 
 def open_pair_tool(
-    parent: tk.Misc, theme: Theme, source: Path | None = None, settings: Path | None = None
+    parent: tk.Misc,
+    theme: Theme,
+    source: Path | None = None,
+    settings: Path | None = None,
+    train: Callable[[Path], None] | None = None,
 ) -> tk.Toplevel:
     """The pair tool in a window of its own.
 
     Args:
         source: folder with images to begin with.
         settings: folder in which it remembers its fields.
+        train: sets up training on the pairs of a folder; without it the tool does not offer that.
     """
     window = _window(parent, theme)
-    tool = PairTool(window, theme, settings or settings_folder(), window.destroy)
+    tool = DPOCurationWindow(window, theme, settings or settings_folder(), window.destroy, train=train)
     tool.pack(fill="both", expand=True)
     _begin(tool, source)
     return window
@@ -52,7 +58,7 @@ def open_review(
         window.destroy()
         closed()
 
-    tool = ReviewTool(window, theme, output, end, resolution)
+    tool = DPOReviewWindow(window, theme, output, end, resolution)
     tool.pack(fill="both", expand=True)
     return window
 
@@ -78,12 +84,13 @@ def make_window(store: SessionStore, source: Path | None) -> tk.Tk:
     root = tk.Tk(className="Tastemaker")
     root.withdraw()
     install_wheel(root)
+    select_all_with_ctrl_a(root)
     load_drops(root)
     memory, _ = store.load_window()
     theme = Theme(root)
     theme.apply(memory.appearance, memory.scale)
     _fit(root, theme)
-    tool = PairTool(root, theme, store.folder, root.destroy, Looks(theme, store, memory))
+    tool = DPOCurationWindow(root, theme, store.folder, root.destroy, Looks(theme, store, memory))
     tool.pack(fill="both", expand=True)
     _begin(tool, source)
     root.deiconify()
@@ -116,7 +123,7 @@ class Looks:
         self._store.save_window(self._memory)
 
 
-def _begin(tool: PairTool, source: Path | None) -> None:
+def _begin(tool: DPOCurationWindow, source: Path | None) -> None:
     if source is not None:
         tool.memory.source = str(source.absolute())
         tool.memory.output = ""

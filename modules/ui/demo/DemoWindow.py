@@ -5,7 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 from pathlib import Path
-from tkinter import filedialog, ttk
+from tkinter import ttk
 
 from modules.ui.demo.demo_project import (
     DEFAULT_FOLDER,
@@ -211,9 +211,9 @@ class DemoWindow(Dialog):
         self.error.configure(text=text)
 
     def _browse(self) -> None:
-        name = filedialog.askdirectory(parent=self, title="Folder of the demo project")
-        if name:
-            self.folder.set(name)
+        folder = self.ui.chooser.folder("Folder of the demo project", self.folder.get(), parent=self)
+        if folder is not None:
+            self.folder.set(str(folder))
 
     # -- images ----------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class DemoWindow(Dialog):
 
     def open_pair_tool(self) -> None:
         """Choose with the keys; this window comes back when the pair tool is closed."""
-        from modules.ui.curation.DPOCurationWindow import PairTool
+        from modules.ui.curation.DPOCurationWindow import DPOCurationWindow
         from modules.ui.curation.StartPage import picking_options
         from modules.ui.curation.windows import open_pair_tool
 
@@ -309,7 +309,7 @@ class DemoWindow(Dialog):
             self.say_error(f"{self.project.folder} cannot be written: {error.strerror}")
             return
         window = self._tool = open_pair_tool(self.ui.root, self.ui.theme, settings=self.project.folder)
-        tool = next(child for child in window.winfo_children() if isinstance(child, PairTool))
+        tool = next(child for child in window.winfo_children() if isinstance(child, DPOCurationWindow))
         tool.start(picking_options(memory))
         window.bind("<Destroy>", lambda event: self._tool_closed() if event.widget is window else None, "+")
         self.withdraw()

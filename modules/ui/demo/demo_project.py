@@ -18,14 +18,15 @@ from pathlib import Path
 
 from modules.runner.ProcessId import ProcessId
 from modules.ui.curation.PairToolMemory import PairToolMemory
+from modules.util.config.load import load_layered
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.dpo_curation_util import CONCEPTS_NAME, finalize_export, load_manifest
-from modules.util.enum.TimeUnit import TimeUnit
+from modules.util.enum.choices import TimeUnit
 from modules.util.errors import UserError
 from modules.util.jsonio import read_json, write_json
+from modules.util.program_files import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = ROOT / "scripts" / "make_demo.py"
 PRESET = ROOT / "training_presets" / "#demo dpo.json"
 DEFAULT_FOLDER = Path("workspace") / "demo"
@@ -150,7 +151,7 @@ class DemoProject:
         Args:
             train_pairs: how many pairs are trained on; few of them are shown more often, and more carefully.
         """
-        made = model.load_layered(PRESET, None, check=False)
+        made = load_layered(PRESET, None, check=False, model=model)
         run = self.next_run()
         base = Path(made.base_model_name)
         made.base_model_name = str(base if base.is_absolute() else ROOT / base)

@@ -17,6 +17,7 @@ from modules.util.errors import UserError
 if TYPE_CHECKING:
     from modules.ui.form.FieldSource import FieldSource
     from modules.ui.form.Tooltips import Tooltips
+    from modules.ui.widgets.Chooser import Chooser
     from modules.ui.widgets.theme import Theme
 
 LABEL_WIDTH = 170
@@ -32,6 +33,7 @@ class FieldRow:
         setting: what it edits.
         source: where values come from and go to.
         theme, tooltips: looks.
+        chooser: asks for folders and files.
         focused: called when the input gets the focus.
     """
 
@@ -43,6 +45,7 @@ class FieldRow:
         source: FieldSource,
         theme: Theme,
         tooltips: Tooltips,
+        chooser: Chooser,
         focused: Callable[[Setting], None],
     ) -> None:
         self.setting = setting
@@ -53,7 +56,7 @@ class FieldRow:
         self._typing = False
         self.shown = False
         self.label = ttk.Label(card, text=setting.title, wraplength=theme.px(LABEL_WIDTH), justify="left")
-        self.input = make_input(card, setting, theme, self._typed, self._picked)
+        self.input = make_input(card, setting, theme, chooser, self._typed, self._picked)
         tooltips.add(self.label, self._tip)
         widget = self.input.focus_widget
         widget.bind("<FocusIn>", lambda _event: focused(setting), add="+")

@@ -12,6 +12,7 @@ from modules.ui.form.FieldRow import FieldRow
 from modules.ui.form.FieldSource import FieldSource
 from modules.ui.form.Tooltips import Tooltips
 from modules.ui.state.ConfigState import Problem
+from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.theme import Theme
 from modules.util.config.settings import Setting
 
@@ -27,6 +28,7 @@ class SettingsForm:
         settings: what to show, in order; those without a row (hidden, lists) are left out.
         source: values and edits.
         theme, tooltips: looks.
+        chooser: asks for the folders and files of fields.
         focused: called with a setting whose input gets the focus.
     """
 
@@ -37,11 +39,13 @@ class SettingsForm:
         source: FieldSource,
         theme: Theme,
         tooltips: Tooltips,
+        chooser: Chooser,
         focused: Callable[[Setting], None] = lambda setting: None,
     ) -> None:
         self.board = CardBoard(parent, theme)
         self.board.pack(fill="x")
         self.source, self._theme, self._tooltips, self._focused = source, theme, tooltips, focused
+        self._chooser = chooser
         self.rows: dict[str, FieldRow] = {}
         self.cards: dict[str, ttk.Frame] = {}
         self._members: dict[str, list[FieldRow]] = {}
@@ -57,7 +61,9 @@ class SettingsForm:
             self._members[group] = []
         for setting in members:
             row = 1 + 2 * len(self._members[group])
-            made = FieldRow(card, row, setting, self.source, self._theme, self._tooltips, self._focused)
+            made = FieldRow(
+                card, row, setting, self.source, self._theme, self._tooltips, self._chooser, self._focused
+            )
             self.rows[setting.path] = made
             self._members[group].append(made)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import tkinter as tk
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from tkinter import filedialog, ttk
+from pathlib import Path
+from tkinter import ttk
 from typing import Any
 
+from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.theme import Theme, style_text
-from modules.util.catalog import ACCELERATORS, REWARDS
+from modules.util.catalog import accelerators, rewards
 from modules.util.config.settings import Choice, Setting
 
 TextChanged = Callable[[str], None]
@@ -21,8 +23,8 @@ LAYER_PRESETS = ("attn-mlp", "attn-only", "blocks", "full", "custom")
 _SUGGESTIONS: dict[str, tuple[str, ...]] = {
     "device": DEVICES,
     "layers": LAYER_PRESETS,
-    "reward": tuple(REWARDS),
-    "accelerator": tuple(ACCELERATORS),
+    "reward": tuple(rewards()),
+    "accelerator": tuple(accelerators()),
 }
 
 
@@ -62,24 +64,26 @@ class Switch(Input):
 class Line(Input):
     """One line of text, with a button where it names a file or folder."""
 
-    def __init__(self, parent: tk.Misc, setting: Setting, theme: Theme, changed: TextChanged) -> None:
+    def __init__(
+        self, parent: tk.Misc, setting: Setting, theme: Theme, chooser: Chooser, changed: TextChanged
+    ) -> None:
         self._variable = tk.StringVar(parent)
         self._loading = False
         self._changed = changed
         self._variable.trace_add("write", self._written)
-        browse = _BROWSERS.get(setting.widget)
-        holder: tk.Misc = ttk.Frame(parent) if browse else parent
+        buttons = _BROWSERS.get(setting.widget, {})
+        holder: tk.Misc = ttk.Frame(parent) if buttons else parent
         entry = ttk.Entry(holder, textvariable=self._variable, font=theme.fonts["text"], width=12)
         self.widget = self.focus_widget = entry
         if setting.optional:
             self._add_hint(entry, theme, NONE if setting.widget == "bound" else EMPTY)
-        if browse and isinstance(holder, ttk.Frame):
+        if buttons and isinstance(holder, ttk.Frame):
             holder.columnconfigure(0, weight=1)
             entry.grid(row=0, column=0, sticky="ew")
-            button = ttk.Button(
-                holder, text="\u2026", width=2, command=lambda: self._browse(browse, setting.title)
-            )
-            button.grid(row=0, column=1, padx=(theme.px(4), 0))
+            for column, (text, ask) in enumerate(buttons.items(), 1):
+                button = ttk.Button(holder, text=text, width=max(2, len(text)))
+                button.configure(command=lambda ask=ask: self._browse(ask, chooser, setting.title))  # type: ignore[misc]
+                button.grid(row=0, column=column, padx=(theme.px(4), 0))
             self.widget = holder
 
     def _add_hint(self, entry: ttk.Entry, theme: Theme, words: str) -> None:
@@ -104,10 +108,10 @@ class Line(Input):
         if not self._loading:
             self._changed(self._variable.get())
 
-    def _browse(self, browse: Callable[..., str], title: str) -> None:
-        name = browse(parent=self.widget.winfo_toplevel(), title=title)
-        if name:
-            self._variable.set(name)
+    def _browse(self, ask: Ask, chooser: Chooser, title: str) -> None:
+        found = ask(chooser, title, self._variable.get(), self.widget.winfo_toplevel())
+        if found is not None:
+            self._variable.set(str(found))
 
     def show(self, value: Any, text: str) -> None:
         if self._variable.get() == text:
@@ -120,12 +124,29 @@ class Line(Input):
         self.focus_widget.state([("" if wrong else "!") + "invalid"])  # type: ignore[attr-defined]
 
 
-_BROWSERS: dict[str, Callable[..., str]] = {
-    "file": filedialog.askopenfilename,
-    "folder": filedialog.askdirectory,
-    "save_file": filedialog.asksaveasfilename,
-    "model": filedialog.askopenfilename,
+Ask = Callable[[Chooser, str, str, tk.Misc], Path | None]
+
+
+def _file(chooser: Chooser, title: str, at: str, parent: tk.Misc) -> Path | None:
+    return chooser.file(title, at, parent=parent)
+
+
+def _folder(chooser: Chooser, title: str, at: str, parent: tk.Misc) -> Path | None:
+    return chooser.folder(title, at, parent=parent)
+
+
+def _save_file(chooser: Chooser, title: str, at: str, parent: tk.Misc) -> Path | None:
+    return chooser.save_file(title, at, parent=parent)
+
+
+BROWSE = "\u2026"
+_BROWSERS: dict[str, dict[str, Ask]] = {
+    "file": {BROWSE: _file},
+    "folder": {BROWSE: _folder},
+    "save_file": {BROWSE: _save_file},
+    "model": {"File": _file, "Folder": _folder},
 }
+"""Buttons of a field by the hint of its setting."""
 
 
 class Paragraph(Input):
@@ -266,7 +287,12 @@ def style_popdown(theme: Theme, combo: ttk.Combobox) -> None:
 
 
 def make_input(
-    parent: tk.Misc, setting: Setting, theme: Theme, text_changed: TextChanged, value_changed: ValueChanged
+    parent: tk.Misc,
+    setting: Setting,
+    theme: Theme,
+    chooser: Chooser,
+    text_changed: TextChanged,
+    value_changed: ValueChanged,
 ) -> Input:
     """The editor that suits a setting."""
     if setting.kind == "bool":
@@ -279,4 +305,4 @@ def make_input(
         return Paragraph(parent, theme, text_changed)
     if setting.widget in _SUGGESTIONS:
         return Suggest(parent, _SUGGESTIONS[setting.widget], theme, text_changed)
-    return Line(parent, setting, theme, text_changed)
+    return Line(parent, setting, theme, chooser, text_changed)

@@ -8,6 +8,7 @@ from tkinter import ttk
 from typing import cast
 
 from modules.ui.form.SettingsForm import SettingsForm
+from modules.ui.ImageWindow import ShownImage
 from modules.ui.items.ItemDialog import ItemDialog
 from modules.ui.state.folder_stats import FolderStats, folder_stats, stats_lines
 from modules.ui.state.pair_reports import is_pair_side
@@ -134,7 +135,8 @@ class ConceptWindow(ItemDialog):
             self.grid_view.arrived(key[0])
 
     def _enlarge(self, index: int) -> None:
-        self.ui.services["show_image"](self.grid_view.paths[index])
+        shown = [ShownImage(path) for path in self.grid_view.paths]
+        self.ui.services["show_images"](shown, index, self)
 
     def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
         if event.widget is self and self._prefetcher is not None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from tkinter import filedialog, ttk
+from tkinter import ttk
 from typing import Any
 
-from modules.ui.shell.FileActions import TYPES, write_list
+from modules.ui.shell.FileActions import write_list
 from modules.ui.state.ItemList import ItemList
 from modules.ui.Ui import Ui
+from modules.ui.widgets.Chooser import JSON
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.util.errors import UserError
 
@@ -212,9 +212,9 @@ class ItemTable(ttk.Frame):
 
     def read(self) -> None:
         """Ask for a file and take over its list."""
-        name = filedialog.askopenfilename(parent=self._ui.root, title="Read a list", filetypes=TYPES)
-        if name:
-            self.items.read(Path(name))
+        path = self._ui.chooser.file("Read a list", kinds=JSON)
+        if path is not None:
+            self.items.read(path)
 
     def write(self) -> None:
         """Ask for a file and write the list to it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from tkinter import filedialog, ttk
+from tkinter import ttk
 
 from modules.ui.form.CardBoard import wrap_within
 from modules.ui.items.ConceptWindow import ConceptWindow
@@ -67,7 +67,9 @@ class DataPage(FormPage):
 
     def _tell_usual(self) -> None:
         family = self.ui.state.config.model_type
-        self.usual.configure(text=f"{family.label} is usually used at {family.usual_side} pixels.")
+        self.usual.configure(
+            text=f"{family.label} is usually used at {family.spec.default_resolution} pixels."
+        )
 
     def refresh(self, paths: Iterable[str] | None) -> None:
         super().refresh(paths)
@@ -115,9 +117,9 @@ class DataPage(FormPage):
 
     def add_folders(self) -> None:
         """Ask for a folder and make a concept of it."""
-        name = filedialog.askdirectory(parent=self.ui.root, title="A folder of images")
-        if name:
-            self.add([Path(name)])
+        folder = self.ui.chooser.folder("A folder of images")
+        if folder is not None:
+            self.add([folder])
 
     def add(self, folders: Iterable[Path]) -> None:
         """A concept for each folder."""
@@ -129,9 +131,9 @@ class DataPage(FormPage):
 
     def add_pairs(self) -> None:
         """Ask for a folder the pair tool has finished and add its concepts."""
-        name = filedialog.askdirectory(parent=self.ui.root, title="Output folder of the pair tool")
-        if name:
-            self.concepts.add(concepts_of_output(Path(name)))
+        folder = self.ui.chooser.folder("Output folder of the pair tool")
+        if folder is not None:
+            self.concepts.add(concepts_of_output(folder))
 
     def _dropped(self, paths: list[Path]) -> None:
         try:

@@ -26,7 +26,13 @@ class FormPage(Page):
         self.add_before(self.scroll.inside)
         settings = [s for s in ui.state.settings.values() if s.section in spec.sections]
         self.form = SettingsForm(
-            self.scroll.inside, settings, ui.state, ui.theme, ui.services["tooltips"], self._focused
+            self.scroll.inside,
+            settings,
+            ui.state,
+            ui.theme,
+            ui.services["tooltips"],
+            ui.chooser,
+            self._focused,
         )
         self.add_to_form()
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from tkinter import filedialog, ttk
+from tkinter import ttk
 from typing import TYPE_CHECKING
 
 from modules.ui.dialogs import show_notes
 from modules.ui.form.CardBoard import wrap_within
 from modules.ui.pages.FormPage import FormPage
 from modules.ui.pages.online_cards import LIST, OnlineCards
+from modules.ui.pair_windows import open_pair_tool_here
 from modules.ui.state.ConfigState import Problem
 from modules.ui.state.ItemList import ItemList
 from modules.ui.state.pair_reports import bucket_report, check_pairs, concept_pairs
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.resolution import parse_resolutions
+from modules.util.enum.choices import DPOSequentialStrategy
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.enum.DPORefMode import DPORefMode
-from modules.util.enum.DPOSequentialStrategy import DPOSequentialStrategy
 from modules.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -125,18 +126,16 @@ class RlhfPage(FormPage):
 
     def open_pair_tool(self) -> None:
         """The pair tool in a window of its own."""
-        from modules.ui.curation.windows import open_pair_tool
-
-        open_pair_tool(self.ui.root, self.ui.theme, settings=self.ui.services["store"].folder)
+        open_pair_tool_here(self.ui)
 
     def review_pairs(self) -> None:
         """Ask for a finished folder of pairs and walk through it."""
         from modules.ui.curation.windows import open_review
 
-        name = filedialog.askdirectory(parent=self.ui.root, title="Output folder of the pair tool")
-        if name:
+        folder = self.ui.chooser.folder("Output folder of the pair tool")
+        if folder is not None:
             resolution = parse_resolutions(self.ui.state.config.resolution)[0]
-            open_review(self.ui.root, self.ui.theme, Path(name), resolution)
+            open_review(self.ui.root, self.ui.theme, folder, resolution)
 
     def _concepts(self) -> list[ConceptConfig] | None:
         """The concepts, or a message why there are no pairs among them."""

@@ -7,7 +7,7 @@ import time
 import tkinter as tk
 import webbrowser
 from pathlib import Path
-from tkinter import filedialog, ttk
+from tkinter import ttk
 
 from modules.ui.form.inputs import style_popdown
 from modules.ui.pages.Page import Page
@@ -220,9 +220,9 @@ class RunPage(Page):
 
     def watch_another(self) -> None:
         """Ask for a run's folder."""
-        name = filedialog.askdirectory(parent=self.ui.root, title="The folder of a run", mustexist=True)
-        if name:
-            self.ui.services["run_actions"].attach(name)
+        folder = self.ui.chooser.folder("The folder of a run")
+        if folder is not None:
+            self.ui.services["run_actions"].attach(str(folder))
 
     def open_folder(self) -> None:
         """Show the run's folder in the file manager."""

@@ -13,11 +13,12 @@ from modules.ui.form.CardBoard import CardBoard, wrap_within
 from modules.ui.keys import KEYS
 from modules.ui.pages.Page import Page
 from modules.ui.pages.registry import PageSpec
+from modules.ui.pair_windows import open_pair_tool_here
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.util.config.SecretsConfig import SECRETS_NAME
+from modules.util.program_files import DOCS
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
 Tool = tuple[str, str, Callable[[], object]]
 
 
@@ -71,9 +72,7 @@ class ToolsPage(Page):
         open_demo(self.ui)
 
     def _pair_tool(self) -> None:
-        from modules.ui.curation.windows import open_pair_tool
-
-        open_pair_tool(self.ui.root, self.ui.theme, settings=self.ui.services["store"].folder)
+        open_pair_tool_here(self.ui)
 
     def _account(self) -> None:
         from modules.ui.shell.AccountDialog import AccountDialog

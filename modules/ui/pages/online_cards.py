@@ -12,11 +12,12 @@ from modules.ui.form.CardBoard import wrap_within
 from modules.ui.form.SettingsForm import SettingsForm
 from modules.ui.items.ItemTable import Column, ItemTable
 from modules.ui.items.NamedItemDialog import NamedItemDialog, parameters_text
+from modules.ui.pair_windows import open_pair_tool_here
 from modules.ui.state.ConfigState import Problem
 from modules.ui.state.ItemList import ItemList
 from modules.ui.Ui import Ui
 from modules.ui.widgets.tk_support import elide_middle
-from modules.util.catalog import ACCELERATORS, REWARDS, Entry
+from modules.util.catalog import Entry, accelerators, rewards
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.section.RewardConfig import AcceleratorConfig, RewardConfig
 from modules.util.errors import UserError
@@ -179,7 +180,7 @@ class OnlineCards:
         self._head(
             frame, "Rewards with all their settings; taken instead of the line above when there are any."
         )
-        self.rewards = NamedTable(frame, self.ui, items, "reward", REWARDS, "reward", (
+        self.rewards = NamedTable(frame, self.ui, items, "reward", rewards(), "reward", (
             Column("Reward", 130, lambda r: r.reward),
             Column("Weight", 60, lambda r: f"{r.weight:g}"),
             Column("Settings", 150, lambda r: _shortened(reward_text(r)), stretch=True),
@@ -196,7 +197,7 @@ class OnlineCards:
             setting = self.ui.state.settings[path]
             self._head(frame, f"{setting.title}: {setting.tip}")
             items: ItemList[AcceleratorConfig] = ItemList(self.ui.state, AcceleratorConfig, path)
-            table = self.speed[path] = NamedTable(frame, self.ui, items, "name", ACCELERATORS, "accelerator", (
+            table = self.speed[path] = NamedTable(frame, self.ui, items, "name", accelerators(), "accelerator", (
                 Column("Name", 150, lambda a: a.name),
                 Column("Parameters", 200, lambda a: _shortened(parameters_text(a.params)), stretch=True),
             ))  # fmt: skip
@@ -260,11 +261,9 @@ class OnlineCards:
 
     def make_pairs(self) -> None:
         """The pair tool on the images."""
-        from modules.ui.curation.windows import open_pair_tool
-
         folder = self.rollouts()
         if folder is not None:
-            open_pair_tool(self.ui.root, self.ui.theme, folder, self.ui.services["store"].folder)
+            open_pair_tool_here(self.ui, folder)
 
     # -- showing ---------------------------------------------------------------------------------------------
 

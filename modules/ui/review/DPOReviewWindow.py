@@ -11,7 +11,7 @@ from modules.ui.widgets.theme import Theme
 from modules.ui.widgets.ToolHost import ToolHost
 
 
-class ReviewTool(ToolHost):
+class DPOReviewWindow(ToolHost):
     """Walks through one folder and closes when the person is done.
 
     Args:

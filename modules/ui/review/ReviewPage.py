@@ -148,7 +148,7 @@ class ReviewPage(ttk.Frame):
         show_error(self, error)
 
     def close_folder(self, then: Callable[[], None]) -> None:
-        """Give the folder back, then go on."""
+        """Close the folder, then continue."""
         folder, self._folder = self._folder, None
         self._worker.submit(lambda: None if folder is None else folder.close(), lambda _: then())
 

@@ -108,7 +108,7 @@ class QueuePanel(ttk.Frame):
         for name, title, width in (("#0", "Run", 150), ("state", "State", 80), ("folder", "Folder", 260)):
             self.tree.heading(name, text=title, anchor="w")
             self.tree.column(name, width=px(width), stretch=name == "folder")
-        self.tree.heading("note", text="How it ended", anchor="w")
+        self.tree.heading("note", text="Note", anchor="w")
         self.tree.column("note", width=px(200))
         self.tree.pack(fill="both", expand=True)
         self.tree.bind("<Double-Button-1>", self._watch)
@@ -126,10 +126,9 @@ class QueuePanel(ttk.Frame):
 
     def add(self) -> None:
         """Put the settings as they are at the end of the queue."""
-        state = self._ui.state
-        errors = [problem for problem in state.problems() if not problem.warning]
+        state, errors = self._ui.state, self._ui.services["check"].errors_of_settings()
         if errors:
-            raise UserError(f"the settings have {len(errors)} problems", hint="put them right first (F4)")
+            raise UserError(f"{errors[0].message} (1 of {len(errors)})", hint="Fix the errors first (F4)")
         folder = RunDirectory(state.config.workspace_dir)
         self.queue.add(folder, state.config.to_dict())
         self._ui.status(f"{folder.path} waits in the queue since {time.strftime('%H:%M')}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from modules.runner.outcome import Outcome
+from modules.ui.run.StartCheck import StartCheck
 from modules.ui.state.RunControl import RunControl
 from modules.ui.Ui import Ui
 from modules.util.errors import UserError
@@ -13,6 +15,7 @@ from modules.util.errors import UserError
 POLL_MS = 250
 CATCH_UP_MS = 12
 SHOWN_EVERY = 0.6
+RETRY_SECONDS = 1.0
 _WORDS = {
     "stop": "Stopping after this step",
     "backup": "Backup ordered",
@@ -29,44 +32,89 @@ class RunActions:
     Args:
         ui: what parts share.
         control: the run.
-        refused: called with the number of errors when the settings do not allow a start.
+        check: what is wrong with the settings and their files.
+        refused: called when there are errors.
         heard: called after each look at the run that brought something new.
     """
 
     def __init__(
-        self, ui: Ui, control: RunControl, refused: Callable[[int], None], heard: Callable[[], None]
+        self,
+        ui: Ui,
+        control: RunControl,
+        check: StartCheck,
+        refused: Callable[[], None],
+        heard: Callable[[], None],
     ) -> None:
-        self._ui, self.control, self._refused, self._heard = ui, control, refused, heard
+        self._ui, self.control, self._check, self._refused, self._heard = ui, control, check, refused, heard
         self.starting = False
+        self.waiting = ""
+        """What a run that was to start has to wait for; empty when none waits."""
+        self._waiting_run: tuple[str, dict[str, Any]] | None = None
+        self._retry_at = 0.0
         self._news, self._shown = False, 0.0
         self._timer = ui.root.after(POLL_MS, self._tick)
 
     def start(self) -> None:
-        """Start with the settings as they are, unless something is wrong with them."""
-        if self.starting or self.control.is_live:
+        """Start with the settings as they are, unless something is wrong with them.
+
+        While another trainer uses the device, the run waits; ``order("stop")`` gives that up.
+        """
+        if self.starting or self._waiting_run is not None or self.control.is_live:
             return
+        if self._check.errors_of_settings():
+            self._refused()
+        elif self._check.errors():  # perhaps they were mended meanwhile
+            self._ui.status("Checking the files again")
+            self._check.now(self._start_if_fine)
+        else:
+            self._start_now()
+
+    def _start_if_fine(self) -> None:
+        if self._check.errors():
+            self._refused()
+        else:
+            self._start_now()
+
+    def _start_now(self) -> None:
         state = self._ui.state
-        errors = [problem for problem in state.problems() if not problem.warning]
-        if errors:
-            self._refused(len(errors))
-            return
         folder, config = state.config.workspace_dir, state.config.to_dict()
-        self.starting = True
         self._ui.status(f"Starting training in {folder}")
+        self._try_to_start(folder, config)
+
+    def _try_to_start(self, folder: str, config: dict[str, Any]) -> None:
+        self.starting = True
+        self._waiting_run = (folder, config)
         self._ui.work(lambda: self.control.start(folder, config), self._started, self._not_started)
 
-    def _started(self, _result: object) -> None:
+    def _started(self, waits_for: str) -> None:
         self.starting = False
-        self.control.poll()
+        cancelled = self._waiting_run is None
+        if waits_for and not cancelled:
+            self.waiting = waits_for
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+        elif not waits_for:
+            self._stop_waiting()
+            self.control.poll()
+            if cancelled:  # Stop was pressed in the moment in which its turn came
+                self._ui.work(self.control.end_now, lambda _result: None)
         self._heard()
 
     def _not_started(self, error: Exception) -> None:
         self.starting = False
+        self._stop_waiting()
         self._heard()
         self._ui.error(error)
 
+    def _stop_waiting(self) -> None:
+        self.waiting, self._waiting_run = "", None
+
     def order(self, kind: str) -> None:
-        """Give the run an order."""
+        """Give the run a command, or cancel a start that waits."""
+        if kind == "stop" and self.waiting:
+            self._stop_waiting()
+            self._ui.status("The start was cancelled")
+            self._heard()
+            return
         if self.control.state not in ("running", "paused"):
             self._ui.status("No run is under way")
             return
@@ -87,6 +135,10 @@ class RunActions:
         if self.starting:
             self._timer = self._ui.root.after(POLL_MS, self._tick)
             return
+        if self._waiting_run is not None and time.monotonic() > self._retry_at:
+            self._try_to_start(*self._waiting_run)
+            self._timer = self._ui.root.after(POLL_MS, self._tick)
+            return
         self._news = self.control.poll() or self._news
         behind = self.control.is_behind
         self._timer = self._ui.root.after(CATCH_UP_MS if behind else POLL_MS, self._tick)
@@ -99,6 +151,7 @@ class RunActions:
             self._ended(outcome)
 
     def _ended(self, outcome: Outcome) -> None:
+        self._check.soon()  # its files are there now
         self._ui.status(outcome.message)
         self._heard()
         if not outcome.ok:

@@ -10,6 +10,7 @@ from tkinter import ttk
 from PIL import ImageTk
 
 from modules.ui.form.inputs import style_popdown
+from modules.ui.ImageWindow import ShownImage
 from modules.ui.state.RunHistory import SampleImage
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
@@ -17,6 +18,7 @@ from modules.ui.widgets.tk_support import elide_middle
 
 CELL = 210
 NEWEST = "Newest"
+NO_PROMPT = "(no prompt)"
 
 
 class SampleGallery(ttk.Frame):
@@ -148,7 +150,7 @@ class SampleGallery(ttk.Frame):
             if first is not None:
                 self._cell(first, x, y, side, used, wanted)
             self._cell(sample, x + (side if paired else 0), y, side, used, wanted)
-            words = elide_middle(sample.prompt or "(no prompt)", max(20, width // px(8)))
+            words = elide_middle(sample.prompt or NO_PROMPT, max(20, width // px(8)))
             canvas.create_text(
                 x, y + side + px(2), anchor="nw", text=f"{words}\nstep {sample.step}", fill=palette.muted,
                 font=self._ui.theme.fonts["small"], width=width - px(12),
@@ -201,9 +203,18 @@ class SampleGallery(ttk.Frame):
         for item in self.canvas.find_withtag("current"):
             for tag in self.canvas.gettags(item):
                 if tag.startswith("image:"):
-                    self._ui.services["show_image"](self._resolve(tag.removeprefix("image:")))
+                    self._show_large(tag.removeprefix("image:"))
+
+    def _show_large(self, path: str) -> None:
+        samples = [sample for row in self._rows for sample in row if sample is not None]
+        shown = [ShownImage(self._resolve(one.path), _caption(one)) for one in samples]
+        self._ui.services["show_images"](shown, [one.path for one in samples].index(path), self)
 
     def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
         if event.widget is self and self._prefetcher is not None:
             self._prefetcher.close()
             self._prefetcher = None
+
+
+def _caption(sample: SampleImage) -> str:
+    return f"{sample.prompt or NO_PROMPT}  \u2013  step {sample.step}"

@@ -8,6 +8,7 @@ from tkinter import ttk
 
 from modules.ui.state.RunControl import LIVE, RunControl
 from modules.ui.Ui import Ui
+from modules.util.counted import counted
 
 
 class BottomBar(ttk.Frame):
@@ -66,6 +67,9 @@ class BottomBar(ttk.Frame):
         self._status.grid(row=1, column=0, columnspan=3, sticky="ew", pady=(px(6), 0))
         tips.add(self._status, lambda: str(self._status.cget("text")))
 
+    def _enable(self, name: str, on: bool) -> None:
+        self.buttons[name].state([("!" if on else "") + "disabled"])
+
     def _give(self, name: str) -> None:
         if name == "pause" and str(self.buttons["pause"].cget("text")) == "Resume":
             name = "resume"
@@ -75,24 +79,32 @@ class BottomBar(ttk.Frame):
         """Show a line of words."""
         self._status.configure(text=text.replace("\n", "  "))
 
-    def show_problems(self, errors: int, warnings: int) -> None:
-        """How many there are."""
-        if errors:
-            text = f"{errors} problem{'s' if errors > 1 else ''}"
-        elif warnings:
-            text = f"{warnings} remark{'s' if warnings > 1 else ''}"
+    def show_problems(self, errors: int, warnings: int, checking: bool, checked: bool) -> None:
+        """How many there are, and whether the files were looked at for that."""
+        if errors or warnings:
+            parts = [counted(errors, "error")] if errors else []
+            parts += [counted(warnings, "warning")] if warnings else []
+            text = ", ".join(parts) + ("\u2026" if checking else "")
+        elif checking:
+            text = "Checking files\u2026"
         else:
-            text = "No problems"
+            text = "No problems" if checked else "Files not checked"
         self.problems.configure(text=text)
 
-    def show_run(self, control: RunControl) -> None:
-        """How the run stands."""
+    def show_run(self, control: RunControl, waiting: str = "") -> None:
+        """How the run stands.
+
+        Args:
+            control: the run.
+            waiting: what a run that was to start has to wait for.
+        """
         live = control.state in LIVE
         progress = control.progress()
-        self.buttons["start"].state([("" if live else "!") + "disabled"])
+        self._enable("start", not live and not waiting)
         for name in ("stop", "pause", "backup", "sample"):
-            self.buttons[name].state([("!" if control.state in ("running", "paused") else "") + "disabled"])
+            self._enable(name, control.state in ("running", "paused") or (name == "stop" and bool(waiting)))
         self.buttons["pause"].configure(text="Resume" if control.state == "paused" else "Pause")
-        self._text.configure(text=progress.text or "Ready")
+        text = f"Not started yet: it {waiting}" if waiting else progress.text or "Ready"
+        self._text.configure(text=text)
         self.run_bar.configure(value=progress.run)
         self.epoch_bar.configure(value=progress.epoch)

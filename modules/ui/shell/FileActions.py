@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from tkinter import filedialog
 
-from modules.ui.dialogs import ask_choice, ask_text, show_notes
+from modules.ui.dialogs import ask_buttons, ask_choice, ask_text, show_notes
 from modules.ui.state.PresetStore import Preset, PresetStore
 from modules.ui.state.SessionStore import WindowMemory
 from modules.ui.Ui import Ui
+from modules.ui.widgets.Chooser import JSON
 from modules.util.config.config_list import save_list
+from modules.util.config.load import load_layered
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
 
-TYPES = (("Config", "*.json"), ("All files", "*"))
+NEW_TITLE = "New settings"
+NEW_QUESTION = "Your changes are not saved in a file. Save them before starting with new settings?"
+SAVE, DISCARD, CANCEL = "Save", "Discard", "Cancel"
+NEW = "New settings"
+UNDO_NEW = "New settings. Ctrl+Z brings the previous ones back"
 
 
 class FileActions:
@@ -35,16 +40,28 @@ class FileActions:
 
     # -- files -----------------------------------------------------------------------------------------------
 
+    def new(self) -> None:
+        """Begin with the defaults; asks first when there are changes that no file holds."""
+        changed = self._ui.state.is_modified()
+        if changed:
+            choice = ask_buttons(self._ui, NEW_TITLE, NEW_QUESTION, (SAVE, DISCARD, CANCEL))
+            if choice not in (0, 1) or (choice == 0 and not self.save()):
+                return
+        self.path = ""
+        self._ui.state.replace(self._ui.state.model(), "new config", saved=True)
+        self._changed()
+        self._ui.status(UNDO_NEW if changed else NEW)
+
     def ask_load(self) -> None:
         """Ask for a config and open it."""
-        name = filedialog.askopenfilename(parent=self._ui.root, title="Open a config", filetypes=TYPES)
-        if name:
-            self.load(Path(name))
+        path = self._ui.chooser.file("Open a config", self.path, JSON)
+        if path is not None:
+            self.load(path)
 
     def load(self, path: Path) -> bool:
         """Open a config; what is wrong with it is shown, and nothing changes then."""
         try:
-            config = self._ui.state.model.load_layered(None, path, check=False)
+            config = load_layered(None, path, check=False, model=self._ui.state.model)
         except UserError as error:
             if "OneTrainer" in error.message:
                 self.import_from(path)
@@ -68,11 +85,9 @@ class FileActions:
 
     def ask_save(self) -> bool:
         """Ask for a name and save."""
-        name = filedialog.asksaveasfilename(
-            parent=self._ui.root, title="Save the config", defaultextension=".json", filetypes=TYPES,
-            initialfile=Path(self.path).name if self.path else "config.json",
-        )  # fmt: skip
-        return bool(name) and self.save_to(Path(name))
+        name = "" if self.path else "config.json"
+        path = self._ui.chooser.save_file("Save the config", self.path, name, JSON)
+        return path is not None and self.save_to(path)
 
     def save_to(self, path: Path) -> bool:
         """Write the config; texts that are no values are not in it, and stay on the screen."""
@@ -100,11 +115,9 @@ class FileActions:
 
     def ask_import(self) -> None:
         """Ask for a OneTrainer file and take it over."""
-        name = filedialog.askopenfilename(
-            parent=self._ui.root, title="Import a config, concepts or samples of OneTrainer", filetypes=TYPES
-        )
-        if name:
-            self.import_from(Path(name))
+        path = self._ui.chooser.file("Import a config, concepts or samples of OneTrainer", kinds=JSON)
+        if path is not None:
+            self.import_from(path)
 
     def import_from(self, path: Path) -> None:
         """Take over a OneTrainer config, or a list of its concepts or samples; say what was left behind."""
@@ -118,7 +131,7 @@ class FileActions:
                 self._ui.state.set_values({name: items}, f"import {path.name}")
             else:
                 config, notes = import_onetrainer(path)
-                made = self._ui.state.model.from_dict(config.to_dict(), check=False)
+                made = self._ui.state.model.from_dict(config.to_dict())
                 self.path = ""
                 self._take(made, f"import {path.name}", None)
         except UserError as error:
@@ -173,10 +186,8 @@ class FileActions:
 
 def write_list(ui: Ui, items: list, what: str, name: str) -> None:  # type: ignore[type-arg]
     """Ask for a file and write concepts or samples to it."""
-    chosen = filedialog.asksaveasfilename(
-        parent=ui.root, title=f"Write the {what}", defaultextension=".json", filetypes=TYPES, initialfile=name
-    )
-    if chosen:
+    chosen = ui.chooser.save_file(f"Write the {what}", name=name, kinds=JSON)
+    if chosen is not None:
         try:
             save_list(items, chosen)
         except OSError as error:

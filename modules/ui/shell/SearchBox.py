@@ -61,11 +61,15 @@ class SearchBox(ttk.Frame):
     def _search(self) -> None:
         self._show_hint()
         words = self._text.get()
-        self.found = search_settings((s for s in self._ui.state.settings.values() if has_row(s)), words)
+        state = self._ui.state
+        self.found = search_settings(
+            (s for s in state.settings.values() if has_row(s)), words, shown=state.is_visible
+        )
         self.list.delete(0, "end")
         for setting in self.found:
             place = " \u203a ".join(part for part in (setting.section, setting.group) if part)
-            self.list.insert("end", f"{setting.title}    {place}    {setting.path}")
+            rest = "" if state.is_visible(setting.path) else "    (not shown now)"
+            self.list.insert("end", f"{setting.title}    {place}    {setting.path}{rest}")
         if words and not self.found:
             self.list.insert("end", "Nothing found")
         if not words:

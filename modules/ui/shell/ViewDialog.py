@@ -30,8 +30,9 @@ def open_view_dialog(ui: Ui, appearance: str, scale: int, change: Callable[[str,
         combo.grid(row=row, column=1, sticky="ew", pady=px(4))
 
     def take() -> None:
+        chosen, size = looks.get(), int(sizes.get().split()[0])
         dialog.destroy()
-        change(looks.get(), int(sizes.get().split()[0]))
+        change(chosen, size)
 
     dialog.add_button("OK", take, accent=True)
     dialog.add_button("Cancel", dialog.cancel)

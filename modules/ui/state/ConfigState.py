@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.load import find_problems
 from modules.util.config.overrides import parse_place
 from modules.util.config.settings import Setting, is_visible, iter_settings, read_setting
 from modules.util.config.TrainConfig import TrainConfig
@@ -104,7 +105,7 @@ class ConfigState:
     def problems(self) -> list[Problem]:
         """Unreadable texts first, in the order of the form, then values that contradict each other, then warnings."""
         made = [_as_problem(self._faults[path], path) for path in self.settings if path in self._faults]
-        found = self.config.problems()
+        found = find_problems(self.config)
         for error in found.errors:
             several = error.errors if isinstance(error, UserErrors) else (error,)
             made.extend(_as_problem(one, one.field or "") for one in several)

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.ui.state.ConfigState import ConfigState
+from modules.util.config.load import load_layered
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
 from modules.util.jsonio import read_json, write_json
+from modules.util.program_files import PRESETS
 
-FOLDER = Path(__file__).resolve().parents[3] / "training_presets"
+FOLDER = PRESETS
 KEPT = (
     "workspace_dir", "cache_dir", "concept_file_name", "concepts", "sample_definition_file_name", "samples",
     "output_model_destination", "train_device", "tensorboard_port",
@@ -72,7 +74,7 @@ class PresetStore:
             UserError, UserErrors: the file cannot be read or used.
         """
         data = read_json(preset.path, "preset")
-        made = state.model.load_layered(preset.path, None, check=False)
+        made = load_layered(preset.path, None, check=False, model=state.model)
         for name in KEPT:
             if name not in data:
                 setattr(made, name, state.value(name))

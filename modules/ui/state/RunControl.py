@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modules.runner.devices import run_using, waiting_for
+from modules.runner.known_runs import one_start_at_a_time
 from modules.runner.launcher import TrainerProcess, attach, launch
 from modules.runner.outcome import Outcome
 from modules.runner.RunDirectory import RunDirectory
@@ -53,17 +55,26 @@ class RunControl:
 
     # -- choosing a run --------------------------------------------------------------------------------------
 
-    def start(self, folder: str | os.PathLike[str], config: dict[str, Any]) -> None:
-        """Start training in a folder and follow it.
+    def start(self, folder: str | os.PathLike[str], config: dict[str, Any]) -> str:
+        """Start training in a folder and follow it, unless its device is in use by another trainer.
+
+        Returns:
+            What it has to wait for; empty when it was started.
 
         Raises:
             UserError: one is running there, or it cannot be started.
         """
         run = RunDirectory(folder)
-        trainer = launch(run, config, self._command(run) if self._command else None)
+        device = str(config.get("train_device") or "auto")
+        with one_start_at_a_time():
+            other = run_using(device, besides=run)
+            if other is not None:
+                return waiting_for(other, device)
+            trainer = launch(run, config, self._command(run) if self._command else None)
         self.follow(folder)
         self._trainer = trainer
         self._was_live = True
+        return ""
 
     def follow(self, folder: str | os.PathLike[str]) -> None:
         """Watch the run in a folder, running or over."""

@@ -30,6 +30,7 @@ class WindowMemory:
         scale: percent.
         page: key of the page that was open.
         recent: config files, newest first.
+        folder: what was chosen last when a folder or file was asked for.
     """
 
     geometry: str = ""
@@ -38,6 +39,7 @@ class WindowMemory:
     scale: int = 100
     page: str = "project"
     recent: list[str] = field(default_factory=list)
+    folder: str = ""
 
     @classmethod
     def from_dict(cls, data: object) -> WindowMemory:
@@ -145,7 +147,7 @@ class SessionStore:
             return None, None, ""
         try:
             session = self._read_session()
-            return model.from_dict(session.config, check=False), session, ""
+            return model.from_dict(session.config), session, ""
         except UserError as error:
             return None, None, self._set_aside(self.session_path, error)
 

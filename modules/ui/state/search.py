@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from modules.util.config.settings import Setting
 
 MAX_FOUND = 30
 
 
-def search_settings(settings: Iterable[Setting], words: str, limit: int = MAX_FOUND) -> list[Setting]:
+def search_settings(
+    settings: Iterable[Setting],
+    words: str,
+    limit: int = MAX_FOUND,
+    shown: Callable[[str], bool] = lambda path: True,
+) -> list[Setting]:
     """Settings in which every word occurs, best first.
 
-    A word at the start of a title counts most, then in the title, in the name, in the tip. Hidden settings are
+    A word at the start of a title counts most, then in the title, in the name, in the tip. Of settings that fit
+    equally well those of the whole run come before those of one part of the model. Settings that never have a row are
     left out.
+
+    Args:
+        shown: whether a setting has a row now; the others come last, unless their whole name was typed.
     """
     wanted = [word for word in re.split(r"[\s_.]+", words.lower()) if word]
     if not wanted:
         return []
+    whole = words.strip().lower()
     found = []
     for place, setting in enumerate(settings):
-        if setting.hidden:
-            continue
-        scores = [_score(setting, word) for word in wanted]
-        if all(scores):
-            whole = words.strip().lower()
-            exact = 2000 * (whole == setting.path.lower()) + 1000 * (whole == setting.title.lower())
-            found.append((-sum(scores) - exact, place, setting))
-    return [setting for _, _, setting in sorted(found, key=lambda item: item[:2])[:limit]]
+        scores = [] if setting.hidden else [_score(setting, word) for word in wanted]
+        if scores and all(scores):
+            named = whole == setting.path.lower()
+            score = sum(scores) + 2000 * named + 1000 * (whole == setting.title.lower())
+            last = not named and not shown(setting.path)
+            found.append(((last, -score, setting.path.count("."), place), setting))
+    return [setting for _, setting in sorted(found, key=lambda item: item[0])[:limit]]
 
 
 def _score(setting: Setting, word: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tkinter import ttk
 
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import make_modal
+from modules.ui.widgets.tk_support import make_modal, place_over
 
 
 class ConfirmWindow(tk.Toplevel):
@@ -46,10 +46,7 @@ class ConfirmWindow(tk.Toplevel):
         self._place(parent.winfo_toplevel())
 
     def _place(self, over: tk.Tk | tk.Toplevel) -> None:
-        self.update_idletasks()
-        left = over.winfo_rootx() + (over.winfo_width() - self.winfo_reqwidth()) // 2
-        top = over.winfo_rooty() + (over.winfo_height() - self.winfo_reqheight()) // 3
-        self.geometry(f"+{max(0, left)}+{max(0, top)}")
+        place_over(self, over)
         self.resizable(False, False)
         self.deiconify()
         make_modal(self, over)

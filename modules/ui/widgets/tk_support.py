@@ -193,6 +193,7 @@ class ErrorDialog(tk.Toplevel):
 
     def __init__(self, parent: tk.Misc, error: BaseException, details: str) -> None:
         super().__init__(parent._root())  # type: ignore[attr-defined]
+        self.withdraw()
         self.details = details
         self.message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         self.title("A problem" if isinstance(error, UserError) else "A fault in the program")
@@ -223,12 +224,28 @@ class ErrorDialog(tk.Toplevel):
         self.close_button.pack(side="left")
         for key in ("<Escape>", "<Return>"):
             self.bind(key, lambda _event: self.destroy())
+        over = parent.winfo_toplevel()
+        if not over.winfo_viewable():
+            over = parent._root()  # type: ignore[attr-defined]
+        place_over(self, over)
+        tie(self, over)
+        self.deiconify()
         self.after(20, self._raise)
 
     def _raise(self) -> None:
-        if self.winfo_exists():
-            self.lift()
-            self.close_button.focus_set()
+        if not self.winfo_exists():
+            return
+        self.lift()
+        holder = self.grab_current()
+        if holder is not None and self.winfo_viewable():  # it would keep all input to itself
+            self.grab_set()
+            self.bind("<Destroy>", lambda event: self._give_back(event, holder))
+        self.close_button.focus_set()
+
+    def _give_back(self, event: tk.Event[tk.Misc], holder: tk.Misc) -> None:
+        if event.widget is self and holder.winfo_exists() and holder.winfo_viewable():
+            holder.grab_set()
+            holder.focus_set()
 
     def copy(self) -> None:
         """Put message and details on the clipboard."""
@@ -244,12 +261,45 @@ def _head_and_more(message: str) -> tuple[str, str]:
     return (first if len(first) <= MAX_LABEL else f"{first[:MAX_LABEL]}\u2026"), message
 
 
+def place_over(window: tk.Toplevel, over: tk.Misc, size: tuple[int, int] = (0, 0)) -> None:
+    """Put a window in the middle of another one, within the screen.
+
+    Args:
+        over: its middle counts.
+        size: width and height in pixels, at least what the content needs; 0 for that alone.
+    """
+    window.update_idletasks()
+    screen = (window.winfo_screenwidth(), window.winfo_screenheight())
+    width = min(max(size[0], window.winfo_reqwidth()), screen[0] - 40)
+    height = min(max(size[1], window.winfo_reqheight()), screen[1] - 80)
+    base = over.winfo_toplevel()
+    left = base.winfo_rootx() + (base.winfo_width() - width) // 2
+    top = base.winfo_rooty() + (base.winfo_height() - height) // 2
+    left = max(0, min(left, screen[0] - width))
+    top = max(0, min(top, screen[1] - height - 40))
+    window.geometry(f"{width}x{height}+{left}+{top}")
+
+
+def tie(window: tk.Toplevel, over: tk.Misc) -> None:
+    """Keep a window above the one it belongs to, where that is on the screen."""
+    base = over.winfo_toplevel()
+    if base.winfo_viewable() and base is not window:
+        window.transient(base)  # type: ignore[call-overload,unused-ignore]
+
+
 def make_modal(window: tk.Toplevel, parent: tk.Misc) -> None:
     """Keep input in ``window`` until it closes. It must be on the screen first: grabbing earlier fails on Linux."""
-    window.transient(parent.winfo_toplevel())  # type: ignore[call-overload,unused-ignore]
+    tie(window, parent)
     window.wait_visibility()
     window.grab_set()
     window.focus_set()
+
+
+def select_all_with_ctrl_a(root: tk.Misc) -> None:
+    """On X11 Tk's entries take Ctrl+A to their beginning; in all other programs it selects everything."""
+    for key in ("<Control-Key-a>", "<Control-Lock-Key-A>"):
+        root.event_delete("<<LineStart>>", key)
+        root.event_add("<<SelectAll>>", key)
 
 
 def set_ui_scale(percent: int) -> int:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from modules.util.config.faults import did_you_mean, item_type, raise_all, translate, unwrap
 from modules.util.errors import ConfigError
-from modules.util.jsonio import read_json, write_json
+from modules.util.jsonio import write_json
 
 VERSION_KEY = "__version"
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
@@ -28,6 +28,7 @@ class BaseConfig(BaseModel):
         VERSION: number of the file format, or 0 for parts that are versioned with what contains them.
         MIGRATIONS: from version n to n + 1, pure functions on dicts. A file without a version has version 0.
         WHAT: how to call such a file in an error.
+        OLDER_NAMES: a class with the settings that were replaced and are still read; see ``OlderNames``.
     """
 
     model_config = ConfigDict(
@@ -37,6 +38,7 @@ class BaseConfig(BaseModel):
     VERSION: ClassVar[int] = 0
     MIGRATIONS: ClassVar[Mapping[int, Migration]] = {}
     WHAT: ClassVar[str] = "config"
+    OLDER_NAMES: ClassVar[type[BaseConfig] | None] = None
 
     def __init__(self, **data: Any) -> None:
         try:
@@ -114,11 +116,6 @@ class BaseConfig(BaseModel):
         for name in type(self).model_fields:
             made[name] = _plain(getattr(self, name))
         return made
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a JSON file; see ``from_dict``."""
-        return cls.from_dict(read_json(path, cls.WHAT))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON, atomically."""

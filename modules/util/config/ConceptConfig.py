@@ -10,12 +10,14 @@ from pydantic import field_validator
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.config_list import load_list
 from modules.util.config.resolution import parse_resolutions
-from modules.util.config.setting import Float, setting
-from modules.util.enum.BalancingStrategy import BalancingStrategy
+from modules.util.config.setting import Float, PathText, setting
+from modules.util.enum.choices import (
+    BalancingStrategy,
+    PromptSource,
+    TagDropoutMode,
+    TagDropoutSpecialTagsMode,
+)
 from modules.util.enum.ConceptType import ConceptType
-from modules.util.enum.PromptSource import PromptSource
-from modules.util.enum.TagDropoutMode import TagDropoutMode
-from modules.util.enum.TagDropoutSpecialTagsMode import TagDropoutSpecialTagsMode
 
 CAPS_MODES = ("capslock", "title", "first", "random")
 
@@ -97,11 +99,11 @@ class ConceptTextConfig(BaseConfig):
         PromptSource.SAMPLE,
         title="Prompt source",
         tip=(
-            "sample: a .txt file beside each image; concept: one text file for all; filename: the image's "
+            "sample: a .txt file next to each image; concept: one text file for all; filename: the image's "
             "name."
         ),
     )
-    prompt_path: str = setting(
+    prompt_path: PathText = setting(
         "",
         visible=".prompt_source=concept",
         widget="file",
@@ -195,7 +197,7 @@ class ConceptConfig(BaseConfig):
     WHAT: ClassVar[str] = "concept"
 
     name: str = setting("", title="Name", tip="For you; empty shows the folder's name.")
-    path: str = setting("", widget="folder", title="Path", tip="The folder with the images.")
+    path: PathText = setting("", widget="folder", title="Path", tip="The folder with the images.")
     type: ConceptType = setting(
         ConceptType.STANDARD,
         title="Type",

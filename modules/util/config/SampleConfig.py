@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from modules.spec.FamilySpec import FamilySpec
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.config_list import load_list
 from modules.util.config.setting import Float, setting
-from modules.util.enum.NoiseScheduler import NoiseScheduler
+from modules.util.enum.choices import NoiseScheduler
 from modules.util.rng import digest64
 
 MAX_SEED = 2**32 - 1
@@ -90,21 +91,17 @@ class SampleConfig(BaseConfig):
         tip="The method that turns noise into an image. AUTO takes the one the family is usually sampled with.",
     )
 
-    def filled(self, side: int, steps: int, cfg: float, sampler: str) -> FilledSample:
-        """With a family's usual values in place of what is left open.
-
-        Args:
-            side: width and height in pixels.
-        """
+    def filled(self, family: FamilySpec) -> FilledSample:
+        """With a family's usual values in place of what is left open."""
         auto = self.noise_scheduler is NoiseScheduler.AUTO
         return FilledSample(
             prompt=self.prompt,
             negative_prompt=self.negative_prompt,
-            width=self.width or side,
-            height=self.height or side,
-            diffusion_steps=self.diffusion_steps or steps,
-            cfg_scale=cfg if self.cfg_scale is None else self.cfg_scale,
-            noise_scheduler=NoiseScheduler(sampler) if auto else self.noise_scheduler,
+            width=self.width or family.default_resolution,
+            height=self.height or family.default_resolution,
+            diffusion_steps=self.diffusion_steps or family.default_steps,
+            cfg_scale=family.default_cfg if self.cfg_scale is None else self.cfg_scale,
+            noise_scheduler=NoiseScheduler(family.default_sampler) if auto else self.noise_scheduler,
             config=self,
         )
 

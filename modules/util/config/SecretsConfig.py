@@ -13,7 +13,8 @@ from pydantic import Field
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.errors import UserError
 from modules.util.files.user_folder import settings_folder
-from modules.util.jsonio import fsync_path, read_json
+from modules.util.jsonio import read_json
+from modules.util.owned_files import fsync_path
 
 SECRETS_NAME = "secrets.json"
 

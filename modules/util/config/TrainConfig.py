@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from pydantic import ValidationError
 
-from modules.util.config import online_rules  # noqa: F401 - registers their rules
 from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.faults import raise_all, translate
 from modules.util.config.migrations import TRAIN_MIGRATIONS
-from modules.util.config.overrides import apply_overrides, merge
 from modules.util.config.resolution import parse_resolutions
-from modules.util.config.rules.rules import Problems, family_rules, find_problems
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.section.BackupSection import BackupSection
 from modules.util.config.section.DataSection import DataSection
 from modules.util.config.section.LoraSection import LoraSection
 from modules.util.config.section.ModelSection import ModelSection
+from modules.util.config.section.OlderNames import OlderNames
 from modules.util.config.section.OnlineLossSection import OnlineLossSection
 from modules.util.config.section.OnlineSection import OnlineSection
 from modules.util.config.section.ProjectSection import ProjectSection
@@ -29,11 +27,9 @@ from modules.util.config.section.RlhfSection import RlhfSection
 from modules.util.config.section.SamplingSection import SamplingSection
 from modules.util.config.section.TrainingSection import TrainingSection
 from modules.util.config.section.ValidationSection import ValidationSection
+from modules.util.enum.choices import ModelFormat, TrainingMethod
 from modules.util.enum.DPORefMode import DPORefMode
-from modules.util.enum.ModelFormat import ModelFormat
-from modules.util.enum.TrainingMethod import TrainingMethod
-from modules.util.errors import ConfigError, UserError
-from modules.util.jsonio import read_json
+from modules.util.errors import ConfigError, UserError, UserErrors
 
 SECTIONS: tuple[type[BaseConfig], ...] = (
     ProjectSection,
@@ -79,74 +75,48 @@ class TrainConfig(
     VERSION: ClassVar[int] = 1
     MIGRATIONS = TRAIN_MIGRATIONS
     WHAT: ClassVar[str] = "config"
+    OLDER_NAMES = OlderNames
 
     # -- reading and writing ------------------------------------------------------------------------------
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], where: str = "", check: bool = True) -> Self:
+    def from_dict(cls, data: Mapping[str, Any], where: str = "") -> Self:
         """Build from plain data of any known version; missing keys keep their defaults.
+
+        Whether the values fit each other is asked by ``load.read_config`` and ``load.check_config``.
 
         Args:
             data: what ``to_dict`` made, or any part of it.
             where: the place of ``data`` in a larger file, for errors.
-            check: also refuse values that are fine alone but contradict each other (see ``problems``).
 
         Raises:
-            UserErrors: several faults; a single one is raised as itself: ConfigError for a bad value,
-            UnsupportedError for a combination that is not offered.
+            ConfigError, UserErrors: what is wrong, all of it.
         """
-        if isinstance(data, Mapping) and not data.keys().isdisjoint(_ONETRAINER_ONLY):
-            hint = "import it instead: the import window, or scripts/import_onetrainer.py"
-            raise ConfigError("this is a OneTrainer config", where or None, hint)
+        made, faults, _ = cls.read(data, where)
+        raise_all(faults, f"the config has {len(faults)} faults")
+        return made
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any], where: str = "") -> tuple[Self, list[UserError], set[str]]:
+        """What can be read of the data, what is wrong with the rest, and the top-level names of that rest.
+
+        Raises:
+            ConfigError: the data are no config of this program at all.
+        """
         if not isinstance(data, Mapping):
-            return super().from_dict(data, where)
-        upgraded = cls.upgrade(data, where)
+            raise ConfigError(f"must be an object {{...}}, not {type(data).__name__}", where or None)
+        refuse_other_programs(data, where)
         faults: list[UserError] = []
         wrong: set[str] = set()
+        upgraded = _without_older_names(cls.upgrade(data, where), where, faults)
         try:
             made = cls.model_validate(upgraded)
         except ValidationError as error:
             faults.extend(translate(error, cls, where))
             wrong = {str(detail["loc"][0]) for detail in error.errors() if detail["loc"]}
             made = cls.model_validate({name: v for name, v in upgraded.items() if name not in wrong})
-        if check:
-            faults.extend(find_problems(made, ignoring=wrong).errors)
-        raise_all(faults, f"the config has {len(faults)} faults")
         made.rlhf_dpo_ref_mode = made.effective_dpo_ref_mode()
-        return made
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Self:
-        """Read a config file, change it by ``name=value`` texts, and check everything.
-
-        Raises:
-            UserError: the file cannot be read; otherwise as ``from_dict``.
-        """
-        return cls.load_layered(None, path, overrides)
-
-    @classmethod
-    def load_layered(
-        cls,
-        preset_path: str | os.PathLike[str] | None,
-        config_path: str | os.PathLike[str] | None,
-        overrides: Sequence[str] = (),
-        check: bool = True,
-    ) -> Self:
-        """Defaults, then a preset, then a config, then ``name=value`` texts: later ones win, key by key.
-
-        Preset and config may each hold any part of the settings and may be of different versions.
-        """
-        merged: dict[str, Any] = {}
-        for path in (preset_path, config_path):
-            if path is not None:
-                data = read_json(path, cls.WHAT)
-                if not isinstance(data, Mapping):
-                    raise ConfigError(f"{path} is not a config: it must be an object {{...}}")
-                if not data.keys().isdisjoint(_ONETRAINER_ONLY):
-                    return cls.from_dict(data)
-                merged = merge(merged, cls.upgrade(data))
-        merged = apply_overrides(cls, merged, overrides)
-        return cls.from_dict({VERSION_KEY: cls.VERSION, **merged}, check=check)
+        return made, faults, wrong
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data in the order of the sections; ``from_dict`` of it is equal to ``self``."""
@@ -168,19 +138,19 @@ class TrainConfig(
 
     # -- questions ----------------------------------------------------------------------------------------
 
-    def problems(self) -> Problems:
-        """Values that contradict each other, and those that are probably not meant."""
-        return find_problems(self)
+    @property
+    def trains_pairs(self) -> bool:
+        """Whether the run learns from pairs of images on disk."""
+        return self.rlhf_enabled and not self.rlhf_mode.online
 
-    def check(self) -> list[str]:
-        """Raise what ``problems`` finds wrong (one fault as itself, several together); return warnings."""
-        problems = self.problems()
-        raise_all(problems.errors, f"the config has {len(problems.errors)} faults")
-        return [str(warning) for warning in problems.warnings]
+    @property
+    def trains_online(self) -> bool:
+        """Whether images are made and scored while training."""
+        return self.rlhf_enabled and self.rlhf_mode.online
 
     def needs_no_images(self) -> bool:
         """Whether the run makes its images itself, of prompts in a file."""
-        return self.rlhf_enabled and self.rlhf_mode.online and bool(self.rlhf_prompts_file.strip())
+        return self.trains_online and bool(self.rlhf_prompts_file.strip())
 
     def effective_dpo_ref_mode(self) -> DPORefMode:
         """EXISTING_ADAPTER when training starts from an adapter, else NEW_ADAPTER."""
@@ -219,6 +189,26 @@ class TrainConfig(
         if not self.sample_definition_file_name or not path.exists():
             return []
         return SampleConfig.load_all(path)
+
+
+def refuse_other_programs(data: Mapping[str, Any], where: str = "") -> None:
+    """``ConfigError`` for a config of OneTrainer, which has settings that ours lacks."""
+    if not data.keys().isdisjoint(_ONETRAINER_ONLY):
+        hint = "import it instead: the import window, or scripts/import_onetrainer.py"
+        raise ConfigError("this is a OneTrainer config", where or None, hint)
+
+
+def _without_older_names(data: dict[str, Any], where: str, faults: list[UserError]) -> dict[str, Any]:
+    """``data`` under present names; what is wrong with the older ones is added to ``faults``."""
+    older = {name: value for name, value in data.items() if name in OlderNames.model_fields}
+    made = {name: value for name, value in data.items() if name not in older}
+    try:
+        return made | OlderNames.from_dict(older, where).replaced(made)
+    except UserErrors as errors:
+        faults.extend(errors.errors)
+    except UserError as error:
+        faults.append(error)
+    return made
 
 
 def _differences(data: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:

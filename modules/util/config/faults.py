@@ -10,6 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from modules.util.errors import ConfigError, UserError, UserErrors
@@ -52,6 +53,7 @@ def show(value: Any, limit: int = 60) -> str:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
         text = repr(value)
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: limit + 1])
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
@@ -80,13 +82,19 @@ def item_type(annotation: Any) -> Any | None:
     return None
 
 
+def older_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The settings of a config class that were replaced by others and are still read."""
+    older: type[BaseModel] | None = getattr(model, "OLDER_NAMES", None)
+    return older.model_fields if older is not None else {}
+
+
 def type_at(model: type[BaseModel], place: Place) -> Any | None:
     """The declared type at a place, as far as there is one."""
     current: Any = model
     for part in place:
         plain, _ = unwrap(current)
         if isinstance(plain, type) and issubclass(plain, BaseModel):
-            field = plain.model_fields.get(str(part))
+            field = plain.model_fields.get(str(part)) or older_fields(plain).get(str(part))
             if field is None:
                 return None
             current = field.annotation

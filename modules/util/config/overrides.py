@@ -10,8 +10,17 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from modules.util.config.faults import did_you_mean, item_type, join_place, raise_all, type_at, unwrap
+from modules.util.config.faults import (
+    did_you_mean,
+    item_type,
+    join_place,
+    older_fields,
+    raise_all,
+    type_at,
+    unwrap,
+)
 from modules.util.errors import ConfigError
+from modules.util.owned_files import shown
 
 _INDEX = re.compile(r"\[(\d{1,6})\]")
 
@@ -41,6 +50,15 @@ def apply_overrides(
     Raises:
         ConfigError, UserErrors: every text that cannot be applied.
     """
+    made, faults = override(model, data, overrides)
+    raise_all(faults, f"{len(faults)} overrides cannot be applied")
+    return made
+
+
+def override(
+    model: type[BaseModel], data: Mapping[str, Any], overrides: Sequence[str]
+) -> tuple[dict[str, Any], list[ConfigError]]:
+    """As ``apply_overrides``, with the texts that can be applied, and what is wrong with the others."""
     made: dict[str, Any] = json.loads(json.dumps(data))
     faults: list[ConfigError] = []
     for text in overrides:
@@ -48,12 +66,15 @@ def apply_overrides(
             _apply(model, made, text)
         except ConfigError as error:
             faults.append(error)
-    raise_all(faults, f"{len(faults)} overrides cannot be applied")
-    return made
+    return made, faults
 
 
 def _apply(model: type[BaseModel], data: dict[str, Any], text: str) -> None:
     name, equals, raw = text.partition("=")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError("holds a character that cannot be written down", shown(name)) from None
     place = parse_place(name.strip())
     if not equals or not place:
         raise ConfigError(
@@ -91,7 +112,8 @@ def _step_into(model: type[BaseModel], before: tuple[str, ...], container: Any, 
     if not isinstance(container, dict):
         raise ConfigError(f"{place} is a single value and has no parts", field)
     owner, _ = unwrap(type_at(model, before))
-    if isinstance(owner, type) and issubclass(owner, BaseModel) and part not in owner.model_fields:
+    known = isinstance(owner, type) and issubclass(owner, BaseModel)
+    if known and part not in owner.model_fields and part not in older_fields(owner):
         hint = did_you_mean(part, owner.model_fields)
         raise ConfigError("there is no such setting", field, hint or None)
     return part

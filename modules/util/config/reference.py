@@ -8,6 +8,7 @@ from typing import Any
 from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.SampleConfig import SampleConfig
+from modules.util.config.section.OlderNames import OlderNames
 from modules.util.config.settings import Setting, iter_settings
 from modules.util.config.TrainConfig import SECTIONS, TrainConfig
 
@@ -22,6 +23,12 @@ with `--set name=value`, for example `--set learning_rate=1e-5 --set unet.train=
 """
 
 
+_FIRST = """Everything else can keep its default in a first run on preference pairs. These ten say what is trained, on
+what, and how strongly; they are listed again in their own chapters."""
+
+_TABLE = "| Setting | Default | Values | |\n| --- | --- | --- | --- |"
+
+
 def train_config_schema() -> str:
     """The JSON schema (draft 2020-12) of a config file, as text."""
     schema = TrainConfig.model_json_schema()
@@ -30,6 +37,7 @@ def train_config_schema() -> str:
     for kind in (ConceptConfig, SampleConfig):
         _add_version(schema["$defs"][kind.__name__], kind)
     _sort_properties(schema)
+    _add_older_names(schema)
     return json.dumps(_tidy(schema), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -41,6 +49,11 @@ def _add_version(schema: dict[str, Any], kind: type[BaseConfig]) -> None:
 def _sort_properties(schema: dict[str, Any]) -> None:
     order = [VERSION_KEY, *(name for section in SECTIONS for name in section.model_fields)]
     schema["properties"] = {name: schema["properties"][name] for name in order}
+
+
+def _add_older_names(schema: dict[str, Any]) -> None:
+    for name, part in OlderNames.model_json_schema()["properties"].items():
+        schema["properties"][name] = {**part, "deprecated": True}
 
 
 _LIMIT_NAMES = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
@@ -59,37 +72,64 @@ def _tidy(node: Any) -> Any:
     return {
         _LIMIT_NAMES.get(key, key): _tidy(value)
         for key, value in node.items()
-        if key not in ("group", "visible", "widget", "hidden")
+        if key not in ("group", "visible", "widget", "hidden", "free")
     }
+
+
+FIRST = (
+    "model_type",
+    "base_model_name",
+    "concept_file_name",
+    "output_model_destination",
+    "rlhf_enabled",
+    "rlhf_dpo_beta",
+    "learning_rate",
+    "epochs",
+    "resolution",
+    "lora_rank",
+)
+"""The settings to look at before a first run, in the order they are decided."""
 
 
 def settings_page(config: type[TrainConfig] = TrainConfig) -> str:
     """``docs/config.md``; of a subclass, with what it adds."""
-    lines = [_HEAD]
     settings = iter_settings(config)
-    for section in SECTIONS:
-        title = str(getattr(section, "SECTION", ""))
-        lines.append(f"\n## {title}\n\n{_first_line(section)}\n")
-        lines.extend(_tables([s for s in settings if s.section == title]))
-    for kind, title in ((ConceptConfig, "Concepts"), (SampleConfig, "Samples")):
+    by_path = {setting.path: setting for setting in settings}
+    lines = ["\n## The ten settings that matter first\n", _FIRST, ""]
+    lines += [_TABLE, *(_row(by_path[path]) for path in FIRST)]
+    for title in dict.fromkeys(setting.section for setting in settings):
+        about = " ".join(_first_line(section) for section in SECTIONS if _title(section) == title)
+        lines.append(f"\n## {title}\n\n{about}\n")
+        lines.extend(_tables([setting for setting in settings if setting.section == title]))
+    for kind, title in ((ConceptConfig, "Concepts"), (SampleConfig, "Samples"), (OlderNames, "Older names")):
         lines.append(f"\n## {title}\n\n{_first_line(kind)}\n")
         lines.extend(_tables(list(iter_settings(kind))))
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join([_HEAD, _contents(lines), *lines]).rstrip() + "\n"
+
+
+def _contents(lines: list[str]) -> str:
+    """Links to the chapters in ``lines``."""
+    titles = [line.strip().splitlines()[0][3:] for line in lines if line.startswith("\n## ")]
+    return (
+        "Chapters: " + ", ".join(f"[{title}](#{title.lower().replace(' ', '-')})" for title in titles) + "."
+    )
+
+
+def _title(section: type[BaseConfig]) -> str:
+    return str(getattr(section, "SECTION", ""))
 
 
 def _first_line(kind: type[BaseConfig]) -> str:
-    return (kind.__doc__ or "").strip().split("\n\n")[0]
+    return " ".join((kind.__doc__ or "").strip().split("\n\n")[0].split())
 
 
 def _tables(settings: list[Setting]) -> list[str]:
+    """One table for each group, where its first setting stands."""
     lines: list[str] = []
-    group: str | None = None
-    for setting in settings:
-        if setting.group != group:
-            group = setting.group
-            lines.append(f"\n### {group}\n" if group else "")
-            lines.append("| Setting | Default | Values | |\n| --- | --- | --- | --- |")
-        lines.append(_row(setting))
+    for group in dict.fromkeys(setting.group for setting in settings):
+        lines.append(f"\n### {group}\n" if group else "")
+        lines.append(_TABLE)
+        lines.extend(_row(setting) for setting in settings if setting.group == group)
     return lines
 
 

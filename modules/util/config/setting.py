@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from enum import Enum
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from modules.util.owned_files import fault_of_path, shown
+
+MAX_NAME_PART = 100
+_PLAIN_NAME = re.compile(r'[^\x00-\x1f/\\:*?"<>|\ud800-\udfff]*')
 INFINITIES = {"inf": math.inf, "+inf": math.inf, "-inf": -math.inf}
 
 
@@ -26,6 +31,37 @@ Float = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(_number)]
 
 FloatOrInf = Annotated[float, BeforeValidator(_number)]
 """A number that may be infinite, written ``"inf"`` in JSON."""
+
+
+def _path(value: str) -> str:
+    """One rule for all files and folders in configs: what no file can be called is refused at once."""
+    fault = fault_of_path(value)
+    if fault is None:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            fault = "contains a character that cannot be written down"
+    if fault:
+        hint = "choose another name"
+        raise PydanticCustomError(
+            "setting", "{what}", {"what": f"{shown(value, 60)!r} {fault}", "hint": hint}
+        )
+    return value
+
+
+def _name_part(value: str) -> str:
+    if not _PLAIN_NAME.fullmatch(value) or len(value.encode(errors="replace")) > MAX_NAME_PART:
+        text = f"{shown(value, 60)!r} is not the beginning of a file name"
+        hint = f"use up to {MAX_NAME_PART} letters and digits, without / \\ : and control characters"
+        raise PydanticCustomError("setting", "{what}", {"what": text, "hint": hint})
+    return value
+
+
+PathText = Annotated[str, AfterValidator(_path)]
+"""A file or folder (or a name on a hub): without NUL, not too long, text that can be written down."""
+
+NamePart = Annotated[str, AfterValidator(_name_part)]
+"""The beginning of the name of a file; it leads to no other folder."""
 
 _NOT_GIVEN: Any = object()
 
@@ -46,6 +82,7 @@ def setting(
     widget: str = "",
     hidden: bool = False,
     factory: Any = None,
+    free: bool | None = None,
 ) -> Any:
     """Declare a config field.
 
@@ -62,6 +99,9 @@ def setting(
             ``multiline``, ``device``, ``layers``, ``model``.
         hidden: not a row of a form (lists with windows of their own, derived values).
         factory: makes the default where it is mutable.
+        free: whether it may change between a backup and the run that resumes from it, because it leaves the weights as
+            they are or is compared by what it means (base model, data). Every setting of a training run says so; a
+            group of settings with ``False`` leaves it to its members.
     """
     extra = {"group": group, "visible": visible, "widget": widget, "hidden": hidden}
     limits: dict[str, Any] = {
@@ -80,4 +120,6 @@ def setting(
         if isinstance(default, Enum):
             made["strict"] = False  # files hold the names of choices, not the choices
     made["json_schema_extra"] = {name: value for name, value in extra.items() if value}
+    if free is not None:
+        made["json_schema_extra"]["free"] = free
     return Field(title=title, description=tip, **made)

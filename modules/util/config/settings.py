@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.faults import item_type, raise_all, translate, type_at, unwrap
 from modules.util.config.overrides import parse_place, read_value
+from modules.util.config.TrainConfig import SECTIONS, TrainConfig
 
 Kind = Literal["bool", "int", "float", "text", "choice", "choices", "list", "table"]
 
@@ -103,8 +104,6 @@ def iter_settings(model: type[BaseConfig]) -> tuple[Setting, ...]:
 
     What a subclass of ``TrainConfig`` adds comes last, under the subclass's ``SECTION``.
     """
-    from modules.util.config.TrainConfig import SECTIONS, TrainConfig
-
     if not issubclass(model, TrainConfig):
         return tuple(_settings_of(model, "", "", ""))
     known = frozenset(TrainConfig.model_fields)

@@ -1,22 +1,45 @@
+from modules.spec.ModeSpec import ModeSpec
+from modules.spec.registry import MODES, modes_with
 from modules.util.enum.BaseEnum import BaseEnum
 
 
 class RLHFMode(BaseEnum):
-    """How preferences are learned: from fixed pairs (DPO), or from rewards of images made while training."""
+    """How preferences are learned: from fixed pairs (DPO), or from rewards of images made while training.
 
-    DPO = "DPO"
-    DGPO = "DGPO"
-    GRPO = "GRPO"
-    GSPO = "GSPO"
-    ONLINE_DPO = "ONLINE_DPO"
-    NFT = "NFT"
+    The members are the keys of ``modules/spec/modes``, in that order. What a mode needs is asked of its ``spec``,
+    never told from its name.
+    """
+
+    vars().update({key: key for key in MODES})
+
+    @property
+    def spec(self) -> ModeSpec:
+        """What the mode is and needs."""
+        return MODES[self.value]
+
+    @property
+    def label(self) -> str:
+        """The mode's name for people."""
+        return self.spec.label
 
     @property
     def online(self) -> bool:
         """Whether images are made and scored while training."""
-        return self is not RLHFMode.DPO
+        return self.spec.online
 
     @property
     def coupled(self) -> bool:
         """Whether the loss compares with log-probabilities of the rollout."""
-        return self in (RLHFMode.GRPO, RLHFMode.GSPO)
+        return self.spec.coupled
+
+
+def shown_for(rows: str) -> str:
+    """The visibility rule of settings that act in some modes.
+
+    Args:
+        rows: ``offline``, ``online``, ``coupled``, ``decoupled``, or a group named in ``ModeSpec.rows``.
+
+    Raises:
+        KeyError: no mode has such settings.
+    """
+    return f"rlhf_enabled,rlhf_mode={'|'.join(modes_with(rows))}"

@@ -33,7 +33,8 @@ class Reason(StrEnum):
     """Why a file gives no prompt. An error text is one of these, with details behind a colon."""
 
     EMPTY = "empty file"
-    NOT_AN_IMAGE = "not a PNG, JPEG, WebP or AVIF image"
+    NOT_AN_IMAGE = "not a PNG, JPEG, WebP, AVIF, TIFF or BMP image"
+    OTHER_KIND = "files of this kind are not read: save it as PNG, JPEG or WebP"
     TRUNCATED = "the file ends inside its header"
     BAD_HEADER = "damaged header"
     TOO_MANY_PIXELS = "too many pixels"
@@ -46,6 +47,7 @@ class Reason(StrEnum):
     GONE = "the file is gone"
     NO_PERMISSION = "no permission to read it"
     LINK_LOOP = "a link that leads to itself"
+    PAIRS_FOLDER = "a folder of pairs, left out"
     FOLDER_LINK = "a link to a folder, not followed"
     NOT_A_FILE = "not a regular file"
     READ_ERROR = "it cannot be read"

@@ -1,38 +1,114 @@
-"""Prompts as captions: one line, without the tags that generators act on."""
+"""Prompts as captions: one line, without the tags and flags that generators act on."""
 
 from __future__ import annotations
+
+import re
 
 UNCONDITIONAL = "UNCONDITIONAL"
 """The prompt of images that were asked for nothing in words."""
 
+_SEPARATORS = (",", "，", "、")
+_TERMINAL_CODE = re.compile(r"\x1b\[[0-9;:?]{0,40}[ -/]{0,4}[@-~]")
+_UNSEEN = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u200b\u2060\ufeff\u202a-\u202e\u2066-\u2069]")
+"""Control characters, marks without width, and marks that turn the direction of writing; white space is not here."""
+_NUMBER = r"\d{1,12}(?:\.\d{1,6})?"
+_CODES = r"[^\s-][^\s]{0,400}(?:\s+[^\s-][^\s]{0,400}){0,20}"
+_MIDJOURNEY_FLAG = re.compile(
+    rf"(?:ar|aspect)\s+{_NUMBER}[:x/]{_NUMBER}"
+    rf"|(?:v|version|niji)(?:\s+{_NUMBER})?"
+    rf"|(?:s|stylize|c|chaos|q|quality|w|weird|iw|cw|sw|ow|sv|exp|seed|sameseed|stop|repeat|r|bs|motion)"
+    rf"\s+(?:{_NUMBER}|low|high)"
+    rf"|style\s+(?:raw|cute|expressive|original|scenic|4a|4b|4c)"
+    rf"|(?:p|profile|personalize)(?:\s+{_CODES})?"
+    rf"|(?:sref|cref|oref|end)\s+{_CODES}"
+    rf"|no\s+[^\n]{{1,2000}}"
+    rf"|(?:tile|raw|draft|hd|loop|video|fast|relax|turbo|stealth|public|uplight|upbeta|upanime|creative|test|testp)",
+    re.IGNORECASE | re.DOTALL,
+)
+_BRACKETS = re.compile("<+|>")
+_FLAG_STARTS = re.compile(r"(?:\A|(?<=\s))(?:--|[\u2013\u2014])(?=[A-Za-z])")
+
 
 def strip_angle_bracket_segments(text: str) -> str:
-    """Remove ``<...>`` segments (wildcards, LoRAs, segment tags), nested ones too.
+    """Remove tags such as ``<lora:x:1>`` or ``<wildcard:x>``, nested ones too, and the comma each leaves behind.
 
-    A bracket that is never closed stays, and so does one before a space: ``a < b`` is no tag.
+    A tag starts with a letter directly after its bracket: ``<3``, ``a < b`` and a bracket that is never closed stay.
     """
     if "<" not in text or ">" not in text:
         return text
-    kept: list[str] = []
+    spans = _tag_spans(text)
+    if not spans:
+        return text
+    pieces, start = [], 0
+    for opening, closing in spans:
+        pieces.append(text[start:opening])
+        start = closing
+    pieces.append(text[start:])
+    return _join_around_tags(pieces)
+
+
+def _tag_spans(text: str) -> list[tuple[int, int]]:
+    """(start, end) of every outermost tag, in order."""
+    spans: list[tuple[int, int]] = []
     openings: list[int] = []
-    start = 0
-    for at, character in enumerate(text):
-        if character == "<":
-            if not text[at + 1 : at + 2].isspace():
-                kept.append(text[start:at])
-                openings.append(len(kept))
-                start = at
-        elif character == ">" and openings:
-            del kept[openings.pop() :]
-            start = at + 1
-    kept.append(text[start:])
+    for bracket in _BRACKETS.finditer(text):
+        start, end = bracket.span()
+        if text[start] == "<":
+            if text[end : end + 1].isalpha():
+                openings += range(start, end)
+        elif openings:
+            opening = openings.pop()
+            while spans and spans[-1][0] > opening:
+                spans.pop()
+            spans.append((opening, end))
+    return spans
+
+
+def _join_around_tags(pieces: list[str]) -> str:
+    """Texts between tags as one text; a comma that separated nothing but tags goes."""
+    kept = [pieces[0]]
+    last = pieces[0].rstrip()[-1:]
+    for piece in pieces[1:]:
+        rest = piece.lstrip()
+        if rest.startswith(_SEPARATORS):
+            if not last or last in _SEPARATORS:
+                piece = rest[1:].lstrip() if kept[-1][-1:].isspace() else rest[1:]
+            else:
+                kept[-1] = kept[-1].rstrip()
+                piece = rest
+        kept.append(piece)
+        last = piece.rstrip()[-1:] or last
+    if not kept[-1].strip() and last in _SEPARATORS:
+        return "".join(kept).rstrip()[:-1]
     return "".join(kept)
 
 
 def normalise_prompt(text: str) -> str:
-    """The prompt images are grouped by: tags gone, white space folded, ``UNCONDITIONAL`` if no word is left."""
-    folded = " ".join(strip_angle_bracket_segments(text).split())
+    """The prompt images are grouped by, on one line; ``UNCONDITIONAL`` if no word is left.
+
+    Gone are tags in angle brackets, the flags that Midjourney takes at the end (``--ar 3:2``), codes for terminals,
+    control characters and marks that cannot be seen; white space is folded.
+    """
+    text = strip_angle_bracket_segments(_visible(text))
+    folded = _without_flags(" ".join(text.split()))
     return folded if any(map(str.isalnum, folded)) else UNCONDITIONAL
+
+
+def _visible(text: str) -> str:
+    """Without what a terminal acts on and nobody sees."""
+    return text if text.isprintable() else _UNSEEN.sub("", _TERMINAL_CODE.sub("", text))
+
+
+def _without_flags(text: str) -> str:
+    """Cut off Midjourney's flags one by one from the end, so that dashes within a sentence stay."""
+    if "-" not in text and "\u2014" not in text and "\u2013" not in text:
+        return text
+    for start in reversed([match.start() for match in _FLAG_STARTS.finditer(text)]):
+        name = start + (2 if text[start] == "-" else 1)
+        if not _MIDJOURNEY_FLAG.fullmatch(text, name):
+            break
+        text = text[:start].rstrip(" ,")
+    return text
 
 
 def plain_unicode(text: str) -> str:

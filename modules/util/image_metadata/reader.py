@@ -8,30 +8,41 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from modules.util.image_metadata.containers.avif import AvifFields, is_avif
-from modules.util.image_metadata.containers.fields import Fields, decode_text
+from modules.util.image_metadata.containers.fields import MAKES_PICTURES, Fields, decode_text
 from modules.util.image_metadata.containers.jpeg import SIGNATURE as JPEG_SIGNATURE
 from modules.util.image_metadata.containers.jpeg import JpegFields
 from modules.util.image_metadata.containers.png import SIGNATURE as PNG_SIGNATURE
 from modules.util.image_metadata.containers.png import PngFields
 from modules.util.image_metadata.containers.source import Source
 from modules.util.image_metadata.containers.stealth import stealth_texts
+from modules.util.image_metadata.containers.tiff import (
+    BMP_SIGNATURE,
+    TIFF_SIGNATURES,
+    BmpFields,
+    TiffFields,
+)
 from modules.util.image_metadata.containers.webp import WebpFields, is_webp
 from modules.util.image_metadata.formats.a1111 import looks_like_a1111, parse_a1111
+from modules.util.image_metadata.formats.descriptions import describes_a_prompt
 from modules.util.image_metadata.formats.found import (
     A1111,
     COMFYUI,
     EASY_DIFFUSION,
     FOOOCUS,
+    GROK,
     INVOKEAI,
+    LEONARDO,
     MIDJOURNEY,
     NOVELAI,
+    SEAART,
     TEXT_FILE,
     UNKNOWN,
     Found,
     as_seed,
     load_json,
+    load_objects,
 )
-from modules.util.image_metadata.formats.json_formats import read_json_object, split_invoke
+from modules.util.image_metadata.formats.json_formats import read_json_object, split_invoke, with_characters
 from modules.util.image_metadata.limits import MAX_PIXELS, MAX_PROMPT, Reason, Unusable
 from modules.util.image_metadata.normalise import plain_unicode
 
@@ -49,6 +60,8 @@ _STILL_AN_IMAGE = tuple(
 _INVOKE_KEYS = ("invokeai_metadata", "sd-metadata")
 _SETTING_KEYS = ("negative_prompt", "seed", "num_inference_steps")
 _TITLED_KEYS = ("Negative Prompt", "Seed", "Stable Diffusion model")
+_SIDECARS = (".txt", ".caption", ".json", ".swarm.json")
+_BEGINNING = 80
 _DREAM = re.compile(r'\A"(.*)"(?:\s-\S.*)?\Z', re.DOTALL)
 _DREAM_SWITCHES = re.compile(r"\s-[sSWHCAnGUI] ?[\w.]+(?:\s|\Z)")
 _DREAM_SEED = re.compile(r"\s-S ?(\d{1,20})\b")
@@ -66,7 +79,7 @@ class ImageMetadata:
         seed: of the image, if it is there.
         error: why there is no prompt, ``None`` if there is one.
         orientation: EXIF orientation, 1 to 8.
-        kind: PNG, JPEG, WebP or AVIF, whatever the file is called; empty if it is none.
+        kind: PNG, JPEG, WebP, AVIF, TIFF or BMP, whatever the file is called; empty if it is none.
     """
 
     prompt: str | None = None
@@ -91,9 +104,9 @@ def read_metadata(
     """Read the prompt of an image file from its header. Never raises for what is in the file or happens to it.
 
     Args:
-        path: PNG, JPEG, WebP or AVIF, told by content.
+        path: PNG, JPEG, WebP, AVIF, TIFF or BMP, told by content.
         known_regular: the caller has just seen that it is a regular file (saves a system call).
-        sidecar: where the image has no prompt, take one from a text file of its name beside it.
+        sidecar: where the image has no prompt, take one from a text or JSON file of its name next to it.
         stealth: where there is none either, decode the pixels and look for hidden text.
     """
     try:
@@ -117,24 +130,41 @@ def read_metadata(
 
 
 def _beside(path: str | os.PathLike[str]) -> Found | None:
-    """The prompt in ``<name>.txt``: a caption, or the text A1111 saves."""
+    """The prompt in a file next to the image: a caption, the text A1111 saves, or JSON.
+
+    Raises:
+        Unusable: there are such files, and none can be read.
+    """
     stem = os.path.splitext(os.fspath(path))[0]  # noqa: PTH122 - as fast as it gets
-    for suffix in (".txt", ".swarm.json"):
+    fault: Unusable | None = None
+    for suffix in _SIDECARS:
         try:
             with Source(stem + suffix) as source:
                 if source.size > MAX_PROMPT * 4:
                     raise Unusable(Reason.TEXT_TOO_LARGE, f"a caption of {source.size} bytes")
                 text = decode_text(source.read(0, source.size)).lstrip("\ufeff")
+            found = _from_sidecar(text, suffix.endswith(".json"))
         except Unusable as error:
-            if error.reason in (Reason.GONE, Reason.EMPTY):
-                continue
-            raise
-        found = _alone(text)
-        if found is not None and found.generator == A1111 and not looks_like_a1111(text):
-            found = found._replace(generator=TEXT_FILE)
+            if error.reason not in (Reason.GONE, Reason.EMPTY):
+                fault = fault or error
+            continue
         if found is not None:
             return found
+    if fault is not None:
+        raise fault
     return None
+
+
+def _from_sidecar(text: str, is_json: bool) -> Found | None:
+    if is_json:
+        data = load_json(text)
+        found = read_json_object(data)
+        caption = data.get("caption") if isinstance(data, dict) else None
+        return Found(caption.strip(), "", TEXT_FILE) if found is None and isinstance(caption, str) else found
+    found = _alone(text)
+    if found is not None and found.generator == A1111 and not looks_like_a1111(text):
+        return found._replace(generator=TEXT_FILE)
+    return found
 
 
 def _hidden(path: str | os.PathLike[str], about: ImageMetadata) -> Found | None:
@@ -147,7 +177,15 @@ def _hidden(path: str | os.PathLike[str], about: ImageMetadata) -> Found | None:
 
 def _alone(text: str) -> Found | None:
     """The prompt in a text that has no name: JSON, or words with or without settings."""
-    return read_json_object(load_json(text)) if text.lstrip()[:1] == "{" else parse_a1111(text)
+    if text.lstrip()[:1] != "{":
+        return parse_a1111(text)
+    try:
+        return read_json_object(load_json(text))
+    except Unusable as error:
+        # Words may start with a brace, as in "{red|blue} cat".
+        if error.reason is not Reason.BAD_JSON or '"' in text[:_BEGINNING]:
+            raise
+        return parse_a1111(text)
 
 
 def open_fields(source: Source) -> Fields:
@@ -165,6 +203,10 @@ def open_fields(source: Source) -> Fields:
         return WebpFields(source)
     if is_avif(head):
         return AvifFields(source)
+    if head.startswith(TIFF_SIGNATURES):
+        return TiffFields(source)
+    if head.startswith(BMP_SIGNATURE):
+        return BmpFields(source)
     raise Unusable(Reason.NOT_AN_IMAGE)
 
 
@@ -193,7 +235,10 @@ def _with_prompt(found: Found, width: int, height: int, orientation: int, kind: 
 
 
 def _find(fields: Fields) -> Found | None:
-    """The first prompt with words in it; else the first empty one; looks behind the pixels if there is none."""
+    """The first prompt with words in it; else the first empty one; looks behind the pixels if there is none.
+
+    Where there is neither, a description that any picture may have counts, unless a camera left its marks.
+    """
     empty: Found | None = None
     while True:
         for found in _candidates(fields):
@@ -201,20 +246,44 @@ def _find(fields: Fields) -> Found | None:
                 return found
             empty = empty or found
         if not fields.more():
-            return empty
+            return empty or _plain_description(fields)
 
 
 def _candidates(fields: Fields) -> Iterator[Found]:
-    places = fields.places
-    if places:
+    if fields.places:
         yield from _named_texts(fields)
-    if fields.exif_places:
+    if fields.exif_places or fields.has_exif:
         yield from _exif_texts(fields)
-    if fields.xmp_places:
-        for text in fields.xmp():
-            yield from _interpreted(fields, text, plain=False)
+    if fields.xmp_places or fields.has_xmp:
+        for text, is_description in fields.xmp():
+            for found in _interpreted(fields, text, plain=False):
+                yield _without_dashed(found) if is_description else found
     for text in fields.comment_texts() if fields.comments else ():
         yield from _interpreted(fields, text, plain=False)
+
+
+def _without_dashed(found: Found) -> Found:
+    """Draw Things describes its pictures with a dash before the line of what is unwanted."""
+    prompt, _, negative = found.prompt.partition("\n-")
+    return found._replace(prompt=prompt.strip(), negative=negative.strip()) if negative else found
+
+
+def _plain_description(fields: Fields) -> Found | None:
+    """A description in plain words (EXIF or XMP), as Leonardo, SeaArt, Grok and others leave their prompts."""
+    if (
+        not (fields.exif_places or fields.has_exif or fields.xmp_places or fields.has_xmp)
+        or fields.is_photo()
+    ):
+        return None
+    exif = fields.exif()
+    made_by = " ".join(exif.get(name, "") for name in ("software", "make", "model", "artist"))
+    texts = [exif.get("imagedescription", ""), *(text for text, described in fields.xmp() if described)]
+    for text in texts:
+        if describes_a_prompt(text, known_maker=MAKES_PICTURES.search(made_by) is not None):
+            return Found(
+                text.strip(), "", next((name for mark, name in _MAKERS if mark in made_by.lower()), UNKNOWN)
+            )
+    return None
 
 
 def _named_texts(fields: Fields) -> Iterator[Found]:
@@ -240,6 +309,9 @@ def _named_texts(fields: Fields) -> Iterator[Found]:
         if key in places:
             for text in fields.texts(key):
                 yield from _interpreted(fields, text, plain=False)
+    for key in [key for key in places if key not in _KNOWN_KEYS][:_MAX_UNKNOWN_KEYS]:
+        for text in fields.texts(key):
+            yield from _interpreted(fields, text, plain=False)
 
 
 _OTHER_KEYS = (
@@ -247,11 +319,27 @@ _OTHER_KEYS = (
     "UserComment",
     "usercomment",
     "Parameters",
+    "parameters-json",
     "metadata",
     "workflow",
     "invokeai_graph",
     "invokeai_workflow",
 )
+_KNOWN_KEYS = frozenset(
+    (
+        *_OTHER_KEYS,
+        *_INVOKE_KEYS,
+        *_SETTING_KEYS,
+        *_TITLED_KEYS,
+        "parameters",
+        "prompt",
+        "Prompt",
+        "Dream",
+        "Comment",
+    )
+) | {"Description", "Software", "Title", "Author", "Source", "date:create", "date:modify", "Creation Time"}
+_MAX_UNKNOWN_KEYS = 16
+_MAKERS = (("leonardo", LEONARDO), ("seaart", SEAART), ("grok", GROK), ("x.ai", GROK), ("xai", GROK))
 
 
 def _interpreted(fields: Fields, text: str, plain: bool) -> Iterator[Found]:
@@ -259,15 +347,30 @@ def _interpreted(fields: Fields, text: str, plain: bool) -> Iterator[Found]:
     start = text.lstrip("\0 \t\r\n\ufeff")[:1]
     if start in ("{", "["):
         try:
-            found = read_json_object(load_json(text))
+            yield from _objects(text)
         except Unusable as error:
             fields.note = error
             # A prompt may start with a brace or bracket, as in "[cat|dog]".
-            found = parse_a1111(text) if looks_like_a1111(text) else None
-        if found is not None:
-            yield found
+            if looks_like_a1111(text):
+                yield parse_a1111(text)
     elif looks_like_a1111(text) or (plain and start):
         yield parse_a1111(text)
+
+
+def _objects(text: str) -> Iterator[Found]:
+    """The prompts in one JSON text, or in several with other things between them."""
+    try:
+        found = read_json_object(load_json(text))
+    except Unusable as error:
+        if error.reason is not Reason.BAD_JSON or text.count("{") < 2:
+            raise
+        for data in load_objects(text):
+            found = read_json_object(data)
+            if found is not None:
+                yield found
+    else:
+        if found is not None:
+            yield found
 
 
 def _prompt_text(fields: Fields, text: str) -> Iterator[Found]:
@@ -305,7 +408,7 @@ def _described(fields: Fields) -> Iterator[Found]:
     for text in fields.texts("Comment"):
         for found in _interpreted(fields, text, plain=False):
             if software == NOVELAI or found.generator == NOVELAI:
-                yield found._replace(prompt=description.strip() or found.prompt, generator=NOVELAI)
+                yield found._replace(prompt=with_characters(description, found.prompt), generator=NOVELAI)
             else:
                 yield found
         if software == NOVELAI and description and '"prompt"' not in text:

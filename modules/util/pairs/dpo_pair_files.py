@@ -12,17 +12,21 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from modules.util.errors import DataError, UserError
 from modules.util.image_metadata.normalise import UNCONDITIONAL
-from modules.util.jsonio import atomic_path, write_text
+from modules.util.jsonio import write_text
+from modules.util.owned_files import Owned, shown
 
-IMAGE_EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".avif", ".bmp", ".jxl", ".tif", ".tiff"})
+IMAGE_EXTENSIONS = frozenset(
+    {".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif", ".bmp", ".jxl", ".tif", ".tiff"}
+)
 _ENDINGS = tuple(ending for name in sorted(IMAGE_EXTENSIONS) for ending in (name, name.upper()))
 SIDES = ("chosen", "rejected")
 SPLITS = ("train", "val")
+TRASH_NAME = ".trash"
 Pair = dict[str, Any]
 SAFE_PAIR_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-]{0,63}")
 
@@ -34,26 +38,46 @@ def dpo_pair_key(path: str | os.PathLike[str], root: str | os.PathLike[str]) -> 
     return stem if dot and "/" not in extension and stem else relative
 
 
+def owned_pairs(output_dir: str | os.PathLike[str]) -> Owned:
+    """A folder of pairs, for changing the files in it.
+
+    Raises:
+        UserError: one of its folders is a link: what the program moves and removes there might lie elsewhere.
+    """
+    owned = Owned(output_dir, local=True)
+    for name in (*SIDES, *(f"{side}/{split}" for side in SIDES for split in SPLITS), TRASH_NAME):
+        path = owned.root / name
+        if path.is_symlink():
+            raise owned.refusal(name, "is a link", Path(os.path.realpath(path)))
+    return owned
+
+
 def copy_image(source: str | os.PathLike[str], target: Path) -> str:
-    """Copy bytes under a temporary name, fsync, rename; returns the SHA-256 of what was copied.
+    """Copy bytes under a temporary name, flush, rename; returns the SHA-256 of what was copied.
 
     Raises:
         UserError: the source vanished or cannot be read, or the target disk is full or read-only.
     """
+    return copy_into(Owned(target.parent, local=True), source, target.name)
+
+
+def copy_into(owned: Owned, source: str | os.PathLike[str], name: str) -> str:
+    """``copy_image`` to a name in a folder."""
     digest = hashlib.sha256()
     try:
         with (
             Path(source).open("rb") as reader,
-            atomic_path(target) as temporary,
+            owned.write(name) as temporary,
             temporary.open("wb") as writer,
         ):
             while block := reader.read(1 << 20):
                 digest.update(block)
                 writer.write(block)
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         raise UserError(
-            f"cannot copy {source} to {target}: {reason}", hint="nothing was changed; try again"
+            f"cannot copy {shown(source)} to {shown(owned.root / name)}: {reason}",
+            hint="nothing was changed; try again",
         ) from error
     return digest.hexdigest()
 
@@ -66,8 +90,19 @@ def caption_of(prompt: str) -> str:
 
 def write_caption(image: Path, prompt: str) -> None:
     """Write the caption of ``prompt`` beside ``image``; no prompt is a file without a byte."""
+    write_caption_in(Owned(image.parent, local=True), image.name, prompt)
+
+
+def write_caption_in(owned: Owned, name: str, prompt: str) -> None:
+    """``write_caption`` for an image by its name in a folder."""
     caption = caption_of(prompt)
-    write_text(image.with_suffix(".txt"), f"{caption}\n" if caption else "")
+    with owned.write(caption_name(name)) as temporary:
+        temporary.write_bytes(f"{caption}\n".encode() if caption else b"")
+
+
+def caption_name(image: str) -> str:
+    """The name of the caption of an image."""
+    return PurePosixPath(image).with_suffix(".txt").as_posix()
 
 
 def find_exported_file(output_dir: str | os.PathLike[str], side: str, pair_id: str) -> Path | None:
@@ -86,6 +121,16 @@ def find_exported_file(output_dir: str | os.PathLike[str], side: str, pair_id: s
     return None
 
 
+def name_is_taken(output_dir: str | os.PathLike[str], pair_id: str) -> bool:
+    """Whether any image or caption of this name is in the folder already, from whomever."""
+    if any(find_exported_file(output_dir, side, pair_id) is not None for side in SIDES):
+        return True
+    base = Path(output_dir)
+    return any(
+        (base / side / place / f"{pair_id}.txt").is_file() for side in SIDES for place in ("", *SPLITS)
+    )
+
+
 def locate_pair_file(output_dir: Path, pair: Pair, side: str) -> Path | None:
     """The file a manifest entry names, or wherever it moved to."""
     named = output_dir / pair[f"{side}_file"]
@@ -100,10 +145,15 @@ def pair_images(base: Path, side: str) -> Iterator[Path]:
             )
 
 
-def unlink_with_caption(image: Path) -> None:
-    """Remove an image and its caption; what is already gone is fine."""
-    image.unlink(missing_ok=True)
-    image.with_suffix(".txt").unlink(missing_ok=True)
+def unlink_with_caption(owned: Owned, image: str) -> None:
+    """Remove an image, by its name in a folder, and its caption; what is already gone is fine."""
+    owned.remove(image)
+    owned.remove(caption_name(image))
+
+
+def name_below(output_dir: str | os.PathLike[str], image: Path) -> str:
+    """The name of a file in a folder of pairs, with ``/``."""
+    return image.relative_to(output_dir).as_posix()
 
 
 def read_caption(image: Path | None, max_bytes: int = 1 << 20) -> str | None:

@@ -6,12 +6,22 @@ import random
 
 import pytest
 
-from modules.curation.choosing import Answer, Standing, ask, is_settled, standing
+from modules.curation.choosing.base import is_settled
+from modules.curation.CurationMode import CurationMode
 from modules.curation.simulation import Annotator, clicks_to_reach, closest_rating, stop_by_itself
-from modules.util.enum.CurationMode import CurationMode
+from modules.curation.standing import Answer, Situation, Standing
 
 SMART, ELO, FOUR_UP = CurationMode.SMART, CurationMode.ELO, CurationMode.FOUR_UP
 ALL = [SMART, ELO, FOUR_UP]
+
+
+def standing(mode: CurationMode, count: int, answers: list[Answer]) -> Standing:
+    return mode.way.standing(count, answers)
+
+
+def ask(mode: CurationMode, count: int, answers: list[Answer], seed: int) -> tuple[int, ...]:
+    situation = Situation(standing(mode, count, answers), tuple(range(count)), answers)
+    return mode.way.question(situation, random.Random(seed))
 
 
 def play(mode: CurationMode, count: int, questions: int, prefer=max) -> tuple[list[Answer], Standing]:
@@ -19,7 +29,7 @@ def play(mode: CurationMode, count: int, questions: int, prefer=max) -> tuple[li
     answers: list[Answer] = []
     state = standing(mode, count, answers)
     for step in range(questions):
-        places = ask(mode, state, range(count), answers, random.Random(step))
+        places = ask(mode, count, answers, step)
         worst = min(places) if prefer is max else max(places)
         answers.append(Answer(places, prefer(places), worst))
         state = standing(mode, count, answers)
@@ -35,19 +45,18 @@ def test_every_image_is_seen_before_any_is_seen_twice(mode, needed):
 @pytest.mark.parametrize("mode", ALL)
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5])
 def test_small_groups(mode, count):
-    places = ask(mode, standing(mode, count, []), range(count), [], random.Random(1))
+    places = ask(mode, count, [], 1)
     assert len(places) == (0 if count < 2 else 4 if mode is FOUR_UP and count > 3 else 2)
     assert len(set(places)) == len(places)
 
 
 @pytest.mark.parametrize("mode", ALL)
 def test_a_skipped_question_does_not_come_again_at_once(mode):
-    answers, state = play(mode, 9, 12)
+    answers, _ = play(mode, 9, 12)
     for step in range(30):
-        places = ask(mode, state, range(9), answers, random.Random(step))
+        places = ask(mode, 9, answers, step)
         answers.append(Answer(places))
-        state = standing(mode, 9, answers)
-        again = ask(mode, state, range(9), answers, random.Random(step))
+        again = ask(mode, 9, answers, step)
         assert set(again) != set(places)
 
 
@@ -87,7 +96,7 @@ def test_closest_rating_is_what_it_says():
     answers = [Answer((0, 1), 0, 1), Answer((2, 3), 2, 3), Answer((0, 2), 0, 2)]
     state = standing(ELO, 4, answers)
     for seed in range(10):
-        places = closest_rating(ELO, state, range(4), answers, random.Random(seed))
+        places = closest_rating(Situation(state, (0, 1, 2, 3), answers), random.Random(seed))
         gap = abs(state.ratings[places[0]] - state.ratings[places[1]])
         others = [
             abs(state.ratings[a] - state.ratings[b]) for a, b in ((0, 1), (0, 3), (1, 2), (1, 3), (2, 3))

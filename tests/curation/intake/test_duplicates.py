@@ -12,15 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageEnhance
 
+from modules.curation.intake import duplicates
 from modules.curation.intake.duplicates import (
+    Fingerprint,
+    FingerprintDistance,
     HashCache,
-    Look,
     equal_files,
     file_dhash,
-    image_distance,
-    look_at,
-    look_of,
-    near_looks,
+    fingerprint,
+    fingerprint_of,
+    near_fingerprints,
     without_duplicates,
 )
 from modules.curation.session import ImageGroup
@@ -34,7 +35,7 @@ def scene(seed: int, size: int = 256) -> Image.Image:
 
 
 def dhash(image: Image.Image) -> int:
-    return look_of(image).dhash
+    return fingerprint_of(image).dhash
 
 
 def bits(first: int, second: int) -> int:
@@ -63,7 +64,7 @@ def test_small_changes_stay_near_and_other_pictures_do_not(seed: int, tmp_path: 
     assert bits(whole, dhash(image.resize((200, 200), Image.Resampling.LANCZOS))) <= 3
     assert bits(whole, dhash(ImageEnhance.Brightness(image).enhance(0.9))) <= 3
     assert bits(whole, dhash(scene(seed + 100))) > 10
-    assert image_distance(tmp_path / "a.png", tmp_path / "a.png") == 0.0
+    assert FingerprintDistance()(tmp_path / "a.png", tmp_path / "a.png") == 0.0
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_files_without_a_picture(tmp_path: Path) -> None:
         with pytest.raises(Unusable) as caught:
             file_dhash(path)
         assert caught.value.reason is reason
-        assert image_distance(path, whole) == 64.0
+        assert FingerprintDistance()(path, whole) == 64.0
 
 
 HASHES = st.integers(0, (1 << 64) - 1)
@@ -113,7 +114,7 @@ NEAR = st.lists(st.sampled_from([0, 1, 3, 7, 15, 1 << 63, (1 << 64) - 1]) | HASH
 
 @given(NEAR, st.integers(0, 64))
 def test_what_is_dropped_lies_near_what_stays(hashes: list[int], threshold: int) -> None:
-    verdicts = near_looks([Look(value, bytes(256)) for value in hashes], threshold)
+    verdicts = near_fingerprints([Fingerprint(value, bytes(256)) for value in hashes], threshold)
     kept = [i for i, twin in enumerate(verdicts) if twin is None]
     assert len(verdicts) == len(hashes)
     for i, twin in enumerate(verdicts):
@@ -129,22 +130,22 @@ def test_copies_are_near_and_flat_drawings_with_the_same_hash_are_not(seed: int,
     image.save(tmp_path / "a.webp", quality=80)
     image.resize((192, 192), Image.Resampling.LANCZOS).save(tmp_path / "small.png")
     ImageEnhance.Brightness(image).enhance(0.95).save(tmp_path / "darker.png")
-    looks = [look_at(tmp_path / name) for name in ("a.png", "a.jpg", "a.webp", "small.png", "darker.png")]
-    assert near_looks(looks, 4) == [None, 0, 0, 0, 0]
+    looks = [fingerprint(tmp_path / name) for name in ("a.png", "a.jpg", "a.webp", "small.png", "darker.png")]
+    assert near_fingerprints(looks, 4) == [None, 0, 0, 0, 0]
 
-    def drawing(left: int) -> Look:
+    def drawing(left: int) -> Fingerprint:
         flat = numpy.full((256, 256), 40, numpy.uint8)
         flat[100:150, left : left + 20] = 220
-        return look_of(Image.fromarray(flat))
+        return fingerprint_of(Image.fromarray(flat))
 
     here, there = drawing(60), drawing(70)
     assert bits(here.dhash, there.dhash) <= 2
-    assert near_looks([here, there, here], 2) == [None, None, 0]
+    assert near_fingerprints([here, there, here], 2) == [None, None, 0]
 
 
 def test_plain_areas_are_told_apart_by_their_shade() -> None:
-    plain = [look_of(Image.new("L", (64, 64), value)) for value in (10, 10, 200)]
-    assert near_looks(plain, 0) == [None, 0, None]
+    plain = [fingerprint_of(Image.new("L", (64, 64), value)) for value in (10, 10, 200)]
+    assert near_fingerprints(plain, 0) == [None, 0, None]
 
 
 def test_equal_files_are_found_among_those_of_equal_size(tmp_path: Path) -> None:
@@ -192,12 +193,12 @@ def test_a_changed_file_is_hashed_again(tmp_path: Path) -> None:
     with HashCache(tmp_path / "cache" / "hashes.sqlite") as cache:
         info = path.stat()
         assert cache.get(path, info) is None
-        look = Look((1 << 64) - 1, bytes(range(256)))
+        look = Fingerprint((1 << 64) - 1, bytes(range(256)))
         cache.put(path, info, look)
         assert cache.get(path, info) == look
         os.utime(path, (1, 1))
         assert cache.get(path, path.stat()) is None
-        other = Look(0, bytes(256))
+        other = Fingerprint(0, bytes(256))
         cache.put(path, path.stat(), other)
         assert cache.get(path, path.stat()) == other
 
@@ -208,14 +209,14 @@ def test_a_damaged_cache_is_replaced(tmp_path: Path) -> None:
     scene(1).save(tmp_path / "a.png")
     info = (tmp_path / "a.png").stat()
     with HashCache(place) as cache:
-        cache.put(tmp_path / "a.png", info, Look(5, bytes(256)))
-        assert cache.get(tmp_path / "a.png", info) == Look(5, bytes(256))
+        cache.put(tmp_path / "a.png", info, Fingerprint(5, bytes(256)))
+        assert cache.get(tmp_path / "a.png", info) == Fingerprint(5, bytes(256))
 
 
 def remembers(cache: HashCache, image: Path) -> bool:
     info = image.stat()
-    cache.put(image, info, Look(7, bytes(256)))
-    return cache.get(image, info) == Look(7, bytes(256))
+    cache.put(image, info, Fingerprint(7, bytes(256)))
+    return cache.get(image, info) == Fingerprint(7, bytes(256))
 
 
 def test_hashes_are_kept_in_memory_where_no_file_can_be(tmp_path: Path) -> None:
@@ -257,10 +258,10 @@ def test_looks_of_an_older_kind_are_taken_anew(tmp_path: Path) -> None:
     image, path = tmp_path / "a.png", tmp_path / "hashes.sqlite"
     scene(1).save(image)
     with HashCache(path) as cache:
-        cache.put(image, image.stat(), Look(7, bytes(256)))
-        assert cache.get(image, image.stat()) == Look(7, bytes(256))
+        cache.put(image, image.stat(), Fingerprint(7, bytes(256)))
+        assert cache.get(image, image.stat()) == Fingerprint(7, bytes(256))
     with HashCache(path) as cache:
-        assert cache.get(image, image.stat()) == Look(7, bytes(256)), "of this kind, they stay"
+        assert cache.get(image, image.stat()) == Fingerprint(7, bytes(256)), "of this kind, they stay"
     with sqlite3.connect(path) as database:
         database.execute("PRAGMA user_version=0")
     with HashCache(path) as cache:
@@ -276,3 +277,21 @@ def test_reducing_first_changes_hardly_a_bit_whatever_the_size(size: tuple[int, 
         wanted = plain[:, :-1] > plain[:, 1:]
         seen = numpy.unpackbits(numpy.frombuffer(dhash(image).to_bytes(8, "big"), numpy.uint8)).reshape(8, 8)
         assert (seen.astype(bool) == wanted)[clear].all()
+
+
+def test_each_image_is_decoded_once_however_often_it_is_compared(tmp_path, monkeypatch):
+    names = [tmp_path / f"{i}.png" for i in range(3)]
+    for i, path in enumerate(names):
+        Image.effect_noise((64, 64), 30.0 + 40 * i).save(path)
+    names.append(tmp_path / "broken.png")
+    names[3].write_bytes(b"no image")
+    decoded: list[Path] = []
+    real = duplicates.file_dhash
+    monkeypatch.setattr(duplicates, "file_dhash", lambda path: (decoded.append(path), real(path))[1])
+    distance = FingerprintDistance()
+    assert distance(names[0], names[0]) == 0
+    expected = (real(names[0]) ^ real(names[1])).bit_count()
+    assert distance(names[0], names[1]) == distance(names[1], names[0]) == expected > 0
+    assert distance(names[1], names[2]) > 0
+    assert distance(names[0], names[3]) == distance(names[1], names[3]) == 64
+    assert decoded == names

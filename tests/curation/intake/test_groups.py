@@ -154,14 +154,15 @@ def _info() -> PngInfo:
 
 def test_finished_groups_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture(tmp_path / "1.png", 1)
-    picture(tmp_path / "2.png", 1)
+    picture(tmp_path / "2.png", 2)
     key = group_key("a cat", "1:1")
 
     def fail(*args: object) -> None:
         raise AssertionError("decoded")
 
-    monkeypatch.setattr(groups_module, "without_duplicates", fail)
-    assert [group.files for group in scan(tmp_path, ScanOptions(), finished={key})] == [("1.png", "2.png")]
+    monkeypatch.setattr("modules.curation.intake.duplicates.fingerprint", fail)
+    found = scan(tmp_path, ScanOptions(), finished=lambda name, files: name == key)
+    assert [group.files for group in found] == [("1.png", "2.png")]
 
 
 def test_hashes_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +174,7 @@ def test_hashes_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     def fail(path: Path) -> int:
         raise AssertionError(f"decoded {path}")
 
-    monkeypatch.setattr("modules.curation.intake.duplicates.look_at", fail)
+    monkeypatch.setattr("modules.curation.intake.duplicates.fingerprint", fail)
     with HashCache(tmp_path / "out" / "hashes.sqlite") as cache:
         assert scan(tmp_path, ScanOptions(), cache=cache) == before
 
@@ -192,7 +193,7 @@ def test_groups_are_what_a_session_takes(tmp_path: Path) -> None:
     (group,) = scan(tmp_path, ScanOptions())
     with CurationStore(tmp_path / "out") as store:
         session = CurationSession(store, SessionSettings())
-        session.open(group)
+        session.answer(best=session.open(group).question[0])
         session.pick_now()
         (pair,) = session.pairs()
     assert (pair["prompt"], pair["aspectratio"]) == ("a cat", "1:1")

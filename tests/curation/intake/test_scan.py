@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from modules.curation.intake.scan import (
     FoundImage,
@@ -204,3 +205,36 @@ def test_stopping(tmp_path: Path) -> None:
     put(tmp_path, *(f"{i}.png" for i in range(9)))
     asked = count()
     assert 0 < len(list(scan_images(tmp_path, stopped=lambda: next(asked) > 4))) < 9
+
+
+def test_pictures_and_films_that_are_not_read_are_listed(tmp_path: Path) -> None:
+    put(tmp_path, "a.jfif", "B.JFIF")
+    unread = ("c.gif", "d.heic", "e.mp4", "F.MOV", "sub/g.webm")
+    put(tmp_path, *unread, "notes.txt", "data.json", "model.safetensors", "noextension")
+    assert names(tmp_path) == ["a.jfif", "B.JFIF"]
+    assert faults(tmp_path) == {Path(name).name: Reason.OTHER_KIND.value for name in unread}
+
+
+def test_a_tiff_file_has_its_caption_next_to_it(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.tif")
+    assert faults(tmp_path) == {"a.tif": Reason.NO_PROMPT.value}
+    (tmp_path / "a.txt").write_text("a cat")
+    (found,) = scan_images(tmp_path)
+    assert isinstance(found, FoundImage)
+    assert found.about.prompt == "a cat"
+
+
+def test_folders_in_which_pairs_were_picked_are_left_out(tmp_path: Path) -> None:
+    for place in ("", "pairs/chosen/", "deep/old/rejected/", "site/", "work/"):
+        put(tmp_path, f"{place}a.png")
+    for place in ("pairs", "deep/old", "site"):
+        (tmp_path / place / "manifest.json").write_text('{"pairs": []}')
+    (tmp_path / "work" / "curation.sqlite").touch()
+    found = list(walk_images(tmp_path))
+    assert [one.name for one in found if isinstance(one, ImageFile)] == ["a.png", "site/a.png"]
+    faults = {(one.path, one.reason) for one in found if isinstance(one, ScanFault)}
+    assert faults == {
+        (tmp_path / name, "a folder of pairs, left out") for name in ("pairs", "deep/old", "work")
+    }
+    inside = list(walk_images(tmp_path / "pairs"))
+    assert [one.name for one in inside if isinstance(one, ImageFile)] == ["chosen/a.png"], "asked for by name"

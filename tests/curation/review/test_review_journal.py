@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,9 @@ from modules.curation.review.review_fixes import fix_faults
 from modules.curation.review.review_journal import JOURNAL_NAME, TRASH_NAME
 from modules.curation.store import CurationStore
 from modules.util import dpo_curation_util as util
-from modules.util.errors import DataError, UserError
+from modules.util.errors import UserError
 from scripts import curate
+from tests.changes import full_disk
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
@@ -150,15 +150,42 @@ def test_steps_on_pairs_that_picking_has_taken_back_are_passed_over(folder):
     assert review.undone == "pair_0002"
 
 
-def test_a_name_in_a_step_never_leaves_the_folder(folder, tmp_path):
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("files", 0, 0), "../stolen.png"),
+        (("files", 0, 0), "/stolen.png"),
+        (("files", 0, 0), "manifest.json"),
+        (("files", 0, 0), "chosen"),
+        (("files", 0, 0), "chosen/a\0.png"),
+        (("files", 0, 1), "../../stolen.png"),
+        (("files", 0, 1), "steps.jsonl"),
+        (("files", 0), "chosen/x"),
+        (("files",), None),
+        (("pair_id",), "../x"),
+        (("pair_id",), 7),
+        (("entry", "pair_id"), "../x"),
+        (("entry", "chosen_file"), "../x.png"),
+        (("entry", "rejected_file"), "rejected/notes.txt"),
+        (("entry",), "pair_0001"),
+        (("do",), "format"),
+    ],
+)
+def test_a_step_that_names_anything_outside_is_dropped_with_a_message(folder, tmp_path, caplog, place, value):
     PairReview(folder).remove("pair_0001")
     journal = folder / TRASH_NAME / JOURNAL_NAME
     step = json.loads(journal.read_text())
-    step["files"][0][0] = "../stolen.png"
+    *way, last = place
+    inner = step
+    for part in way:
+        inner = inner[part]
+    inner[last] = value
     journal.write_text(json.dumps(step) + "\n")
-    with pytest.raises(DataError, match="leaves"):
-        PairReview(folder).undo()
-    assert not (tmp_path / "stolen.png").exists()
+    before = {p.relative_to(tmp_path) for p in tmp_path.rglob("*")}
+    assert not PairReview(folder).undo()
+    assert "is left out" in caplog.text
+    assert {p.relative_to(tmp_path) for p in tmp_path.rglob("*")} == before
+    util.load_manifest(folder)
 
 
 def test_a_place_that_is_taken_is_told_and_nothing_is_overwritten(folder):
@@ -191,13 +218,8 @@ def test_emptying_the_trash_says_how_much_it_was_and_ends_undoing(folder, capsys
     assert "nothing to undo" in capsys.readouterr().err
 
 
-def test_a_trash_that_cannot_be_deleted_is_an_error(folder, monkeypatch):
+def test_a_trash_that_cannot_be_deleted_is_an_error(folder):
     review = PairReview(folder)
     review.remove("pair_0001")
-
-    def refuse(path: Path) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(shutil, "rmtree", refuse)
-    with pytest.raises(UserError, match="cannot empty .*Permission denied"):
+    with full_disk("delete"), pytest.raises(UserError, match="cannot empty "):
         review.empty_trash()

@@ -21,7 +21,7 @@ from tests.tiny import tiny_folder, tiny_setup
 
 FLOW = ["SANA", "QWEN", "FLUX_DEV_1", "STABLE_DIFFUSION_3"]
 DISCRETE = ["STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "PIXART_ALPHA"]
-CONFIGS = Path(__file__).parents[2] / "resources" / "model_config"
+CONFIGS = Path(__file__).parents[3] / "resources" / "model_config"
 BETAS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
 SCHEDULERS = [
     "DDIMScheduler",

@@ -11,20 +11,21 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from modules.model.text.clip_vocabulary import END, START, make_clip_tokenizer, read_merges, vocabulary
+from modules.model.text.clip_vocabulary import START, make_clip_tokenizer, read_merges, vocabulary
+from modules.spec.parts import CLIP_END
 from modules.weights.part_sources import Sources, find_tokenizer
 from modules.weights.saving import save_single_file
 from tests.tiny import tiny_folder, tiny_model, tiny_setup
 
 TOKENS = 49408
 PADDING = {
-    "STABLE_DIFFUSION_15": {"tokenizer": END},
-    "STABLE_DIFFUSION_15_INPAINTING": {"tokenizer": END},
+    "STABLE_DIFFUSION_15": {"tokenizer": CLIP_END},
+    "STABLE_DIFFUSION_15_INPAINTING": {"tokenizer": CLIP_END},
     "STABLE_DIFFUSION_20": {"tokenizer": "!"},
     "STABLE_DIFFUSION_21_BASE": {"tokenizer": "!"},
-    "STABLE_DIFFUSION_XL_10_BASE": {"tokenizer": END, "tokenizer_2": "!"},
-    "STABLE_DIFFUSION_3": {"tokenizer": END, "tokenizer_2": "!", "tokenizer_3": ""},
-    "FLUX_DEV_1": {"tokenizer": END, "tokenizer_2": ""},
+    "STABLE_DIFFUSION_XL_10_BASE": {"tokenizer": CLIP_END, "tokenizer_2": "!"},
+    "STABLE_DIFFUSION_3": {"tokenizer": CLIP_END, "tokenizer_2": "!", "tokenizer_3": ""},
+    "FLUX_DEV_1": {"tokenizer": CLIP_END, "tokenizer_2": ""},
 }
 
 
@@ -42,11 +43,11 @@ def test_the_vocabulary_is_the_published_one() -> None:
     pieces = vocabulary(merges)
     assert len(merges) == 49152 - 256 - 2 and merges[0] == ("i", "n") and merges[-1] == ("jeky", "ll</w>")
     assert len(pieces) == TOKENS and sorted(pieces.values()) == list(range(TOKENS))
-    assert (pieces["!"], pieces["!</w>"], pieces[START], pieces[END]) == (0, 256, 49406, 49407)
+    assert (pieces["!"], pieces["!</w>"], pieces[START], pieces[CLIP_END]) == (0, 256, 49406, 49407)
 
 
 def test_prompts_become_the_published_tokens() -> None:
-    tokenizer = make_clip_tokenizer(END)
+    tokenizer = make_clip_tokenizer(CLIP_END)
     read = tokenizer(["a photo of a cat", "A  Photo\nof a CAT"], padding="max_length").input_ids
     assert read[0] == read[1] == [49406, 320, 1125, 539, 320, 2368] + [49407] * 71
     assert tokenizer("! !! !!!").input_ids == [49406, 256, 748, 995, 49407]

@@ -16,6 +16,7 @@ from modules.modelSetup.training import check_settings
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UnsupportedError
 from tests.tiny import tiny_model, tiny_setup
+from tests.tiny.batches import images
 from tests.tiny.stable_diffusion import CONTEXT
 
 WEIGHTED = ["STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "STABLE_DIFFUSION_3", "FLUX_DEV_1"]
@@ -176,7 +177,7 @@ def test_negative_prompts_are_weighted_too() -> None:
     model.prompt_weighting = True
 
     def sample(negative: str) -> torch.Tensor:
-        return setup.sample(model, ["a cat"], negative, seeds=[1], steps=2, size=(32, 32))
+        return images(setup, model, ["a cat"], negative, seeds=[1], steps=2, size=(32, 32))
 
     assert torch.equal(sample("(red:1.0)"), sample("red"))
     assert not torch.equal(sample("(red:5) dog"), sample("red dog"))

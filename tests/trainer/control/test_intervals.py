@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
-from modules.trainer.control.Interval import Interval
-from modules.util.enum.TimeUnit import TimeUnit
+from modules.trainer.control.Interval import Interval, ends_a_tenth
+from modules.util.enum.choices import TimeUnit
 from modules.util.TrainProgress import TrainProgress
 
 PER_EPOCH = 3
@@ -24,6 +26,19 @@ def due_steps(interval: Interval, first: int = 0, last: int = 12) -> list[int]:
             interval.restart()
             found.append(progress.global_step)
     return found
+
+
+@pytest.mark.parametrize("total", [1, 2, 5, 9, 10, 11, 25, 99, 120, 1234])
+def test_between_two_ends_of_a_tenth_lies_at_most_a_tenth(total):
+    ends = [step for step in range(total + 1) if ends_a_tenth(step, total)]
+    assert len(ends) <= 9 and total not in ends and 0 not in ends
+    # rounded up: no step can be lost in part
+    assert max(b - a for a, b in pairwise([0, *ends, total])) <= -(-total // 10)
+
+
+def test_tenths_of_a_run():
+    assert [s for s in range(121) if ends_a_tenth(s, 120)] == [12, 24, 36, 48, 60, 72, 84, 96, 108]
+    assert [s for s in range(4) if ends_a_tenth(s, 3)] == [1, 2]
 
 
 @pytest.mark.parametrize(

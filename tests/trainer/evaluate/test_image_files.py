@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+from modules.spec.registry import FAMILIES
 from modules.trainer.evaluate.image_files import parameters_text, sample_folder, save_image
 from modules.util.config.SampleConfig import FilledSample, SampleConfig
 from modules.util.image_metadata_util import read_metadata
@@ -22,7 +23,7 @@ PROMPTS = [
 
 def sample(prompt: str = "a cat", **changes: object) -> FilledSample:
     made = SampleConfig.from_dict({"prompt": prompt, "negative_prompt": "blurry, bad", **changes})
-    return made.filled(512, 20, 7.0, "DDIM")
+    return made.filled(FAMILIES["STABLE_DIFFUSION_15"])
 
 
 def test_the_text_is_the_usual_one() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from modules.trainer.evaluate.patience import Patience, Verdict
-from modules.util.enum.DPOPatienceMetric import DPOPatienceMetric as Metric
+from modules.util.enum.choices import DPOPatienceMetric as Metric
 from modules.util.enum.DPOPatienceMode import DPOPatienceMode as Mode
 
 NAN, INF = math.nan, math.inf

@@ -11,10 +11,9 @@ import torch
 from modules.trainer.assembly import assemble
 from modules.trainer.distributed import Processes
 from modules.trainer.evaluate.Sampler import Sampler
-from modules.trainer.OnlineLoader import OnlineLoader
+from modules.util.config.load import load_config
 from modules.util.config.SampleConfig import SampleConfig
-from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.ImageFormat import ImageFormat
+from modules.util.enum.choices import ImageFormat
 from tests.tiny import tiny_model, tiny_setup
 from tests.trainer.online.builders import write_online
 
@@ -53,10 +52,9 @@ def test_sample_prompts_that_are_cut_are_reported(tmp_path: Path, caplog: pytest
 def test_prompts_of_rollouts_that_are_cut_are_told_of(tmp_path: Path) -> None:
     path = write_online(tmp_path)
     (tmp_path / "prompts.txt").write_text("a cat\n" + "a dog " * 100 + "\n", encoding="utf-8")
-    config = TrainConfig.load(path)
+    config = load_config(path)
     alone = Processes(0, 1, 0, torch.device("cpu"))
     parts = assemble(config, tmp_path / "run", tmp_path / "samples", alone, lambda *_: True)
-    assert isinstance(parts.loader, OnlineLoader)
     parts.loader.close()
     (told,) = parts.warnings()
     assert told.startswith("1 of 2 prompts are longer") and parts.warnings() == []

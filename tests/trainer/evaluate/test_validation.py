@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ import torch
 
 from modules.dataLoader.create import create_data_loader
 from modules.model.batch import PairBatch
-from modules.trainer.assembly import Parts, assemble
+from modules.modelSetup import training
+from modules.trainer.assembly import Run, assemble
 from modules.trainer.distributed import Processes
 from modules.trainer.evaluate import validation as validation_module
 from modules.trainer.evaluate.validation import STREAM, ImageValidation, PairValidation
@@ -52,7 +54,7 @@ def image_job(folder: Path, names: tuple[str, ...] = ("one", "two"), **changes: 
     return config(folder, rlhf_enabled=False, **changes)
 
 
-def together(made: TrainConfig) -> Parts:
+def together(made: TrainConfig) -> Run:
     folder = Path(made.workspace_dir)
     parts = assemble(made, folder, folder / "samples", ALONE, lambda *_: True)
     generator = torch.Generator().manual_seed(4)
@@ -63,14 +65,14 @@ def together(made: TrainConfig) -> Parts:
     return parts
 
 
-def pairs_of(parts: Parts, made: TrainConfig) -> PairValidation:
+def pairs_of(parts: Run, made: TrainConfig) -> PairValidation:
     """A validation that knows no reference scores yet."""
     assert parts.validation_loader is not None
     assert parts.reference is not None
     return PairValidation(made, parts.setup, parts.model, parts.validation_loader, parts.reference, ALONE)
 
 
-def images_of(parts: Parts, made: TrainConfig) -> ImageValidation:
+def images_of(parts: Run, made: TrainConfig) -> ImageValidation:
     assert parts.validation_loader is not None
     return ImageValidation(made, parts.setup, parts.model, parts.validation_loader, ALONE)
 
@@ -82,13 +84,13 @@ def stack() -> Iterator[ExitStack]:
 
 
 @pytest.fixture(scope="module")
-def preference(tmp_path_factory: pytest.TempPathFactory, stack: ExitStack) -> tuple[Parts, TrainConfig]:
+def preference(tmp_path_factory: pytest.TempPathFactory, stack: ExitStack) -> tuple[Run, TrainConfig]:
     made = pair_job(tmp_path_factory.mktemp("pairs"))
     return stack.enter_context(closing(together(made))), made
 
 
 @pytest.fixture(scope="module")
-def supervised(tmp_path_factory: pytest.TempPathFactory, stack: ExitStack) -> tuple[Parts, TrainConfig]:
+def supervised(tmp_path_factory: pytest.TempPathFactory, stack: ExitStack) -> tuple[Run, TrainConfig]:
     made = image_job(tmp_path_factory.mktemp("images"))
     return stack.enter_context(closing(together(made))), made
 
@@ -96,7 +98,7 @@ def supervised(tmp_path_factory: pytest.TempPathFactory, stack: ExitStack) -> tu
 # -- pairs ---------------------------------------------------------------------------------------------------
 
 
-def test_the_tags_and_what_they_are(preference: tuple[Parts, TrainConfig]) -> None:
+def test_the_tags_and_what_they_are(preference: tuple[Run, TrainConfig]) -> None:
     parts, made = preference
     values = pairs_of(parts, made).run()
     assert values.keys() == {
@@ -110,7 +112,7 @@ def test_the_tags_and_what_they_are(preference: tuple[Parts, TrainConfig]) -> No
         assert isinstance(pair, PairBatch)
         for r in range(2):
             options = validation_module.replace(
-                parts.setup.noise_options(made, preference=True), strata=2, pool=0
+                training.noise_options(made, preference=True), strata=2, pool=0
             )
             drawn = parts.setup.draw_pair_noise(
                 parts.model, pair, options, made.seed, made.rlhf_dpo_shared_noise, STREAM, (r,), stratum=r
@@ -132,7 +134,7 @@ def test_the_tags_and_what_they_are(preference: tuple[Parts, TrainConfig]) -> No
     assert values["dpo/val_chosen_reward"] == pytest.approx(sum(chosen_rewards) / 10, rel=1e-3, abs=1e-7)
 
 
-def scores(parts: Parts, pair: PairBatch, drawn: Any) -> list[torch.Tensor]:
+def scores(parts: Run, pair: PairBatch, drawn: Any) -> list[torch.Tensor]:
     """Of the chosen and the rejected side, with the weights as they are."""
     assert pair.rejected is not None
     return [
@@ -172,17 +174,18 @@ def test_every_validation_draws_the_same_and_disturbs_nothing(
 
 
 def test_it_follows_the_policy_but_asks_the_reference_once(
-    preference: tuple[Parts, TrainConfig], monkeypatch: pytest.MonkeyPatch
+    preference: tuple[Run, TrainConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts, made = preference
     asked = []
-    original = validation_module.reference_scores
+    original = validation_module.execution.reference_scores
 
     def count(*arguments: Any, **options: Any) -> Any:
         asked.append(arguments)
         return original(*arguments, **options)
 
-    monkeypatch.setattr(validation_module, "reference_scores", count)
+    own = SimpleNamespace(**{**vars(validation_module.execution), "reference_scores": count})
+    monkeypatch.setattr(validation_module, "execution", own)
     validation = pairs_of(parts, made)
     first = validation.run()
     assert len(asked) == 2 * 3  # draws x batches: two of one size, one of the other
@@ -215,7 +218,7 @@ def test_it_follows_the_policy_but_asks_the_reference_once(
     ids=lambda changes: next(iter(changes)),
 )
 def test_values_do_not_depend_on_how_is_trained(
-    preference: tuple[Parts, TrainConfig], changes: dict[str, Any]
+    preference: tuple[Run, TrainConfig], changes: dict[str, Any]
 ) -> None:
     parts, made = preference
     other = made.copy_of()
@@ -290,7 +293,7 @@ def test_two_processes_come_to_what_one_does(request: pytest.FixtureRequest, kin
 
 
 def test_images_are_averaged_concept_by_concept_and_all_together(
-    supervised: tuple[Parts, TrainConfig],
+    supervised: tuple[Run, TrainConfig],
 ) -> None:
     parts, made = supervised
     values = images_of(parts, made).run()
@@ -325,14 +328,14 @@ def test_a_concept_whose_name_begins_like_anothers(tmp_path: Path) -> None:
     ids=lambda changes: next(iter(changes)),
 )
 def test_weights_of_noise_levels_are_left_out(
-    supervised: tuple[Parts, TrainConfig], changes: dict[str, Any]
+    supervised: tuple[Run, TrainConfig], changes: dict[str, Any]
 ) -> None:
     parts, made = supervised
-    other = TrainConfig.from_dict({**made.to_dict(), **changes}, check=False)
+    other = TrainConfig.from_dict({**made.to_dict(), **changes})
     assert images_of(parts, other).run() == images_of(parts, made).run()
 
 
-def test_captions_are_never_dropped(supervised: tuple[Parts, TrainConfig]) -> None:
+def test_captions_are_never_dropped(supervised: tuple[Run, TrainConfig]) -> None:
     parts, made = supervised
     other = made.copy_of()
     other.text_encoder.dropout_probability = 1.0

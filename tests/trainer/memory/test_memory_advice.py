@@ -9,9 +9,15 @@ import torch
 
 from modules.trainer.callbacks import Callback
 from modules.trainer.memory import memory_advice
-from modules.trainer.memory.memory_advice import changed, cheapest_cure, choose_mode, settle_mode, verdict
+from modules.trainer.memory.memory_advice import (
+    changed,
+    cheapest_cure,
+    choose_execution_mode,
+    choose_mode,
+    verdict,
+)
 from modules.trainer.memory.memory_plan import GIB, MemoryPlan, Phase
-from modules.trainer.memory.shape_only import Unforeseen
+from modules.trainer.memory.shape_only import ModelNotLocal
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
 
@@ -54,25 +60,27 @@ def test_auto_follows_the_free_memory_of_the_device(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (free * GIB, 80 * GIB))
     config = config_of(rlhf_dpo_execution_mode="AUTO", unet={"gradient_checkpointing": False})
-    settled, said = settle_mode(config, torch.device("cuda"), model_plan)
+    settled, said = choose_execution_mode(config, torch.device("cuda"), model_plan)
     assert settled.rlhf_dpo_execution_mode == mode and mode in said and f"{free}.0 GiB" in said
     assert config.rlhf_dpo_execution_mode == "AUTO", "a later start may find more memory"
 
 
 def test_auto_without_cuda_and_modes_that_are_given() -> None:
-    settled, said = settle_mode(config_of(rlhf_dpo_execution_mode="AUTO"), torch.device("cpu"), model_plan)
+    settled, said = choose_execution_mode(
+        config_of(rlhf_dpo_execution_mode="AUTO"), torch.device("cpu"), model_plan
+    )
     assert settled.rlhf_dpo_execution_mode == "FULL_CONCURRENT" and "cpu" in said
     given = config_of(rlhf_dpo_execution_mode="SEQUENTIAL")
-    assert settle_mode(given, torch.device("cpu"), model_plan) == (given, "")
+    assert choose_execution_mode(given, torch.device("cpu"), model_plan) == (given, "")
 
 
 def test_auto_is_careful_where_nothing_can_be_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(_config: TrainConfig) -> MemoryPlan:
-        raise Unforeseen("not known")
+        raise ModelNotLocal("not known")
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (80 * GIB, 80 * GIB))
     config, cuda = config_of(rlhf_dpo_execution_mode="AUTO"), torch.device("cuda")
-    settled, said = settle_mode(config, cuda, nothing, lambda _config: None)
+    settled, said = choose_execution_mode(config, cuda, nothing, lambda _config: None)
     assert settled.rlhf_dpo_execution_mode == "SEQUENTIAL" and "not known" in said
 
 
@@ -81,12 +89,14 @@ def test_auto_waits_for_a_model_that_has_to_be_downloaded(monkeypatch: pytest.Mo
 
     def plan(config: TrainConfig) -> MemoryPlan:
         if not fetched:
-            raise Unforeseen("not on this machine")
+            raise ModelNotLocal("not on this machine")
         return model_plan(config)
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (80 * GIB, 80 * GIB))
     config = config_of(rlhf_dpo_execution_mode="AUTO", base_model_name="someone/a-model")
-    settled, _ = settle_mode(config, torch.device("cuda"), plan, lambda c: fetched.append(c.base_model_name))
+    settled, _ = choose_execution_mode(
+        config, torch.device("cuda"), plan, lambda c: fetched.append(c.base_model_name)
+    )
     assert settled.rlhf_dpo_execution_mode == "FULL_CONCURRENT" and fetched == ["someone/a-model"]
 
 
@@ -96,7 +106,7 @@ def test_auto_does_not_hide_faults(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (80 * GIB, 80 * GIB))
     with pytest.raises(UserError, match="no such layer"):
-        settle_mode(config_of(rlhf_dpo_execution_mode="AUTO"), torch.device("cuda"), wrong)
+        choose_execution_mode(config_of(rlhf_dpo_execution_mode="AUTO"), torch.device("cuda"), wrong)
 
 
 @pytest.mark.parametrize(
@@ -174,6 +184,6 @@ def test_a_run_tells_its_plan_and_warns(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(memory_advice, "device_bytes", lambda _name: 6 * GIB)
     config = config_of(unet={"gradient_checkpointing": False})
-    memory_advice.tell_memory(config, Listener(), model_plan)
+    memory_advice.log_memory(config, Listener(), model_plan)
     assert told[0]["free_bytes"] == 6 * GIB and told[0]["total_bytes"] == 8 * GIB
     assert "does not fit" in told[1] and "gradient_checkpointing" in told[1]

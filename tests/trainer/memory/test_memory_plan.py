@@ -13,18 +13,20 @@ import torch
 from modules.adapter.reference import create_reference
 from modules.model.batch import ImageBatch, PairBatch
 from modules.model.noising.noise import NoiseOptions
+from modules.modelSetup import training
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
 from modules.trainer.memory.live_bytes import LiveBytes
 from modules.trainer.memory.memory_plan import MemoryPlan, Planner, plan_memory, size_of, state_bytes
 from modules.trainer.memory.memory_step import PROMPT, Rehearsal, StepBytes
 from modules.trainer.memory.SavedBytes import SavedBytes
-from modules.trainer.memory.shape_only import Unforeseen, hollow_model
+from modules.trainer.memory.shape_only import ModelNotLocal, shape_only_model
 from modules.trainer.optim.optimizers import create_optimizer
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.Optimizer import Optimizer
+from modules.util.enum.choices import Optimizer
 from modules.util.errors import UserError
 from modules.weights.saving import save_single_file
 from tests.tiny import SIZE, factories, tiny_folder, tiny_setup
+from tests.tiny.batches import train_pairs
 from tests.tiny.stable_diffusion import write_standard_pipeline
 from tests.tiny.stable_diffusion_xl import write_standard
 from tests.trainer.builders import settings
@@ -50,15 +52,15 @@ def config_of(
 
 def planner(config: TrainConfig) -> Planner:
     setup = tiny_setup(config.model_type.value)
-    return Planner(config, Rehearsal(setup, hollow_model(setup, config), config, cuda=False), cuda=False)
+    return Planner(config, Rehearsal(setup, shape_only_model(setup, config), config, cuda=False), cuda=False)
 
 
 def real_step(config: TrainConfig, mode: str, count: int = 2) -> StepBytes:
     """The same step on real tensors."""
     setup = tiny_setup(config.model_type.value)
-    model = setup.load_from_config(config)
-    setup.setup_training(model, config)
-    trained = [p for _, _, named in setup.trainable_parameters(model, config) for _, p in named]
+    model = training.load_model(setup, config)
+    training.prepare(setup, model, config)
+    trained = [p for _, _, named in training.trainable_parameters(model, config) for _, p in named]
     side = SIZE[0] // model.latent_factor
     cond = setup.encode_text(model, [PROMPT] * count)
     names = [str(number) for number in range(count)]
@@ -75,8 +77,8 @@ def real_step(config: TrainConfig, mode: str, count: int = 2) -> StepBytes:
     tensors = [t for m in model.modules().values() for t in (*m.parameters(), *m.buffers())]
     reference = create_reference(config.training_method, config.effective_dpo_ref_mode(), model.adapter)
     with LiveBytes(tensors) as live, SavedBytes(tensors) as saved:
-        setup.calculate_dpo_loss(
-            model, PairBatch(names, chosen, rejected), (draw, draw), reference, get_preference_loss("SIGMOID"),
+        train_pairs(
+            setup, model, PairBatch(names, chosen, rejected), (draw, draw), reference, get_preference_loss("SIGMOID"),
             ObjectiveOptions(beta=100.0), mode, parameters=trained,
         )  # fmt: skip
     return StepBytes(saved.peak, live.peak)
@@ -87,15 +89,15 @@ def test_weights_adapter_and_optimizer_are_counted_exactly(key: str) -> None:
     config = config_of(key, layer_filter_preset="full")
     plan = planner(config)
     setup = tiny_setup(key)
-    model = setup.load_from_config(config)
+    model = training.load_model(setup, config)
     bases = {name: [*m.parameters()] for name, m in model.modules().items()}
-    handle = setup.setup_training(model, config)
+    handle = training.prepare(setup, model, config)
     for name, tensors in bases.items():
         hollow = plan.part_bytes(name) - sum(map(size_of, plan.model.module(name).buffers()))
         assert hollow == sum(map(size_of, tensors)), name
     adapter = [tensor for _, tensor in handle.named_tensors()]
     assert plan.adapter_bytes() == sum(map(size_of, adapter))
-    groups = [(name, 1e-3, named) for name, _, named in setup.trainable_parameters(model, config)]
+    groups = [(name, 1e-3, named) for name, _, named in training.trainable_parameters(model, config)]
     optimizer = create_optimizer(config.optimizer, groups)
     for _, parameter in handle.named_parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -146,7 +148,7 @@ def test_weights_in_fewer_bits_are_counted(kind: str) -> None:
     full = planner(config_of("FLUX_DEV_1", part={"weight_dtype": "BFLOAT_16"}, train_dtype="BFLOAT_16"))
     plan = planner(config)
     assert plan.part_bytes("transformer") < full.part_bytes("transformer")
-    model = tiny_setup("FLUX_DEV_1").load_from_config(config)
+    model = training.load_model(tiny_setup("FLUX_DEV_1"), config)
     model.place("cpu")
     tensors = [*model.denoiser.parameters(), *model.denoiser.buffers()]
     assert plan.part_bytes("transformer") == pytest.approx(sum(map(size_of, tensors)), rel=0.02)
@@ -268,9 +270,9 @@ def test_a_model_in_one_file_is_foreseen_like_its_folder(
 def test_what_cannot_be_foreseen_is_told_from_what_is_not_there(tmp_path: Path) -> None:
     config = config_of("STABLE_DIFFUSION_15")
     config.base_model_name = "nobody/no-such-model-here"
-    with pytest.raises(Unforeseen, match="cannot be foreseen"):
+    with pytest.raises(ModelNotLocal, match="cannot be estimated"):
         plan_memory(config)
     config.base_model_name = str(tmp_path / "nothing")
     with pytest.raises(UserError, match="does not exist") as caught:
         plan_memory(config)
-    assert not isinstance(caught.value, Unforeseen)
+    assert not isinstance(caught.value, ModelNotLocal)

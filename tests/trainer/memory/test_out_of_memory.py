@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.objective import execution
 from modules.trainer.callbacks import Callback
 from modules.trainer.evaluate.validation import PairValidation
 from modules.trainer.GenericTrainer import GenericTrainer
@@ -46,7 +47,7 @@ class Listener(Callback):
 class Exhausted:
     """From the moment it is armed a method finds no memory, where ``when`` says so of its arguments."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, when: Any = None) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, when: Any = None) -> None:
         self.armed = False
         act = getattr(owner, name)
 
@@ -84,7 +85,7 @@ def test_what_was_learnt_is_kept(place: str, tmp_path: Path, monkeypatch: pytest
         shared |= {"rlhf_dpo_validation": True, "rlhf_dpo_validation_percentage": 34.0,
                    "validate_after": 3, "validate_after_unit": "STEP"}  # fmt: skip
     run_here(write_config(tmp_path / "whole", **shared))
-    owner, name = (BaseModelSetup, "calculate_dpo_loss") if place == "step" else (PairValidation, "run")
+    owner, name = (execution, "run") if place == "step" else (PairValidation, "run")
     full = Exhausted(monkeypatch, owner, name)
     listener = Listener(full.arm_at(3))
     path = write_config(tmp_path / "cut", **shared)
@@ -103,7 +104,7 @@ def test_what_was_learnt_is_kept(place: str, tmp_path: Path, monkeypatch: pytest
 def test_nothing_learnt_since_the_last_backup_needs_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = Exhausted(monkeypatch, BaseModelSetup, "calculate_dpo_loss")
+    full = Exhausted(monkeypatch, execution, "run")
     full.armed = True
     path = write_config(tmp_path)
     with pytest.raises(torch.OutOfMemoryError):

@@ -11,7 +11,7 @@ from modules.trainer.memory.memory_plan import GIB, MODES, Planner
 from modules.util.config.TrainConfig import TrainConfig
 from scripts.benchmarks._real_models import MODELS, real_rehearsal
 
-PRESETS = Path(__file__).resolve().parents[2] / "training_presets"
+PRESETS = Path(__file__).resolve().parents[3] / "training_presets"
 CARDS = {
     "Stable Diffusion 1.5/#DPO.json": ("sd15", 8),
     "Stable Diffusion XL/#DPO.json": ("sdxl", 8),

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from modules.model.Model import Model
-from modules.modelSetup.StableDiffusionSetup import StableDiffusionSetup
+from modules.modelSetup.families.StableDiffusionSetup import StableDiffusionSetup
 from modules.trainer.evaluate.sample_texts import keep_sample_texts
 from modules.util.config.SampleConfig import SampleConfig
 from tests.tiny import tiny_model, tiny_setup
+from tests.tiny.batches import images
 from tests.trainer.builders import run_here, same_weights, write_config, write_pairs
 from tests.trainer.online.builders import Listening, write_online
 
@@ -216,10 +217,11 @@ def test_samples_of_a_trained_text_encoder_are_what_it_is_now(
 def test_texts_encoded_ahead_make_the_same_images(cfg: float) -> None:
     setup, model = tiny_setup(), tiny_model()
     sample = SampleConfig.from_dict({**SAMPLE, "cfg_scale": cfg})
-    wanted = setup.filled(sample)
+    wanted = sample.filled(setup.spec)
 
     def image() -> torch.Tensor:
-        return setup.sample(model, ["a cat"], "fog", [3], 2, wanted.cfg_scale, (32, 32), "EULER")
+        request = {"seeds": [3], "steps": 2, "cfg": wanted.cfg_scale, "size": (32, 32), "scheduler": "EULER"}
+        return images(setup, model, ["a cat"], "fog", **request)
 
     live = image()
     keep_sample_texts(setup, model, [sample], lambda *_: True)

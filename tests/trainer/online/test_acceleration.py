@@ -12,7 +12,7 @@ import torch
 
 from modules.accelerator.base import ACCELERATORS, Accelerator
 from tests.trainer.builders import run_here
-from tests.trainer.online.builders import write_online
+from tests.trainer.online.builders import Listening, write_online
 
 SAMPLE = {"prompt": "a red circle", "width": 64, "height": 64, "diffusion_steps": 2, "seed": 1}
 
@@ -68,3 +68,44 @@ def test_samples_are_made_with_the_gradients_the_accelerators_ask_for(
     images = {call[1:] for call in Watching.calls if call[0] == 8}
     assert samples == {(True, forced)}
     assert images == {(True, forced), (False, True)}, "rollouts, and training"
+
+
+class TwoPrograms(Watching):
+    """A denoiser whose program without gradients is off by a part in ten thousand, as compiled ones are by less."""
+
+    name = "two_programs"
+    requires_grad_rollout = True
+
+    def setup(self, models: Mapping[str, torch.nn.Module]) -> None:
+        super().setup(models)
+        noted = self._denoiser.forward
+
+        def off(sample_BChw: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+            made = noted(sample_BChw, *arguments, **named)
+            if not torch.is_grad_enabled():
+                made.sample = made.sample * (1.0 + 1e-4)
+            return made
+
+        self._denoiser.forward = off  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("source", ["ROLLOUT", "RECOMPUTE"])
+@pytest.mark.parametrize("layout", ["SPLIT", "JOINT"])
+@pytest.mark.parametrize("mode", ["GRPO", "GSPO"])
+def test_the_first_ratio_is_exactly_one_where_programs_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, layout: str, source: str
+) -> None:
+    """Rollout, old probabilities and training all run the program with gradients."""
+    ACCELERATORS.keys()
+    monkeypatch.setitem(ACCELERATORS._items, "two_programs", TwoPrograms)
+    monkeypatch.setattr(TwoPrograms, "calls", set())
+    heard = Listening()
+    config = write_online(
+        tmp_path, mode, epochs=1, rlhf_rollout_steps=3, rlhf_rollout_cfg_scale=3.0,
+        rlhf_rollout_cfg_layout=layout, rlhf_old_logprob_source=source, rlhf_kl_beta=0.1,
+        acceleration={"shared": ["two_programs"]},
+    )  # fmt: skip
+    run_here(config, callback=heard)
+    assert [m["rl/ratio_error"] for m in heard.metrics if "rl/reward_mean" in m] == [0.0]
+    assert heard.metrics[0]["rl/kl"] == 0.0, "the reference is asked by the same program"
+    assert {with_gradients for _, _, with_gradients in TwoPrograms.calls} == {True}

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from modules.trainer.OnlineLoader import OnlineLoader
+from modules.trainer.online.EpochMaker import EpochMaker
 from modules.util.errors import ConfigError, DataError, UnsupportedError
 from tests.trainer.builders import run_here
 from tests.trainer.online.builders import SGD, Listening, write_online
@@ -98,13 +98,13 @@ def test_first_ratio_is_exactly_one_and_its_check_sees_what_is_not(
     assert fresh == [0.0, 0.0]
     assert any(m["rl/ratio_error"] > 0 for m in heard.metrics)
 
-    old = OnlineLoader._old_values
+    old = EpochMaker._old_values
 
-    def moved(self: OnlineLoader, batch: Any, *rest: Any) -> Any:
+    def moved(self: EpochMaker, batch: Any, *rest: Any) -> Any:
         made = old(self, batch, *rest)
         return made.with_old(made.rollouts.logp_NS + 1e-5, None)
 
-    monkeypatch.setattr(OnlineLoader, "_old_values", moved)
+    monkeypatch.setattr(EpochMaker, "_old_values", moved)
     with pytest.raises(DataError, match="ratios differ from 1"):
         run_here(write_online(tmp_path / "two"))
     heard = Listening()
@@ -207,7 +207,7 @@ def test_nothing_to_learn_at_all_ends_the_run(tmp_path: Path) -> None:
         (
             "GRPO",
             {"rlhf_loss_aggregation": "PROMPT_MEAN", "batch_size": 2},
-            "rlhf_loss_aggregation",
+            "gradient_accumulation_steps",
             ConfigError,
         ),
         (
@@ -240,12 +240,12 @@ def test_refused_before_a_model_is_loaded(
     field: str,
     kind: type,
 ) -> None:
-    from modules.modelSetup.BaseModelSetup import BaseModelSetup
+    from modules.modelSetup import training
 
     def loaded(*_: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(BaseModelSetup, "load_from_config", loaded)
+    monkeypatch.setattr(training, "load_model", loaded)
     with pytest.raises(kind) as caught:
         run_here(write_online(tmp_path, mode, **changes))
     assert caught.value.field == field
@@ -277,7 +277,7 @@ def test_images_move_to_where_the_reward_is(tmp_path: Path, mode: str) -> None:
 def test_a_number_that_is_none_ends_the_run_with_a_backup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, what: str
 ) -> None:
-    from modules.modelSetup.StableDiffusionSetup import StableDiffusionSetup
+    from modules.modelSetup.families.StableDiffusionSetup import StableDiffusionSetup
     from modules.trainer.resume.checkpoint import find_backup, read_backup
 
     denoise = StableDiffusionSetup.denoise

@@ -11,10 +11,11 @@ import torch
 from modules.trainer.assembly import check_settings
 from modules.trainer.optim.FusedSteps import FusedSteps
 from modules.trainer.optim.optimizers import create_optimizer
+from modules.util.config.load import read_config
 from modules.util.config.rules.rules import _STEP_ALONE
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.Optimizer import Optimizer
+from modules.util.enum.choices import Optimizer
 from modules.util.errors import UnsupportedError
 from tests.trainer.builders import run_here, settings, write_config, write_pairs
 
@@ -94,7 +95,7 @@ def test_a_run_ends_with_the_same_weights(tmp_path: Path) -> None:
 def test_what_does_not_go_with_it_is_refused(changes: dict[str, Any], field: str) -> None:
     values = {"__version": 1, "clip_grad_norm": 0.0, "optimizer": {"fused_back_pass": True}, **changes}
     with pytest.raises((UnsupportedError, ValueError), match=field):
-        TrainConfig.from_dict(values)
+        read_config(values)
 
 
 def test_several_processes_are_refused() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from modules.trainer.optim.LearningRateSchedule import SHAPES, LearningRateSchedule
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.LearningRateScheduler import LearningRateScheduler as Kind
+from modules.util.enum.choices import LearningRateScheduler as Kind
 
 
 def factors(kind: Kind, steps: tuple[int, ...], total: int = 100, **settings: Any) -> list[float]:
@@ -110,7 +110,6 @@ def test_settings_come_from_the_config() -> None:
             "learning_rate_cycles": 3.0,
             "learning_rate_min_factor": 0.1,
         },
-        check=False,
     )
     expected = LearningRateSchedule(Kind.COSINE_WITH_HARD_RESTARTS, 40, 0.25, 3.0, 0.1)
     assert LearningRateSchedule.from_config(config, 40) == expected

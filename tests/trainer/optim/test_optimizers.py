@@ -20,7 +20,7 @@ from modules.trainer.optim.optimizers import (
     set_learning_rate,
 )
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
-from modules.util.enum.Optimizer import Optimizer
+from modules.util.enum.choices import Optimizer
 from modules.util.errors import ConfigError, DataError
 
 RATES = {Optimizer.PRODIGY: 1.0}

@@ -13,7 +13,7 @@ import torch
 
 from modules.model.batch import PairBatch
 from modules.model.noising.schedule import DiscreteSchedule
-from modules.trainer.assembly import Parts, assemble
+from modules.trainer.assembly import Run, assemble
 from modules.trainer.distributed import Processes
 from modules.trainer.reference import ReferenceScores as scores_module
 from modules.trainer.reference.ReferenceScores import FOLDER, ReferenceScores
@@ -31,17 +31,17 @@ def job(folder: Path, **changes: Any) -> TrainConfig:
     return TrainConfig.from_dict(settings(folder, **{**cached, **changes}))
 
 
-def together(made: TrainConfig) -> Parts:
+def together(made: TrainConfig) -> Run:
     folder = Path(made.workspace_dir)
     return assemble(made, folder, folder / "samples", ALONE, lambda *_: True)
 
 
-def scores_of(parts: Parts, made: TrainConfig) -> ReferenceScores:
+def scores_of(parts: Run, made: TrainConfig) -> ReferenceScores:
     assert parts.reference is not None
     return ReferenceScores(made, parts.setup, parts.model, parts.reference, ALONE)
 
 
-def prepare(scores: ReferenceScores, parts: Parts, stop_after: int = 10**6) -> tuple[bool, list[int]]:
+def prepare(scores: ReferenceScores, parts: Run, stop_after: int = 10**6) -> tuple[bool, list[int]]:
     """Whether it was finished, and how far it was at each report."""
     seen: list[int] = []
     finished = scores.prepare(
@@ -51,14 +51,14 @@ def prepare(scores: ReferenceScores, parts: Parts, stop_after: int = 10**6) -> t
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Parts, TrainConfig]]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Run, TrainConfig]]:
     made = job(tmp_path_factory.mktemp("job"))
     with closing(together(made)) as parts:
         yield parts, made
 
 
 @pytest.fixture
-def run(shared: tuple[Parts, TrainConfig], tmp_path: Path) -> tuple[Parts, TrainConfig]:
+def run(shared: tuple[Run, TrainConfig], tmp_path: Path) -> tuple[Run, TrainConfig]:
     """The parts with an empty cache folder."""
     parts, made = shared
     fresh = made.copy_of()
@@ -80,7 +80,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def training_batches(parts: Parts, epochs: int = 2) -> list[PairBatch]:
+def training_batches(parts: Run, epochs: int = 2) -> list[PairBatch]:
     found: list[PairBatch] = []
     for group in parts.loader.accumulation_groups(TrainProgress()):
         found += [batch for batch in group if isinstance(batch, PairBatch)]
@@ -89,7 +89,7 @@ def training_batches(parts: Parts, epochs: int = 2) -> list[PairBatch]:
     return found
 
 
-def test_a_step_gets_the_scores_of_the_reference_at_its_draws(run: tuple[Parts, TrainConfig]) -> None:
+def test_a_step_gets_the_scores_of_the_reference_at_its_draws(run: tuple[Run, TrainConfig]) -> None:
     parts, made = run
     scores = scores_of(parts, made)
     assert prepare(scores, parts)[0]
@@ -104,7 +104,7 @@ def test_a_step_gets_the_scores_of_the_reference_at_its_draws(run: tuple[Parts, 
             assert pair.rejected is not None
             for side, draw, known_B in zip((pair.chosen, pair.rejected), drawn, cached, strict=True):
                 cond = parts.setup.condition(parts.model, side)
-                parts.model.set_mode("quiet")
+                parts.model.set_mode("no_dropout")
                 assert parts.reference is not None
                 with torch.no_grad(), parts.reference():
                     direct_B = parts.setup.score(parts.model, side.latents_BChw, cond, draw, side.size)
@@ -119,7 +119,7 @@ def test_a_step_gets_the_scores_of_the_reference_at_its_draws(run: tuple[Parts, 
 
 
 def test_each_draw_is_scored_once_and_known_in_the_next_run(
-    run: tuple[Parts, TrainConfig], computed: list[int]
+    run: tuple[Run, TrainConfig], computed: list[int]
 ) -> None:
     parts, made = run
     finished, seen = prepare(scores_of(parts, made), parts)
@@ -135,7 +135,7 @@ def test_each_draw_is_scored_once_and_known_in_the_next_run(
 
 
 def test_stopped_on_the_way_it_goes_on_where_it_was(
-    run: tuple[Parts, TrainConfig], computed: list[int]
+    run: tuple[Run, TrainConfig], computed: list[int]
 ) -> None:
     parts, made = run
     finished, _ = prepare(scores_of(parts, made), parts, stop_after=2)
@@ -163,15 +163,15 @@ def test_stopped_on_the_way_it_goes_on_where_it_was(
     ids=lambda value: next(iter(value), "nothing") if isinstance(value, dict) else "",
 )
 def test_the_key_follows_what_scores_depend_on(
-    run: tuple[Parts, TrainConfig], changes: dict[str, Any], same: bool
+    run: tuple[Run, TrainConfig], changes: dict[str, Any], same: bool
 ) -> None:
     parts, made = run
-    other = TrainConfig.from_dict({**made.to_dict(), **changes}, check=False)
+    other = TrainConfig.from_dict({**made.to_dict(), **changes})
     assert (scores_of(parts, made)._key() == scores_of(parts, other)._key()) == same
 
 
 def test_the_key_follows_what_the_model_is_told_and_its_schedule(
-    run: tuple[Parts, TrainConfig], monkeypatch: pytest.MonkeyPatch
+    run: tuple[Run, TrainConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts, made = run
     model, plain = parts.model, scores_of(parts, made)._key()
@@ -198,7 +198,7 @@ def test_the_key_follows_what_the_model_is_told_and_its_schedule(
         assert scores_of(parts, made)._key() != plain
 
 
-def test_another_reference_has_another_key(run: tuple[Parts, TrainConfig], tmp_path: Path) -> None:
+def test_another_reference_has_another_key(run: tuple[Run, TrainConfig], tmp_path: Path) -> None:
     parts, made = run
     keys = {scores_of(parts, made)._key()}
     assert parts.handle is not None
@@ -229,7 +229,7 @@ def test_pairs_of_several_resolutions_are_refused(tmp_path: Path) -> None:
         assert caught.value.field == "rlhf_dpo_reference_cache"
 
 
-def test_a_loss_without_a_reference_has_nothing_to_cache(run: tuple[Parts, TrainConfig]) -> None:
+def test_a_loss_without_a_reference_has_nothing_to_cache(run: tuple[Run, TrainConfig]) -> None:
     parts, made = run
     scores = scores_of(parts, made)
     scores._objective = replace(scores._objective, needs_reference=False)

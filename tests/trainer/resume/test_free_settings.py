@@ -1,4 +1,4 @@
-"""Settings that may change when a run goes on do not change what it trains."""
+"""Settings that may change before a run is resumed do not change what it trains."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from modules.trainer.resume.resume_rules import FREE, PART_FREE
+from modules.util.config.TrainConfig import TrainConfig
 from tests.trainer.builders import run_here, write_config, write_pairs
 
 SAMPLE = {"prompt": "a red circle", "width": 64, "height": 64, "diffusion_steps": 1}
@@ -27,6 +28,37 @@ ROUNDED: dict[str, dict[str, Any]] = {
     "rlhf_dpo_execution_mode": {"rlhf_dpo_execution_mode": "SEQUENTIAL"},
 }
 """Other orders of the same sums."""
+
+
+TOGETHER: dict[str, Any] = {
+    "nan_patience": 7,
+    "samples": [SAMPLE],
+    "sample_after": 1,
+    "sample_after_unit": "STEP",
+    "sample_before_training": True,
+    "sample_image_format": "PNG",
+    "non_ema_sampling": True,
+    "backup_after": 1,
+    "backup_after_unit": "STEP",
+    "rolling_backup_count": 1,
+    "backup_before_save": True,
+    "save_every": 1,
+    "save_every_unit": "STEP",
+    "save_skip_first": 1,
+    "save_filename_prefix": "other-",
+    "validate_after": 2,
+    "validate_after_unit": "STEP",
+    "validation_draws": 3,
+    "prevent_overwrites": True,
+    "dataloader_threads": 3,
+    "tensorboard_port": 6123,
+    "rlhf_dpo_sequential_strategy": "THREE_FORWARD",
+    "rlhf_dpo_timestep_margin_logging": True,
+    "rlhf_dpo_save_best": False,
+    "rlhf_keep_images": 3,
+    "rlhf_reward_swap": True,
+}
+"""As many as one run can have, each at another value than usual."""
 
 
 def weights(folder: Path, concepts: list[dict[str, Any]], **changes: Any) -> dict[str, torch.Tensor]:
@@ -56,6 +88,18 @@ def test_the_weights_are_the_same(
             assert torch.equal(found[key], tensor), key
         else:
             torch.testing.assert_close(found[key], tensor, rtol=0.0, atol=1e-4)
+
+
+def test_many_at_once_leave_every_bit(
+    tmp_path: Path, plain: tuple[list[dict[str, Any]], dict[str, torch.Tensor]]
+) -> None:
+    concepts, expected = plain
+    assert TOGETHER.keys() <= FREE
+    usual = TrainConfig().to_dict()
+    assert [name for name, value in TOGETHER.items() if usual[name] == value] == []
+    found = weights(tmp_path, concepts, **TOGETHER)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], tensor) for key, tensor in expected.items())
 
 
 def test_a_setting_that_matters_is_seen(

@@ -17,6 +17,7 @@ import torch
 from modules.runner.RunDirectory import RunDirectory
 from modules.trainer.callbacks import Callback
 from modules.trainer.resume.checkpoint import find_backup, list_backups
+from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
 from modules.util.TrainProgress import TrainProgress
 from tests.trainer.builders import (
@@ -208,6 +209,55 @@ def _killed_run(config: Path, seconds: float) -> int:
         time.sleep(0.002)
     os.kill(child, signal.SIGKILL)
     return os.waitpid(child, 0)[1]
+
+
+class KillAt(Callback):
+    """Kills its process after a step, as the system does when memory runs out."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def step(self, progress: Any, metrics: Any, total: int, eta: float | None) -> None:
+        if progress.global_step == self._step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("killed_at", "resumed_from"), [(23, 21), (2, 0)])
+def test_by_default_a_killed_run_loses_at_most_a_tenth(
+    tmp_path: Path, killed_at: int, resumed_from: int
+) -> None:
+    default = TrainConfig()
+    settings = {"backup_after": default.backup_after, "backup_after_unit": default.backup_after_unit.value}
+    changes = {**settings, "epochs": 10}
+    config = write_config(tmp_path / "two", **changes)
+    child = os.fork()
+    if child == 0:
+        try:
+            run_here(config, callback=KillAt(killed_at))
+        finally:
+            os._exit(1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    if not resumed_from:
+        assert not list_backups(tmp_path / "two" / "run" / "backup")
+        return
+    facts: list[dict[str, Any]] = []
+
+    class Listening(Callback):
+        def started(self, told: Any) -> None:
+            facts.append(dict(told))
+
+    run_here(config, "continue_last_backup=true", callback=Listening())
+    assert facts[0]["total_steps"] == 30
+    assert facts[0]["progress"]["global_step"] == resumed_from >= killed_at - 3
+    run_here(write_config(tmp_path / "one", **changes))
+    assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
+
+
+def test_backups_by_the_clock_alone_are_a_choice(tmp_path: Path) -> None:
+    off = {"backup_after_unit": "MINUTE", "backup_each_tenth": False}
+    for name, changes in {"off": off, "never": {"backup_after_unit": "NEVER"}}.items():
+        run_here(write_config(tmp_path / name, max_steps=3, **changes))
+        assert not list_backups(tmp_path / name / "run" / "backup")
 
 
 KILLED = {

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from modules.trainer.resume.resume_rules import FREE, LENGTH, PART_FREE, check_resumable, check_same_start
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.faults import unwrap
 from modules.util.config.section.RewardConfig import AcceleratorConfig, RewardConfig
+from modules.util.config.setting import setting
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError
 
 
 def config(**changes: Any) -> TrainConfig:
-    return TrainConfig.from_dict(changes, check=False)
+    return TrainConfig.from_dict(changes)
 
 
 def refused(before: TrainConfig, now: TrainConfig) -> list[str]:
@@ -164,3 +167,28 @@ def test_a_run_keeps_its_number_of_processes() -> None:
     check_same_start(same, same.to_dict(), {"processes": 2}, 2)
     with pytest.raises(ConfigError, match="made by 2 processes and cannot go on with 1"):
         check_same_start(same, same.to_dict(), {"processes": 2}, 1)
+
+
+def undecided(model: type[BaseConfig], prefix: str = "") -> list[str]:
+    """Settings that do not say whether they may change before a run is resumed."""
+    found: list[str] = []
+    for name, field in model.model_fields.items():
+        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        if not isinstance(extra.get("free"), bool):
+            found.append(f"{prefix}{name}")
+        plain, _ = unwrap(field.annotation)
+        if isinstance(plain, type) and issubclass(plain, BaseConfig):
+            assert extra.get("free") is False, "a group is not free as a whole: its members say it"
+            found += undecided(plain, f"{prefix}{name}.")
+    return found
+
+
+def test_every_setting_says_whether_it_may_change() -> None:
+    assert undecided(TrainConfig) == []
+
+
+def test_a_setting_that_does_not_say_is_found() -> None:
+    class Extended(TrainConfig):
+        sparkle: bool = setting(False, title="Sparkle", tip="Whether images glitter.")
+
+    assert undecided(Extended) == ["sparkle"]

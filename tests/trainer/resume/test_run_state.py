@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from modules.trainer.assembly import Parts, assemble
+from modules.trainer.assembly import Run, assemble
 from modules.trainer.distributed import Processes
 from modules.trainer.optim.optimizers import optimizer_state
 from modules.trainer.resume.checkpoint import Snapshot, read_backup, write_backup
@@ -47,7 +47,7 @@ def job(folder: Path, changes: dict[str, Any]) -> TrainConfig:
     return TrainConfig.from_dict(made)
 
 
-def together(config: TrainConfig) -> Parts:
+def together(config: TrainConfig) -> Run:
     """A run's parts in this process."""
     folder = Path(config.workspace_dir)
     processes = Processes(0, 1, 0, torch.device("cpu"))
@@ -60,7 +60,7 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> TrainConfig:
 
 
 @pytest.fixture
-def trained(config: TrainConfig) -> Iterator[tuple[Parts, TrainProgress, Counters]]:
+def trained(config: TrainConfig) -> Iterator[tuple[Run, TrainProgress, Counters]]:
     """Parts that differ from fresh ones in everything there is to bring back."""
     parts = together(config)
     generator = torch.Generator().manual_seed(9)
@@ -83,7 +83,7 @@ def trained(config: TrainConfig) -> Iterator[tuple[Parts, TrainProgress, Counter
         yield parts, TrainProgress(0, 2, 4, 2), Counters(1, 2, 3)
 
 
-def everything(parts: Parts, config: TrainConfig) -> Snapshot:
+def everything(parts: Run, config: TrainConfig) -> Snapshot:
     return take_snapshot(parts, config, TrainProgress(), Counters())
 
 
@@ -113,7 +113,7 @@ def detached(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def test_everything_comes_back_through_a_file(
-    config: TrainConfig, trained: tuple[Parts, TrainProgress, Counters], tmp_path: Path
+    config: TrainConfig, trained: tuple[Run, TrainProgress, Counters], tmp_path: Path
 ) -> None:
     parts, progress, counters = trained
     path = write_backup(tmp_path / "backup", take_snapshot(parts, config, progress, counters))
@@ -205,7 +205,7 @@ def test_a_process_that_does_not_write_leaves_files_alone(tmp_path: Path) -> Non
 
 
 def test_taking_a_snapshot_changes_nothing(
-    config: TrainConfig, trained: tuple[Parts, TrainProgress, Counters], tmp_path: Path
+    config: TrainConfig, trained: tuple[Run, TrainProgress, Counters], tmp_path: Path
 ) -> None:
     parts, progress, counters = trained
     before = [parameter.detach().clone() for parameter in parts.parameters]

@@ -15,9 +15,9 @@ from tests.ui.curation.drivers import Hands, make_images
 def shown_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Error dialogs are noted instead of opened."""
     monkeypatch.setattr(Hands, "failures", [])
-    for module in ("ToolHost", "ReviewPage"):
+    for module in ("widgets.ToolHost", "review.ReviewPage"):
         monkeypatch.setattr(
-            f"modules.ui.curation.{module}.show_error", lambda parent, error: Hands.failures.append(error)
+            f"modules.ui.{module}.show_error", lambda parent, error: Hands.failures.append(error)
         )
 
 

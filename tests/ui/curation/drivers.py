@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 
 from PIL import Image, PngImagePlugin
 
+from modules.curation.choosing.base import AnswerKind
+from modules.curation.CurationMode import CurationMode
 from modules.ui.curation.ChoosingPage import ChoosingPage
-from modules.ui.curation.DPOCurationWindow import PairTool
+from modules.ui.curation.DPOCurationWindow import DPOCurationWindow
 from modules.ui.curation.PairController import Snapshot
 from modules.ui.widgets.theme import Theme
-from modules.util.enum.CurationMode import CurationMode
 
 PATIENCE = 30.0
 CONTROL, SHIFT = 0x4, 0x1
@@ -53,7 +54,7 @@ class Hands:
         self.closed = False
         self.theme = Theme(root)
         self.theme.apply("Dark", 100)
-        self.tool = PairTool(root, self.theme, settings, self._was_closed)
+        self.tool = DPOCurationWindow(root, self.theme, settings, self._was_closed)
         root.report_callback_exception = self._report
         self.tool.pack(fill="both", expand=True)
         self.tool.memory.source, self.tool.memory.output = str(source), str(output)
@@ -85,7 +86,7 @@ class Hands:
             return False
         if not isinstance(page, ChoosingPage) or self.failures:
             return page is not None
-        if page.shot is None or (page.shot.group is None and page.shot.feed.searching):
+        if page.shot is None or (page.shot.group is None and page.shot.search.searching):
             return False
         return page.view is None or page.view.ready()
 
@@ -165,3 +166,48 @@ class Hands:
     def quality(self, index: int) -> int:
         """What this person thinks of an image: later ones of a group are better."""
         return int(self.name(index).split("_i")[1].split(".")[0])
+
+
+# --- a person who likes later images better ---------------------------------------------------------------------
+
+
+def choose_everything(hands: Hands, answer: Callable[[Hands], None] | None = None) -> None:
+    """Answer by keys, one pair for each prompt, until no prompt is left."""
+    for _ in range(4000):
+        if hands.phase == "finished":
+            return
+        if hands.phase == "continue":
+            hands.press("n")
+        else:
+            (answer or answer_as_liked)(hands)
+    raise AssertionError("the session does not end")
+
+
+def answer_as_liked(hands: Hands) -> None:
+    """One answer, whatever the way of choosing asks."""
+    way = hands.tool.controller.options.session.mode.way
+    state = hands.shot.state
+    quality = [hands.quality(i) for i in hands.question]
+    best, worst = quality.index(max(quality)), quality.index(min(quality))
+    if way.kind is AnswerKind.JUDGE:
+        hands.press("Right" if quality[0] >= len(hands.shot.group.files) // 2 else "Left")
+    elif way.kind is AnswerKind.CHOOSE:
+        go_to(hands, best)
+        hands.press("Return")
+        go_to(hands, worst)
+        hands.press("w")
+    elif not way.stops_when_certain and all(state.standing.shown[i] >= 2 for i in state.alive):
+        hands.press("p")
+    elif len(quality) == 2:
+        hands.press("Right" if best else "Left")
+    else:
+        hands.press(str(1 + best), str(1 + worst))
+
+
+def go_to(hands: Hands, place: int) -> None:
+    """Move the cursor of the grid."""
+    grid = hands.page.view.grid_of_images
+    while grid.cursor != place:
+        before = grid.cursor
+        hands.press("Right" if place > before else "Left")
+        assert grid.cursor != before

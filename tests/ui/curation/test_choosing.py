@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from modules.curation.CurationMode import CurationMode
+from modules.ui.curation.ChoosingPage import ChoosingPage
 from modules.ui.curation.ExportPage import ExportPage
 from modules.ui.widgets.tk_support import BAD, GOOD
 from modules.util.dpo_curation_util import load_manifest
-from modules.util.enum.CurationMode import CurationMode
-from tests.ui.curation.drivers import CONTROL, SHIFT, Hands, make_images
+from tests.ui.curation.drivers import CONTROL, SHIFT, Hands, answer_as_liked, make_images
 
 pytestmark = pytest.mark.gui
 
@@ -75,20 +76,20 @@ def test_undo_goes_back_without_limit_and_into_earlier_prompts(sit_down, tmp_pat
     assert hands.shot.group.key == second, "the prompt that was left comes again"
 
 
-def test_after_a_pick_yes_keeps_scoring_and_cancel_takes_the_pick_back(sit_down, tmp_path):
+def test_after_a_pick_yes_keeps_scoring_and_undo_takes_the_pick_back(sit_down, tmp_path):
     hands = sit_down(groups=2, per_group=6)
     hands.begin(CurationMode.ELO)
     key = hands.shot.group.key
     hands.press("Left", "p")
     assert hands.phase == "continue"
     assert [view.cget("highlightbackground") for view in hands.page.view.views] == [GOOD, BAD]
-    hands.press("Escape")
+    hands.press("BackSpace")
     assert hands.phase == "question"
     assert load_manifest(tmp_path / "pairs")["pairs"] == []
     hands.press("p", "y")
     assert (hands.phase, hands.shot.group.key) == ("question", key)
     assert len(hands.shot.state.alive) == 4
-    hands.press("p", "n")
+    hands.press("Left", "p", "n")
     assert hands.shot.group.key != key
     assert len(load_manifest(tmp_path / "pairs")["pairs"]) == 2
 
@@ -112,7 +113,7 @@ def test_smart_saves_by_itself_and_shows_the_certainty_on_the_way(sit_down, tmp_
         shown.append(str(hands.page.certainty_label.cget("text")))
         left, right = (hands.quality(i) for i in hands.question)
         hands.press("Left" if left > right else "Right")
-    assert shown[0] == "best over worst: 50% certain, saved at 80%"
+    assert shown[0] == "50% sure; saved at 80%"
     assert len(set(shown)) > 1
     (pair,) = load_manifest(tmp_path / "pairs")["pairs"]
     assert pair["prompt"] == "a fox number 0 in the snow"
@@ -240,7 +241,7 @@ def test_triage_passes_over_what_is_neither(sit_down, tmp_path):
     (pair,) = load_manifest(tmp_path / "pairs")["pairs"]
     assert neither not in {Path(path).name for path in pair["sources"].values()}
     assert hands.phase == "continue"
-    hands.press("Escape")
+    hands.press("z", state=CONTROL)
     assert load_manifest(tmp_path / "pairs")["pairs"] == []
     assert hands.phase == "question"
 
@@ -272,6 +273,126 @@ def test_escape_leaves_the_ranking_without_a_pair(sit_down, tmp_path):
     assert [event["kind"] for event in logged(tmp_path)] == ["answer"]
 
 
+def test_a_pair_of_a_ranking_is_taken_back_by_undo_and_never_by_escape(sit_down, tmp_path):
+    hands = sit_down(groups=1, per_group=6)
+    hands.begin(CurationMode.ELO)
+    hands.press("Left", "r", "Return")
+    assert hands.phase == "continue"
+    hands.press("Escape", "Escape", "Escape")
+    assert len(load_manifest(tmp_path / "pairs")["pairs"]) == 1
+    assert hands.phase == "continue", "there is no view to leave"
+    hands.press("z", state=CONTROL)
+    assert load_manifest(tmp_path / "pairs")["pairs"] == []
+    assert hands.phase == "question"
+
+
+@pytest.mark.parametrize("mode", [CurationMode.ELO, CurationMode.SMART], ids=lambda mode: mode.value)
+def test_a_pair_of_images_nobody_has_compared_is_not_saved(sit_down, tmp_path, mode):
+    hands = sit_down(groups=1, per_group=4)
+    hands.begin(mode)
+    hands.press("p")
+    assert load_manifest(tmp_path / "pairs")["pairs"] == []
+    assert hands.failures == []
+    assert "No image has been preferred to another one yet" in str(hands.page.count_label.cget("text"))
+    shown = {hands.name(i) for i in hands.question}
+    hands.press("Left", "p")
+    (pair,) = load_manifest(tmp_path / "pairs")["pairs"]
+    assert {Path(path).name for path in pair["sources"].values()} == shown
+
+
+def test_an_image_that_was_deleted_leaves_its_prompt_and_the_session_goes_on(sit_down, tmp_path):
+    hands = sit_down(groups=1, per_group=5)
+    hands.begin(CurationMode.SMART, certainty=70.0)
+    best = "g000_i04.png"
+    (tmp_path / "images" / best).unlink()
+    notes = []
+    for _ in range(60):
+        if hands.phase != "question":
+            break
+        answer_as_liked(hands)
+        notes.append(str(hands.page.count_label.cget("text")))
+    assert hands.failures == []
+    assert f"No pair was saved: {best} was deleted or replaced." in notes
+    (pair,) = load_manifest(tmp_path / "pairs")["pairs"]
+    assert best not in {Path(path).name for path in pair["sources"].values()}
+
+
+def test_images_that_look_equal_end_by_themselves(sit_down, tmp_path):
+    hands = sit_down(groups=2, per_group=4)
+    hands.begin(CurationMode.SMART)
+    first = hands.shot.group.key
+    for _ in range(160):
+        assert hands.shot.group.key == first
+        hands.press("Up")
+    assert hands.shot.group.key != first
+    assert "These look equal: no pair was saved." in str(hands.page.count_label.cget("text"))
+    hands.press("Left")
+    assert "without a pair 1" in str(hands.page.count_label.cget("text"))
+    hands.press("BackSpace", "BackSpace")
+    assert hands.shot.group.key == first
+    assert load_manifest(tmp_path / "pairs")["pairs"] == []
+
+
+def test_prompts_passed_over_are_counted_listed_and_opened_again(sit_down):
+    hands = sit_down(groups=4, per_group=4)
+    hands.begin(CurationMode.ELO)
+    passed = hands.shot.group.prompt
+    hands.press("n", "Left", "p", "n", "n", "n")
+    assert hands.phase == "finished"
+    said = str(hands.page.message.cget("text"))
+    assert "All 4 prompts are done: 1 pair." in said
+    assert "3 prompts gave no pair" in said
+    hands.press("e")
+    page = hands.tool.page
+    hands.until(lambda: page.passed)
+    rows = page.passed.list.get(0, "end")
+    assert len(rows) == 3
+    (row,) = (i for i, text in enumerate(rows) if text.startswith(passed + " "))
+    hands.focus(page.passed.list)
+    hands.press(*["Down"] * row)
+    hands.press("Return")
+    hands.until(lambda: hands.phase == "question")
+    assert hands.shot.group.prompt == passed
+    hands.press("Left", "p", "n")
+    assert hands.phase == "finished"
+    assert (hands.shot.counts.paired, hands.shot.counts.passed) == (2, 2)
+
+
+def test_a_finished_prompt_with_new_images_comes_again_and_says_why(sit_down, tmp_path, root):
+    hands = sit_down(groups=2, per_group=4)
+    hands.begin(CurationMode.ELO, ask_to_continue=False)
+    hands.press("Left", "p", "Left", "p")
+    assert hands.phase == "finished"
+    hands.close()
+    make_images(tmp_path / "more", 1, 4, 56)
+    for number in range(2):
+        source = tmp_path / "more" / f"g000_i{number:02d}.png"
+        source.rename(tmp_path / "images" / f"g000_i{10 + number}.png")
+    again = Hands(root, tmp_path / "images", tmp_path / "pairs", tmp_path / "settings")
+    again.begin(CurationMode.ELO, ask_to_continue=False)
+    assert again.shot.group.prompt == "a fox number 0 in the snow"
+    assert "shown again: 2 images added since it was finished" in again.page.prompt_box.get("1.0", "end")
+    again.press("Left", "p")
+    assert (again.phase, again.shot.counts.paired) == ("finished", 3)
+    again.close()
+
+
+def test_the_count_of_files_left_out_stays_after_a_review(sit_down, tmp_path):
+    hands = sit_down(groups=2, per_group=4)
+    for group in range(2):
+        copy = (tmp_path / "images" / f"g00{group}_i00.png").read_bytes()
+        (tmp_path / "images" / f"g00{group}_j00.png").write_bytes(copy)
+    hands.begin(CurationMode.ELO, ask_to_continue=False)
+    hands.press("Left", "p", "Left", "p")
+    assert (hands.phase, hands.shot.search.faults) == ("finished", 2)
+    hands.tool.show_review(tmp_path / "pairs")
+    hands.settle()
+    hands.press("Escape")
+    hands.until(lambda: isinstance(hands.tool.page, ChoosingPage))
+    hands.settle()
+    assert (hands.phase, hands.shot.search.faults) == ("finished", 2)
+
+
 def test_an_answer_counts_only_when_the_images_are_on_the_screen(sit_down, tmp_path):
     hands = sit_down()
     hands.begin(CurationMode.ELO)
@@ -291,8 +412,8 @@ def test_closing_and_going_on_where_it_stopped(sit_down, tmp_path, root):
     hands.close()
     again = Hands(root, tmp_path / "images", tmp_path / "pairs", tmp_path / "settings")
     again.tool.show_start()
-    again.until(lambda: str(again.start_page.go.cget("text")) == "Go on choosing")
-    assert "1 pairs so far" in str(again.start_page.found.cget("text"))
+    again.until(lambda: str(again.start_page.go.cget("text")) == "Continue choosing")
+    assert "Continues where you stopped: 1 pair so far." in str(again.start_page.found.cget("text"))
     again.begin(CurationMode.ELO)
     again.press("t")
     for _ in range(3):

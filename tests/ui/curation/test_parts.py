@@ -1,4 +1,4 @@
-"""The parts below the pages: the worker, the feed of groups, garbage, rows that break."""
+"""The parts below the pages: the worker, garbage, rows that break."""
 
 from __future__ import annotations
 
@@ -6,25 +6,17 @@ import gc
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from tkinter import ttk
 
 import pytest
 from PIL import Image, ImageTk
 
-from modules.curation.intake.duplicates import image_distance
-from modules.curation.intake.groups import ScanOptions
-from modules.curation.session import ImageGroup
-from modules.ui.curation import GroupFeed as feed_module
-from modules.ui.curation import PairController as controller_module
 from modules.ui.curation.ChoosingPage import time_left
-from modules.ui.curation.GroupFeed import AHEAD, GroupFeed
 from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.SerialWorker import SerialWorker
 from modules.ui.widgets.theme import Theme
 from modules.ui.widgets.tk_support import ErrorDialog, Pump, install_error_dialog, show_error
 from modules.util.errors import UserError
-from tests.ui.curation.drivers import make_images
 
 
 def wait(done: Callable[[], object], live: Callable[[], None] = lambda: None, seconds: float = 20.0) -> None:
@@ -123,129 +115,6 @@ def test_images_in_reference_cycles_are_freed_on_the_tk_thread_alone(root, monke
     assert gc.isenabled()
     pump.close()
     assert gc.isenabled()
-
-
-# --- the feed ---------------------------------------------------------------------------------------------------
-
-
-def drained(feed: GroupFeed) -> list[ImageGroup]:
-    found: list[ImageGroup] = []
-
-    def take() -> None:
-        while (group := feed.next()) is not None:
-            found.append(group)
-
-    wait(lambda: not feed.status().searching, take)
-    take()
-    return found
-
-
-def test_groups_come_once_and_finished_ones_not_at_all(tmp_path):
-    source = make_images(tmp_path / "in", 5, 3)
-    (source / "broken.png").write_bytes(b"no image")
-    feed = GroupFeed(source, tmp_path / "out", (), ScanOptions(), lambda: None)
-    groups = drained(feed)
-    feed.close()
-    assert len(groups) == 5
-    assert {len(group.files) for group in groups} == {3}
-    assert [fault.path.name for fault in feed.faults] == ["broken.png"]
-    status = feed.status()
-    assert (status.groups, status.faults, status.counted) == (5, 1, True)
-    finished = {group.key for group in groups[:2]}
-    feed = GroupFeed(source, tmp_path / "out", finished, ScanOptions(), lambda: None)
-    assert [group.key for group in drained(feed)] == [group.key for group in groups[2:]]
-    assert feed.take(groups[0].key) == groups[0], "an undo can still lead to it"
-    feed.put_back(groups[0])
-    assert feed.coming(2) == [groups[0]]
-    feed.close()
-
-
-def test_only_a_few_groups_are_decoded_ahead(tmp_path):
-    source = make_images(tmp_path / "in", AHEAD + 6, 2, 16)
-    feed = GroupFeed(source, tmp_path / "out", (), ScanOptions(), lambda: None)
-    wait(lambda: len(feed.coming(99)) == AHEAD)
-    time.sleep(0.1)
-    assert len(feed.coming(99)) == AHEAD
-    assert feed.status().groups == AHEAD + 6, "the number of all is known all the same"
-    assert feed.next() is not None
-    wait(lambda: len(feed.coming(99)) == AHEAD)
-    feed.close()
-
-
-def test_a_group_that_grows_is_handed_out_once_and_known_whole(tmp_path, monkeypatch):
-    small = ImageGroup("key", "a fox", "1:1", tmp_path, ("a.png", "b.png"))
-    large = ImageGroup("key", "a fox", "1:1", tmp_path, ("a.png", "b.png", "c.png"))
-    monkeypatch.setattr(feed_module, "scan_groups", lambda *args, **options: iter([small, large]))
-    feed = GroupFeed(tmp_path, tmp_path / "out", (), ScanOptions(), lambda: None)
-    wait(lambda: not feed.status().searching)
-    assert feed.next() == large
-    assert feed.next() is None
-    feed.close()
-
-
-def test_the_scan_rests_half_of_the_time_once_there_is_something_to_look_at(tmp_path, monkeypatch):
-    rested: list[float] = []
-    asked: list[bool] = []
-    group = ImageGroup("key", "a fox", "1:1", tmp_path, ("a.png", "b.png"))
-
-    def scan(source, output, options, finished, stopped, cache, counted):
-        asked.extend(stopped() for _ in range(5))
-        asked.append(bool(rested))
-        yield group
-        end = time.monotonic() + 20 * feed_module.REST_SECONDS
-        while time.monotonic() < end:
-            asked.append(stopped())
-
-    real = time.sleep
-    monkeypatch.setattr(feed_module.time, "sleep", lambda seconds: (rested.append(seconds), real(seconds))[1])
-    monkeypatch.setattr(feed_module, "scan_groups", scan)
-    feed = GroupFeed(tmp_path, tmp_path / "out", (), ScanOptions(), lambda: None)
-    feed._thread.join(20)
-    assert not any(asked), "it never rests before the first group, and is not told to stop"
-    assert 1 <= rested.count(feed_module.REST_SECONDS) <= 11
-    feed.close()
-
-
-def test_a_finished_group_that_is_asked_for_before_it_is_found_comes_when_it_is(tmp_path, monkeypatch):
-    go_on = threading.Event()
-    group = ImageGroup("key", "a fox", "1:1", tmp_path, ("a.png", "b.png"))
-
-    def scan(*args, **options):
-        assert go_on.wait(20)
-        yield group
-
-    monkeypatch.setattr(feed_module, "scan_groups", scan)
-    feed = GroupFeed(tmp_path, tmp_path / "out", {"key"}, ScanOptions(), lambda: None)
-    assert feed.take("key") is None
-    go_on.set()
-    wait(lambda: not feed.status().searching)
-    assert feed.next() == group
-    feed.close()
-
-
-def test_a_scan_that_fails_says_why(tmp_path):
-    told = threading.Event()
-    feed = GroupFeed(tmp_path / "gone", tmp_path / "out", (), ScanOptions(), told.set)
-    wait(lambda: not feed.status().searching)
-    assert "cannot be read" in str(feed.status().failure)
-    assert told.wait(5)
-    feed.close()
-
-
-def test_each_image_is_decoded_once_however_often_it_is_compared(tmp_path, monkeypatch):
-    source = make_images(tmp_path / "in", 1, 3)
-    (source / "broken.png").write_bytes(b"no image")
-    first, second, third = (source / f"g000_i0{i}.png" for i in range(3))
-    decoded: list[Path] = []
-    real = controller_module.file_dhash
-    monkeypatch.setattr(controller_module, "file_dhash", lambda path: (decoded.append(path), real(path))[1])
-    distance = controller_module.LookDistance()
-    assert distance(first, first) == 0
-    assert distance(first, second) == distance(second, first) == image_distance(first, second) > 0
-    assert distance(second, third) > 0
-    assert distance(first, source / "broken.png") == 64
-    assert distance(second, source / "broken.png") == 64
-    assert decoded == [first, second, third, source / "broken.png"]
 
 
 # --- widgets ----------------------------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from modules.curation.CurationMode import CurationMode
 from modules.curation.store import CurationStore
-from modules.ui.review.DPOReviewWindow import ReviewTool
+from modules.ui.review.DPOReviewWindow import DPOReviewWindow
 from modules.ui.review.ReviewPage import ReviewPage
 from modules.ui.widgets.ConfirmWindow import ConfirmWindow
 from modules.ui.widgets.theme import Theme
@@ -22,7 +23,6 @@ from modules.util.dpo_curation_util import (
     save_manifest,
     scan_finalized_pairs,
 )
-from modules.util.enum.CurationMode import CurationMode
 from modules.util.errors import UserError
 from tests.ui.curation.drivers import CONTROL, Hands
 
@@ -55,7 +55,7 @@ class Reader(Hands):
         self.theme = Theme(root)
         self.theme.apply("Light", 100)
         root.report_callback_exception = self._report
-        self.tool = ReviewTool(root, self.theme, output, self._was_closed, 512)
+        self.tool = DPOReviewWindow(root, self.theme, output, self._was_closed, 512)
         self.tool.pack(fill="both", expand=True)
         self.until(lambda: self.review.checked)
 

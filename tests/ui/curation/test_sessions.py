@@ -2,83 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from modules.curation.CurationMode import CurationMode
 from modules.dataLoader.preflight import preflight
 from modules.ui.curation.ExportPage import ExportPage
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.dpo_curation_util import load_manifest
-from modules.util.enum.CurationMode import CurationMode
-from tests.ui.curation.drivers import Hands
+from tests.ui.curation.drivers import Hands, choose_everything
 
 pytestmark = pytest.mark.gui
 
 GROUPS, PER_GROUP = 25, 8
-
-
-def answer_pair(hands: Hands) -> None:
-    left, right = (hands.quality(i) for i in hands.question)
-    hands.press("Left" if left > right else "Right")
-
-
-def answer_elo(hands: Hands) -> None:
-    state = hands.shot.state
-    if all(state.standing.shown[i] >= 2 for i in state.alive):
-        hands.press("p")
-    else:
-        answer_pair(hands)
-
-
-def answer_four(hands: Hands) -> None:
-    quality = [hands.quality(i) for i in hands.question]
-    if len(quality) == 2:
-        answer_pair(hands)
-    else:
-        hands.press(str(1 + quality.index(max(quality))), str(1 + quality.index(min(quality))))
-
-
-def answer_select(hands: Hands) -> None:
-    quality = [hands.quality(i) for i in hands.question]
-    go_to(hands, quality.index(max(quality)))
-    hands.press("Return")
-    go_to(hands, quality.index(min(quality)))
-    hands.press("w")
-
-
-def go_to(hands: Hands, place: int) -> None:
-    grid = hands.page.view.grid_of_images
-    while grid.cursor != place:
-        before = grid.cursor
-        hands.press("Right" if place > before else "Left")
-        assert grid.cursor != before
-
-
-def answer_triage(hands: Hands) -> None:
-    (index,) = hands.question
-    hands.press("Right" if hands.quality(index) >= len(hands.shot.group.files) // 2 else "Left")
-
-
-ANSWERS: dict[CurationMode, Callable[[Hands], None]] = {
-    CurationMode.SMART: answer_pair,
-    CurationMode.ELO: answer_elo,
-    CurationMode.FOUR_UP: answer_four,
-    CurationMode.SELECT: answer_select,
-    CurationMode.TRIAGE: answer_triage,
-}
-
-
-def choose_everything(hands: Hands, answer: Callable[[Hands], None]) -> None:
-    for _ in range(4000):
-        if hands.phase == "finished":
-            return
-        if hands.phase == "continue":
-            hands.press("n")
-        else:
-            answer(hands)
-    raise AssertionError("the session does not end")
 
 
 def finalise_by_keyboard(hands: Hands) -> None:
@@ -91,13 +28,13 @@ def finalise_by_keyboard(hands: Hands) -> None:
     assert page.error.cget("text") == ""
 
 
-@pytest.mark.parametrize("mode", list(ANSWERS), ids=lambda mode: mode.value)
+@pytest.mark.parametrize("mode", list(CurationMode), ids=lambda mode: mode.value)
 def test_a_session_by_keyboard_ends_in_a_folder_one_can_train_on(
     sit_down, tmp_path: Path, mode: CurationMode
 ):
     hands = sit_down(GROUPS, PER_GROUP)
     hands.begin(mode, certainty=80.0)
-    choose_everything(hands, ANSWERS[mode])
+    choose_everything(hands)
     finalise_by_keyboard(hands)
     hands.close()
     pairs = load_manifest(tmp_path / "pairs")["pairs"]
@@ -116,7 +53,6 @@ def test_a_session_by_keyboard_ends_in_a_folder_one_can_train_on(
             "cache_dir": str(tmp_path / "cache"),
             "output_model_destination": str(tmp_path / "model.safetensors"),
         },
-        check=False,
     )
     report = preflight(config)
     assert report.dpo

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from PIL import Image, PngImagePlugin
 
-from modules.ui.curation.DPOCurationWindow import PairTool
+from modules.curation.CurationMode import CurationMode
+from modules.ui.curation.DPOCurationWindow import DPOCurationWindow
 from modules.ui.curation.ExportPage import ExportPage
 from modules.ui.curation.PairToolMemory import FILE_NAME, PairToolMemory
 from modules.ui.curation.StartPage import StartPage
 from modules.ui.curation.windows import make_window
 from modules.ui.state.SessionStore import SessionStore
 from modules.util.dpo_curation_util import load_manifest
-from modules.util.enum.CurationMode import CurationMode
 from tests.ui.curation.drivers import Hands, make_images
 
 pytestmark = pytest.mark.gui
@@ -59,6 +59,21 @@ def test_without_an_output_folder_one_beside_the_images_is_offered(sit_down, tmp
     hands.tool.memory.output = ""
     hands.open_start()
     hands.until(lambda: hands.start_page.output.get() == str(tmp_path / "images-pairs"))
+
+
+def test_the_folder_for_pairs_follows_the_images_until_it_is_edited(sit_down, tmp_path):
+    hands = sit_down()
+    hands.tool.memory.source = hands.tool.memory.output = ""
+    hands.open_start()
+    page = hands.start_page
+    wrong, right = make_images(tmp_path / "images" / "wrong", 1, 2), tmp_path / "images"
+    hands.type(page.entries["source"], str(wrong))
+    assert page.output.get() == f"{wrong}-pairs"
+    hands.type(page.entries["source"], str(right))
+    assert page.output.get() == f"{right}-pairs"
+    hands.type(page.entries["output"], str(tmp_path / "mine"))
+    hands.type(page.entries["source"], str(wrong))
+    assert page.output.get() == str(tmp_path / "mine")
 
 
 def test_ways_of_choosing_are_picked_by_arrow_keys(sit_down):
@@ -138,10 +153,10 @@ def test_finalising_is_repeatable_and_the_session_goes_on_after_it(sit_down, tmp
     assert "0 in train, 0 in validation, 2 not sorted yet" in str(page.summary.cget("text"))
     assert "2 questions: 2 answered" in str(page.answers.cget("text"))
     finalise(hands, page, "50")
-    assert "1 pairs in train, 1 in validation" in str(page.result.cget("text"))
+    assert "1 pair in train, 1 in validation" in str(page.result.cget("text"))
     hands.until(lambda: "1 in train, 1 in validation, 0 not" in str(page.summary.cget("text")))
     hands.press("Escape")
-    hands.press("Up", "p", "e")
+    hands.press("Left", "p", "e")
     page = hands.tool.page
     finalise(hands, page, "0")
     assert "3 pairs in train, 0 in validation" in str(page.result.cget("text"))
@@ -177,7 +192,7 @@ def test_other_forms_are_written_after_finalising(sit_down, tmp_path, kind, want
     hands.until(lambda: page.error.cget("text"))
     finalise(hands, page, "0")
     page.export(kind, tmp_path / "copy")
-    hands.until(lambda: "2 pairs were copied" in str(page.result.cget("text")))
+    hands.until(lambda: "2 pairs copied" in str(page.result.cget("text")))
     assert len((tmp_path / "copy" / wanted).read_text().splitlines()) == 2
 
 
@@ -199,7 +214,7 @@ def test_looks_are_changed_remembered_and_nothing_typed_is_lost(display, tmp_pat
     root = make_window(store, make_images(tmp_path / "images", 1, 2))
     errors: list[BaseException] = []
     root.report_callback_exception = lambda kind, error, trace: errors.append(error)
-    (tool,) = (child for child in root.winfo_children() if isinstance(child, PairTool))
+    (tool,) = (child for child in root.winfo_children() if isinstance(child, DPOCurationWindow))
 
     def until(done):
         end = time.monotonic() + 20

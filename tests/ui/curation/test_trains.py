@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
+from modules.curation.CurationMode import CurationMode
 from modules.util.dpo_curation_util import UNCONDITIONAL, load_manifest
-from modules.util.enum.CurationMode import CurationMode
 from tests.trainer.builders import events, train, write_config
-from tests.ui.curation.drivers import Hands
-from tests.ui.curation.test_sessions import ANSWERS, choose_everything, finalise_by_keyboard
+from tests.ui.curation.drivers import Hands, answer_as_liked, choose_everything
+from tests.ui.curation.test_sessions import finalise_by_keyboard
 
 pytestmark = pytest.mark.gui
 
@@ -23,7 +23,7 @@ STEPS = 2
 def answer_ranked(hands: Hands) -> None:
     """A few answers, then the ranking, put in order by hand, and two pairs of it in one go."""
     if len(hands.shot.state.answers) < 3:
-        ANSWERS[CurationMode.ELO](hands)
+        answer_as_liked(hands)
         return
     hands.press("r")
     view = hands.page.view
@@ -51,7 +51,7 @@ def train_exported(folder: Path, concepts: Path) -> tuple[Path, Path]:
     return folder / "run", folder / "out.safetensors"
 
 
-CASES = {mode.value: (mode, answer) for mode, answer in ANSWERS.items()}
+CASES = {mode.value: (mode, answer_as_liked) for mode in CurationMode}
 CASES["RANKED_REVIEW"] = (CurationMode.ELO, answer_ranked)
 QUICK, *REST = [pytest.param(*case, id=name) for name, case in CASES.items()]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
 import sys
 import tkinter as tk
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ from modules.ui.state.SessionStore import SessionStore, WindowMemory
 from modules.util.config.TrainConfig import TrainConfig
 from tests.ui.conftest import take_focus
 from tests.ui.main.drivers import Hands
+from tests.ui.main.dry_run import DRY_RUN
 from tests.ui.main.trainer import TRAINER
 
 OpenWindow = Callable[..., Hands]
@@ -26,6 +29,9 @@ OpenWindow = Callable[..., Hands]
 def open_window(display: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenWindow]:
     """Opens windows on the settings folder of the test; each is closed at the end."""
     monkeypatch.chdir(tmp_path)
+    concepts = tmp_path / TrainConfig().concept_file_name  # so that there is something to train on
+    concepts.parent.mkdir()
+    concepts.write_text("[]")
     opened: list[Hands] = []
 
     def open_one(
@@ -41,7 +47,8 @@ def open_window(display: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             with contextlib.suppress(OSError):
                 kept.save_window(WindowMemory(geometry="1240x680+10+10", appearance="Dark"))
         control = RunControl(lambda run: [sys.executable, str(TRAINER), str(run.path), *trainer])
-        window = MainWindow(kept, model, PresetStore(tmp_path / "presets"), control)
+        dry_run = (sys.executable, str(DRY_RUN), str(tmp_path))
+        window = MainWindow(kept, model, PresetStore(tmp_path / "presets"), control, dry_run)
         take_focus(window)
         opened.append(Hands(window))
         return opened[-1]
@@ -56,10 +63,46 @@ def open_window(display: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         raise errors[0]
 
 
+class Desktop:
+    """A desktop with a file window of its own, which answers at once.
+
+    Args:
+        folder: where its program lies; ``PATH`` names it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def answers(self, path: Path | str, code: int = 0, program: str = "zenity") -> None:
+        """From now on the person chooses this; 1 as ``code`` is Cancel."""
+        script = self._folder / program
+        script.write_text(
+            f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {self._folder}/asked\n"
+            f"printf '%s\\n' {shlex.quote(str(path))}\nexit {code}\n"
+        )
+        script.chmod(0o755)
+
+    def asked(self) -> list[str]:
+        """The arguments of the last question."""
+        return (self._folder / "asked").read_text().splitlines()
+
+
+@pytest.fixture
+def desktop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desktop:
+    """Only on Linux have desktops such programs."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("the desktop's file windows are Tk's here")
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("XDG_CURRENT_DESKTOP", raising=False)
+    return Desktop(folder)
+
+
 @pytest.fixture
 def hands(open_window: OpenWindow) -> Hands:
     """One window."""
     return open_window()
 
 
-__all__ = ["Hands", "OpenWindow", "tk"]
+__all__ = ["Desktop", "Hands", "OpenWindow", "tk"]

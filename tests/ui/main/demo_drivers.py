@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.ui.curation.ChoosingPage import ChoosingPage
-from modules.ui.curation.DPOCurationWindow import PairTool
+from modules.ui.curation.DPOCurationWindow import DPOCurationWindow
 from modules.ui.curation.ExportPage import ExportPage
 from modules.ui.demo.DemoWindow import DemoWindow
 from modules.util.rng import python_random
@@ -30,31 +30,31 @@ def draw_images(folder: Path, prompts: int, each: int) -> None:
             )
 
 
-def pair_tool(hands: Hands) -> PairTool:
+def pair_tool(hands: Hands) -> DPOCurationWindow:
     """The one that is open."""
     found = [
         inner
         for window in hands.window.winfo_children()
         for inner in window.winfo_children()
-        if isinstance(inner, PairTool)
+        if isinstance(inner, DPOCurationWindow)
     ]
     assert len(found) == 1, "the pair tool is not open"
     return found[0]
 
 
-def settled(tool: PairTool) -> bool:
+def settled(tool: DPOCurationWindow) -> bool:
     """Whether the tool waits for a key."""
     page, controller = tool.page, tool.controller
     if tool.worker.busy or (controller is not None and controller.waiting):
         return False
     if not isinstance(page, ChoosingPage):
         return page is not None
-    if page.shot is None or (page.shot.group is None and page.shot.feed.searching):
+    if page.shot is None or (page.shot.group is None and page.shot.search.searching):
         return False
     return page.view is None or page.view.ready()
 
 
-def press(hands: Hands, tool: PairTool, key: str) -> None:
+def press(hands: Hands, tool: DPOCurationWindow, key: str) -> None:
     """One key in the pair tool, and wait for what it does."""
     target = tool.window.focus_get() or tool.window
     target.event_generate(f"<KeyPress-{key}>")

@@ -6,6 +6,7 @@ import time
 import tkinter as tk
 from collections.abc import Callable
 from pathlib import Path
+from tkinter import ttk
 
 from modules.ui.form.FieldRow import FieldRow
 from modules.ui.MainWindow import MainWindow
@@ -86,6 +87,17 @@ class Hands:
         assert found, "no window is open"
         return found[-1]
 
+    def button(self, text: str, within: tk.Misc | None = None) -> ttk.Button:
+        """The button with this text on the screen."""
+        self.rest()
+        found = [
+            widget
+            for widget in _below(within or self.window)
+            if isinstance(widget, ttk.Button) and widget.winfo_viewable() and widget.cget("text") == text
+        ]
+        assert len(found) == 1, f"{len(found)} buttons say {text!r}"
+        return found[0]
+
     def status(self) -> str:
         """The line at the bottom."""
         return str(self.window.bottom_bar._status.cget("text"))
@@ -119,7 +131,7 @@ class Hands:
         """Replace what is in a field by typing."""
         row = self.row(path)
         self.focus(row.input.focus_widget)
-        self.keys("<Control-a>" if row.input.focus_widget.winfo_class() == "Text" else "<Control-slash>")
+        self.keys("<Control-a>")
         self.keys("<Delete>")
         self.type(text)
         return row
@@ -152,3 +164,10 @@ class Hands:
                 self.window.quit_window()
         except tk.TclError:
             pass  # closed by the test
+
+
+def _below(widget: tk.Misc) -> list[tk.Misc]:
+    found: list[tk.Misc] = []
+    for child in widget.winfo_children():
+        found += [child, *_below(child)]
+    return found

@@ -12,7 +12,7 @@ from modules.ui.state import ConfigState as module
 from modules.ui.state.ConfigState import ConfigState
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.TrainingMethod import TrainingMethod
+from modules.util.enum.choices import TrainingMethod
 from modules.util.errors import ConfigError
 
 

@@ -167,7 +167,8 @@ def test_from_images_to_before_and_after(hands: Hands, tmp_path: Path) -> None:
     hands.keys("<Return>")
     hands.wait(lambda: not demo.winfo_exists(), "the settings are not opened")
     window = hands.window
-    assert window.bottom_bar.problems.cget("text") == "No problems" and window.page == "run"
+    hands.wait(lambda: window.bottom_bar.problems.cget("text") == "No problems")
+    assert window.page == "run"
     assert Path(window.files.path) == folder / "demo.json" and not window.state_.is_modified()
     assert (folder / "demo.json").is_file() and not (folder / "run-1").exists()
     config = window.state_.config

@@ -17,6 +17,7 @@ from modules.ui.demo.demo_project import (
     DemoProject,
     MakerProcess,
 )
+from modules.util.config.load import find_problems
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import DataError, UserError
 
@@ -39,7 +40,7 @@ def test_an_empty_folder_is_no_project(tmp_path: Path) -> None:
 def test_the_settings_make_samples_at_the_beginning_and_at_the_end(tmp_path: Path, pairs: int) -> None:
     project = DemoProject(tmp_path)
     made = project.make_config(TrainConfig, pairs)
-    assert made.problems().errors == []
+    assert find_problems(made).errors == []
     assert made.sample_before_training and made.epochs == LOOKS * made.sample_after
     assert made.epochs == LOOKS * made.validate_after
     per_epoch = -(-pairs // made.batch_size)

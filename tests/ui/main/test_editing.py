@@ -25,7 +25,7 @@ def test_a_bad_text_is_refused_at_the_field_in_the_list_and_in_the_sidebar(hands
     assert row.input.focus_widget.instate(["invalid"])  # type: ignore[attr-defined]
     assert row._fault is not None and row._fault.winfo_viewable()
     assert "whole number" in str(row._fault.cget("text"))
-    assert hands.window.bottom_bar.problems.cget("text") == "1 problem"
+    assert hands.window.bottom_bar.problems.cget("text").startswith("1 error")
     assert hands.window.side_bar.buttons["training"].cget("text") == "Training  (1)"
     hands.window.show_page("project")
     hands.keys("<F4>", to=hands.window)
@@ -38,14 +38,15 @@ def test_a_bad_text_is_refused_at_the_field_in_the_list_and_in_the_sidebar(hands
     hands.fill("batch_size", "8")
     assert hands.window.state_.config.batch_size == 8
     assert not row._fault.winfo_viewable()
-    assert hands.window.bottom_bar.problems.cget("text") == "No problems"
+    problems = hands.window.bottom_bar.problems
+    hands.wait(lambda: problems.cget("text") == "No problems")
 
 
 def test_a_start_with_problems_is_refused_with_their_list(hands: Hands) -> None:
     hands.fill("epochs", "-1")
     hands.keys("<F5>")
     assert hands.window.problems.winfo_viewable()
-    assert "must be put right" in hands.status()
+    assert hands.status() == "Training cannot start: Epochs: must be at least 1, not -1"
     assert hands.window.control.run is None
 
 
@@ -115,6 +116,17 @@ def test_the_wheel_scrolls_and_never_changes_a_choice(hands: Hands) -> None:
     hands.rest()
     assert combo.get() == value  # type: ignore[attr-defined]
     assert page.scroll.canvas.canvasy(0) > before  # type: ignore[attr-defined]
+
+
+def test_the_learning_rate_is_the_one_of_the_run(hands: Hands) -> None:
+    hands.keys("<Control-f>", to=hands.window)
+    hands.wait(lambda: hands.window.focus_get() is hands.window.top_bar.search.entry)
+    hands.type("learning rate")
+    found = [hands.window.top_bar.search.list.get(n) for n in range(30)]
+    unseen = ["(not shown now)" in text for text in found if text]
+    assert unseen == sorted(unseen)
+    hands.keys("<Return>")
+    assert hands.window.focus_get() is hands.row("learning_rate").input.focus_widget
 
 
 def test_search_jumps_to_the_field(hands: Hands) -> None:

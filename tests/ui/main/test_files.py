@@ -15,30 +15,66 @@ import pytest
 
 from modules.ui.shell.PresetMenu import KEEP, MOST_IN_A_MENU, REMOVE, YOURS
 from modules.ui.state.SessionStore import Session, SessionStore
+from modules.util.config.load import load_config
 from modules.util.config.TrainConfig import TrainConfig
-from tests.ui.main.conftest import OpenWindow
+from tests.ui.main.conftest import Desktop, OpenWindow
 from tests.ui.main.drivers import Hands
 
 pytestmark = pytest.mark.gui
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_save_and_open(hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_save_and_open(hands: Hands, tmp_path: Path, desktop: Desktop) -> None:
     target = tmp_path / "deep" / "my config.json"
     target.parent.mkdir()
-    monkeypatch.setattr("modules.ui.shell.FileActions.filedialog.asksaveasfilename", lambda **_: str(target))
+    desktop.answers(target)
     hands.fill("epochs", "33")
     hands.keys("<Control-s>")
-    assert TrainConfig.load(target).epochs == 33
+    assert {"--file-selection", "--save", f"--filename={Path.home() / 'config.json'}"} <= set(desktop.asked())
+    assert load_config(target).epochs == 33
     assert hands.window.title().startswith("my config.json \u2013")
     hands.fill("epochs", "44")
     assert hands.window.title().startswith("my config.json * \u2013")
-    monkeypatch.setattr("modules.ui.shell.FileActions.filedialog.askopenfilename", lambda **_: str(target))
     hands.keys("<Control-o>")
     assert hands.row("epochs").input.focus_widget.get() == "33"  # type: ignore[attr-defined]
     hands.keys("<Control-z>")
     assert hands.window.state_.config.epochs == 44
     assert hands.window.memory.recent == [str(target)]
+
+
+def press(hands: Hands, text: str) -> None:
+    """Press a button of the question that is open, once it has the input."""
+    window = hands.dialog()
+    hands.wait(lambda: window.grab_status() == "local")
+    hands.click(hands.button(text, window))
+
+
+@pytest.mark.parametrize(("answer", "epochs"), [("Discard", 10), ("Cancel", 33), ("Save", 10)])
+def test_new_settings_ask_when_there_are_unsaved_ones(
+    hands: Hands, tmp_path: Path, desktop: Desktop, answer: str, epochs: int
+) -> None:
+    target = tmp_path / "kept.json"
+    desktop.answers(target)
+    hands.fill("epochs", "33")
+    hands.window.after(50, lambda: press(hands, answer))
+    hands.keys("<Control-n>", to=hands.window)
+    assert hands.window.state_.config.epochs == epochs
+    assert target.exists() == (answer == "Save")
+    if answer == "Cancel":
+        return
+    assert "Ctrl+Z" in hands.status()
+    hands.focus(hands.window)
+    hands.keys("<Control-z>", to=hands.window)
+    assert hands.window.state_.config.epochs == 33
+
+
+def test_new_settings_do_not_ask_when_nothing_would_be_lost(hands: Hands) -> None:
+    hands.keys("<Control-n>", to=hands.window)
+    assert hands.status() == "New settings"
+    hands.fill("epochs", "33")
+    hands.keys("<Control-z>", to=hands.window)
+    hands.keys("<Control-n>", to=hands.window)
+    assert hands.status() == "New settings"
 
 
 def test_a_config_with_faults_is_told_and_changes_nothing(hands: Hands, tmp_path: Path) -> None:
@@ -64,7 +100,7 @@ def test_contradictions_in_a_config_are_shown_not_refused(hands: Hands, tmp_path
     path.write_text('{"__version": 1, "rlhf_enabled": true, "training_method": "FINE_TUNE"}')
     assert hands.window.files.load(path)
     hands.rest()
-    assert "problem" in str(hands.window.bottom_bar.problems.cget("text"))
+    assert "error" in str(hands.window.bottom_bar.problems.cget("text"))
 
 
 def test_a_onetrainer_config_is_taken_over_with_a_list_of_the_rest(hands: Hands, tmp_path: Path) -> None:
@@ -79,7 +115,7 @@ def test_a_onetrainer_config_is_taken_over_with_a_list_of_the_rest(hands: Hands,
     window = hands.dialog()
     assert window.title() == "Imported, without the following"
     text = window.body.winfo_children()[1].get("1.0", "end")  # type: ignore[attr-defined]
-    assert "compile" in text
+    assert "cloud" in text
     window.event_generate("<Escape>")
     hands.wait(lambda: not window.winfo_exists(), "the list does not close")
     # keys go to where the focus is, and the window has to get it back first

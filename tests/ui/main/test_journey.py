@@ -40,7 +40,8 @@ def test_train_stop_and_go_on(
         open_window, monkeypatch, tmp_path, epochs=400, samples=[sample], sample_before_training=True
     )
     control: RunControl = hands.window.control
-    assert hands.window.bottom_bar.problems.cget("text") == "No problems"
+    problems = hands.window.bottom_bar.problems
+    hands.wait(lambda: problems.cget("text") == "No problems", seconds=60)
     hands.window.show_page("run")
     hands.rest()
     page = hands.window.current_page()

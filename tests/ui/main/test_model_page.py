@@ -48,7 +48,7 @@ def test_a_family_shows_exactly_its_parts(hands: Hands, name: str) -> None:
     hands.window.show_page("data")
     hands.rest()
     usual = hands.window.current_page().usual.cget("text")  # type: ignore[attr-defined]
-    assert usual == f"{family.label} is usually used at {family.usual_side} pixels."
+    assert usual == f"{family.label} is usually used at {family.spec.default_resolution} pixels."
     hands.window.show_page("model")
     hands.rest(0.1)
     page = hands.window.current_page()
@@ -58,5 +58,5 @@ def test_a_family_shows_exactly_its_parts(hands: Hands, name: str) -> None:
         rows = [row for path, row in page.form.rows.items() if path.startswith(f"{part}.")]
         assert any(row.shown for row in rows) is own, part
         assert bool(page.form.cards[title].winfo_manager()) is own, part
-    assert page.form.rows["transformer.guidance_scale"].shown is family.embeds_guidance
-    assert bool(page.form.cards["Prediction"].winfo_manager()) is not family.flow_matching
+    assert page.form.rows["transformer.guidance_scale"].shown is family.spec.embeds_guidance
+    assert bool(page.form.cards["Prediction"].winfo_manager()) is not family.spec.flow_matching

@@ -98,7 +98,7 @@ def test_rewards_are_edited_as_a_list(hands: Hands, page: RlhfPage) -> None:
     table.duplicate()
     fault = page.online.rewards.fault
     hands.wait(fault.winfo_viewable, "the fault is not told")
-    assert "there twice" in fault.cget("text")
+    assert "listed twice" in fault.cget("text")
     hands.window.jump("rlhf_rewards[1].weight")
     assert hands.window.focus_get() is table.tree
     hands.keys("<Control-z>", "<Control-z>")
@@ -154,9 +154,9 @@ def test_kept_images_open_in_the_pair_tool(hands: Hands, page: RlhfPage, tmp_pat
     button.invoke()
     hands.rest()
     window = hands.dialog()
-    from modules.ui.curation.DPOCurationWindow import PairTool
+    from modules.ui.curation.DPOCurationWindow import DPOCurationWindow
 
-    tool = next(child for child in window.winfo_children() if isinstance(child, PairTool))
+    tool = next(child for child in window.winfo_children() if isinstance(child, DPOCurationWindow))
     assert tool.memory.source == str(kept.parent)
     window.destroy()
 

@@ -75,7 +75,7 @@ def test_built_in_presets_stay(store: PresetStore) -> None:
 
 def test_a_damaged_preset_says_what_is_wrong(store: PresetStore) -> None:
     path = store.presets()[0].path
-    path.write_text('{"epochs": "ten"}')
+    path.write_text('{"__version": 1, "epochs": "ten"}')
     with pytest.raises(UserError, match="epochs"):
         store.load(store.presets()[0], ConfigState())
 

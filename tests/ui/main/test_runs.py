@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from modules.runner.RunDirectory import RunDirectory
 from modules.ui.pages.RunPage import RunPage
-from modules.util.config.TrainConfig import TrainConfig
+from modules.util.config.load import load_config
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.drivers import Hands
+from tests.ui.main.trainer import TRAINER
 
 pytestmark = pytest.mark.gui
 ENDLESS = ("--steps", "100000", "--pace", "0.01")
@@ -34,7 +39,7 @@ def test_from_start_to_the_finished_curve(hands: Hands, tmp_path: Path) -> None:
     hands.keys("<F5>", to=hands.window)
     hands.wait(lambda: hands.window.control.state == "finished", "the run does not finish")
     hands.rest(0.4)
-    assert TrainConfig.load(tmp_path / "workspace" / "run" / "config.json").epochs == 3
+    assert load_config(tmp_path / "workspace" / "run" / "config.json").epochs == 3
     plot = page.plots[0]
     assert [curve.name for curve in plot.curves] == ["training"]
     assert list(plot.curves[0].x) == list(range(1, 21))
@@ -189,3 +194,72 @@ def test_an_online_run_shows_its_reward(hands: Hands, tmp_path: Path) -> None:
     hands.rest()
     page.run_changed()
     assert page.pickers[1].get() == "Reward by name"
+
+
+@pytest.fixture
+def other_run(tmp_path: Path) -> Iterator[RunDirectory]:
+    """A training of this computer that this window knows nothing of."""
+    run = RunDirectory(tmp_path / "other")
+    process = subprocess.Popen([sys.executable, str(TRAINER), str(run.path), *ENDLESS])
+    end = time.monotonic() + 30
+    while run.trainer() is None:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    yield run
+    process.kill()
+    process.wait()
+
+
+def test_start_waits_for_another_training_on_the_device_and_says_so(
+    hands: Hands, other_run: RunDirectory
+) -> None:
+    bar, control = hands.window.bottom_bar, hands.window.control
+    hands.click(bar.buttons["start"])
+    waiting = f"waits for the training in {other_run.path}"
+    hands.wait(lambda: waiting in text_of(bar._text), "it does not say that it waits")
+    assert bar.buttons["start"].instate(["disabled"])
+    hands.rest(1.5)  # it has looked again meanwhile
+    assert control.run is None
+    hands.click(bar.buttons["stop"])
+    hands.wait(lambda: text_of(bar._text) == "Ready", "Stop does not cancel it")
+    other_run.post("pause")
+    hands.click(bar.buttons["start"])
+    hands.wait(lambda: waiting in text_of(bar._text))
+    other_run.post("stop")
+    hands.wait(lambda: control.state == "finished", "its turn does not come")
+    assert control.run is not None and control.run.path.name == "run"
+    assert hands.dialogs() == []
+
+
+def test_the_queue_waits_for_a_run_that_was_started_beside_it(
+    open_window: OpenWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from modules.runner import launcher
+
+    hands = open_window(trainer=ENDLESS)
+    command = hands.window.control._command
+    assert command is not None
+    monkeypatch.setattr(launcher, "train_command", lambda run: list(command(run)))
+    page = run_page(hands)
+    hands.keys("<F5>", to=hands.window)
+    hands.wait(lambda: hands.window.control.state == "running")
+    first = hands.window.control.run
+    assert first is not None
+    hands.fill("workspace_dir", str(tmp_path / "second"))
+    run_page(hands)
+    page.tabs.select(3)
+    hands.rest()
+    hands.click(hands.button("Add these settings"))
+    hands.wait(lambda: len(page.queue.tree.get_children()) == 1)
+    hands.click(page.queue._go)
+    note = lambda: str(page.queue.tree.item(page.queue.tree.get_children()[0], "values")[2])  # noqa: E731
+    hands.wait(
+        lambda: f"waits for the training in {first.path}" in note(), "it does not say what it waits for"
+    )
+    second = RunDirectory(tmp_path / "second")
+    assert second.launched() is None and second.trainer() is None
+    hands.keys("<Shift-F5>", to=hands.window)
+    hands.wait(lambda: second.trainer() is not None, "its turn does not come")
+    assert first.trainer() is None
+    second.post("stop")
+    hands.wait(lambda: hands.window.queue.entries[0].state == "stopped", "it does not stop")

@@ -32,6 +32,19 @@ def test_all_words_must_fit_and_their_case_does_not_matter() -> None:
     assert paths("   ") == []
 
 
+def test_of_equals_those_of_the_run_come_before_those_of_a_part() -> None:
+    assert paths("learning rate")[0] == "learning_rate"
+    assert "unet.learning_rate" in paths("learning rate")
+
+
+def test_rows_that_are_not_shown_come_last_unless_their_name_was_typed() -> None:
+    lacks = lambda path: not path.startswith("learning_rate")  # noqa: E731
+    found = [s.path for s in search_settings(SETTINGS, "learning rate", 200, lacks)]
+    hidden = [path.startswith("learning_rate") for path in found]
+    assert hidden == sorted(hidden) and any(hidden) and not all(hidden)
+    assert search_settings(SETTINGS, "learning_rate", 200, lacks)[0].path == "learning_rate"
+
+
 def test_choices_are_searched() -> None:
     assert "optimizer.optimizer" in paths("prodigy")
 

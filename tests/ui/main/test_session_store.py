@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from modules.ui.state.SessionStore import Session, SessionStore, WindowMemory
+from modules.util.config.load import find_problems
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.files.user_folder import settings_folder
 
@@ -74,7 +75,7 @@ def test_values_that_contradict_each_other_come_back_as_they_were(tmp_path: Path
     config = TrainConfig(rlhf_enabled=True, training_method="FINE_TUNE").to_dict()
     made, _, trouble = saved(tmp_path, config=config).load_session()
     assert trouble == ""
-    assert made is not None and made.problems().errors
+    assert made is not None and find_problems(made).errors
 
 
 def test_a_damaged_window_file_costs_only_what_is_damaged(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from modules.ui.state.SessionStore import SessionStore
 settings, run, *trainer = sys.argv[1:]
 control = RunControl(lambda run: [sys.executable, trainer[0], str(run.path), *trainer[1:]])
 window = MainWindow(SessionStore(Path(settings)), control=control)
-window.state_.set_value("workspace_dir", run)
+window.state_.set_values({"workspace_dir": run, "concepts": [{"path": "images"}]}, "a project")
 window.after(200, window.runs.start)
 window.mainloop()
 """
@@ -71,7 +71,7 @@ def run_page(hands: Hands) -> RunPage:
     [
         (signal.SIGSEGV, "crashed inside a library (SIGSEGV)", "train_device cpu"),
         (signal.SIGKILL, "most likely because memory ran out (SIGKILL)", "lower dataloader_threads"),
-        (signal.SIGTERM, "ended from outside (SIGTERM)", "from its last backup"),
+        (signal.SIGTERM, "ended from outside (SIGTERM)", "There is no backup yet"),
     ],
 )
 def test_a_trainer_that_dies_is_explained_and_can_be_started_again(

@@ -105,6 +105,28 @@ def test_the_view_window_by_keys(hands: Hands) -> None:
     assert hands.window.memory.scale == 100
 
 
+def test_the_view_window_changes_appearance_and_size_on_ok(hands: Hands) -> None:
+    hands.window.open_view()
+    hands.rest()
+    window = hands.dialog()
+    looks, sizes = (child for child in window.body.winfo_children() if isinstance(child, ttk.Combobox))  # type: ignore[attr-defined]
+    assert looks.get() == "Dark"
+    for combo, key in ((looks, "<Down>"), (sizes, "<Down>")):
+        hands.focus(combo)
+        hands.keys(key, to=combo)  # opens the list
+        popdown = str(combo.tk.call("ttk::combobox::PopdownWindow", combo))
+        hands.wait(lambda: combo.tk.call("winfo", "viewable", popdown), "the list does not open")  # noqa: B023
+        for name in ("<Down>", "<Return>"):
+            combo.tk.call("event", "generate", f"{popdown}.f.l", name)
+            hands.rest()
+    hands.click(hands.button("OK", window))
+    hands.rest(0.1)
+    assert not window.winfo_exists()
+    assert (hands.window.memory.appearance, hands.window.memory.scale) == ("Light", 110)
+    assert ctk.get_appearance_mode() == "Light"
+    assert hands.dialogs() == []
+
+
 def test_the_place_of_the_window_is_remembered(open_window: OpenWindow) -> None:
     first = open_window()
     tk.Tk.wm_geometry(first.window, "900x600+60+40")

@@ -48,7 +48,15 @@ def values(setting: Setting) -> st.SearchStrategy[Any]:
     elif setting.kind in ("int", "float"):
         made = numbers(setting)
     elif setting.kind == "text":
-        made = st.text(min_size=setting.limits.min_length or 0, max_size=20)
+        letters = st.characters(codec="utf-8")
+        if (
+            setting.widget in ("file", "folder", "save_file", "model")
+            or setting.path == "save_filename_prefix"
+        ):
+            letters = st.characters(
+                codec="utf-8", exclude_categories=("Cc", "Cs"), exclude_characters='/\\:*?"<>|'
+            )
+        made = st.text(letters, min_size=setting.limits.min_length or 0, max_size=20)
     elif setting.kind == "choice":
         made = st.sampled_from([choice.value for choice in setting.choices])
     elif setting.kind == "choices":

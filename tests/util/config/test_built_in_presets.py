@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.util.config.TrainConfig import TrainConfig
+from modules.util.config.load import find_problems, load_config
 from modules.util.enum.ModelType import ModelType
 
 FOLDER = Path(__file__).resolve().parents[3] / "training_presets"
@@ -24,7 +24,7 @@ LEFT_OUT = {
 
 
 def test_every_family_has_presets_for_both_ways_of_training() -> None:
-    configs = [TrainConfig.load(path) for path in PRESETS if path.parent != FOLDER]
+    configs = [load_config(path) for path in PRESETS if path.parent != FOLDER]
     for preferences in (False, True):
         families = {config.model_type for config in configs if config.rlhf_enabled is preferences}
         assert families == set(ModelType) - LEFT_OUT
@@ -33,14 +33,14 @@ def test_every_family_has_presets_for_both_ways_of_training() -> None:
 def test_presets_for_models_that_predict_velocity() -> None:
     paths = [path for path in PRESETS if "v-prediction" in path.stem]
     assert [path.stem for path in paths] == ["#v-prediction DPO", "#v-prediction LoRA"]
-    for config in map(TrainConfig.load, paths):
+    for config in map(load_config, paths):
         assert config.force_v_prediction and config.rescale_noise_scheduler_to_zero_terminal_snr
 
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_preset_is_right(path: Path) -> None:
-    config = TrainConfig.load(path)
-    assert not config.problems().errors
+    config = load_config(path)
+    assert not find_problems(config).errors
     data = json.loads(path.read_text(encoding="utf-8"))
     parts = {part for family in ModelType for part in family.parts}
     foreign = (parts & data.keys()) - set(config.model_type.parts)

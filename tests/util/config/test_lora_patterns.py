@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from modules.util.config.rules.rules import find_problems
+from modules.util.config.load import find_problems, read_config
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.PeftType import PeftType
+from modules.util.enum.choices import PeftType
 from modules.util.errors import ConfigError
 
 
@@ -31,7 +31,7 @@ def test_entries_are_read_in_order() -> None:
 )
 def test_bad_entries_are_named(text: str) -> None:
     with pytest.raises(ConfigError, match="pattern"):
-        TrainConfig.from_dict({"lora_rank_pattern": text})
+        read_config({"lora_rank_pattern": text})
     assert len(faults(lora_rank_pattern=text)) == 1
 
 

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from modules.util.config.ConceptConfig import ConceptConfig
+from modules.util.config.load import check_config, load_config, load_layered, read_config
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.TrainConfig import SECTIONS, TrainConfig
+from modules.util.enum.choices import DPOPatienceMetric, ModelFormat
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
-from modules.util.enum.DPOPatienceMetric import DPOPatienceMetric
 from modules.util.enum.DPORefMode import DPORefMode
-from modules.util.enum.ModelFormat import ModelFormat
 from modules.util.errors import ConfigError, UnsupportedError, UserError, UserErrors
 from tests.util.config.strategies import configs
 
@@ -30,9 +30,9 @@ LISTS = {
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(configs(TrainConfig, LISTS))
 def test_round_trip_through_a_file(data: dict) -> None:
-    config = TrainConfig.from_dict(data, check=False)
+    config = TrainConfig.from_dict(data)
     text = json.dumps(config.to_dict(), allow_nan=False)
-    again = TrainConfig.from_dict(json.loads(text), check=False)
+    again = TrainConfig.from_dict(json.loads(text))
     assert again == config
     assert again.to_dict() == config.to_dict()
 
@@ -97,7 +97,8 @@ def test_files_keep_the_order_of_the_sections() -> None:
         ({"rlhf_dpo_beta": "inf"}, "rlhf_dpo_beta: must be a finite number, not inf"),
         ({"rlhf_dpo_beta": math.inf}, "rlhf_dpo_beta: must be a finite number, not inf"),
         ({"rlhf_dpo_label_smoothing": 0.5}, "rlhf_dpo_label_smoothing: must be less than 0.5, not 0.5"),
-        ({"rlhf_dpo_ipo_tau": 0}, "rlhf_dpo_ipo_tau: must be greater than 0, not 0"),
+        ({"rlhf_dpo_ipo_tau": 0}, "rlhf_dpo_ipo_tau: must be at least 1e-06, not 0"),
+        ({"rlhf_rollout_temperature": 0}, "rlhf_rollout_temperature: must be greater than 0, not 0"),
         ({"rlhf_supervised_mix": -0.1}, "rlhf_supervised_mix: must be at least 0, not -0.1"),
         ({"rlhf_enabled": "yes"}, 'rlhf_enabled: must be true or false, not "yes"'),
         ({"rlhf_enabled": 1}, "rlhf_enabled: must be true or false, not 1"),
@@ -127,7 +128,7 @@ def test_files_keep_the_order_of_the_sections() -> None:
 )
 def test_a_bad_value_is_one_clear_error(data: dict, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        TrainConfig.from_dict(data)
+        read_config(data)
     assert message in str(caught.value)
 
 
@@ -143,7 +144,7 @@ def test_all_faults_are_reported_at_once_rules_included() -> None:
         "unet": {"train": 1},
     }
     with pytest.raises(UserErrors) as caught:
-        TrainConfig.from_dict(data)
+        read_config(data)
     fields = [error.field for error in caught.value.errors]
     assert sorted(fields) == sorted(
         ["batch_size", "learning_rate", "zork", "training_method", "force_v_prediction", "unet.train"]
@@ -152,13 +153,13 @@ def test_all_faults_are_reported_at_once_rules_included() -> None:
 
 def test_a_rule_about_an_impossible_value_stays_silent() -> None:
     with pytest.raises(ConfigError, match="training_method"):
-        TrainConfig.from_dict({"rlhf_enabled": True, "training_method": "LORRA"})
+        read_config({"rlhf_enabled": True, "training_method": "LORRA"})
 
 
 @pytest.mark.parametrize("data", [[], 3, "x", None])
 def test_what_is_no_object_is_refused(data: object) -> None:
     with pytest.raises(ConfigError, match="must be an object"):
-        TrainConfig.from_dict(data)  # type: ignore[arg-type]
+        read_config(data)  # type: ignore[arg-type]
 
 
 def test_direct_construction_and_assignment_are_checked_too() -> None:
@@ -198,7 +199,7 @@ def test_reference_mode_follows_the_adapter(tmp_path: Path) -> None:
     assert stored["rlhf_dpo_ref_mode"] == "EXISTING_ADAPTER"
     stored["rlhf_dpo_ref_mode"] = "NEW_ADAPTER"
     (tmp_path / "c.json").write_text(json.dumps(stored))
-    assert TrainConfig.load(tmp_path / "c.json").rlhf_dpo_ref_mode is DPORefMode.EXISTING_ADAPTER
+    assert load_config(tmp_path / "c.json").rlhf_dpo_ref_mode is DPORefMode.EXISTING_ADAPTER
 
 
 def test_output_format_follows_the_method() -> None:
@@ -220,7 +221,7 @@ def test_sparse_form_has_what_differs_and_gives_the_config_back() -> None:
         "epochs": 3,
         "concepts": [{"path": "a"}],
     }
-    config = TrainConfig.from_dict(data)
+    config = read_config(data)
     sparse = config.sparse_dict()
     assert {key: sparse[key] for key in ("__version", "unet", "text_encoder", "epochs")} == {
         "__version": TrainConfig.VERSION,
@@ -291,28 +292,41 @@ def test_layers_lie_over_each_other(tmp_path: Path) -> None:
     config.write_text(
         json.dumps({"batch_size": 8, "weight_dtype": "BFLOAT_16", "text_encoder": {"train": True}})
     )
-    made = TrainConfig.load_layered(preset, config, ["epochs=9", "unet.learning_rate=0.5"])
+    made = load_layered(preset, config, ["epochs=9", "unet.learning_rate=0.5"])
     assert (made.batch_size, made.epochs, made.unet.train, made.unet.learning_rate) == (8, 9, False, 0.5)
     assert made.unet.weight_dtype == made.text_encoder.weight_dtype == "BFLOAT_16"
-    assert TrainConfig.load_layered(None, None) == TrainConfig()
-    assert TrainConfig.load(preset, ["unet.train=true"]).batch_size == 4
+    assert load_layered(None, None) == TrainConfig()
+    assert load_config(preset, ["unet.train=true"]).batch_size == 4
     config.write_text("[]")
     with pytest.raises(ConfigError, match="is not a config"):
-        TrainConfig.load(config)
+        load_config(config)
     config.write_text('{"__version": 11, "secrets": {}}')
     with pytest.raises(ConfigError, match="OneTrainer"):
-        TrainConfig.load(config)
+        load_config(config)
+
+
+def test_faults_of_texts_values_and_rules_are_reported_together(tmp_path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"batch_size": 0, "ema": "GPU", "layer_filter_preset": "custom"}))
+    with pytest.raises(UserErrors) as caught:
+        load_config(path, ["learning_rat=1", "ema=OFF", "seed"])
+    assert [error.field for error in caught.value.errors] == [
+        "learning_rat",
+        "--set",
+        "batch_size",
+        "layer_filter",
+    ]
 
 
 def test_unsupported_alone_is_not_implemented() -> None:
     with pytest.raises(NotImplementedError):
-        TrainConfig.from_dict({"rlhf_enabled": True, "training_method": "FINE_TUNE"})
+        read_config({"rlhf_enabled": True, "training_method": "FINE_TUNE"})
     online = {"rlhf_enabled": True, "rlhf_mode": "GRPO", "text_encoder": {"train": True}}
     with pytest.raises(UnsupportedError, match="GRPO trains the denoiser alone"):
-        TrainConfig.from_dict(online)
-    unchecked = TrainConfig.from_dict(online, check=False)
+        read_config(online)
+    unchecked = TrainConfig.from_dict(online)
     with pytest.raises(NotImplementedError):
-        unchecked.check()
+        check_config(unchecked)
 
 
 def test_sample_seed() -> None:
@@ -321,6 +335,7 @@ def test_sample_seed() -> None:
     assert free.seed_at(1) == free.seed_at(1) != free.seed_at(2)
 
 
+@pytest.mark.child
 def test_import_is_light() -> None:
     code = (
         "import sys, modules.util.config.TrainConfig, modules.util.config.settings\n"

@@ -79,6 +79,25 @@ def _mesh() -> dict[str, object]:
     return graph
 
 
+def _many_pictures() -> dict[str, object]:
+    """Thousands of pictures, each saved and with a sampler of its own."""
+    graph: dict[str, object] = {"p": node("CLIPTextEncode", text=PROMPT)}
+    for i in range(5000):
+        graph[f"k{i}"] = node("KSampler", positive=["p", 0], seed=i, steps=1)
+        graph[f"s{i}"] = node("SaveImage", images=[f"k{i}", 0])
+    return graph
+
+
+def _endless_boxes() -> bytes:
+    """Boxes that hold thirty boxes each, ten deep."""
+    boxes = [
+        {"id": f"b{i}", "nodes": [{"id": n, "type": f"b{i + 1}"} for n in range(30)], "links": []}
+        for i in range(10)
+    ]
+    data = {"nodes": [{"id": 1, "type": "b0"}], "links": [], "definitions": {"subgraphs": boxes}}
+    return f.png(f.text("workflow", json.dumps(data)))
+
+
 def _loop_link(path: Path) -> None:
     path.symlink_to(path.name)
 
@@ -158,6 +177,8 @@ HAZARDS = (
     Hazard("cyclic.png", graph_png(cycle()), None),
     Hazard("doubling.png", graph_png(doubling()), Reason.PROMPT_TOO_LONG),
     Hazard("mesh.png", graph_png(_mesh()), Reason.TEXT_TOO_LARGE),
+    Hazard("many_pictures.png", graph_png(_many_pictures()), None),
+    Hazard("endless_boxes.png", _endless_boxes(), Reason.TEXT_TOO_LARGE),
     Hazard("endless_prompt.png", f.png(f.text("parameters", "x" * (MAX_PROMPT + 1))), Reason.PROMPT_TOO_LONG),
     Hazard("jpeg_called.png", f.jpeg(f.app1(f.tiff({}, {_USER: f.comment(GOOD)}))), None),
     Hazard("png_called.jpg", f.png(f.text("parameters", GOOD)), None),

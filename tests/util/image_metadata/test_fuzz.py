@@ -13,10 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from modules.util.image_metadata.comfy_workflow import is_workflow, read_workflow
 from modules.util.image_metadata.containers.exif import decode_user_comment, parse_exif
+from modules.util.image_metadata.containers.xmp import parse_xmp
 from modules.util.image_metadata.formats.a1111 import looks_like_a1111, parse_a1111
 from modules.util.image_metadata.formats.comfy import is_graph, read_graph
+from modules.util.image_metadata.formats.comfy_workflow import is_workflow, read_workflow
 from modules.util.image_metadata.formats.found import Found
 from modules.util.image_metadata.formats.json_formats import read_json_object
 from modules.util.image_metadata.limits import Reason, Unusable
@@ -25,7 +26,6 @@ from modules.util.image_metadata.normalise import (
     plain_unicode,
     strip_angle_bracket_segments,
 )
-from modules.util.image_metadata.xmp import parse_xmp
 from modules.util.image_metadata_util import read_metadata
 from tests.util.image_metadata import files as f
 
@@ -330,19 +330,43 @@ def test_any_workflow(nodes: list[Any], links: Any) -> None:
     ).map("".join)
 )
 def test_any_xmp(packet: str) -> None:
-    assert all(text.strip() for text in parse_xmp(packet))
+    assert all(one.text.strip() for one in parse_xmp(packet))
 
 
 @_FUZZ
-@given(st.text(st.sampled_from("<> ab\n,:猫"), max_size=60))
+@given(st.text(st.sampled_from("<> ab\n,:猫-1\x1b[m"), max_size=60))
 def test_stripping_leaves_no_segment_and_nothing_new(text: str) -> None:
     stripped = strip_angle_bracket_segments(text)
     assert strip_angle_bracket_segments(stripped) == stripped
     left = iter(text)
     assert all(character in left for character in stripped)
+
+
+TOKENS = (
+    "--ar 1:1",
+    "--v 6",
+    "--no x",
+    "<lora:x>",
+    "<",
+    ">",
+    ",",
+    " ",
+    "cat",
+    "\x1b[3",
+    "1m",
+    "\n",
+    "--",
+    "\u200b",
+)
+
+
+@_FUZZ
+@given(st.lists(st.sampled_from(TOKENS), max_size=20).map("".join) | st.text(max_size=40))
+def test_a_normal_prompt_is_one_line_and_stays_as_it_is(text: str) -> None:
     folded = normalise_prompt(text)
     assert normalise_prompt(folded) == folded
     assert folded == " ".join(folded.split())
+    assert not any(character < " " or "\x7f" <= character < "\xa0" for character in folded)
 
 
 @_FUZZ

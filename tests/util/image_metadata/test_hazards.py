@@ -49,6 +49,7 @@ def test_a_hazard_ends_as_its_reason_or_gives_its_prompt(hazard: Hazard, tmp_pat
         assert about.error.startswith(hazard.reason.value)
 
 
+@pytest.mark.child
 def test_memory_stays_bounded(tmp_path: Path) -> None:
     paths = [str(hazard.put(tmp_path)) for hazard in HAZARDS]
     run = subprocess.run(

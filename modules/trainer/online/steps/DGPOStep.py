@@ -15,9 +15,10 @@ from modules.objective.policy_gradient.dgpo import (
 from modules.objective.supervised import mse_per_sample
 from modules.trainer.online import settings as online_settings
 from modules.trainer.online.batch import OnlineBatch
-from modules.trainer.online.steps.decoupled import DecoupledStep, Look, joined
+from modules.trainer.online.steps.decoupled import DecoupledStep, NoisedBatch, joined
+from modules.trainer.online.steps.modes import STEPS
 from modules.trainer.steps import Backward
-from modules.util.enum.GroupStrategy import GroupStrategy
+from modules.util.enum.choices import GroupStrategy
 
 
 def _with_weight(out: PolicyOut, weight: torch.Tensor, share: float) -> PolicyOut:
@@ -28,6 +29,7 @@ def _with_weight(out: PolicyOut, weight: torch.Tensor, share: float) -> PolicyOu
     return PolicyOut(out.loss, {}, {**shares, "group_weight": weight * share}, out.maxima)
 
 
+@STEPS.register("DGPO")
 class DGPOStep(DecoupledStep):
     """Direct group preference optimization (arXiv 2510.08425), exact for any size of the micro-batches."""
 
@@ -49,26 +51,26 @@ class DGPOStep(DecoupledStep):
         """Whether images of a group lie in several processes."""
         return self.processes.world_size > 1 and not online_settings.groups_are_local(self.loader.sampler)
 
-    def _look(self, batch: OnlineBatch, index: int, timestep: torch.Tensor) -> Look:
-        return Look(self, batch, index, timestep)
+    def _noised(self, batch: OnlineBatch, index: int, timestep: torch.Tensor) -> NoisedBatch:
+        return NoisedBatch(self, batch, index, timestep)
 
     # -- what the loss needs ----------------------------------------------------------------------------------
 
-    def _fixed(self, look: Look) -> dict[str, torch.Tensor | None]:
+    def _fixed(self, noised: NoisedBatch) -> dict[str, torch.Tensor | None]:
         """Errors of the other policies, and the reference's prediction where there is a KL."""
         options, config = self._options, self.config
-        old = look.error(look.old()) if options.needs_old else None
-        frozen = look.reference(config.rlhf_dgpo_kl_cfg) if options.needs_frozen_reference else None
-        reference = None if frozen is None else look.error(frozen)
+        old = noised.error(noised.old()) if options.needs_old else None
+        frozen = noised.reference(config.rlhf_dgpo_kl_cfg) if options.needs_frozen_reference else None
+        reference = None if frozen is None else noised.error(frozen)
         return {"old": old, "reference": reference, "frozen": frozen if options.kl_beta else None}
 
-    def _terms(self, look: Look, fixed: dict[str, torch.Tensor | None]) -> DenoisingTerms:
-        made = look.policy()
+    def _terms(self, noised: NoisedBatch, fixed: dict[str, torch.Tensor | None]) -> DenoisingTerms:
+        made = noised.policy()
         frozen = fixed["frozen"]
         return DenoisingTerms(
-            dsm_B=look.error(made.predicted),
-            adv_B=look.adv_B,
-            group_B=look.group_B,
+            dsm_B=noised.error(made.predicted),
+            adv_B=noised.adv_B,
+            group_B=noised.group_B,
             reference_B=fixed["reference"],
             old_B=fixed["old"],
             kl_B=None if frozen is None else mse_per_sample(made.predicted, frozen),
@@ -78,12 +80,12 @@ class DGPOStep(DecoupledStep):
 
     def _exact(self, index: int, timestep: torch.Tensor, backward: Backward) -> None:
         """Whole groups in a micro-batch, over all processes: one pass."""
-        for batch in self.group:
-            if not isinstance(batch, OnlineBatch):
+        for batch in self.group.online:
+            if batch is None:
                 self._sit_out()
                 continue
-            look = self._look(batch, index, timestep)
-            terms = self._terms(look, self._fixed(look))
+            noised = self._noised(batch, index, timestep)
+            terms = self._terms(noised, self._fixed(noised))
             out = dgpo(
                 terms,
                 self._options,
@@ -98,31 +100,31 @@ class DGPOStep(DecoupledStep):
     def _two_passes(self, index: int, timestep: torch.Tensor, backward: Backward) -> None:
         """The weights from a pass without gradients, then the gradients."""
         scores = GroupScores(self._options, self.config.rlhf_group_size)
-        looks: list[tuple[Look, dict[str, torch.Tensor | None]]] = []
+        all_noised: list[tuple[NoisedBatch, dict[str, torch.Tensor | None]]] = []
         for batch in self.group.batches():
-            look = self._look(batch, index, timestep)
-            fixed = self._fixed(look)
+            noised = self._noised(batch, index, timestep)
+            fixed = self._fixed(noised)
             with torch.no_grad():
-                scores.add(self._terms(look, fixed))
+                scores.add(self._terms(noised, fixed))
             # kept on the device: one number an image, and where there is a KL a prediction
-            looks.append((look, fixed))
-        if not looks:
+            all_noised.append((noised, fixed))
+        if not all_noised:
             self._sit_out()
             return
         weights = scores.weights(
             self.reduce if self._spread else None, self.group.slots if self._spread else None
         )
-        for look, fixed in looks:
-            self._weighted(look, fixed, weights, backward)
+        for noised, fixed in all_noised:
+            self._weighted(noised, fixed, weights, backward)
 
     def _weighted(
         self,
-        look: Look,
+        noised: NoisedBatch,
         fixed: dict[str, torch.Tensor | None],
         weights: GroupWeights,
         backward: Backward,
     ) -> None:
-        terms = self._terms(look, fixed)
+        terms = self._terms(noised, fixed)
         out = dgpo(terms, self._options, self._images, self.config.rlhf_group_size, weights)
         backward(out.loss)
         self._results.add(out)
@@ -140,8 +142,8 @@ class DGPOStep(DecoupledStep):
             outs: list[tuple[PolicyOut, int]] = []
             with stash_gradients(self.parameters) as stash:
                 for start in range(0, len(images), size):
-                    look = self._look(joined(batches, images[start : start + size]), index, timestep)
-                    terms = self._terms(look, self._fixed(look))
+                    noised = self._noised(joined(batches, images[start : start + size]), index, timestep)
+                    terms = self._terms(noised, self._fixed(noised))
                     scores.add(terms)
                     out = dgpo(terms, self._options, self._images, self.config.rlhf_group_size, "stash")
                     backward(out.loss)

@@ -1,20 +1,19 @@
-"""Optimizer steps of online DPO, on pairs made of a prompt's own images, and of NFT."""
+"""Optimizer steps of online DPO, on pairs made of a prompt's own images."""
 
 from __future__ import annotations
 
 import torch
 
-from modules.model.noising.schedule import Schedule
 from modules.objective.policy_gradient import PolicyOut
-from modules.objective.policy_gradient.nft import NFTTerms, nft
 from modules.objective.policy_gradient.online_dpo import RankedPairs, online_dpo, rank_pairs
 from modules.objective.preference import ObjectiveOptions
-from modules.trainer.online import settings as online_settings
 from modules.trainer.online.batch import OnlineBatch
-from modules.trainer.online.steps.decoupled import DecoupledStep, Look, joined
+from modules.trainer.online.steps.decoupled import DecoupledStep, NoisedBatch, joined
+from modules.trainer.online.steps.modes import STEPS
 from modules.trainer.steps import Backward
 
 
+@STEPS.register("ONLINE_DPO")
 class OnlinePairStep(DecoupledStep):
     """The better and the worse images of each prompt, compared as DPO compares pairs from disk.
 
@@ -62,40 +61,14 @@ class OnlinePairStep(DecoupledStep):
         timestep: torch.Tensor,
         backward: Backward,
     ) -> None:
-        looks = [Look(self, chunk, index, timestep) for chunk in chunks]
+        all_noised = [NoisedBatch(self, chunk, index, timestep) for chunk in chunks]
         with torch.no_grad():
-            dsm_N = torch.cat([look.error(look.policy().predicted) for look in looks])
-        reference_N = torch.cat([look.error(look.reference()) for look in looks])
+            dsm_N = torch.cat([noised.error(noised.policy().predicted) for noised in all_noised])
+        reference_N = torch.cat([noised.error(noised.reference()) for noised in all_noised])
         options = ObjectiveOptions(beta=self.config.rlhf_online_dpo_beta)
         out = online_dpo(dsm_N, reference_N, pairs, options, total)
         self._results.add(out)
-        for look, slope_B in zip(looks, out.coefficients["dsm"].split([len(c) for c in chunks]), strict=True):
-            backward((slope_B * look.error(look.policy().predicted)).sum())
-
-
-class NFTStep(DecoupledStep):
-    """Good images pull, bad ones push the mirror image about the old policy (arXiv 2509.16117)."""
-
-    def _run(self, backward: Backward) -> None:
-        timestep_T = self.timesteps()
-        images = self.group.total * len(timestep_T)
-        options = online_settings.nft_options(self.config)
-        schedule = self.loader.model.schedule
-        for index, timestep in enumerate(timestep_T):
-            for batch in self.group.batches():
-                look = Look(self, batch, index, timestep)
-                old_BChw = look.old()
-                frozen_BChw = look.reference() if options.kl_beta else None
-                made = look.policy()
-                factor_B = x0_factor(schedule, look.timestep_B).to(made.predicted.device)
-                terms = NFTTerms(made.predicted, old_BChw, made.target, look.adv_B, factor_B, frozen_BChw)
-                out = nft(terms, options, images)
-                backward(out.loss)
-                self._results.add(out)
-
-
-def x0_factor(schedule: Schedule, timestep_B: torch.Tensor) -> torch.Tensor:
-    """By how much the finished image changes with the prediction, (B,) float32."""
-    signal_B, noise_B = schedule.coefficients(timestep_B)
-    factor_B = noise_B / signal_B if schedule.prediction == "epsilon" else noise_B
-    return factor_B.float()
+        for noised, slope_B in zip(
+            all_noised, torch.split(out.coefficients["dsm"], [len(c) for c in chunks]), strict=True
+        ):
+            backward((slope_B * noised.error(noised.policy().predicted)).sum())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,38 +9,31 @@ import torch
 
 from modules.adapter.reference import Reference
 from modules.dataLoader.BaseDataLoader import AccumulationGroup
-from modules.model.Model import Model
-from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.objective.aggregation import GlobalCounts, count_steps
 from modules.objective.gradient_stash import stash_gradients
 from modules.objective.policy_gradient import (
     PolicyOut,
     StepTerms,
     check_ratio,
-    get_online_mode,
+    get_online_loss,
     transition_kl,
 )
 from modules.rollout.generate import StepOutput, step_log_prob
 from modules.rollout.Rollouts import RolloutSettings
-from modules.trainer.distributed import Processes
 from modules.trainer.online import settings as online_settings
 from modules.trainer.online.batch import OnlineBatch, OnlineGroup
+from modules.trainer.online.OldPolicy import OldPolicy
+from modules.trainer.online.OnlineLoader import OnlineLoader
 from modules.trainer.online.OnlineMetrics import OnlineMetrics
+from modules.trainer.online.steps.modes import STEPS
 from modules.trainer.steps import Backward
-from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.GroupStrategy import GroupStrategy
-from modules.util.enum.KlType import KlType
-from modules.util.enum.OldLogProbSource import OldLogProbSource
-from modules.util.enum.RatioCheck import RatioCheck
-from modules.util.enum.RLHFMode import RLHFMode
+from modules.util.enum.choices import GroupStrategy, KlType, OldLogProbSource, RatioCheck
 
 QUARTER = 0.25
-SettingsOf = Callable[[int], RolloutSettings]
-"""What generation and training of an epoch agree on."""
 
 
 @dataclass(frozen=True)
-class Column:
+class TrainedStep:
     """A trained step of a micro-batch as the model sees it now, (B,) each.
 
     Args:
@@ -57,8 +49,9 @@ class Column:
     std: float
 
 
+@STEPS.register("coupled")
 class CoupledStep:
-    """GRPO and GSPO on the trained steps of the images.
+    """Coupled modes (GRPO, GSPO) on the trained steps of the images.
 
     The loss of an optimizer step is the sum of its micro-batches' shares, whose denominators are counted over
     all of them and all processes before the first backward pass.
@@ -66,27 +59,27 @@ class CoupledStep:
     Args:
         reference: the weights the run started from, where a KL to them is part of the loss.
         parameters: what is trained.
-        settings_of: of an epoch.
+        old_policy: not used.
         lossless: whether nothing in use computes rollouts otherwise than training.
     """
 
     def __init__(
         self,
-        config: TrainConfig,
-        setup: BaseModelSetup,
-        model: Model,
-        processes: Processes,
+        loader: OnlineLoader,
         reference: Reference | None,
         parameters: list[torch.nn.Parameter],
-        settings_of: SettingsOf,
-        lossless: bool = True,
+        old_policy: OldPolicy | None,
+        lossless: bool,
     ) -> None:
-        self._config, self._setup, self._model, self._processes = config, setup, model, processes
-        self._reference, self._parameters, self._settings_of = reference, parameters, settings_of
-        self._options = online_settings.step_options(config, processes.world_size)
-        self._loss = get_online_mode(config.rlhf_mode.value).function
+        config, processes = loader.config, loader.processes
+        self._config, self._processes = config, processes
+        self._setup, self._model = loader.setup, loader.model
+        self._reference, self._parameters, self._settings_of = reference, parameters, loader.settings
+        self._options = online_settings.step_options(config)
+        self._loss = get_online_loss(config.rlhf_mode)
         self._metrics = OnlineMetrics(processes)
         self._findings: list[str] = []
+        self._hooks = loader.training_hooks
         self._lossless = lossless
 
     # -- the protocol -----------------------------------------------------------------------------------------
@@ -97,7 +90,7 @@ class CoupledStep:
         counts = self._counts(group)
         settings = self._settings_of(group.epoch)
         for batch in group.batches():
-            if self._config.rlhf_mode is RLHFMode.GSPO:
+            if self._config.rlhf_mode.spec.whole_trajectories:
                 self._whole_trajectories(batch, settings, counts, backward)
             else:
                 self._step_by_step(batch, settings, counts, backward)
@@ -121,11 +114,11 @@ class CoupledStep:
 
     def _counts(self, group: OnlineGroup) -> GlobalCounts:
         batches = group.batches()
-        columns = len(self._settings_of(group.epoch).plan.trained)
+        count = len(self._settings_of(group.epoch).plan.trained)
         masks = [batch.rollouts.mask_NS for batch in batches]
         groups = [batch.rollouts.group_N - group.first_group for batch in batches]
         return count_steps(
-            torch.cat([torch.zeros(0, columns, dtype=torch.bool), *masks]),
+            torch.cat([torch.zeros(0, count, dtype=torch.bool), *masks]),
             torch.cat([torch.zeros(0, dtype=torch.int64), *groups]),
             self._processes.sum,
             slots=group.slots,
@@ -133,20 +126,23 @@ class CoupledStep:
 
     # -- one step of the images -------------------------------------------------------------------------------
 
-    def _column(self, batch: OnlineBatch, step: int, settings: RolloutSettings) -> Column:
+    def _trained_step(self, batch: OnlineBatch, step: int, settings: RolloutSettings) -> TrainedStep:
         """In the gradient mode it is called in; what it is compared with never has a gradient."""
         beside: StepOutput | None = None
         if self._reference is not None:
             # before the pass with gradients: weights must not be exchanged between it and its backward pass
             with torch.no_grad(), self._reference.active():
-                beside = step_log_prob(self._setup, self._model, batch.rollouts, step, settings)
-        out = step_log_prob(self._setup, self._model, batch.rollouts, step, settings)
+                beside = self._asked(batch, step, settings)
+        out = self._asked(batch, step, settings)
         kl = None if beside is None else self._kl(out, beside, settings.plan.positions[step].dt)
         gap = None
         if batch.means_BSChw is not None:
             old_BChw = batch.means_BSChw[:, batch.rollouts.column(step)].to(out.mean_BChw)
             gap = (out.mean_BChw - old_BChw).square().flatten(1).mean(1)
-        return Column(out.logp_B, kl, gap, out.std)
+        return TrainedStep(out.logp_B, kl, gap, out.std)
+
+    def _asked(self, batch: OnlineBatch, step: int, settings: RolloutSettings) -> StepOutput:
+        return step_log_prob(self._setup, self._model, batch.rollouts, step, settings, self._hooks)
 
     def _kl(self, out: StepOutput, beside: StepOutput, dt: float) -> torch.Tensor:
         kind = self._config.rlhf_kl_type
@@ -160,15 +156,17 @@ class CoupledStep:
             dt=dt,
         )
 
-    def _terms(self, batch: OnlineBatch, columns: list[Column], places: list[int], whole: bool) -> StepTerms:
-        """The columns at ``places`` of the trained steps."""
-        device = columns[0].logp.device
+    def _terms(
+        self, batch: OnlineBatch, steps: list[TrainedStep], places: list[int], whole: bool
+    ) -> StepTerms:
+        """The steps at ``places`` of the trained ones."""
+        device = steps[0].logp.device
         rollouts = batch.rollouts
-        kls = [column.kl for column in columns if column.kl is not None]
-        gaps = [column.gap for column in columns if column.gap is not None]
-        stds = torch.tensor([column.std for column in columns], dtype=torch.float32, device=device)
+        kls = [one.kl for one in steps if one.kl is not None]
+        gaps = [one.gap for one in steps if one.gap is not None]
+        stds = torch.tensor([one.std for one in steps], dtype=torch.float32, device=device)
         return StepTerms(
-            logp_new_BT=torch.stack([column.logp for column in columns], 1),
+            logp_new_BT=torch.stack([one.logp for one in steps], 1),
             logp_old_BT=rollouts.logp_NS[:, places].to(device),
             adv_B=batch.adv_B.to(device),
             mask_BT=rollouts.mask_NS[:, places].to(device),
@@ -187,7 +185,7 @@ class CoupledStep:
         self, batch: OnlineBatch, settings: RolloutSettings, counts: GlobalCounts, backward: Backward
     ) -> None:
         for place, step in enumerate(batch.rollouts.steps):
-            terms = self._terms(batch, [self._column(batch, step, settings)], [place], whole=False)
+            terms = self._terms(batch, [self._trained_step(batch, step, settings)], [place], whole=False)
             out = self._loss(terms, self._options, counts)
             backward(out.loss)
             self._metrics.add(out)
@@ -204,15 +202,15 @@ class CoupledStep:
         elif strategy is GroupStrategy.TWO_PASS:
             self._in_two_passes(batch, settings, counts, backward)
         else:
-            out = self._whole_out(batch, self._columns(batch, settings), counts)
+            out = self._whole_out(batch, self._trained_steps(batch, settings), counts)
             backward(out.loss)
 
-    def _columns(self, batch: OnlineBatch, settings: RolloutSettings) -> list[Column]:
-        return [self._column(batch, step, settings) for step in batch.rollouts.steps]
+    def _trained_steps(self, batch: OnlineBatch, settings: RolloutSettings) -> list[TrainedStep]:
+        return [self._trained_step(batch, step, settings) for step in batch.rollouts.steps]
 
-    def _whole_out(self, batch: OnlineBatch, columns: list[Column], counts: GlobalCounts) -> PolicyOut:
-        places = list(range(len(columns)))
-        out: PolicyOut = self._loss(self._terms(batch, columns, places, whole=True), self._options, counts)
+    def _whole_out(self, batch: OnlineBatch, steps: list[TrainedStep], counts: GlobalCounts) -> PolicyOut:
+        places = list(range(len(steps)))
+        out = self._loss(self._terms(batch, steps, places, whole=True), self._options, counts)
         self._metrics.add(out)
         return out
 
@@ -221,17 +219,17 @@ class CoupledStep:
     ) -> None:
         """What each step counts for from a pass without gradients, then the steps one by one."""
         with torch.no_grad():
-            out = self._whole_out(batch, self._columns(batch, settings), counts)
+            out = self._whole_out(batch, self._trained_steps(batch, settings), counts)
         slopes = out.coefficients
         moves = torch.stack([one.abs().sum(0) for one in slopes.values()]).sum(0) > 0
         for place, step in enumerate(batch.rollouts.steps):
             if not bool(moves[place]):
                 # the clip holds all images of the batch: there is nothing to pass back
                 continue
-            column = self._column(batch, step, settings)
-            loss = (slopes["logp"][:, place] * column.logp).sum()
-            if "kl" in slopes and column.kl is not None:
-                loss = loss + (slopes["kl"][:, place] * column.kl).sum()
+            trained = self._trained_step(batch, step, settings)
+            loss = (slopes["logp"][:, place] * trained.logp).sum()
+            if "kl" in slopes and trained.kl is not None:
+                loss = loss + (slopes["kl"][:, place] * trained.kl).sum()
             backward(loss)
 
     def _stashed(
@@ -240,15 +238,15 @@ class CoupledStep:
         """Gradients of all steps added up on their own, then multiplied by what the image counts for."""
         if not bool(image.rollouts.mask_NS.any()):
             return
-        columns: list[Column] = []
+        steps: list[TrainedStep] = []
         mask_S = image.rollouts.mask_NS[0]
         with stash_gradients(self._parameters) as stash:
             for place, step in enumerate(image.rollouts.steps):
-                column = self._column(image, step, settings)
+                trained = self._trained_step(image, step, settings)
                 if bool(mask_S[place]):
-                    backward(column.logp.sum())
-                columns.append(Column(column.logp.detach(), None, None, column.std))
-            slope_1S = self._whole_out(image, columns, counts).coefficients["logp"]
+                    backward(trained.logp.sum())
+                steps.append(TrainedStep(trained.logp.detach(), None, None, trained.std))
+            slope_1S = self._whole_out(image, steps, counts).coefficients["logp"]
             stash.merge(slope_1S[0, mask_S.to(slope_1S.device)][0])
 
     # -- the first ratio --------------------------------------------------------------------------------------
@@ -281,6 +279,6 @@ class CoupledStep:
         own = online_settings.rollout_batch_size(self._config) == size and all(
             len(batch) == size for batch in group.batches()
         )
-        if self._config.rlhf_mode is RLHFMode.GSPO and size > 1:
+        if self._config.rlhf_mode.spec.whole_trajectories and size > 1:
             own = own and online_settings.gspo_strategy(self._config) is not GroupStrategy.STASH
         return not self._processes.agree(0 if own else 1)

@@ -17,12 +17,12 @@ from modules.rollout.timesteps import group_noise, sample_timesteps
 from modules.trainer.online import settings as online_settings
 from modules.trainer.online.batch import OnlineBatch, OnlineGroup
 from modules.trainer.online.OldPolicy import OldPolicy
+from modules.trainer.online.OnlineLoader import OnlineLoader
 from modules.trainer.online.OnlineMetrics import OnlineMetrics
-from modules.trainer.OnlineLoader import OnlineLoader
 from modules.trainer.steps import Backward
 
 
-class Look:
+class NoisedBatch:
     """Images of a micro-batch with the noise of one timestep.
 
     Args:
@@ -53,7 +53,7 @@ class Look:
     def _ask(self, cond: Conditioning) -> Prediction:
         loader = self._step.loader
         model = loader.model
-        model.set_mode("quiet")
+        model.set_mode("no_dropout")
         if model.spec.embeds_guidance:
             cfg = torch.full((len(cond),), loader.config.rlhf_rollout_cfg_scale, device=model.device)
             cond = cond.plus(guidance_B=cfg)
@@ -110,6 +110,7 @@ class DecoupledStep:
         reference: the weights the run started from, if the mode compares with them.
         parameters: what is trained.
         old_policy: the weights that follow slowly, if the mode has them.
+        lossless: not used: rollouts and training never compute the same here.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class DecoupledStep:
         reference: Reference | None,
         parameters: list[torch.nn.Parameter],
         old_policy: OldPolicy | None,
+        lossless: bool,
     ) -> None:
         self.loader, self.config, self.processes = loader, loader.config, loader.processes
         self.reference, self.parameters, self.old_policy = reference, parameters, old_policy
@@ -162,15 +164,14 @@ class DecoupledStep:
     def timesteps(self) -> torch.Tensor:
         """Those of the pass, (T,): the same for all images and processes."""
         settings = self.loader.settings(self.group.epoch)
-        with online_settings.named_as_in_config():
-            return sample_timesteps(
-                self.loader.model.schedule,
-                self._timesteps,
-                [place.timestep for place in settings.plan.positions],
-                self.config.seed,
-                self.group.epoch,
-                self.group.inner,
-            )
+        return sample_timesteps(
+            self.loader.model.schedule,
+            self._timesteps,
+            [place.timestep for place in settings.plan.positions],
+            self.config.seed,
+            self.group.epoch,
+            self.group.inner,
+        )
 
     def negative(self) -> Conditioning:
         """The conditioning of the negative prompt, (1, ...); encoded once."""

@@ -16,66 +16,50 @@ from pydantic import ValidationError
 
 from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig
-from modules.util.config.faults import join_place, show, translate, type_at, unwrap
+from modules.util.config.faults import raise_all, show, translate, type_at, unwrap
+from modules.util.config.load import find_problems
+from modules.util.config.onetrainer.layers_import import import_layers
+from modules.util.config.onetrainer.Notes import Note, Notes
 from modules.util.config.onetrainer.onetrainer_migrations import (
     TRAIN_FORMAT,
     upgrade_concept,
     upgrade_train,
 )
+from modules.util.config.onetrainer.optimizer_import import import_optimizer
 from modules.util.config.overrides import merge
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.choices import PeftType, TrainingMethod
 from modules.util.enum.ModelType import ModelType
-from modules.util.enum.Optimizer import Optimizer
-from modules.util.errors import ConfigError, UserError
+from modules.util.errors import ConfigError, UnsupportedError, UserError
 from modules.util.jsonio import read_json
+from modules.util.program_files import RESOURCES
 
-_DEFAULTS = Path(__file__).parents[3] / "resources" / "onetrainer" / "defaults.json"
+_DEFAULTS = RESOURCES / "onetrainer" / "defaults.json"
 
-_OPTIMIZERS = {
-    "ADAMW_8BIT": "ADAMW",
-    "ADAM_8BIT": "ADAM",
-    "ADAGRAD_8BIT": "ADAGRAD",
-    "RMSPROP_8BIT": "RMSPROP",
-    "SGD_8BIT": "SGD",
-    "LAMB_8BIT": "LAMB",
-    "LION_8BIT": "LION",
-    "CAME_8BIT": "CAME",
-    "AdEMAMix": "ADEMAMIX",
-    "AdEMAMix_8BIT": "ADEMAMIX",
-}
-_USUAL_NUMBERS = ("beta1", "beta2", "eps", "weight_decay")
-_OPTIMIZER_NUMBERS = {
-    "ADAFACTOR": ("weight_decay",),
-    "ADAGRAD": ("eps", "weight_decay"),
-    "CAME": ("beta1", "beta2", "weight_decay"),
-    "LION": ("beta1", "beta2", "weight_decay"),
-    "RMSPROP": ("eps", "weight_decay", "momentum"),
-    "SCHEDULE_FREE_SGD": ("eps", "weight_decay", "momentum"),
-    "SGD": ("weight_decay", "momentum"),
-    "TIGER": ("beta1", "weight_decay"),
-}
-"""Which of our optimizer fields an update rule has, where they are not the usual ones."""
-_OPTIMIZER_PARAMS = {
-    "ADAGRAD": ("lr_decay", "initial_accumulator_value"),
-    "ADAM": ("amsgrad",),
-    "ADAMW": ("amsgrad",),
-    "PRODIGY": ("d0", "d_coef", "growth_rate", "safeguard_warmup"),
-    "RMSPROP": ("alpha", "centered"),
-    "SCHEDULE_FREE_ADAMW": ("r", "weight_lr_power"),
-    "SCHEDULE_FREE_SGD": ("r", "weight_lr_power"),
-    "SGD": ("nesterov", "dampening"),
-}
-"""Further arguments of update rules that mean the same here and there."""
 _FORMATS = {
     "LEGACY_LORA": "LEGACY_LORA",
     "COMFY_LORA": "COMFY_LORA",
     "LEGACY_SAFETENSORS": "SAFETENSORS",
+    "ORIGINAL_SINGLE_FILE": "SAFETENSORS",
+    "ORIGINAL_TRANSFORMER": "SAFETENSORS",
     "KOHYA_LORA": "KOHYA_LORA",
     "DIFFUSERS_LORA": "DIFFUSERS_LORA",
     "DIFFUSERS": "DIFFUSERS",
 }
 _DTYPES = {"TFLOAT_32": "FLOAT_32"}
+_WEIGHTS = {
+    "INT_W8A8": ("INT_8", "the weights alone have 8 bits, and are computed with in more"),
+    "FLOAT_W8A8": ("FLOAT_8", "the weights alone have 8 bits, and are computed with in more"),
+    "GGUF": ("NFLOAT_4", "take the plain weights as the model, not a .gguf file"),
+    "GGUF_A8_FLOAT": ("NFLOAT_4", "take the plain weights as the model, not a .gguf file"),
+    "GGUF_A8_INT": ("NFLOAT_4", "take the plain weights as the model, not a .gguf file"),
+}
+"""Number formats of weights that are not offered, the nearest one, and what else is different."""
+_BACKENDS = {"XFORMERS": "xformers", "FLASH": "flash", "FLASH_ATTN": "flash", "CUDNN": "_native_cudnn"}
+_USUAL_ATTENTION = ("SDP", "DEFAULT", "TORCH")
+_WITH_BACKENDS = ("FLUX_DEV_1", "FLUX_SCHNELL_1", "FLUX_2", "CHROMA_1", "QWEN", "Z_IMAGE")
+"""Families whose denoiser can be given another attention kernel."""
 _PARTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
 _OTHER_PARTS = (
     "prior",
@@ -86,7 +70,15 @@ _OTHER_PARTS = (
     "decoder_text_encoder",
     "decoder_vqgan",
 )
-_SPECIAL = {"optimizer", "output_model_format", "concepts", "samples", "secrets", "train_device", *_PARTS}
+_LAYERS = {"layer_filter", "layer_filter_preset", "layer_filter_regex"}
+_SPECIAL = {
+    *("optimizer", "output_model_format", "concepts", "samples", "secrets", "train_device", "lora_rank"),
+    *("attention_mechanism", "compile", "oft_block_size", "lokr_dim"),
+    *_LAYERS,
+    *_PARTS,
+}
+_OF_KINDS = {"OFT_2": "oft_", "LOKR": "lokr_"}
+"""Prefixes of settings that only these kinds of adapters have."""
 _WITHOUT_MEANING = {
     "optimizer_defaults",
     "debug_dir",
@@ -106,7 +98,7 @@ def _defaults() -> Mapping[str, Any]:
     return data
 
 
-def import_onetrainer(path: str | os.PathLike[str]) -> tuple[TrainConfig, list[str]]:
+def import_onetrainer(path: str | os.PathLike[str]) -> tuple[TrainConfig, list[Note]]:
     """Read a OneTrainer config with its concepts and samples.
 
     Concepts and samples are taken from the config or else from the files it names, looked for from the
@@ -114,62 +106,95 @@ def import_onetrainer(path: str | os.PathLike[str]) -> tuple[TrainConfig, list[s
 
     Returns:
         The config, and what could not be carried over, one line each (values that differ from OneTrainer's
-        defaults only).
+        defaults only), what changes the trained weights first.
 
     Raises:
-        UserError: the file cannot be read or is not a OneTrainer config.
+        UserError: the file cannot be read, is not a OneTrainer config, or asks for a model family, a way of
+            training, a kind of adapter or an optimizer that is not offered.
     """
     source = Path(path)
     data = read_json(source, "OneTrainer config")
     if not isinstance(data, Mapping):
         raise ConfigError(f"{source} is not a OneTrainer config: it must be an object {{...}}")
-    notes: list[str] = []
+    notes = Notes()
     version = data.get(VERSION_KEY, 0)
     if isinstance(version, int) and version > TRAIN_FORMAT:
-        notes.append(f"{VERSION_KEY} = {version}: newer than the format known here, {TRAIN_FORMAT}")
+        notes.add(VERSION_KEY, f" = {version}: newer than the format known here, {TRAIN_FORMAT}")
     given = upgrade_train(data)
     full = merge(_defaults()["train"], given)
-    made: Data = {}
-    for name, value in full.items():
-        if name in TrainConfig.model_fields and name not in _SPECIAL:
-            made[name] = _carried(value)
+    family, optimizer = _offered(full, notes)
+    made: Data = {
+        name: _carried(value)
+        for name, value in full.items()
+        if name in TrainConfig.model_fields and name not in _SPECIAL
+    }
     if "train_device" in given:
         made["train_device"] = given["train_device"]
     made["output_model_format"] = _output_format(full, notes)
-    named = full.get("model_type")
-    family = next((one for one in ModelType if one.value == named), TrainConfig().model_type)
     for part in family.parts:
         made[part] = _import_part(part, full, notes)
-    made["optimizer"] = _import_optimizer(full["optimizer"], notes)
+    made |= {"optimizer": optimizer, "lora_rank": _rank(full), **import_layers(full, family, notes)}
+    made |= _acceleration(full, family, notes)
     _note_rest(given, notes)
     config = _build(TrainConfig, made, "", notes)
+    _note_rounding(config, full, notes)
     _import_lists(config, full, source.parent, notes)
-    return config, notes
+    _leave_out_what_contradicts(config, notes)
+    return config, notes.listed()
+
+
+def _offered(full: Data, notes: Notes) -> tuple[ModelType, Data]:
+    """The model family and our optimizer section.
+
+    Raises:
+        UserError: what is asked for is not offered; several faults together.
+    """
+    faults: list[UserError] = []
+    named, method, kind = full["model_type"], full["training_method"], full["peft_type"]
+    family = next((one for one in ModelType if one.value == named), None)
+    for field, value, offered in (
+        ("model_type", named, ModelType),
+        ("training_method", method, TrainingMethod),
+        ("peft_type", kind if method == "LORA" else PeftType.LORA.value, PeftType),
+    ):
+        if not isinstance(value, str) or value not in offered.__members__:
+            hint = f"choose another one in OneTrainer and export the config again: {', '.join(offered.__members__)}"
+            faults.append(UnsupportedError(f"{show(value)} is not offered", field, hint))
+    optimizer: Data = {}
+    try:
+        optimizer = import_optimizer(full["optimizer"], _defaults()["train"]["optimizer"], notes)
+    except UserError as fault:
+        faults.append(fault)
+    raise_all(faults, f"this OneTrainer config asks for {len(faults)} things that are not offered")
+    assert family is not None  # its fault has been raised
+    return family, optimizer
 
 
 def import_onetrainer_concepts(
     source: str | os.PathLike[str] | Sequence[Any],
-) -> tuple[list[ConceptConfig], list[str]]:
+) -> tuple[list[ConceptConfig], list[Note]]:
     """A OneTrainer concept list, from a file or as plain data, and what could not be carried over."""
     return _import_list(source, "concepts", "OneTrainer concept list", _import_concept)
 
 
 def import_onetrainer_samples(
-    source: str | os.PathLike[str] | Sequence[Any], model_type: ModelType = ModelType.STABLE_DIFFUSION_15
-) -> tuple[list[SampleConfig], list[str]]:
+    source: str | os.PathLike[str] | Sequence[Any], model_type: ModelType | None = None
+) -> tuple[list[SampleConfig], list[Note]]:
     """A OneTrainer sample list, from a file or as plain data, and what could not be carried over.
 
     Args:
         source: path of the JSON file, or the list.
-        model_type: decides the size, steps and guidance of samples that do not give them.
+        model_type: decides the size, steps and guidance of samples that do not give them; ours by default.
     """
 
-    def import_sample(data: Data, where: str, notes: list[str]) -> SampleConfig:
-        defaults = _defaults()["sample"] | _defaults()["sample_by_model_type"].get(model_type.value, {})
+    family = (model_type or TrainConfig().model_type).value
+
+    def import_sample(data: Data, where: str, notes: Notes) -> SampleConfig:
+        defaults = _defaults()["sample"] | _defaults()["sample_by_model_type"].get(family, {})
         data.pop(VERSION_KEY, None)
         full = defaults | data
         made = {name: value for name, value in full.items() if name in SampleConfig.model_fields}
-        _note_differences(data, defaults, SampleConfig.model_fields, where, notes)
+        notes.differences(data, defaults, SampleConfig.model_fields, where)
         return _build(SampleConfig, made, where, notes)
 
     return _import_list(source, "samples", "OneTrainer sample list", import_sample)
@@ -177,7 +202,7 @@ def import_onetrainer_samples(
 
 def import_onetrainer_list(
     path: str | os.PathLike[str],
-) -> tuple[list[ConceptConfig] | list[SampleConfig], list[str]]:
+) -> tuple[list[ConceptConfig] | list[SampleConfig], list[Note]]:
     """A concept list or a sample list, whichever the file holds (samples have prompts)."""
     data = read_json(path, "OneTrainer list")
     if isinstance(data, list) and any(isinstance(item, Mapping) and "prompt" in item for item in data):
@@ -192,24 +217,43 @@ def _carried(value: Any) -> Any:
     return _DTYPES.get(value, value) if isinstance(value, str) else value
 
 
-def _output_format(full: Data, notes: list[str]) -> str:
+def _output_format(full: Data, notes: Notes) -> str:
     """Our name of the format; SAFETENSORS means whatever fits what is trained."""
     name = str(full["output_model_format"])
     if name == "SAFETENSORS":
         return "AUTO"
     if name not in _FORMATS:
-        notes.append(f"output_model_format = {show(name)}: not offered; left to follow the training method")
+        notes.add("output_model_format", f" = {show(name)}: not offered; left to follow the training method")
     return _FORMATS.get(name, "AUTO")
 
 
-def _import_part(part: str, full: Data, notes: list[str]) -> Data:
+def _rank(full: Data) -> Any:
+    """The rank of an adapter, which is the size of the blocks of OFT and has a name of its own with LoKr."""
+    return full[{"OFT_2": "oft_block_size", "LOKR": "lokr_dim"}.get(str(full["peft_type"]), "lora_rank")]
+
+
+def _acceleration(full: Data, family: ModelType, notes: Notes) -> Data:
+    """Compiling and another attention kernel, which are accelerators here."""
+    shared: list[Data] = []
+    attention = str(full["attention_mechanism"])
+    if attention in _BACKENDS and family.value in _WITH_BACKENDS:
+        shared.append({"name": "attention_backend", "params": {"backend": _BACKENDS[attention]}})
+    elif attention not in _USUAL_ATTENTION:
+        notes.add("attention_mechanism", f" = {show(attention)}: not offered for {family.label}")
+    if full["compile"] is True:
+        shared.append({"name": "torch_compile", "params": {}})
+    return {"acceleration": {"shared": shared}} if shared else {}
+
+
+def _import_part(part: str, full: Data, notes: Notes) -> Data:
     given, defaults = full[part], _defaults()["train"][part]
     if not isinstance(given, Mapping):
-        notes.append(f"{part} = {show(given)}: not an object")
+        notes.add(part, f" = {show(given)}: not an object")
         return {}
     owner, _ = unwrap(TrainConfig.model_fields[part].annotation)
     ours = owner.model_fields
     made = {name: _carried(value) for name, value in given.items() if name in ours}
+    made["weight_dtype"] = _weights(f"{part}.weight_dtype", made["weight_dtype"], notes)
     without_meaning = {"train_embedding", "guidance_scale", VERSION_KEY}
     if part != "transformer":
         without_meaning.add("attention_mask")
@@ -218,70 +262,68 @@ def _import_part(part: str, full: Data, notes: list[str]) -> Data:
         without_meaning |= {"stop_training_after", "stop_training_after_unit"}
     elif given.get("train") and given.get("stop_training_after_unit") != "NEVER":
         span = f"{given.get('stop_training_after')} {given.get('stop_training_after_unit')}"
-        notes.append(f"{part}.stop_training_after = {span}: it is trained to the end")
+        notes.add(f"{part}.stop_training_after", f" = {span}: it is trained to the end")
     differing = {name: value for name, value in given.items() if not name.startswith("stop_training_after")}
-    _note_differences(differing, defaults, {*ours, *without_meaning}, part, notes)
+    notes.differences(differing, defaults, {*ours, *without_meaning}, part)
     return made
 
 
-def _import_optimizer(given: Any, notes: list[str]) -> Data:
-    if not isinstance(given, Mapping):
-        notes.append(f"optimizer = {show(given)}: not an object")
-        return {}
-    theirs = str(given.get("optimizer"))
-    name = _OPTIMIZERS.get(theirs, theirs)
-    if name not in Optimizer.__members__:
-        notes.append(
-            f"optimizer.optimizer = {show(theirs)}: not offered; {Optimizer.ADAMW} with its own numbers"
-        )
-        return {}
-    if theirs.endswith("_8BIT"):
-        notes.append(f"optimizer.optimizer = {theirs}: its 8-bit states are not offered; {name} instead")
-    defaults = _defaults()["train"]["optimizer"]
-    numbers = _OPTIMIZER_NUMBERS.get(name, _USUAL_NUMBERS)
-    params = {
-        key: given[key]
-        for key in _OPTIMIZER_PARAMS.get(name, ())
-        if given.get(key) is not None and given[key] != defaults.get(key)
-    }
-    rest = {key: value for key, value in given.items() if value is not None}
-    _note_differences(rest, defaults, {"optimizer", *numbers, *params, VERSION_KEY}, "optimizer", notes)
-    return {"optimizer": name, "params": params, **{key: given.get(key) for key in numbers}}
+def _weights(place: str, value: Any, notes: Notes) -> Any:
+    """The number format of weights; compressed ones are kept as they are without."""
+    name = value.removesuffix("_COMPRESSED") if isinstance(value, str) else ""
+    if name not in _WEIGHTS:
+        return name or value
+    ours, difference = _WEIGHTS[name]
+    notes.add(place, f" = {value}: {ours} instead; {difference}")
+    return ours
 
 
-def _note_rest(given: Data, notes: list[str]) -> None:
+def _note_rest(given: Data, notes: Notes) -> None:
     """List what is set, differs from OneTrainer's default and is not ours."""
     defaults = _defaults()["train"]
     carried = {*TrainConfig.model_fields, *_SPECIAL, *_WITHOUT_MEANING, "cloud"}
-    _note_differences(given, defaults, carried, "", notes)
+    idle = tuple(prefix for kind, prefix in _OF_KINDS.items() if given.get("peft_type") != kind)
+    notes.differences({k: v for k, v in given.items() if not k.startswith(idle)}, defaults, carried, "")
     secrets = given.get("secrets")
     if isinstance(secrets, Mapping) and any(v for k, v in secrets.items() if k not in (VERSION_KEY, "cloud")):
-        notes.append("secrets: never copied; enter the token in the settings")
+        notes.add("secrets", ": never copied; enter the token in the settings")
     cloud = given.get("cloud")
     if isinstance(cloud, Mapping) and cloud.get("enabled"):
-        notes.append("cloud: training on rented machines is not offered")
+        notes.add("cloud", ": training on rented machines is not offered")
 
 
-def _note_differences(
-    given: Mapping[str, Any], defaults: Mapping[str, Any], carried: Any, where: str, notes: list[str]
-) -> None:
-    for name, value in given.items():
-        if name in carried:
-            continue
-        place = join_place((name,), where)
-        default = defaults.get(name)
-        if isinstance(value, Mapping) and isinstance(default, Mapping):
-            _note_differences(value, default, {VERSION_KEY, "uuid"}, place, notes)
-        elif name not in defaults:
-            notes.append(f"{place} = {show(value)}: unknown")
-        elif value != default:
-            notes.append(f"{place} = {show(value)}: not offered")
+def _note_rounding(config: TrainConfig, full: Data, notes: Notes) -> None:
+    """Stochastic rounding, which OneTrainer has switched on, acts on weights of 16 bits that are trained."""
+    given = full["optimizer"]
+    if not isinstance(given, Mapping) or given.get("stochastic_rounding") is not True:
+        return
+    trained = [part for part in config.model_type.parts if getattr(getattr(config, part), "train", False)]
+    if config.training_method is TrainingMethod.LORA:
+        places = {"lora_weight_dtype": config.lora_weight_dtype}
+    else:
+        places = {f"{part}.weight_dtype": getattr(config, part).weight_dtype for part in trained}
+    for place, dtype in places.items():
+        if dtype.value == "BFLOAT_16":
+            notes.add(
+                place, " = BFLOAT_16: stochastic rounding is not offered; small steps get lost, use FLOAT_32"
+            )
+
+
+def _leave_out_what_contradicts(config: TrainConfig, notes: Notes) -> None:
+    """The step in the backward pass goes with fewer settings here; other contradictions are listed to be solved."""
+    errors = find_problems(config).errors
+    if config.optimizer.fused_back_pass and any("fused_back_pass" in error.message for error in errors):
+        config.optimizer.fused_back_pass = False
+        notes.add("optimizer.fused_back_pass", " = true: left out, it does not go with other settings here")
+        errors = find_problems(config).errors
+    for error in errors:
+        notes.add(error.field or "", f": {error.message}; change it before you start")
 
 
 # -- lists -------------------------------------------------------------------------------------------------
 
 
-def _import_lists(config: TrainConfig, full: Data, folder: Path, notes: list[str]) -> None:
+def _import_lists(config: TrainConfig, full: Data, folder: Path, notes: Notes) -> None:
     concepts = _inline_or_file(full, "concepts", "concept_file_name", folder, notes)
     if concepts is not None:
         config.concepts, found = import_onetrainer_concepts(concepts)
@@ -292,22 +334,22 @@ def _import_lists(config: TrainConfig, full: Data, folder: Path, notes: list[str
         notes.extend(found)
 
 
-def _inline_or_file(full: Data, inline: str, file: str, folder: Path, notes: list[str]) -> Any:
+def _inline_or_file(full: Data, inline: str, file: str, folder: Path, notes: Notes) -> Any:
     if full[inline] is not None:
         if isinstance(full[inline], list):
             return full[inline]
-        notes.append(f"{inline} = {show(full[inline])}: not a list")
+        notes.add(inline, f" = {show(full[inline])}: not a list")
     name = full[file]
     if not isinstance(name, str) or not name:
         return None
     for path in (Path(name), folder / name):
         if path.is_file():
             return path
-    notes.append(f"{file} = {show(name)}: there is no such file; import it later")
+    notes.add(file, f" = {show(name)}: there is no such file; import it later")
     return None
 
 
-def _import_concept(data: Data, where: str, notes: list[str]) -> ConceptConfig:
+def _import_concept(data: Data, where: str, notes: Notes) -> ConceptConfig:
     defaults = _defaults()["concept"]
     given = upgrade_concept(data)
     full = merge(defaults, given)
@@ -316,11 +358,11 @@ def _import_concept(data: Data, where: str, notes: list[str]) -> ConceptConfig:
         owner, _ = unwrap(ConceptConfig.model_fields[part].annotation)
         inner = full[part] if isinstance(full[part], Mapping) else {}
         made[part] = {name: value for name, value in inner.items() if name in owner.model_fields}
-        _note_differences(inner, defaults[part], {*owner.model_fields, VERSION_KEY}, f"{where}.{part}", notes)
+        notes.differences(inner, defaults[part], {*owner.model_fields, VERSION_KEY}, f"{where}.{part}")
     mode = made["text"].get("tag_dropout_mode")
     if isinstance(mode, str):
         made["text"]["tag_dropout_mode"] = mode.replace(" ", "_")
-    _note_differences(given, defaults, {*ConceptConfig.model_fields, "concept_stats"}, where, notes)
+    notes.differences(given, defaults, {*ConceptConfig.model_fields, "concept_stats"}, where)
     return _build(ConceptConfig, made, where, notes)
 
 
@@ -328,26 +370,26 @@ def _import_list(
     source: str | os.PathLike[str] | Sequence[Any],
     field: str,
     what: str,
-    import_item: Callable[[Data, str, list[str]], Config],
-) -> tuple[list[Config], list[str]]:
+    import_item: Callable[[Data, str, Notes], Config],
+) -> tuple[list[Config], list[Note]]:
     data = read_json(source, what) if isinstance(source, (str, os.PathLike)) else list(source)
     if not isinstance(data, list):
         raise ConfigError(f"{source} is not a {what}: it must be a list [...]", field)
     made: list[Config] = []
-    notes: list[str] = []
+    notes = Notes()
     for index, item in enumerate(data):
         where = f"{field}[{index}]"
         if isinstance(item, Mapping):
             made.append(import_item(dict(item), where, notes))
         else:
-            notes.append(f"{where} = {show(item)}: not an object")
-    return made, notes
+            notes.add(where, f" = {show(item)}: not an object")
+    return made, notes.listed()
 
 
 # -- building with whatever is usable ----------------------------------------------------------------------
 
 
-def _build(kind: type[Config], data: Data, where: str, notes: list[str]) -> Config:
+def _build(kind: type[Config], data: Data, where: str, notes: Notes) -> Config:
     """Make a config of the usable values: numbers written as text are read, other faults noted and left out.
 
     Raises:
@@ -368,7 +410,7 @@ def _build(kind: type[Config], data: Data, where: str, notes: list[str]) -> Conf
 
 
 def _mend_or_drop(
-    kind: type[BaseConfig], data: Data, place: tuple[int | str, ...], fault: ConfigError, notes: list[str]
+    kind: type[BaseConfig], data: Data, place: tuple[int | str, ...], fault: ConfigError, notes: Notes
 ) -> None:
     container: Any = data
     known = [part for part in place if isinstance(part, str)]
@@ -382,7 +424,7 @@ def _mend_or_drop(
         return
     mended = _mended(type_at(kind, place), container[name])
     if mended is None:
-        notes.append(f"{fault.field} = {show(container.pop(name))} left at the default: {fault.message}")
+        notes.add(fault.field or name, f" = {show(container.pop(name))} left at the default: {fault.message}")
     else:
         container[name] = mended
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from modules.util.config.rules.rules import ConfigWarning, Finding, rule
-from modules.util.enum.LossWeight import LossWeight
+from modules.util.enum.choices import LossWeight
 from modules.util.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -34,7 +34,11 @@ def _parts_of_other_families(c: TrainConfig) -> Iterator[Finding]:
 @rule("model_type", "transformer")
 def _guidance_is_not_embedded(c: TrainConfig) -> Iterator[Finding]:
     family = c.model_type
-    if "transformer" in family.parts and not family.embeds_guidance and c.transformer.guidance_scale != 1:
+    if (
+        "transformer" in family.parts
+        and not family.spec.embeds_guidance
+        and c.transformer.guidance_scale != 1
+    ):
         yield ConfigWarning(
             f"has no effect: {family.label} is not told a guidance scale", "transformer.guidance_scale"
         )
@@ -43,7 +47,7 @@ def _guidance_is_not_embedded(c: TrainConfig) -> Iterator[Finding]:
 @rule("model_type", "max_prompt_chunks")
 def _prompts_are_one_text(c: TrainConfig) -> Iterator[Finding]:
     usual = type(c).model_fields["max_prompt_chunks"].default
-    if not c.model_type.chunks_prompts and c.max_prompt_chunks != usual:
+    if not c.model_type.spec.chunks_prompts and c.max_prompt_chunks != usual:
         yield ConfigWarning(
             f"has no effect: {c.model_type.label} reads a prompt in one piece", "max_prompt_chunks"
         )
@@ -51,7 +55,7 @@ def _prompts_are_one_text(c: TrainConfig) -> Iterator[Finding]:
 
 @rule("model_type", "loss_weight_fn", "rlhf_enabled", "rlhf_supervised_mix")
 def _loss_weight_needs_noise_variances(c: TrainConfig) -> Iterator[Finding]:
-    if not c.model_type.flow_matching or c.loss_weight_fn is LossWeight.CONSTANT:
+    if not c.model_type.spec.flow_matching or c.loss_weight_fn is LossWeight.CONSTANT:
         return
     if c.rlhf_enabled and c.rlhf_supervised_mix == 0:
         yield ConfigWarning(

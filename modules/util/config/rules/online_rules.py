@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from modules.util.catalog import REWARDS, unknown_name
+from modules.spec.registry import modes_with
+from modules.util.catalog import rewards, unknown_name
 from modules.util.config.rules.online_values import reward_list, rollout_size, sde_window
 from modules.util.config.rules.rules import ConfigWarning, Finding, rule
-from modules.util.enum.AdvantageScale import AdvantageScale
-from modules.util.enum.EMAMode import EMAMode
-from modules.util.enum.KlType import KlType
-from modules.util.enum.LogProbReduction import LogProbReduction
-from modules.util.enum.LossAggregation import LossAggregation
-from modules.util.enum.RewardCombination import RewardCombination
-from modules.util.enum.RLHFMode import RLHFMode
-from modules.util.enum.RolloutTransition import RolloutTransition
+from modules.util.enum.choices import (
+    AdvantageScale,
+    EMAMode,
+    GroupStrategy,
+    GspoWeighting,
+    KlType,
+    LogProbReduction,
+    LossAggregation,
+    RewardCombination,
+    RolloutTransition,
+    TimestepSampler,
+)
 from modules.util.errors import ConfigError, UnsupportedError, UserError
 
 if TYPE_CHECKING:
@@ -23,14 +28,12 @@ if TYPE_CHECKING:
 
 _MODE = ("rlhf_enabled", "rlhf_mode")
 SMALL_CLIP = 0.1
+_CONTINUOUS = (TimestepSampler.UNIFORM, TimestepSampler.LOGIT_NORMAL)
 
 
-def _online(c: TrainConfig) -> bool:
-    return c.rlhf_enabled and c.rlhf_mode.online
-
-
-def _coupled(c: TrainConfig) -> bool:
-    return c.rlhf_enabled and c.rlhf_mode.coupled
+def _acts(c: TrainConfig, rows: str) -> bool:
+    """Whether the settings of a group (see ``ModeSpec.rows``) act in this run."""
+    return c.rlhf_enabled and c.rlhf_mode.spec.shows(rows)
 
 
 def _fault_of(read: Callable[[], object]) -> Iterator[Finding]:
@@ -42,33 +45,33 @@ def _fault_of(read: Callable[[], object]) -> Iterator[Finding]:
 
 @rule(*_MODE, "rlhf_rollout_size", "resolution")
 def _size(c: TrainConfig) -> Iterator[Finding]:
-    if _online(c):
+    if c.trains_online:
         yield from _fault_of(lambda: rollout_size(c))
 
 
 @rule(*_MODE, "rlhf_reward", "rlhf_rewards")
 def _rewards(c: TrainConfig) -> Iterator[Finding]:
-    if _online(c):
+    if c.trains_online:
         yield from _fault_of(lambda: reward_list(c))
 
 
 @rule(*_MODE, "rlhf_reward", "rlhf_rewards")
 def _rewards_are_known(c: TrainConfig) -> Iterator[Finding]:
-    if not _online(c):
+    if not c.trains_online:
         return
     try:
         named = reward_list(c)
     except UserError:
         return  # reported by the rule above
     for index, one in enumerate(named):
-        if odd := unknown_name(one.reward, REWARDS):
+        if odd := unknown_name(one.reward, rewards()):
             yield ConfigWarning(odd, f"rlhf_rewards[{index}].reward" if c.rlhf_rewards else "rlhf_reward")
 
 
 @rule(*_MODE, "rlhf_advantage_scale", "rlhf_reward_combination")
 def _scale_counts(c: TrainConfig) -> Iterator[Finding]:
     combined = c.rlhf_reward_combination is RewardCombination.GDPO
-    if _online(c) and combined and c.rlhf_advantage_scale is not AdvantageScale.GLOBAL_STD:
+    if c.trains_online and combined and c.rlhf_advantage_scale is not AdvantageScale.GLOBAL_STD:
         yield ConfigError(
             f"{c.rlhf_advantage_scale} would do nothing: GDPO divides by deviations of its own",
             "rlhf_advantage_scale",
@@ -78,7 +81,7 @@ def _scale_counts(c: TrainConfig) -> Iterator[Finding]:
 
 @rule(*_MODE, "rlhf_sde_window", "rlhf_rollout_steps", "rlhf_num_sde_steps")
 def _trained_steps(c: TrainConfig) -> Iterator[Finding]:
-    if not _coupled(c):
+    if not _acts(c, "coupled"):
         return
     steps = c.rlhf_rollout_steps
     if steps < 2:
@@ -102,7 +105,7 @@ def _trained_steps(c: TrainConfig) -> Iterator[Finding]:
 
 @rule("rlhf_enabled", "rlhf_mode", "text_encoder", "text_encoder_2", "text_encoder_3", "model_type")
 def _text_is_not_trained(c: TrainConfig) -> Iterator[Finding]:
-    if _online(c) and c.trains_text():
+    if c.trains_online and c.trains_text():
         trained = next(part for part in c.model_type.text_encoders if getattr(c, part).train)
         yield UnsupportedError(
             f"{c.rlhf_mode} trains the denoiser alone", f"{trained}.train", f"set {trained}.train to false"
@@ -111,7 +114,7 @@ def _text_is_not_trained(c: TrainConfig) -> Iterator[Finding]:
 
 @rule(*_MODE, "rlhf_off_policy", "ema")
 def _average_is_there(c: TrainConfig) -> Iterator[Finding]:
-    if _online(c) and not c.rlhf_mode.coupled and c.rlhf_off_policy and c.ema is EMAMode.OFF:
+    if _acts(c, "decoupled") and c.rlhf_off_policy and c.ema is EMAMode.OFF:
         yield ConfigError(
             "the average is to make the images, and none is kept", "rlhf_off_policy", "switch ema on"
         )
@@ -119,26 +122,26 @@ def _average_is_there(c: TrainConfig) -> Iterator[Finding]:
 
 @rule(*_MODE, "rlhf_ema_ref_device")
 def _old_policy_is_somewhere(c: TrainConfig) -> Iterator[Finding]:
-    if _online(c) and c.rlhf_ema_ref_device is EMAMode.OFF:
+    if c.trains_online and c.rlhf_ema_ref_device is EMAMode.OFF:
         yield ConfigError(
-            "OFF is no place for the weights of the old policy", "rlhf_ema_ref_device", "set it to GPU or CPU"
+            "the old policy's weights cannot be OFF", "rlhf_ema_ref_device", "choose GPU or CPU"
         )
 
 
 @rule(*_MODE, "rlhf_kl_beta", "rlhf_kl_type")
 def _kl_fits_mode(c: TrainConfig) -> Iterator[Finding]:
-    if _online(c) and not c.rlhf_mode.coupled and c.rlhf_kl_beta > 0 and c.rlhf_kl_type is not KlType.V:
+    if _acts(c, "decoupled") and c.rlhf_kl_beta > 0 and c.rlhf_kl_type is not KlType.V:
         yield ConfigError(
-            f"{c.rlhf_mode} has no steps whose divergence {c.rlhf_kl_type} could be",
+            f"{c.rlhf_kl_type} needs per-step probabilities, which {c.rlhf_mode} does not have",
             "rlhf_kl_type",
-            "set it to V, which compares predictions, or rlhf_kl_beta to 0",
+            "use V, which compares predictions, or set rlhf_kl_beta to 0",
         )
 
 
 @rule(*_MODE, "rlhf_dgpo_kl_cfg", "rlhf_dgpo_use_ema_ref", "rlhf_kl_beta")
 def _guided_reference_is_there(c: TrainConfig) -> Iterator[Finding]:
-    frozen = c.rlhf_kl_beta > 0 or not c.rlhf_dgpo_use_ema_ref
-    if c.rlhf_enabled and c.rlhf_mode is RLHFMode.DGPO and c.rlhf_dgpo_kl_cfg > 1 and not frozen:
+    frozen = c.rlhf_mode.spec.needs_reference(c)
+    if _acts(c, "group_loss") and c.rlhf_dgpo_kl_cfg > 1 and not frozen:
         yield ConfigError(
             "guides the frozen reference, which this run does not ask",
             "rlhf_dgpo_kl_cfg",
@@ -148,8 +151,7 @@ def _guided_reference_is_there(c: TrainConfig) -> Iterator[Finding]:
 
 @rule(*_MODE, "rlhf_dgpo_kl_cfg", "model_type")
 def _reference_is_guided(c: TrainConfig) -> Iterator[Finding]:
-    dgpo = c.rlhf_enabled and c.rlhf_mode is RLHFMode.DGPO
-    if dgpo and c.rlhf_dgpo_kl_cfg > 1 and c.model_type.embeds_guidance:
+    if _acts(c, "group_loss") and c.rlhf_dgpo_kl_cfg > 1 and c.model_type.spec.embeds_guidance:
         yield UnsupportedError(
             f"{c.rlhf_dgpo_kl_cfg:g} would do nothing: {c.model_type.label} is told its guidance in one pass, the "
             "reference as the trained model",
@@ -158,24 +160,52 @@ def _reference_is_guided(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
+@rule(*_MODE, "rlhf_num_train_timesteps", "rlhf_timestep_sampler", "rlhf_rollout_steps")
+def _enough_steps_to_train(c: TrainConfig) -> Iterator[Finding]:
+    if not _acts(c, "decoupled") or c.rlhf_timestep_sampler in _CONTINUOUS:
+        return
+    most = c.rlhf_rollout_steps - (c.rlhf_timestep_sampler is TimestepSampler.DISCRETE_WO_INIT)
+    if c.rlhf_num_train_timesteps > most:
+        yield ConfigError(
+            f"{c.rlhf_num_train_timesteps} timesteps cannot be drawn from {most} steps of the rollout",
+            "rlhf_num_train_timesteps",
+            f"use {most} or fewer, or more rlhf_rollout_steps",
+        )
+
+
+@rule(*_MODE, "rlhf_rollout_noise_level", "rlhf_rollout_transition")
+def _steps_have_noise(c: TrainConfig) -> Iterator[Finding]:
+    level = c.rlhf_rollout_noise_level
+    if not _acts(c, "coupled") or level is None:
+        return
+    if level == 0:
+        yield ConfigError(
+            f"0 leaves no step to train: {c.rlhf_mode} needs steps with noise",
+            "rlhf_rollout_noise_level",
+            "leave it empty for the usual level of the transition",
+        )
+    if level > 1 and c.rlhf_rollout_transition is RolloutTransition.CPS:
+        yield ConfigError(f"CPS takes a noise level up to 1, not {level:g}", "rlhf_rollout_noise_level")
+
+
 @rule(*_MODE, "rlhf_timestep_range_low", "rlhf_timestep_range_high")
 def _range(c: TrainConfig) -> Iterator[Finding]:
     low, high = c.rlhf_timestep_range_low, c.rlhf_timestep_range_high
-    if _online(c) and not c.rlhf_mode.coupled and low >= high:
+    if _acts(c, "decoupled") and low >= high:
         yield ConfigError(
             f"{low:g} is not below rlhf_timestep_range_high ({high:g})", "rlhf_timestep_range_low"
         )
 
 
-@rule(*_MODE, "rlhf_loss_aggregation", "rlhf_loss_aggregation_divisor", "rlhf_pg_loss_divisor")
+@rule(*_MODE, "rlhf_loss_aggregation", "rlhf_loss_aggregation_divisor")
 def _divisor(c: TrainConfig) -> Iterator[Finding]:
     constant = c.rlhf_loss_aggregation is LossAggregation.CONSTANT
     given = c.rlhf_loss_aggregation_divisor is not None
-    if not _coupled(c):
+    if not _acts(c, "coupled"):
         return
-    if constant and not given and c.rlhf_pg_loss_divisor is None:
+    if constant and not given:
         yield ConfigError("CONSTANT divides by this, and it is not given", "rlhf_loss_aggregation_divisor")
-    if given and not constant and c.rlhf_pg_loss_divisor is None:
+    if given and not constant:
         yield ConfigError(
             f"is given, but {c.rlhf_loss_aggregation} has no divisor",
             "rlhf_loss_aggregation_divisor",
@@ -183,45 +213,94 @@ def _divisor(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
+@rule(*_MODE, "rlhf_loss_aggregation", "rlhf_gspo_weighting", "rlhf_normalize_by_documents")
+def _one_weighting_of_images(c: TrainConfig) -> Iterator[Finding]:
+    if not _acts(c, "trajectory_loss") or c.rlhf_loss_aggregation is LossAggregation.SAMPLE_MEAN:
+        return
+    hint = "set rlhf_loss_aggregation to SAMPLE_MEAN, or this back to {}"
+    if c.rlhf_gspo_weighting is GspoWeighting.DOCUMENT:
+        reason = (
+            f"DOCUMENT contradicts rlhf_loss_aggregation {c.rlhf_loss_aggregation}, which has its own divisor"
+        )
+        yield ConfigError(reason, "rlhf_gspo_weighting", hint.format("LENGTH"))
+    elif c.rlhf_normalize_by_documents:
+        reason = f"contradicts rlhf_loss_aggregation {c.rlhf_loss_aggregation}, which has its own divisor"
+        yield ConfigError(reason, "rlhf_normalize_by_documents", hint.format("false"))
+
+
+@rule(*_MODE, "rlhf_gspo_strategy", "rlhf_kl_beta")
+def _stash_holds_one_sum(c: TrainConfig) -> Iterator[Finding]:
+    if _acts(c, "trajectory_loss") and c.rlhf_gspo_strategy is GroupStrategy.STASH and c.rlhf_kl_beta > 0:
+        yield UnsupportedError(
+            "STASH keeps one sum of gradients for each image, and a KL to the reference would mix with it",
+            "rlhf_gspo_strategy",
+            "use TWO_PASS or EXACT, or set rlhf_kl_beta to 0",
+        )
+
+
 @rule(*_MODE, "rlhf_loss_aggregation")
 def _sequence_level(c: TrainConfig) -> Iterator[Finding]:
     plain = c.rlhf_loss_aggregation is LossAggregation.SAMPLE_MEAN
-    if c.rlhf_enabled and c.rlhf_mode is RLHFMode.GSPO and not plain:
+    if _acts(c, "trajectory_loss") and not plain:
         yield ConfigWarning(
-            f"{c.rlhf_loss_aggregation} gives images with many trained steps more weight than GSPO means to",
+            f"{c.rlhf_loss_aggregation} gives images with many trained steps more weight than {c.rlhf_mode} means to",
             "rlhf_loss_aggregation",
         )
 
 
+@rule(*_MODE, "rlhf_normalize_by_documents", "rlhf_gspo_weighting")
+def _dividing_by_images_acts(c: TrainConfig) -> Iterator[Finding]:
+    if not c.trains_online or not c.rlhf_normalize_by_documents:
+        return
+    if not _acts(c, "trajectory_loss"):
+        others = " and ".join(modes_with("trajectory_loss"))
+        yield ConfigWarning(
+            f"has no effect: {c.rlhf_mode} has no such divisor, {others} does", "rlhf_normalize_by_documents"
+        )
+    elif c.rlhf_gspo_weighting is GspoWeighting.DOCUMENT:
+        yield ConfigWarning(
+            "has no effect: rlhf_gspo_weighting DOCUMENT divides by images already",
+            "rlhf_normalize_by_documents",
+        )
+
+
+@rule(*_MODE, "rlhf_dgpo_clip_kl", "rlhf_kl_beta")
+def _there_is_a_kl_to_clip(c: TrainConfig) -> Iterator[Finding]:
+    if _acts(c, "group_loss") and c.rlhf_dgpo_clip_kl and c.rlhf_kl_beta == 0:
+        yield ConfigWarning("clips nothing: there is no KL while rlhf_kl_beta is 0", "rlhf_dgpo_clip_kl")
+
+
 @rule(*_MODE, "rlhf_docs_per_step", "rlhf_group_size", "rlhf_loss_aggregation")
 def _whole_groups_in_a_step(c: TrainConfig) -> Iterator[Finding]:
-    if not _online(c) or not c.rlhf_docs_per_step:
+    if not c.trains_online or not c.rlhf_docs_per_step:
         return
-    by_prompt = _coupled(c) and c.rlhf_loss_aggregation is LossAggregation.PROMPT_MEAN
-    whole = by_prompt or c.rlhf_mode in (RLHFMode.DGPO, RLHFMode.ONLINE_DPO)
+    by_prompt = _acts(c, "coupled") and c.rlhf_loss_aggregation is LossAggregation.PROMPT_MEAN
+    whole = by_prompt or c.rlhf_mode.spec.whole_groups
     if whole and c.rlhf_docs_per_step % c.rlhf_group_size:
         yield ConfigError(
-            f"{c.rlhf_docs_per_step} is no multiple of the {c.rlhf_group_size} images of a prompt, which must not "
-            "be torn apart",
+            f"{c.rlhf_docs_per_step} is not a multiple of {c.rlhf_group_size} (images per prompt)",
             "rlhf_docs_per_step",
+            f"use {-(-c.rlhf_docs_per_step // c.rlhf_group_size) * c.rlhf_group_size}",
         )
 
 
 @rule(*_MODE, "rlhf_rollout_transition", "model_type")
 def _transition_fits(c: TrainConfig) -> Iterator[Finding]:
     chosen = c.rlhf_rollout_transition
-    if not _coupled(c) or chosen is RolloutTransition.AUTO:
+    if not _acts(c, "coupled") or chosen is RolloutTransition.AUTO:
         return
-    flow = c.model_type.flow_matching
+    flow = c.model_type.spec.flow_matching
     if flow == (chosen is RolloutTransition.DDIM):
         yield UnsupportedError(
-            f"{chosen} is no transition of {c.model_type.label}", "rlhf_rollout_transition", "set it to AUTO"
+            f"{chosen} is not a transition of {c.model_type.label}",
+            "rlhf_rollout_transition",
+            "set it to AUTO",
         )
 
 
 @rule(*_MODE, "rlhf_clip_range_low", "rlhf_clip_range_high", "rlhf_logprob_reduction")
 def _clip_is_small(c: TrainConfig) -> Iterator[Finding]:
-    if not _coupled(c) or c.rlhf_logprob_reduction is not LogProbReduction.MEAN:
+    if not _acts(c, "coupled") or c.rlhf_logprob_reduction is not LogProbReduction.MEAN:
         return
     for name in ("rlhf_clip_range_low", "rlhf_clip_range_high"):
         if getattr(c, name) >= SMALL_CLIP:
@@ -232,7 +311,7 @@ def _clip_is_small(c: TrainConfig) -> Iterator[Finding]:
 
 @rule(*_MODE, "acceleration")
 def _nothing_to_accelerate(c: TrainConfig) -> Iterator[Finding]:
-    if not _online(c) and c.acceleration.rollout:
+    if not c.trains_online and c.acceleration.rollout:
         yield ConfigError(
             "acts while images are made to learn from, which this run does not do",
             "acceleration.rollout",
@@ -242,9 +321,9 @@ def _nothing_to_accelerate(c: TrainConfig) -> Iterator[Finding]:
 
 @rule(*_MODE, "rlhf_kl_beta")
 def _anchored_once(c: TrainConfig) -> Iterator[Finding]:
-    if c.rlhf_enabled and c.rlhf_mode is RLHFMode.ONLINE_DPO and c.rlhf_kl_beta > 0:
+    if c.trains_online and not c.rlhf_mode.spec.takes_kl and c.rlhf_kl_beta > 0:
         yield UnsupportedError(
-            "ONLINE_DPO is anchored to the reference by rlhf_online_dpo_beta and has no KL beside it",
+            f"{c.rlhf_mode} is anchored to the reference by its own beta and takes no KL besides",
             "rlhf_kl_beta",
             "set it to 0",
         )
@@ -252,7 +331,7 @@ def _anchored_once(c: TrainConfig) -> Iterator[Finding]:
 
 @rule(*_MODE, "validation")
 def _nothing_to_validate_on(c: TrainConfig) -> Iterator[Finding]:
-    if _online(c) and c.validation:
+    if c.trains_online and c.validation:
         yield UnsupportedError(
             f"{c.rlhf_mode} makes its images itself and has none to validate on",
             "validation",

@@ -32,7 +32,7 @@ def rollout_size(config: TrainConfig) -> tuple[int, int]:
     width = int(found[1]) if found else 0
     height = int(found[2] or width) if found else 0
     if not (1 <= width <= MAX_SIDE and 1 <= height <= MAX_SIDE):
-        raise ConfigError(f"{text!r} is no size", "rlhf_rollout_size", "write 512 or 512x768, width first")
+        raise ConfigError(f"{text!r} is not a size", "rlhf_rollout_size", "write 512 or 512x768, width first")
     return height, width
 
 
@@ -43,7 +43,7 @@ def sde_window(text: str) -> tuple[int, int] | None:
     found = _WINDOW.fullmatch(text)
     if not found:
         raise ConfigError(
-            f"{text!r} is no range of steps", "rlhf_sde_window", "write 0-4: the first and the last one"
+            f"{text!r} is not a range of steps", "rlhf_sde_window", "write 0-4: the first and the last one"
         )
     first, last = int(found[1]), int(found[2] or found[1])
     if last < first:
@@ -63,7 +63,7 @@ def reward_list(config: TrainConfig) -> list[RewardConfig]:
     names = [one.name or one.reward for one in made]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ConfigError(f"{', '.join(twice)} is there twice", field, "give one of them another name")
+        raise ConfigError(f"{', '.join(map(repr, twice))} is listed twice", field, "rename one")
     if not any(one.weight for one in made):
         raise ConfigError("all weights are 0: there is nothing to learn", field)
     return made
@@ -80,7 +80,7 @@ def _short_rewards(text: str) -> list[RewardConfig]:
         weight = _weight(words[1]) if len(words) == 2 else 1.0
         if len(words) not in (1, 2) or weight is None:
             raise ConfigError(
-                f"{part.strip()!r} is no reward and weight",
+                f"{part.strip()!r} is not a reward with a weight",
                 "rlhf_reward",
                 "write aesthetic 1, clip_score 0.5",
             )

@@ -11,19 +11,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from modules.util.config.section.LoraSection import is_regular_expression
+from modules.util.enum.choices import (
+    DataType,
+    DPOTimestepSampling,
+    LossWeight,
+    ModelFormat,
+    Optimizer,
+    PeftType,
+    TimestepDistribution,
+    TimeUnit,
+    TrainingMethod,
+    WeightDtype,
+)
 from modules.util.enum.ConceptType import ConceptType
-from modules.util.enum.DataType import DataType
 from modules.util.enum.DPOObjective import DPOObjective
-from modules.util.enum.DPOTimestepSampling import DPOTimestepSampling
-from modules.util.enum.LossWeight import LossWeight
-from modules.util.enum.ModelFormat import ModelFormat
-from modules.util.enum.Optimizer import Optimizer
-from modules.util.enum.PeftType import PeftType
-from modules.util.enum.RLHFMode import RLHFMode
-from modules.util.enum.TimestepDistribution import TimestepDistribution
-from modules.util.enum.TimeUnit import TimeUnit
-from modules.util.enum.TrainingMethod import TrainingMethod
-from modules.util.enum.WeightDtype import WeightDtype
 from modules.util.errors import ConfigError, UnsupportedError, UserError
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ _STEP_ALONE = (
     Optimizer.SGD,
 )
 """Optimizers that treat every parameter on its own."""
+LEAST_BETA = 1e-6
+"""Below it, differences of scores drown in the rounding of 32 bit numbers."""
 _RULES: list[tuple[frozenset[str], Rule]] = []
 
 
@@ -78,8 +81,8 @@ def rule_fields() -> set[str]:
     return {name for fields, _ in _RULES for name in fields}
 
 
-def find_problems(config: TrainConfig, ignoring: Collection[str] = ()) -> Problems:
-    """Run all rules that read none of the fields in ``ignoring``."""
+def run_rules(config: TrainConfig, ignoring: Collection[str] = ()) -> Problems:
+    """Run the registered rules that read none of the fields in ``ignoring``; ``load.find_problems`` registers all."""
     problems = Problems()
     for fields, function in _RULES:
         if fields.isdisjoint(ignoring):
@@ -122,21 +125,25 @@ def _preferences_need_an_adapter(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
-def _dpo(c: TrainConfig) -> bool:
-    return c.rlhf_enabled and c.rlhf_mode is RLHFMode.DPO
-
-
 @rule("rlhf_enabled", "rlhf_mode", "rlhf_dpo_beta", "rlhf_dpo_objective")
 def _beta_of_zero(c: TrainConfig) -> Iterator[Finding]:
-    if _dpo(c) and c.rlhf_dpo_beta == 0 and c.rlhf_dpo_objective is not DPOObjective.IPO:
+    if not c.trains_pairs or c.rlhf_dpo_objective is DPOObjective.IPO:
+        return
+    if c.rlhf_dpo_beta == 0:
         yield ConfigWarning(
             "is 0: the loss is constant and nothing is learned from the pairs", "rlhf_dpo_beta"
+        )
+    elif c.rlhf_dpo_beta < LEAST_BETA:
+        yield ConfigError(
+            f"must be 0 or at least {LEAST_BETA:g}, not {c.rlhf_dpo_beta:g}: nothing would be learned",
+            "rlhf_dpo_beta",
+            "5000 is usual; lower values allow larger changes",
         )
 
 
 @rule("rlhf_enabled", "rlhf_mode", "rlhf_dpo_label_smoothing", "rlhf_dpo_objective", "rlhf_dpo_adaptive_beta")
 def _sigmoid_only(c: TrainConfig) -> Iterator[Finding]:
-    if not _dpo(c) or c.rlhf_dpo_objective is DPOObjective.SIGMOID:
+    if not c.trains_pairs or c.rlhf_dpo_objective is DPOObjective.SIGMOID:
         return
     hint = "set it to {} or rlhf_dpo_objective to SIGMOID"
     if c.rlhf_dpo_label_smoothing > 0:
@@ -147,11 +154,19 @@ def _sigmoid_only(c: TrainConfig) -> Iterator[Finding]:
         yield ConfigError(reason, "rlhf_dpo_adaptive_beta", hint.format("false"))
 
 
-@rule("rlhf_enabled", "rlhf_mode", "rlhf_dpo_validation", "rlhf_dpo_patience_enabled")
+@rule("rlhf_enabled", "rlhf_mode", "rlhf_dpo_validation", "rlhf_dpo_patience_enabled", "validate_after_unit")
 def _patience_needs_validation(c: TrainConfig) -> Iterator[Finding]:
-    if _dpo(c) and c.rlhf_dpo_patience_enabled and not c.rlhf_dpo_validation:
+    if not c.trains_pairs or not c.rlhf_dpo_patience_enabled:
+        return
+    if not c.rlhf_dpo_validation:
         yield ConfigError(
             "stopping early needs validation", "rlhf_dpo_patience_enabled", "set rlhf_dpo_validation to true"
+        )
+    elif c.validate_after_unit is TimeUnit.NEVER:
+        yield ConfigError(
+            "can never stop the run: validate_after_unit is NEVER, so nothing is measured before the end",
+            "rlhf_dpo_patience_enabled",
+            "set validate_after_unit to EPOCH, or this to false",
         )
 
 
@@ -172,7 +187,7 @@ def _dropout_is_off_for_pairs(c: TrainConfig) -> Iterator[Finding]:
 
 @rule("rlhf_enabled", "rlhf_mode", "concepts")
 def _inline_concepts_fit(c: TrainConfig) -> Iterator[Finding]:
-    if _dpo(c) and c.concepts is not None:
+    if c.trains_pairs and c.concepts is not None:
         kinds = {concept.type for concept in c.concepts if concept.enabled}
         for kind in (ConceptType.DPO_CHOSEN, ConceptType.DPO_REJECTED):
             if kind not in kinds:
@@ -188,7 +203,7 @@ def _format_fits_method(c: TrainConfig) -> Iterator[Finding]:
     if c.output_model_format is not ModelFormat.AUTO and c.output_model_format.for_adapters != lora:
         what = "an adapter" if lora else "a whole model"
         yield ConfigError(
-            f"{c.output_model_format} is no format for {what} ({c.training_method})",
+            f"{c.output_model_format} is not a format for {what} ({c.training_method})",
             "output_model_format",
             "set it to AUTO",
         )
@@ -395,7 +410,7 @@ def _loss_weight(c: TrainConfig) -> Iterator[Finding]:
 )
 def _cached_draws_cover_the_strata(c: TrainConfig) -> Iterator[Finding]:
     stratified = c.rlhf_dpo_timestep_sampling is DPOTimestepSampling.STRATIFIED
-    if _dpo(c) and c.rlhf_dpo_reference_cache and stratified:
+    if c.trains_pairs and c.rlhf_dpo_reference_cache and stratified:
         draws, strata = c.rlhf_dpo_reference_cache_draws, c.rlhf_dpo_timestep_strata
         if draws < strata:
             message = f"{draws} cached draws cannot reach all {strata} strata of the timesteps"

@@ -1,8 +1,8 @@
 from typing import ClassVar
 
 from modules.util.config.BaseConfig import BaseConfig
-from modules.util.config.setting import setting
-from modules.util.enum.TimeUnit import TimeUnit
+from modules.util.config.setting import NamePart, setting
+from modules.util.enum.choices import TimeUnit
 
 
 class BackupSection(BaseConfig):
@@ -15,27 +15,39 @@ class BackupSection(BaseConfig):
         ge=0,
         le=1_000_000_000,
         visible="!backup_after_unit=NEVER|ALWAYS",
+        free=True,
         title="Back up every",
         group="Backups",
-        tip="Interval between backups, in the unit beside it.",
+        tip="Interval between backups, in the unit next to it.",
     )
     backup_after_unit: TimeUnit = setting(
-        TimeUnit.MINUTE, title="Unit", group="Backups", tip="Unit of the backup interval."
+        TimeUnit.MINUTE, free=True, title="Unit", group="Backups", tip="Unit of the backup interval."
+    )
+    backup_each_tenth: bool = setting(
+        True,
+        visible="backup_after_unit=SECOND|MINUTE|HOUR",
+        free=True,
+        title="Also after each tenth",
+        group="Backups",
+        tip="Back up after each tenth of the steps too, so that a killed run loses no more than that. Turn it off "
+        "where a backup takes long, as in full fine-tuning.",
     )
     rolling_backup: bool = setting(
-        True, title="Keep only the newest", group="Backups", tip="Delete older backups of the run."
+        True, free=True, title="Keep only the newest", group="Backups", tip="Delete older backups of the run."
     )
     rolling_backup_count: int = setting(
         3,
         ge=1,
         le=100_000,
         visible="rolling_backup",
+        free=True,
         title="Backups kept",
         group="Backups",
         tip="How many of the newest backups stay.",
     )
     backup_before_save: bool = setting(
         False,
+        free=True,
         title="Back up before the final save",
         group="Backups",
         tip="Make a last backup when training ends.",
@@ -45,25 +57,28 @@ class BackupSection(BaseConfig):
         ge=0,
         le=1_000_000_000,
         visible="!save_every_unit=NEVER|ALWAYS",
+        free=True,
         title="Save every",
         group="Saves",
-        tip="Interval between saves of the model on the way, in the unit beside it.",
+        tip="Interval between saves of the model on the way, in the unit next to it.",
     )
     save_every_unit: TimeUnit = setting(
-        TimeUnit.NEVER, title="Unit", group="Saves", tip="Unit of the save interval."
+        TimeUnit.NEVER, free=True, title="Unit", group="Saves", tip="Unit of the save interval."
     )
     save_skip_first: int = setting(
         0,
         ge=0,
         le=1_000_000_000,
         visible="!save_every_unit=NEVER",
+        free=True,
         title="Skip first",
         group="Saves",
-        tip="So many saves at the start are left out.",
+        tip="Skip this many saves at the start.",
     )
-    save_filename_prefix: str = setting(
+    save_filename_prefix: NamePart = setting(
         "",
         visible="!save_every_unit=NEVER",
+        free=True,
         title="File name prefix",
         group="Saves",
         tip="Put before the names of models saved on the way.",

@@ -5,7 +5,7 @@ from pydantic import field_validator
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.resolution import parse_resolutions
-from modules.util.config.setting import setting
+from modules.util.config.setting import PathText, setting
 
 
 class DataSection(BaseConfig):
@@ -13,9 +13,10 @@ class DataSection(BaseConfig):
 
     SECTION: ClassVar[str] = "Data"
 
-    concept_file_name: str = setting(
+    concept_file_name: PathText = setting(
         "training_concepts/concepts.json",
         widget="file",
+        free=True,
         title="Concept file",
         group="Concepts",
         tip="The list of image folders to train on. Not read when the config holds its concepts itself.",
@@ -23,12 +24,14 @@ class DataSection(BaseConfig):
     concepts: list[ConceptConfig] | None = setting(
         None,
         hidden=True,
+        free=True,
         title="Concepts",
         group="Concepts",
         tip="The concepts themselves; null reads them from the concept file.",
     )
     resolution: str = setting(
         "512",
+        free=False,
         title="Resolution",
         group="Images",
         tip=(
@@ -38,6 +41,7 @@ class DataSection(BaseConfig):
     )
     aspect_ratio_bucketing: bool = setting(
         True,
+        free=False,
         title="Aspect ratio bucketing",
         group="Images",
         tip=(
@@ -46,6 +50,7 @@ class DataSection(BaseConfig):
     )
     latent_caching: bool = setting(
         True,
+        free=True,
         title="Latent caching",
         group="Cache",
         tip=(
@@ -58,6 +63,7 @@ class DataSection(BaseConfig):
         ge=1,
         le=1024,
         visible="latent_caching",
+        free=True,
         title="Cache batch size",
         group="Cache",
         tip="Images encoded at once while the cache is filled.",
@@ -66,6 +72,7 @@ class DataSection(BaseConfig):
         2,
         ge=0,
         le=256,
+        free=True,
         title="Loader threads",
         group="Cache",
         tip="Threads that read and decode images; 0 does it between the steps.",

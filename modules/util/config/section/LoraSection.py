@@ -2,9 +2,8 @@ import re
 from typing import ClassVar
 
 from modules.util.config.BaseConfig import BaseConfig
-from modules.util.config.setting import Float, setting
-from modules.util.enum.DataType import DataType
-from modules.util.enum.PeftType import PeftType
+from modules.util.config.setting import Float, PathText, setting
+from modules.util.enum.choices import DataType, PeftType
 from modules.util.errors import ConfigError
 
 _LORA = "training_method=LORA"
@@ -20,14 +19,16 @@ class LoraSection(BaseConfig):
     peft_type: PeftType = setting(
         PeftType.LORA,
         visible=_LORA,
+        free=False,
         title="Kind",
         group="Adapter",
         tip="LORA is read by every program; the others are experiments with the same idea.",
     )
-    lora_model_name: str = setting(
+    lora_model_name: PathText = setting(
         "",
         visible=_LORA,
         widget="file",
+        free=True,
         title="Start from adapter",
         group="Adapter",
         tip="An adapter to train further. In preference training a frozen copy of it is the reference.",
@@ -37,6 +38,7 @@ class LoraSection(BaseConfig):
         ge=1,
         le=_MAX_RANK,
         visible=_LORA,
+        free=False,
         title="Rank",
         group="Adapter",
         tip="Size of the adapter: more can learn more and weighs more. For OFT_2 the size of its blocks.",
@@ -46,6 +48,7 @@ class LoraSection(BaseConfig):
         gt=0,
         le=_LIMIT,
         visible=_LORA,
+        free=False,
         title="Alpha",
         group="Adapter",
         tip="The adapter's output is multiplied by alpha / rank.",
@@ -53,6 +56,7 @@ class LoraSection(BaseConfig):
     lora_rank_pattern: str = setting(
         "",
         visible=f"{_LORA},peft_type=LORA|LOHA|LOKR",
+        free=False,
         title="Ranks by layer",
         group="Adapter",
         tip=(
@@ -63,6 +67,7 @@ class LoraSection(BaseConfig):
     lora_alpha_pattern: str = setting(
         "",
         visible=f"{_LORA},peft_type=LORA|LOHA|LOKR",
+        free=False,
         title="Alphas by layer",
         group="Adapter",
         tip="Other alphas for some layers: pattern=alpha, separated by commas.",
@@ -70,6 +75,7 @@ class LoraSection(BaseConfig):
     lora_decompose: bool = setting(
         False,
         visible=f"{_LORA},peft_type=LORA",
+        free=False,
         title="DoRA",
         group="Adapter",
         tip="Train the length of the weights apart from their direction (weight-decomposed LoRA).",
@@ -77,6 +83,7 @@ class LoraSection(BaseConfig):
     lora_rs: bool = setting(
         False,
         visible=f"{_LORA},peft_type=LORA",
+        free=False,
         title="Rank-stabilised",
         group="Adapter",
         tip="Scale by alpha / sqrt(rank), so that the learning rate need not change with the rank.",
@@ -84,6 +91,7 @@ class LoraSection(BaseConfig):
     lora_weight_dtype: DataType = setting(
         DataType.FLOAT_32,
         visible=_LORA,
+        free=False,
         title="Adapter weights",
         group="Adapter",
         tip="Number format of the adapter's weights. Small steps get lost in 16 bits: keep FLOAT_32.",
@@ -93,6 +101,7 @@ class LoraSection(BaseConfig):
         ge=0,
         lt=1,
         visible=_LORA,
+        free=False,
         title="Dropout",
         group="Adapter",
         tip=(
@@ -104,6 +113,7 @@ class LoraSection(BaseConfig):
         "attn-mlp",
         min_length=1,
         widget="layers",
+        free=False,
         title="Layers",
         group="Layers",
         tip=(
@@ -114,6 +124,7 @@ class LoraSection(BaseConfig):
     layer_filter: str = setting(
         "",
         visible="layer_filter_preset=custom",
+        free=False,
         title="Layer filter",
         group="Layers",
         tip="Parts of layer names, separated by commas; a layer with any of them is trained.",
@@ -121,6 +132,7 @@ class LoraSection(BaseConfig):
     layer_filter_regex: bool = setting(
         False,
         visible="layer_filter_preset=custom",
+        free=False,
         title="Filter is a pattern",
         group="Layers",
         tip="Read the parts of the filter as regular expressions.",

@@ -1,16 +1,16 @@
 from modules.util.config.BaseConfig import BaseConfig
-from modules.util.config.setting import Float, setting
-from modules.util.enum.DataType import DataType
-from modules.util.enum.ModelType import families_with_guidance
-from modules.util.enum.WeightDtype import WeightDtype
+from modules.util.config.setting import Float, PathText, setting
+from modules.util.enum.choices import DataType, WeightDtype
+from modules.util.enum.ModelType import families_where
 
 
 class SourcedPartConfig(BaseConfig):
     """A part of the model that may come from elsewhere."""
 
-    model_name: str = setting(
+    model_name: PathText = setting(
         "",
         widget="model",
+        free=True,
         title="Take from",
         tip=(
             "Take this part from another place than the base model: a .safetensors or .ckpt file, a folder, or a "
@@ -24,6 +24,7 @@ class FrozenPartConfig(SourcedPartConfig):
 
     weight_dtype: DataType = setting(
         DataType.FLOAT_32,
+        free=False,
         title="Weights",
         tip="Number format this part's weights are kept in. 16 bits halve its memory.",
     )
@@ -34,6 +35,7 @@ class ModelPartConfig(SourcedPartConfig):
 
     weight_dtype: WeightDtype = setting(
         WeightDtype.FLOAT_32,
+        free=False,
         title="Weights",
         tip=(
             "Number format this part's own weights are kept in. 16 bits halve their memory; 8 and 4 bits are for "
@@ -41,18 +43,20 @@ class ModelPartConfig(SourcedPartConfig):
         ),
     )
     train: bool = setting(
-        True, title="Train", tip="Train this part: its adapter, or its weights when fine-tuning."
+        True, free=False, title="Train", tip="Train this part: its adapter, or its weights when fine-tuning."
     )
     learning_rate: Float | None = setting(
         None,
         ge=0,
         le=100,
         visible=".train",
+        free=False,
         title="Learning rate",
         tip="Learning rate of this part alone; empty takes the run's.",
     )
     gradient_checkpointing: bool = setting(
         True,
+        free=True,
         title="Gradient checkpointing",
         tip=(
             "Compute activations again in the backward pass instead of keeping them: about a quarter slower, "
@@ -68,6 +72,7 @@ class DenoiserConfig(ModelPartConfig):
         0.0,
         ge=0,
         le=1,
+        free=False,
         title="Keep in main memory",
         tip=(
             "Share of the block layers whose frozen weights stay in main memory and are copied to the GPU in every "
@@ -83,7 +88,8 @@ class TransformerConfig(DenoiserConfig):
         1.0,
         ge=0,
         le=100,
-        visible=families_with_guidance(),
+        visible=families_where(lambda spec: spec.embeds_guidance),
+        free=False,
         title="Guidance",
         tip=(
             "The guidance scale a guidance-distilled model is told while it is trained. 1 keeps what is learnt "
@@ -93,10 +99,11 @@ class TransformerConfig(DenoiserConfig):
 
 
 class FurtherTextEncoderConfig(ModelPartConfig):
-    """A text encoder beside the first."""
+    """A text encoder next to the first."""
 
     train: bool = setting(
         False,
+        free=False,
         title="Train",
         tip="Train the text encoder too. Prompts are then encoded again in every step instead of once.",
     )
@@ -109,6 +116,7 @@ class TextEncoderConfig(FurtherTextEncoderConfig):
         0.0,
         ge=0,
         le=1,
+        free=False,
         title="Caption dropout",
         tip=(
             "Chance that an image is trained with an empty prompt, which keeps guidance working. Never "

@@ -8,15 +8,12 @@ from modules.util.config.section.ModelPartConfig import (
     TextEncoderConfig,
     TransformerConfig,
 )
-from modules.util.config.setting import setting
-from modules.util.enum.DataType import DataType
-from modules.util.enum.ModelFormat import ModelFormat
-from modules.util.enum.ModelType import (
-    ModelType,
-    families_with,
-    families_with_noise_schedule,
-    families_with_prompt_chunks,
-)
+from modules.util.config.setting import PathText, setting
+from modules.util.enum.choices import DataType, ModelFormat
+from modules.util.enum.ModelType import ModelType, families_where, families_with
+
+_PROMPT_CHUNKS = families_where(lambda spec: spec.chunks_prompts)
+_NOISE_SCHEDULE = families_where(lambda spec: not spec.flow_matching)
 
 
 class ModelSection(BaseConfig):
@@ -25,29 +22,33 @@ class ModelSection(BaseConfig):
     SECTION: ClassVar[str] = "Model"
 
     model_type: ModelType = setting(
-        ModelType.STABLE_DIFFUSION_15,
+        ModelType("STABLE_DIFFUSION_15"),
+        free=False,
         title="Model family",
         group="Base model",
         tip="The family the base model belongs to.",
     )
-    base_model_name: str = setting(
+    base_model_name: PathText = setting(
         "stable-diffusion-v1-5/stable-diffusion-v1-5",
         min_length=1,
         widget="model",
+        free=True,
         title="Base model",
         group="Base model",
         tip="A diffusers folder, a .safetensors or .ckpt file, or a Hugging Face name.",
     )
-    output_model_destination: str = setting(
+    output_model_destination: PathText = setting(
         "models/model.safetensors",
         min_length=1,
         widget="save_file",
+        free=True,
         title="Save to",
         group="Output",
         tip="File (or folder, for the diffusers format) the trained model is written to.",
     )
     output_model_format: ModelFormat = setting(
         ModelFormat.AUTO,
+        free=True,
         title="Output format",
         group="Output",
         tip=(
@@ -58,43 +59,52 @@ class ModelSection(BaseConfig):
         ),
     )
     output_dtype: DataType = setting(
-        DataType.FLOAT_16, title="Output weights", group="Output", tip="Number format of the saved weights."
+        DataType.FLOAT_16,
+        free=True,
+        title="Output weights",
+        group="Output",
+        tip="Number format of the saved weights.",
     )
     prevent_overwrites: bool = setting(
         False,
+        free=True,
         title="Prevent overwrites",
         group="Output",
         tip="Refuse to start when the file to save to exists already.",
     )
     unet: DenoiserConfig = setting(
-        factory=DenoiserConfig, visible=families_with("unet"), title="UNet", tip="The denoiser."
+        factory=DenoiserConfig, visible=families_with("unet"), free=False, title="UNet", tip="The denoiser."
     )
     transformer: TransformerConfig = setting(
         factory=TransformerConfig,
         visible=families_with("transformer"),
+        free=False,
         title="Transformer",
         tip="The denoiser of models that have no UNet.",
     )
     text_encoder: TextEncoderConfig = setting(
-        factory=TextEncoderConfig, title="Text encoder", tip="Turns prompts into vectors."
+        factory=TextEncoderConfig, free=False, title="Text encoder", tip="Turns prompts into vectors."
     )
     text_encoder_2: FurtherTextEncoderConfig = setting(
         factory=FurtherTextEncoderConfig,
         visible=families_with("text_encoder_2"),
+        free=False,
         title="Text encoder 2",
         tip="The second text encoder of models with several.",
     )
     text_encoder_3: FurtherTextEncoderConfig = setting(
         factory=FurtherTextEncoderConfig,
         visible=families_with("text_encoder_3"),
+        free=False,
         title="Text encoder 3",
         tip="The third text encoder of models with several.",
     )
     vae: FrozenPartConfig = setting(
-        factory=FrozenPartConfig, title="VAE", tip="Turns images into latents and back."
+        factory=FrozenPartConfig, free=False, title="VAE", tip="Turns images into latents and back."
     )
     prompt_weighting: bool = setting(
         False,
+        free=False,
         title="Emphasis in prompts",
         group="Prompts",
         tip=(
@@ -106,31 +116,35 @@ class ModelSection(BaseConfig):
         3,
         ge=1,
         le=8,
-        visible=families_with_prompt_chunks(),
-        title="Most chunks of a prompt",
+        visible=_PROMPT_CHUNKS,
+        free=False,
+        title="Longest prompt (x 75 tokens)",
         group="Prompts",
         tip=(
-            "Prompts longer than CLIP's 75 tokens are encoded in chunks of 75 one after the other, at most so many. "
-            "1 cuts them."
+            "Prompts longer than CLIP's 75 tokens are encoded in chunks of 75 one after the other, up to "
+            "this many. 1: truncate the prompt."
         ),
     )
     force_v_prediction: bool = setting(
         False,
-        visible=families_with_noise_schedule(),
+        visible=_NOISE_SCHEDULE,
+        free=False,
         title="Force v-prediction",
         group="Prediction",
         tip="Train as a v-prediction model whatever the model's own scheduler config says.",
     )
     force_epsilon_prediction: bool = setting(
         False,
-        visible=families_with_noise_schedule(),
+        visible=_NOISE_SCHEDULE,
+        free=False,
         title="Force epsilon prediction",
         group="Prediction",
         tip="Train as an epsilon-prediction model whatever the model's own scheduler config says.",
     )
     rescale_noise_scheduler_to_zero_terminal_snr: bool = setting(
         False,
-        visible=families_with_noise_schedule(),
+        visible=_NOISE_SCHEDULE,
+        free=False,
         title="Zero terminal SNR",
         group="Prediction",
         tip="Rescale the noise schedule so that it ends in pure noise. Needs v-prediction.",

@@ -3,22 +3,23 @@ from typing import ClassVar
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.section.RewardConfig import AccelerationConfig
 from modules.util.config.setting import Float, setting
-from modules.util.enum.EMAMode import EMAMode
-from modules.util.enum.GroupNoise import GroupNoise
-from modules.util.enum.GroupStrategy import GroupStrategy
-from modules.util.enum.GspoWeighting import GspoWeighting
-from modules.util.enum.KlType import KlType
-from modules.util.enum.LogProbForm import LogProbForm
-from modules.util.enum.LogProbReduction import LogProbReduction
-from modules.util.enum.LossAggregation import LossAggregation
-from modules.util.enum.OldLogProbSource import OldLogProbSource
-from modules.util.enum.OnlinePairs import OnlinePairs
-from modules.util.enum.RatioCheck import RatioCheck
-from modules.util.enum.TimestepSampler import TimestepSampler
+from modules.util.enum.choices import (
+    EMAMode,
+    GroupNoise,
+    GroupStrategy,
+    GspoWeighting,
+    KlType,
+    LogProbForm,
+    LogProbReduction,
+    LossAggregation,
+    OldLogProbSource,
+    OnlinePairs,
+    RatioCheck,
+    TimestepSampler,
+)
+from modules.util.enum.RLHFMode import shown_for
 
-_ONLINE = "rlhf_enabled,rlhf_mode=DGPO|GRPO|GSPO|ONLINE_DPO|NFT"
-_COUPLED = "rlhf_enabled,rlhf_mode=GRPO|GSPO"
-_DECOUPLED = "rlhf_enabled,rlhf_mode=DGPO|ONLINE_DPO|NFT"
+_ONLINE, _COUPLED, _DECOUPLED = shown_for("online"), shown_for("coupled"), shown_for("decoupled")
 
 
 class OnlineLossSection(BaseConfig):
@@ -30,11 +31,12 @@ class OnlineLossSection(BaseConfig):
         1e-4,
         ge=0,
         lt=1,
-        visible=f"{_ONLINE},rlhf_mode=DGPO|GRPO|GSPO",
+        visible=shown_for("clip"),
+        free=False,
         title="Clip below",
         group="Policy loss",
         tip=(
-            "How far the ratio of new to old probability may fall before it stops to count. Tiny, because"
+            "How far the ratio of new to old probability may fall before it stops counting. Tiny, because"
             " log-probabilities are means over all latent numbers."
         ),
     )
@@ -42,7 +44,8 @@ class OnlineLossSection(BaseConfig):
         1e-4,
         ge=0,
         le=10,
-        visible=f"{_ONLINE},rlhf_mode=DGPO|GRPO|GSPO",
+        visible=shown_for("clip"),
+        free=False,
         title="Clip above",
         group="Policy loss",
         tip="How far the ratio may rise.",
@@ -52,6 +55,7 @@ class OnlineLossSection(BaseConfig):
         ge=0,
         le=1000000.0,
         visible=_ONLINE,
+        free=False,
         title="KL strength",
         group="Policy loss",
         tip="Keeps the model near the reference: 0.01 to 0.04 is common with a KL of EXACT.",
@@ -59,16 +63,18 @@ class OnlineLossSection(BaseConfig):
     rlhf_kl_type: KlType = setting(
         KlType.EXACT,
         visible=f"{_ONLINE},rlhf_kl_beta",
+        free=False,
         title="KL",
         group="Policy loss",
         tip=(
             "EXACT is the divergence of the steps; FLOW_GRPO leaves out the step size; X and V compare "
-            "next latents and predictions. Modes without steps know V alone."
+            "next latents and predictions. Decoupled modes support V only."
         ),
     )
     rlhf_grpo_guard: bool = setting(
         False,
-        visible=f"{_ONLINE},rlhf_mode=GRPO",
+        visible=shown_for("regulated_ratio"),
+        free=False,
         title="Regulated ratio",
         group="Policy loss",
         tip="GRPO-Guard: bring the ratios of all steps to one scale before clipping.",
@@ -76,6 +82,7 @@ class OnlineLossSection(BaseConfig):
     rlhf_loss_aggregation: LossAggregation = setting(
         LossAggregation.SAMPLE_MEAN,
         visible=_COUPLED,
+        free=False,
         title="Aggregation",
         group="Policy loss",
         tip=(
@@ -88,38 +95,15 @@ class OnlineLossSection(BaseConfig):
         gt=0,
         le=1e9,
         visible=f"{_COUPLED},rlhf_loss_aggregation=CONSTANT",
+        free=False,
         title="Divisor",
         group="Policy loss",
         tip="Constant number of steps by which CONSTANT divides, as Dr. GRPO does.",
     )
-    rlhf_calculate_per_step_loss: bool = setting(
-        False,
-        hidden=True,
-        visible=_COUPLED,
-        title="Per-step loss",
-        group="Policy loss",
-        tip="Older name of the aggregation TOKEN_MEAN.",
-    )
-    rlhf_pg_loss_divisor: Float | None = setting(
-        None,
-        gt=0,
-        le=1e9,
-        hidden=True,
-        visible=_COUPLED,
-        title="Loss divisor",
-        group="Policy loss",
-        tip="Older name of the aggregation CONSTANT and its divisor.",
-    )
-    rlhf_strict_loss_mixing: bool = setting(
-        True,
-        visible=f"{_COUPLED},rlhf_loss_aggregation=TOKEN_MEAN|STEP_MEAN",
-        title="Strict mixing",
-        group="Policy loss",
-        tip="Refuse TOKEN_MEAN beside terms that would share its divisor.",
-    )
     rlhf_logprob_reduction: LogProbReduction = setting(
         LogProbReduction.MEAN,
         visible=_COUPLED,
+        free=False,
         title="Log-probability",
         group="Policy loss",
         tip="Mean or sum over the latent numbers. SUM needs a clip range larger by their count.",
@@ -127,6 +111,7 @@ class OnlineLossSection(BaseConfig):
     rlhf_logprob_form: LogProbForm = setting(
         LogProbForm.GAUSSIAN,
         visible=_COUPLED,
+        free=False,
         title="Form",
         group="Policy loss",
         tip=(
@@ -137,6 +122,7 @@ class OnlineLossSection(BaseConfig):
     rlhf_old_logprob_source: OldLogProbSource = setting(
         OldLogProbSource.ROLLOUT,
         visible=_COUPLED,
+        free=False,
         title="Old probabilities",
         group="Policy loss",
         tip=(
@@ -147,6 +133,7 @@ class OnlineLossSection(BaseConfig):
     rlhf_ratio_check: RatioCheck = setting(
         RatioCheck.AUTO,
         visible=_COUPLED,
+        free=True,
         title="First ratio",
         group="Policy loss",
         tip=("What to do if it is not 1. AUTO ends the run where it must be exact and warns elsewhere."),
@@ -156,6 +143,7 @@ class OnlineLossSection(BaseConfig):
         ge=0,
         le=1e9,
         visible=f"{_COUPLED},rlhf_ratio_check=AUTO|WARN|ERROR",
+        free=True,
         title="Tolerance",
         group="Policy loss",
         tip=(
@@ -164,14 +152,16 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_gspo_weighting: GspoWeighting = setting(
         GspoWeighting.LENGTH,
-        visible=f"{_ONLINE},rlhf_mode=GSPO",
+        visible=shown_for("trajectory_loss"),
+        free=False,
         title="Weight of an image",
         group="Policy loss",
         tip="LENGTH counts each image by its trained steps, DOCUMENT counts all the same.",
     )
     rlhf_normalize_by_documents: bool = setting(
         False,
-        visible=f"{_ONLINE},rlhf_mode=GSPO",
+        visible=shown_for("trajectory_loss"),
+        free=False,
         title="Divide by images",
         group="Policy loss",
         tip=(
@@ -181,7 +171,8 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_gspo_strategy: GroupStrategy = setting(
         GroupStrategy.AUTO,
-        visible=f"{_ONLINE},rlhf_mode=GSPO",
+        visible=shown_for("trajectory_loss"),
+        free=True,
         title="Whole trajectories",
         group="Policy loss",
         tip=(
@@ -191,16 +182,18 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_dgpo_beta: Float = setting(
         100.0,
-        gt=0,
-        le=1000000000.0,
-        visible=f"{_ONLINE},rlhf_mode=DGPO",
+        ge=1e-6,
+        le=1e9,
+        visible=shown_for("group_loss"),
+        free=False,
         title="Beta",
         group="Group loss",
         tip="Sharpness of the comparison within a group.",
     )
     rlhf_dgpo_group_strategy: GroupStrategy = setting(
         GroupStrategy.AUTO,
-        visible=f"{_ONLINE},rlhf_mode=DGPO",
+        visible=shown_for("group_loss"),
+        free=True,
         title="Whole groups",
         group="Group loss",
         tip=(
@@ -210,21 +203,24 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_dgpo_clip_dsm: bool = setting(
         True,
-        visible=f"{_ONLINE},rlhf_mode=DGPO",
+        visible=shown_for("group_loss"),
+        free=False,
         title="Clip",
         group="Group loss",
         tip="Images that have moved far enough from the old policy no longer pull.",
     )
     rlhf_dgpo_clip_kl: bool = setting(
         False,
-        visible=f"{_ONLINE},rlhf_mode=DGPO,rlhf_kl_beta",
+        visible=f"{shown_for('group_loss')},rlhf_kl_beta",
+        free=False,
         title="Clip KL",
         group="Group loss",
-        tip="Nor are they pulled back to the reference.",
+        tip="These images are not pulled back to the reference either.",
     )
     rlhf_dgpo_use_ema_ref: bool = setting(
         False,
-        visible=f"{_ONLINE},rlhf_mode=DGPO",
+        visible=shown_for("group_loss"),
+        free=False,
         title="Old policy as reference",
         group="Group loss",
         tip="Compare with the moving old policy instead of the model the run started from.",
@@ -233,7 +229,8 @@ class OnlineLossSection(BaseConfig):
         1.0,
         ge=1,
         le=100,
-        visible=f"{_ONLINE},rlhf_mode=DGPO",
+        visible=shown_for("group_loss"),
+        free=False,
         title="Reference CFG",
         group="Group loss",
         tip="Guidance of the reference; 1 is without.",
@@ -241,6 +238,7 @@ class OnlineLossSection(BaseConfig):
     rlhf_dgpo_noise: GroupNoise = setting(
         GroupNoise.GROUP_FIXED,
         visible=_DECOUPLED,
+        free=False,
         title="Noise",
         group="Group loss",
         tip=("One noise for all images of a prompt, one for each timestep of it, or one for each image."),
@@ -250,6 +248,7 @@ class OnlineLossSection(BaseConfig):
         ge=0,
         le=1000,
         visible=_DECOUPLED,
+        free=False,
         title="Timesteps",
         group="Group loss",
         tip=(
@@ -262,6 +261,7 @@ class OnlineLossSection(BaseConfig):
         ge=0,
         lt=1,
         visible=_DECOUPLED,
+        free=False,
         title="Range from",
         group="Group loss",
         tip="Where training begins along denoising: 0 is pure noise.",
@@ -271,6 +271,7 @@ class OnlineLossSection(BaseConfig):
         gt=0,
         le=1,
         visible=_DECOUPLED,
+        free=False,
         title="Range to",
         group="Group loss",
         tip="Where it ends: 1 is the finished image.",
@@ -278,6 +279,7 @@ class OnlineLossSection(BaseConfig):
     rlhf_timestep_sampler: TimestepSampler = setting(
         TimestepSampler.DISCRETE,
         visible=_DECOUPLED,
+        free=False,
         title="Draw",
         group="Group loss",
         tip=("How the noise levels are drawn: from the steps of the rollout (DISCRETE) or continuously."),
@@ -287,6 +289,7 @@ class OnlineLossSection(BaseConfig):
         ge=-100,
         le=100,
         visible=f"{_DECOUPLED},rlhf_timestep_sampler=LOGIT_NORMAL",
+        free=False,
         title="Mean",
         group="Group loss",
         tip="Centre of the logit-normal distribution.",
@@ -296,6 +299,7 @@ class OnlineLossSection(BaseConfig):
         gt=0,
         le=100,
         visible=f"{_DECOUPLED},rlhf_timestep_sampler=LOGIT_NORMAL",
+        free=False,
         title="Deviation",
         group="Group loss",
         tip="Width of the logit-normal distribution.",
@@ -305,15 +309,17 @@ class OnlineLossSection(BaseConfig):
         gt=0,
         le=100,
         visible=f"{_DECOUPLED},rlhf_timestep_sampler=UNIFORM|LOGIT_NORMAL",
+        free=False,
         title="Shift",
         group="Group loss",
-        tip="Moves continuous draws towards noise; 1 does not.",
+        tip="Shifts continuous draws towards the image. 1: no shift.",
     )
     rlhf_ema_ref_max_decay: Float = setting(
         0.3,
         ge=0,
         lt=1,
-        visible=f"{_ONLINE},rlhf_mode=DGPO|NFT",
+        visible=shown_for("old_policy"),
+        free=False,
         title="Highest decay",
         group="Old policy",
         tip="Share of the old policy that stays at each optimizer step, at most.",
@@ -322,30 +328,34 @@ class OnlineLossSection(BaseConfig):
         0.001,
         ge=0,
         le=1,
-        visible=f"{_ONLINE},rlhf_mode=DGPO|NFT",
-        title="Rise",
+        visible=shown_for("old_policy"),
+        free=False,
+        title="Decay ramp",
         group="Old policy",
         tip="By how much that share rises with each step; it begins at 0.",
     )
     rlhf_ema_ref_device: EMAMode = setting(
         EMAMode.GPU,
-        visible=f"{_ONLINE},rlhf_mode=DGPO|NFT",
+        visible=shown_for("old_policy"),
+        free=True,
         title="Kept on",
         group="Old policy",
-        tip="Where the old policy's weights are: beside the model, or in main memory.",
+        tip="Where the old policy's weights are kept: next to the model, or in main memory.",
     )
     rlhf_online_dpo_beta: Float = setting(
         5000.0,
-        gt=0,
-        le=1000000000.0,
-        visible=f"{_ONLINE},rlhf_mode=ONLINE_DPO",
+        ge=1e-6,
+        le=1e9,
+        visible=shown_for("pair_loss"),
+        free=False,
         title="Beta",
         group="Pair loss",
         tip="Strength of the anchor to the reference, as in DPO.",
     )
     rlhf_online_dpo_pairs: OnlinePairs = setting(
         OnlinePairs.BEST_WORST,
-        visible=f"{_ONLINE},rlhf_mode=ONLINE_DPO",
+        visible=shown_for("pair_loss"),
+        free=False,
         title="Pairs",
         group="Pair loss",
         tip=(
@@ -355,15 +365,17 @@ class OnlineLossSection(BaseConfig):
     )
     rlhf_nft_beta: Float = setting(
         1.0,
-        gt=0,
+        ge=1e-6,
         le=100,
-        visible=f"{_ONLINE},rlhf_mode=NFT",
+        visible=shown_for("mirror_loss"),
+        free=False,
         title="Beta",
         group="Pair loss",
         tip="How far the implicit good and bad models lie from the old policy.",
     )
     acceleration: AccelerationConfig = setting(
         factory=AccelerationConfig,
+        free=False,
         title="Acceleration",
         group="Acceleration",
         tip="What makes the denoiser faster, in training and while images are made.",

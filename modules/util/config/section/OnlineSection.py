@@ -2,20 +2,21 @@ from typing import ClassVar
 
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.section.RewardConfig import RewardConfig
-from modules.util.config.setting import Float, setting
-from modules.util.enum.AdvantageScale import AdvantageScale
-from modules.util.enum.DataType import DataType
-from modules.util.enum.GuidanceLayout import GuidanceLayout
-from modules.util.enum.RewardCombination import RewardCombination
-from modules.util.enum.RewardFailure import RewardFailure
-from modules.util.enum.RolloutSampler import RolloutSampler
-from modules.util.enum.RolloutTransition import RolloutTransition
-from modules.util.enum.SdeChoice import SdeChoice
-from modules.util.enum.ShortStep import ShortStep
+from modules.util.config.setting import Float, PathText, setting
+from modules.util.enum.choices import (
+    AdvantageScale,
+    DataType,
+    GuidanceLayout,
+    RewardCombination,
+    RewardFailure,
+    RolloutSampler,
+    RolloutTransition,
+    SdeChoice,
+    ShortStep,
+)
+from modules.util.enum.RLHFMode import shown_for
 
-_ONLINE = "rlhf_enabled,rlhf_mode=DGPO|GRPO|GSPO|ONLINE_DPO|NFT"
-_COUPLED = "rlhf_enabled,rlhf_mode=GRPO|GSPO"
-_DECOUPLED = "rlhf_enabled,rlhf_mode=DGPO|ONLINE_DPO|NFT"
+_ONLINE, _COUPLED, _DECOUPLED = shown_for("online"), shown_for("coupled"), shown_for("decoupled")
 
 
 class OnlineSection(BaseConfig):
@@ -23,10 +24,11 @@ class OnlineSection(BaseConfig):
 
     SECTION: ClassVar[str] = "RLHF"
 
-    rlhf_prompts_file: str = setting(
+    rlhf_prompts_file: PathText = setting(
         "",
         widget="file",
         visible=_ONLINE,
+        free=True,
         title="Prompts",
         group="Prompts",
         tip=(
@@ -39,6 +41,7 @@ class OnlineSection(BaseConfig):
         ge=1,
         le=1000000,
         visible=_ONLINE,
+        free=False,
         title="Prompts per epoch",
         group="Prompts",
         tip="Different prompts images are made of before each round of training.",
@@ -48,6 +51,7 @@ class OnlineSection(BaseConfig):
         ge=2,
         le=4096,
         visible=_ONLINE,
+        free=False,
         title="Images per prompt",
         group="Prompts",
         tip=(
@@ -58,7 +62,8 @@ class OnlineSection(BaseConfig):
     rlhf_sampler: RolloutSampler = setting(
         RolloutSampler.AUTO,
         visible=_ONLINE,
-        title="Share of a process",
+        free=False,
+        title="Split over GPUs",
         group="Prompts",
         tip=(
             "With several processes: GROUP_DISTRIBUTED spreads each prompt's images over all, "
@@ -70,6 +75,7 @@ class OnlineSection(BaseConfig):
         ge=1,
         le=1000,
         visible=_ONLINE,
+        free=False,
         title="Passes",
         group="Prompts",
         tip="How often the images of an epoch are trained on.",
@@ -79,6 +85,7 @@ class OnlineSection(BaseConfig):
         ge=0,
         le=1000000,
         visible=_ONLINE,
+        free=False,
         title="Images per step",
         group="Prompts",
         tip=(
@@ -91,16 +98,18 @@ class OnlineSection(BaseConfig):
         ge=1,
         le=1024,
         visible=f"{_ONLINE},rlhf_docs_per_step",
+        free=False,
         title="Micro-batches a multiple of",
         group="Prompts",
         tip=(
             "The micro-batches of such a step are a multiple of this, or the run does not begin. Where images are "
-            "left out a step goes on to the next multiple, and the last one of an epoch takes what there is."
+            "left out, a step continues to the next multiple, and the last one of an epoch takes what there is."
         ),
     )
     rlhf_short_step: ShortStep = setting(
         ShortStep.TRAIN,
         visible=f"{_ONLINE},rlhf_docs_per_step",
+        free=False,
         title="Short last step",
         group="Prompts",
         tip=("Train the last step of an epoch with fewer images than asked for, or end with an error."),
@@ -110,17 +119,17 @@ class OnlineSection(BaseConfig):
         ge=1,
         le=1000000,
         visible=f"{_ONLINE},rlhf_docs_per_step",
+        free=False,
         title="Empty micro-batches",
         group="Prompts",
-        tip=(
-            "So many micro-batches in a row may have lost all their images before the run ends with an error."
-        ),
+        tip=("Stop with an error after this many micro-batches in a row that have lost all their images."),
     )
     rlhf_rollout_steps: int = setting(
         10,
         ge=1,
         le=1000,
         visible=_ONLINE,
+        free=False,
         title="Steps",
         group="Rollout",
         tip=(
@@ -131,6 +140,7 @@ class OnlineSection(BaseConfig):
     rlhf_rollout_size: str = setting(
         "",
         visible=_ONLINE,
+        free=False,
         title="Size",
         group="Rollout",
         tip=(
@@ -143,6 +153,7 @@ class OnlineSection(BaseConfig):
         ge=0,
         le=100,
         visible=_ONLINE,
+        free=False,
         title="CFG scale",
         group="Rollout",
         tip="Guidance of these images; 1 is without. Training steps are guided in the same way.",
@@ -151,6 +162,7 @@ class OnlineSection(BaseConfig):
         "",
         widget="multiline",
         visible=_ONLINE,
+        free=False,
         title="Negative prompt",
         group="Rollout",
         tip="What guidance leads away from.",
@@ -160,6 +172,7 @@ class OnlineSection(BaseConfig):
         ge=0,
         le=4096,
         visible=_ONLINE,
+        free=False,
         title="Batch size",
         group="Rollout",
         tip=(
@@ -169,6 +182,7 @@ class OnlineSection(BaseConfig):
     rlhf_rollout_cfg_layout: GuidanceLayout = setting(
         GuidanceLayout.SPLIT,
         visible=_ONLINE,
+        free=False,
         title="Guided steps",
         group="Rollout",
         tip=(
@@ -179,6 +193,7 @@ class OnlineSection(BaseConfig):
     rlhf_shared_start_noise: bool = setting(
         False,
         visible=_ONLINE,
+        free=False,
         title="Same first noise",
         group="Rollout",
         tip=("All images of a prompt start from one noise, so that they differ by their steps' noise alone."),
@@ -186,6 +201,7 @@ class OnlineSection(BaseConfig):
     rlhf_rollout_transition: RolloutTransition = setting(
         RolloutTransition.AUTO,
         visible=_COUPLED,
+        free=False,
         title="Transition",
         group="Rollout",
         tip=(
@@ -198,6 +214,7 @@ class OnlineSection(BaseConfig):
         ge=0,
         le=10,
         visible=_COUPLED,
+        free=False,
         title="Noise level",
         group="Rollout",
         tip="Strength of the steps' noise (eta); empty takes the transition's own.",
@@ -207,16 +224,18 @@ class OnlineSection(BaseConfig):
         gt=0,
         le=100,
         visible=_COUPLED,
+        free=False,
         title="Temperature",
         group="Rollout",
         tip=(
-            "Multiplies the deviation of the noise, in rollout and training alike. Other values than 1 "
+            "Multiplies the standard deviation of the noise, in rollout and training alike. Other values than 1 "
             "change what images look like; the noise level does not."
         ),
     )
     rlhf_sde_window: str = setting(
         "",
         visible=_COUPLED,
+        free=False,
         title="Trained steps",
         group="Rollout",
         tip=(
@@ -228,21 +247,24 @@ class OnlineSection(BaseConfig):
         ge=0,
         le=1000,
         visible=_COUPLED,
-        title="How many of them",
+        free=False,
+        title="Trained steps per image",
         group="Rollout",
         tip=("Steps trained in an epoch, drawn anew for each; the others add no noise. 0 for all."),
     )
     rlhf_sde_choice: SdeChoice = setting(
         SdeChoice.RANDOM,
         visible=_COUPLED,
-        title="Which of them",
+        free=False,
+        title="Choice of trained steps",
         group="Rollout",
         tip="RANDOM takes any, CONTIGUOUS takes neighbours.",
     )
     rlhf_rollout_storage_dtype: DataType = setting(
         DataType.FLOAT_32,
         visible=_COUPLED,
-        title="Kept as",
+        free=False,
+        title="Precision of kept latents",
         group="Rollout",
         tip=(
             "Number format of the latents kept of each step. Probabilities are those of the rounded numbers."
@@ -251,6 +273,7 @@ class OnlineSection(BaseConfig):
     rlhf_off_policy: bool = setting(
         False,
         visible=_DECOUPLED,
+        free=False,
         title="Average makes the images",
         group="Rollout",
         tip=(
@@ -262,16 +285,18 @@ class OnlineSection(BaseConfig):
         200,
         ge=0,
         le=1000000000,
-        visible=f"{_ONLINE},rlhf_mode=DGPO|NFT",
+        visible=shown_for("old_policy"),
+        free=False,
         title="Old policy after",
         group="Rollout",
-        tip="After so many optimizer steps the old policy makes the images, where there is one.",
+        tip="After this many optimizer steps the old policy makes the images, where there is one.",
     )
     rlhf_keep_images: int = setting(
         16,
         ge=0,
         le=10000,
         visible=_ONLINE,
+        free=True,
         title="Kept for review",
         group="Rollout",
         tip=("Images of an epoch that stay in the run's folder with prompt and reward; 0 for none."),
@@ -281,7 +306,8 @@ class OnlineSection(BaseConfig):
         ge=1,
         le=100000,
         visible=_ONLINE,
-        title="Epochs of them",
+        free=True,
+        title="Epochs of images kept",
         group="Rollout",
         tip="Epochs whose images stay; older folders are removed.",
     )
@@ -289,6 +315,7 @@ class OnlineSection(BaseConfig):
         "brightness",
         widget="reward",
         visible=_ONLINE,
+        free=False,
         title="Reward",
         group="Reward",
         tip="What is good. One name, or several with weights: aesthetic 1, clip_score 0.5.",
@@ -297,6 +324,7 @@ class OnlineSection(BaseConfig):
         factory=list,
         hidden=True,
         visible=_ONLINE,
+        free=False,
         title="Rewards",
         group="Reward",
         tip=("The rewards with all their settings; taken instead of the line above when not empty."),
@@ -304,6 +332,7 @@ class OnlineSection(BaseConfig):
     rlhf_reward_combination: RewardCombination = setting(
         RewardCombination.SUM,
         visible=_ONLINE,
+        free=False,
         title="Several rewards",
         group="Reward",
         tip=(
@@ -314,6 +343,7 @@ class OnlineSection(BaseConfig):
     rlhf_reward_on_error: RewardFailure = setting(
         RewardFailure.FAIL,
         visible=_ONLINE,
+        free=False,
         title="When a reward fails",
         group="Reward",
         tip="End the run, or leave out the images of that prompt.",
@@ -322,6 +352,7 @@ class OnlineSection(BaseConfig):
         "auto",
         widget="device",
         visible=_ONLINE,
+        free=True,
         title="Device",
         group="Reward",
         tip="Where reward models compute; auto takes the device of the run.",
@@ -329,7 +360,8 @@ class OnlineSection(BaseConfig):
     rlhf_reward_swap: bool = setting(
         False,
         visible=_ONLINE,
-        title="Make room for rewards",
+        free=True,
+        title="Unload the model while scoring",
         group="Reward",
         tip=(
             "Move the model off the device while images are scored, and the reward models off it otherwise."
@@ -338,10 +370,11 @@ class OnlineSection(BaseConfig):
     rlhf_advantage_scale: AdvantageScale = setting(
         AdvantageScale.GLOBAL_STD,
         visible=_ONLINE,
+        free=False,
         title="Scale",
         group="Advantage",
         tip=(
-            "Rewards are compared with the mean of their prompt and divided by the deviation of the whole"
+            "Rewards are compared with the mean of their prompt and divided by the standard deviation of the whole"
             " epoch, of their prompt, or not at all."
         ),
     )
@@ -350,6 +383,7 @@ class OnlineSection(BaseConfig):
         gt=0,
         le=1,
         visible=_ONLINE,
+        free=False,
         title="Epsilon",
         group="Advantage",
         tip="Added to the deviation against division by zero; above 0.",
@@ -359,14 +393,16 @@ class OnlineSection(BaseConfig):
         gt=0,
         le=1000,
         visible=_ONLINE,
+        free=False,
         title="Limit",
         group="Advantage",
-        tip="Advantages beyond this are cut.",
+        tip="Larger advantages are limited to this.",
     )
     rlhf_skip_zero_advantage: bool = setting(
         False,
         visible=_ONLINE,
-        title="Leave out what teaches nothing",
+        free=False,
+        title="Skip images with zero advantage",
         group="Advantage",
         tip=(
             "Do not train on images whose advantage is 0, such as prompts whose images all got the same "

@@ -5,7 +5,7 @@ from pydantic_core import PydanticCustomError
 
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.setting import INFINITIES, Float, setting
-from modules.util.enum.Optimizer import Optimizer
+from modules.util.enum.choices import Optimizer
 
 Scalar = bool | int | float | str | None
 
@@ -15,6 +15,7 @@ class OptimizerConfig(BaseConfig):
 
     optimizer: Optimizer = setting(
         Optimizer.ADAMW,
+        free=False,
         title="Optimizer",
         group="Optimizer",
         tip=(
@@ -23,32 +24,53 @@ class OptimizerConfig(BaseConfig):
         ),
     )
     beta1: Float | None = setting(
-        None, ge=0, lt=1, title="Beta 1", group="Optimizer", tip="Memory of the gradient's average."
+        None,
+        ge=0,
+        lt=1,
+        free=False,
+        title="Beta 1",
+        group="Optimizer",
+        tip="Memory of the gradient's average.",
     )
     beta2: Float | None = setting(
-        None, ge=0, lt=1, title="Beta 2", group="Optimizer", tip="Memory of the gradient's squared average."
+        None,
+        ge=0,
+        lt=1,
+        free=False,
+        title="Beta 2",
+        group="Optimizer",
+        tip="Memory of the gradient's squared average.",
     )
     eps: Float | None = setting(
         None,
         ge=0,
         le=1,
+        free=False,
         title="Epsilon",
         group="Optimizer",
         tip="Added to the denominator against division by zero.",
     )
     weight_decay: Float | None = setting(
-        None, ge=0, le=10, title="Weight decay", group="Optimizer", tip="Pulls the weights towards zero."
+        None,
+        ge=0,
+        le=10,
+        free=False,
+        title="Weight decay",
+        group="Optimizer",
+        tip="Pulls the weights towards zero.",
     )
     momentum: Float | None = setting(
         None,
         ge=0,
         lt=1,
+        free=False,
         title="Momentum",
         group="Optimizer",
         tip="For optimizers with a plain momentum (SGD, RMSPROP).",
     )
     fused_back_pass: bool = setting(
         False,
+        free=False,
         title="Step in the backward pass",
         group="Optimizer",
         tip=(
@@ -59,6 +81,7 @@ class OptimizerConfig(BaseConfig):
     params: dict[str, Scalar] = setting(
         factory=dict,
         hidden=True,
+        free=False,
         title="Further parameters",
         group="Optimizer",
         tip="Any other argument of the optimizer's class, by its name.",

@@ -4,9 +4,8 @@ from typing import ClassVar
 from pydantic import field_validator
 
 from modules.util.config.BaseConfig import BaseConfig
-from modules.util.config.setting import setting
-from modules.util.enum.DataType import DataType
-from modules.util.enum.TrainingMethod import TrainingMethod
+from modules.util.config.setting import PathText, setting
+from modules.util.enum.choices import DataType, TrainingMethod
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?|mps")
 
@@ -18,6 +17,7 @@ class ProjectSection(BaseConfig):
 
     training_method: TrainingMethod = setting(
         TrainingMethod.LORA,
+        free=False,
         title="Training method",
         group="Run",
         tip=(
@@ -29,6 +29,7 @@ class ProjectSection(BaseConfig):
         42,
         ge=0,
         le=2**53 - 1,
+        free=False,
         title="Seed",
         group="Run",
         tip=(
@@ -37,28 +38,32 @@ class ProjectSection(BaseConfig):
     )
     continue_last_backup: bool = setting(
         False,
+        free=True,
         title="Continue from last backup",
         group="Run",
         tip="Go on from the newest backup in the workspace instead of starting anew.",
     )
     only_cache: bool = setting(
         False,
+        free=True,
         title="Only fill the cache",
         group="Run",
         tip="Encode all images and prompts, then stop before training.",
     )
-    workspace_dir: str = setting(
+    workspace_dir: PathText = setting(
         "workspace/run",
         min_length=1,
         widget="folder",
+        free=True,
         title="Workspace",
         group="Folders",
         tip="Folder for this run's backups, samples, logs and saved models.",
     )
-    cache_dir: str = setting(
+    cache_dir: PathText = setting(
         "workspace-cache/run",
         min_length=1,
         widget="folder",
+        free=True,
         title="Cache",
         group="Folders",
         tip="Folder for encoded images and prompts. Its entries are found by content, so runs can share it.",
@@ -66,12 +71,14 @@ class ProjectSection(BaseConfig):
     train_device: str = setting(
         "auto",
         widget="device",
+        free=True,
         title="Device",
         group="Hardware",
         tip="auto takes the first GPU if there is one; otherwise cpu, cuda or cuda:1 for the second GPU.",
     )
     train_dtype: DataType = setting(
         DataType.BFLOAT_16,
+        free=False,
         title="Autocast",
         group="Hardware",
         tip=(
@@ -83,12 +90,14 @@ class ProjectSection(BaseConfig):
         0,
         ge=0,
         le=1024,
+        free=True,
         title="CPU threads",
         group="Hardware",
         tip="Threads for computation on the CPU; 0 leaves the choice to PyTorch.",
     )
     tensorboard: bool = setting(
         True,
+        free=True,
         title="TensorBoard",
         group="Logging",
         tip="Write curves and samples for TensorBoard into the workspace.",
@@ -98,6 +107,7 @@ class ProjectSection(BaseConfig):
         ge=1,
         le=65535,
         visible="tensorboard",
+        free=True,
         title="TensorBoard port",
         group="Logging",
         tip="Local port the TensorBoard button opens.",

@@ -74,12 +74,14 @@ class AccelerationConfig(BaseConfig):
     shared: list[AcceleratorConfig] = setting(
         factory=list,
         hidden=True,
+        free=False,
         title="In training and rollouts",
         tip="Accelerators that act wherever the denoiser is called.",
     )
     rollout: list[AcceleratorConfig] = setting(
         factory=list,
         hidden=True,
+        free=False,
         title="In rollouts only",
         tip="Accelerators that act only while images are made to learn from.",
     )

@@ -2,19 +2,18 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from modules.spec.registry import MODES
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.setting import Float, setting
+from modules.util.enum.choices import DPOPatienceMetric, DPOSequentialStrategy, DPOTimestepSampling
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.enum.DPOObjective import DPOObjective
-from modules.util.enum.DPOPatienceMetric import DPOPatienceMetric
 from modules.util.enum.DPOPatienceMode import DPOPatienceMode
 from modules.util.enum.DPORefMode import DPORefMode
-from modules.util.enum.DPOSequentialStrategy import DPOSequentialStrategy
-from modules.util.enum.DPOTimestepSampling import DPOTimestepSampling
-from modules.util.enum.RLHFMode import RLHFMode
+from modules.util.enum.RLHFMode import RLHFMode, shown_for
 
 _ON = "rlhf_enabled"
-_DPO = "rlhf_enabled,rlhf_mode=DPO"
+_DPO = shown_for("offline")
 _VALIDATION = f"{_DPO},rlhf_dpo_validation"
 _PATIENCE = f"{_VALIDATION},rlhf_dpo_patience_enabled"
 _Metric = Annotated[DPOPatienceMetric, Field(strict=False)]
@@ -31,24 +30,28 @@ class RlhfSection(BaseConfig):
 
     rlhf_enabled: bool = setting(
         False,
+        free=False,
         title="Preference training",
         group="Mode",
         tip="Train on what you prefer instead of on images as such.",
     )
     rlhf_mode: RLHFMode = setting(
-        RLHFMode.DPO,
+        RLHFMode("DPO"),
         visible=_ON,
+        free=False,
         title="Mode",
         group="Mode",
         tip=(
-            "DPO learns from fixed pairs of a chosen and a rejected image. All others make images while they "
-            "train and learn from a reward."
+            "How preferences are learned. "
+            + " ".join(f"{mode.label} {mode.help}" for mode in MODES.values())
+            + " All but DPO make their images while they train and learn from a reward."
         ),
     )
 
     rlhf_dpo_objective: DPOObjective = setting(
         DPOObjective.SIGMOID,
         visible=_DPO,
+        free=False,
         title="Objective",
         group="Loss",
         tip=(
@@ -59,11 +62,13 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_beta: Float = setting(
         5000.0,
         ge=0,
+        le=1e9,
         visible=_DPO,
+        free=False,
         title="Beta",
         group="Loss",
         tip=(
-            "Strength of the anchor to the reference: larger stays nearer to it. The value of the Diffusion-DPO "
+            "How strongly the model is held to the original: higher = smaller change. The value of the Diffusion-DPO "
             "paper is twice this one."
         ),
     )
@@ -72,14 +77,17 @@ class RlhfSection(BaseConfig):
         ge=0,
         lt=0.5,
         visible=f"{_DPO},rlhf_dpo_objective=SIGMOID",
+        free=False,
         title="Label smoothing",
         group="Loss",
         tip="Share of your picks that are taken to be mistakes.",
     )
     rlhf_dpo_ipo_tau: Float = setting(
         1000.0,
-        gt=0,
+        ge=1e-6,
+        le=1e9,
         visible=f"{_DPO},rlhf_dpo_objective=IPO",
+        free=False,
         title="IPO tau",
         group="Loss",
         tip="The margin IPO aims at is 1 / (2 tau): larger stays nearer to the reference.",
@@ -87,6 +95,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_adaptive_beta: bool = setting(
         False,
         visible=f"{_DPO},rlhf_dpo_objective=SIGMOID",
+        free=False,
         title="Adaptive beta",
         group="Loss",
         tip="Let the margins of the last pairs move beta between a quarter and four times its value.",
@@ -94,7 +103,9 @@ class RlhfSection(BaseConfig):
     rlhf_supervised_mix: Float = setting(
         0.0,
         ge=0,
+        le=1e6,
         visible=_DPO,
+        free=False,
         title="Supervised mix",
         group="Loss",
         tip=(
@@ -105,6 +116,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_ref_mode: DPORefMode = setting(
         DPORefMode.NEW_ADAPTER,
         hidden=True,
+        free=True,
         title="Reference",
         group="Reference",
         tip=(
@@ -116,6 +128,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_shared_noise: bool = setting(
         True,
         visible=_DPO,
+        free=False,
         title="Shared noise",
         group="Noise",
         tip=(
@@ -126,6 +139,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_timestep_sampling: DPOTimestepSampling = setting(
         DPOTimestepSampling.STRATIFIED,
         visible=_DPO,
+        free=False,
         title="Timesteps of a pair",
         group="Noise",
         tip=(
@@ -138,6 +152,7 @@ class RlhfSection(BaseConfig):
         ge=2,
         le=1000,
         visible=f"{_DPO},rlhf_dpo_timestep_sampling=STRATIFIED",
+        free=False,
         title="Strata",
         group="Noise",
         tip="Parts the timesteps are split into; a pair visits each before any comes again.",
@@ -146,6 +161,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_execution_mode: DPOExecutionMode = setting(
         DPOExecutionMode.FULL_CONCURRENT,
         visible=_DPO,
+        free=True,
         title="Execution",
         group="Memory",
         tip=(
@@ -156,6 +172,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_sequential_strategy: DPOSequentialStrategy = setting(
         DPOSequentialStrategy.AUTO,
         visible=f"{_DPO},rlhf_dpo_execution_mode=SEQUENTIAL|AUTO",
+        free=True,
         title="Sequential strategy",
         group="Memory",
         tip="GRAD_STASH is faster on one device, THREE_FORWARD works with several; AUTO chooses.",
@@ -163,6 +180,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_reference_cache: bool = setting(
         False,
         visible=_DPO,
+        free=False,
         title="Cache reference scores",
         group="Memory",
         tip=(
@@ -175,6 +193,7 @@ class RlhfSection(BaseConfig):
         ge=1,
         le=10_000,
         visible=f"{_DPO},rlhf_dpo_reference_cache",
+        free=False,
         title="Draws per pair",
         group="Memory",
         tip=(
@@ -186,6 +205,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_validation: bool = setting(
         False,
         visible=_DPO,
+        free=False,
         title="Validation",
         group="Validation",
         tip="Measure loss and accuracy on pairs that are not trained on.",
@@ -195,6 +215,7 @@ class RlhfSection(BaseConfig):
         gt=0,
         lt=100,
         visible=_VALIDATION,
+        free=False,
         title="Percentage held back",
         group="Validation",
         tip=(
@@ -206,6 +227,7 @@ class RlhfSection(BaseConfig):
         ge=1,
         le=1000,
         visible=_VALIDATION,
+        free=True,
         title="Draws per pair",
         group="Validation",
         tip="Timesteps each validation pair is measured at, always the same ones.",
@@ -213,6 +235,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_timestep_margin_logging: bool = setting(
         False,
         visible=_DPO,
+        free=True,
         title="Margin by timestep",
         group="Validation",
         tip="Log the margin apart for each quarter of the timesteps.",
@@ -220,6 +243,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_save_best: bool = setting(
         True,
         visible=_VALIDATION,
+        free=True,
         title="Keep the best",
         group="Validation",
         tip="Save the weights with the best validation accuracy (then loss) instead of the last ones.",
@@ -227,6 +251,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_patience_enabled: bool = setting(
         False,
         visible=_VALIDATION,
+        free=True,
         title="Stop early",
         group="Validation",
         tip="Stop when validation no longer gets better.",
@@ -236,6 +261,7 @@ class RlhfSection(BaseConfig):
         ge=1,
         le=1_000_000,
         visible=_PATIENCE,
+        free=True,
         title="Patience",
         group="Validation",
         tip="Validations in a row without progress before training stops.",
@@ -243,6 +269,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_patience_mode: DPOPatienceMode = setting(
         DPOPatienceMode.EITHER,
         visible=_PATIENCE,
+        free=True,
         title="Progress needs",
         group="Validation",
         tip="EITHER counts a validation as lost when any metric stalls, BOTH only when all do.",
@@ -251,6 +278,7 @@ class RlhfSection(BaseConfig):
         factory=_metrics,
         min_length=1,
         visible=_PATIENCE,
+        free=True,
         title="Metrics watched",
         group="Validation",
         tip="The validation metrics that must get better.",

@@ -2,9 +2,8 @@ from typing import ClassVar
 
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.SampleConfig import SampleConfig
-from modules.util.config.setting import setting
-from modules.util.enum.ImageFormat import ImageFormat
-from modules.util.enum.TimeUnit import TimeUnit
+from modules.util.config.setting import PathText, setting
+from modules.util.enum.choices import ImageFormat, TimeUnit
 
 
 class SamplingSection(BaseConfig):
@@ -12,9 +11,10 @@ class SamplingSection(BaseConfig):
 
     SECTION: ClassVar[str] = "Sampling"
 
-    sample_definition_file_name: str = setting(
+    sample_definition_file_name: PathText = setting(
         "training_samples/samples.json",
         widget="file",
+        free=True,
         title="Sample file",
         group="Samples",
         tip="The list of samples to make. Not read when the config holds its samples itself.",
@@ -22,6 +22,7 @@ class SamplingSection(BaseConfig):
     samples: list[SampleConfig] | None = setting(
         None,
         hidden=True,
+        free=True,
         title="Samples",
         group="Samples",
         tip="The samples themselves; null reads them from the sample file.",
@@ -31,28 +32,32 @@ class SamplingSection(BaseConfig):
         ge=0,
         le=1_000_000_000,
         visible="!sample_after_unit=NEVER|ALWAYS",
+        free=True,
         title="Sample every",
         group="When",
-        tip="Interval between samplings, in the unit beside it.",
+        tip="Interval between samplings, in the unit next to it.",
     )
     sample_after_unit: TimeUnit = setting(
         TimeUnit.NEVER,
+        free=True,
         title="Unit",
         group="When",
         tip="Unit of the sampling interval; NEVER makes none, ALWAYS after each step.",
     )
     sample_before_training: bool = setting(
         False,
+        free=True,
         title="Sample before training",
         group="When",
         tip="Make the samples once before the first step, to compare with.",
     )
     sample_image_format: ImageFormat = setting(
-        ImageFormat.JPG, title="Image format", group="Files", tip="PNG is exact, JPG is small."
+        ImageFormat.JPG, free=True, title="Image format", group="Files", tip="PNG is exact, JPG is small."
     )
     non_ema_sampling: bool = setting(
         False,
         visible="!ema=OFF",
+        free=True,
         title="Also without EMA",
         group="Files",
         tip="Make each sample a second time with the weights as they are.",

@@ -3,10 +3,7 @@ from typing import ClassVar
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
 from modules.util.config.setting import Float, setting
-from modules.util.enum.EMAMode import EMAMode
-from modules.util.enum.LearningRateScheduler import LearningRateScheduler
-from modules.util.enum.LossWeight import LossWeight
-from modules.util.enum.TimestepDistribution import TimestepDistribution
+from modules.util.enum.choices import EMAMode, LearningRateScheduler, LossWeight, TimestepDistribution
 
 
 class TrainingSection(BaseConfig):
@@ -18,6 +15,7 @@ class TrainingSection(BaseConfig):
         10,
         ge=1,
         le=1_000_000,
+        free=False,
         title="Epochs",
         group="Steps",
         tip="How often the whole data set is gone through.",
@@ -26,14 +24,16 @@ class TrainingSection(BaseConfig):
         0,
         ge=0,
         le=1_000_000_000,
-        title="Most steps",
+        free=False,
+        title="Maximum steps",
         group="Steps",
-        tip="Stop after so many optimizer steps; 0 goes by epochs alone.",
+        tip="Stop after this many optimizer steps. 0: no limit, epochs decide.",
     )
     batch_size: int = setting(
         1,
         ge=1,
         le=4096,
+        free=False,
         title="Batch size",
         group="Steps",
         tip="Images (or pairs) computed at once. More need more memory.",
@@ -42,6 +42,7 @@ class TrainingSection(BaseConfig):
         1,
         ge=1,
         le=4096,
+        free=False,
         title="Accumulation",
         group="Steps",
         tip=(
@@ -53,19 +54,21 @@ class TrainingSection(BaseConfig):
         1.0,
         ge=0,
         le=1_000_000,
+        free=False,
         title="Clip gradient norm",
         group="Steps",
-        tip="Longest gradient that is applied; longer ones are shortened to it. Empty or 0 switches it off.",
+        tip="Gradients with a larger norm are scaled down to it. Empty or 0: no limit.",
     )
     nan_patience: int = setting(
         0,
         ge=0,
         le=1_000_000,
-        title="Bad steps in a row",
+        free=True,
+        title="Invalid steps tolerated",
         group="Steps",
         tip=(
-            "So many steps in a row may have a loss or gradient that is no number and are skipped; 0 stops "
-            "at the first."
+            "Skip up to this many consecutive steps with a NaN or infinite loss or gradient. 0: stop at the "
+            "first."
         ),
     )
 
@@ -73,6 +76,7 @@ class TrainingSection(BaseConfig):
         1e-4,
         ge=0,
         le=100,
+        free=False,
         title="Learning rate",
         group="Learning rate",
         tip=(
@@ -82,6 +86,7 @@ class TrainingSection(BaseConfig):
     )
     learning_rate_scheduler: LearningRateScheduler = setting(
         LearningRateScheduler.CONSTANT,
+        free=False,
         title="Schedule",
         group="Learning rate",
         tip="How the learning rate moves after the warm-up.",
@@ -90,15 +95,17 @@ class TrainingSection(BaseConfig):
         0.0,
         ge=0,
         le=1_000_000_000,
+        free=False,
         title="Warm-up",
         group="Learning rate",
-        tip="The learning rate rises from 0 over so many steps; up to 1 it is a share of the whole run.",
+        tip="The learning rate rises from 0 over this many steps; up to 1 it is a share of the whole run.",
     )
     learning_rate_cycles: Float = setting(
         1.0,
         gt=0,
         le=10_000,
         visible="learning_rate_scheduler=COSINE|COSINE_WITH_RESTARTS|COSINE_WITH_HARD_RESTARTS",
+        free=False,
         title="Cycles",
         group="Learning rate",
         tip="How many cosine waves fit into the run.",
@@ -108,17 +115,19 @@ class TrainingSection(BaseConfig):
         ge=0,
         le=1,
         visible="!learning_rate_scheduler=CONSTANT",
+        free=False,
         title="Lowest factor",
         group="Learning rate",
         tip="The schedule ends at this share of the learning rate.",
     )
 
     optimizer: OptimizerConfig = setting(
-        factory=OptimizerConfig, title="Optimizer", tip="The update rule and its numbers."
+        factory=OptimizerConfig, free=False, title="Optimizer", tip="The update rule and its numbers."
     )
 
     ema: EMAMode = setting(
         EMAMode.OFF,
+        free=False,
         title="EMA",
         group="EMA",
         tip="Save a moving average of the weights instead of the last ones, kept in CPU or GPU memory.",
@@ -128,6 +137,7 @@ class TrainingSection(BaseConfig):
         ge=0,
         le=1,
         visible="!ema=OFF",
+        free=False,
         title="EMA decay",
         group="EMA",
         tip="How much of the average stays at each update; nearer to 1 averages over longer times.",
@@ -137,6 +147,7 @@ class TrainingSection(BaseConfig):
         ge=1,
         le=1_000_000,
         visible="!ema=OFF",
+        free=False,
         title="EMA interval",
         group="EMA",
         tip="Steps between updates of the average.",
@@ -146,30 +157,51 @@ class TrainingSection(BaseConfig):
         1.0,
         ge=0,
         le=1000,
+        free=False,
         title="MSE strength",
         group="Loss",
         tip="Weight of the squared distance in the supervised loss.",
     )
     mae_strength: Float = setting(
-        0.0, ge=0, le=1000, title="MAE strength", group="Loss", tip="Weight of the absolute distance."
+        0.0,
+        ge=0,
+        le=1000,
+        free=False,
+        title="MAE strength",
+        group="Loss",
+        tip="Weight of the absolute distance.",
     )
     log_cosh_strength: Float = setting(
-        0.0, ge=0, le=1000, title="Log-cosh strength", group="Loss", tip="Weight of the log-cosh distance."
+        0.0,
+        ge=0,
+        le=1000,
+        free=False,
+        title="Log-cosh strength",
+        group="Loss",
+        tip="Weight of the log-cosh distance.",
     )
     huber_strength: Float = setting(
-        0.0, ge=0, le=1000, title="Huber strength", group="Loss", tip="Weight of the Huber distance."
+        0.0,
+        ge=0,
+        le=1000,
+        free=False,
+        title="Huber strength",
+        group="Loss",
+        tip="Weight of the Huber distance.",
     )
     huber_delta: Float = setting(
         1.0,
         gt=0,
         le=1000,
         visible="huber_strength",
+        free=False,
         title="Huber delta",
         group="Loss",
         tip="Distance at which the Huber loss turns from squared to absolute.",
     )
     loss_weight_fn: LossWeight = setting(
         LossWeight.CONSTANT,
+        free=False,
         title="Loss weight",
         group="Loss",
         tip="How the supervised loss is weighted over noise levels. Preference scores are never weighted.",
@@ -179,6 +211,7 @@ class TrainingSection(BaseConfig):
         ge=0,
         le=1000,
         visible="loss_weight_fn=MIN_SNR_GAMMA|P2",
+        free=False,
         title="Loss weight strength",
         group="Loss",
         tip="Gamma of MIN_SNR_GAMMA (5 is usual) or of P2 (1 is usual).",
@@ -186,6 +219,7 @@ class TrainingSection(BaseConfig):
 
     timestep_distribution: TimestepDistribution = setting(
         TimestepDistribution.UNIFORM,
+        free=False,
         title="Timestep distribution",
         group="Noise",
         tip="How timesteps are drawn.",
@@ -195,6 +229,7 @@ class TrainingSection(BaseConfig):
         ge=-100,
         le=100,
         visible="!timestep_distribution=UNIFORM",
+        free=False,
         title="Distribution weight",
         group="Noise",
         tip="SIGMOID: slope. LOGIT_NORMAL: the deviation is 1 plus this.",
@@ -204,6 +239,7 @@ class TrainingSection(BaseConfig):
         ge=-100,
         le=100,
         visible="!timestep_distribution=UNIFORM",
+        free=False,
         title="Distribution bias",
         group="Noise",
         tip="Moves the centre of the distribution; positive is towards noise.",
@@ -212,6 +248,7 @@ class TrainingSection(BaseConfig):
         1.0,
         gt=0,
         le=1000,
+        free=False,
         title="Timestep shift",
         group="Noise",
         tip="Above 1 moves timesteps towards noise.",
@@ -220,7 +257,8 @@ class TrainingSection(BaseConfig):
         0.0,
         ge=0,
         lt=1,
-        title="Least noise",
+        free=False,
+        title="Lowest timestep",
         group="Noise",
         tip="Timesteps below this share of the schedule are not trained.",
     )
@@ -228,7 +266,8 @@ class TrainingSection(BaseConfig):
         1.0,
         gt=0,
         le=1,
-        title="Most noise",
+        free=False,
+        title="Highest timestep",
         group="Noise",
         tip="Timesteps above this share of the schedule are not trained.",
     )
@@ -236,6 +275,7 @@ class TrainingSection(BaseConfig):
         0.0,
         ge=0,
         le=10,
+        free=False,
         title="Offset noise",
         group="Noise",
         tip=(
@@ -247,6 +287,7 @@ class TrainingSection(BaseConfig):
         0.0,
         ge=0,
         le=10,
+        free=False,
         title="Perturbation noise",
         group="Noise",
         tip="Adds noise to the model's input alone, against overfitting to the exact noise.",

@@ -2,7 +2,7 @@ from typing import ClassVar
 
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.setting import setting
-from modules.util.enum.TimeUnit import TimeUnit
+from modules.util.enum.choices import TimeUnit
 
 
 class ValidationSection(BaseConfig):
@@ -12,6 +12,7 @@ class ValidationSection(BaseConfig):
 
     validation: bool = setting(
         False,
+        free=True,
         title="Validation",
         group="Validation",
         tip=(
@@ -24,18 +25,20 @@ class ValidationSection(BaseConfig):
         ge=0,
         le=1_000_000_000,
         visible="!validate_after_unit=NEVER|ALWAYS",
+        free=True,
         title="Validate every",
         group="Validation",
-        tip="Interval between validations, in the unit beside it. Preference training uses it too.",
+        tip="Interval between validations, in the unit next to it. Preference training uses it too.",
     )
     validate_after_unit: TimeUnit = setting(
-        TimeUnit.EPOCH, title="Unit", group="Validation", tip="Unit of the validation interval."
+        TimeUnit.EPOCH, free=True, title="Unit", group="Validation", tip="Unit of the validation interval."
     )
     validation_draws: int = setting(
         4,
         ge=1,
         le=1000,
         visible="validation",
+        free=True,
         title="Draws per image",
         group="Validation",
         tip="Timesteps each validation image is measured at, always the same ones.",

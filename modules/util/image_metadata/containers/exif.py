@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
-from modules.util.image_metadata.limits import Reason, Unusable
+from modules.util.image_metadata.limits import MAX_CHUNK_TEXT, Reason, Unusable
 
 _MAX_ENTRIES = 512
 _EXIF_IFD = 0x8769
 _NAMES = {
+    0x0100: "width",
+    0x0101: "height",
     0x010E: "imagedescription",
     0x010F: "make",
     0x0110: "model",
     0x0112: "orientation",
     0x0131: "software",
+    0x013B: "artist",
+    0x02BC: "xmp",
+    0x829A: "exposure",
+    0x829D: "exposure",
+    0x8827: "exposure",
     0x927C: "makernote",
     0x9286: "usercomment",
     0x9C9C: "xpcomment",
 }
+_NUMBERS = ("width", "height", "orientation")
 _UNIT = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4}
+
+Read = Callable[[int, int], bytes]
+"""Bytes by (offset, length), counted from the byte order mark; fewer at the end."""
 
 
 def parse_exif(data: bytes) -> dict[str, str]:
-    """The wanted values as text, by lower-case name; ``orientation`` as a digit.
+    """The wanted values as text, by lower-case name; sizes and ``orientation`` as digits.
+
+    ``exposure`` is there if a camera noted how it took a picture, whatever it says.
 
     Args:
         data: a TIFF block, with or without the leading ``Exif`` marker.
@@ -32,29 +46,40 @@ def parse_exif(data: bytes) -> dict[str, str]:
     """
     if data[:6] == b"Exif\0\0":
         data = data[6:]
-    mark = data[:4]
+    return read_tiff(lambda offset, length: data[offset : offset + length])
+
+
+def read_tiff(read: Read) -> dict[str, str]:
+    """The same out of a TIFF block or file that is read piece by piece.
+
+    Raises:
+        Unusable: it is no TIFF block.
+    """
+    head = read(0, 8)
+    mark = head[:4]
     if mark == b"II*\0":
         order = "<"
     elif mark == b"MM\0*":
         order = ">"
     else:
         raise Unusable(Reason.BAD_EXIF, "it has no byte order mark")
-    if len(data) < 8:
-        raise Unusable(Reason.BAD_EXIF, "it is cut off")
+    if len(head) < 8:
+        raise Unusable(Reason.BAD_EXIF, "it is truncated")
     found: dict[str, str] = {}
-    further = _read_ifd(data, struct.unpack_from(order + "I", data, 4)[0], order, found)
+    further = _read_ifd(read, struct.unpack_from(order + "I", head, 4)[0], order, found)
     if further:
-        _read_ifd(data, further, order, found)
+        _read_ifd(read, further, order, found)
     return found
 
 
-def _read_ifd(data: bytes, offset: int, order: str, found: dict[str, str]) -> int:
+def _read_ifd(read: Read, offset: int, order: str, found: dict[str, str]) -> int:
     """Collect wanted entries of one directory; returns the offset of the EXIF directory, 0 for none."""
-    if offset + 2 > len(data):
+    packed = read(offset, 2)
+    if len(packed) < 2:
         return 0
-    count = min(struct.unpack_from(order + "H", data, offset)[0], _MAX_ENTRIES)
-    entries = data[offset + 2 : offset + 2 + 12 * count]
-    further = 0
+    count = min(struct.unpack(order + "H", packed)[0], _MAX_ENTRIES)
+    entries = read(offset + 2, 12 * count)
+    further, left = 0, MAX_CHUNK_TEXT
     for tag, kind, number, value in struct.iter_unpack(order + "HHII", entries[: len(entries) // 12 * 12]):
         if tag == _EXIF_IFD:
             further = value
@@ -63,10 +88,10 @@ def _read_ifd(data: bytes, offset: int, order: str, found: dict[str, str]) -> in
             continue
         size = _UNIT.get(kind, 0) * number
         if size <= 4:
-            packed = struct.pack(order + "I", value)
-            raw = packed[:size]
+            raw = struct.pack(order + "I", value)[:size]
         else:
-            raw = data[value : value + size]
+            raw = read(value, min(size, left))
+            left -= len(raw)
         text = _text_of(name, raw, order)
         if text:
             found[name] = text
@@ -74,8 +99,10 @@ def _read_ifd(data: bytes, offset: int, order: str, found: dict[str, str]) -> in
 
 
 def _text_of(name: str, raw: bytes, order: str) -> str:
-    if name == "orientation":
-        return str(struct.unpack(order + "H", raw[:2])[0]) if len(raw) >= 2 else ""
+    if name in _NUMBERS:
+        return str(int.from_bytes(raw[:4], "little" if order == "<" else "big")) if len(raw) >= 2 else ""
+    if name == "exposure":
+        return "noted"
     if name == "usercomment":
         return decode_user_comment(raw, order)
     if name == "xpcomment":

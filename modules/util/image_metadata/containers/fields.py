@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator
 from operator import itemgetter
@@ -9,6 +10,7 @@ from typing import ClassVar
 
 from modules.util.image_metadata.containers.exif import parse_exif
 from modules.util.image_metadata.containers.source import Source
+from modules.util.image_metadata.containers.xmp import XmpText, is_photo, parse_xmp
 from modules.util.image_metadata.limits import (
     MAX_CHUNK_TEXT,
     MAX_FILE_TEXT,
@@ -16,7 +18,6 @@ from modules.util.image_metadata.limits import (
     Reason,
     Unusable,
 )
-from modules.util.image_metadata.xmp import parse_xmp
 
 RAW, DEFLATED, PROFILE = 0, 1, 2
 """How a text is packed: as it is, by zlib, and (or) as a profile in hexadecimal digits."""
@@ -25,6 +26,16 @@ Place = tuple[int, int, int]
 
 _PREFIX_END = 16
 _PREFIXES = ("prompt", "workflow", "parameters")
+
+
+MAKES_PICTURES = re.compile(
+    r"leonardo|sea ?art|grok|\bx\.?ai\b"
+    r"|midjourney|dall.?e|openai|chat.?gpt|firefly|stable ?diffusion|stability|ideogram"
+    r"|novelai|recraft|\bflux\b|black forest|gemini|imagen|playground|nightcafe|tensor\.?art|civitai|draw things"
+    r"|diffusionbee|invoke|comfyui|fooocus|swarmui|automatic1111|\bai\b",
+    re.IGNORECASE,
+)
+"""Names of programs and services that make pictures out of words."""
 
 
 class Fields:
@@ -41,6 +52,8 @@ class Fields:
         "_spent",
         "comments",
         "exif_places",
+        "has_exif",
+        "has_xmp",
         "height",
         "note",
         "places",
@@ -55,6 +68,8 @@ class Fields:
         self.height = height
         self.places: dict[str, list[Place]] = {}
         self.exif_places: list[Place] = []
+        self.has_exif = self.has_xmp = False
+        """There are EXIF values, or an XMP packet, without a place of their own."""
         self.xmp_places: list[Place] = []
         self.comments: list[Place] = []
         self.note: Unusable | None = None
@@ -117,23 +132,35 @@ class Fields:
 
     def orientation(self) -> int:
         """How to turn the stored image for looking at it, 1 to 8 as in EXIF."""
-        value = int(self.exif().get("orientation", "1")) if self.exif_places else 1
+        value = int(self.exif().get("orientation", "1")) if self.exif_places or self.has_exif else 1
         return value if 1 <= value <= 8 else 1
 
     def prefixed(self) -> dict[str, str]:
         """EXIF values that name themselves (``prompt:{...}``, ``Workflow: {...}``), by that name."""
         found: dict[str, str] = {}
         for value in self.exif().values():
-            colon = value.find(":", 0, _PREFIX_END)
-            if colon > 0:
-                key = value[:colon].strip().lower()
-                if key in _PREFIXES:
-                    found.setdefault(key, value[colon + 1 :].strip())
+            if _names_itself(value):
+                key, _, text = value.partition(":")
+                found.setdefault(key.strip().lower(), text.strip())
         return found
 
-    def xmp(self) -> list[str]:
+    def xmp(self) -> list[XmpText]:
         """Texts in the XMP packets that may hold a prompt."""
-        return [text for data in self._loaded(self.xmp_places) for text in parse_xmp(decode_text(data))]
+        return [text for packet in self.xmp_packets() for text in parse_xmp(packet)]
+
+    def xmp_packets(self) -> list[str]:
+        """The XMP packets."""
+        return [decode_text(data) for data in self._loaded(self.xmp_places)]
+
+    def is_photo(self) -> bool:
+        """Whether a camera, or a program that develops photographs, left its marks."""
+        exif = self.exif()
+        if "exposure" in exif:
+            return True
+        makers = [exif[name] for name in ("make", "model") if name in exif]
+        if any(not _names_itself(maker) and not MAKES_PICTURES.search(maker) for maker in makers):
+            return True
+        return any(map(is_photo, self.xmp_packets()))
 
     def comment_texts(self) -> list[str]:
         """The comments of a JPEG file."""
@@ -147,6 +174,11 @@ class Fields:
             except Unusable as error:
                 self.note = error
         return loaded
+
+
+def _names_itself(value: str) -> bool:
+    colon = value.find(":", 0, _PREFIX_END)
+    return colon > 0 and value[:colon].strip().lower() in _PREFIXES
 
 
 def inflate(data: bytes) -> bytes:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from modules.util.image_metadata.formats.comfy_values import Budget, Graph, is_link, node_inputs, node_type
+from modules.util.image_metadata.formats.comfy_values import (
+    Budget,
+    Graph,
+    UnknownText,
+    can_be_prompt,
+    is_link,
+    node_inputs,
+    node_type,
+)
 from modules.util.image_metadata.limits import MAX_PROMPT, Reason, Unusable
 
 _MAX_DEPTH = 60
@@ -50,6 +58,10 @@ _POSITIVE_TWIN = (
     "prompt",
     "text",
 )
+_PREPENDED = {
+    "positive": ("prepend_positive", "prepend_positive_g"),
+    "negative": ("prepend_negative", "prepend_negative_g"),
+}
 _ENCODED_SET = frozenset(_ENCODED)
 _OWN_TEXTS = frozenset((*_ENCODED, *_NEGATIVE))
 _MADE = ("populated_text", "result", "output_text", "text_0")
@@ -75,9 +87,32 @@ _SINGLE = (
     "text_positive",
 )
 _PART = re.compile(r"(?:text|string|str|prompt|input|part|value)[_ ]?(?:[a-z]|\d{1,2})\Z", re.IGNORECASE)
+_ANY_OF = re.compile(r"(?:any|input|value|text|string)_?\d{1,3}\Z", re.IGNORECASE)
+_FIRST_OF = re.compile(r"any.?switch|switch.?any|coalesce|fallback", re.IGNORECASE)
 _JOINED_FROM = re.compile(r"concat|join|combine|append|merge|function|multi|stack", re.IGNORECASE)
 _BETWEEN = ("delimiter", "separator", "sep", "delim")
 _ESCAPES = {"\\n": "\n", "\\t": "\t"}
+_WRITES = re.compile(
+    r"llm|llama|chat|gpt|gemini|claude|grok|groq|mistral|deepseek|qwen.{0,6}vl|vlm|florence|blip|caption|interrogat"
+    r"|tagger|describe|img2txt|image.?to.?(?:text|prompt)|vision|translat|superprompt|magic.?prompt|one.?button"
+    r"|prompt.{0,3}(?:gen|enhanc|expan|upsampl|refin|improv)|enhanc.{0,3}prompt|inference|regex|random|line.?from"
+    r"|(?:load|read|from).{0,12}(?:file|txt|csv|json)|file.?(?:reader|loader)|split|extract|substring|iterat|cycle"
+    r"|(?:prompt|string|text|pick|select).?lines?(?![a-z])",
+    re.IGNORECASE,
+)
+_WRITER_INPUTS = frozenset(
+    (
+        "temperature",
+        "max_tokens",
+        "max_new_tokens",
+        "max_length",
+        "top_p",
+        "top_k",
+        "api_key",
+        "system_message",
+    )
+)
+_SEEN = ("image", "images", "image_1", "image1", "pixels", "clip_vision", "video")
 
 
 class StringWalk:
@@ -98,16 +133,20 @@ class StringWalk:
         return any(key in _OWN_TEXTS and isinstance(value, str) for key, value in inputs.items())
 
     def encoder_text(self, inputs: dict[str, Any], role: str) -> str:
-        """The text of an encoder; of two-headed ones, what both were given, else each once, the longest first."""
+        """The text of an encoder; of two-headed ones, what both were given, else each once, the longest first.
+
+        Raises:
+            UnknownText: the text is made while the graph runs, or is a file name or the like.
+        """
         if role == "negative":
             for key in _NEGATIVE:
                 if key in inputs:
-                    return self._value(inputs[key], role, frozenset(), 0).strip()
+                    return self._prepended(inputs, key, role)
         texts: list[str] = []
         for key in _ENCODED if len(inputs) > 2 else inputs:
             if key not in inputs or key not in _ENCODED_SET:
                 continue
-            text = self._value(inputs[key], role, frozenset(), 0).strip()
+            text = self._prepended(inputs, key, role)
             if text and text not in texts:
                 texts.append(text)
         if len(texts) < 2:
@@ -116,9 +155,32 @@ class StringWalk:
         rest = [text for text in texts if text not in longest]
         return ", ".join([longest, *rest])
 
+    def _prepended(self, inputs: dict[str, Any], key: str, role: str) -> str:
+        """The text under ``key``, after those that a pipe loader puts before it."""
+        text = self.checked(inputs[key], role)
+        if key == role and any(before in inputs for before in _PREPENDED[role]):
+            before = (self.checked(inputs[k], role) for k in _PREPENDED[role] if k in inputs)
+            return " ".join(part for part in (*before, text) if part)
+        return text
+
+    def checked(self, value: Any, role: str) -> str:
+        """The text an input is given, as a value or through a link; empty if it is neither.
+
+        Raises:
+            UnknownText: it is made while the graph runs, or is a file name or the like.
+        """
+        text = self._value(value, role, frozenset(), 0).strip()
+        if not can_be_prompt(text):
+            raise UnknownText
+        return text
+
     def text_from(self, link: list[Any], role: str) -> str:
-        """What a node puts out as text."""
-        return self._made_by(link, role, frozenset(), 0).strip()
+        """What a node puts out as text.
+
+        Raises:
+            UnknownText: it is made while the graph runs, or is a file name or the like.
+        """
+        return self.checked(link, role)
 
     def _value(self, value: Any, role: str, seen: frozenset[str], depth: int) -> str:
         if isinstance(value, str):
@@ -130,7 +192,9 @@ class StringWalk:
         self.budget.spend()
         name = str(link[0])
         node = self.graph.get(name)
-        if node is None or name in seen or depth > _MAX_DEPTH:
+        if node is None:
+            raise UnknownText
+        if name in seen or depth > _MAX_DEPTH:
             return ""
         side = role
         inputs = node_inputs(node)
@@ -151,10 +215,16 @@ class StringWalk:
         for key in _MADE:
             if isinstance(inputs.get(key), str) and inputs[key].strip():
                 return str(inputs[key])
+        if _is_writer(kind, inputs):
+            raise UnknownText
         if side == "negative":
             for key in _NEGATIVE:
                 if key in inputs:
                     return self._value(inputs[key], side, seen, depth)
+        if "find" in inputs and "replace" in inputs:
+            return self._replaced(inputs, side, seen, depth)
+        if _FIRST_OF.search(kind):
+            return self._first(inputs, side, seen, depth)
         parts = [key for key in inputs if _PART.match(key)]
         if len(parts) > 1 or (parts and _JOINED_FROM.search(kind)):
             return self._join(inputs, parts, side, seen, depth)
@@ -165,6 +235,23 @@ class StringWalk:
                     return text
         return ""
 
+    def _replaced(self, inputs: dict[str, Any], side: str, seen: frozenset[str], depth: int) -> str:
+        source = next((inputs[key] for key in ("string", "text", "value") if key in inputs), "")
+        text, find, put = (
+            self._value(value, side, seen, depth) for value in (source, inputs["find"], inputs["replace"])
+        )
+        if not find:
+            return text
+        if text.count(find) * len(put) > MAX_PROMPT:
+            raise Unusable(Reason.PROMPT_TOO_LONG, "its replaced parts are too long")
+        return text.replace(find, put)
+
+    def _first(self, inputs: dict[str, Any], side: str, seen: frozenset[str], depth: int) -> str:
+        """The first input that is connected, for switches that take whatever is there."""
+        links = (value for key, value in inputs.items() if _ANY_OF.match(key) and is_link(value))
+        first = next(links, None)
+        return "" if first is None else self._value(first, side, seen, depth)
+
     def _join(
         self, inputs: dict[str, Any], parts: list[str], side: str, seen: frozenset[str], depth: int
     ) -> str:
@@ -173,5 +260,12 @@ class StringWalk:
         for escape, character in _ESCAPES.items():
             between = between.replace(escape, character)
         if len(texts) * len(between) > MAX_PROMPT:
-            raise Unusable(Reason.PROMPT_TOO_LONG, "its parts stand too far apart")
+            raise Unusable(Reason.PROMPT_TOO_LONG, "its parts are too far apart")
         return between.join(texts)
+
+
+def _is_writer(kind: str, inputs: dict[str, Any]) -> bool:
+    """Whether a node makes up its text, out of a question to a model, a picture, a file or by chance."""
+    if not _WRITER_INPUTS.isdisjoint(inputs) or any(is_link(inputs.get(key)) for key in _SEEN):
+        return True
+    return bool(_WRITES.search(kind))

@@ -1,35 +1,36 @@
-"""ComfyUI: the prompt of an image by walking its graph from the sampler to the texts it was given.
+"""ComfyUI: the prompt of an image by walking its graph from the saved picture to the texts it was made from.
 
-Nodes are told by their inputs rather than by their names, because most come from somebody's extension. The walk
-is bounded in depth and steps, so that cyclic and enormous graphs end.
+Nodes are recognised by their inputs rather than by their names, because most come from somebody's extension. The walk
+is bounded in depth and steps, so that cyclic and enormous graphs end. Where the graph does not hold the text, or holds
+several pictures of different texts, there is no prompt: none is better than a wrong one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from modules.util.image_metadata.formats.comfy_values import Budget, Graph, is_link, node_inputs, node_type
+from modules.util.image_metadata.formats.comfy_makers import (
+    MakerWalk,
+    own_negative_key,
+    own_prompt_key,
+)
+from modules.util.image_metadata.formats.comfy_values import (
+    PIPES,
+    Budget,
+    Graph,
+    UnknownText,
+    is_link,
+    node_inputs,
+    node_type,
+)
 from modules.util.image_metadata.formats.found import COMFYUI, Found, as_seed
 from modules.util.image_metadata.formats.StringWalk import StringWalk
 from modules.util.image_metadata.limits import Reason, Unusable
 
 _MAX_NODES = 20_000
 _MAX_DEPTH = 120
-_LATENT_INPUTS = ("latent_image", "samples", "latent", "latents", "optional_latent", "init_latent")
-_PIPES = (
-    "text_embeds",
-    "hyvid_embeds",
-    "basic_pipe",
-    "pipe",
-    "detailer_pipe",
-    "optional_pipe",
-    "sdxl_pipe",
-    "context",
-    "base_ctx",
-    "ctx",
-)
 _GUIDED = ("positive", "cond1", "conditioning", "cond", "cond_1")
 _PASSED = (
     "conditioning",
@@ -50,12 +51,10 @@ _PASSED = (
     "guider",
 )
 _ANY_INPUT = ("", "any", "anything", "any_input", "input", "input1", "input_1", "value", "source", "data")
-_STARTS = frozenset(("guider", "positive", "conditioning", *_PIPES))
 _ONE_SIDED = {"positive": ("conditioning",), "negative": ("neg_conditioning", "negative_conditioning")}
-_CONDITIONS = frozenset(("positive", "negative", *_PASSED, *_PIPES))
+_CONDITIONS = frozenset(("positive", "negative", *_PASSED, *PIPES))
 _SPLIT_TYPES = re.compile(r"zero_?out", re.IGNORECASE)
-_DETAILER = re.compile(r"detailer|upscale|refin", re.IGNORECASE)
-_ENCODER = re.compile(r"text_?encode|encoder?.?text|prompt", re.IGNORECASE)
+_ENCODER = re.compile(r"text_?encode|encoder?.?text", re.IGNORECASE)
 _NEGATIVE_NAME = re.compile(r"negative", re.IGNORECASE)
 _SEEDS = ("seed", "noise_seed")
 
@@ -91,71 +90,75 @@ class _Walk:
         self.graph = graph
         self.budget = Budget()
         self.strings = StringWalk(graph, self.budget)
+        self.makers = MakerWalk(graph, self.budget)
 
     def result(self) -> Found | None:
-        # Whether an (empty) text was found there, and what else was.
-        asked: tuple[bool, Found] | None = None
-        for name in self._samplers():
+        outputs = self.makers.outputs()
+        makers = list(dict.fromkeys(name for output in outputs for name in self.makers.nearest(output)))
+        if not makers:
+            longest = self._longest(outputs)
+            return Found(longest, "", COMFYUI) if longest else None
+        # The graph a workflow began with often stays next to the partner's node that was put into it.
+        makers = [name for name in makers if self._own_key(name) is not None] or makers
+        return _agreed([self._ask(name) for name in makers])
+
+    # --- what a maker was given ---
+
+    def _own_key(self, name: str) -> str | None:
+        """The input with the own prompt of a node that is not a sampler."""
+        if name in self.makers.samplers:
+            return None
+        node = self.graph[name]
+        return own_prompt_key(node_type(node), node_inputs(node))
+
+    def _ask(self, name: str) -> Found | None:
+        """The texts of one maker; ``None`` if they are not in the graph."""
+        key = self._own_key(name)
+        try:
+            if key is not None:
+                return self._own(name, node_inputs(self.graph[name]), key)
+            return self._sampled(name)
+        except UnknownText:
+            return None
+
+    def _own(self, name: str, inputs: dict[str, Any], key: str) -> Found:
+        prompt = self.strings.checked(inputs[key], "positive")
+        unwanted = own_negative_key(inputs)
+        return Found(prompt, self._unwanted(inputs, unwanted), COMFYUI, self._seed(name, frozenset()))
+
+    def _unwanted(self, inputs: dict[str, Any], key: str | None) -> str:
+        try:
+            return self.strings.checked(inputs[key], "negative") if key is not None else ""
+        except UnknownText:
+            return ""
+
+    def _sampled(self, last: str) -> Found | None:
+        """What the first of the samplers behind a picture was given that says anything."""
+        empty: Found | None = None
+        silent: Found | None = None
+        for name in self.makers.samplers_of(last):
             positive = self._from_sampler(name, "positive")
             if positive is None:
                 continue
-            negative = _joined(self._from_sampler(name, "negative"))
-            found = Found(_joined(positive), negative, COMFYUI, self._seed(name, frozenset()))
+            found = Found(_joined(positive), self._negative_of(name), COMFYUI, self._seed(name, frozenset()))
             if found.prompt:
                 return found
-            if asked is None or (positive and not asked[0]):
-                asked = (bool(positive), found)
-        if asked is not None and asked[0]:
-            return asked[1]
-        longest = self._longest()
-        if longest:
-            return asked[1]._replace(prompt=longest) if asked else Found(longest, "", COMFYUI)
-        return None
+            if positive:
+                empty = empty or found
+            else:
+                silent = silent or found
+        if empty is not None:
+            return empty
+        longest = self._longest([last])
+        if not longest:
+            return None
+        return silent._replace(prompt=longest) if silent else Found(longest, "", COMFYUI)
 
-    # --- which sampler ---
-
-    def _samplers(self) -> list[str]:
-        """Samplers, those that made the picture first: reached from an output, and not fed by another sampler."""
-        samplers = [name for name, node in self.graph.items() if self._is_sampler(node_inputs(node))]
-        if len(samplers) < 2:
-            return samplers
-        known = set(samplers)
-        outputs = [
-            name for name in self.graph if re.search(r"save|preview", node_type(self.graph[name]), re.I)
-        ]
-        reached = self._upstream(outputs) if outputs else known
-        fed = {name for name in samplers if self._upstream([name]) & known - {name}}
-
-        def rank(name: str) -> tuple[bool, bool, bool]:
-            return name not in reached, bool(_DETAILER.search(node_type(self.graph[name]))), name in fed
-
-        return sorted(samplers, key=rank)
-
-    @staticmethod
-    def _is_sampler(inputs: dict[str, Any]) -> bool:
-        if _STARTS.isdisjoint(inputs):
-            return False
-        if is_link(inputs.get("guider")):
-            return True
-        conditioned = any(is_link(inputs.get(key)) for key in ("positive", *_PIPES))
-        timed = any(key in inputs for key in ("steps", "sigmas", "sampler_name", "sampler", "denoise"))
-        if is_link(inputs.get("conditioning")) and "steps" in inputs:
-            return any(key in inputs for key in ("seed", "noise_seed", "noise"))
-        return conditioned and (timed or (is_link(inputs.get("positive")) and "seed" in inputs))
-
-    def _upstream(self, names: list[str]) -> set[str]:
-        """Every node that something in ``names`` depends on, without those themselves unless in a circle."""
-        seen: set[str] = set()
-        stack = list(names)
-        while stack:
-            for value in node_inputs(self.graph[stack.pop()]).values():
-                self.budget.spend()
-                if is_link(value):
-                    name = str(value[0])
-                    if name in self.graph and name not in seen:
-                        seen.add(name)
-                        stack.append(name)
-        return seen
+    def _negative_of(self, name: str) -> str:
+        try:
+            return _joined(self._from_sampler(name, "negative"))
+        except UnknownText:
+            return ""
 
     def _seed(self, name: str, seen: frozenset[str]) -> int | None:
         """The seed of a sampler, or of the noise or seed node that feeds it."""
@@ -182,7 +185,7 @@ class _Walk:
             return self._from_guider(str(link[0]), role, 0)
         if is_link(inputs.get(role)):
             return self._texts(inputs[role], role, frozenset(), 0)
-        for key in (*_PIPES, *_ONE_SIDED[role]):
+        for key in (*PIPES, *_ONE_SIDED[role]):
             if is_link(inputs.get(key)):
                 return self._texts(inputs[key], role, frozenset(), 0)
         return None
@@ -231,7 +234,7 @@ class _Walk:
         if is_link(inputs.get(role)):
             return [inputs[role]]
         links = [inputs[key] for key in _PASSED if is_link(inputs.get(key))]
-        links = links or [inputs[key] for key in _PIPES if is_link(inputs.get(key))]
+        links = links or [inputs[key] for key in PIPES if is_link(inputs.get(key))]
         return links or self._unnamed(inputs)
 
     def _unnamed(self, inputs: dict[str, Any]) -> list[list[Any]]:
@@ -251,25 +254,44 @@ class _Walk:
                     return [value]
         return []
 
-    # --- when there is no sampler to start from ---
+    # --- when the way to the texts is lost ---
 
-    def _longest(self) -> str:
-        """The longest text of any encoder that no sampler uses as the negative side."""
+    def _longest(self, ends: list[str]) -> str:
+        """The longest text of an encoder that the picture depends on and no sampler uses as the negative side."""
+        behind = set(ends).union(*map(self.makers.upstream, ends))
         avoid = set(self._negatives())
         best = ""
-        for node in self.graph.values():
+        for name in behind:
+            node = self.graph[name]
             inputs = node_inputs(node)
             if not _ENCODER.search(node_type(node)) and not is_link(inputs.get("clip")):
                 continue
             title = node.get("_meta", {}).get("title") if isinstance(node.get("_meta"), dict) else None
-            text = self.strings.encoder_text(inputs, "positive")
+            text = self._encoded(inputs)
             if text in avoid or (isinstance(title, str) and _NEGATIVE_NAME.search(title)):
                 continue
-            best = max(best, text, key=len)
+            best = max(best, text, key=lambda one: (len(one), one))
         return best
+
+    def _encoded(self, inputs: dict[str, Any]) -> str:
+        try:
+            return self.strings.encoder_text(inputs, "positive")
+        except UnknownText:
+            return ""
 
     def _negatives(self) -> Iterator[str]:
         for node in self.graph.values():
             link = node_inputs(node).get("negative")
             if is_link(link):
-                yield from self._texts(link, "negative", frozenset(), 0)
+                try:
+                    yield from self._texts(link, "negative", frozenset(), 0)
+                except UnknownText:
+                    continue
+
+
+def _agreed(answers: Sequence[Found | None]) -> Found | None:
+    """The one prompt of all pictures; ``None`` if one of them has none, or they have several."""
+    known = [answer for answer in answers if answer is not None]
+    if len(known) < len(answers) or len({" ".join(found.prompt.split()) for found in known}) != 1:
+        return None
+    return known[0] if len({found.seed for found in known}) == 1 else known[0]._replace(seed=None)

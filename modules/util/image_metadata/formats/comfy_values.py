@@ -2,12 +2,50 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeAlias, TypeGuard
 
 from modules.util.image_metadata.limits import Reason, Unusable
 
 Graph: TypeAlias = dict[str, dict[str, Any]]
 _MAX_STEPS = 100_000
+
+PIPES = (
+    "text_embeds",
+    "hyvid_embeds",
+    "basic_pipe",
+    "pipe",
+    "detailer_pipe",
+    "optional_pipe",
+    "sdxl_pipe",
+    "sdxl_tuple",
+    "context",
+    "base_ctx",
+    "ctx",
+)
+"""Inputs that carry both sides of the conditioning, or everything at once."""
+
+_MODEL_FILE = r"safetensors|sft|ckpt|pth?|bin|gguf|onnx|engine|th|lora|vae"
+_FILE = (
+    rf"{_MODEL_FILE}|txt|json|ya?ml|csv|md|html?|pdf|zip|py|png|jpe?g|jfif|webp|gif|bmp|tiff?|avif|hei[cf]"
+)
+_FILE += r"|mp4|webm|mov|mkv|avi|wav|mp3|flac|ogg|psd|svg|exr|hdr|cr2|nef|dng|glb|obj|ply"
+_NO_PROMPT = re.compile(
+    rf"[^\s,;|]{{1,400}}\.(?:{_FILE})"
+    rf"|[^\n,;|]{{0,400}}[\\/][^\n,;|/\\]{{1,400}}\.(?:{_FILE})"
+    r"|[^\n,;|]{1,400}\.(?:safetensors|sft|ckpt|pth|gguf)"
+    r"|(?:[a-z]:[\\/]|\.{1,2}/|~/|/|\\\\)[^\s,;|]{1,400}"
+    r"|(?:https?|file|data|ftp):\S{1,4000}"
+    r"|\#(?:[0-9a-f]{3,4}|[0-9a-f]{6}|[0-9a-f]{8})"
+    r"|(?:rgb|hsl)a?\([\d.,\s%deg/]{1,60}\)"
+    r"|\{?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\}?",
+    re.IGNORECASE,
+)
+_LONGEST_NO_PROMPT = 4100
+
+
+class UnknownText(Exception):
+    """The text is made while the graph runs (by a language model, out of a file, at random) and is not in the graph."""
 
 
 class Budget:
@@ -34,8 +72,8 @@ def is_link(value: Any) -> TypeGuard[list[Any]]:
     return (
         type(value) is list
         and len(value) == 2
-        and isinstance(value[0], str | int)
         and isinstance(value[1], int)
+        and isinstance(value[0], (str, int))
     )
 
 
@@ -49,3 +87,9 @@ def node_type(node: dict[str, Any]) -> str:
     """The type of a node."""
     kind = node.get("class_type")
     return kind if isinstance(kind, str) else ""
+
+
+def can_be_prompt(text: str) -> bool:
+    """Whether a text may be meant for a picture: a lone file name, path, address, colour or number of a node is not."""
+    text = text.strip()
+    return len(text) > _LONGEST_NO_PROMPT or not _NO_PROMPT.fullmatch(text)

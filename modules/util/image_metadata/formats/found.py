@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from modules.util.image_metadata.limits import MAX_JSON_MEMORY, Reason, Unusable
@@ -12,9 +13,13 @@ COMFYUI = "ComfyUI"
 DRAW_THINGS = "Draw Things"
 EASY_DIFFUSION = "Easy Diffusion"
 FOOOCUS = "Fooocus"
+GROK = "Grok"
 INVOKEAI = "InvokeAI"
+LEONARDO = "Leonardo"
 MIDJOURNEY = "Midjourney"
 NOVELAI = "NovelAI"
+SEAART = "SeaArt"
+STABILITY_MATRIX = "Stability Matrix"
 SWARMUI = "SwarmUI"
 TEXT_FILE = "text file"
 UNKNOWN = "unknown"
@@ -31,6 +36,8 @@ class Found(NamedTuple):
 
 _BYTES = (("[", 88), ("{", 240), (",", 40), (":", 120))
 _SMALL = 64 * 1024
+_MAX_OBJECTS = 16
+_DECODER = json.JSONDecoder()
 
 
 def load_json(text: str) -> Any:
@@ -40,12 +47,39 @@ def load_json(text: str) -> Any:
         Unusable: damaged, nested too deep, or it would take too much memory.
     """
     text = text.strip(" \t\r\n\0\ufeff")
-    if len(text) > _SMALL and sum(text.count(mark) * size for mark, size in _BYTES) > MAX_JSON_MEMORY:
-        raise Unusable(Reason.TEXT_TOO_LARGE, "its JSON has too many parts")
+    _check_memory(text)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Unusable(Reason.BAD_JSON) from error
+
+
+def _check_memory(text: str) -> None:
+    if len(text) > _SMALL and sum(text.count(mark) * size for mark, size in _BYTES) > MAX_JSON_MEMORY:
+        raise Unusable(Reason.TEXT_TOO_LARGE, "its JSON has too many parts")
+
+
+def load_objects(text: str) -> Iterator[Any]:
+    """The JSON objects in a text that holds other things between them; those that are damaged are passed over.
+
+    Raises:
+        Unusable: it would take too much memory, or there is none.
+    """
+    _check_memory(text)
+    start, found = text.find("{"), False
+    for _ in range(_MAX_OBJECTS):
+        if start < 0:
+            break
+        try:
+            data, end = _DECODER.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            end = start + 1
+        else:
+            found = True
+            yield data
+        start = text.find("{", end)
+    if not found:
+        raise Unusable(Reason.BAD_JSON)
 
 
 def as_seed(value: Any) -> int | None:

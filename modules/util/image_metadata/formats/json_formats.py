@@ -1,4 +1,5 @@
-"""The JSON texts of SwarmUI, InvokeAI, Fooocus, NovelAI, Easy Diffusion, Draw Things and plain ``prompt`` objects."""
+"""The JSON texts of SwarmUI, InvokeAI, Fooocus, NovelAI, Easy Diffusion, Draw Things, Stability Matrix, and others with
+a ``prompt`` of their own."""
 
 from __future__ import annotations
 
@@ -6,15 +7,16 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from modules.util.image_metadata.comfy_workflow import is_workflow, read_workflow
 from modules.util.image_metadata.formats.a1111 import looks_like_a1111, parse_a1111
 from modules.util.image_metadata.formats.comfy import is_graph, read_graph
+from modules.util.image_metadata.formats.comfy_workflow import is_workflow, read_workflow
 from modules.util.image_metadata.formats.found import (
     DRAW_THINGS,
     EASY_DIFFUSION,
     FOOOCUS,
     INVOKEAI,
     NOVELAI,
+    STABILITY_MATRIX,
     SWARMUI,
     UNKNOWN,
     Found,
@@ -24,7 +26,18 @@ from modules.util.image_metadata.formats.found import (
 )
 
 _MAX_NESTED = 4
+_MAX_CHARACTERS = 64
 _BRACKETED = re.compile(r"\[([^\[\]]*)\]")
+_INSIDE = (
+    "prompt",
+    "Comment",
+    "meta",
+    "metadata",
+    "parameters",
+    "generation_data",
+    "workflow",
+    "extraMetadata",
+)
 _NEGATIVE_KEYS = (
     "negative_prompt",
     "negativePrompt",
@@ -32,6 +45,7 @@ _NEGATIVE_KEYS = (
     "negative",
     "Negative Prompt",
     "Negative prompt",
+    "NegativePrompt",
     "uc",
 )
 _SEED_KEYS = ("seed", "Seed", "noise_seed")
@@ -63,7 +77,7 @@ def read_json_object(data: Any, depth: int = 0) -> Found | None:
 
 def _nested(data: dict[str, Any], depth: int) -> Found | None:
     """Objects and JSON texts inside an object: graphs under ``prompt``, what NovelAI puts into ``Comment``."""
-    for key in ("prompt", "Comment", "meta", "metadata", "parameters", "workflow", "extraMetadata"):
+    for key in _INSIDE:
         value = data.get(key)
         if isinstance(value, str) and value.lstrip()[:1] == "{":
             value = load_json(value)
@@ -121,7 +135,9 @@ def split_invoke(text: str) -> tuple[str, str]:
 
 
 def _draw_things(data: dict[str, Any]) -> Found | None:
-    if not isinstance(data.get("c"), str):
+    if not isinstance(data.get("c"), str) or not any(
+        key in data for key in ("uc", "sampler", "steps", "model")
+    ):
         return None
     return Found(as_text(data["c"]), as_text(data.get("uc")), DRAW_THINGS, _seed(data))
 
@@ -133,23 +149,44 @@ def _novelai_whole(data: dict[str, Any]) -> Found | None:
         return None
     settings = load_json(rest)
     settings = settings if isinstance(settings, dict) else {}
+    found = _novelai_v4(settings)
+    if found is not None:
+        return found._replace(prompt=with_characters(words, found.prompt))
     return Found(words.strip(), _negative(settings), NOVELAI, _seed(settings))
 
 
+def with_characters(words: str, whole: str) -> str:
+    """NovelAI's description of an image, or the whole prompt where that is the description and its characters."""
+    words = words.strip()
+    return whole if whole.startswith(words) else words or whole
+
+
 def _novelai_v4(data: dict[str, Any]) -> Found | None:
-    """The caption object of NovelAI 4, where an image has no plain ``prompt``."""
-    if isinstance(data.get("prompt"), str):
+    """The caption object of NovelAI 4 and later: a prompt for the picture, and one for each character in it."""
+    prompt = _whole_caption(data.get("v4_prompt"))
+    if prompt is None:
         return None
-    base = _base_caption(data.get("v4_prompt"))
-    if base is None:
-        return None
-    return Found(base, _base_caption(data.get("v4_negative_prompt")) or _negative(data), NOVELAI, _seed(data))
+    return Found(
+        prompt, _whole_caption(data.get("v4_negative_prompt")) or _negative(data), NOVELAI, _seed(data)
+    )
 
 
-def _base_caption(value: Any) -> str | None:
+def _whole_caption(value: Any) -> str | None:
+    """The base caption with those of the characters, in their order."""
     caption = value.get("caption") if isinstance(value, dict) else None
-    base = caption.get("base_caption") if isinstance(caption, dict) else None
-    return base.strip() if isinstance(base, str) else None
+    if not isinstance(caption, dict) or not isinstance(caption.get("base_caption"), str):
+        return None
+    characters = caption.get("char_captions")
+    characters = characters if isinstance(characters, list) else []
+    words = [one.get("char_caption") for one in characters[:_MAX_CHARACTERS] if isinstance(one, dict)]
+    parts = [caption["base_caption"], *(word for word in words if isinstance(word, str))]
+    return ", ".join(part.strip() for part in parts if part.strip())
+
+
+def _stability_matrix(data: dict[str, Any]) -> Found | None:
+    if not isinstance(data.get("PositivePrompt"), str):
+        return None
+    return Found(as_text(data["PositivePrompt"]), _negative(data), STABILITY_MATRIX, _seed(data))
 
 
 def _plain(data: dict[str, Any]) -> Found | None:
@@ -177,5 +214,6 @@ _READERS: tuple[Callable[[dict[str, Any]], Found | None], ...] = (
     _draw_things,
     _novelai_whole,
     _novelai_v4,
+    _stability_matrix,
     _plain,
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from modules.util.config.load import find_problems, read_config
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.ModelType import ModelType
 from modules.util.errors import UserError
@@ -22,25 +23,25 @@ OTHER_VALUES: dict[str, Any] = {
 
 
 def warned(config: TrainConfig) -> list[str]:
-    return [warning.field for warning in config.problems().warnings]
+    return [warning.field for warning in find_problems(config).warnings]
 
 
 @pytest.mark.parametrize("family", list(ModelType))
 def test_every_setting_of_a_part_the_family_has_not_is_reported(family: ModelType) -> None:
     usual = TrainConfig()
-    assert not [field for field in warned(TrainConfig.from_dict({"model_type": family})) if "." in field]
+    assert not [field for field in warned(read_config({"model_type": family})) if "." in field]
     for name in PARTS:
         part = getattr(usual, name)
         for field in type(part).model_fields:
             value = OTHER_VALUES.get(field, getattr(part, field) is False)
-            config = TrainConfig.from_dict({"model_type": family, name: {field: value}}, check=False)
-            idle = name not in family.parts or (field == "guidance_scale" and not family.embeds_guidance)
+            config = TrainConfig.from_dict({"model_type": family, name: {field: value}})
+            idle = name not in family.parts or (field == "guidance_scale" and not family.spec.embeds_guidance)
             assert (f"{name}.{field}" in warned(config)) is idle, (name, field)
 
 
 def test_the_message_names_the_family_and_what_it_has() -> None:
-    config = TrainConfig.from_dict({"text_encoder_2": {"train": True}})
-    assert [str(warning) for warning in config.problems().warnings] == [
+    config = read_config({"text_encoder_2": {"train": True}})
+    assert [str(warning) for warning in find_problems(config).warnings] == [
         "text_encoder_2.train: has no effect: Stable Diffusion 1.5 has no text_encoder_2, its parts are unet, "
         "text_encoder, vae"
     ]
@@ -49,19 +50,19 @@ def test_the_message_names_the_family_and_what_it_has() -> None:
 @pytest.mark.parametrize("family", list(ModelType))
 def test_chunks_are_reported_where_prompts_are_one_text(family: ModelType) -> None:
     for most in range(1, 9):
-        config = TrainConfig.from_dict({"model_type": family, "max_prompt_chunks": most}, check=False)
-        idle = not family.chunks_prompts and most != TrainConfig().max_prompt_chunks
+        config = TrainConfig.from_dict({"model_type": family, "max_prompt_chunks": most})
+        idle = not family.spec.chunks_prompts and most != TrainConfig().max_prompt_chunks
         assert ("max_prompt_chunks" in warned(config)) is idle
     for most in (0, 9, 2.5, True):
         with pytest.raises(UserError, match="max_prompt_chunks"):
-            TrainConfig.from_dict({"model_type": family, "max_prompt_chunks": most})
+            read_config({"model_type": family, "max_prompt_chunks": most})
 
 
 @pytest.mark.parametrize("family", list(ModelType))
 def test_weights_of_noise_levels_need_noise_variances(family: ModelType) -> None:
     weighted = {"model_type": family, "loss_weight_fn": "MIN_SNR_GAMMA", "loss_weight_strength": 5.0}
-    idle = TrainConfig.from_dict({**weighted, "rlhf_enabled": True})
-    assert ("loss_weight_fn" in warned(idle)) is family.flow_matching
+    idle = read_config({**weighted, "rlhf_enabled": True})
+    assert ("loss_weight_fn" in warned(idle)) is family.spec.flow_matching
     for changes in ({}, {"rlhf_enabled": True, "rlhf_supervised_mix": 0.5}):
-        problems = TrainConfig.from_dict({**weighted, **changes}, check=False).problems()
-        assert ("loss_weight_fn" in [error.field for error in problems.errors]) is family.flow_matching
+        problems = find_problems(TrainConfig.from_dict({**weighted, **changes}))
+        assert ("loss_weight_fn" in [error.field for error in problems.errors]) is family.spec.flow_matching

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import pytest
 
+from modules.util.config.load import check_config, find_problems, read_config
 from modules.util.config.rules.online_values import reward_list, rollout_size, sde_window
-from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.RLHFMode import RLHFMode
 from modules.util.errors import ConfigError, UnsupportedError, UserError
 
 GRPO = {"rlhf_enabled": True, "rlhf_mode": "GRPO"}
 DGPO = {"rlhf_enabled": True, "rlhf_mode": "DGPO"}
+GSPO = {"rlhf_enabled": True, "rlhf_mode": "GSPO"}
 CONSTANT = {"rlhf_loss_aggregation": "CONSTANT"}
 
 
@@ -69,6 +70,38 @@ CONSTANT = {"rlhf_loss_aggregation": "CONSTANT"}
         ({**DGPO, "rlhf_ema_ref_device": "OFF"}, "rlhf_ema_ref_device", ConfigError),
         ({**DGPO, "rlhf_kl_beta": 0.1}, "rlhf_kl_type", ConfigError),
         ({**DGPO, "rlhf_timestep_range_low": 0.7}, "rlhf_timestep_range_low", ConfigError),
+        (
+            {**GSPO, "rlhf_gspo_strategy": "STASH", "rlhf_kl_beta": 0.1},
+            "rlhf_gspo_strategy",
+            UnsupportedError,
+        ),
+        (
+            {**GSPO, "rlhf_loss_aggregation": "TOKEN_MEAN", "rlhf_gspo_weighting": "DOCUMENT"},
+            "rlhf_gspo_weighting",
+            ConfigError,
+        ),
+        (
+            {**GSPO, "rlhf_loss_aggregation": "PROMPT_MEAN", "rlhf_normalize_by_documents": True},
+            "rlhf_normalize_by_documents",
+            ConfigError,
+        ),
+        ({**GRPO, "rlhf_rollout_noise_level": 0}, "rlhf_rollout_noise_level", ConfigError),
+        (
+            {
+                **GRPO,
+                "model_type": "FLUX_DEV_1",
+                "rlhf_rollout_transition": "CPS",
+                "rlhf_rollout_noise_level": 1.5,
+            },
+            "rlhf_rollout_noise_level",
+            ConfigError,
+        ),
+        ({**DGPO, "rlhf_num_train_timesteps": 11}, "rlhf_num_train_timesteps", ConfigError),
+        (
+            {**DGPO, "rlhf_num_train_timesteps": 10, "rlhf_timestep_sampler": "DISCRETE_WO_INIT"},
+            "rlhf_num_train_timesteps",
+            ConfigError,
+        ),
         ({"rlhf_enabled": True, "acceleration": {"rollout": "x"}}, "acceleration.rollout", ConfigError),
         ({"acceleration": {"shared": 3}}, "acceleration.shared", ConfigError),
         ({"acceleration": {"shared": [{"nme": "x"}]}}, "acceleration.shared[0].nme", ConfigError),
@@ -76,25 +109,25 @@ CONSTANT = {"rlhf_loss_aggregation": "CONSTANT"}
 )
 def test_one_error_each(data: dict, field: str, kind: type) -> None:
     with pytest.raises(kind) as caught:
-        TrainConfig.from_dict(data)
+        read_config(data)
     assert caught.value.field == field
 
 
 @pytest.mark.parametrize("model", ["STABLE_DIFFUSION_15", "STABLE_DIFFUSION_35", "FLUX_SCHNELL_1"])
 def test_a_guided_reference_is_fine_where_guidance_is_two_passes(model: str) -> None:
-    TrainConfig.from_dict({**DGPO, "model_type": model, "rlhf_dgpo_kl_cfg": 2.0})
+    read_config({**DGPO, "model_type": model, "rlhf_dgpo_kl_cfg": 2.0})
 
 
 @pytest.mark.parametrize("value", [True, "inf", 0, -1, "nan"])
 def test_impossible_divisors(value: object) -> None:
     with pytest.raises(ConfigError) as caught:
-        TrainConfig.from_dict({**GRPO, **CONSTANT, "rlhf_loss_aggregation_divisor": value})
+        read_config({**GRPO, **CONSTANT, "rlhf_loss_aggregation_divisor": value})
     assert caught.value.field == "rlhf_loss_aggregation_divisor"
 
 
 @pytest.mark.parametrize("mode", list(RLHFMode))
 def test_every_mode_is_fine_as_it_comes(mode: RLHFMode) -> None:
-    assert TrainConfig.from_dict({"rlhf_enabled": True, "rlhf_mode": mode.value}).check() == []
+    assert check_config(read_config({"rlhf_enabled": True, "rlhf_mode": mode.value})) == []
 
 
 @pytest.mark.parametrize(
@@ -108,17 +141,17 @@ def test_every_mode_is_fine_as_it_comes(mode: RLHFMode) -> None:
     ],
 )
 def test_warnings(data: dict, field: str) -> None:
-    found = TrainConfig.from_dict(data).problems().warnings
+    found = find_problems(read_config(data)).warnings
     assert [warning.field for warning in found] == [field]
 
 
 def test_texts() -> None:
-    config = TrainConfig.from_dict({**GRPO, "resolution": "384, 512", "rlhf_reward": "contrast -1, entropy"})
+    config = read_config({**GRPO, "resolution": "384, 512", "rlhf_reward": "contrast -1, entropy"})
     assert rollout_size(config) == (384, 384)
     config.rlhf_rollout_size = "512x768"
     assert rollout_size(config) == (768, 512)
     assert [(r.reward, r.weight) for r in reward_list(config)] == [("contrast", -1.0), ("entropy", 1.0)]
-    config = TrainConfig.from_dict({**GRPO, "rlhf_rewards": [{"reward": "sharpness", "name": "s"}]})
+    config = read_config({**GRPO, "rlhf_rewards": [{"reward": "sharpness", "name": "s"}]})
     assert [r.name for r in reward_list(config)] == ["s"]
     assert sde_window("") is None
     assert sde_window("3") == (3, 3)
@@ -128,6 +161,32 @@ def test_texts() -> None:
 
 
 def test_a_single_accelerator_is_a_list_of_one() -> None:
-    config = TrainConfig.from_dict({"acceleration": {"shared": "attention_backend", "rollout": None}})
+    config = read_config({"acceleration": {"shared": "attention_backend", "rollout": None}})
     assert [a.name for a in config.acceleration.shared] == ["attention_backend"]
-    assert TrainConfig.from_dict(config.to_dict()) == config
+    assert read_config(config.to_dict()) == config
+
+
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        ({**GRPO, "rlhf_normalize_by_documents": True}, "rlhf_normalize_by_documents"),
+        (
+            {**GSPO, "rlhf_normalize_by_documents": True, "rlhf_gspo_weighting": "DOCUMENT"},
+            "rlhf_normalize_by_documents",
+        ),
+        ({**DGPO, "rlhf_dgpo_clip_kl": True}, "rlhf_dgpo_clip_kl"),
+    ],
+)
+def test_a_setting_that_cannot_act_is_named(data: dict, field: str) -> None:
+    assert field in [warning.field for warning in find_problems(read_config(data)).warnings]
+
+
+def test_the_same_settings_are_not_named_where_they_act() -> None:
+    for data in (
+        {**GSPO, "rlhf_normalize_by_documents": True},
+        {**DGPO, "rlhf_dgpo_clip_kl": True, "rlhf_kl_beta": 0.1, "rlhf_kl_type": "V"},
+        {**DGPO, "rlhf_num_train_timesteps": 10},
+        {**DGPO, "rlhf_num_train_timesteps": 99, "rlhf_timestep_sampler": "UNIFORM"},
+        {**DGPO, "rlhf_rollout_noise_level": 0},
+    ):
+        assert find_problems(read_config(data)).warnings == []

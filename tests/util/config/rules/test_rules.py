@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from modules.util.config.load import check_config, find_problems, read_config
 from modules.util.config.rules.rules import rule_fields
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError, UnsupportedError
@@ -23,7 +24,20 @@ DPO = {"rlhf_enabled": True}
             "rlhf_dpo_label_smoothing",
             ConfigError,
         ),
+        ({**DPO, "rlhf_dpo_beta": 1e-300}, "rlhf_dpo_beta", ConfigError),
+        ({**DPO, "rlhf_dpo_beta": 1e39}, "rlhf_dpo_beta", ConfigError),
+        ({**DPO, "rlhf_supervised_mix": 1e30}, "rlhf_supervised_mix", ConfigError),
         ({**DPO, "rlhf_dpo_patience_enabled": True}, "rlhf_dpo_patience_enabled", ConfigError),
+        (
+            {
+                **DPO,
+                "rlhf_dpo_patience_enabled": True,
+                "rlhf_dpo_validation": True,
+                "validate_after_unit": "NEVER",
+            },
+            "rlhf_dpo_patience_enabled",
+            ConfigError,
+        ),
         ({"rlhf_dpo_patience_metrics": ["val_loss", "val_loss"]}, "rlhf_dpo_patience_metrics", ConfigError),
         (
             {"training_method": "FINE_TUNE", "output_model_format": "KOHYA_LORA"},
@@ -59,7 +73,7 @@ DPO = {"rlhf_enabled": True}
 )
 def test_contradictions_are_one_error_each(data: dict, field: str, kind: type) -> None:
     with pytest.raises(kind) as caught:
-        TrainConfig.from_dict(data)
+        read_config(data)
     assert caught.value.field == field
 
 
@@ -84,7 +98,7 @@ def test_contradictions_are_one_error_each(data: dict, field: str, kind: type) -
     ],
 )
 def test_what_is_meant_passes_without_a_word(data: dict) -> None:
-    assert TrainConfig.from_dict(data).check() == []
+    assert check_config(read_config(data)) == []
 
 
 @pytest.mark.parametrize(
@@ -103,18 +117,18 @@ def test_what_is_meant_passes_without_a_word(data: dict) -> None:
     ],
 )
 def test_warnings_do_not_stop(data: dict, field: str) -> None:
-    config = TrainConfig.from_dict(data)
-    assert [warning.field for warning in config.problems().warnings] == [field]
-    assert [text.partition(":")[0] for text in config.check()] == [field]
+    config = read_config(data)
+    assert [warning.field for warning in find_problems(config).warnings] == [field]
+    assert [text.partition(":")[0] for text in check_config(config)] == [field]
 
 
 def test_missing_sides_of_inline_concepts_are_mentioned() -> None:
     chosen = {"type": "DPO_CHOSEN", "path": "a"}
-    assert len(TrainConfig.from_dict({**DPO, "concepts": [chosen]}).check()) == 1
+    assert len(check_config(read_config({**DPO, "concepts": [chosen]}))) == 1
     rejected = {"type": "DPO_REJECTED", "path": "b"}
-    assert TrainConfig.from_dict({**DPO, "concepts": [chosen, rejected]}).check() == []
+    assert check_config(read_config({**DPO, "concepts": [chosen, rejected]})) == []
     off = {**rejected, "enabled": False}
-    assert len(TrainConfig.from_dict({**DPO, "concepts": [chosen, off]}).check()) == 1
+    assert len(check_config(read_config({**DPO, "concepts": [chosen, off]}))) == 1
 
 
 def test_rules_read_fields_that_exist() -> None:

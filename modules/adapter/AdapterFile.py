@@ -1,0 +1,99 @@
+"""An adapter file that was read and matched to the layers of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from modules.adapter.AdapterOptions import AdapterOptions
+from modules.adapter.fusion import LayerAdapter
+from modules.adapter.names import Place
+
+
+@dataclass(frozen=True)
+class AdapterFile:
+    """A read adapter file, matched to a model's layers.
+
+    Args:
+        kind: LORA, LOHA, LOKR or OFT_2.
+        layers: (part, path) -> its tensors by canonical name, alpha (the rank where the file had none) and rank.
+        metadata: of the file.
+        notes: what was left out of the file, one sentence each.
+    """
+
+    source: str
+    kind: str
+    layers: Mapping[Place, LayerAdapter]
+    metadata: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+    def parts(self) -> tuple[str, ...]:
+        """The parts it adapts."""
+        return tuple(dict.fromkeys(part for part, _ in self.layers))
+
+    def paths(self, part: str) -> list[str]:
+        """The layers of a part that it adapts."""
+        return [path for other, path in self.layers if other == part]
+
+    def rank(self, part: str, path: str) -> int:
+        return self.layers[part, path].rank
+
+    def alpha(self, part: str, path: str) -> float:
+        return self.layers[part, path].alpha
+
+    @property
+    def decomposed(self) -> bool:
+        """Whether it has magnitudes (DoRA)."""
+        return any("dora_scale" in layer.tensors for layer in self.layers.values())
+
+    def adopt(self, options: AdapterOptions) -> tuple[AdapterOptions, list[str]]:
+        """Options that fit the file, and what had to be changed in them, one sentence each."""
+        places = list(self.layers)
+        rank, alpha = self.rank(*places[0]), self.alpha(*places[0])
+        adopted = replace(
+            options,
+            kind=self.kind,
+            rank=rank,
+            alpha=alpha,
+            decompose=self.decomposed,
+            rank_stabilized=False,
+            parts=self.parts(),
+        )
+        changes = [
+            (what, getattr(options, attribute), getattr(adopted, attribute))
+            for what, attribute in (
+                ("type", "kind"),
+                ("rank", "rank"),
+                ("alpha", "alpha"),
+                ("weight decomposition", "decompose"),
+                ("rank-stabilised scaling", "rank_stabilized"),
+                ("parts", "parts"),
+            )
+        ]
+        return adopted, [*self.notes] + [
+            f"the adapter {self.source} decides the {what}: {new} instead of {old}"
+            for what, old, new in changes
+            if old != new
+        ]
+
+    def state_for(self, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The tensors under the names and in the shapes of an attached adapter, whose own tensors are given."""
+        state: dict[str, torch.Tensor] = {}
+        for (part, path), layer in self.layers.items():
+            for name, tensor in layer.tensors.items():
+                place = f"{part}.{path}"
+                key = next((k for k in _own_names(place, name) if k in own), f"{place}.{name}")
+                fits = key in own and own[key].numel() == tensor.numel()
+                state[key] = tensor.reshape(own[key].shape) if fits else tensor
+        # index tables some kinds keep beside their weights are not in files
+        for name, tensor in own.items():
+            if not isinstance(tensor, torch.nn.Parameter):
+                state.setdefault(name, tensor)
+        return state
+
+
+def _own_names(path: str, name: str) -> tuple[str, ...]:
+    attribute = "lora_magnitude_vector" if name == "dora_scale" else name
+    return f"{path}.{attribute}.weight", f"{path}.{attribute}"

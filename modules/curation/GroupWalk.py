@@ -1,0 +1,204 @@
+"""Walking through groups one after the other: passing over finished ones, and going back where an undo leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from modules.curation.group_state import GroupState, Phase
+from modules.curation.GroupsAhead import GroupsAhead, SearchStatus
+from modules.curation.ImageGroup import ImageGroup
+from modules.curation.session import CurationSession, Refused
+from modules.curation.store import Event
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of the whole output folder, in this and earlier sessions.
+
+    Args:
+        seen: questions that were answered, skips among them.
+        skipped: questions about which nothing was said.
+        paired: pairs in the folder.
+        passed: groups that were finished without a pair.
+    """
+
+    seen: int = 0
+    skipped: int = 0
+    paired: int = 0
+    passed: int = 0
+
+
+class GroupWalk:
+    """The groups of a source folder as a session goes through them, from a window or over the line protocol.
+
+    Args:
+        session: open on the output folder.
+        ahead: finds the groups.
+        wait: whether to wait until the next group is found; a window looks again when there is news.
+        ask_to_continue: whether a group with enough pairs asks to keep scoring it; otherwise it is done.
+    """
+
+    def __init__(
+        self, session: CurationSession, ahead: GroupsAhead, wait: bool = True, ask_to_continue: bool = True
+    ) -> None:
+        self.session = session
+        self._open: ImageGroup | None = None
+        self.closed = 0
+        """Groups that were finished since the walk began, for its pace."""
+        self._ahead = ahead
+        self._wait = wait
+        self._ask = ask_to_continue
+        finished = session.finished_groups()
+        self._finished = finished.keys()
+        self._passed = finished.without_pairs()
+        self._seen = self._skipped = 0
+        self._counted_to = 0
+        self._count(session.store.events())
+        self.advance()
+
+    # --- where we are -------------------------------------------------------------------------------------------
+
+    @property
+    def group(self) -> ImageGroup | None:
+        """The open group, without images that went away meanwhile; ``None`` at the end, and while the next one is
+        searched for."""
+        return None if self._open is None else self.session.group
+
+    @property
+    def finished(self) -> int:
+        """How many groups are done, in this and earlier sessions."""
+        return len(self._finished)
+
+    @property
+    def counts(self) -> Counts:
+        """What the folder holds."""
+        paired = self.session.store.pair_count()
+        return Counts(self._seen, self._skipped, paired, len(self._passed))
+
+    def passed(self) -> list[ImageGroup]:
+        """The groups that were finished without a pair, as far as they were found in this source folder."""
+        found = [group for key in self._passed if (group := self._ahead.known(key)) is not None]
+        return sorted(found, key=lambda group: (group.prompt, group.aspectratio))
+
+    def state(self) -> GroupState | None:
+        """The state of the open group, if there is one."""
+        return None if self._open is None else self.session.state()
+
+    def status(self) -> SearchStatus:
+        """How far the search is."""
+        return self._ahead.status()
+
+    def coming(self, count: int) -> list[ImageGroup]:
+        """The groups that come next, for decoding ahead."""
+        return self._ahead.coming(count)
+
+    def _count(self, events: Iterable[Event]) -> None:
+        for event in events:
+            data = event.payload
+            if event.kind == "answer":
+                self._seen += 1
+                nothing = data["best"] is None and data["worst"] is None
+                self._skipped += nothing and not data["tie"] and not data["both_bad"]
+            elif event.kind == "judge":
+                self._seen += 1
+                self._skipped += data["good"] is None
+            self._counted_to = max(self._counted_to, event.seq)
+
+    # --- steps --------------------------------------------------------------------------------------------------
+
+    def act(self, verb: Callable[[CurationSession], GroupState]) -> None:
+        """Carry a verb of the session out, and open the next group if that ended this one."""
+        state = verb(self.session)
+        if state.phase is Phase.CONTINUE and not self._ask:
+            state = self.session.finish_group(automatic=True)
+        self._count(self.session.store.events(after=self._counted_to))
+        self.advance()
+
+    def advance(self) -> None:
+        """Take in images found since the group was opened; where it is done, or there is none, open the next one
+        that has a question."""
+        if self._open is not None:
+            state = self.session.state()
+            if state.phase is not Phase.DONE:
+                self._grow(self._open)
+                return
+            self._close(self._open, state)
+            self.closed += 1
+        self._open = None
+        while (group := self._ahead.next(self._wait)) is not None:
+            state = self.session.open(group)
+            if state.phase is not Phase.DONE:
+                self._show(group)
+                return
+            self._close(group, state)
+
+    def _close(self, group: ImageGroup, state: GroupState) -> None:
+        self._finished.add(group.key)
+        if not state.pairs:
+            self._passed.add(group.key)
+
+    def _show(self, group: ImageGroup) -> None:
+        self._open = group
+        self._finished.discard(group.key)
+        self._passed.discard(group.key)
+
+    def _grow(self, group: ImageGroup) -> None:
+        grown = self._ahead.known(group.key)
+        if grown is not None and grown is not group:
+            self._open = grown
+            self.session.open(grown)
+
+    def open(self, key: str) -> None:
+        """Show a group that is done once more; the one that is open comes after it.
+
+        Raises:
+            Refused: it was not found in this source folder, or has no two images left.
+        """
+        if self._open is not None and self._open.key == key:
+            return
+        group = self._ahead.take(key, self._wait)
+        if group is None:
+            raise Refused("the images of this prompt were not found in this source folder")
+        before = self._open
+        try:
+            if self.session.open(group).phase is Phase.DONE:
+                self.session.reopen()
+        except Refused:
+            if before is not None:
+                self.session.open(before)
+            raise
+        if before is not None:
+            self._ahead.put_back(before)
+        self._show(group)
+        self.advance()
+
+    def later(self) -> None:
+        """Come back to the open group after all others."""
+        if self._open is not None:
+            self._ahead.put_last(self._open)
+            self._open = None
+            self.advance()
+
+    def undo(self) -> str | None:
+        """Take back the last step and open the group it was in, if that was found in this source folder.
+
+        Returns:
+            The key of the group; ``None`` when there was nothing to take back.
+        """
+        key = self.session.undo()
+        self._seen = self._skipped = 0
+        self._count(self.session.store.events())
+        if key is None:
+            return None
+        self._finished.discard(key)
+        self._passed.discard(key)
+        if self._open is None or self._open.key != key:
+            group = self._ahead.take(key, self._wait)
+            if group is not None:
+                if self._open is not None:
+                    self._ahead.put_back(self._open)
+                self._show(group)
+                self.session.open(group)
+        self.advance()
+        return key

@@ -1,0 +1,54 @@
+"""The images of one prompt and one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+Stamp = tuple[int, int]
+"""Size in bytes and time of the last change in nanoseconds."""
+
+
+@dataclass(frozen=True)
+class ImageGroup:
+    """Images that may be compared with each other.
+
+    Args:
+        key: stable name of the group.
+        prompt: normalised prompt, the caption of its pairs.
+        aspectratio: name of the aspect bucket.
+        root: the source folder.
+        files: image paths relative to ``root``, with ``/`` separators.
+        stamps: of each file when its prompt was read; empty if nobody looked.
+    """
+
+    key: str
+    prompt: str
+    aspectratio: str
+    root: Path
+    files: tuple[str, ...]
+    stamps: tuple[Stamp, ...] = ()
+
+    def path(self, index: int) -> Path:
+        """Absolute path of one image."""
+        return self.root / self.files[index]
+
+    def is_intact(self, index: int) -> bool:
+        """Whether the file is still there, with the size and the time it had when its prompt was read."""
+        try:
+            info = self.path(index).stat()
+        except OSError:
+            return False
+        return not self.stamps or self.stamps[index] == (info.st_size, info.st_mtime_ns)
+
+    def without(self, names: Collection[str]) -> ImageGroup:
+        """The group with these files left out."""
+        if not names:
+            return self
+        kept = [i for i, name in enumerate(self.files) if name not in names]
+        return replace(
+            self,
+            files=tuple(self.files[i] for i in kept),
+            stamps=tuple(self.stamps[i] for i in kept) if self.stamps else (),
+        )

@@ -1,0 +1,255 @@
+"""What a way of choosing is: its texts and keys, its questions, and when it has seen enough.
+
+A new way is one file in this folder. The start page, the choosing page, the line protocol, the command line and
+the simulation take it from the registry; ``CurationMode`` consists of the keys.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from itertools import takewhile
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from modules.curation.ranking import ELO_START, Comparison, Floats, Posterior, bradley_terry
+from modules.curation.standing import Answer, Distance, Situation, Standing, all_comparisons
+from modules.util.Registry import Registry
+
+DEFAULT_THRESHOLD = 0.95
+DEFAULT_SHARE = 0.8
+"""Expected share of the possible quality gap that a pair needs, too, before asking stops."""
+
+TIES_PER_IMAGE = 40
+ANSWERS_PER_IMAGE = 100
+"""When images count as equal: generous, because a person who often calls close images a tie still gets a pair. The
+simulated person of the demo ties in two answers of three and needs 54 answers for a prompt of six images on average."""
+
+
+class AnswerKind(Enum):
+    """What a person says about the images of a question; the verbs of a session and of the protocol follow."""
+
+    COMPARE = "compare"
+    """One is best (and one worst), or they are equal, or skip: ``answer``, ``pick`` and the ranking."""
+    CHOOSE = "choose"
+    """These two make the pair: ``choose``."""
+    JUDGE = "judge"
+    """Good, bad or neither, one image at a time: ``judge``."""
+
+
+class Layout(Enum):
+    """How the images of a question are shown."""
+
+    IMAGES = "images"
+    """Large, next to each other, with zoom."""
+    GRID = "grid"
+    """As thumbnails, with a cursor."""
+
+
+class Board(Protocol):
+    """What a key can do to the question on the screen."""
+
+    def better(self, place: int) -> None:
+        """Of two images, the one at ``place`` is better."""
+
+    def equal(self) -> None:
+        """The images are equally good."""
+
+    def poor(self) -> None:
+        """The images are equal and poor."""
+
+    def skip(self) -> None:
+        """Say nothing about the images."""
+
+    def only_best(self) -> None:
+        """Answer with the image marked as best, and without a worst one."""
+
+    def mark_best(self) -> None:
+        """Mark the image under the cursor as the best."""
+
+    def mark_worst(self) -> None:
+        """Mark the image under the cursor as the worst."""
+
+    def judge(self, good: bool | None) -> None:
+        """The image is good, bad, or neither."""
+
+    def next_prompt(self) -> None:
+        """This prompt is done."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One thing a person can do, by key or by button.
+
+    Args:
+        label: what the button says.
+        keys: Tk key names; the first is shown on the button.
+        do: what it does.
+        main: it is what one does most.
+        judges: it says something about the images, so they must be on the screen.
+    """
+
+    label: str
+    keys: tuple[str, ...]
+    do: Callable[[Board], None]
+    main: bool = False
+    judges: bool = False
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Asking about a group ends.
+
+    Args:
+        pairs: (chosen, rejected) images to export; without any, the group ends as it is.
+        note: why it ends without a pair, in one sentence.
+    """
+
+    pairs: Sequence[tuple[int, int]] = ()
+    note: str = ""
+
+
+class WayOfChoosing(ABC):
+    """How a person is asked for the pairs of a group. Keeps no state."""
+
+    order: ClassVar[int]
+    """Place in lists of all ways; the first one is the default."""
+    title: ClassVar[str]
+    text: ClassVar[str]
+    """One line for the start page: what is shown, and when the pair is made."""
+    kind: ClassVar[AnswerKind]
+    layout: ClassVar[Layout] = Layout.IMAGES
+    stops_when_certain: ClassVar[bool] = False
+    """Whether a pair is saved at the certainty that was asked for."""
+    needs_fit: ClassVar[bool] = True
+    """Whether its questions and ratings come from the Bradley-Terry fit; the simulation leaves it out if not."""
+
+    @property
+    def compares(self) -> bool:
+        """Whether its answers make a ranking."""
+        return self.kind is AnswerKind.COMPARE
+
+    @abstractmethod
+    def keys(self, images: int) -> tuple[Key, ...]:
+        """What one can do at a question of this many images."""
+
+    @abstractmethod
+    def hint(self, situation: Situation, images: int) -> str:
+        """What the person is asked, in one line, at a question of this many images."""
+
+    @abstractmethod
+    def question(self, situation: Situation, rng: random.Random) -> tuple[int, ...]:
+        """The images of the next question, in screen order; ``()`` when there is nothing left to ask."""
+
+    def settle(self, situation: Situation, threshold: float, distance: Distance) -> Settled | None:
+        """What follows from the last answer, or from there being no question: pairs, the end, or ``None``: ask again.
+
+        Args:
+            threshold: certainty at which a pair is saved, between 0.5 and 1.
+            distance: visual distance of two images.
+        """
+        return None
+
+    def ratings(self, count: int, comparisons: Sequence[Comparison], posterior: Posterior) -> Floats:
+        """Ratings (``count``,) on the Elo scale, for display and sorting."""
+        return np.asarray(ELO_START + posterior.mean * (400.0 / np.log(10.0)), dtype=np.float64)
+
+    def standing(self, count: int, answers: Sequence[Answer], fit: bool = True) -> Standing:
+        """Ratings and posterior of ``count`` images after ``answers``.
+
+        Args:
+            fit: ``False`` leaves the posterior at its prior.
+        """
+        comparisons = all_comparisons(answers)
+        posterior = bradley_terry(count, comparisons if fit else [])
+        shown = [0] * count
+        for answer in answers:
+            for image in answer.places:
+                shown[image] += 1
+        return Standing(self.ratings(count, comparisons, posterior), posterior, tuple(shown))
+
+
+class Comparing(WayOfChoosing):
+    """A way that shows some images and ranks all of them from the answers."""
+
+    kind = AnswerKind.COMPARE
+
+    def question(self, situation: Situation, rng: random.Random) -> tuple[int, ...]:
+        """The next images in random places, so that a habit of preferring one side can be measured and does not
+        favour an image."""
+        images = sorted(situation.alive)
+        if len(images) < 2:
+            return ()
+        chosen = self.next_images(situation, images, rng)
+        rng.shuffle(chosen)
+        return tuple(chosen)
+
+    @abstractmethod
+    def next_images(self, situation: Situation, images: list[int], rng: random.Random) -> list[int]:
+        """The images of the next question in any order, of ``images``: at least two, sorted."""
+
+    def keys(self, images: int) -> tuple[Key, ...]:
+        return KEYS_OF_TWO if images <= 2 else KEYS_OF_MORE
+
+    def hint(self, situation: Situation, images: int) -> str:
+        return "Which image is better?" if images <= 2 else f"1-{images}: first the best, then the worst"
+
+
+KEYS_OF_TWO = (
+    Key("Left is better", ("Left", "KP_Left"), lambda board: board.better(0), True, True),
+    Key("Right is better", ("Right", "KP_Right"), lambda board: board.better(1), True, True),
+    Key("Tie", ("Up", "KP_Up"), lambda board: board.equal(), judges=True),
+    Key("Both bad", ("b",), lambda board: board.poor(), judges=True),
+    Key("Skip", ("Down", "space", "KP_Down"), lambda board: board.skip()),
+)
+KEYS_OF_MORE = (
+    Key("Tie", ("Up", "KP_Up"), lambda board: board.equal(), judges=True),
+    Key("All bad", ("b",), lambda board: board.poor(), judges=True),
+    Key("Skip", ("Down", "space", "KP_Down"), lambda board: board.skip()),
+    Key("Only the best", ("Return", "KP_Enter"), lambda board: board.only_best(), judges=True),
+)
+"""The digits and clicks that mark the best and the worst belong to the images."""
+
+WAYS: Registry[WayOfChoosing] = Registry("way of choosing", "modules.curation.choosing")
+
+
+@cache
+def ways() -> dict[str, WayOfChoosing]:
+    """All ways by key, in the order of lists."""
+    return dict(sorted(WAYS.items(), key=lambda item: item[1].order))
+
+
+def is_settled(standing: Standing, alive: Sequence[int], threshold: float = DEFAULT_THRESHOLD) -> bool:
+    """Whether asking can stop: all were shown, best over worst is certain enough, and not much more is to be
+    had by finding a better best or a worse worst.
+
+    The second bar is ``DEFAULT_SHARE`` of the possible gap at the default threshold, and moves with it.
+    """
+    if len(alive) < 2 or not all(standing.shown[i] for i in alive) or standing.certainty(alive) < threshold:
+        return False
+    return standing.expected_share(alive) >= DEFAULT_SHARE * (threshold - 0.5) / (DEFAULT_THRESHOLD - 0.5)
+
+
+def look_equal(situation: Situation) -> bool:
+    """Whether further questions are in vain: very many ties in a row with every image seen, or very many answers that
+    lead nowhere."""
+    alive = set(situation.alive)
+    answers = [a for a in situation.answers if alive.issuperset(a.places) and not a.skipped]
+    ties = list(takewhile(lambda answer: answer.tie or answer.both_bad, reversed(answers)))
+    seen = all(situation.standing.shown[i] for i in alive)
+    if seen and len(ties) >= TIES_PER_IMAGE * len(alive):
+        return True
+    return len(answers) >= ANSWERS_PER_IMAGE * len(alive)
+
+
+def settle_when_certain(situation: Situation, threshold: float) -> Settled | None:
+    """The best over the worst, once that is certain enough; none, once the images look equal."""
+    if is_settled(situation.standing, situation.alive, threshold):
+        order = situation.standing.order(situation.alive)
+        return Settled([(order[0], order[-1])])
+    return Settled(note="These look equal: no pair was saved.") if look_equal(situation) else None

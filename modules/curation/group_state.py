@@ -1,0 +1,203 @@
+"""Where a group stands: the fold of its events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from modules.curation.choosing.base import DEFAULT_THRESHOLD
+from modules.curation.CurationMode import DEFAULT_MODE, CurationMode
+from modules.curation.finished import GroupRecord
+from modules.curation.ImageGroup import ImageGroup
+from modules.curation.standing import Answer, Situation, Standing
+from modules.curation.store import Event
+from modules.util.errors import UserError
+from modules.util.rng import python_random
+
+
+class Phase(Enum):
+    """Where a group stands."""
+
+    QUESTION = "question"
+    CONTINUE = "continue"
+    DONE = "done"
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """How to choose.
+
+    Args:
+        mode: the way of choosing.
+        pairs_per_group: after this many pairs the group asks whether to continue.
+        threshold: certainty at which ways that save by themselves do so.
+        seed: of places on the screen and of the order of questions.
+    """
+
+    mode: CurationMode = DEFAULT_MODE
+    pairs_per_group: int = 1
+    threshold: float = DEFAULT_THRESHOLD
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        if self.pairs_per_group < 1:
+            raise UserError(
+                f"{self.pairs_per_group} is too small", field="pairs_per_group", hint="use 1 or more"
+            )
+        if not 0.5 < self.threshold < 1.0:
+            raise UserError(f"the certainty {self.threshold} is not between 0.5 and 1", field="threshold")
+
+
+@dataclass
+class GroupState:
+    """A group after folding its events. Indices are positions in ``ImageGroup.files``.
+
+    Args:
+        question: the images that are asked about, in screen order.
+        situation: what the answers say.
+        certainty: that the best image really is better than the worst.
+        pairs: how many the group has given.
+        pairs_target: after this many it asks whether to continue.
+        events: how many it has; a new one means a new question.
+        again: why a group that was finished is shown again; empty if it was not finished.
+    """
+
+    phase: Phase
+    question: tuple[int, ...]
+    situation: Situation
+    certainty: float
+    pairs: int
+    pairs_target: int
+    events: int = 0
+    again: str = ""
+
+    @property
+    def alive(self) -> list[int]:
+        """The images that are in no pair."""
+        return list(self.situation.alive)
+
+    @property
+    def answers(self) -> Sequence[Answer]:
+        """The answers to questions that compare images."""
+        return self.situation.answers
+
+    @property
+    def standing(self) -> Standing:
+        """The ranking."""
+        return self.situation.standing
+
+
+class _Fold:
+    """The events of a group, taken one after the other."""
+
+    def __init__(self, group: ImageGroup, settings: SessionSettings) -> None:
+        self._group, self._settings = group, settings
+        self._index = {name: i for i, name in enumerate(group.files)}
+        self._record = GroupRecord()
+        self.alive = dict.fromkeys(range(len(group.files)))
+        self.answers: list[Answer] = []
+        self.verdicts: dict[int, bool | None] = {}
+        self.target = settings.pairs_per_group
+        self.phase = Phase.QUESTION
+        self.again = ""
+        self._kinds: dict[str, Callable[[dict[str, Any]], None]] = {
+            "answer": self._answer,
+            "judge": self._judge,
+            "pick": self._pick,
+            "go_on": self._go_on,
+            "reopen": self._reopen,
+            "gone": self._gone,
+            "done": self._done,
+        }
+
+    @property
+    def done(self) -> bool:
+        """Whether the group was finished, and nothing came after that."""
+        return self._record.done
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs there are so far."""
+        return self._record.pairs
+
+    def take(self, event: Event) -> None:
+        if self._record.done and event.kind in ("answer", "judge", "pick"):
+            self.come_again()
+            self.phase = Phase.QUESTION
+        self._record.take(event)
+        if event.kind in self._kinds:
+            self._kinds[event.kind](event.payload)
+
+    def come_again(self) -> None:
+        """Show the finished group again if there is a reason, until it has the pairs that are wanted."""
+        per_group = self._settings.pairs_per_group
+        self.again = self._record.why_again(self._group.files, per_group)
+        more = not self.again or self._record.new_images(self._group.files)
+        self.target = self.pairs + per_group if more else per_group
+        if self.again:
+            self.phase = Phase.QUESTION
+
+    def _answer(self, data: dict[str, Any]) -> None:
+        answer = _read_answer(data, self._index)
+        self.answers += [answer] if answer is not None else []
+
+    def _judge(self, data: dict[str, Any]) -> None:
+        if data["file"] in self._index:
+            self.verdicts[self._index[data["file"]]] = data["good"]
+
+    def _pick(self, data: dict[str, Any]) -> None:
+        for name in data["used"]:
+            self.alive.pop(self._index.get(name, -1), None)
+        enough = self.pairs >= self.target and len(self.alive) > 1
+        self.phase = Phase.CONTINUE if enough else Phase.QUESTION
+
+    def _go_on(self, data: dict[str, Any]) -> None:
+        self.target, self.phase = self.pairs + self._settings.pairs_per_group, Phase.QUESTION
+
+    def _reopen(self, data: dict[str, Any]) -> None:
+        self._go_on(data)
+        self.verdicts.clear()
+
+    def _gone(self, data: dict[str, Any]) -> None:
+        """What was said of a file that went away or was replaced is not about the one that may be there now."""
+        gone = {self._index[name] for name in data["files"] if name in self._index}
+        self.answers = [answer for answer in self.answers if not gone.intersection(answer.places)]
+        for index in gone:
+            self.verdicts.pop(index, None)
+
+    def _done(self, data: dict[str, Any]) -> None:
+        self.phase, self.again = Phase.DONE, ""
+
+
+def fold(group: ImageGroup, settings: SessionSettings, events: Sequence[Event]) -> GroupState:
+    """The state of a group after its events."""
+    made = _Fold(group, settings)
+    for event in events:
+        made.take(event)
+    if made.done:
+        made.come_again()
+    if len(made.alive) < 2:
+        made.phase = Phase.DONE
+    way = settings.mode.way
+    place = way.standing(len(group.files), made.answers)
+    wanted = max(1, made.target - made.pairs)
+    situation = Situation(place, tuple(made.alive), made.answers, made.verdicts, wanted)
+    question: tuple[int, ...] = ()
+    if made.phase is Phase.QUESTION:
+        rng = python_random("curation-question", settings.seed, group.key, len(events))
+        question = way.question(situation, rng)
+    certainty = place.certainty(situation.alive)
+    return GroupState(
+        made.phase, question, situation, certainty, made.pairs, made.target, len(events), made.again
+    )
+
+
+def _read_answer(data: dict[str, Any], index: dict[str, int]) -> Answer | None:
+    """An answer from the log; ``None`` when an image of it is gone from the folder."""
+    names = [*data["places"], *(n for n in (data["best"], data["worst"]) if n is not None)]
+    if any(name not in index for name in names):
+        return None
+    best, worst = (None if data[k] is None else index[data[k]] for k in ("best", "worst"))
+    return Answer(tuple(index[n] for n in data["places"]), best, worst, data["tie"], data["both_bad"])

@@ -1,0 +1,53 @@
+"""Which device a run uses, and who uses it already: two trainers on one device get in each other's way."""
+
+from __future__ import annotations
+
+from modules.runner.known_runs import known_runs
+from modules.runner.RunDirectory import RunDirectory
+
+UNKNOWN = "auto"
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether two values of ``train_device`` may mean the same device.
+
+    ``auto`` may be any of them, until its trainer has said which.
+    """
+    if UNKNOWN in (one, other):
+        return True
+    return _plain(one) == _plain(other)
+
+
+def _plain(device: str) -> str:
+    return "cuda:0" if device == "cuda" else device
+
+
+def device_of(run: RunDirectory) -> str:
+    """The device a run uses or will use, as ``train_device`` names it."""
+    device = run.process_record().get("device") if run.trainer() is not None else None
+    return device if isinstance(device, str) and device else run.wanted_device()
+
+
+def run_using(device: str, besides: RunDirectory | None = None) -> RunDirectory | None:
+    """A live run of this computer that uses a device; ``None`` when it is free.
+
+    Args:
+        device: a value of ``train_device``.
+        besides: a run that does not count.
+    """
+    for path in reversed(known_runs()):
+        run = RunDirectory(path)
+        if besides is not None and run.path == besides.path:
+            continue
+        if (run.trainer() or run.launched()) is not None and overlap(device, device_of(run)):
+            return run
+    return None
+
+
+def waiting_for(run: RunDirectory, device: str) -> str:
+    """What to tell a person whose run has to wait."""
+    return f"waits for the training in {run.path}, which uses {_words(device, device_of(run))}"
+
+
+def _words(wanted: str, used: str) -> str:
+    return "the same device" if UNKNOWN in (wanted, used) else _plain(used)

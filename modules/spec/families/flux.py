@@ -1,0 +1,60 @@
+"""FLUX.1: CLIP and T5 text encoders, a flow transformer of two streams and of one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modules.spec.FamilySpec import FamilySpec, block_presets
+from modules.spec.parts import (
+    STREAM_LAYERS,
+    clip_encoder,
+    clip_tokenizer,
+    kl_autoencoder,
+    scheduler,
+    t5_encoder,
+    t5_tokenizer,
+    transformer,
+)
+
+FLUX_DEV_1 = FamilySpec(
+    key="FLUX_DEV_1",
+    label="FLUX.1 dev",
+    pipeline_class="FluxPipeline",
+    prediction="flow",
+    parts=(
+        transformer("transformer_flux", "FluxTransformer2DModel"),
+        clip_encoder("text_encoder", "lora_te1", "clip_l"),
+        t5_encoder("text_encoder_2", "lora_te2"),
+        kl_autoencoder(),
+        clip_tokenizer(),
+        t5_tokenizer("tokenizer_2"),
+        scheduler(),
+    ),
+    layer_presets=block_presets(("attn",), STREAM_LAYERS),
+    onetrainer_presets={"attn-mlp": "attn,ff"},
+    lora_architecture="Flux.1-dev/lora",
+    model_architecture="Flux.1-dev",
+    prompt_weighting=True,
+    default_resolution=1024,
+    prompt_tokens=512,
+    size_multiple=16,
+    key_map="flux",
+    embeds_guidance=True,
+    even_steps=True,
+    default_steps=28,
+    default_cfg=3.5,
+    default_sampler="EULER",
+    order=70,
+)
+
+FLUX_SCHNELL_1 = replace(
+    FLUX_DEV_1,
+    key="FLUX_SCHNELL_1",
+    label="FLUX.1 schnell",
+    lora_architecture="Flux.1-schnell/lora",
+    model_architecture="Flux.1-schnell",
+    embeds_guidance=False,
+    prompt_tokens=256,
+    default_steps=4,
+    default_cfg=1.0,
+)

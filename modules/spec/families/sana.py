@@ -1,0 +1,36 @@
+"""Sana: Gemma 2 text encoder, a linear-attention flow transformer, an autoencoder that shrinks images 32 times."""
+
+from __future__ import annotations
+
+from modules.spec.FamilySpec import FamilySpec, PartSpec, block_presets
+from modules.spec.parts import autoencoder, language_encoder, scheduler, transformer
+
+SANA = FamilySpec(
+    key="SANA",
+    label="Sana",
+    pipeline_class="SanaPipeline",
+    prediction="flow",
+    parts=(
+        transformer("sana_transformer", "SanaTransformer2DModel"),
+        language_encoder("gemma2_2b", "gemma2", "Gemma2Model", "Gemma2ForCausalLM"),
+        autoencoder("autoencoder_dc", "AutoencoderDC"),
+        PartSpec(
+            "tokenizer",
+            "tokenizer",
+            ("GemmaTokenizerFast", "GemmaTokenizer"),
+            "transformers.models.gemma",
+        ),
+        scheduler(),
+    ),
+    layer_presets=block_presets(("attn1", "attn2"), ("ff",)),
+    lora_architecture="sana/lora",
+    model_architecture="sana",
+    default_resolution=1024,
+    size_multiple=32,
+    key_map="sana",
+    prompt_tokens=300,
+    default_steps=20,
+    default_cfg=4.5,
+    default_sampler="DPMPP",
+    order=50,
+)

@@ -1,0 +1,55 @@
+"""Stable Diffusion 3 and 3.5: two CLIP encoders and T5, a flow transformer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from modules.spec.FamilySpec import FamilySpec, block_presets
+from modules.spec.parts import (
+    clip_encoder,
+    clip_tokenizer,
+    kl_autoencoder,
+    scheduler,
+    t5_encoder,
+    t5_tokenizer,
+    transformer,
+)
+
+STABLE_DIFFUSION_3 = FamilySpec(
+    key="STABLE_DIFFUSION_3",
+    label="Stable Diffusion 3",
+    pipeline_class="StableDiffusion3Pipeline",
+    prediction="flow",
+    parts=(
+        transformer("transformer_sd3", "SD3Transformer2DModel"),
+        clip_encoder("text_encoder", "lora_te1", "clip_l", projected=True),
+        clip_encoder("text_encoder_2", "lora_te2", "clip_g", projected=True),
+        t5_encoder("text_encoder_3", "lora_te3", optional=True),
+        kl_autoencoder(),
+        clip_tokenizer(),
+        clip_tokenizer("tokenizer_2", pad_token="!"),
+        t5_tokenizer("tokenizer_3", optional=True),
+        scheduler(),
+    ),
+    layer_presets=block_presets(("attn",), ("ff",)),
+    lora_architecture="stable-diffusion-3-medium/lora",
+    model_architecture="stable-diffusion-3-medium",
+    prompt_weighting=True,
+    default_resolution=1024,
+    prompt_tokens=256,
+    size_multiple=16,
+    key_map="stable-diffusion-3",
+    default_steps=28,
+    default_cfg=7.0,
+    default_sampler="EULER",
+    order=30,
+)
+
+STABLE_DIFFUSION_35 = replace(
+    STABLE_DIFFUSION_3,
+    key="STABLE_DIFFUSION_35",
+    label="Stable Diffusion 3.5",
+    lora_architecture="stable-diffusion-3.5-large/lora",
+    model_architecture="stable-diffusion-3.5-large",
+    default_cfg=4.5,
+)

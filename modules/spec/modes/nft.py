@@ -1,0 +1,12 @@
+"""NFT: good images pull, bad ones push their mirror image about the old policy (arXiv 2509.16117)."""
+
+from modules.spec.ModeSpec import ModeSpec, always
+
+NFT = ModeSpec(
+    key="NFT",
+    label="NFT",
+    help="pulls towards good images and away from bad ones, each image on its own.",
+    order=6,
+    rows=("mirror_loss", "old_policy"),
+    needs_old_policy=always,
+)

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+
+from modules.accelerator.plan import AccelerationPlan
+from modules.dataLoader.Loader import Weights
+from modules.dataLoader.long_prompts import told_of_cut_prompts
+from modules.dataLoader.progress import Progress
+from modules.model.Model import Model
+from modules.model.noising.sampling import SamplingCancelled
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.rollout.generate import (
+    RolloutRequest,
+    decode,
+    generate,
+    image_seed,
+    step_log_prob,
+)
+from modules.rollout.Rollouts import Rollouts, RolloutSettings
+from modules.rollout.samplers import Slot
+from modules.trainer.distributed import Processes
+from modules.trainer.online import settings as online_settings
+from modules.trainer.online.acceleration import hooks_of, training_hooks
+from modules.trainer.online.batch import MadeEpoch, OnlineBatch
+from modules.trainer.online.judge import Judge, all_different, member_id
+from modules.trainer.online.review import ReviewFolder
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.choices import OldLogProbSource
+
+
+def _live(_: int) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+class EpochMaker:
+    """Makes the images of an epoch, has them scored and compares them.
+
+    Args:
+        prompts: of the run.
+        folder: of the run; images for review go below it.
+        tell: told how far a rollout is; may cancel it.
+        acceleration: what makes the denoiser faster.
+
+    Attributes:
+        sampler: who makes which images.
+        judge: what scores them.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        setup: BaseModelSetup,
+        model: Model,
+        processes: Processes,
+        prompts: list[str],
+        folder: Path,
+        tell: Progress,
+        acceleration: AccelerationPlan,
+    ) -> None:
+        self._config, self._setup, self._model, self._processes = config, setup, model, processes
+        self._prompts, self._tell, self._hooks = prompts, tell, hooks_of(acceleration)
+        self._training_hooks = training_hooks(acceleration)
+        self.sampler = online_settings.create_sampler(
+            config, len(prompts), processes.rank, processes.world_size
+        )
+        self.judge = Judge(config, model, processes)
+        self._review = ReviewFolder(folder, config.rlhf_keep_images, config.rlhf_keep_image_epochs)
+        self._weights: Weights = _live
+        self._warnings: list[str] = []
+        setup.check_size(model, self.settings(0).size)
+
+    def settings(self, epoch: int) -> RolloutSettings:
+        """What generation and training of an epoch agree on."""
+        return online_settings.rollout_settings(self._config, self._setup, self._model, epoch)
+
+    def prepare(self) -> None:
+        """Load the rewards, so that what is wrong with them is found before the first image is made."""
+        self.judge.load()
+        told = told_of_cut_prompts(self._setup, self._model, self._prompts)
+        if told:
+            self._warnings.append(told)
+
+    def make_with(self, weights: Weights) -> None:
+        """Whose images are learned from; the trained weights if this is never called."""
+        self._weights = weights
+
+    def warnings(self) -> list[str]:
+        """Findings since the last call."""
+        found, self._warnings = self._warnings, []
+        return found
+
+    def close(self) -> None:
+        """Give the memory of the rewards back."""
+        self.judge.rewards.unload()
+
+    def make(self, epoch: int, step: int) -> MadeEpoch:
+        """The images of an epoch, made with the weights of optimizer step ``step``, scored and compared.
+
+        Raises:
+            SamplingCancelled: ``tell`` said so; the epoch can be made again.
+            UserError: a reward failed, or an image or a reward is NaN or infinite.
+        """
+        slots = [slot for batch in self.sampler.batches(epoch) for slot in batch]
+        requests = [self._request(epoch, slot) for slot in slots]
+        if not all_different(self._processes.gather([one.seed for one in requests])):
+            raise RuntimeError("two images of an epoch would be made from the same noise")
+        settings = self.settings(epoch)
+        with self._weights(step):
+            rollouts = generate(
+                self._setup,
+                self._model,
+                requests,
+                settings,
+                online_settings.rollout_batch_size(self._config),
+                lambda done, total: self._tell(f"making images, epoch {epoch + 1}", done, total),
+                self._hooks,
+            )
+        rgb_NCHW = decode(
+            self._setup, self._model, rollouts.final_NChw, online_settings.rollout_batch_size(self._config),
+            lambda done, total: self._tell("decoding images", done, total),
+        )  # fmt: skip
+        self._tell("scoring images", 0, len(rollouts))
+        scales = self.judge.rewards.state_dict()
+        judged = self.judge.judge(rollouts, rgb_NCHW, self._stop_if_asked)
+        batch = OnlineBatch(rollouts, judged.adv_N, judged.reward_N, torch.arange(len(rollouts)))
+        micro = self._micro_batches(judged.kept_N)
+        try:
+            batch = self._old_values(batch, micro, settings)
+        except (SamplingCancelled, torch.OutOfMemoryError):
+            # the epoch will be scored again, and must not count twice
+            self.judge.rewards.load_state_dict(scales)
+            raise
+        if self._processes.first:
+            self._warnings += self._review.keep(epoch, rgb_NCHW, batch)
+        counts = torch.tensor([len(one) for one in micro], dtype=torch.int64)
+        images = [int(one) for one in self._processes.sum(counts).tolist()]
+        return MadeEpoch(epoch, batch, micro, images, judged.facts)
+
+    def _stop_if_asked(self) -> None:
+        if self._tell("scoring images", 1, 1) is False:
+            raise SamplingCancelled
+
+    def _request(self, epoch: int, slot: Slot) -> RolloutRequest:
+        config = self._config
+        shared = config.rlhf_shared_start_noise
+        return RolloutRequest(
+            prompt=self._prompts[slot.prompt],
+            group=slot.group,
+            seed=image_seed(config.seed, epoch, slot.group, slot.member),
+            id=member_id(epoch, slot.group, slot.member),
+            negative=config.rlhf_rollout_negative_prompt,
+            start_seed=image_seed(config.seed, epoch, slot.group, -1) if shared else None,
+        )
+
+    def _micro_batches(self, kept_N: torch.Tensor) -> list[list[int]]:
+        size = self._config.batch_size
+        return [
+            [i for i in range(start, min(start + size, len(kept_N))) if kept_N[i]]
+            for start in range(0, len(kept_N), size)
+        ]
+
+    def _old_values(
+        self, batch: OnlineBatch, micro: list[list[int]], settings: RolloutSettings
+    ) -> OnlineBatch:
+        """Log-probabilities (and, for regulated ratios, means) in the batches of training, if they are wanted."""
+        config = self._config
+        guard = online_settings.regulates_ratios(config)
+        if not config.rlhf_mode.coupled or not (
+            guard or config.rlhf_old_logprob_source is OldLogProbSource.RECOMPUTE
+        ):
+            return batch
+        logp_NS = batch.rollouts.logp_NS.clone()
+        means: torch.Tensor | None = None
+        for done, index in enumerate(micro):
+            if index:
+                logp_BS, means_BSChw = self._recomputed(batch.rollouts.select(index), settings)
+                logp_NS[index] = logp_BS
+                if guard and means is None:
+                    means = torch.zeros(len(batch), *means_BSChw.shape[1:])
+                if means is not None:
+                    means[index] = means_BSChw
+            if self._tell("asking for the probabilities again", done + 1, len(micro)) is False:
+                raise SamplingCancelled
+        return batch.with_old(logp_NS, means)
+
+    @torch.no_grad()
+    def _recomputed(self, part: Rollouts, settings: RolloutSettings) -> tuple[torch.Tensor, torch.Tensor]:
+        outs = [
+            step_log_prob(self._setup, self._model, part, step, settings, self._training_hooks)
+            for step in part.steps
+        ]
+        return (
+            torch.stack([out.logp_B.cpu() for out in outs], 1),
+            torch.stack([out.mean_BChw.cpu() for out in outs], 1),
+        )

@@ -1,0 +1,190 @@
+"""The data of online training: images the model makes, epoch by epoch, cut into optimizer steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modules.accelerator.plan import AccelerationPlan
+from modules.dataLoader.BaseDataLoader import AccumulationGroup
+from modules.dataLoader.Loader import Weights
+from modules.dataLoader.progress import Progress
+from modules.model.Model import Model
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.rollout.Rollouts import RolloutSettings
+from modules.rollout.samplers import GroupSampler
+from modules.trainer.distributed import Processes
+from modules.trainer.online import settings as online_settings
+from modules.trainer.online.acceleration import training_hooks
+from modules.trainer.online.batch import MadeEpoch, OnlineBatch
+from modules.trainer.online.EpochMaker import EpochMaker
+from modules.trainer.online.prompts import digest_of
+from modules.trainer.online.StepCutter import StepCutter
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import DataError
+from modules.util.TrainProgress import TrainProgress
+
+IDLE_EPOCHS = 8
+"""The run ends after this many consecutive epochs without an image to learn from."""
+
+
+class OnlineLoader:
+    """Delivers optimizer steps from any position on; ``EpochMaker`` makes the images, ``StepCutter`` the steps.
+
+    Args:
+        prompts: of the run.
+        folder: of the run; images for review go below it.
+        tell: told how far a rollout is; may cancel it.
+        acceleration: what makes the denoiser faster.
+
+    Attributes:
+        training_hooks: what training enters around calls of the denoiser that a rollout made too.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        setup: BaseModelSetup,
+        model: Model,
+        processes: Processes,
+        prompts: list[str],
+        folder: Path,
+        tell: Progress,
+        acceleration: AccelerationPlan,
+    ) -> None:
+        self.config, self.setup, self.model, self.processes = config, setup, model, processes
+        self.rank, self.world_size = processes.rank, processes.world_size
+        self._prompts, self.training_hooks = prompts, training_hooks(acceleration)
+        self._maker = EpochMaker(config, setup, model, processes, prompts, folder, tell, acceleration)
+        self._cutter = StepCutter(config, self._maker.sampler)
+        self._made: MadeEpoch | None = None
+
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+    @property
+    def sampler(self) -> GroupSampler:
+        """Who makes which images."""
+        return self._maker.sampler
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of an epoch none of whose images are left out."""
+        return online_settings.nominal_steps_per_epoch(self.config, self.world_size)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run; fewer are taken where images are left out."""
+        return self.config.max_steps or self.steps_per_epoch * self.config.epochs
+
+    def settings(self, epoch: int) -> RolloutSettings:
+        """What generation and training of an epoch agree on."""
+        return self._maker.settings(epoch)
+
+    def data_digest(self) -> str:
+        """Tells the run's prompts from others."""
+        return digest_of(self._prompts)
+
+    def facts(self) -> dict[str, object]:
+        """What a saved model says about how its images were made and scored."""
+        return {"prompts": len(self), "reward": ", ".join(self._maker.judge.rewards.names)}
+
+    def warnings(self) -> list[str]:
+        """Findings since the last call."""
+        return self._maker.warnings()
+
+    def prepare(self) -> None:
+        """Load the rewards, so that what is wrong with them is found before the first image is made."""
+        self._maker.prepare()
+
+    def ready(self, weights: Weights) -> None:
+        """Images are made with ``weights`` from now on."""
+        self._maker.make_with(weights)
+
+    def close(self) -> None:
+        """Give memory back."""
+        self._maker.close()
+        self._made = None
+
+    def accumulation_groups(self, progress: TrainProgress) -> Iterator[AccumulationGroup]:
+        """The optimizer steps of the run from a position on; images are made when the first step of an epoch is
+        asked for.
+
+        Raises:
+            SamplingCancelled: ``tell`` said so while images were made; the epoch can be asked for again.
+            DataError: nothing is left to train on.
+        """
+        epoch, start, idle = progress.epoch, progress.epoch_step, 0
+        most = self.config.max_steps
+        # no images are made for steps that will not be taken
+        while progress.global_step < most if most else epoch < self.config.epochs:
+            if self._made is None or self._made.epoch != epoch:
+                self._made = None
+                self._made = self._maker.make(epoch, progress.global_step)
+            made = self._made
+            plan = self._cutter.plan(made)
+            idle = 0 if plan else idle + 1
+            if idle >= IDLE_EPOCHS:
+                raise DataError(
+                    f"{idle} epochs in a row had no image to learn from",
+                    field="rlhf_reward",
+                    hint="all images of a prompt get the same reward: choose another one, or more images per prompt",
+                )
+            yield from self._cutter.groups(made, plan, start)
+            epoch, start = epoch + 1, 0
+
+    # -- backups ----------------------------------------------------------------------------------------------
+
+    def snapshot(self, progress: TrainProgress) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """The images of the epoch under way, of all processes: tensors by rank and name, and JSON values.
+
+        Every process calls this; the result is the same in each.
+        """
+        state: dict[str, Any] = {"rewards": self._maker.judge.rewards.state_dict()}
+        made = self._made
+        if made is None or made.epoch != progress.epoch:
+            return {}, state
+        own = (made.batch.to_tensors(), made.batch.rollouts.metadata(), made.micro)
+        parts = self.processes.gather(own)
+        state |= {
+            "epoch": made.epoch,
+            "images": made.images,
+            "facts": made.facts,
+            "metadata": [metadata for _, metadata, _ in parts],
+            "micro": [micro for _, _, micro in parts],
+        }
+        tensors = {
+            f"{rank}.{name}": value.contiguous()
+            for rank, (values, _, _) in enumerate(parts)
+            for name, value in values.items()
+        }
+        return tensors, state
+
+    def restore(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None) -> None:
+        """Take up what ``snapshot`` made.
+
+        Raises:
+            DataError: it is damaged.
+        """
+        if state is None:
+            raise DataError("the backup holds no images of the epoch under way")
+        try:
+            self._maker.judge.rewards.load_state_dict(state["rewards"])
+            if "epoch" not in state:
+                return
+            prefix = f"{self.rank}."
+            own = {
+                name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)
+            }
+            self._made = MadeEpoch(
+                epoch=int(state["epoch"]),
+                batch=OnlineBatch.from_tensors(own, state["metadata"][self.rank]),
+                micro=[[int(i) for i in one] for one in state["micro"][self.rank]],
+                images=[int(one) for one in state["images"]],
+                facts={str(name): float(value) for name, value in state["facts"].items()},
+            )
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise DataError(f"the images of the epoch in the backup cannot be read: {error}") from error

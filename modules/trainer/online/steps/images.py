@@ -1,0 +1,57 @@
+"""Optimizer steps of decoupled modes whose loss looks at each image on its own, NFT among them."""
+
+from __future__ import annotations
+
+import torch
+
+from modules.model.noising.schedule import Schedule
+from modules.objective.policy_gradient import ImageOptions, ImageTerms, get_online_loss
+from modules.trainer.online import settings as online_settings
+from modules.trainer.online.steps.decoupled import DecoupledStep, NoisedBatch
+from modules.trainer.online.steps.modes import STEPS
+from modules.trainer.steps import Backward
+
+
+@STEPS.register("decoupled")
+class ImageStep(DecoupledStep):
+    """The loss ``(ImageTerms, options, images)`` of the mode on each image and timestep."""
+
+    def options(self) -> ImageOptions:
+        """The numbers the loss is given."""
+        return online_settings.image_options(self.config)
+
+    def _run(self, backward: Backward) -> None:
+        loss_of = get_online_loss(self.config.rlhf_mode)
+        timestep_T = self.timesteps()
+        images = self.group.total * len(timestep_T)
+        options = self.options()
+        for index, timestep in enumerate(timestep_T):
+            for batch in self.group.batches():
+                out = loss_of(
+                    self._terms(NoisedBatch(self, batch, index, timestep), options), options, images
+                )
+                backward(out.loss)
+                self._results.add(out)
+
+    def _terms(self, noised: NoisedBatch, options: ImageOptions) -> ImageTerms:
+        old_BChw = None if self.old_policy is None else noised.old()
+        frozen_BChw = noised.reference() if options.kl_beta else None
+        # last of all: other weights must not come between this pass and its backward pass
+        made = noised.policy()
+        factor_B = x0_factor(self.loader.model.schedule, noised.timestep_B).to(made.predicted.device)
+        return ImageTerms(made.predicted, made.target, noised.adv_B, factor_B, old_BChw, frozen_BChw)
+
+
+@STEPS.register("NFT")
+class NFTStep(ImageStep):
+    """Good images pull, bad ones push the mirror image about the old policy (arXiv 2509.16117)."""
+
+    def options(self) -> ImageOptions:
+        return online_settings.nft_options(self.config)
+
+
+def x0_factor(schedule: Schedule, timestep_B: torch.Tensor) -> torch.Tensor:
+    """By how much the finished image changes with the prediction, (B,) float32."""
+    signal_B, noise_B = schedule.coefficients(timestep_B)
+    factor_B = noise_B / signal_B if schedule.prediction == "epsilon" else noise_B
+    return factor_B.float()

@@ -1,0 +1,42 @@
+"""Which class takes the optimizer steps of which online mode; each registers itself here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from modules.adapter.reference import Reference
+from modules.spec.ModeSpec import ModeSpec
+from modules.trainer.online.OldPolicy import OldPolicy
+from modules.trainer.online.OnlineLoader import OnlineLoader
+from modules.trainer.steps import TrainStep
+from modules.util.Registry import Registry
+
+OnlineStepClass = Callable[
+    [OnlineLoader, Reference | None, list[torch.nn.Parameter], OldPolicy | None, bool], TrainStep
+]
+"""Takes the loader, the reference and the old policy where the mode has them, what is trained, and whether nothing in
+use computes rollouts otherwise than training."""
+
+STEPS: Registry[OnlineStepClass] = Registry("step of an online mode", "modules.trainer.online.steps")
+
+
+def step_of(mode: ModeSpec) -> OnlineStepClass:
+    """The class registered under the mode's key, or else the one for all modes of its kind.
+
+    Raises:
+        ConfigError: there is neither.
+    """
+    return STEPS.get(mode.key if mode.key in STEPS else mode.paradigm, field="rlhf_mode")
+
+
+def create_online_step(
+    loader: OnlineLoader,
+    reference: Reference | None,
+    parameters: list[torch.nn.Parameter],
+    old_policy: OldPolicy | None,
+    lossless: bool,
+) -> TrainStep:
+    """What the config's mode does in an optimizer step; arguments as for ``OnlineStepClass``."""
+    return step_of(loader.config.rlhf_mode.spec)(loader, reference, parameters, old_policy, lossless)

@@ -1,0 +1,30 @@
+"""What a killed run left in its folders, put in order at the next start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from modules.runner.RunDirectory import RunDirectory
+from modules.spec.registry import FAMILIES
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.choices import TrainingMethod
+from modules.util.files.output_place import output_place
+from modules.util.owned_files import TEMPORARY, Owned
+
+
+def clear_leftovers(config: TrainConfig, run: RunDirectory) -> None:
+    """Bring back a model whose replacement was cut off, and remove temporary files that no process is writing."""
+    place = output_place(
+        config.output_model_destination,
+        config.output_model_format.value,
+        config.training_method is TrainingMethod.LORA,
+        FAMILIES[config.model_type.value].writes_single_file,
+    )
+    owned = Owned(place.path.parent, local=True)
+    if place.folder:
+        owned.restore_folder(place.path.name)
+    owned.sweep(TEMPORARY)
+    cache = Path(config.cache_dir)
+    inside = ("", "samples", "save", "best", "backup", "commands")
+    for folder in [*(run.path / name for name in inside), cache, cache / "latents", cache / "texts"]:
+        Owned(folder, local=True).sweep(TEMPORARY)

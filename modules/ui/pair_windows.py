@@ -1,0 +1,34 @@
+"""The pair tool, opened from the main window: what it has finished can be trained on at once."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from pathlib import Path
+
+from modules.ui.state.pairs_to_train import train_on_pairs
+from modules.ui.Ui import Ui
+from modules.util.errors import UserError
+
+READY = "Ready to train on the pairs of {folder}: press Start. Ctrl+Z brings the previous settings back"
+
+
+def open_pair_tool_here(ui: Ui, source: Path | None = None) -> tk.Toplevel:
+    """The pair tool in a window of its own.
+
+    Args:
+        source: folder with images to begin with; empty for the one it remembers.
+    """
+    from modules.ui.curation.windows import open_pair_tool
+
+    def train(folder: Path) -> None:
+        try:
+            train_on_pairs(ui.state, folder)
+        except UserError as error:
+            ui.error(error)
+            return
+        ui.services["show_page"]("rlhf")
+        ui.root.lift()
+        ui.root.focus_force()
+        ui.status(READY.format(folder=folder))
+
+    return open_pair_tool(ui.root, ui.theme, source, ui.services["store"].folder, train)

@@ -1,0 +1,98 @@
+"""Whether Start would begin to train: files and model, looked at by a dry run in a process of its own. No Tk here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from modules.ui.state.ConfigState import Problem
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import UserError
+from modules.util.jsonio import parse_json, write_json
+from modules.util.program_files import ROOT
+
+DRY_RUN = (sys.executable, str(ROOT / "scripts" / "train.py"), "--dry-run", "--json")
+NO_IMAGES = "You have no images yet"
+NO_IMAGES_HINT = "Add a folder on the Data & concepts page, or try the demo project on the Tools page"
+
+
+class DryRun:
+    """One look at the files of a config.
+
+    Args:
+        command: what prints the outcome as JSON; the config's path is added.
+        config: plain data of a config.
+    """
+
+    def __init__(self, command: Sequence[str], config: dict[str, Any]) -> None:
+        self._command, self._config = tuple(command), config
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+        self._cancelled = False
+
+    def run(self) -> list[Problem]:
+        """Errors and warnings; takes seconds. Nothing of it means anything once it was cancelled."""
+        with tempfile.TemporaryDirectory(prefix="tastemaker-check-") as folder:
+            path = Path(folder) / "config.json"
+            write_json(path, self._config)
+            with self._lock:
+                if self._cancelled:
+                    return []
+                process = self._process = self._start(path)
+            _step_back(process)
+            said, complaints = process.communicate()
+        return _problems(said, complaints)
+
+    def _start(self, path: Path) -> subprocess.Popen[str]:
+        flags = subprocess.CREATE_NO_WINDOW if sys.platform == "win32" else 0
+        return subprocess.Popen(
+            [*self._command, "--config-path", str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace", creationflags=flags,
+        )  # fmt: skip
+
+    def cancel(self) -> None:
+        """End it."""
+        with self._lock:
+            self._cancelled = True
+            if self._process is not None and self._process.poll() is None:
+                self._process.kill()
+
+
+def no_images(config: TrainConfig) -> Problem | None:
+    """The problem of a config that has no images to train on; known at once, unlike those of files."""
+    if config.needs_no_images():
+        return None
+    if config.concepts is None and Path(config.concept_file_name).exists():
+        return None
+    if any(concept.enabled for concept in config.concepts or ()):
+        return None
+    return Problem("concepts", NO_IMAGES, NO_IMAGES_HINT)
+
+
+def _step_back(process: subprocess.Popen[str]) -> None:
+    """Let everything else on this computer go first."""
+    import psutil
+
+    try:
+        low = psutil.BELOW_NORMAL_PRIORITY_CLASS if sys.platform == "win32" else 10
+        psutil.Process(process.pid).nice(low)
+    except psutil.Error:  # it has ended already
+        return
+
+
+def _problems(said: str, complaints: str) -> list[Problem]:
+    try:
+        data = parse_json(said, "outcome of the dry run")
+        errors = [
+            Problem(str(one.get("field") or ""), str(one["message"]), str(one.get("hint") or ""))
+            for one in data["errors"]
+        ]
+        return errors + [Problem("", str(text), warning=True) for text in data["warnings"]]
+    except (UserError, LookupError, TypeError, AttributeError):
+        last = complaints.strip().rpartition("\n")[2] or "it said nothing"
+        return [Problem("", f"The files could not be checked: {last}", warning=True)]

@@ -1,0 +1,203 @@
+"""Asking for a folder or a file: in the desktop's own window where there is one, else in Tk's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tkinter as tk
+from collections.abc import Sequence
+from pathlib import Path
+from tkinter import filedialog
+from typing import Protocol
+
+from modules.ui.widgets.tk_support import show_error
+from modules.util.errors import UserError
+
+Kinds = Sequence[tuple[str, str]]
+ANY: Kinds = (("All files", "*"),)
+JSON: Kinds = (("JSON files", "*.json"), *ANY)
+POLL_MS = 40
+
+
+class Remembers(Protocol):
+    """Where the last folder is kept."""
+
+    folder: str
+
+
+class Chooser:
+    """Begins where the field points to, else in the folder that was chosen last, else at home.
+
+    Args:
+        root: the window of the program.
+        memory: keeps the last folder.
+    """
+
+    def __init__(self, root: tk.Misc, memory: Remembers) -> None:
+        self._root, self._memory = root, memory
+
+    def folder(self, title: str, at: str = "", parent: tk.Misc | None = None) -> Path | None:
+        """An existing folder, or ``None``.
+
+        Args:
+            at: what the field holds now.
+            parent: the window that asks.
+        """
+        found = self._ask("folder", title, self._start(at), "", ANY, parent)
+        if found is None:
+            return None
+        if not found.is_dir():
+            return self._refuse(f"{found} is not a folder", parent)
+        self._memory.folder = str(found)
+        return found
+
+    def file(
+        self, title: str, at: str = "", kinds: Kinds = ANY, parent: tk.Misc | None = None
+    ) -> Path | None:
+        """An existing file, or ``None``."""
+        found = self._ask("file", title, self._start(at), "", kinds, parent)
+        if found is None:
+            return None
+        if not found.is_file():
+            return self._refuse(f"{found} is not a file", parent)
+        self._memory.folder = str(found.parent)
+        return found
+
+    def save_file(
+        self, title: str, at: str = "", name: str = "", kinds: Kinds = ANY, parent: tk.Misc | None = None
+    ) -> Path | None:
+        """A file to write, in an existing folder, or ``None``; whether to replace one was asked then.
+
+        Args:
+            name: of the file, to begin with.
+        """
+        given = Path(at).name if at else ""
+        found = self._ask("save", title, self._start(at), name or given, kinds, parent)
+        if found is None:
+            return None
+        if not found.parent.is_dir():
+            return self._refuse(f"{found.parent} is not a folder", parent)
+        ending = kinds[0][1].removeprefix("*")
+        if not found.suffix and ending:
+            found = found.with_name(found.name + ending)
+            if found.exists():  # which nobody was asked about
+                return self._refuse(f"{found} exists already", parent)
+        self._memory.folder = str(found.parent)
+        return found
+
+    def _refuse(self, message: str, parent: tk.Misc | None) -> None:
+        show_error(parent or self._root, UserError(message, hint="Choose another one"))
+
+    def _start(self, at: str) -> Path:
+        places = [Path(at), Path(at).parent] if at and Path(at).is_absolute() else [Path(at)] if at else []
+        if self._memory.folder:
+            places.append(Path(self._memory.folder))
+        for place in places:
+            try:
+                if place.is_dir():
+                    return place.absolute()
+            except (OSError, ValueError):  # no name of a file at all
+                continue
+        return Path.home()
+
+    def _ask(
+        self, what: str, title: str, start: Path, name: str, kinds: Kinds, parent: tk.Misc | None
+    ) -> Path | None:
+        window = parent or self._root
+        for line in desktop_commands(what, title, start, name, kinds):
+            code, said = _run(window, line)
+            if code == 0 and said:
+                return Path(said)
+            if code in (0, 1):  # cancelled
+                return None
+        return _ask_tk(window, what, title, start, name, kinds)
+
+
+def desktop_commands(what: str, title: str, start: Path, name: str, kinds: Kinds) -> list[list[str]]:
+    """Command lines of this desktop's own file windows, the best first; none where Tk's are the desktop's.
+
+    Args:
+        what: ``folder``, ``file`` or ``save``.
+    """
+    if not sys.platform.startswith("linux"):
+        return []
+    place = str(start / name) if name else f"{start}{os.sep}"
+    filters = [f"--file-filter={label} | {pattern}" for label, pattern in kinds]
+    zenity = ["--file-selection", f"--title={title}", f"--filename={place}"]
+    zenity += {
+        "folder": ["--directory"],
+        "file": filters,
+        "save": ["--save", "--confirm-overwrite", *filters],
+    }[what]
+    verb = {"folder": "--getexistingdirectory", "file": "--getopenfilename", "save": "--getsavefilename"}[
+        what
+    ]
+    kdialog = ["--title", title, verb, place]
+    if what != "folder":
+        kdialog.append("\n".join(f"{pattern}|{label}" for label, pattern in kinds))
+    lines = {"zenity": zenity, "kdialog": kdialog}
+    names = sorted(lines, reverse="KDE" not in os.environ.get("XDG_CURRENT_DESKTOP", "").upper())
+    return [[found, *lines[name]] for name in names if (found := shutil.which(name))]
+
+
+def _run(window: tk.Misc, line: list[str]) -> tuple[int | None, str]:
+    """Exit status and answer; input to the program's own windows waits meanwhile."""
+    try:
+        process = subprocess.Popen(
+            line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            errors="surrogateescape",
+        )  # fmt: skip
+    except OSError:
+        return None, ""
+    before = window.grab_current()
+    guard = tk.Frame(window.winfo_toplevel(), width=1, height=1)
+    guard.place(x=0, y=0)
+    guard.wait_visibility()
+    guard.grab_set()
+    timer = ""
+
+    def look() -> None:
+        nonlocal timer
+        timer = guard.after(POLL_MS, look) if process.poll() is None else ""
+        if not timer:
+            guard.destroy()
+
+    timer = guard.after(POLL_MS, look)
+    guard.bind("<Destroy>", lambda _event: guard.after_cancel(timer) if timer else None)
+    window.wait_window(guard)
+    if process.poll() is None:  # the window was closed
+        process.kill()
+        process.communicate()
+        return 1, ""
+    if before is not None and before.winfo_exists():
+        before.grab_set()
+    said, _ = process.communicate()
+    return process.returncode, said.removesuffix("\n")
+
+
+def _ask_tk(window: tk.Misc, what: str, title: str, start: Path, name: str, kinds: Kinds) -> Path | None:
+    _hide_hidden_files(window)
+    if what == "folder":
+        found = filedialog.askdirectory(parent=window, title=title, initialdir=start, mustexist=True)
+    elif what == "file":
+        found = filedialog.askopenfilename(
+            parent=window, title=title, initialdir=start, filetypes=list(kinds)
+        )
+    else:
+        ending = kinds[0][1].removeprefix("*")
+        found = filedialog.asksaveasfilename(
+            parent=window, title=title, initialdir=start, initialfile=name, filetypes=list(kinds),
+            defaultextension=ending,
+        )  # fmt: skip
+    return Path(found) if found else None
+
+
+def _hide_hidden_files(window: tk.Misc) -> None:
+    """Tk's own file windows on X11 show hidden files unless told; a button shows them."""
+    if window.tk.call("tk", "windowingsystem") != "x11":
+        return
+    window.tk.eval("catch {tk_getOpenFile -no-such-option}")  # loads the script that has the variables
+    for variable, value in (("showHiddenBtn", 1), ("showHiddenVar", 0)):
+        window.tk.call("set", f"::tk::dialog::file::{variable}", value)

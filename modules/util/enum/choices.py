@@ -1,0 +1,385 @@
+"""Choices in configs, grouped by what they are about. Those with a documented path of their own have their own file."""
+
+from __future__ import annotations
+
+from modules.util.enum.BaseEnum import BaseEnum
+
+# -- Models and weights ----------------------------------------------------------------------------------------
+
+
+class WeightDtype(BaseEnum):
+    """Number format a part's weights are kept in; the last three for frozen parts only."""
+
+    FLOAT_32 = "FLOAT_32"
+    BFLOAT_16 = "BFLOAT_16"
+    FLOAT_16 = "FLOAT_16"
+    FLOAT_8 = "FLOAT_8"
+    INT_8 = "INT_8"
+    NFLOAT_4 = "NFLOAT_4"
+
+    @property
+    def quantized(self) -> bool:
+        """Whether weights in it cannot be trained themselves."""
+        return self.value in ("FLOAT_8", "INT_8", "NFLOAT_4")
+
+
+class DataType(BaseEnum):
+    """Number format of weights or of autocast."""
+
+    FLOAT_32 = "FLOAT_32"
+    BFLOAT_16 = "BFLOAT_16"
+    FLOAT_16 = "FLOAT_16"
+
+
+class ModelFormat(BaseEnum):
+    """File format of the trained model."""
+
+    AUTO = "AUTO"
+    KOHYA_LORA = "KOHYA_LORA"
+    DIFFUSERS_LORA = "DIFFUSERS_LORA"
+    COMFY_LORA = "COMFY_LORA"
+    LEGACY_LORA = "LEGACY_LORA"
+    DIFFUSERS = "DIFFUSERS"
+    SAFETENSORS = "SAFETENSORS"
+
+    @property
+    def for_adapters(self) -> bool:
+        """Whether adapters can be written in it; AUTO fits everything."""
+        return self.name.endswith("_LORA")
+
+
+class PeftType(BaseEnum):
+    """Kind of adapter."""
+
+    LORA = "LORA"
+    LOHA = "LOHA"
+    LOKR = "LOKR"
+    OFT_2 = "OFT_2"
+
+
+class TrainingMethod(BaseEnum):
+    """What is trained: a small adapter, or the weights of the model themselves."""
+
+    LORA = "LORA"
+    FINE_TUNE = "FINE_TUNE"
+
+
+# -- Data ------------------------------------------------------------------------------------------------------
+
+
+class BalancingStrategy(BaseEnum):
+    """Whether a concept's balancing number counts repeats of it or samples from it."""
+
+    REPEATS = "REPEATS"
+    SAMPLES = "SAMPLES"
+
+
+class TagDropoutMode(BaseEnum):
+    """How tags are dropped: all together, each alone, or each alone and later ones more often."""
+
+    FULL = "FULL"
+    RANDOM = "RANDOM"
+    RANDOM_WEIGHTED = "RANDOM_WEIGHTED"
+
+
+class TagDropoutSpecialTagsMode(BaseEnum):
+    """Which tags the list of special tags protects from dropout, if it does."""
+
+    NONE = "NONE"
+    WHITELIST = "WHITELIST"
+    BLACKLIST = "BLACKLIST"
+
+
+class ImageFormat(BaseEnum):
+    """File format of sample images."""
+
+    PNG = "PNG"
+    JPG = "JPG"
+
+
+# -- The training loop -----------------------------------------------------------------------------------------
+
+
+class TimeUnit(BaseEnum):
+    """Unit of an interval."""
+
+    NEVER = "NEVER"
+    EPOCH = "EPOCH"
+    STEP = "STEP"
+    SECOND = "SECOND"
+    MINUTE = "MINUTE"
+    HOUR = "HOUR"
+    ALWAYS = "ALWAYS"
+
+
+class Optimizer(BaseEnum):
+    """The update rule."""
+
+    ADAMW = "ADAMW"
+    ADAM = "ADAM"
+    ADAMW_8BIT = "ADAMW_8BIT"
+    ADAM_8BIT = "ADAM_8BIT"
+    ADAFACTOR = "ADAFACTOR"
+    ADAGRAD = "ADAGRAD"
+    RMSPROP = "RMSPROP"
+    SGD = "SGD"
+    ADABELIEF = "ADABELIEF"
+    ADEMAMIX = "ADEMAMIX"
+    ADOPT = "ADOPT"
+    CAME = "CAME"
+    LAMB = "LAMB"
+    LION = "LION"
+    LION_8BIT = "LION_8BIT"
+    PRODIGY = "PRODIGY"
+    SCHEDULE_FREE_ADAMW = "SCHEDULE_FREE_ADAMW"
+    SCHEDULE_FREE_SGD = "SCHEDULE_FREE_SGD"
+    TIGER = "TIGER"
+
+
+class LearningRateScheduler(BaseEnum):
+    """How the learning rate moves after the warm-up."""
+
+    CONSTANT = "CONSTANT"
+    LINEAR = "LINEAR"
+    COSINE = "COSINE"
+    COSINE_WITH_RESTARTS = "COSINE_WITH_RESTARTS"
+    COSINE_WITH_HARD_RESTARTS = "COSINE_WITH_HARD_RESTARTS"
+    REX = "REX"
+
+
+class EMAMode(BaseEnum):
+    """Where the moving average of the trained weights is kept."""
+
+    OFF = "OFF"
+    CPU = "CPU"
+    GPU = "GPU"
+
+
+class LossWeight(BaseEnum):
+    """How the supervised loss is weighted over noise levels."""
+
+    CONSTANT = "CONSTANT"
+    MIN_SNR_GAMMA = "MIN_SNR_GAMMA"
+    DEBIASED_ESTIMATION = "DEBIASED_ESTIMATION"
+    P2 = "P2"
+
+
+class TimestepDistribution(BaseEnum):
+    """How timesteps are drawn."""
+
+    UNIFORM = "UNIFORM"
+    SIGMOID = "SIGMOID"
+    LOGIT_NORMAL = "LOGIT_NORMAL"
+
+
+class NoiseScheduler(BaseEnum):
+    """The sampler that turns noise into an image; AUTO is the one a family is usually sampled with."""
+
+    AUTO = "AUTO"
+    DDIM = "DDIM"
+    EULER = "EULER"
+    EULER_A = "EULER_A"
+    EULER_KARRAS = "EULER_KARRAS"
+    DPMPP = "DPMPP"
+    DPMPP_KARRAS = "DPMPP_KARRAS"
+    DPMPP_SDE = "DPMPP_SDE"
+    DPMPP_SDE_KARRAS = "DPMPP_SDE_KARRAS"
+    UNIPC = "UNIPC"
+    UNIPC_KARRAS = "UNIPC_KARRAS"
+
+
+# -- Preference pairs ------------------------------------------------------------------------------------------
+
+
+class DPOSequentialStrategy(BaseEnum):
+    """How the sequential execution mode gets the exact gradient."""
+
+    AUTO = "AUTO"
+    THREE_FORWARD = "THREE_FORWARD"
+    GRAD_STASH = "GRAD_STASH"
+
+
+class DPOTimestepSampling(BaseEnum):
+    """Whether the timesteps a pair sees over its visits are independent or spread evenly."""
+
+    UNIFORM = "UNIFORM"
+    STRATIFIED = "STRATIFIED"
+
+
+class DPOPatienceMetric(BaseEnum):
+    """Validation metrics that early stopping can watch; the values are the names they are logged under."""
+
+    VAL_ACCURACY = "val_accuracy"
+    VAL_LOSS = "val_loss"
+    VAL_CHOSEN_REWARD = "val_chosen_reward"
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self is not DPOPatienceMetric.VAL_LOSS
+
+
+# -- Online modes: images and rewards --------------------------------------------------------------------------
+
+
+class PromptSource(BaseEnum):
+    """Where the prompts of a concept come from: a text file beside each image, one text file for all images,
+    or the image's file name. The values are those concept files have always used."""
+
+    SAMPLE = "sample"
+    CONCEPT = "concept"
+    FILENAME = "filename"
+
+
+class RolloutSampler(BaseEnum):
+    """How the images of an epoch are shared out among the processes."""
+
+    AUTO = "AUTO"
+    GROUP_DISTRIBUTED = "GROUP_DISTRIBUTED"
+    DISTRIBUTED_K_REPEAT = "DISTRIBUTED_K_REPEAT"
+    GROUP_CONTIGUOUS = "GROUP_CONTIGUOUS"
+
+
+class RolloutTransition(BaseEnum):
+    """How a trained denoising step adds its noise; AUTO is DDIM or FLOW_SDE, as the model needs it."""
+
+    AUTO = "AUTO"
+    DDIM = "DDIM"
+    FLOW_SDE = "FLOW_SDE"
+    DANCE_SDE = "DANCE_SDE"
+    CPS = "CPS"
+
+
+class SdeChoice(BaseEnum):
+    """Which steps are trained when not all are."""
+
+    RANDOM = "RANDOM"
+    CONTIGUOUS = "CONTIGUOUS"
+
+
+class GroupNoise(BaseEnum):
+    """Which noise the images of a group are trained with."""
+
+    GROUP_FIXED = "GROUP_FIXED"
+    GROUP_PER_TIMESTEP = "GROUP_PER_TIMESTEP"
+    INDEPENDENT = "INDEPENDENT"
+
+
+class GuidanceLayout(BaseEnum):
+    """How both predictions of a guided step are computed."""
+
+    SPLIT = "SPLIT"
+    JOINT = "JOINT"
+
+
+class RewardCombination(BaseEnum):
+    """How several rewards become one advantage."""
+
+    SUM = "SUM"
+    GDPO = "GDPO"
+
+
+class RewardFailure(BaseEnum):
+    """What a reward that fails does to the run."""
+
+    FAIL = "FAIL"
+    SKIP_GROUP = "SKIP_GROUP"
+
+
+class OnlinePairs(BaseEnum):
+    """Which pairs are made of the images of a group."""
+
+    BEST_WORST = "BEST_WORST"
+    ALL = "ALL"
+
+
+# -- Online modes: losses and steps ----------------------------------------------------------------------------
+
+
+class AdvantageScale(BaseEnum):
+    """By which deviation rewards are divided."""
+
+    GLOBAL_STD = "GLOBAL_STD"
+    GROUP_STD = "GROUP_STD"
+    NONE = "NONE"
+
+
+class GroupStrategy(BaseEnum):
+    """How a loss over a whole group or trajectory is computed from micro-batches."""
+
+    AUTO = "AUTO"
+    EXACT = "EXACT"
+    TWO_PASS = "TWO_PASS"
+    STASH = "STASH"
+
+
+class GspoWeighting(BaseEnum):
+    """What an image counts for by its number of trained steps."""
+
+    LENGTH = "LENGTH"
+    DOCUMENT = "DOCUMENT"
+
+
+class KlType(BaseEnum):
+    """How far the policy is from the reference."""
+
+    EXACT = "EXACT"
+    FLOW_GRPO = "FLOW_GRPO"
+    X = "X"
+    V = "V"
+
+
+class LogProbForm(BaseEnum):
+    """What is taken for the log-probability of a step."""
+
+    GAUSSIAN = "GAUSSIAN"
+    SQUARED_ERROR = "SQUARED_ERROR"
+
+
+class LogProbReduction(BaseEnum):
+    """How the log-densities of a step's latent numbers become one."""
+
+    MEAN = "MEAN"
+    SUM = "SUM"
+
+
+class LossAggregation(BaseEnum):
+    """How the losses of steps become one; STEP_MEAN is another name of TOKEN_MEAN."""
+
+    SAMPLE_MEAN = "SAMPLE_MEAN"
+    PROMPT_MEAN = "PROMPT_MEAN"
+    TOKEN_MEAN = "TOKEN_MEAN"
+    STEP_MEAN = "STEP_MEAN"
+    CONSTANT = "CONSTANT"
+
+
+class OldLogProbSource(BaseEnum):
+    """Where the log-probabilities before the update come from."""
+
+    ROLLOUT = "ROLLOUT"
+    RECOMPUTE = "RECOMPUTE"
+
+
+class RatioCheck(BaseEnum):
+    """What happens if the first ratio after a rollout is not 1."""
+
+    AUTO = "AUTO"
+    OFF = "OFF"
+    WARN = "WARN"
+    ERROR = "ERROR"
+
+
+class ShortStep(BaseEnum):
+    """What happens to the last step of an epoch when too few images are left for it."""
+
+    TRAIN = "TRAIN"
+    ERROR = "ERROR"
+
+
+class TimestepSampler(BaseEnum):
+    """How the timesteps of a decoupled loss are drawn."""
+
+    UNIFORM = "UNIFORM"
+    LOGIT_NORMAL = "LOGIT_NORMAL"
+    DISCRETE = "DISCRETE"
+    DISCRETE_WITH_INIT = "DISCRETE_WITH_INIT"
+    DISCRETE_WO_INIT = "DISCRETE_WO_INIT"

@@ -1,0 +1,292 @@
+"""A folder held open, in which names are looked up and changed; and announcements of all these changes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+Observer = Callable[[str, str, bool], None]
+
+MAX_DEPTH = 64
+_HANDLES = {os.open, os.stat, os.unlink, os.rmdir, os.rename, os.mkdir, os.link} <= os.supports_dir_fd
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
+_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NO_LINKS
+_PLAIN = _NO_LINKS | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+_observer: Observer | None = None
+
+
+def observe(observer: Observer | None) -> None:
+    """Have every change announced, for tests that stop the program at each of them.
+
+    Args:
+        observer: called with the kind of a change (``create``, ``write``, ``fsync``, ``rename``, ``delete``,
+            ``folder``, ``link``, ``commit``), its path, and whether it is done. What it raises comes out of the
+            change.
+    """
+    global _observer
+    _observer = observer
+
+
+@contextmanager
+def announced(kind: str, path: str | os.PathLike[str]) -> Iterator[None]:
+    """Announce a change that the block makes, before and after it."""
+    if _observer is not None:
+        _observer(kind, os.fspath(path), False)
+    yield
+    if _observer is not None:
+        _observer(kind, os.fspath(path), True)
+
+
+def kind_of(mode: int) -> str:
+    """What a file of this mode is, in a word."""
+    kinds = (
+        (stat.S_ISDIR, "folder"), (stat.S_ISLNK, "link"), (stat.S_ISFIFO, "FIFO"), (stat.S_ISSOCK, "socket"),
+        (stat.S_ISCHR, "device"), (stat.S_ISBLK, "device"),
+    )  # fmt: skip
+    return next((word for test, word in kinds if test(mode)), "file")
+
+
+def close(handle: int) -> int:
+    """Close a handle; -1 stands for one that is closed."""
+    if handle >= 0:
+        os.close(handle)
+    return -1
+
+
+def read_plain(path: str | os.PathLike[str], limit: int) -> bytes:
+    """Up to ``limit`` bytes from the start of a file, whatever lies behind the path.
+
+    Raises:
+        OSError: it cannot be read, or is not a plain file (a FIFO would block for ever, a device have no end).
+    """
+    handle = os.open(path, os.O_RDONLY | (_PLAIN & ~_NO_LINKS))
+    with os.fdopen(handle, "rb") as stream:
+        mode = os.fstat(handle).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, f"it is a {kind_of(mode)}, not a file", os.fspath(path))
+        return stream.read(limit)
+
+
+class OpenFolder:
+    """A folder held open. Names are single components in it; links are never followed.
+
+    Args:
+        path: the folder, resolved.
+        handle: of the folder, where it is open already; closed with this object.
+    """
+
+    def __init__(self, path: Path, handle: int = -1) -> None:
+        self.path = path
+        self._handle = os.open(path, _FOLDER) if _HANDLES and handle < 0 else handle
+
+    def __enter__(self) -> OpenFolder:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._handle = close(self._handle)
+
+    def _at(self, name: str) -> tuple[str, dict[str, Any]]:
+        """How the functions of ``os`` are given a name: with the handle, or as a path."""
+        return (name, {"dir_fd": self._handle}) if _HANDLES else (str(self.path / name), {})
+
+    def enter(self, name: str, make: bool = False) -> None:
+        """Go on into a folder of this one.
+
+        Raises:
+            NotADirectoryError: it is something else, a link included.
+        """
+        if make and self.mode(name) is None:
+            with announced("folder", self.path / name), suppress(FileExistsError):
+                place, at = self._at(name)
+                os.mkdir(place, **at)
+        mode = self.mode(name)
+        if mode is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path / name))
+        if not stat.S_ISDIR(mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.path / name))
+        outer, self._handle = self._handle, self._open(name)
+        close(outer)
+        self.path /= name
+
+    def _open(self, name: str) -> int:
+        return os.open(name, _FOLDER, dir_fd=self._handle) if _HANDLES else -1
+
+    def stat(self, name: str) -> os.stat_result:
+        """Of the name itself, were it a link."""
+        place, at = self._at(name)
+        return os.stat(place, **at, follow_symlinks=False)
+
+    def mode(self, name: str) -> int | None:
+        """The mode of what has the name; ``None`` if nothing has."""
+        try:
+            return self.stat(name).st_mode
+        except FileNotFoundError:
+            return None
+
+    # --- single changes ---
+
+    def unlink(self, name: str, missing_ok: bool = False) -> None:
+        """Remove a file or a link."""
+        if missing_ok and self.mode(name) is None:
+            return
+        place, at = self._at(name)
+        with announced("delete", self.path / name):
+            os.unlink(place, **at)
+
+    def rename(self, name: str, folder: OpenFolder, fresh: str) -> None:
+        """Move a name to another folder, over a file that is there."""
+        with announced("rename", folder.path / fresh):
+            if _HANDLES:
+                os.replace(name, fresh, src_dir_fd=self._handle, dst_dir_fd=folder._handle)
+            else:
+                os.replace(self.path / name, folder.path / fresh)
+
+    def create(self, mode: int) -> tuple[str, int]:
+        """A new temporary file that no sweep takes away while its handle is open; its name and handle."""
+        while True:
+            name = f".tastemaker-{secrets.token_hex(8)}.tmp"
+            place, at = self._at(name)
+            with announced("create", self.path / name):
+                handle = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | _PLAIN, mode, **at)
+            if _hold(handle, wait=True) and self.mode(name) is not None:
+                return name, handle
+            close(handle)  # taken for a dead one's between the two lines
+
+    def fsync(self, name: str | None = None) -> None:
+        """Flush a file in it, or the names in it, to the disk."""
+        if name is None and not _HANDLES:
+            return
+        path = self.path if name is None else self.path / name
+        with announced("fsync", path):
+            if name is None:
+                os.fsync(self._handle)
+                return
+            place, at = self._at(name)
+            handle = os.open(place, os.O_RDWR | _PLAIN, **at)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+    def link(self, source: Path, name: str) -> bool:
+        """Give a file of elsewhere a name here, over a file that is there; ``False`` if the disk cannot."""
+        place, at = self._at(name)
+        with announced("link", self.path / name):
+            for _ in range(2):
+                try:
+                    os.link(source, place, dst_dir_fd=self._handle if _HANDLES else None)
+                    return True
+                except FileExistsError:
+                    if self.stat(name).st_ino == source.stat().st_ino:
+                        return True
+                    os.unlink(place, **at)
+                except OSError:
+                    break
+        return False
+
+    def append(self, name: str, data: bytes) -> None:
+        """Add bytes to the end of a file and flush them to the disk."""
+        place, at = self._at(name)
+        with announced("write", self.path / name):
+            handle = os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _PLAIN, 0o666, **at)
+        try:
+            while data:
+                data = data[os.write(handle, data) :]
+            with announced("fsync", self.path / name):
+                os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    # --- trees ---
+
+    def why_tree_stays(self, name: str) -> str:
+        """What in a folder must not be removed, as the end of a sentence; empty if all of it may be."""
+        return self._why_stays(name, self.stat(name).st_dev, MAX_DEPTH)
+
+    def _why_stays(self, name: str, disk: int, depth: int) -> str:
+        info = self.stat(name)
+        if stat.S_ISDIR(info.st_mode):
+            if info.st_dev != disk:
+                return f"reaches another disk at {self.path / name}"
+            if depth == 0:
+                return f"holds more than {MAX_DEPTH} folders in one another"
+            with self.inner(name) as folder:
+                return next(
+                    (why for n in folder.names() if (why := folder._why_stays(n, disk, depth - 1))), ""
+                )
+        if stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode):
+            return ""
+        return f"holds a {kind_of(info.st_mode)}, {self.path / name}"
+
+    def remove_tree(self, name: str) -> None:
+        """Remove a folder of this one and all in it."""
+        with self.inner(name) as folder:
+            for inner in folder.names():
+                if stat.S_ISDIR(folder.stat(inner).st_mode):
+                    folder.remove_tree(inner)
+                else:
+                    folder.unlink(inner)
+        place, at = self._at(name)
+        with announced("delete", self.path / name):
+            os.rmdir(place, **at)
+
+    def inner(self, name: str) -> OpenFolder:
+        """A folder of this one, held open by itself."""
+        return OpenFolder(self.path / name, self._open(name))
+
+    def names(self) -> list[str]:
+        """What is in it, in order."""
+        return sorted(os.listdir(self._handle if _HANDLES else self.path))
+
+
+# --- who holds a temporary file ---
+
+
+def _hold(handle: int, wait: bool) -> bool:
+    """Claim an open file until its handle is closed, against ``unheld``; ``False`` if another has it."""
+    if os.name == "nt":
+        return True  # an open file cannot be removed there
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:
+        return wait  # a disk without locks: who writes goes on, who sweeps leaves it alone
+    return True
+
+
+def hold_folder(path: Path) -> int:
+    """A handle that keeps ``unheld`` away from a folder until it is closed; -1 where there is none."""
+    if os.name == "nt":
+        return -1
+    handle = os.open(path, _FOLDER)
+    _hold(handle, wait=True)
+    return handle
+
+
+@contextmanager
+def unheld(path: Path) -> Iterator[None]:
+    """A block that may remove a temporary file or folder, for no living process is at work on it.
+
+    Raises:
+        BlockingIOError: one is. OSError: the path is a link, or is gone.
+    """
+    if os.name == "nt":
+        yield
+        return
+    handle = os.open(path, os.O_RDONLY | _PLAIN)
+    try:
+        if not _hold(handle, wait=False):
+            raise BlockingIOError(errno.EWOULDBLOCK, "another process is at work on it", str(path))
+        yield
+    finally:
+        os.close(handle)

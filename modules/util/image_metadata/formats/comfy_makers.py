@@ -1,0 +1,189 @@
+"""Which nodes of a ComfyUI graph made the picture that was saved: samplers, and nodes that hold their own prompt."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from modules.util.image_metadata.formats.comfy_values import (
+    PIPES,
+    Budget,
+    Graph,
+    is_link,
+    node_inputs,
+    node_type,
+)
+
+_STARTS = frozenset(("guider", "positive", "conditioning", *PIPES))
+_TIMED = ("steps", "sigmas", "sampler_name", "sampler", "denoise")
+_SAMPLER = re.compile(r"sampler|detailer", re.IGNORECASE)
+_DETAILER = re.compile(r"detailer|upscale|refin", re.IGNORECASE)
+_SAVES = re.compile(r"save|upload|export|send|video.?combine", re.IGNORECASE)
+_SHOWS = re.compile(r"preview|compar|display|show", re.IGNORECASE)
+_PICTURE = re.compile(r"image|img|pic|photo|video|frame|pixel|latent|sample|anim|gif", re.IGNORECASE)
+_NO_PICTURE = re.compile(
+    r"prompt|text|string|name|prefix|path|caption|title|model|clip|vae|control|lora|seed|noise|sigma|style|color|font"
+    r"|width|height|size|steps|cfg|audio|metadata|mask",
+    re.IGNORECASE,
+)
+_OWN = ("prompt", "positive_prompt", "text_prompt", "prompt_text", "promptText", "positive", "instruction")
+_OWN_NEGATIVE = ("negative_prompt", "negative", "negative_text_prompt")
+_MAKES_PICTURES = re.compile(
+    r"(?:.*\.)?(?:noise_)?(?:seed|aspect_ratio|ratio|size|image_size|resolution|width|num_images|n|num_inference_steps)\Z"
+)
+_LOOKS_FOR = re.compile(r"threshold|sam_model|grounding|dino|confidence|detector", re.IGNORECASE)
+_DESCRIBES = re.compile(
+    r"segment|detect|grounding|mask|caption|describe|interrogat|florence|tagger|vqa|encode|loader|overlay|chat|llm",
+    re.IGNORECASE,
+)
+
+
+def is_sampler(kind: str, inputs: dict[str, Any]) -> bool:
+    """Whether a node makes a latent or a picture out of conditioning."""
+    if _STARTS.isdisjoint(inputs):
+        return False
+    if is_link(inputs.get("guider")):
+        return True
+    conditioned = any(is_link(inputs.get(key)) for key in ("positive", *PIPES))
+    timed = any(key in inputs for key in _TIMED) or bool(_SAMPLER.search(kind))
+    if is_link(inputs.get("conditioning")) and "steps" in inputs:
+        return any(key in inputs for key in ("seed", "noise_seed", "noise"))
+    return conditioned and (timed or (is_link(inputs.get("positive")) and "seed" in inputs))
+
+
+def own_prompt_key(kind: str, inputs: dict[str, Any]) -> str | None:
+    """Under which input a node that makes pictures by itself (a partner's service, say) holds its prompt.
+
+    Such a node has a prompt, no text encoder, and something that only a maker of pictures needs: a seed or a size.
+    One that looks for things or describes them has a prompt too, and none of its own picture.
+    """
+    key = _find_key(inputs, _OWN)
+    if (
+        key is None
+        or is_link(inputs.get("clip"))
+        or _DESCRIBES.search(kind)
+        or any(map(_LOOKS_FOR.search, inputs))
+    ):
+        return None
+    return key if any(map(_MAKES_PICTURES.match, inputs)) else None
+
+
+def own_negative_key(inputs: dict[str, Any]) -> str | None:
+    """Under which input such a node holds what is unwanted."""
+    return _find_key(inputs, _OWN_NEGATIVE)
+
+
+def _find_key(inputs: dict[str, Any], names: tuple[str, ...]) -> str | None:
+    """The first of ``names`` among the inputs, also behind a dot: ``model.prompt`` belongs to the chosen model."""
+    found: dict[str, str] = {}
+    for key, value in inputs.items():
+        name = key if key in names else key.rpartition(".")[2]
+        if name in names and (isinstance(value, str) or is_link(value)):
+            found.setdefault(name, key)
+    return next((found[name] for name in names if name in found), None)
+
+
+class MakerWalk:
+    """Goes from saved pictures up to the nodes that made them.
+
+    Args:
+        graph: nodes by name.
+        budget: steps this graph may take.
+    """
+
+    def __init__(self, graph: Graph, budget: Budget) -> None:
+        self.graph = graph
+        self.budget = budget
+        self._upstream: dict[str, frozenset[str]] = {}
+        self.samplers = frozenset(
+            name for name, node in graph.items() if is_sampler(node_type(node), node_inputs(node))
+        )
+        self._order = {name: place for place, name in enumerate(graph)}
+
+    def outputs(self) -> list[str]:
+        """Nodes whose pictures may be the file: those that save, else those that show, else those nothing follows."""
+        for kind in (_SAVES, _SHOWS):
+            named = [name for name, node in self.graph.items() if kind.search(node_type(node))]
+            if found := [name for name in named if self._picture_links(name)]:
+                return found
+        followed = {
+            str(value[0])
+            for node in self.graph.values()
+            for value in node_inputs(node).values()
+            if is_link(value)
+        }
+        return [name for name in self.graph if name not in followed]
+
+    def _picture_links(self, name: str) -> list[str]:
+        """Names of the nodes whose pictures (or latents) a node takes."""
+        inputs = node_inputs(self.graph[name])
+        return [
+            str(value[0])
+            for key, value in inputs.items()
+            if is_link(value) and _PICTURE.search(key) and not key.endswith(("_model", "_name", "prefix"))
+        ]
+
+    def nearest(self, output: str) -> list[str]:
+        """The makers that an output's picture comes from, the nearest on each way up."""
+        found: list[str] = []
+        seen = {output}
+        waiting = [output]
+        for name in waiting:
+            node = self.graph[name]
+            kind, inputs = node_type(node), node_inputs(node)
+            if name in self.samplers or self._makes_its_own(kind, inputs):
+                found.append(name)
+                continue
+            for above in self._onward(name):
+                if above in self.graph and above not in seen:
+                    seen.add(above)
+                    waiting.append(above)
+        return found
+
+    def _makes_its_own(self, kind: str, inputs: dict[str, Any]) -> bool:
+        """A node with an own prompt; one without words only changes the picture it is given."""
+        key = own_prompt_key(kind, inputs)
+        if key is None:
+            return False
+        value = inputs[key]
+        given = any(is_link(value) and _PICTURE.search(key) for key, value in inputs.items())
+        return not (given and isinstance(value, str) and not value.strip())
+
+    def _onward(self, name: str) -> list[str]:
+        self.budget.spend(1 + len(node_inputs(self.graph[name])))
+        pictures = self._picture_links(name)
+        if pictures:
+            return pictures
+        inputs = node_inputs(self.graph[name])
+        return [str(v[0]) for key, v in inputs.items() if is_link(v) and not _NO_PICTURE.search(key)]
+
+    def samplers_of(self, name: str) -> list[str]:
+        """The samplers that had a part in what sampler ``name`` made, those first that began the picture."""
+        if len(self.samplers) == 1:
+            return [name]
+        above = sorted(self.upstream(name) | {name}, key=self._order.__getitem__)
+        names = [one for one in above if one in self.samplers]
+        if len(names) < 2:
+            return names
+        known = set(names)
+        fed = {one for one in names if self.upstream(one) & known - {one}}
+
+        def rank(one: str) -> tuple[bool, bool]:
+            return bool(_DETAILER.search(node_type(self.graph[one]))), one in fed
+
+        return sorted(names, key=rank)
+
+    def upstream(self, name: str) -> frozenset[str]:
+        """Every node that ``name`` depends on, without itself unless in a circle."""
+        known = self._upstream.get(name)
+        if known is None:
+            seen: set[str] = set()
+            stack = [name]
+            while stack:
+                for value in node_inputs(self.graph[stack.pop()]).values():
+                    self.budget.spend()
+                    if is_link(value) and (above := str(value[0])) in self.graph and above not in seen:
+                        seen.add(above)
+                        stack.append(above)
+            known = self._upstream[name] = frozenset(seen)
+        return known

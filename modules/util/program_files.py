@@ -1,0 +1,10 @@
+"""Where the program's own files lie: the folder it runs from, and what comes with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RESOURCES = ROOT / "resources"
+PRESETS = ROOT / "training_presets"
+DOCS = ROOT / "docs"

@@ -1,0 +1,75 @@
+"""What every test gets: settings of its own, so that it neither reads nor changes those of the person at work.
+
+``--quick`` leaves out what takes long: windows, child processes, and all model families but one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.util.enum.ModelType import ModelType
+from modules.util.files.user_folder import FOLDER_VARIABLE
+
+QUICK_FAMILY = "STABLE_DIFFUSION_15"
+LEFT_OUT = ("gui", "dist", "child", "slow")
+_FAMILIES = {family.value for family in ModelType}
+
+
+@pytest.fixture(autouse=True)
+def own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty settings folder for this test and the programs it starts."""
+    folder = tmp_path_factory.mktemp("settings")
+    monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
+    return folder
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help="no windows, no child processes, one model family in the contracts",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("quick") and (
+        hasattr(config, "workerinput") or not config.getoption("numprocesses", 0)
+    ):
+        sys.addaudithook(refuse_children)
+
+
+def refuse_children(event: str, arguments: tuple[Any, ...]) -> None:
+    """An audit hook under which no test starts a process.
+
+    Raises:
+        RuntimeError: it does.
+    """
+    if event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"):
+        test = os.environ.get("PYTEST_CURRENT_TEST", "")
+        if test.endswith("(call)"):
+            raise RuntimeError(f"{test} starts a process: mark it with pytest.mark.child")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("quick"):
+        return
+    kept = [item for item in items if is_quick(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not is_quick(item)])
+    items[:] = kept
+
+
+def is_quick(item: pytest.Item) -> bool:
+    """Whether a test is in the quick run: by its marks, and in the contracts by its model family."""
+    if any(item.get_closest_marker(name) for name in LEFT_OUT):
+        return False
+    if "contracts" not in item.path.parts:
+        return True
+    named = {
+        family for family in _FAMILIES if family in item.name.replace("-", "[").replace("]", "[").split("[")
+    }
+    return not named or QUICK_FAMILY in named

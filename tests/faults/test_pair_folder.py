@@ -1,0 +1,235 @@
+"""Output folders that came from others or were meddled with: nothing outside of them is touched, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.curation.store import CurationStore
+from modules.util.errors import UserError
+from scripts import curate
+from tests.faults.pair_folders import change_manifest, contents, entry, make_pairs, put_row, write_images
+from tests.guard import Guard
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Iterator[Path]:
+    """Files of a person next to the output folder; compared at the end."""
+    with Guard(tmp_path / "person") as guard:
+        yield guard.folder
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    capsys.readouterr()
+    assert curate.main([str(a) for a in arguments]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and "Traceback" not in said.err
+    return said.err
+
+
+def worked(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+    capsys.readouterr()
+    assert curate.main([str(a) for a in arguments]) == 0, capsys.readouterr().err
+    return dict(json.loads(capsys.readouterr().out))
+
+
+# -- temporary files of others -------------------------------------------------------------------------------
+
+
+def test_temporary_files_of_other_programs_stay(
+    tmp_path: Path, person: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = make_pairs(tmp_path, finalised=True)
+    (out / "work").mkdir()
+    (out / "photos").symlink_to(person)
+    mine = [".editor.tmp", "work/.draft.tmp", "chosen/.swp.tmp", "chosen/train/.photo.png.x.tmp"]
+    own = ["chosen/.pair_0003.png.ab12.tmp", "rejected/val/.tastemaker-0123456789abcdef.tmp"]
+    for name in [*mine, *own, "work/.pair_0000.png.x.tmp"]:
+        (out / name).write_text("x")
+    worked(capsys, "stats", out)
+    assert {name: (out / name).exists() for name in [*mine, *own]} == {
+        **dict.fromkeys(mine, True),
+        **dict.fromkeys(own, False),
+    }
+    assert (out / "work" / ".pair_0000.png.x.tmp").exists()
+
+
+def test_they_stay_also_where_an_import_then_fails(
+    tmp_path: Path, person: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "photos").symlink_to(person)
+    (out / ".editor.tmp").write_text("x")
+    (tmp_path / "bad.jsonl").write_text("[]\n")
+    refused(capsys, "import", tmp_path / "bad.jsonl", out)
+    assert (out / ".editor.tmp").exists()
+
+
+# -- links in the folder -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [["--empty-trash"], ["--remove", "pair_0000"], ["--undo"]])
+def test_a_trash_that_is_a_link_is_refused_before_anything_changes(
+    tmp_path: Path, person: Path, capsys: pytest.CaptureFixture[str], order: list[str]
+) -> None:
+    out = make_pairs(tmp_path, finalised=True)
+    (out / ".trash").symlink_to(person)
+    before = contents(out)
+    said = refused(capsys, "review", out, *order)
+    assert str(out / ".trash") in said and str(person) in said
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("name", ["chosen", "rejected", "chosen/train", "rejected/val"])
+@pytest.mark.parametrize(
+    "command",
+    [["review", "--remove", "pair_0000"], ["review", "--swap", "pair_0000"], ["finalize"], ["stats"]],
+)
+def test_a_side_that_is_a_link_is_refused_before_anything_changes(
+    tmp_path: Path, person: Path, capsys: pytest.CaptureFixture[str], name: str, command: list[str]
+) -> None:
+    out = make_pairs(tmp_path, finalised=True)
+    (out / name).rename(tmp_path / "elsewhere")
+    (out / name).symlink_to(tmp_path / "elsewhere")
+    before = {p: p.read_bytes() for p in (tmp_path / "elsewhere").rglob("*") if p.is_file()}, contents(out)
+    assert "is a link" in refused(capsys, command[0], out, *command[1:])
+    after = {p: p.read_bytes() for p in (tmp_path / "elsewhere").rglob("*") if p.is_file()}, contents(out)
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    "name", ["curation.sqlite", "curation.sqlite-wal", ".curation.lock", "manifest.json"]
+)
+@pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "folder"])
+def test_files_of_the_store_that_are_something_else_are_refused(
+    tmp_path: Path, person: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str
+) -> None:
+    out = make_pairs(tmp_path)
+    (out / name).unlink(missing_ok=True)
+    makers: dict[str, Callable[[Path], object]] = {
+        "link": lambda path: path.symlink_to(person / "mine"),
+        "dangling": lambda path: path.symlink_to(person / "new"),
+        "fifo": os.mkfifo,
+        "folder": lambda path: path.mkdir(),
+    }
+    makers[kind](out / name)
+    assert name in refused(capsys, "stats", out)
+
+
+def test_an_image_that_is_a_link_is_moved_and_removed_as_a_link(
+    tmp_path: Path, person: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = make_pairs(tmp_path)
+    (out / "chosen" / "pair_0000.png").unlink()
+    (out / "chosen" / "pair_0000.png").symlink_to(person / "mine.png")
+    worked(capsys, "finalize", out, "--val-percentage", "0")
+    assert (out / "chosen" / "train" / "pair_0000.png").is_symlink()
+    with CurationStore(out) as store:
+        store.remove("pair_0000")
+    assert not (out / "chosen" / "train" / "pair_0000.png").is_symlink()
+
+
+# -- names in the store --------------------------------------------------------------------------------------
+
+OUTSIDE = [
+    "../person/mine.png", "/etc/hostname", "chosen/../../person/mine.png", "chosen", "chosen/", "chosen/a\0.png",
+    "C:/x.png", "chosen/C:x.png", "person/mine.png", "chosen/notes.txt", "chosen/" + "x" * 5000 + ".png", "",
+    "chosen\\..\\..\\person\\mine.png", "rejected/x.png",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("table", ["intents", "pairs"])
+@pytest.mark.parametrize("name", [*OUTSIDE, "absolute"])
+def test_a_name_in_the_store_that_leads_outside_is_refused_and_nothing_changes(
+    tmp_path: Path, person: Path, capsys: pytest.CaptureFixture[str], table: str, name: str
+) -> None:
+    out = make_pairs(tmp_path)
+    put_row(
+        out, table, "pair_0009", entry("pair_0009", str(person / "mine.png") if name == "absolute" else name)
+    )
+    (out / "chosen" / "notes.txt").write_text("mine")
+    before = contents(out)
+    for command in (["stats", out], ["finalize", out], ["review", out, "--undo"]):
+        said = refused(capsys, *command)
+        assert "pair_0009" in said and "chosen_file" in said, said
+    with pytest.raises(UserError, match="chosen_file"):
+        CurationStore(out)
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        entry("../x", "chosen/x.png"), entry("pair_0001", "chosen/x.png"), {}, [], "not JSON", b"\xff\xfe", 7,
+        "[" * 9999,
+        {**entry("pair_0009", "chosen/x.png"), "prompt": None}, {**entry("pair_0009", "chosen/x.png"), "hashes": []},
+        {**entry("pair_0009", "chosen/x.png"), "sources": "x"},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("table", ["intents", "pairs"])
+def test_rows_of_the_store_that_are_no_entries_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], table: str, made: object
+) -> None:
+    out = make_pairs(tmp_path)
+    put_row(out, table, "pair_0009", made)
+    before = contents(out)
+    refused(capsys, "stats", out)
+    assert contents(out) == before
+
+
+def test_two_pairs_that_name_one_file_are_refused_before_anything_moves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = make_pairs(tmp_path)
+    change_manifest(out, 1, chosen_file="chosen/pair_0000.png")
+    before = contents(out)
+    said = refused(capsys, "finalize", out)
+    assert "pair_0000 and pair_0001" in said and "chosen/pair_0000.png" in said
+    after = contents(out)
+    assert {name: data for name, data in after.items() if name != "manifest.json"} == {
+        name: data for name, data in before.items() if name != "manifest.json"
+    }
+
+
+# -- files that look like the program's own ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["..swap", "...swap", "..png.swap", ".notes.swap", ".a.txt.swap", ".png.swap"]
+)
+def test_a_file_that_only_looks_like_half_a_swap_is_passed_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    out = make_pairs(tmp_path, finalised=True)
+    (out / "chosen" / "train" / name).write_text("mine")
+    assert len(worked(capsys, "review", out)["pairs"]) == 3
+    assert (out / "chosen" / "train" / name).read_text() == "mine"
+
+
+def test_half_a_swap_of_a_pair_that_is_whole_takes_nothing_s_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = make_pairs(tmp_path, finalised=True)
+    (out / "chosen" / "train" / ".pair_0000.png.swap").write_text("mine")
+    before = contents(out)
+    worked(capsys, "review", out)
+    assert contents(out) == before
+
+
+def test_images_of_a_person_in_the_folder_are_not_picked_over(tmp_path: Path) -> None:
+    out = make_pairs(tmp_path, pairs=1)
+    (out / "chosen" / "pair_0001.png").write_text("mine")
+    (out / "rejected" / "pair_0002.txt").write_text("mine")
+    files = write_images(tmp_path / "in", 4)
+    with CurationStore(out) as store:
+        (made,) = store.export("g", [(files[2], files[3])], "p", "1:1", {"used": []})
+        assert made["pair_id"] == "pair_0003"
+        store.undo_last()
+    assert (out / "chosen" / "pair_0001.png").read_text() == "mine"
+    assert (out / "rejected" / "pair_0002.txt").read_text() == "mine"

@@ -1,0 +1,26 @@
+"""A dry run that looks at nothing: ``dry_run.py FOLDER --config-path FILE`` prints what ``FOLDER/outcome.json`` holds.
+
+Each call adds a line to ``FOLDER/calls``; while there is a file ``FOLDER/hold``, it does not end.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+DRY_RUN = Path(__file__)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    with (folder / "calls").open("a") as calls:
+        calls.write("x\n")
+    while (folder / "hold").exists():
+        time.sleep(0.02)
+    outcome = folder / "outcome.json"
+    print(outcome.read_text() if outcome.exists() else '{"errors": [], "warnings": []}')
+
+
+if __name__ == "__main__":
+    main()

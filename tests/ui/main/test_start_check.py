@@ -1,0 +1,132 @@
+"""Whether Start would begin, as far as the window knows: settings at once, files and model a moment later."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from modules.ui.state.ConfigState import Problem
+from modules.ui.state.DryRun import DRY_RUN, NO_IMAGES, DryRun
+from tests.ui.main.conftest import OpenWindow
+from tests.ui.main.drivers import Hands
+
+pytestmark = pytest.mark.gui
+MISSING = {"field": "base_model_name", "message": "there is no model in /gone", "hint": "choose another"}
+
+
+def outcome(tmp_path: Path, errors: list[object], warnings: list[str] | None = None) -> None:
+    (tmp_path / "outcome.json").write_text(json.dumps({"errors": errors, "warnings": warnings or []}))
+
+
+def calls(tmp_path: Path) -> int:
+    path = tmp_path / "calls"
+    return len(path.read_text().split()) if path.exists() else 0
+
+
+def said(hands: Hands) -> str:
+    return str(hands.window.bottom_bar.problems.cget("text"))
+
+
+def test_a_first_start_without_images_says_so(hands: Hands, tmp_path: Path) -> None:
+    (tmp_path / "training_concepts" / "concepts.json").rename(tmp_path / "elsewhere.json")
+    hands.fill("epochs", "3")
+    assert said(hands).startswith("1 error")
+    hands.click(hands.window.bottom_bar.buttons["start"])
+    assert NO_IMAGES in hands.status()
+    assert hands.window.control.run is None
+    panel = hands.window.problems
+    assert panel.winfo_viewable()
+    assert NO_IMAGES in panel.tree.item("0", "values")[1]
+    hands.keys("<Return>", to=panel.tree)
+    assert hands.window.page == "data"
+    hands.rest(2.0)
+    assert calls(tmp_path) == 0  # no dry run is needed to know that
+
+
+def test_no_problems_is_said_when_the_files_were_looked_at(hands: Hands, tmp_path: Path) -> None:
+    (tmp_path / "hold").touch()
+    hands.wait(lambda: calls(tmp_path) == 1, "nobody looks at the files")
+    assert said(hands) == "Checking files\u2026"
+    (tmp_path / "hold").unlink()
+    hands.wait(lambda: said(hands) == "No problems")
+
+
+def test_a_fault_in_a_file_is_shown_at_its_field_and_keeps_start_from_starting(
+    hands: Hands, tmp_path: Path
+) -> None:
+    outcome(tmp_path, [MISSING], ["2 captions are empty"])
+    hands.wait(lambda: said(hands) == "1 error, 1 warning")
+    row = hands.row("base_model_name")
+    assert row._fault is not None and "there is no model in /gone" in str(row._fault.cget("text"))
+    hands.keys("<F5>", to=hands.window)
+    hands.wait(lambda: "Training cannot start: Base model: there is no model in /gone" in hands.status())
+    assert hands.window.control.run is None
+
+
+def test_start_looks_again_before_it_refuses(hands: Hands, tmp_path: Path) -> None:
+    outcome(tmp_path, [MISSING])
+    hands.wait(lambda: said(hands) == "1 error")
+    outcome(tmp_path, [])
+    hands.keys("<F5>", to=hands.window)
+    hands.wait(lambda: hands.window.control.state == "finished", "it does not start")
+    hands.wait(lambda: said(hands) == "No problems")
+
+
+def test_a_change_ends_the_look_under_way_and_only_the_last_one_counts(hands: Hands, tmp_path: Path) -> None:
+    outcome(tmp_path, [MISSING])
+    (tmp_path / "hold").touch()
+    hands.wait(lambda: calls(tmp_path) == 1)
+    hands.fill("epochs", "3")
+    outcome(tmp_path, [])
+    (tmp_path / "hold").unlink()
+    hands.wait(lambda: said(hands) == "No problems")
+    assert calls(tmp_path) == 2
+
+
+def test_mended_files_are_noticed_when_the_person_comes_back(hands: Hands, tmp_path: Path) -> None:
+    outcome(tmp_path, [MISSING])
+    hands.wait(lambda: said(hands) == "1 error")
+    outcome(tmp_path, [])
+    hands.window.event_generate("<FocusIn>")
+    hands.wait(lambda: said(hands) == "No problems")
+
+
+@pytest.mark.parametrize(
+    "code", ["print('{')", "import sys; sys.exit('out of luck')", "print('{\"errors\": [1]}')"]
+)
+def test_a_dry_run_that_fails_is_a_warning_and_not_no_problems(code: str) -> None:
+    (problem,) = DryRun((sys.executable, "-c", code), {}).run()
+    assert problem.warning and "could not be checked" in problem.message
+
+
+def test_a_dry_run_that_was_cancelled_before_it_began_does_not_begin(tmp_path: Path) -> None:
+    run = DryRun((sys.executable, "-c", f"open({str(tmp_path / 'x')!r}, 'w')"), {})
+    run.cancel()
+    assert run.run() == []
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_dry_run_of_the_trainer_names_field_and_remedy(open_window: OpenWindow, tmp_path: Path) -> None:
+    """Takes some seconds: the trainer is really loaded, once, to see that both halves understand each other."""
+    hands = open_window()
+    images = tmp_path / "images"
+    images.mkdir()
+    Image.new("RGB", (64, 64)).save(images / "a.png")
+    (images / "a.txt").write_text("nothing")
+    state = hands.window.state_
+    state.set_values(
+        {
+            "concepts": [{"path": str(images)}],
+            "base_model_name": str(tmp_path / "gone.safetensors"),
+            "resolution": "64",
+        },
+        "a project",
+    )
+    found = DryRun(DRY_RUN, state.config.to_dict()).run()
+    assert [(one.path, one.warning) for one in found] == [("base_model_name", False)], found
+    assert "gone.safetensors" in found[0].message
+    assert isinstance(found[0], Problem)

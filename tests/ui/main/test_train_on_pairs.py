@@ -1,0 +1,91 @@
+"""From the pair tool, opened in the main window, to settings that train on what it made: by mouse and keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modules.ui.curation.ExportPage import TRAIN, ExportPage
+from modules.ui.curation.PairToolMemory import PairToolMemory
+from modules.ui.curation.StartPage import StartPage
+from modules.ui.state.ConfigState import ConfigState
+from modules.ui.state.pairs_to_train import train_on_pairs
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.ConceptType import ConceptType
+from modules.util.enum.RLHFMode import RLHFMode
+from modules.util.errors import UserError
+from tests.ui.curation.drivers import make_images
+from tests.ui.main.demo_drivers import PATIENCE, pair_tool, press, settled
+from tests.ui.main.drivers import Hands
+
+
+def finished(folder: Path) -> Path:
+    for side in ("chosen", "rejected"):
+        (folder / side / "train").mkdir(parents=True)
+    return folder
+
+
+def test_old_pairs_are_switched_off_other_concepts_stay_and_it_is_one_step_of_undo(tmp_path: Path) -> None:
+    old = [
+        {"path": "/old/chosen", "type": "DPO_CHOSEN"}, {"path": "/old/rejected", "type": "DPO_REJECTED"},
+        {"path": "/plain"}, {"path": "/off", "enabled": False},
+    ]  # fmt: skip
+    state = ConfigState(TrainConfig.from_dict({"concepts": old, "rlhf_mode": "GRPO"}))
+    train_on_pairs(state, finished(tmp_path))
+    assert state.config.rlhf_enabled and state.config.rlhf_mode is RLHFMode.DPO
+    assert state.config.concepts is not None
+    assert [concept.enabled for concept in state.config.concepts] == [False, False, True, False, True, True]
+    assert [concept.type for concept in state.config.concepts[-2:]] == [
+        ConceptType.DPO_CHOSEN, ConceptType.DPO_REJECTED,
+    ]  # fmt: skip
+    train_on_pairs(state, tmp_path)
+    assert len(state.config.concepts) == 6
+    state.undo()
+    assert state.config.concepts is not None and len(state.config.concepts) == 4
+    assert state.config.rlhf_mode is RLHFMode.GRPO
+
+
+def test_a_folder_that_was_not_finalised_is_refused(tmp_path: Path) -> None:
+    state = ConfigState()
+    with pytest.raises(UserError, match="no finished pairs"):
+        train_on_pairs(state, tmp_path)
+    assert not state.can_undo()
+
+
+@pytest.mark.gui
+def test_from_images_to_start_in_one_sitting(hands: Hands, tmp_path: Path) -> None:
+    make_images(tmp_path / "images", 2, 2)
+    PairToolMemory(mode="ELO", ask_to_continue=False).save(tmp_path / "settings")
+    hands.window.show_page("tools")
+    hands.click(hands.button("Pair tool"))
+    tool = pair_tool(hands)
+    hands.wait(lambda: isinstance(tool.page, StartPage))
+    start = tool.page
+    assert isinstance(start, StartPage)
+    for entry, path in (("source", tmp_path / "images"), ("output", tmp_path / "pairs")):
+        hands.focus(start.entries[entry])
+        hands.keys("<Control-a>")
+        hands.type(str(path))
+    hands.wait(lambda: start.go.instate(["!disabled"]))
+    hands.click(start.go)
+    hands.wait(lambda: tool.controller is not None and settled(tool), "it does not begin", PATIENCE)
+    tool.window.focus_force()
+    hands.wait(lambda: tool.window.focus_get() is not None)
+    for key in ("Left", "p", "Right", "p", "e"):
+        press(hands, tool, key)
+    page = tool.page
+    assert isinstance(page, ExportPage) and page.train_button is not None
+    hands.wait(lambda: "pairs from" in str(page.summary.cget("text")), "no summary", PATIENCE)
+    assert page.train_button.instate(["disabled"])
+    hands.click(page.go)
+    hands.wait(lambda: page.train_button.instate(["!disabled"]), "they are not finalised", PATIENCE)  # type: ignore[union-attr]
+    hands.click(hands.button(TRAIN, page))
+    hands.wait(lambda: not tool.winfo_exists(), "the pair tool stays open", PATIENCE)
+    hands.wait(lambda: "Ready to train" in hands.status())
+    config = hands.window.state_.config
+    assert config.rlhf_enabled and hands.window.page == "rlhf"
+    assert {Path(c.path).parent.parent for c in config.load_concepts() if c.enabled} == {tmp_path / "pairs"}
+    hands.wait(lambda: hands.window.focus_get() is not None)
+    hands.keys("<F5>", to=hands.window)
+    hands.wait(lambda: hands.window.control.state == "finished", "it does not start")

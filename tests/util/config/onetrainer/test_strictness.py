@@ -1,0 +1,376 @@
+"""An import trains what the OneTrainer config would have trained, says what it cannot, or writes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.util.config.load import check_config, find_problems, load_config, load_layered
+from modules.util.config.onetrainer.Notes import Note
+from modules.util.config.onetrainer.onetrainer_import import import_onetrainer
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.choices import ModelFormat, Optimizer
+from modules.util.enum.ModelType import ModelType
+from modules.util.errors import UserError
+from scripts import import_onetrainer as script
+
+LISTS = {"concepts": [], "samples": []}
+THEIR_FAMILIES = (
+    "STABLE_DIFFUSION_20_DEPTH", "WUERSTCHEN_2", "STABLE_CASCADE_1", "FLUX_FILL_DEV_1", "HUNYUAN_VIDEO", "ERNIE",
+    "HI_DREAM_FULL", "ANIMA", "KREA_2", "IDEOGRAM_4",
+)  # fmt: skip
+THEIR_OPTIMIZERS = (
+    "ADAMW_ADV", "ADOPT_ADV", "LION_ADV", "MUON", "MUON_ADV", "ADAMUON_ADV", "SIGNSGD_ADV", "PRODIGY_ADV", "LARS",
+    "PRODIGY_PLUS_SCHEDULE_FREE", "DADAPT_ADA_GRAD", "DADAPT_ADAM", "DADAPT_ADAN", "DADAPT_LION", "DADAPT_SGD",
+    "LARS_8BIT", "AIDA", "YOGI",
+)  # fmt: skip
+
+
+def load(folder: Path, **data: Any) -> tuple[TrainConfig, list[Note]]:
+    path = folder / "onetrainer.json"
+    path.write_text(json.dumps({"__version": 11, **LISTS, **data}), encoding="utf-8")
+    return import_onetrainer(path)
+
+
+def run(folder: Path, *options: str, **data: Any) -> int:
+    """The command line on such a config; the target is ``out.json``."""
+    (folder / "in.json").write_text(json.dumps({"__version": 11, **LISTS, **data}), encoding="utf-8")
+    return script.main([str(folder / "in.json"), str(folder / "out.json"), *options])
+
+
+def lines(notes: list[Note], field: str) -> list[str]:
+    return [note for note in notes if note.startswith(field)]
+
+
+@pytest.mark.parametrize(
+    ("field", "data"),
+    [
+        *(("model_type", {"model_type": name}) for name in (*THEIR_FAMILIES, "", 5, None)),
+        *(("training_method", {"training_method": name}) for name in ("EMBEDDING", "FINE_TUNE_VAE", None)),
+        *(("optimizer.optimizer", {"optimizer": {"optimizer": name}}) for name in (*THEIR_OPTIMIZERS, "", None)),
+        ("peft_type", {"training_method": "LORA", "peft_type": "VERA"}),
+        ("optimizer", {"optimizer": 5}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_not_offered_is_refused_and_nothing_is_written(
+    field: str, data: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, **data) == 2
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"{field}: ")
+    assert second.strip().startswith("->")
+    assert third == "nothing was written"
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_all_that_is_not_offered_is_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        load(
+            tmp_path, model_type="KREA_2", training_method="EMBEDDING", optimizer={"optimizer": "PRODIGY_ADV"}
+        )
+    text = str(caught.value)
+    assert "asks for 3 things" in text
+    assert '"KREA_2"' in text
+    assert '"EMBEDDING"' in text
+    assert '"PRODIGY_ADV"' in text
+    assert "PRODIGY\n" in text or text.endswith("PRODIGY")
+
+
+@pytest.mark.parametrize("family", [one.value for one in ModelType])
+def test_offered_families_are_imported(family: str, tmp_path: Path) -> None:
+    config, _ = load(tmp_path, model_type=family, training_method="LORA")
+    assert config.model_type.value == family
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("INT_W8A8", "INT_8"),
+        ("INT_W8A8_COMPRESSED", "INT_8"),
+        ("FLOAT_W8A8", "FLOAT_8"),
+        ("FLOAT_W8A8_COMPRESSED", "FLOAT_8"),
+        ("GGUF", "NFLOAT_4"),
+        ("GGUF_A8_FLOAT", "NFLOAT_4"),
+        ("GGUF_A8_INT", "NFLOAT_4"),
+        ("TFLOAT_32", "FLOAT_32"),
+        ("INT_8", "INT_8"),
+        ("NFLOAT_4", "NFLOAT_4"),
+    ],
+)
+def test_number_formats_of_weights(theirs: str, ours: str, tmp_path: Path) -> None:
+    config, notes = load(
+        tmp_path,
+        model_type="FLUX_DEV_1",
+        training_method="LORA",
+        transformer={"weight_dtype": theirs},
+        text_encoder_2={"weight_dtype": theirs, "train": False},
+    )
+    assert (config.transformer.weight_dtype, config.text_encoder_2.weight_dtype) == (ours, ours)
+    said = lines(notes, "transformer.weight_dtype")
+    assert bool(said) is (theirs not in ("TFLOAT_32", "INT_8", "NFLOAT_4"))
+    assert all(ours in line for line in said)
+
+
+@pytest.mark.parametrize("name", ["ADAMW_8BIT", "ADAM_8BIT", "LION_8BIT"])
+def test_optimizers_of_8_bits_are_carried(name: str, tmp_path: Path) -> None:
+    given = {
+        "optimizer": name,
+        "beta1": 0.9,
+        "min_8bit_size": 8192,
+        "percentile_clipping": 100,
+        "block_wise": True,
+    }
+    config, notes = load(tmp_path, optimizer=given)
+    assert config.optimizer.optimizer is Optimizer[name]
+    assert config.optimizer.params == {"min_8bit_size": 8192}
+    assert lines(notes, "optimizer") == []
+
+
+def test_the_step_in_the_backward_pass_is_carried_where_it_goes(tmp_path: Path) -> None:
+    optimizer = {"optimizer": "ADAMW", "fused_back_pass": True}
+    config, notes = load(tmp_path, optimizer=optimizer, clip_grad_norm=0.0, train_dtype="BFLOAT_16")
+    assert config.optimizer.fused_back_pass is True
+    assert lines(notes, "optimizer") == []
+    config, notes = load(tmp_path, optimizer=optimizer)
+    assert config.optimizer.fused_back_pass is False
+    (note,) = lines(notes, "optimizer.fused_back_pass")
+    assert not note.changes_weights
+    check_config(config)
+
+
+def test_compiling_and_attention_become_accelerators(tmp_path: Path) -> None:
+    config, notes = load(
+        tmp_path,
+        model_type="FLUX_DEV_1",
+        training_method="LORA",
+        compile=True,
+        attention_mechanism="XFORMERS",
+    )
+    assert [(one.name, one.params) for one in config.acceleration.shared] == [
+        ("attention_backend", {"backend": "xformers"}),
+        ("torch_compile", {}),
+    ]
+    assert lines(notes, "compile") + lines(notes, "attention") == []
+    config, notes = load(tmp_path, attention_mechanism="XFORMERS")
+    assert config.acceleration.shared == []
+    assert len(lines(notes, "attention_mechanism")) == 1
+    for usual in ("SDP", "DEFAULT"):
+        config, notes = load(tmp_path, attention_mechanism=usual)
+        assert config.acceleration.shared == []
+        assert lines(notes, "attention_mechanism") == []
+
+
+@pytest.mark.parametrize("name", ["ORIGINAL_SINGLE_FILE", "ORIGINAL_TRANSFORMER", "LEGACY_SAFETENSORS"])
+def test_formats_of_one_file_stay_one_file(name: str, tmp_path: Path) -> None:
+    config, notes = load(tmp_path, output_model_format=name)
+    assert config.output_model_format is ModelFormat.SAFETENSORS
+    assert lines(notes, "output_model_format") == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "rank"),
+    [
+        ("LORA", {"lora_rank": 8, "oft_block_size": 64, "lokr_dim": 99}, 8),
+        ("LOHA", {"lora_rank": 8, "oft_block_size": 64, "lokr_dim": 99}, 8),
+        ("OFT_2", {"lora_rank": 8, "oft_block_size": 64}, 64),
+        ("OFT_2", {"lora_rank": 8}, 32),
+        ("LOKR", {"lora_rank": 8, "lokr_dim": 99}, 99),
+        ("LOKR", {"lora_rank": 8}, 16),
+    ],
+)
+def test_the_size_of_an_adapter(kind: str, size: dict[str, int], rank: int, tmp_path: Path) -> None:
+    config, notes = load(tmp_path, training_method="LORA", peft_type=kind, **size)
+    assert config.lora_rank == rank
+    assert lines(notes, "oft_") + lines(notes, "lokr_") + lines(notes, "lora_rank") == []
+
+
+def test_what_only_some_adapters_have_is_noted_for_them_alone(tmp_path: Path) -> None:
+    data = {"training_method": "LORA", "lokr_decompose_factor": 8, "oft_scaled": True}
+    assert lines(load(tmp_path, **data)[1], "lokr_") + lines(load(tmp_path, **data)[1], "oft_") == []
+    assert len(lines(load(tmp_path, peft_type="LOKR", **data)[1], "lokr_decompose_factor")) == 1
+    assert len(lines(load(tmp_path, peft_type="OFT_2", **data)[1], "oft_scaled")) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "preset", "text", "regex"),
+    [
+        ({}, "full", "", False),
+        ({"layer_filter_preset": "attn-mlp"}, "custom", "attn,ff", False),
+        ({"layer_filter_preset": "attn-only"}, "attn-only", "", False),
+        ({"layer_filter_preset": "attn-only", "layer_filter": "attn"}, "attn-only", "", False),
+        ({"layer_filter_preset": "attn-mlp", "layer_filter": "attn, ff.net"}, "custom", "attn,ff.net", False),
+        (
+            {"layer_filter_preset": "custom", "layer_filter": "a.*b", "layer_filter_regex": True},
+            "custom",
+            "a.*b",
+            True,
+        ),
+        ({"layer_filter_preset": "blocks"}, "blocks", "", False),
+    ],
+)
+def test_layers_of_flux(given: dict[str, Any], preset: str, text: str, regex: bool, tmp_path: Path) -> None:
+    config, notes = load(tmp_path, model_type="FLUX_DEV_1", training_method="LORA", **given)
+    assert (config.layer_filter_preset, config.layer_filter, config.layer_filter_regex) == (
+        preset,
+        text,
+        regex,
+    )
+    assert lines(notes, "layer_filter") == []
+
+
+def flux_layers() -> list[str]:
+    """Names of the layers of FLUX.1 dev: 19 blocks of two streams, 38 of one."""
+    attention = ["to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"]
+    double = [*(f"attn.{name}" for name in attention), "norm1.linear", "norm1_context.linear"]
+    double += [f"{part}.{name}" for part in ("ff", "ff_context") for name in ("net.0.proj", "net.2")]
+    single = ["attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp", "proj_out", "norm.linear"]
+    names = [f"transformer_blocks.{i}.{name}" for i in range(19) for name in double]
+    names += [f"single_transformer_blocks.{i}.{name}" for i in range(38) for name in single]
+    return [*names, "x_embedder", "context_embedder", "norm_out.linear", "proj_out"]
+
+
+def test_an_imported_preset_trains_the_layers_it_trained_there(tmp_path: Path) -> None:
+    from modules.adapter.layers import filter_patterns, select_layers
+
+    def chosen(config: TrainConfig) -> list[str]:
+        presets = config.model_type.spec.layer_presets
+        patterns = filter_patterns(config.layer_filter_preset, config.layer_filter, presets)
+        return select_layers(flux_layers(), patterns, config.layer_filter_regex)
+
+    data = {"model_type": "FLUX_DEV_1", "training_method": "LORA", "layer_filter_preset": "attn-mlp"}
+    imported, ours = load(tmp_path, **data)[0], TrainConfig(model_type=ModelType("FLUX_DEV_1"))
+    assert (len(chosen(imported)), len(chosen(ours))) == (342, 418)
+
+
+def test_refiners_of_z_image_are_left_alone_as_they_are_there(tmp_path: Path) -> None:
+    from modules.adapter.layers import select_layers
+
+    layers = ("attention.to_q", "feed_forward.w1")
+    names = [f"{block}.0.{layer}" for block in ("layers", "noise_refiner") for layer in layers]
+    data = {"model_type": "Z_IMAGE", "training_method": "LORA"}
+    for preset, count in (("attn-mlp", 2), ("attn-only", 1), ("blocks", 2)):
+        config, _ = load(tmp_path, **data, layer_filter_preset=preset)
+        chosen = select_layers(names, config.layer_patterns(), config.layer_filter_regex)
+        assert [name.startswith("layers") for name in chosen] == [True] * count
+
+
+def test_an_unknown_layer_preset_is_noted_and_trains_all(tmp_path: Path) -> None:
+    config, notes = load(tmp_path, training_method="LORA", layer_filter_preset="detail")
+    assert config.layer_filter_preset == "full"
+    (note,) = lines(notes, "layer_filter_preset")
+    assert note.changes_weights
+
+
+@pytest.mark.parametrize("method", ["LORA", "FINE_TUNE"])
+def test_stochastic_rounding_is_noted_where_it_would_act(method: str, tmp_path: Path) -> None:
+    data = {
+        "training_method": method,
+        "unet": {"weight_dtype": "BFLOAT_16"},
+        "text_encoder": {"train": False},
+    }
+    _, notes = load(tmp_path, **data)
+    assert len([note for note in notes if "stochastic" in note]) == (method == "FINE_TUNE")
+    _, notes = load(tmp_path, **data, lora_weight_dtype="BFLOAT_16", optimizer={"stochastic_rounding": True})
+    assert len([note for note in notes if "stochastic" in note]) == 1
+    _, notes = load(tmp_path, **data, lora_weight_dtype="BFLOAT_16", optimizer={"stochastic_rounding": False})
+    assert not [note for note in notes if "stochastic rounding" in note]
+
+
+LOST = {
+    "tensorboard_port": 7007,
+    "masked_training": True,
+    "sample_image_format": "PNG",
+    "debug_mode": True,
+    "made_up": 1,
+    "include_train_config": "ALL",
+}
+
+
+def test_what_changes_the_weights_comes_first(tmp_path: Path) -> None:
+    _, notes = load(tmp_path, text_encoder={"train": False}, **LOST)
+    flags = [note.changes_weights for note in notes]
+    assert flags == sorted(flags, reverse=True)
+    assert {note.partition(" ")[0]: note.changes_weights for note in notes} == {
+        "masked_training": True,
+        "made_up": True,
+        "debug_mode": False,
+        "include_train_config": False,
+    }
+
+
+def test_a_strict_import_writes_nothing_when_the_weights_would_be_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without = {name: value for name, value in LOST.items() if name not in ("masked_training", "made_up")}
+    without["text_encoder"] = {"train": False}
+    assert run(tmp_path, "--strict", **without) == 0
+    (tmp_path / "out.json").unlink()
+    assert run(tmp_path, "--strict", **without, masked_training=True) == 2
+    captured = capsys.readouterr()
+    assert "masked_training = true" in captured.err
+    assert "debug_mode" not in captured.err
+    assert not (tmp_path / "out.json").exists()
+    assert run(tmp_path, **without, masked_training=True) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "These change the weights that are trained:"
+    assert out[1] == "not carried over: masked_training = true: not offered"
+    assert out[2] == "These do not:"
+    assert out[-1].startswith("wrote ")
+
+
+def test_a_strict_import_of_a_list(tmp_path: Path) -> None:
+    (tmp_path / "in.json").write_text(json.dumps([{"__version": 2, "path": "a", "odd": 1}]))
+    arguments = [str(tmp_path / "in.json"), str(tmp_path / "out.json")]
+    assert script.main([*arguments, "--strict"]) == 2
+    assert not (tmp_path / "out.json").exists()
+    assert script.main(arguments) == 0
+
+
+def test_the_written_file_holds_only_what_differs_so_that_a_preset_below_it_acts(tmp_path: Path) -> None:
+    data = {
+        "training_method": "LORA",
+        "learning_rate": 1e-4,
+        "text_encoder": {"train": False},
+        "lora_alpha": 16.0,
+    }
+    assert run(tmp_path, **data) == 0
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert "seed" not in written
+    assert "lora_alpha" not in written
+    assert len(written) < 30
+    preset = {"__version": TrainConfig.VERSION, "seed": 77, "learning_rate": 5e-5}
+    (tmp_path / "preset.json").write_text(json.dumps(preset))
+    layered = load_layered(tmp_path / "preset.json", tmp_path / "out.json")
+    assert (layered.seed, layered.lora_alpha) == (77, 16.0)
+    assert load_config(tmp_path / "out.json") == load(tmp_path, **data)[0]
+
+
+def test_contradictions_are_said_at_the_import(tmp_path: Path) -> None:
+    config, notes = load(
+        tmp_path,
+        training_method="FINE_TUNE",
+        unet={"weight_dtype": "INT_W8A8"},
+        text_encoder={"train": False},
+    )
+    errors = find_problems(config).errors
+    assert errors
+    for error in errors:
+        assert [note for note in notes if error.message in note]
+
+
+def test_a_preset_of_onetrainer_is_refused_and_sent_to_the_import(tmp_path: Path) -> None:
+    path = tmp_path / "preset.json"
+    path.write_text(
+        json.dumps({"base_model_name": "x", "batch_size": 2, "learning_rate": 3e-4, "lora_alpha": 1.0})
+    )
+    for config in (None, path):
+        with pytest.raises(UserError, match="scripts/import_onetrainer.py") as caught:
+            load_layered(path, config)
+        assert caught.value.field == "__version"
+    assert load_config(path).batch_size == 2
+    path.write_text(json.dumps({"__version": TrainConfig.VERSION, "batch_size": 2}))
+    assert load_layered(path, None).batch_size == 2
