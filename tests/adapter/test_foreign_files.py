@@ -103,7 +103,9 @@ def test_factors_may_differ_between_layers(tmp_path: Path) -> None:
         ({"w1": (2, 2), "w2": (8, 2, 2, 2)}, "do not make its weight"),
     ],
 )
-def test_products_of_another_shape_are_refused(tmp_path: Path, shapes: dict[str, tuple[int, ...]], says: str) -> None:
+def test_products_of_another_shape_are_refused(
+    tmp_path: Path, shapes: dict[str, tuple[int, ...]], says: str
+) -> None:
     with pytest.raises(DataError, match=says) as caught:
         attached(tmp_path, kronecker(ATTENTION, shapes, 1.0))
     assert caught.value.field == "lora_model_name"
