@@ -161,9 +161,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_resolution(command)
     command.add_argument("--batch-size", type=positive, default=1, help="of the training run (1)")
 
-    command = verb(
-        "review", run_review, "list finalised pairs and their faults; remove, swap, re-caption, fix"
-    )
+    command = verb("review", run_review, "list pairs and their faults; remove, swap, re-caption, fix")
     command.add_argument("output", type=Path, help="output folder of a picking session")
     add_resolution(command)
     add_review(command)

@@ -152,22 +152,22 @@ def check(chosen: Path, rejected: Path, resolution: int, batch_size: int) -> Jso
     """Compare two folders pair by pair, and count the pairs per aspect bucket."""
     found = check_dpo_pairs(chosen, rejected)
     result: Json = {"ok": found.ok, **{k: v for k, v in asdict(found).items() if k != "matched"}}
-    pairs, mixed, unreadable = _buckets(chosen, rejected, found.matched, resolution)
+    pairs, mixed = _buckets(chosen, rejected, found.matched, resolution)
     counts = pairs_per_bucket(pairs, resolution, batch_size, image_size)
     result["pairs"] = len(found.matched)
-    result["unreadable"] = unreadable
     result["different_buckets"] = mixed
     result["buckets"] = [
         {"width": w, "height": h, "pairs": n, "missing_to_full_batch": missing}
         for (h, w), (n, missing) in counts.items()
     ]
-    result["ok"] = found.ok and not mixed and not unreadable
+    result["ok"] = found.ok and not mixed
     return result
 
 
 def _buckets(
     chosen: Path, rejected: Path, keys: Sequence[str], resolution: int
-) -> tuple[list[FinalizedPair], list[str], list[str]]:
+) -> tuple[list[FinalizedPair], list[str]]:
+    """The pairs whose sizes can be read, and those of different shapes."""
     from modules.util.bucket import bucket_of
     from modules.util.dpo_curation_util import IMAGE_EXTENSIONS, dpo_pair_key
 
@@ -179,17 +179,16 @@ def _buckets(
         }
         for folder in (chosen, rejected)
     ]
-    pairs, mixed, unreadable = [], [], []
+    pairs, mixed = [], []
     for key in keys:
         try:
             buckets = {bucket_of(*image_size(side[key]), resolution) for side in files}
-        except DataError as error:
-            unreadable.append(str(error))
-            continue
+        except DataError:
+            continue  # listed as unreadable already
         if len(buckets) > 1:
             mixed.append(key)
         pairs.append(FinalizedPair(key, "", files[0][key], files[1][key], None, None))
-    return pairs, mixed, unreadable
+    return pairs, mixed
 
 
 @dataclass(frozen=True)
@@ -214,18 +213,18 @@ class ReviewOrder:
 
 
 def review(output_dir: Path, resolution: int, order: ReviewOrder) -> Json:
-    """List the finalised pairs and their faults, after what ``order`` asks for.
+    """List the pairs and their faults, after what ``order`` asks for.
 
     Raises:
-        UserError: nothing is finalised, there is nothing to undo, or a named pair does not exist (then nothing but
+        UserError: there are no pairs, there is nothing to undo, or a named pair does not exist (then nothing but
             what was to be undone is changed).
     """
     with existing_store(output_dir):
         walk = PairReview(output_dir)
         undone = _undo(walk, order.undo)
-        known = {pair.pair_id for pair in walk.pairs()}
+        known = walk.names()
         if not known and not undone and not order.empty_trash:
-            raise UserError(f"there are no finalised pairs in {output_dir}", hint="finalise first")
+            raise UserError(f"there are no pairs in {output_dir}", hint="pick or import some first")
         named = [*order.remove, *order.swap, *(pair_id for pair_id, _ in order.captions)]
         unknown = [pair_id for pair_id in dict.fromkeys(named) if pair_id not in known]
         if unknown:

@@ -25,6 +25,7 @@ from modules.curation.standing import Answer, all_comparisons, ranked_pairs
 from modules.curation.store import CurationStore
 from modules.util.dpo_curation_util import Pair
 from modules.util.errors import UserError
+from modules.util.pairs.decoding import UndecodableImage
 
 
 class Refused(UserError):
@@ -195,27 +196,29 @@ class CurationSession:
         gone = [group.files[i] for pair in pairs for i in pair if not group.is_intact(i)]
         if gone:
             return self._leave_out(gone)
-        self.store.export(
-            group.key,
-            [(group.path(best), group.path(worst)) for best, worst in pairs],
-            group.prompt,
-            group.aspectratio,
-            {
-                "used": [group.files[i] for pair in pairs for i in pair],
-                "certainty": certainty,
-                "automatic": automatic,
-            },
-        )
+        used = [i for pair in pairs for i in pair]
+        payload = {
+            "used": [group.files[i] for i in used],
+            "certainty": certainty,
+            "automatic": automatic,
+        }
+        picks = [(group.path(best), group.path(worst)) for best, worst in pairs]
+        try:
+            self.store.export(group.key, picks, group.prompt, group.aspectratio, payload)
+        except UndecodableImage as error:
+            return self._leave_out([group.files[i] for i in used if group.path(i) == error.path])
         self._state = None
         state = self.state()
         return self.finish_group(automatic=True) if state.phase is Phase.DONE else state
 
     def _leave_out(self, gone: Sequence[str]) -> GroupState:
-        """Take files out of the group that are no longer the images that were shown; nothing is exported."""
+        """Take files out of the group that are not, or not any more, images as they were shown; nothing is exported."""
         self._gone.setdefault(self.group.key, set()).update(gone)
         self._group = self.group.without(gone)
         names = " and ".join(gone)
-        self.note = f"No pair was saved: {names} {'was' if len(gone) == 1 else 'were'} deleted or replaced."
+        self.note = (
+            f"No pair was saved: {names} {'was' if len(gone) == 1 else 'were'} deleted, replaced or damaged."
+        )
         state = self._log("gone", {"files": list(gone), "automatic": True})
         return self.finish_group(automatic=True) if state.phase is Phase.DONE else state
 

@@ -26,6 +26,7 @@ from modules.util.errors import DataError, UserError
 from modules.util.image_metadata.normalise import UNCONDITIONAL, normalise_prompt
 from modules.util.jsonio import read_json, write_json
 from modules.util.owned_files import Owned, fault_of_path, shown
+from modules.util.pairs.decoding import check_decodes
 from modules.util.pairs.dpo_pair_check import PairCheck, check_dpo_pairs
 from modules.util.pairs.dpo_pair_files import (
     IMAGE_EXTENSIONS,
@@ -253,7 +254,11 @@ def make_pair(pair_id: str, chosen: Path, rejected: Path, prompt: str, aspectrat
 
 
 def copy_pair(output_dir: str | os.PathLike[str], pair: Pair) -> Pair:
-    """Bring both images and captions of ``pair`` under their final names; on failure neither side stays."""
+    """Bring both images and captions of ``pair`` under their final names; on failure neither side stays.
+
+    Raises:
+        UserError: an image cannot be copied, or not every pixel of it can be read (``UndecodableImage``).
+    """
     owned = owned_pairs(output_dir)
     done: list[str] = []
     try:
@@ -262,6 +267,8 @@ def copy_pair(output_dir: str | os.PathLike[str], pair: Pair) -> Pair:
             done.append(pair[f"{side}_file"])
             hashes[side] = copy_into(owned, pair["sources"][side], done[-1])
             write_caption_in(owned, done[-1], pair["prompt"])
+        for side, name in zip(SIDES, done, strict=True):
+            check_decodes(owned.path(name), Path(pair["sources"][side]))
     except (UserError, OSError):
         for name in done:
             unlink_with_caption(owned, name)
@@ -388,7 +395,7 @@ def finalize_export(
         listed = "\n".join(f"    {pair['pair_id']}" for pair in missing[:20])
         raise DataError(
             f"{len(missing)} pairs have lost a file:\n{listed}",
-            hint="remove them in the review window, or restore them",
+            hint="remove them in the review window or with curate.py review --fix, or restore the files",
         )
     owned = owned_pairs(base)
     _check_no_file_twice(base, manifest)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from modules.curation.commands import finalize
 from modules.curation.store import CurationStore
@@ -33,7 +34,8 @@ def make_images(folder: Path, size: int, count: int = 4) -> list[Path]:
     folder.mkdir(exist_ok=True)
     files = [folder / f"{i}.png" for i in range(count)]
     for i, file in enumerate(files):
-        file.write_bytes(bytes([i]) * size)
+        Image.new("L", (1, 1), i).save(file)
+        file.write_bytes(file.read_bytes().ljust(size, b"\0"))  # what follows the last chunk is passed over
     return files
 
 

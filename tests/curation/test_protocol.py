@@ -210,7 +210,7 @@ def test_source_images_that_are_gone_are_named_and_their_prompt_ends(tmp_path):
     (tmp_path / "in" / "a2.png").unlink()
     replies = client(LEFT, {"do": "pick"}, {"do": "state"})
     gone = " and ".join(replies[0]["show"][place]["file"] for place in (0, 1))
-    assert replies[2]["note"] == f"No pair was saved: {gone} were deleted or replaced."
+    assert replies[2]["note"] == f"No pair was saved: {gone} were deleted, replaced or damaged."
     assert replies[2]["exported"] == []
     assert (replies[2]["prompt"], replies[2]["pairs"], replies[2]["groups_finished"]) == ("b", 0, 1)
     assert replies[3] == {k: v for k, v in replies[2].items() if k not in ("note", "exported")}

@@ -256,7 +256,7 @@ def test_an_image_that_is_no_longer_the_one_that_was_shown_leaves_the_group(tmp_
             prefer_high_index(session)
         else:
             session.pick_now()
-    assert session.note == f"No pair was saved: {group.files[4]} was deleted or replaced."
+    assert session.note == f"No pair was saved: {group.files[4]} was deleted, replaced or damaged."
     assert group.files[4] not in session.group.files
     for pair in session.pairs():
         assert str(best) not in pair["sources"].values()

@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
+from modules.curation.CurationMode import CurationMode
+from modules.curation.group_state import SessionSettings
+from modules.curation.ImageGroup import ImageGroup
+from modules.curation.session import CurationSession
 from modules.curation.store import CurationStore
-from modules.util.errors import UserError
+from modules.util.dpo_curation_util import export_single_pair
+from modules.util.errors import DataError, UserError
 from scripts import curate
 from tests.faults.pair_folders import change_manifest, contents, entry, make_pairs, put_row, write_images
 from tests.guard import Guard
@@ -233,3 +239,125 @@ def test_images_of_a_person_in_the_folder_are_not_picked_over(tmp_path: Path) ->
         store.undo_last()
     assert (out / "chosen" / "pair_0001.png").read_text() == "mine"
     assert (out / "rejected" / "pair_0002.txt").read_text() == "mine"
+
+
+# -- before finalising ---------------------------------------------------------------------------------------
+
+
+def test_a_lost_side_is_mended_before_finalising_and_finalising_says_how(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = make_pairs(tmp_path)
+    (out / "chosen" / "pair_0001.png").unlink()
+    assert "review --fix" in refused(capsys, "finalize", out)
+    found = worked(capsys, "review", out)
+    assert {(fault["pair_id"], fault["kind"]) for fault in found["faults"]} == {
+        ("pair_0001", "half"),
+        ("pair_0001", "orphan"),
+    }
+    assert next((pair["pair_id"], pair["split"]) for pair in found["pairs"]) == ("pair_0000", "")
+    assert worked(capsys, "review", out, "--fix")["faults"] == []
+    assert worked(capsys, "finalize", out, "--val-percentage", "0")["train"] == 2
+
+
+def test_a_pair_with_neither_side_is_mended_though_it_is_the_only_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = make_pairs(tmp_path, pairs=1)
+    for side in ("chosen", "rejected"):
+        (out / side / "pair_0000.png").unlink()
+    assert worked(capsys, "review", out, "--remove", "pair_0000")["pairs"] == []
+    assert "no pairs" in refused(capsys, "finalize", out)
+
+
+def test_every_step_of_a_review_works_before_finalising_and_is_undone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = make_pairs(tmp_path)
+    before = contents(out)
+    orders = ["--remove", "pair_0000", "--swap", "pair_0001", "--caption", "pair_0002", "a fox"]
+    found = worked(capsys, "review", out, *orders)
+    assert [pair["pair_id"] for pair in found["pairs"]] == ["pair_0001", "pair_0002"]
+    after = contents(out)
+    assert after["chosen/pair_0001.png"] == before["rejected/pair_0001.png"]
+    assert after["chosen/pair_0002.txt"] == after["rejected/pair_0002.txt"] == b"a fox\n"
+    with CurationStore(out) as store:
+        assert [pair["prompt"] for pair in store.pairs()] == ["prompt 1", "a fox"]
+    worked(capsys, "review", out, "--undo", "3")
+    undone = contents(out)
+    assert {n: d for n, d in undone.items() if not n.startswith((".trash", "manifest"))} == {
+        n: d for n, d in before.items() if not n.startswith("manifest")
+    }
+
+
+def test_images_of_a_person_next_to_unfinished_pairs_are_no_faults(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = make_pairs(tmp_path)
+    write_images(out / "chosen", 1)
+    assert worked(capsys, "review", out, "--fix")["faults"] == []
+    assert (out / "chosen" / "0.png").is_file()
+
+
+# -- damaged images ------------------------------------------------------------------------------------------
+
+
+def truncate(image: Path) -> None:
+    """Leave the header and most of the pixels."""
+    data = image.read_bytes()
+    image.write_bytes(data[: len(data) * 3 // 4])
+
+
+def noise(path: Path) -> Path:
+    Image.effect_noise((64, 64), 90).save(path)
+    return path
+
+
+@pytest.mark.parametrize("finalised", [False, True])
+def test_a_truncated_image_is_found_by_check_and_review(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], finalised: bool
+) -> None:
+    out = make_pairs(tmp_path, finalised=finalised)
+    image = out / "rejected" / ("train" if finalised else "") / "pair_0001.png"
+    truncate(noise(image))
+    found = worked(capsys, "review", out)["faults"]
+    assert [(fault["pair_id"], fault["kind"], fault["fix"]) for fault in found] == [
+        ("pair_0001", "unreadable", "remove")
+    ]
+    assert str(image) in found[0]["message"]
+    assert curate.main(["check", str(out)]) == 1
+    checked = json.loads(capsys.readouterr().out)
+    assert len(checked["unreadable"]) == 1 and str(image) in checked["unreadable"][0]
+    worked(capsys, "review", out, "--fix")
+    assert worked(capsys, "check", out)["ok"]
+
+
+def test_a_truncated_image_is_never_picked_and_leaves_its_group(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for number in range(3):
+        noise(source / f"{number}.png")
+    truncate(source / "1.png")
+    group = ImageGroup("g", "p", "1:1", source, ("0.png", "1.png", "2.png"))
+    with CurationStore(tmp_path / "out") as store:
+        session = CurationSession(store, SessionSettings(CurationMode.SELECT))
+        session.open(group)
+        state = session.choose(0, 1)
+        assert session.note == "No pair was saved: 1.png was deleted, replaced or damaged."
+        assert store.pairs() == [] and len(state.alive) == 2
+        session.choose(0, 1)
+        assert [pair["sources"]["rejected"] for pair in store.pairs()] == [str(source / "2.png")]
+    assert sorted(path.name for path in (tmp_path / "out" / "chosen").iterdir()) == [
+        "pair_0000.png",
+        "pair_0000.txt",
+    ]
+
+
+def test_a_truncated_image_is_not_exported_by_the_functions_others_call(tmp_path: Path) -> None:
+    good, bad = noise(tmp_path / "good.png"), noise(tmp_path / "bad.png")
+    truncate(bad)
+    manifest: dict[str, Any] = {"pairs": []}
+    with pytest.raises(DataError, match="bad.png cannot be decoded"):
+        export_single_pair(tmp_path / "out", manifest, good, bad, "p", "1:1")
+    assert manifest == {"pairs": []}
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]

@@ -192,8 +192,6 @@ class TestReview:
         assert (folder / "pair_0000.txt").read_text() == "prompt 0\n"
 
     def test_an_unknown_pair_changes_nothing(self, out, capsys):
-        assert "finalise first" in refused(capsys, "review", out)
-        call(capsys, "finalize", out)
         assert "pair_0099" in refused(capsys, "review", out, "--remove", "pair_0001", "pair_0099")
         assert len(call(capsys, "review", out)["pairs"]) == 4
 

@@ -66,7 +66,7 @@ def import_pairs(
         progress: called with the number of pairs dealt with.
 
     Raises:
-        DataError: an image is missing or unreadable, with the number of its pair; pairs before it are in.
+        DataError: an image is missing or cannot be decoded, with the number of its pair; pairs before it are in.
     """
     known = {_identity(normalise_prompt(p["prompt"]), p.get("hashes", {})) for p in store.pairs()}
     imported = already = 0

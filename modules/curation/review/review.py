@@ -26,15 +26,17 @@ from modules.util.dpo_curation_util import (
     load_manifest,
     read_caption,
     save_manifest,
-    scan_finalized_pairs,
 )
 from modules.util.errors import DataError, UserError
+from modules.util.pairs.decoding import UndecodableImage, undecodable
 from modules.util.pairs.dpo_pair_files import (
+    PLACES,
     SAFE_PAIR_ID,
     TRASH_NAME,
     caption_name,
     name_below,
     owned_pairs,
+    scan_pairs,
     write_caption_in,
 )
 
@@ -49,8 +51,18 @@ class Fault:
     fix: str | None
 
 
+_Stamp = tuple[int, int, int, int]
+
+
+def _stamp(path: Path) -> _Stamp:
+    info = path.stat()
+    return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size
+
+
 class PairReview:
-    """The finalised pairs of one output folder, train and val together.
+    """The pairs of one output folder: those in train, in val, and those that are not finalised yet.
+
+    Of the latter only those that the manifest names: other images next to them are not the program's.
 
     Removed files go to a trash folder inside the output folder until ``empty_trash``, and every step is noted there,
     so each can be undone, without limit and by a later process too.
@@ -64,16 +76,22 @@ class PairReview:
         finish_swaps(self.output_dir)
         self._journal = ReviewJournal(self.output_dir)
         self._prompts: tuple[tuple[int, int, int], dict[str, str]] = ((0, 0, 0), {})
+        self._decoded: dict[_Stamp, UndecodableImage | None] = {}
         self.undone: str | None = None
         """The pair that the last ``undo`` was about."""
 
     def pairs(self) -> list[FinalizedPair]:
         """All pairs as they lie on the disk now."""
-        return scan_finalized_pairs(self.output_dir)
+        listed = self._manifest_prompts()
+        return [pair for pair in scan_pairs(self.output_dir) if pair.split or pair.pair_id in listed]
+
+    def names(self) -> set[str]:
+        """The pairs of which there is anything, be it only an entry in the manifest."""
+        return {*self._manifest_prompts(), *(pair.pair_id for pair in self.pairs())}
 
     def find(self, pair_id: str) -> FinalizedPair | None:
         """One pair as it lies on the disk now, without reading the others."""
-        for split in SPLITS:
+        for split in PLACES if pair_id in self._manifest_prompts() else SPLITS:
             sides: dict[str, Path] = {}
             for side in SIDES:
                 folder = self.output_dir / side / split
@@ -246,7 +264,9 @@ class PairReview:
             size_of: pixel size (width, height) of an image file.
         """
         found: list[Fault] = []
-        for pair in self.pairs():
+        pairs = self.pairs()
+        self._decode([image for pair in pairs for image in (pair.chosen, pair.rejected) if image is not None])
+        for pair in pairs:
             found += self.faults_in(pair, resolution, size_of)
         return found + self.orphans()
 
@@ -277,11 +297,22 @@ class PairReview:
             found.append(Fault(name, "caption_lines", "a caption has several lines", "edit_caption"))
         if file_sha256(pair.chosen) == file_sha256(pair.rejected):
             found.append(Fault(name, "identical", "both sides are the same image", "remove"))
+        broken = [fault for fault in self._decode([pair.chosen, pair.rejected]) if fault is not None]
+        if broken:
+            return [*found, *(Fault(name, "unreadable", fault.message, "remove") for fault in broken)]
         buckets = [bucket_of(*size_of(image), resolution) for image in (pair.chosen, pair.rejected)]
         if buckets[0] != buckets[1]:
             text = f"the sides are cropped to different shapes: {buckets[0]} and {buckets[1]}"
             found.append(Fault(name, "buckets", text, "remove"))
         return found
+
+    def _decode(self, images: list[Path]) -> list[UndecodableImage | None]:
+        """What is wrong with the pixels of each image; an image that has not changed is decoded once."""
+        stamps = [_stamp(image) for image in images]
+        new = [i for i, stamp in enumerate(stamps) if stamp not in self._decoded]
+        for i, fault in zip(new, undecodable([images[i] for i in new]), strict=True):
+            self._decoded[stamps[i]] = fault
+        return [self._decoded[stamp] for stamp in stamps]
 
     def _without_prompt(self, pair_id: str) -> bool:
         """Whether an empty caption is what this pair should have."""

@@ -13,7 +13,6 @@ from typing import Any
 from modules.util.dpo_curation_util import (
     IMAGE_EXTENSIONS,
     SIDES,
-    SPLITS,
     FinalizedPair,
     file_sha256,
     find_exported_file,
@@ -22,7 +21,7 @@ from modules.util.dpo_curation_util import (
 )
 from modules.util.errors import DataError
 from modules.util.owned_files import Owned
-from modules.util.pairs.dpo_pair_files import name_below, owned_pairs
+from modules.util.pairs.dpo_pair_files import PLACES, name_below, owned_pairs
 
 log = logging.getLogger(__name__)
 
@@ -53,20 +52,21 @@ def finish_swaps(output_dir: Path) -> None:
     Files that only look like one are passed over.
     """
     owned = owned_pairs(output_dir)
-    for split in SPLITS:
+    for split in PLACES:
         for waiting in sorted((output_dir / "chosen" / split).glob(f".*{_WAITING}")):
             image = PurePosixPath(waiting.name[1 : -len(_WAITING)] or ".")
             if image.suffix.lower() not in IMAGE_EXTENSIONS or waiting.is_symlink() or not waiting.is_file():
                 continue
-            _finish_swap(owned, output_dir, name_below(output_dir, waiting), image, split)
+            _finish_swap(owned, output_dir, name_below(output_dir, waiting), image)
 
 
-def _finish_swap(owned: Owned, output_dir: Path, waiting: str, image: PurePosixPath, split: str) -> None:
+def _finish_swap(owned: Owned, output_dir: Path, waiting: str, image: PurePosixPath) -> None:
+    place = PurePosixPath(waiting).parent
     chosen = find_exported_file(output_dir, "chosen", image.stem)
     if chosen is None:
-        owned.move(waiting, f"chosen/{split}/{image.name}")
+        owned.move(waiting, place / image.name)
         return
-    to_rejected = f"rejected/{split}/{image.name}"
+    to_rejected = ("rejected" / place.relative_to("chosen") / image.name).as_posix()
     if os.path.lexists(output_dir / to_rejected):
         log.warning("%s is not the rest of a swap, for %s is there too", waiting, to_rejected)
         return

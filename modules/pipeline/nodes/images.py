@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from os import PathLike
 from typing import Any
 
@@ -11,28 +9,12 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from modules.util.errors import DataError
+from modules.util.pairs.decoding import IMAGE_ERRORS, MAX_PIXELS
 
-MAX_PIXELS = 128 * 1024 * 1024
 MAX_SIDE = 65_535
 MIN_SIDE = 8
 MAX_FILE_BYTES = 1 << 30
 
-# what Pillow's decoders raise on damaged files
-IMAGE_ERRORS = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    ArithmeticError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    RuntimeError,
-    MemoryError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
 _ORIENTATION = 0x0112
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,

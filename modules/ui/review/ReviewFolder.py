@@ -14,6 +14,7 @@ from modules.curation.review.review_journal import TrashSize
 from modules.curation.store import CurationStore
 from modules.util.dpo_curation_util import FinalizedPair
 from modules.util.errors import DataError
+from modules.util.pairs.dpo_pair_files import PLACES
 
 CHECK_SECONDS = 0.1
 """Checking stops so often for what the person wants done."""
@@ -64,8 +65,7 @@ class ReviewFolder:
 
     def state(self) -> ReviewState:
         """How things stand."""
-        order = {"train": 0, "val": 1}
-        pairs = sorted(self._pairs.values(), key=lambda pair: (order[pair.split], pair.pair_id))
+        pairs = sorted(self._pairs.values(), key=lambda pair: (PLACES.index(pair.split), pair.pair_id))
         checked = len(pairs) - sum(name in self._pairs for name in self._unchecked)
         return ReviewState(tuple(pairs), dict(self._faults), checked)
 

@@ -211,7 +211,7 @@ class ReviewPage(ttk.Frame):
         state = self.state_shown
         faults = {} if state is None else state.faults
         if pair is None:
-            empty = "No pair has a fault." if self.only_faults else "There are no finalised pairs here."
+            empty = "No pair has a fault." if self.only_faults else "There are no pairs here."
             self.place_label.configure(text=empty)
         else:
             self.place_label.configure(

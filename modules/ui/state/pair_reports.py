@@ -25,6 +25,7 @@ _FAULTS = {
     "differing_captions": "different captions on the two sides",
     "multiline_captions": "a caption of several lines",
     "identical_images": "the same image on both sides",
+    "unreadable": "images that cannot be decoded",
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from modules.util.errors import DataError
+from modules.util.pairs.decoding import undecodable
 from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS, dpo_pair_key, file_sha256, read_caption
 
 _NO_FAULTS = ("matched", "empty_captions")
@@ -28,6 +29,7 @@ class PairCheck:
     multiline_captions: list[str] = field(default_factory=list)
     identical_images: list[str] = field(default_factory=list)
     empty_captions: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -62,6 +64,8 @@ def check_dpo_pairs(chosen_dir: str | os.PathLike[str], rejected_dir: str | os.P
     for key in sorted(chosen.keys() & rejected.keys()):
         check.matched.append(key)
         _check_pair(check, key, chosen[key], rejected[key])
+    images = [side[key] for key in check.matched for side in (chosen, rejected)]
+    check.unreadable = [fault.message for fault in undecodable(images) if fault is not None]
     return check
 
 

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -26,6 +26,8 @@ IMAGE_EXTENSIONS = frozenset(
 _ENDINGS = tuple(ending for name in sorted(IMAGE_EXTENSIONS) for ending in (name, name.upper()))
 SIDES = ("chosen", "rejected")
 SPLITS = ("train", "val")
+PLACES = (*SPLITS, "")
+"""Where images of a side lie: finalised, or in the side's folder itself."""
 TRASH_NAME = ".trash"
 Pair = dict[str, Any]
 SAFE_PAIR_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-]{0,63}")
@@ -190,7 +192,7 @@ def fix_multiline_captions(folder: str | os.PathLike[str]) -> list[Path]:
 
 @dataclass(frozen=True)
 class FinalizedPair:
-    """One pair as it lies in train or val, found by its files alone."""
+    """One pair as it lies on the disk, found by its files alone; ``split`` is empty before finalising."""
 
     pair_id: str
     split: str
@@ -202,9 +204,14 @@ class FinalizedPair:
 
 def scan_finalized_pairs(output_dir: str | os.PathLike[str]) -> list[FinalizedPair]:
     """Every stem under ``{chosen,rejected}/{train,val}``, complete or not, train first, in name order."""
+    return scan_pairs(output_dir, SPLITS)
+
+
+def scan_pairs(output_dir: str | os.PathLike[str], places: Sequence[str] = PLACES) -> list[FinalizedPair]:
+    """Every stem in ``places`` below each side, complete or not, in the order of the places, then of the names."""
     base = Path(output_dir)
     found: list[FinalizedPair] = []
-    for split in SPLITS:
+    for split in places:
         images: dict[str, dict[str, Path]] = {}
         for side in SIDES:
             folder = base / side / split

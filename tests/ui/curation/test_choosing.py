@@ -312,7 +312,7 @@ def test_an_image_that_was_deleted_leaves_its_prompt_and_the_session_goes_on(sit
         answer_as_liked(hands)
         notes.append(str(hands.page.count_label.cget("text")))
     assert hands.failures == []
-    assert f"No pair was saved: {best} was deleted or replaced." in notes
+    assert f"No pair was saved: {best} was deleted, replaced or damaged." in notes
     (pair,) = load_manifest(tmp_path / "pairs")["pairs"]
     assert best not in {Path(path).name for path in pair["sources"].values()}
 

@@ -218,7 +218,7 @@ def test_what_cannot_be_done_is_told_and_changes_nothing(read, tmp_path, monkeyp
 def test_a_folder_without_pairs_says_so(root, tmp_path):
     (tmp_path / "empty").mkdir()
     reader = Reader(root, tmp_path / "empty")
-    reader.until(lambda: "no finalised pairs" in str(reader.review.place_label.cget("text")))
+    reader.until(lambda: "no pairs here" in str(reader.review.place_label.cget("text")))
     reader.press("Delete", "s", "x", "a", "Right", "z")
     reader.close()
 
