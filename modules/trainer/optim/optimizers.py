@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from modules.trainer.optim.Adafactor import Adafactor
 from modules.trainer.optim.ema import kept
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
 from modules.util.enum.choices import Optimizer
@@ -23,7 +24,7 @@ CLASSES: Mapping[Optimizer, tuple[str, str]] = {
     Optimizer.ADAMW_8BIT: (EIGHT_BIT, "AdamW8bit"),
     Optimizer.ADAM_8BIT: (EIGHT_BIT, "Adam8bit"),
     Optimizer.LION_8BIT: (EIGHT_BIT, "Lion8bit"),
-    Optimizer.ADAFACTOR: (TORCH, "Adafactor"),
+    Optimizer.ADAFACTOR: (Adafactor.__module__, Adafactor.__name__),
     Optimizer.ADAGRAD: (TORCH, "Adagrad"),
     Optimizer.RMSPROP: (TORCH, "RMSprop"),
     Optimizer.SGD: (TORCH, "SGD"),
@@ -107,7 +108,9 @@ def _set_beta(
         betas[index] = value
         made["betas"] = tuple(betas)
         return
-    name = {"TIGER": ("beta", ""), "RMSPROP": ("", "alpha")}.get(kind.value, ("", ""))[index]
+    name = {"ADAFACTOR": ("beta1", ""), "TIGER": ("beta", ""), "RMSPROP": ("", "alpha")}.get(
+        kind.value, ("", "")
+    )[index]
     if not name:
         raise ConfigError(f"{kind} has no {field}", f"optimizer.{field}", "leave it empty")
     made[name] = value

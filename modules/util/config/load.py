@@ -9,7 +9,11 @@ from typing import Any, TypeVar
 from modules.util.config.BaseConfig import VERSION_KEY
 from modules.util.config.faults import raise_all
 from modules.util.config.overrides import merge, override
-from modules.util.config.rules import family_rules, online_rules  # noqa: F401 - registers their rules
+from modules.util.config.rules import (  # noqa: F401 - registers their rules
+    family_rules,
+    online_rules,
+    optimizer_rules,
+)
 from modules.util.config.rules.rules import Problems, run_rules
 from modules.util.config.TrainConfig import TrainConfig, refuse_other_programs
 from modules.util.errors import ConfigError, UserError

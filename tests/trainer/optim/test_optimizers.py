@@ -202,7 +202,7 @@ def test_unknown_arguments_are_refused_with_a_hint(
         (Optimizer.SGD, {"beta2": 0.9}),
         (Optimizer.SGD, {"eps": 1e-8}),
         (Optimizer.ADAMW, {"momentum": 0.9}),
-        (Optimizer.ADAFACTOR, {"eps": 1e-8}),
+        (Optimizer.CAME, {"eps": 1e-8}),
         (Optimizer.RMSPROP, {"beta1": 0.9}),
         (Optimizer.TIGER, {"beta2": 0.9}),
     ],

@@ -24,7 +24,7 @@ _SAME_RULE = {
 }
 _USUAL_NUMBERS = ("beta1", "beta2", "eps", "weight_decay")
 _NUMBERS = {
-    "ADAFACTOR": ("weight_decay",),
+    "ADAFACTOR": ("beta1", "eps", "weight_decay"),
     "ADAGRAD": ("eps", "weight_decay"),
     "CAME": ("beta1", "beta2", "weight_decay"),
     "LION": ("beta1", "beta2", "weight_decay"),
@@ -36,6 +36,14 @@ _NUMBERS = {
 }
 """Which of our optimizer fields an update rule has, where they are not the usual ones."""
 _PARAMS = {
+    "ADAFACTOR": (
+        "eps2",
+        "clip_threshold",
+        "decay_rate",
+        "scale_parameter",
+        "relative_step",
+        "warmup_init",
+    ),
     "ADAGRAD": ("lr_decay", "initial_accumulator_value"),
     "ADAM": ("amsgrad",),
     "ADAM_8BIT": ("min_8bit_size", "is_paged"),
@@ -49,6 +57,8 @@ _PARAMS = {
     "SGD": ("nesterov", "dampening"),
 }
 """Further arguments of update rules that mean the same here and there."""
+_ALWAYS = {"ADAFACTOR": ("scale_parameter", "relative_step")}
+"""Arguments that are carried over at their default too, which is another one here."""
 _AS_BUILT = {"block_wise": True, "fused": True, "percentile_clipping": 100, "optim_bits": 32}
 """What our update rules do anyway."""
 
@@ -76,17 +86,11 @@ def import_optimizer(given: Any, defaults: Mapping[str, Any], notes: Notes) -> D
         notes.add(
             "optimizer.optimizer", f" = {theirs}: its 8-bit states are not offered; {name} instead", True
         )
-    if name == "ADAFACTOR":
-        notes.add(
-            "optimizer.optimizer",
-            " = ADAFACTOR: here each step is also scaled by the size of its weights",
-            True,
-        )
     numbers = _NUMBERS.get(name, _USUAL_NUMBERS)
     params = {
         key: given[key]
         for key in _PARAMS.get(name, ())
-        if given.get(key) is not None and given[key] != defaults.get(key)
+        if given.get(key) is not None and (given[key] != defaults.get(key) or key in _ALWAYS.get(name, ()))
     }
     carried = {"optimizer", "fused_back_pass", *numbers, *params, VERSION_KEY}
     rest = {key: value for key, value in given.items() if value is not None and value != _AS_BUILT.get(key)}

@@ -1,0 +1,79 @@
+"""Rules for the optimizer's numbers: what its update rule makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from modules.util.config.rules.rules import ConfigWarning, Finding, rule
+from modules.util.enum.choices import Optimizer, TrainingMethod
+
+if TYPE_CHECKING:
+    from modules.util.config.TrainConfig import TrainConfig
+
+HIGH_RATE = 1e-2
+_MOVES_BY_THE_RATE = (
+    Optimizer.ADAMW,
+    Optimizer.ADAM,
+    Optimizer.ADAMW_8BIT,
+    Optimizer.ADAM_8BIT,
+    Optimizer.LION,
+    Optimizer.LION_8BIT,
+    Optimizer.ADABELIEF,
+    Optimizer.ADEMAMIX,
+    Optimizer.ADOPT,
+    Optimizer.CAME,
+    Optimizer.SCHEDULE_FREE_ADAMW,
+    Optimizer.TIGER,
+)
+"""Optimizers that move every weight by about the learning rate in every step, whatever the gradient's size."""
+
+
+def _rates(c: TrainConfig) -> Iterator[tuple[str, float]]:
+    """The learning rates that are used, by their places."""
+    trained = [
+        name for name in (c.model_type.denoiser, *c.model_type.text_encoders) if getattr(c, name).train
+    ]
+    own = {name: getattr(c, name).learning_rate for name in trained}
+    if any(rate is None for rate in own.values()):
+        yield "learning_rate", c.learning_rate
+    for name, rate in own.items():
+        if rate is not None:
+            yield f"{name}.learning_rate", rate
+
+
+_PARTS = ("model_type", "unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3")
+
+
+@rule("optimizer", "learning_rate", *_PARTS)
+def _rate_of_another_rule(c: TrainConfig) -> Iterator[Finding]:
+    kind = c.optimizer.optimizer
+    if kind not in _MOVES_BY_THE_RATE:
+        return
+    for place, rate in _rates(c):
+        if rate > HIGH_RATE:
+            yield ConfigWarning(
+                f"{rate:g} moves every weight by about {rate:g} in every step with {kind}: use 1e-4 to 1e-6, or "
+                "PRODIGY for a rate of 1",
+                place,
+            )
+
+
+@rule("optimizer", "learning_rate", "training_method", *_PARTS)
+def _adafactor_scales_its_rate(c: TrainConfig) -> Iterator[Finding]:
+    if c.optimizer.optimizer is not Optimizer.ADAFACTOR:
+        return
+    params = c.optimizer.params
+    if "scale_parameter" not in params and c.training_method is TrainingMethod.LORA:
+        yield ConfigWarning(
+            "does not say scale_parameter, which is true: steps are multiplied by the size of the weights, and half of "
+            "an adapter starts at 0 and learns about 1000 times slower; set scale_parameter to false for the steps of "
+            "OneTrainer and kohya",
+            "optimizer.params",
+        )
+    if params.get("relative_step") is True:
+        for place, rate in _rates(c):
+            yield ConfigWarning(
+                f"{rate:g} has no effect: with relative_step, ADAFACTOR takes its rate from the number of the step",
+                place,
+            )
