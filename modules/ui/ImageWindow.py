@@ -11,7 +11,7 @@ from tkinter import ttk
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.ImageView import ImageView, ZoomState
-from modules.ui.widgets.tk_support import place_over, tie
+from modules.ui.widgets.tk_support import on_event, place_over, tie
 
 SHARE = 0.9
 """Of the screen."""
@@ -66,7 +66,7 @@ class ImageWindow(tk.Toplevel):
         self.about.pack(side="left", fill="x", expand=True)
         self.about.bind("<Configure>", lambda event: self.about.configure(wraplength=max(1, event.width)))
         for key, step in (("<Left>", -1), ("<Right>", 1), ("<Prior>", -1), ("<Next>", 1)):
-            self.bind(key, lambda _event, step=step: self.go(step))  # type: ignore[misc]
+            self.bind(key, on_event(self.go, step))
         self.bind("<Home>", lambda _event: self.go(-len(self.images)))
         self.bind("<End>", lambda _event: self.go(len(self.images)))
         self.bind("<Escape>", lambda _event: self.destroy())

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import tkinter as tk
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from tkinter import ttk
@@ -15,17 +15,18 @@ from tkinter import ttk
 import customtkinter as ctk
 
 from modules.runner.RunQueue import QueueRunner, RunQueue
-from modules.ui.demo.DemoOffer import FIRST_START, offer_demo
+from modules.ui.Actions import Actions
+from modules.ui.demo.DemoOffer import offer_demo
 from modules.ui.form.Tooltips import Tooltips
-from modules.ui.ImageWindow import ImageWindow
 from modules.ui.keys import bind_keys
 from modules.ui.options import parser
 from modules.ui.pages.Page import Page
-from modules.ui.pages.registry import page_of, pages_for
+from modules.ui.pages.registry import page_class, page_of, pages_for
 from modules.ui.run.QueuePanel import QueueWork
 from modules.ui.run.RunActions import RunActions
 from modules.ui.run.StartCheck import StartCheck
 from modules.ui.run.TensorBoard import TensorBoard
+from modules.ui.Services import Services
 from modules.ui.shell.Autosave import Autosave
 from modules.ui.shell.BottomBar import BottomBar
 from modules.ui.shell.FileActions import FileActions
@@ -37,7 +38,7 @@ from modules.ui.state.ConfigState import ConfigState, Problem
 from modules.ui.state.DryRun import DRY_RUN
 from modules.ui.state.PresetStore import PresetStore
 from modules.ui.state.RunControl import RunControl
-from modules.ui.state.SessionStore import Session, SessionStore
+from modules.ui.state.SessionStore import Session, SessionStore, WindowMemory
 from modules.ui.Ui import Ui
 from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.drop import accept_drops, load_drops, one_config
@@ -64,7 +65,7 @@ MIN_SIZE = (760, 480)
 _GEOMETRY = re.compile(r"(\d+)x(\d+)(?:\+(-?\d+)\+(-?\d+))?")
 
 
-class MainWindow(ctk.CTk):
+class MainWindow(ctk.CTk):  # type: ignore[misc]
     """The window with everything in it.
 
     Args:
@@ -106,9 +107,7 @@ class MainWindow(ctk.CTk):
         self.page = ""
         self._problems_open = False
         self._refreshing = False
-        self.ui.services.update(tooltips=Tooltips(self.theme), store=store, runs=self.control)
         self.files = FileActions(self.ui, self.memory, self.presets, self._file_changed)
-        self.ui.services |= {"files": self.files, FIRST_START: session is None and not trouble}
         self.autosave = Autosave(
             self, store, self.snapshot, lambda text: self.pump.post(lambda: self._warn(text))
         )
@@ -120,10 +119,11 @@ class MainWindow(ctk.CTk):
         runner = QueueRunner(RunQueue(store.queue_path))
         self.queue = QueueWork(self.ui, runner, self.runs.attach)
         self.tensorboard = TensorBoard()
-        self.ui.services.update(
-            run_actions=self.runs, check=self.check, queue=self.queue, tensorboard=self.tensorboard,
-            show_images=partial(ImageWindow, self.ui), show_page=self.show_page,
+        self.ui.services = Services(
+            store, self.memory, Tooltips(self.theme), self.control, self.files, self.check, self.runs,
+            self.queue, self.tensorboard, self.show_page, self.autosave.soon,
         )  # fmt: skip
+        self.actions = self._actions()
         load_drops(self)
         self._build()
         self._listen()
@@ -137,7 +137,7 @@ class MainWindow(ctk.CTk):
     def _listen(self) -> None:
         install_wheel(self)
         select_all_with_ctrl_a(self)
-        bind_keys(self)
+        bind_keys(self, self.actions)
         self.state_.listen(self._changed)
         self.check.soon()
         self.bind("<FocusIn>", lambda event: self.check.after_absence() if event.widget is self else None)
@@ -156,16 +156,23 @@ class MainWindow(ctk.CTk):
 
     # -- building --------------------------------------------------------------------------------------------
 
+    def _actions(self) -> Actions:
+        files, runs = self.files, self.runs
+        return Actions(
+            new=files.new, load=files.ask_load, save=files.save, save_as=files.ask_save,
+            import_=files.ask_import, undo=self.undo, redo=self.redo, view=self.open_view,
+            quit=self.quit_window, search=lambda: self.top_bar.search.focus_entry(), zoom=self.zoom,
+            start=runs.start, order=runs.order, pause_or_resume=runs.pause_or_resume,
+            toggle_problems=self.toggle_problems,
+            show_pages=tuple(partial(self.show_page, page.key) for page in self.pages),
+            turn_page=self.turn_page, scroll=lambda step: self.current_page().scroll_by(step),
+        )  # fmt: skip
+
     def _build(self) -> None:
         """The frame around the pages, at the present scale."""
-        ui, files = self.ui, self.files
+        ui, files, actions = self.ui, self.files, self.actions
         self.columnconfigure(1, weight=1)
         self.rowconfigure(1, weight=1)
-        actions: dict[str, Callable[[], object]] = {
-            "new": files.new, "load": files.ask_load, "save": files.save, "save_as": files.ask_save,
-            "import": files.ask_import, "undo": self.undo, "redo": self.redo, "view": self.open_view,
-            "quit": self.quit_window,
-        }  # fmt: skip
         self.top_bar = TopBar(
             self, ui, actions, self.presets, files.apply_preset, files.keep_preset, files.remove_preset,
             lambda: self.memory.recent, lambda name: files.load(Path(name)),
@@ -181,7 +188,7 @@ class MainWindow(ctk.CTk):
         self.middle.grid(row=1, column=1, sticky="nsew")
         self.offer = offer_demo(self.middle, ui)
         self.problems = ProblemsPanel(self, ui, self.close_problems)
-        self.bottom_bar = BottomBar(self, ui, self.runs.start, self.runs.order, self.toggle_problems)
+        self.bottom_bar = BottomBar(self, ui, actions)
         self.bottom_bar.grid(row=3, column=0, columnspan=2, sticky="ew")
         self._shell = (self.top_bar, side, self.middle, self.problems, self.bottom_bar)
         for part in (self.top_bar, self.middle, self.bottom_bar):
@@ -228,7 +235,7 @@ class MainWindow(ctk.CTk):
             self._built[self.page].showing = False
         made = self._built.get(spec.key)
         if made is None:
-            made = self._built[spec.key] = spec.page_class()(self.middle, self.ui, spec)
+            made = self._built[spec.key] = page_class(spec)(self.middle, self.ui, spec)
             made.show_problems(self._at_fields)
         self.page = self.memory.page = spec.key
         made.pack(fill="both", expand=True)
@@ -237,6 +244,11 @@ class MainWindow(ctk.CTk):
         self.side_bar.select(spec.key)
         self._side.see(self.side_bar.buttons[spec.key])
         self.autosave.soon()
+
+    def turn_page(self, step: int) -> None:
+        """To the next page (1) or the previous one (-1); the ends are joined."""
+        keys = [page.key for page in self.pages]
+        self.show_page(keys[(keys.index(self.page) + step) % len(keys)])
 
     def current_page(self) -> Page:
         """The page in front."""
@@ -384,7 +396,7 @@ class MainWindow(ctk.CTk):
 
     # -- the end ---------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> tuple[Session, object]:
+    def snapshot(self) -> tuple[Session, WindowMemory]:
         """What is remembered."""
         self.memory.maximized = _is_maximized(self)
         if not self.memory.maximized:

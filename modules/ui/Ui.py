@@ -5,12 +5,15 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
+from modules.ui.Services import Services
 from modules.ui.state.ConfigState import ConfigState
 from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.theme import Theme
 from modules.ui.widgets.tk_support import Pump, run_in_thread, show_error
+
+T = TypeVar("T")
 
 
 def _no_jump(path: str) -> None:
@@ -29,7 +32,6 @@ class Ui:
         chooser: asks for folders and files.
         status: shows a line at the bottom.
         jump: goes to the row of a field.
-        services: further parts of the window by name (``runs``, ``store``), for the pages that need them.
     """
 
     root: tk.Tk
@@ -39,7 +41,8 @@ class Ui:
     chooser: Chooser
     status: Callable[[str], None] = lambda text: None
     jump: Callable[[str], None] = _no_jump
-    services: dict[str, Any] = field(default_factory=dict)
+    services: Services = field(init=False)
+    """The parts of the window; set as soon as there are any."""
 
     def error(self, error: BaseException) -> None:
         """Show an exception in a dialog."""
@@ -47,8 +50,8 @@ class Ui:
 
     def work(
         self,
-        work: Callable[[], Any],
-        done: Callable[[Any], None],
+        work: Callable[[], T],
+        done: Callable[[T], object],
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
         """Run ``work`` in a thread, then ``done`` with its result here; a failure is shown or handed on."""

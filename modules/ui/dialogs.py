@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable, Sequence
+from functools import partial
 from tkinter import ttk
 
 from modules.ui.Ui import Ui
 from modules.ui.widgets.theme import style_text
-from modules.ui.widgets.tk_support import make_modal, place_over
+from modules.ui.widgets.tk_support import chosen_line, make_modal, place_over
 
 
 class Dialog(tk.Toplevel):
@@ -91,8 +92,9 @@ def ask_choice(ui: Ui, title: str, question: str, labels: Sequence[str]) -> int 
     box.pack(fill="both", expand=True, pady=(ui.theme.px(6), 0))
 
     def take(_event: object = None) -> None:
-        if box.curselection():
-            answer.append(int(box.curselection()[0]))
+        chosen = chosen_line(box)
+        if chosen is not None:
+            answer.append(chosen)
             dialog.destroy()
 
     for key in ("<Return>", "<Double-Button-1>"):
@@ -121,7 +123,7 @@ def ask_buttons(ui: Ui, title: str, question: str, labels: Sequence[str]) -> int
         dialog.destroy()
 
     for index, label in enumerate(labels):
-        button = dialog.add_button(label, lambda index=index: take(index), accent=index == 0)  # type: ignore[misc]
+        button = dialog.add_button(label, partial(take, index), accent=index == 0)
         first = first or button
     dialog.present(first)
     ui.root.wait_window(dialog)

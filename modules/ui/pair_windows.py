@@ -26,9 +26,9 @@ def open_pair_tool_here(ui: Ui, source: Path | None = None) -> tk.Toplevel:
         except UserError as error:
             ui.error(error)
             return
-        ui.services["show_page"]("rlhf")
+        ui.services.show_page("rlhf")
         ui.root.lift()
         ui.root.focus_force()
         ui.status(READY.format(folder=folder))
 
-    return open_pair_tool(ui.root, ui.theme, source, ui.services["store"].folder, train)
+    return open_pair_tool(ui.root, ui.theme, source, ui.services.store.folder, train)

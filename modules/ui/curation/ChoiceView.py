@@ -112,7 +112,7 @@ class ChoiceView(ttk.Frame):
         return self.shot.group
 
     @property
-    def state(self) -> GroupState:
+    def group_state(self) -> GroupState:
         """Its state."""
         assert self.shot is not None
         assert self.shot.state is not None
@@ -204,6 +204,6 @@ class ChoiceView(ttk.Frame):
         """What stands on an image: nothing that could sway a person in blind mode."""
         if self.context.blind:
             return label
-        rating = self.state.standing.ratings[index]
+        rating = self.group_state.standing.ratings[index]
         name = Path(self.group.files[index]).name
         return f"{label}  {name}   {rating:.0f}".strip()

@@ -43,7 +43,7 @@ class GridView(ChoiceView):
         self.context.want()
 
     def wanted(self) -> list[Key]:
-        return self.grid_of_images.keys()
+        return self.grid_of_images.in_sight()
 
     def arrived(self, path: Path) -> None:
         self.grid_of_images.arrived(path)
@@ -83,8 +83,8 @@ class SelectView(GridView):
         super().show(shot)
 
     def draw(self) -> None:
-        self.hint = self.way.hint(self.state.situation, len(self.state.question))
-        alive = list(self.state.question)
+        self.hint = self.way.hint(self.group_state.situation, len(self.group_state.question))
+        alive = list(self.group_state.question)
         same = alive == self.shown
         self.shown = alive
         captions = [] if self.context.blind else [Path(self.group.files[i]).name for i in alive]

@@ -11,7 +11,7 @@ from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext
 from modules.ui.curation.PairController import Snapshot
 from modules.ui.widgets.ImagePrefetcher import Key
 from modules.ui.widgets.ImageView import ImageView
-from modules.ui.widgets.tk_support import BAD, GOOD, RIGHT_CLICK
+from modules.ui.widgets.tk_support import BAD, GOOD, RIGHT_CLICK, on_event
 from modules.util.counted import counted
 
 MAX_AHEAD = 32
@@ -58,7 +58,7 @@ class ImagesView(ChoiceView):
     @property
     def question(self) -> tuple[int, ...]:
         """Image numbers in screen order."""
-        return self.state.question
+        return self.group_state.question
 
     def draw(self) -> None:
         labels = self.labels()
@@ -75,7 +75,7 @@ class ImagesView(ChoiceView):
         assert self.shot is not None
         boxes = [view.box for view in self.views]
         asked = list(self.question)
-        others = [i for i in self.state.alive if i not in asked][:MAX_AHEAD]
+        others = [i for i in self.group_state.alive if i not in asked][:MAX_AHEAD]
         keys: list[Key] = [
             (self.group.path(i), boxes[min(k, len(boxes) - 1)]) for k, i in enumerate(asked[: len(boxes)])
         ]
@@ -134,7 +134,7 @@ class QuestionView(ImagesView):
         self.best: int | None = None
         self.take_keys(self.way.keys(places))
         for place, view in enumerate(self.views if places > 2 else ()):
-            view.bind(RIGHT_CLICK, lambda _event, place=place: self.worst(place))
+            view.bind(RIGHT_CLICK, on_event(self.worst, place))
 
     def show(self, shot: Snapshot) -> None:
         self.best = None
@@ -150,7 +150,7 @@ class QuestionView(ImagesView):
         return Path(self.group.files[index]).name
 
     def draw(self) -> None:
-        self.hint = self.way.hint(self.state.situation, len(self.views))
+        self.hint = self.way.hint(self.group_state.situation, len(self.views))
         super().draw()
         for place, view in enumerate(self.views):
             view.mark(GOOD if self._order[place] == self.best else None)
@@ -219,7 +219,7 @@ class ContinueView(ImagesView):
         return ["Chosen", "Rejected"]
 
     def draw(self) -> None:
-        state = self.state
+        state = self.group_state
         left = f"{len(state.alive)} images are left."
         self.hint = f"Saved: {counted(state.pairs, 'pair')}. Keep scoring this prompt? {left}"
         super().draw()

@@ -8,6 +8,7 @@ from tkinter import ttk
 
 from modules.curation.ImageGroup import ImageGroup
 from modules.ui.widgets.theme import Theme, style_text
+from modules.ui.widgets.tk_support import chosen_line
 
 MOST_ROWS = 8
 
@@ -43,7 +44,7 @@ class PassedPrompts(ttk.Frame):
         self.list.bind("<Double-Button-1>", lambda _event: self._chosen())
 
     def _chosen(self) -> str:
-        chosen = self.list.curselection()
-        if chosen:
-            self._open_prompt(self._groups[chosen[0]].key)
+        chosen = chosen_line(self.list)
+        if chosen is not None:
+            self._open_prompt(self._groups[chosen].key)
         return "break"

@@ -21,7 +21,7 @@ from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.drop import accept_drops, nearest_folder
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import Pump, elide_middle, run_in_thread
+from modules.ui.widgets.tk_support import Pump, elide_middle, on_event, run_in_thread
 from modules.util.counted import counted
 from modules.util.dpo_curation_util import load_manifest
 from modules.util.errors import UserError
@@ -108,8 +108,8 @@ class StartPage(ttk.Frame):
         self._suggested = suggested_output(memory.source)
         self._follow()
         self.source.trace_add("write", lambda *_: self._follow())
-        for name in (self.source, self.output):
-            name.trace_add("write", lambda *_: self._look_soon())
+        for folder in (self.source, self.output):
+            folder.trace_add("write", lambda *_: self._look_soon())
         self._look_soon()
         for name, entry in self.entries.items():
             if name in ("source", "output"):
@@ -192,16 +192,14 @@ class StartPage(ttk.Frame):
         modes = list(CurationMode)
         for row, mode in enumerate(modes):
             way = mode.way
-            button = ttk.Button(
-                holder, text=way.title, width=9, command=lambda mode=mode: self.set_mode(mode)
-            )  # type: ignore[misc]
+            button = ttk.Button(holder, text=way.title, width=9, command=partial(self.set_mode, mode))
             button.grid(row=row, column=0, sticky="ew")
             for key, step in (("<Up>", -1), ("<Down>", 1)):
                 other = modes[(row + step) % len(modes)]
-                button.bind(key, lambda _event, other=other: self._focus_mode(other))  # type: ignore[misc]
+                button.bind(key, on_event(self._focus_mode, other))
             label = ttk.Label(holder, text=way.text, style="Muted.TLabel")
             label.grid(row=row, column=1, sticky="ew", padx=px(10))
-            label.bind("<Button-1>", lambda _event, mode=mode: self.set_mode(mode))  # type: ignore[misc]
+            label.bind("<Button-1>", on_event(self.set_mode, mode))
             wrap_to_width(label)
             self.mode_buttons[mode] = button
         self._add("How to choose", holder)

@@ -104,7 +104,7 @@ class Looks:
         store: keeps them; the main window reads the same file.
     """
 
-    appearances = APPEARANCES
+    appearances: Sequence[str] = APPEARANCES
     scales: Sequence[int] = SCALES
 
     def __init__(self, theme: Theme, store: SessionStore, memory: WindowMemory) -> None:

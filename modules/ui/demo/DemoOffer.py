@@ -1,4 +1,4 @@
-"""What a first start offers, and where the demo project is opened from."""
+"""What first starts offer, and where the demo project is opened from."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from tkinter import ttk
 from typing import TYPE_CHECKING
 
 from modules.ui.Ui import Ui
+from modules.ui.widgets.tk_support import on_event
 
 if TYPE_CHECKING:
     from modules.ui.demo.DemoWindow import DemoWindow
 
-FIRST_START = "first_start"
 TEXT = (
     "New here? The demo project leads from start to a trained adapter in a few minutes: a tiny model that comes "
     "with the program makes images, you pick the ones you like, and Start trains on them."
@@ -22,19 +22,19 @@ def open_demo(ui: Ui) -> DemoWindow:
     """The window of the demo project; the one that is open, if there is one."""
     from modules.ui.demo.DemoWindow import DemoWindow
 
-    window = ui.services.get("demo_window")
-    if isinstance(window, DemoWindow) and window.winfo_exists():
-        window.lift()
-        window.focus_set()
-        return window
-    window = ui.services["demo_window"] = DemoWindow(ui)
-    window.open()
-    return window
+    for window in ui.root.winfo_children():
+        if isinstance(window, DemoWindow):
+            window.lift()
+            window.focus_set()
+            return window
+    made = DemoWindow(ui)
+    made.open()
+    return made
 
 
 def offer_demo(parent: tk.Misc, ui: Ui) -> DemoOffer | None:
-    """A strip at the top of ``parent`` on a first start, until the person has decided."""
-    if not ui.services.get(FIRST_START):
+    """A strip at the top of ``parent``, at every start until the person has decided."""
+    if ui.services.memory.demo_answered:
         return None
     made = DemoOffer(parent, ui)
     made.pack(side="top", fill="x")
@@ -56,7 +56,7 @@ class DemoOffer(ttk.Frame):
         self.no = ttk.Button(self, text="Not now", command=self.decline)
         for column, button in enumerate((self.yes, self.no), 1):
             button.grid(row=0, column=column, padx=(px(4), 0))
-            button.bind("<Return>", lambda _event, button=button: button.invoke())  # type: ignore[misc]
+            button.bind("<Return>", on_event(button.invoke))
 
     def accept(self) -> None:
         """Open it."""
@@ -64,8 +64,9 @@ class DemoOffer(ttk.Frame):
         open_demo(self._ui)
 
     def close(self) -> None:
-        """Not again in this window; later starts find a session and do not ask."""
-        self._ui.services[FIRST_START] = False
+        """The person has decided; it does not come back."""
+        self._ui.services.memory.demo_answered = True
+        self._ui.services.remember()
         self.destroy()
 
     def decline(self) -> None:

@@ -340,10 +340,10 @@ class DemoWindow(Dialog):
         self.ui.work(work, lambda _result: self._opened(project), self._not_opened)
 
     def _opened(self, project: DemoProject) -> None:
-        if not self.ui.services["files"].load(project.config_path):
+        if not self.ui.services.files.load(project.config_path):
             self.refresh()
             return
-        self.ui.services["show_page"]("run")
+        self.ui.services.show_page("run")
         self.ui.status(
             "The demo project is ready: Start trains it. Stop keeps a backup, and Start goes on from it."
         )

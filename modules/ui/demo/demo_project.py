@@ -202,7 +202,7 @@ class MakerProcess:
         self.cancelled = False
         self._tail: deque[str] = deque(maxlen=12)
         line = [sys.executable, str(SCRIPT), *arguments]
-        flags = subprocess.CREATE_NO_WINDOW if sys.platform == "win32" else 0
+        flags = getattr(subprocess, "CREATE_NO_WINDOW", 0)
         extra = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
         try:
             self._popen = subprocess.Popen(

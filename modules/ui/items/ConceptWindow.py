@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
+from functools import partial
 from tkinter import ttk
 from typing import cast
 
 from modules.ui.form.SettingsForm import SettingsForm
-from modules.ui.ImageWindow import ShownImage
+from modules.ui.ImageWindow import ImageWindow, ShownImage
 from modules.ui.items.ItemDialog import ItemDialog
 from modules.ui.state.folder_stats import FolderStats, folder_stats, stats_lines
 from modules.ui.state.pair_reports import is_pair_side
 from modules.ui.Ui import Ui
-from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher
+from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.ThumbGrid import ThumbGrid
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.settings import Setting
@@ -56,9 +57,7 @@ class ConceptWindow(ItemDialog):
         self._notes: list[ttk.Label] = []
         self._augmenting: list[SettingsForm] = []
         for title, prefix in (("Images", "image."), ("Prompts", "text.")):
-            form = self.add_form_tab(
-                title, lambda setting, prefix=prefix: setting.path.startswith(prefix), " "
-            )  # type: ignore[misc]
+            form = self.add_form_tab(title, partial(_is_below, prefix), " ")
             self._augmenting.append(form)
             self._notes.append(cast(ttk.Label, form.board.master.winfo_children()[0]))
         self._folder_tab()
@@ -128,17 +127,21 @@ class ConceptWindow(ItemDialog):
 
     def _want(self) -> None:
         if self.winfo_exists() and self._prefetcher is not None and self.grid_view.winfo_ismapped():
-            self._prefetcher.want(self.grid_view.keys())
+            self._prefetcher.want(self.grid_view.in_sight())
 
-    def _arrived(self, key: tuple) -> None:  # type: ignore[type-arg]
+    def _arrived(self, key: Key) -> None:
         if self.winfo_exists():
             self.grid_view.arrived(key[0])
 
     def _enlarge(self, index: int) -> None:
         shown = [ShownImage(path) for path in self.grid_view.paths]
-        self.ui.services["show_images"](shown, index, self)
+        ImageWindow(self.ui, shown, index, self)
 
     def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
         if event.widget is self and self._prefetcher is not None:
             self._prefetcher.close()
             self._prefetcher = None
+
+
+def _is_below(prefix: str, setting: Setting) -> bool:
+    return setting.path.startswith(prefix)

@@ -53,7 +53,7 @@ class ItemDialog(Dialog):
         head.pack(fill="x", padx=px(14), pady=px(8 if note else 2))
         settings = [setting for setting in self.source.settings.values() if wanted(setting)]
         form = SettingsForm(
-            scroll.inside, settings, self.source, self.ui.theme, self.ui.services["tooltips"], self.ui.chooser
+            scroll.inside, settings, self.source, self.ui.theme, self.ui.services.tooltips, self.ui.chooser
         )
         self.forms.append(form)
         return form
@@ -74,7 +74,7 @@ class ItemDialog(Dialog):
             self.wrong.configure(text=f"{setting.title}: {fault.message}")
             for index, form in enumerate(self.forms):
                 if setting.path in form.rows:
-                    self.tabs.select(index)
+                    self.tabs.select(index)  # type: ignore[no-untyped-call]
                     self.update_idletasks()
                     form.focus(setting.path)
             return

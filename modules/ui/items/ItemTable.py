@@ -5,6 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from tkinter import ttk
 from typing import Any
 
@@ -13,6 +14,7 @@ from modules.ui.state.ItemList import ItemList
 from modules.ui.Ui import Ui
 from modules.ui.widgets.Chooser import JSON
 from modules.ui.widgets.FlowFrame import FlowFrame
+from modules.ui.widgets.tk_support import on_event
 from modules.util.errors import UserError
 
 Action = tuple[str, Callable[[], object], str]
@@ -46,7 +48,7 @@ class ItemTable(ttk.Frame):
         ui: Ui,
         items: ItemList[Any],
         columns: Sequence[Column],
-        edit: Callable[[int], None],
+        edit: Callable[[int], object],
         first_actions: Sequence[Action],
         rows: int = 7,
     ) -> None:
@@ -78,13 +80,13 @@ class ItemTable(ttk.Frame):
         if not self._switched:
             del keys["<space>"]
         for key, action in keys.items():
-            self.tree.bind(key, lambda _event, action=action: self._key(action))  # type: ignore[misc]
+            self.tree.bind(key, on_event(self._key, action))
         self.note = ttk.Label(self, style="Small.TLabel", anchor="w")
         self.note.pack(fill="x", pady=(px(4), 0))
         ui.theme.on_change(self._restyle, self)
 
     def _buttons(self, bar: FlowFrame, first_actions: Sequence[Action]) -> None:
-        tips = self._ui.services["tooltips"]
+        tips = self._ui.services.tooltips
         usual: tuple[Action, ...] = (
             ("Edit", self.edit, "Open its window (Enter)"),
             ("Duplicate", self.duplicate, "A copy at the end (Ctrl+D)"),
@@ -100,8 +102,9 @@ class ItemTable(ttk.Frame):
                 ("Write\u2026", self.write, "Write the list to a file of its own"),
             )
         for text, command, tip in (*first_actions, *usual):
-            size = {"width": 2} if len(text) == 1 else {}
-            button = ttk.Button(bar, text=text, command=lambda command=command: self._do(command), **size)  # type: ignore[misc]
+            button = ttk.Button(bar, text=text, command=partial(self._do, command))
+            if len(text) == 1:
+                button.configure(width=2)
             bar.add(button)
             tips.add(button, tip)
 

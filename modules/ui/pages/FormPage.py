@@ -8,7 +8,7 @@ from tkinter import ttk
 
 from modules.ui.form.SettingsForm import SettingsForm
 from modules.ui.pages.Page import Page
-from modules.ui.pages.registry import PageSpec
+from modules.ui.pages.PageSpec import PageSpec
 from modules.ui.state.ConfigState import Problem
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ScrollFrame import ScrollFrame
@@ -30,7 +30,7 @@ class FormPage(Page):
             settings,
             ui.state,
             ui.theme,
-            ui.services["tooltips"],
+            ui.services.tooltips,
             ui.chooser,
             self._focused,
         )

@@ -6,10 +6,11 @@ import tkinter as tk
 from collections.abc import Iterable, Mapping
 from tkinter import ttk
 
-from modules.ui.pages.registry import PageSpec
+from modules.ui.pages.PageSpec import PageSpec
 from modules.ui.state.ConfigState import Problem
 from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
+from modules.ui.widgets.ScrollFrame import ScrollFrame
 
 
 class Page(ttk.Frame):
@@ -36,6 +37,13 @@ class Page(ttk.Frame):
         head.add(ttk.Label(head, text=self.spec.title, style="Title.TLabel"))
         head.add(ttk.Label(head, text=self.spec.about, style="Back.TLabel"))
         return head
+
+    def scroll_by(self, screens: int) -> None:
+        """A screen down (1) or up (-1), where the page scrolls."""
+        for child in self.winfo_children():
+            if isinstance(child, ScrollFrame):
+                child.page(screens)
+                return
 
     def refresh(self, paths: Iterable[str] | None) -> None:
         """Settings changed (``None``: any of them)."""

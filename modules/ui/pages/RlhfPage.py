@@ -61,7 +61,7 @@ class RlhfPage(FormPage):
         self.derive()
 
     def _pair_buttons(self, card: ttk.Frame) -> None:
-        px, tips = self.ui.theme.px, self.ui.services["tooltips"]
+        px, tips = self.ui.theme.px, self.ui.services.tooltips
         buttons: tuple[tuple[str, Callable[[], object], str], ...] = (
             ("Open pair tool", self.open_pair_tool, "Choose between generated images with a few keys"),
             (

@@ -6,12 +6,13 @@ import math
 import time
 import tkinter as tk
 import webbrowser
+from functools import partial
 from pathlib import Path
 from tkinter import ttk
 
 from modules.ui.form.inputs import style_popdown
 from modules.ui.pages.Page import Page
-from modules.ui.pages.registry import PageSpec
+from modules.ui.pages.PageSpec import PageSpec
 from modules.ui.run.CurvePlot import Curve, CurvePlot
 from modules.ui.run.QueuePanel import QueuePanel
 from modules.ui.run.SampleGallery import SampleGallery
@@ -23,7 +24,7 @@ from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import style_text
-from modules.ui.widgets.tk_support import elide_middle
+from modules.ui.widgets.tk_support import elide_middle, on_event
 
 LOG_MS = 500
 MAX_LOG_LINES = 3000
@@ -37,7 +38,7 @@ class RunPage(Page):
 
     def __init__(self, parent: tk.Misc, ui: Ui, spec: PageSpec) -> None:
         super().__init__(parent, ui, spec)
-        self.control: RunControl = ui.services["runs"]
+        self.control: RunControl = ui.services.runs
         px = ui.theme.px
         self.scroll = ScrollFrame(self, ui.theme, auto_hide=True, fill=True)
         self.scroll.pack(fill="both", expand=True)
@@ -55,7 +56,7 @@ class RunPage(Page):
         self.gallery.configure(padding=px(8))
         self.log = self._text_tab()
         self.diary = self._text_tab()
-        self.queue = QueuePanel(self.tabs, ui, ui.services["queue"])
+        self.queue = QueuePanel(self.tabs, ui, ui.services.queue)
         for widget, title in (
             (self.gallery, "Samples"), (self.log.master, "Log"), (self.diary.master, "Events"), (self.queue, "Queue")
         ):  # fmt: skip
@@ -73,7 +74,7 @@ class RunPage(Page):
     # -- building --------------------------------------------------------------------------------------------
 
     def _head(self) -> None:
-        px, tips = self.ui.theme.px, self.ui.services["tooltips"]
+        px, tips = self.ui.theme.px, self.ui.services.tooltips
         head = FlowFrame(self.inside, px(6), style="Back.TFrame")
         head.grid(row=0, column=0, sticky="ew", pady=(0, px(8)))
         head.add(ttk.Label(head, text=self.spec.title, style="Title.TLabel"))
@@ -114,8 +115,8 @@ class RunPage(Page):
                 card, state="readonly", values=[group], font=self.ui.theme.fonts["text"], width=12
             )
             picker.set(group)
-            picker.configure(postcommand=lambda picker=picker: style_popdown(self.ui.theme, picker))
-            picker.bind("<<ComboboxSelected>>", lambda _event, column=column: self._pick(column))  # type: ignore[misc]
+            picker.configure(postcommand=partial(style_popdown, self.ui.theme, picker))
+            picker.bind("<<ComboboxSelected>>", on_event(self._pick, column))
             picker.place(x=px(6), y=px(5))
             self.plots.append(plot)
             self.pickers.append(picker)
@@ -222,7 +223,7 @@ class RunPage(Page):
         """Ask for a run's folder."""
         folder = self.ui.chooser.folder("The folder of a run")
         if folder is not None:
-            self.ui.services["run_actions"].attach(str(folder))
+            self.ui.services.run_actions.attach(str(folder))
 
     def open_folder(self) -> None:
         """Show the run's folder in the file manager."""
@@ -234,7 +235,7 @@ class RunPage(Page):
         if self.control.run is None:
             self.ui.status("There is no run yet")
             return
-        board, port = self.ui.services["tensorboard"], self.ui.state.config.tensorboard_port
+        board, port = self.ui.services.tensorboard, self.ui.state.config.tensorboard_port
         folder = self.control.run.tensorboard_dir
         self.ui.status("TensorBoard is being started")
         self.ui.work(lambda: board.open(folder, port), self._tensorboard_open, self._tensorboard_failed)

@@ -12,7 +12,7 @@ from modules.ui.demo.DemoOffer import open_demo
 from modules.ui.form.CardBoard import CardBoard, wrap_within
 from modules.ui.keys import KEYS
 from modules.ui.pages.Page import Page
-from modules.ui.pages.registry import PageSpec
+from modules.ui.pages.PageSpec import PageSpec
 from modules.ui.pair_windows import open_pair_tool_here
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ScrollFrame import ScrollFrame
@@ -32,7 +32,7 @@ class ToolsPage(Page):
         self.add_head(scroll.inside)
         board = CardBoard(scroll.inside, ui.theme)
         board.pack(fill="x")
-        files = ui.services["files"]
+        files = ui.services.files
         self._card(board, "Preference pairs", (
             ("Demo project\u2026", "From made images to a trained adapter, step by step.", self._demo),
             ("Pair tool", "Turn a folder of generated images into chosen and rejected pairs.", self._pair_tool),
@@ -77,11 +77,11 @@ class ToolsPage(Page):
     def _account(self) -> None:
         from modules.ui.shell.AccountDialog import AccountDialog
 
-        dialog = AccountDialog(self.ui, self.ui.services["store"].folder / SECRETS_NAME)
+        dialog = AccountDialog(self.ui, self.ui.services.store.folder / SECRETS_NAME)
         dialog.present(dialog.entry)
 
     def _settings_folder(self) -> None:
-        self._open(self.ui.services["store"].folder)
+        self._open(self.ui.services.store.folder)
 
     def _open(self, path: Path) -> None:
         self.ui.status(f"{path}")

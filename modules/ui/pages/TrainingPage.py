@@ -30,7 +30,7 @@ class TrainingPage(FormPage):
         self.more = ttk.Button(frame, text=f"{setting.title}\u2026", command=self.open_parameters)
         self.more.pack(anchor="w")
         self.more.bind("<Return>", lambda _event: self.more.invoke())
-        self.ui.services["tooltips"].add(self.more, lambda: setting.tip)
+        self.ui.services.tooltips.add(self.more, lambda: setting.tip)
         self.set_now = ttk.Label(frame, style="Muted.TLabel", justify="left")
         self.set_now.pack(anchor="w", pady=(px(3), 0))
         wrap_within(self.set_now, card, self.ui.theme)

@@ -211,7 +211,7 @@ class OnlineCards:
     # -- images that were made -------------------------------------------------------------------------------
 
     def _review(self) -> None:
-        px, tips = self.ui.theme.px, self.ui.services["tooltips"]
+        px, tips = self.ui.theme.px, self.ui.services.tooltips
         self.review_card = self.form.add_card("Images and reference", first=True)
         self.kind = ttk.Label(self.review_card, justify="left")
         wrap_within(self.kind, self.review_card, self.ui.theme)
@@ -233,7 +233,7 @@ class OnlineCards:
 
     def rollouts(self) -> Path | None:
         """The folder of the images that were kept: of the run that is watched, else of the settings' run."""
-        watched = self.ui.services["runs"].run
+        watched = self.ui.services.runs.run
         folders = [watched.path] if watched is not None else []
         for folder in (*folders, Path(self.ui.state.config.workspace_dir)):
             if (folder / ROLLOUTS).is_dir():

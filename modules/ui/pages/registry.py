@@ -3,37 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from modules.ui.pages.Page import Page
+from modules.ui.pages.PageSpec import PageSpec
 from modules.util.config.settings import Setting
-
-if TYPE_CHECKING:
-    from modules.ui.pages.Page import Page
-
-
-@dataclass(frozen=True)
-class PageSpec:
-    """One entry of the sidebar.
-
-    Args:
-        key: its name in files and tests.
-        title: what the sidebar says.
-        sections: sections of the config it shows; a section that no page names gets a page of its own.
-        module: module of ``modules.ui.pages`` whose class of the same name is the page.
-        about: one line under the title.
-    """
-
-    key: str
-    title: str
-    sections: tuple[str, ...] = ()
-    module: str = "FormPage"
-    about: str = ""
-
-    def page_class(self) -> type[Page]:
-        found: type[Page] = getattr(importlib.import_module(f"modules.ui.pages.{self.module}"), self.module)
-        return found
-
 
 PAGES = (
     PageSpec("project", "Project", ("Project",), about="What is trained, where it runs, where files go."),
@@ -70,3 +43,9 @@ def page_of(pages: tuple[PageSpec, ...], setting: Setting) -> PageSpec:
         if setting.section in page.sections:
             return page
     raise KeyError(setting.section)
+
+
+def page_class(spec: PageSpec) -> type[Page]:
+    """The class of a page; its module is imported now."""
+    found: type[Page] = getattr(importlib.import_module(f"modules.ui.pages.{spec.module}"), spec.module)
+    return found

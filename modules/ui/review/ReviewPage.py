@@ -48,7 +48,7 @@ class ReviewPage(ttk.Frame):
         self._resolution = resolution
         self._folder: ReviewFolder | None = None
         self.state_shown: ReviewState | None = None
-        self.place = 0
+        self.position = 0
         self.only_faults = False
         self.zoom = ZoomState()
         self.columnconfigure(0, weight=1)
@@ -190,7 +190,7 @@ class ReviewPage(ttk.Frame):
     def pair(self) -> FinalizedPair | None:
         """The pair on the screen."""
         listed = self.listed
-        return listed[self.place] if self.place < len(listed) else None
+        return listed[self.position] if self.position < len(listed) else None
 
     def _take(self, state: ReviewState) -> None:
         self.state_shown = state
@@ -206,7 +206,7 @@ class ReviewPage(ttk.Frame):
     def draw(self) -> None:
         """Bring the widgets in line."""
         listed = self.listed
-        self.place = max(0, min(self.place, len(listed) - 1))
+        self.position = max(0, min(self.position, len(listed) - 1))
         pair = self.pair
         state = self.state_shown
         faults = {} if state is None else state.faults
@@ -215,7 +215,7 @@ class ReviewPage(ttk.Frame):
             self.place_label.configure(text=empty)
         else:
             self.place_label.configure(
-                text=f"Pair {self.place + 1} of {len(listed)} \u00b7 {pair.split} \u00b7 {pair.pair_id}"
+                text=f"Pair {self.position + 1} of {len(listed)} \u00b7 {pair.split} \u00b7 {pair.pair_id}"
             )
         here = faults.get(pair.pair_id, ()) if pair is not None else ()
         self.fault_label.configure(text="; ".join(fault.message for fault in here))
@@ -257,11 +257,11 @@ class ReviewPage(ttk.Frame):
     def _prefetch(self) -> None:
         listed = self.listed
         box = self.views[0].box
-        order = [self.place, *(self.place + step for n in range(1, AHEAD + 1) for step in (n, -n))]
+        order = [self.position, *(self.position + step for n in range(1, AHEAD + 1) for step in (n, -n))]
         keys: list[Key] = []
-        for place in order:
-            if 0 <= place < len(listed):
-                sides = (listed[place].chosen, listed[place].rejected)
+        for position in order:
+            if 0 <= position < len(listed):
+                sides = (listed[position].chosen, listed[position].rejected)
                 keys += [(side, view.box) for side, view in zip(sides, self.views, strict=True) if side]
         if box[0] > 1:
             self._prefetcher.want(keys)
@@ -287,7 +287,7 @@ class ReviewPage(ttk.Frame):
                 action.run()
                 return True
         if key in ("Home", "End"):
-            self.place = 0 if key == "Home" else len(self.listed) - 1
+            self.position = 0 if key == "Home" else len(self.listed) - 1
             self.draw()
         elif key in ("plus", "equal", "minus", "KP_Add", "KP_Subtract"):
             self.views[0].zoom_by(-1 if key in ("minus", "KP_Subtract") else 1)
@@ -297,13 +297,13 @@ class ReviewPage(ttk.Frame):
 
     def go(self, step: int) -> None:
         """The next pair, or the one before."""
-        self.place += step
+        self.position += step
         self.draw()
 
     def toggle_faults(self) -> None:
         """Walk through pairs with faults alone, or through all."""
         self.only_faults = not self.only_faults
-        self.place = 0
+        self.position = 0
         self.draw()
 
     def _act(self, do: Callable[[PairReview, str], object]) -> None:

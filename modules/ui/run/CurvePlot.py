@@ -6,6 +6,7 @@ import math
 import tkinter as tk
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from modules.ui.widgets.theme import Theme
 
@@ -208,7 +209,7 @@ class CurvePlot(tk.Canvas):
         palette, px = self._theme.palette, self._theme.px
         x, _ = self._place(step, self._range[2])
         self.create_line(x, y0, x, y1, fill=palette.muted, tags="hover")
-        anchor = "nw" if event.x < (x0 + x1) / 2 else "ne"
+        anchor: Literal["nw", "ne"] = "nw" if event.x < (x0 + x1) / 2 else "ne"
         place = x + px(8) if anchor == "nw" else x - px(8)
         item = self.create_text(
             place, y0 + px(6), text="\n".join([f"step {step:g}", *lines]), anchor=anchor, fill=palette.text,

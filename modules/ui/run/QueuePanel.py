@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 import tkinter as tk
 from collections.abc import Callable
+from functools import partial
 from tkinter import ttk
 
 from modules.runner.RunDirectory import RunDirectory
 from modules.runner.RunQueue import QueueEntry, QueueRunner
+from modules.ui.Services import QueueWatch
 from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.util.errors import UserError
@@ -85,7 +87,7 @@ class QueueWork:
 class QueuePanel(ttk.Frame):
     """The list, and what can be done with it."""
 
-    def __init__(self, parent: tk.Misc, ui: Ui, work: QueueWork) -> None:
+    def __init__(self, parent: tk.Misc, ui: Ui, work: QueueWatch) -> None:
         px = ui.theme.px
         super().__init__(parent, padding=px(8))
         self._ui, self._work = ui, work
@@ -100,7 +102,7 @@ class QueuePanel(ttk.Frame):
             ("Remove", lambda: self._each(self.queue.remove)),
             ("Clear ended", self.queue.clear_ended),
         ):
-            button = ttk.Button(row, text=text, command=lambda command=command: self._do(command))  # type: ignore[misc]
+            button = ttk.Button(row, text=text, command=partial(self._do, command))
             row.add(button)
         self._go = ttk.Button(row, text="Work through", style="Accent.TButton", command=self.toggle)
         row.add(self._go)
@@ -126,7 +128,7 @@ class QueuePanel(ttk.Frame):
 
     def add(self) -> None:
         """Put the settings as they are at the end of the queue."""
-        state, errors = self._ui.state, self._ui.services["check"].errors_of_settings()
+        state, errors = self._ui.state, self._ui.services.check.errors_of_settings()
         if errors:
             raise UserError(f"{errors[0].message} (1 of {len(errors)})", hint="Fix the errors first (F4)")
         folder = RunDirectory(state.config.workspace_dir)
@@ -156,7 +158,7 @@ class QueuePanel(ttk.Frame):
         chosen = self._chosen()
         for entry in self._work.entries:
             if entry.id == chosen:
-                self._ui.services["run_actions"].attach(entry.run_dir)
+                self._ui.services.run_actions.attach(entry.run_dir)
 
     def _show(self) -> None:
         chosen = self._chosen()

@@ -125,6 +125,10 @@ class RunActions:
             return
         self._ui.status(_WORDS[kind])
 
+    def pause_or_resume(self) -> None:
+        """Whichever the run can do now."""
+        self.order("resume" if self.control.state == "paused" else "pause")
+
     def attach(self, folder: str) -> None:
         """Watch the run in a folder."""
         self.control.follow(folder)

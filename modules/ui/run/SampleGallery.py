@@ -10,11 +10,11 @@ from tkinter import ttk
 from PIL import ImageTk
 
 from modules.ui.form.inputs import style_popdown
-from modules.ui.ImageWindow import ShownImage
+from modules.ui.ImageWindow import ImageWindow, ShownImage
 from modules.ui.state.RunHistory import SampleImage
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
-from modules.ui.widgets.tk_support import elide_middle
+from modules.ui.widgets.tk_support import elide_middle, on_event
 
 CELL = 210
 NEWEST = "Newest"
@@ -60,7 +60,7 @@ class SampleGallery(ttk.Frame):
         self.canvas.bind("<Configure>", lambda _event: self.redraw())
         self.canvas.bind("<Button-1>", self._open)
         for name, step in (("<Button-4>", -1), ("<Button-5>", 1), ("<Up>", -1), ("<Down>", 1)):
-            self.canvas.bind(name, lambda _event, step=step: self._wheel(step))  # type: ignore[misc]
+            self.canvas.bind(name, on_event(self._wheel, step))
         self.canvas.bind("<MouseWheel>", lambda event: self._wheel(-1 if event.delta > 0 else 1))
         self.bind("<Destroy>", self._destroyed)
         ui.theme.on_change(self.redraw, self)
@@ -190,7 +190,7 @@ class SampleGallery(ttk.Frame):
     # -- hands -----------------------------------------------------------------------------------------------
 
     def _scroll(self, *args: str) -> None:
-        self.canvas.yview(*args)  # type: ignore[no-untyped-call]
+        self.canvas.yview(*args)
         self.redraw()
 
     def _wheel(self, step: int) -> str:
@@ -208,7 +208,7 @@ class SampleGallery(ttk.Frame):
     def _show_large(self, path: str) -> None:
         samples = [sample for row in self._rows for sample in row if sample is not None]
         shown = [ShownImage(self._resolve(one.path), _caption(one)) for one in samples]
-        self._ui.services["show_images"](shown, [one.path for one in samples].index(path), self)
+        ImageWindow(self._ui, shown, [one.path for one in samples].index(path), self)
 
     def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
         if event.widget is self and self._prefetcher is not None:

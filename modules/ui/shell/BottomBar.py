@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from functools import partial
 from tkinter import ttk
 
+from modules.ui.Actions import Actions
 from modules.ui.state.RunControl import LIVE, RunControl
 from modules.ui.Ui import Ui
 from modules.util.counted import counted
@@ -15,35 +16,30 @@ class BottomBar(ttk.Frame):
     """Buttons, bars, status.
 
     Args:
-        start, order: start training; give the run an order by name.
-        problems: open the list of problems.
+        actions: what its buttons do.
     """
 
-    def __init__(
-        self,
-        parent: tk.Misc,
-        ui: Ui,
-        start: Callable[[], None],
-        order: Callable[[str], None],
-        problems: Callable[[], None],
-    ) -> None:
+    def __init__(self, parent: tk.Misc, ui: Ui, actions: Actions) -> None:
         px = ui.theme.px
         super().__init__(parent, padding=(px(10), px(8)))
-        self._ui, self._order = ui, order
         self.columnconfigure(1, weight=1)
         buttons = ttk.Frame(self)
         buttons.grid(row=0, column=0, sticky="w")
         self.buttons: dict[str, ttk.Button] = {}
-        tips = ui.services["tooltips"]
-        for name, label, tip in (
-            ("start", "Start", "Start training (F5)"),
-            ("stop", "Stop", "Stop after this step; a backup is kept (Shift+F5)"),
-            ("pause", "Pause", "Pause or go on (F6)"),
-            ("backup", "Backup", "Make a backup now (F7)"),
-            ("sample", "Sample now", "Make the samples now (F8)"),
+        tips = ui.services.tooltips
+        for name, label, command, tip in (
+            ("start", "Start", actions.start, "Start training (F5)"),
+            (
+                "stop",
+                "Stop",
+                partial(actions.order, "stop"),
+                "Stop after this step; a backup is kept (Shift+F5)",
+            ),
+            ("pause", "Pause", actions.pause_or_resume, "Pause or go on (F6)"),
+            ("backup", "Backup", partial(actions.order, "backup"), "Make a backup now (F7)"),
+            ("sample", "Sample now", partial(actions.order, "sample"), "Make the samples now (F8)"),
         ):
             style = "Accent.TButton" if name == "start" else "TButton"
-            command = start if name == "start" else lambda name=name: self._give(name)
             button = ttk.Button(buttons, text=label, style=style, command=command)
             button.pack(side="left", padx=(0, px(4)))
             tips.add(button, tip)
@@ -60,7 +56,7 @@ class BottomBar(ttk.Frame):
         self.epoch_bar.grid(row=1, column=1, padx=(px(6), 0), pady=(px(3), 0))
         tips.add(self.run_bar, "The whole run")
         tips.add(self.epoch_bar, "This epoch, or the work at hand")
-        self.problems = ttk.Button(self, text="No problems", command=problems)
+        self.problems = ttk.Button(self, text="No problems", command=actions.toggle_problems)
         self.problems.grid(row=0, column=2, sticky="e")
         tips.add(self.problems, "What is wrong with the settings (F4)")
         self._status = ttk.Label(self, style="Small.TLabel", anchor="w", width=10)
@@ -69,11 +65,6 @@ class BottomBar(ttk.Frame):
 
     def _enable(self, name: str, on: bool) -> None:
         self.buttons[name].state([("!" if on else "") + "disabled"])
-
-    def _give(self, name: str) -> None:
-        if name == "pause" and str(self.buttons["pause"].cget("text")) == "Resume":
-            name = "resume"
-        self._order(name)
 
     def say(self, text: str) -> None:
         """Show a line of words."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from modules.ui.dialogs import ask_buttons, ask_choice, ask_text, show_notes
@@ -10,6 +10,7 @@ from modules.ui.state.PresetStore import Preset, PresetStore
 from modules.ui.state.SessionStore import WindowMemory
 from modules.ui.Ui import Ui
 from modules.ui.widgets.Chooser import JSON
+from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.config_list import save_list
 from modules.util.config.load import load_layered
 from modules.util.config.TrainConfig import TrainConfig
@@ -184,7 +185,7 @@ class FileActions:
             self._ui.status(f"Removed {own[index].path}")
 
 
-def write_list(ui: Ui, items: list, what: str, name: str) -> None:  # type: ignore[type-arg]
+def write_list(ui: Ui, items: Sequence[BaseConfig], what: str, name: str) -> None:
     """Ask for a file and write concepts or samples to it."""
     chosen = ui.chooser.save_file(f"Write the {what}", name=name, kinds=JSON)
     if chosen is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable, Sequence
+from functools import partial
 from tkinter import ttk
 
 from modules.ui.state.PresetStore import Preset, PresetStore
@@ -91,7 +92,7 @@ class PresetMenu(ttk.Menubutton):
             mark = "# " if preset.built_in else ""
             menu.add_command(
                 label=elide_middle(mark + preset.name, LONGEST),
-                command=lambda preset=preset: self._chosen(preset),  # type: ignore[misc]
+                command=partial(self._chosen, preset),
                 columnbreak=index > 0 and index % MOST_IN_A_COLUMN == 0,
             )
 

@@ -9,6 +9,7 @@ from modules.ui.form.SettingsForm import has_row
 from modules.ui.state.search import search_settings
 from modules.ui.Ui import Ui
 from modules.ui.widgets.theme import style_text
+from modules.ui.widgets.tk_support import chosen_line, on_event
 from modules.util.config.settings import Setting
 
 HINT = "Search all settings (Ctrl+F)"
@@ -34,7 +35,7 @@ class SearchBox(ttk.Frame):
         self.entry.bind("<FocusIn>", lambda _event: self._show_hint())
         self.entry.bind("<FocusOut>", self._left)
         for key, step in (("<Down>", 1), ("<Up>", -1)):
-            self.entry.bind(key, lambda _event, step=step: self._move(step))  # type: ignore[misc]
+            self.entry.bind(key, on_event(self._move, step))
         self.entry.bind("<Return>", lambda _event: self.go())
         self.entry.bind("<Escape>", lambda _event: self.clear())
         self.list.bind("<ButtonRelease-1>", lambda _event: self.go())
@@ -85,8 +86,7 @@ class SearchBox(ttk.Frame):
         self.list.lift()
 
     def _move(self, step: int) -> str:
-        chosen = self.list.curselection()
-        target = max(0, min(len(self.found) - 1, (chosen[0] if chosen else 0) + step))
+        target = max(0, min(len(self.found) - 1, (chosen_line(self.list) or 0) + step))
         self.list.selection_clear(0, "end")
         self.list.selection_set(target)
         self.list.see(target)
@@ -94,9 +94,9 @@ class SearchBox(ttk.Frame):
 
     def go(self) -> str:
         """Jump to the chosen setting."""
-        chosen = self.list.curselection()
-        if chosen and chosen[0] < len(self.found):
-            setting = self.found[chosen[0]]
+        chosen = chosen_line(self.list)
+        if chosen is not None and chosen < len(self.found):
+            setting = self.found[chosen]
             self.clear()
             self._ui.jump(setting.path)
         return "break"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
+from functools import partial
 from tkinter import ttk
 
-from modules.ui.pages.registry import PageSpec
+from modules.ui.pages.PageSpec import PageSpec
 from modules.ui.Ui import Ui
+from modules.ui.widgets.tk_support import on_event
 
 
 class SideBar(ttk.Frame):
@@ -27,14 +29,12 @@ class SideBar(ttk.Frame):
         self._theme = ui.theme
         self._titles = {page.key: page.title for page in pages}
         for number, page in enumerate(pages, 1):
-            button = ttk.Button(
-                self, text=page.title, style="Side.TButton", command=lambda key=page.key: show(key)
-            )
+            button = ttk.Button(self, text=page.title, style="Side.TButton", command=partial(show, page.key))
             button.pack(fill="x", pady=1)
-            button.bind("<Down>", lambda _event, step=number: self._focus(step))
-            button.bind("<Up>", lambda _event, step=number - 2: self._focus(step))
+            button.bind("<Down>", on_event(self._focus, number))
+            button.bind("<Up>", on_event(self._focus, number - 2))
             key = f"Ctrl+{number % 10}" if number <= 10 else ""
-            ui.services["tooltips"].add(button, f"{page.about}  {key}".strip())
+            ui.services.tooltips.add(button, f"{page.about}  {key}".strip())
             self.buttons[page.key] = button
 
     def widest(self) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
+from functools import partial
 from tkinter import ttk
 
+from modules.ui.Actions import Actions
 from modules.ui.shell.PresetMenu import PresetMenu
 from modules.ui.shell.SearchBox import SearchBox
 from modules.ui.state.PresetStore import Preset, PresetStore
@@ -20,7 +22,7 @@ class TopBar(ttk.Frame):
     Args:
         parent: the window.
         ui: what the parts share.
-        actions: by name: new, load, save, save_as, import, undo, redo, view, quit.
+        actions: what its buttons and the menu do.
         presets: what the picker offers.
         pick: called with the preset chosen; keep, remove: called for the picker's last entries.
         recent: the config files opened last; open_recent: called with one of them.
@@ -30,7 +32,7 @@ class TopBar(ttk.Frame):
         self,
         parent: tk.Misc,
         ui: Ui,
-        actions: dict[str, Callable[[], object]],
+        actions: Actions,
         presets: PresetStore,
         pick: Callable[[Preset], None],
         keep: Callable[[], None],
@@ -44,7 +46,7 @@ class TopBar(ttk.Frame):
         self._actions, self._recent, self._open = actions, recent, open_recent
         self.preset = PresetMenu(self, ui, presets, pick, keep, remove)
         self.preset.grid(row=0, column=0, sticky="ew")
-        tips = ui.services["tooltips"]
+        tips = ui.services.tooltips
         about = "Settings for a purpose. Your folders, concepts and samples stay as they are."
         tips.add(self.preset, lambda: "\n".join(filter(None, (self.preset.chosen, about))))
         self.file = ttk.Menubutton(self, text="File \u25be")
@@ -52,15 +54,15 @@ class TopBar(ttk.Frame):
         self.file.configure(menu=self._menu)
         self.file.grid(row=0, column=1, padx=(px(8), 0))
         self.buttons: dict[str, ttk.Button] = {}
-        for column, (name, label, tip) in enumerate(
+        for column, (name, label, command, tip) in enumerate(
             (
-                ("save", "Save", "Save the config (Ctrl+S)"),
-                ("undo", "\u21b6", "Undo (Ctrl+Z)"),
-                ("redo", "\u21b7", "Redo (Ctrl+Y)"),
+                ("save", "Save", actions.save, "Save the config (Ctrl+S)"),
+                ("undo", "\u21b6", actions.undo, "Undo (Ctrl+Z)"),
+                ("redo", "\u21b7", actions.redo, "Redo (Ctrl+Y)"),
             ),
             2,
         ):
-            button = ttk.Button(self, text=label, command=actions[name], width=max(3, len(label) + 1))
+            button = ttk.Button(self, text=label, command=command, width=max(3, len(label) + 1))
             button.grid(row=0, column=column, padx=(px(4), 0))
             tips.add(button, tip)
             self.buttons[name] = button
@@ -68,7 +70,7 @@ class TopBar(ttk.Frame):
         self.search.grid(row=0, column=5, sticky="ew", padx=px(12))
         self.columnconfigure(0, weight=1)
         self.columnconfigure(5, weight=4)
-        self.view = ttk.Button(self, text="View\u2026", command=actions["view"], width=7)
+        self.view = ttk.Button(self, text="View\u2026", command=actions.view, width=7)
         self.view.grid(row=0, column=6)
         tips.add(self.view, "Appearance and size (Ctrl+plus, Ctrl+minus, Ctrl+0)")
 
@@ -76,21 +78,21 @@ class TopBar(ttk.Frame):
         menu, actions = self._menu, self._actions
         menu.delete(0, "end")
         style_menu(self._ui.theme, menu)
-        for label, name, key in (
-            ("New", "new", "Ctrl+N"),
-            ("Open\u2026", "load", "Ctrl+O"),
-            ("Save", "save", "Ctrl+S"),
-            ("Save as\u2026", "save_as", "Ctrl+Shift+S"),
-            ("Import from OneTrainer\u2026", "import", "Ctrl+I"),
+        for label, command, key in (
+            ("New", actions.new, "Ctrl+N"),
+            ("Open\u2026", actions.load, "Ctrl+O"),
+            ("Save", actions.save, "Ctrl+S"),
+            ("Save as\u2026", actions.save_as, "Ctrl+Shift+S"),
+            ("Import from OneTrainer\u2026", actions.import_, "Ctrl+I"),
         ):
-            menu.add_command(label=label, command=actions[name], accelerator=key)
+            menu.add_command(label=label, command=command, accelerator=key)
         recent = self._recent()
         if recent:
             menu.add_separator()
         for name in recent:
-            menu.add_command(label=elide_middle(name, 60), command=lambda name=name: self._open(name))
+            menu.add_command(label=elide_middle(name, 60), command=partial(self._open, name))
         menu.add_separator()
-        menu.add_command(label="Quit", command=actions["quit"], accelerator="Ctrl+Q")
+        menu.add_command(label="Quit", command=actions.quit, accelerator="Ctrl+Q")
 
     def show_undo(self, undo: bool, redo: bool) -> None:
         """Grey out what there is nothing of."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from tkinter import ttk
 
 from modules.ui.dialogs import Dialog
@@ -25,7 +26,7 @@ def open_view_dialog(ui: Ui, appearance: str, scale: int, change: Callable[[str,
     looks.set(appearance)
     sizes.set(f"{scale} %")
     for row, (label, combo) in enumerate((("Appearance", looks), ("Size", sizes))):
-        combo.configure(postcommand=lambda combo=combo: style_popdown(ui.theme, combo))
+        combo.configure(postcommand=partial(style_popdown, ui.theme, combo))
         ttk.Label(dialog.body, text=label).grid(row=row, column=0, sticky="w", padx=(0, px(12)))
         combo.grid(row=row, column=1, sticky="ew", pady=px(4))
 

@@ -49,7 +49,7 @@ class DryRun:
         return _problems(said, complaints)
 
     def _start(self, path: Path) -> subprocess.Popen[str]:
-        flags = subprocess.CREATE_NO_WINDOW if sys.platform == "win32" else 0
+        flags = getattr(subprocess, "CREATE_NO_WINDOW", 0)
         return subprocess.Popen(
             [*self._command, "--config-path", str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace", creationflags=flags,

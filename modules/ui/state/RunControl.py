@@ -163,7 +163,7 @@ class RunControl:
     def _epoch_share(self, step: dict[str, Any]) -> float:
         place = _progress_of(step)
         epoch, done = _pair(place.get("epoch"), place.get("epoch_step"))
-        before = place.get("global_step", 0) - done
+        before: float = place.get("global_step", 0) - done
         if epoch and before > 0:
             return min(1.0, done * epoch / before)
         whole = self.history.total_steps / self._epochs if self._epochs else 0.0

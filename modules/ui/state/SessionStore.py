@@ -31,6 +31,7 @@ class WindowMemory:
         page: key of the page that was open.
         recent: config files, newest first.
         folder: what was chosen last when a folder or file was asked for.
+        demo_answered: whether the person has taken or declined the offer of the demo project.
     """
 
     geometry: str = ""
@@ -40,6 +41,7 @@ class WindowMemory:
     page: str = "project"
     recent: list[str] = field(default_factory=list)
     folder: str = ""
+    demo_answered: bool = False
 
     @classmethod
     def from_dict(cls, data: object) -> WindowMemory:

@@ -32,5 +32,5 @@ def train_on_pairs(state: ConfigState, folder: Path) -> None:
             kept[-1].enabled = concept.enabled and not is_pair_side(concept)
     changes = {"concepts": [*kept, *made], "rlhf_enabled": True}
     if state.config.rlhf_mode.online:
-        changes["rlhf_mode"] = RLHFMode.DPO
+        changes["rlhf_mode"] = RLHFMode("DPO")
     state.set_values(changes, f"pairs of {folder.name}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from tkinter import filedialog
 from typing import Protocol
 
-from modules.ui.widgets.tk_support import show_error
+from modules.ui.widgets.tk_support import grabbing, show_error
 from modules.util.errors import UserError
 
 Kinds = Sequence[tuple[str, str]]
@@ -49,7 +49,8 @@ class Chooser:
         if found is None:
             return None
         if not found.is_dir():
-            return self._refuse(f"{found} is not a folder", parent)
+            self._refuse(f"{found} is not a folder", parent)
+            return None
         self._memory.folder = str(found)
         return found
 
@@ -61,7 +62,8 @@ class Chooser:
         if found is None:
             return None
         if not found.is_file():
-            return self._refuse(f"{found} is not a file", parent)
+            self._refuse(f"{found} is not a file", parent)
+            return None
         self._memory.folder = str(found.parent)
         return found
 
@@ -78,12 +80,14 @@ class Chooser:
         if found is None:
             return None
         if not found.parent.is_dir():
-            return self._refuse(f"{found.parent} is not a folder", parent)
+            self._refuse(f"{found.parent} is not a folder", parent)
+            return None
         ending = kinds[0][1].removeprefix("*")
         if not found.suffix and ending:
             found = found.with_name(found.name + ending)
             if found.exists():  # which nobody was asked about
-                return self._refuse(f"{found} exists already", parent)
+                self._refuse(f"{found} exists already", parent)
+                return None
         self._memory.folder = str(found.parent)
         return found
 
@@ -151,7 +155,7 @@ def _run(window: tk.Misc, line: list[str]) -> tuple[int | None, str]:
         )  # fmt: skip
     except OSError:
         return None, ""
-    before = window.grab_current()
+    before = grabbing(window)
     guard = tk.Frame(window.winfo_toplevel(), width=1, height=1)
     guard.place(x=0, y=0)
     guard.wait_visibility()

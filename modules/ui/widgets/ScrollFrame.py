@@ -51,10 +51,10 @@ class ScrollFrame(ttk.Frame):
             self.canvas.itemconfigure(self._item, height=self._height())
         self.canvas.configure(scrollregion=(0, 0, 1, self._height()))
 
-    def _moved(self, first: str, last: str) -> None:
+    def _moved(self, first: float, last: float) -> None:
         self._bar.set(first, last)
         if self._auto_hide:
-            if float(first) <= 0.0 and float(last) >= 1.0:
+            if float(first) <= 0.0 and float(last) >= 1.0:  # Tk hands them over as texts
                 self._bar.grid_remove()
             else:
                 self._bar.grid()

@@ -83,7 +83,7 @@ class ThumbGrid(ttk.Frame):
         self._marks = dict(marks)
         self.redraw()
 
-    def keys(self) -> list[Key]:
+    def in_sight(self) -> list[Key]:
         """What the prefetcher should get ready: the images in sight first."""
         visible = self._visible()
         order = [*visible, *(i for i in range(len(self.paths)) if i not in visible)]
@@ -171,13 +171,13 @@ class ThumbGrid(ttk.Frame):
     def _scroll(self, *args: str) -> None:
         self.canvas.yview(*args)  # type: ignore[no-untyped-call,unused-ignore]
         self.redraw()
-        self._prefetcher.want(self.keys())
+        self._prefetcher.want(self.in_sight())
 
     def _wheel(self, _event: tk.Event[tk.Misc], step: int) -> None:
         if self._rows() * self.cell > self.canvas.winfo_height():
             self.canvas.yview_scroll(step * 3, "units")
             self.redraw()
-            self._prefetcher.want(self.keys())
+            self._prefetcher.want(self.in_sight())
 
     def _press(self, event: tk.Event[tk.Misc]) -> None:
         self._dragging = self._at(event)
@@ -240,4 +240,4 @@ class ThumbGrid(ttk.Frame):
         """Larger (1) or smaller (-1) images."""
         self.cell = max(MIN_CELL, min(MAX_CELL, round(self.cell * 1.25**step)))
         self.redraw()
-        self._prefetcher.want(self.keys())
+        self._prefetcher.want(self.in_sight())

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from tkinter import font as tkfont
 from tkinter import ttk
+from typing import Any
 
 import customtkinter as ctk
 from PIL import Image, ImageDraw, ImageTk
@@ -18,6 +19,8 @@ from PIL import Image, ImageDraw, ImageTk
 APPEARANCES = ("System", "Dark", "Light")
 BASE_FONT = 13
 _OVERSAMPLE = 4
+_Layout = list[tuple[str, Any]]
+"""Of a widget, as ttk has it: elements and, in a table with each, their options and children."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ LIGHT = Palette(
 def is_dark(appearance: str) -> bool:
     """Whether an appearance is the dark one. ``System`` asks the desktop once, here; asking is slow."""
     ctk.set_appearance_mode(appearance)
-    return ctk.get_appearance_mode() == "Dark"
+    return bool(ctk.get_appearance_mode() == "Dark")
 
 
 class Theme:
@@ -102,20 +105,20 @@ class Theme:
             "mono": tkfont.Font(root, family=mono),
         }
         self._images: dict[str, list[ImageTk.PhotoImage]] = {}
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[], object]] = []
 
     def px(self, size: float) -> int:
         """A length at 100 % in pixels of the present scale."""
         return max(1, round(size * self.scale))
 
-    def on_change(self, call: Callable[[], None], widget: tk.Misc | None = None) -> None:
+    def on_change(self, call: Callable[[], object], widget: tk.Misc | None = None) -> None:
         """Call now and after every change, as long as ``widget`` lives."""
         self._listeners.append(call)
         if widget is not None:
             widget.bind("<Destroy>", lambda event: self._forget(call, event, widget), add="+")
         call()
 
-    def _forget(self, call: Callable[[], None], event: tk.Event[tk.Misc], widget: tk.Misc) -> None:
+    def _forget(self, call: Callable[[], object], event: tk.Event[tk.Misc], widget: tk.Misc) -> None:
         if event.widget is widget and call in self._listeners:
             self._listeners.remove(call)
 
@@ -212,16 +215,18 @@ class _StyleMaker:
         states = (("disabled", off), ("invalid", wrong), ("focus", focus), ("active", hover))
         self._element("Box.field", plain, *states, **self._stretch())
         self._element("Down.arrow", self._arrow(), sticky="")
-        pad = {"padding": (px(7), px(4))}
-        entry = [("Box.field", {"sticky": "nsew", "children": [
+        pad = (px(7), px(4))
+        entry: _Layout = [("Box.field", {"sticky": "nsew", "children": [
             ("Entry.padding", {"sticky": "nsew", "children": [("Entry.textarea", {"sticky": "nsew"})]})]})]  # fmt: skip
-        combo = [("Box.field", {"sticky": "nsew", "children": [
+        combo: _Layout = [("Box.field", {"sticky": "nsew", "children": [
             ("Down.arrow", {"side": "right", "sticky": ""}),
             ("Combobox.padding", {"expand": "1", "sticky": "nsew", "children": [
                 ("Combobox.textarea", {"sticky": "nsew"})]})]})]  # fmt: skip
         for name, layout in (("TEntry", entry), ("TCombobox", combo)):
             self.style.layout(name, layout)
-            self.style.configure(name, foreground=p.text, insertcolor=p.text, insertwidth=px(1.5), **pad)
+            self.style.configure(
+                name, foreground=p.text, insertcolor=p.text, insertwidth=px(1.5), padding=pad
+            )
             self.style.map(
                 name,
                 foreground=[("disabled", p.muted)],
@@ -250,7 +255,7 @@ class _StyleMaker:
         self._element(
             "Toggle.indicator", off, *[(*names.split(), image) for names, image in states], sticky="w"
         )
-        layout = [("Checkbutton.padding", {"sticky": "nsew", "children": [
+        layout: _Layout = [("Checkbutton.padding", {"sticky": "nsew", "children": [
             ("Toggle.indicator", {"side": "left", "sticky": ""}),
             ("Checkbutton.label", {"side": "left", "sticky": ""})]})]  # fmt: skip
         self.style.layout("TCheckbutton", layout)
@@ -296,7 +301,7 @@ class _StyleMaker:
         )
         element = f"{name}.box"
         self._element(element, self._box(fill, edge, under), *images, **self._stretch())
-        layout = [(element, {"sticky": "nsew", "children": [
+        layout: _Layout = [(element, {"sticky": "nsew", "children": [
             ("Button.padding", {"sticky": "nsew", "children": [("Button.label", {"sticky": "nsew"})]})]})]  # fmt: skip
         self.style.layout(name, layout)
         self.style.configure(name, padding=(px(10), px(4)), foreground=text, background=fill, anchor=anchor)
@@ -315,7 +320,7 @@ class _StyleMaker:
         for way in ("Vertical", "Horizontal"):
             name = f"{way}.TScrollbar"
             side = "ns" if way == "Vertical" else "ew"
-            trough = (f"{way}.Scrollbar.trough", {"sticky": side, "children": [
+            trough: tuple[str, Any] = (f"{way}.Scrollbar.trough", {"sticky": side, "children": [
                 (f"{way}.Scrollbar.thumb", {"expand": "1", "sticky": "nswe"})]})  # fmt: skip
             self.style.layout(name, [trough])
             self.style.configure(

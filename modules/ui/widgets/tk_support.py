@@ -18,12 +18,14 @@ from collections.abc import Callable
 from tkinter import font as tkfont
 from tkinter import ttk
 from types import TracebackType
-from typing import Literal
+from typing import Literal, ParamSpec, TypeVar
 
 import customtkinter as ctk
 
 from modules.util.errors import UserError
 
+P = ParamSpec("P")
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PUMP_MS = 50
@@ -94,12 +96,12 @@ class Pump:
 
     def __init__(self, widget: tk.Misc) -> None:
         self._widget = widget
-        self._posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._posted: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._closed = False
         _garbage.opened()
         self._timer = widget.after(PUMP_MS, self._tick)
 
-    def post(self, call: Callable[[], None]) -> None:
+    def post(self, call: Callable[[], object]) -> None:
         """From any thread: run ``call`` on the Tk thread soon. After ``close`` it is dropped."""
         if not self._closed:
             self._posted.put(call)
@@ -132,8 +134,8 @@ class Pump:
 
 def run_in_thread(
     pump: Pump,
-    work: Callable[[], object],
-    done: Callable[[object], None],
+    work: Callable[[], T],
+    done: Callable[[T], object],
     failed: Callable[[Exception], None],
 ) -> threading.Thread:
     """Run ``work`` away from the Tk thread; ``done`` or ``failed`` is called on it with the outcome."""
@@ -150,6 +152,11 @@ def run_in_thread(
     thread = threading.Thread(target=run, daemon=True, name="pair-tool-work")
     thread.start()
     return thread
+
+
+def on_event(call: Callable[P, T], *given: P.args, **named: P.kwargs) -> Callable[[object], T]:
+    """A handler for ``bind`` that calls with what is given here and not with the event."""
+    return lambda _event: call(*given, **named)
 
 
 def install_error_dialog(root: tk.Misc) -> None:
@@ -236,7 +243,7 @@ class ErrorDialog(tk.Toplevel):
         if not self.winfo_exists():
             return
         self.lift()
-        holder = self.grab_current()
+        holder = grabbing(self)
         if holder is not None and self.winfo_viewable():  # it would keep all input to itself
             self.grab_set()
             self.bind("<Destroy>", lambda event: self._give_back(event, holder))
@@ -285,6 +292,18 @@ def tie(window: tk.Toplevel, over: tk.Misc) -> None:
     base = over.winfo_toplevel()
     if base.winfo_viewable() and base is not window:
         window.transient(base)  # type: ignore[call-overload,unused-ignore]
+
+
+def grabbing(widget: tk.Misc) -> tk.Misc | None:
+    """The widget that keeps all input to itself, if there is one in the program."""
+    found: tk.Misc | None = widget.grab_current()  # type: ignore[no-untyped-call]
+    return found
+
+
+def chosen_line(box: tk.Listbox) -> int | None:
+    """The number of the selected line."""
+    chosen: tuple[int, ...] = box.curselection()  # type: ignore[no-untyped-call]
+    return chosen[0] if chosen else None
 
 
 def make_modal(window: tk.Toplevel, parent: tk.Misc) -> None:

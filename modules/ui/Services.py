@@ -1,0 +1,76 @@
+"""The parts of the main window that pages and dialogs call, each by what is used of it."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from modules.runner.RunQueue import QueueEntry, QueueRunner
+from modules.ui.form.Tooltips import Tooltips
+from modules.ui.run.TensorBoard import TensorBoard
+from modules.ui.state.ConfigState import Problem
+from modules.ui.state.RunControl import RunControl
+from modules.ui.state.SessionStore import SessionStore, WindowMemory
+
+
+class ConfigFiles(Protocol):
+    """Opening and importing configs; ``FileActions`` is it."""
+
+    def load(self, path: Path) -> bool: ...
+    def ask_import(self) -> None: ...
+
+
+class Checker(Protocol):
+    """What is known of problems; ``StartCheck`` is it."""
+
+    def errors_of_settings(self) -> list[Problem]: ...
+
+
+class RunCommands(Protocol):
+    """What can be done with the run; ``RunActions`` is it."""
+
+    def attach(self, folder: str) -> None: ...
+
+
+class QueueWatch(Protocol):
+    """The queue and its news; ``QueueWork`` is it."""
+
+    runner: QueueRunner
+    entries: list[QueueEntry]
+
+    def look(self) -> None: ...
+    def listen(self, call: Callable[[], None], widget: tk.Misc) -> None: ...
+
+
+@dataclass
+class Services:
+    """Handed to everything in the main window as ``Ui.services``.
+
+    Args:
+        store: the settings folder.
+        memory: what the window remembers between starts.
+        tooltips: texts next to the pointer.
+        runs: the run that is watched.
+        files: opens and imports configs.
+        check: problems of the settings.
+        run_actions: watches another run.
+        queue: the runs that wait for their turn.
+        tensorboard: all curves in the browser.
+        show_page: brings the page with a key to the front.
+        remember: writes ``memory`` soon.
+    """
+
+    store: SessionStore
+    memory: WindowMemory
+    tooltips: Tooltips
+    runs: RunControl
+    files: ConfigFiles
+    check: Checker
+    run_actions: RunCommands
+    queue: QueueWatch
+    tensorboard: TensorBoard
+    show_page: Callable[[str], None]
+    remember: Callable[[], None]
