@@ -36,6 +36,11 @@ def to_device(
     return tensor.to(device=device, dtype=wanted, non_blocking=torch.device(device).type != "cpu")
 
 
+def to_float32(tensor: torch.Tensor) -> torch.Tensor:
+    """float32 at least; float64 stays."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
 class _Batched:
     """Selecting, joining and moving for dataclasses whose tensors and lists are batch-first."""
 

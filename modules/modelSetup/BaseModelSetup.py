@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import torch
 
-from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch, to_device
+from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch, to_device, to_float32
 from modules.model.memory import in_halves
 from modules.model.Model import Model
 from modules.model.noising import noise as noise_module
 from modules.model.noising.noise import NoiseOptions
-from modules.model.noising.schedule import Prediction, to_float32
+from modules.model.noising.schedule import Prediction
 from modules.model.text.emphasis import read_emphasis
 from modules.model.text.encoding import cut_prompts
 from modules.modelSetup.ModelFamily import ModelFamily

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from modules.model.batch import Conditioning
+from modules.model.batch import Conditioning, to_float32
 from modules.model.Model import Model
 from modules.model.noising.sampling import Progress, SamplingCancelled, initial_noise
-from modules.model.noising.schedule import to_float32
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.rollout import transitions
 from modules.rollout.Rollouts import JOINT, Rollouts, RolloutSettings

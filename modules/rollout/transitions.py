@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.model.noising.schedule import to_float32
+from modules.model.batch import to_float32
 from modules.spec.FamilySpec import Prediction
 from modules.util.errors import ConfigError, UnsupportedError
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from modules.model.batch import to_float32
 from modules.spec.FamilySpec import Prediction as PredictionKind
 from modules.util.errors import ConfigError, DataError
 
@@ -22,11 +23,6 @@ class Prediction:
 
     predicted: torch.Tensor
     target: torch.Tensor
-
-
-def to_float32(tensor: torch.Tensor) -> torch.Tensor:
-    """float32 at least; float64 stays."""
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def _where_float64_is(timestep_B: torch.Tensor) -> torch.Tensor:
