@@ -52,7 +52,7 @@ def parser_of(known: dict[str, str]) -> argparse.ArgumentParser:
 
 def machine() -> dict[str, Any]:
     """What figures must be read beside: processor, system, versions, date."""
-    versions = {}
+    versions: dict[str, str | None] = {}
     for name in VERSIONS:
         try:
             versions[name] = version(name)

@@ -274,14 +274,17 @@ def read_batch(body: bytes, reward: Reward, limits: Limits) -> RewardBatch:
         raise RewardError(f"this is a {reward.kind} reward, not {asked.kind}")
     if not 1 <= len(asked.images) <= limits.images:
         raise RewardError(f"{len(asked.images)} images are not between 1 and {limits.images}")
-    images, pixels = [], 0
+    images: list[torch.Tensor] = []
+    pixels = 0
     for text in asked.images:
         image_CHW = decode_image(text, min(limits.image_pixels, limits.total_pixels - pixels))
         pixels += image_CHW[0].numel()
         if images and image_CHW.shape != images[0].shape:
             raise RewardError("the images of a request must all have one size")
         images.append(image_CHW)
-    return RewardBatch(torch.stack(images), asked.prompts, torch.tensor(asked.group_ids), asked.metadata)
+    return RewardBatch(
+        torch.stack(images), asked.prompts, torch.tensor(asked.group_ids), list(asked.metadata)
+    )
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:

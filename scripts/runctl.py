@@ -27,6 +27,7 @@ from modules.runner.commands import COMMANDS  # noqa: E402
 from modules.runner.RunDirectory import RunDirectory  # noqa: E402
 from modules.runner.status import RunStatus, StatusFollower, read_status  # noqa: E402
 from modules.util.config.load import load_config  # noqa: E402
+from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
 
 POLL_SECONDS = 0.1
@@ -162,9 +163,9 @@ def tell(data: dict[str, Any], text: str, as_json: bool) -> None:
 def tensorboard(run: RunDirectory) -> int:
     """Show the run's curves in a browser, on the port its config names, until interrupted."""
 
-    port = load_config(run.config_path).tensorboard_port
-    logs = str(run.tensorboard_dir)
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", logs, "--port", str(port)]
+    config: TrainConfig = load_config(run.config_path)
+    logs, port = str(run.tensorboard_dir), str(config.tensorboard_port)
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", logs, "--port", port]
     return 2 if subprocess.run(command, check=False).returncode else 0
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def load_config(options: argparse.Namespace) -> TrainConfig:
-    config = load_layered(options.preset_path, options.config_path, options.overrides)
+    config: TrainConfig = load_layered(options.preset_path, options.config_path, options.overrides)
     if options.run_dir:
         config.workspace_dir = options.run_dir
     return config
@@ -110,7 +110,11 @@ def findings(options: argparse.Namespace, world_size: int) -> dict[str, list[Any
         config = load_config(options)
     except UserError as error:
         return {"errors": _as_data([error]), "warnings": []}
-    for part in (lambda: lines.extend(check(config, world_size)), lambda: check_model(config)):
+    parts: tuple[Callable[[], object], ...] = (
+        lambda: lines.extend(check(config, world_size)),
+        lambda: check_model(config),
+    )
+    for part in parts:
         try:
             part()
         except UserError as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-Work = Callable[[], None]
+Work = Callable[[], object]
 
 
 @dataclass(frozen=True)

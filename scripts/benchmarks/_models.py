@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
@@ -47,6 +47,7 @@ class SmallFluxSetup(BaseModelSetup):
         dtypes: PartDtypes | None = None,
         parts: Collection[str] | None = None,
         options: LoadOptions | None = None,
+        part_sources: Mapping[str, str] | None = None,
     ) -> Model:
         raise NotImplementedError("this family exists in memory only")
 
@@ -69,7 +70,7 @@ class SmallFluxSetup(BaseModelSetup):
         image_ids = torch.zeros(rows, columns, 3, device=x_BChw.device)
         image_ids[..., 1] = torch.arange(rows, device=x_BChw.device)[:, None]
         image_ids[..., 2] = torch.arange(columns, device=x_BChw.device)[None]
-        out = model.denoiser(
+        out: torch.Tensor = model.denoiser(
             hidden_states=patches.reshape(batch, rows * columns, channels * 4),
             timestep=t_B / 1000,
             encoder_hidden_states=hidden_BLE,

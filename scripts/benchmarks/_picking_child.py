@@ -57,9 +57,11 @@ def main(source: Path, work: Path, keys: int) -> None:
     live_until(root, shown)
     first = time.perf_counter() - begin
     live_for(root, 1.0)
-    wall, cpu = [], []
+    wall: list[float] = []
+    cpu: list[float] = []
     while len(wall) < keys:
         state = tool._shot.state  # type: ignore[union-attr]
+        assert state is not None
         asked = state.phase.value == "question"
         key = "n" if not asked else "Left" if state.question[0] > state.question[1] else "Right"
         begin, worked = time.perf_counter(), time.process_time()

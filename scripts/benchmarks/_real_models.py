@@ -18,10 +18,10 @@ Parts = dict[str, Any]
 SCHEDULER = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
 
 
-def _vae(channels: int) -> nn.Module:
+def _vae(channels: int) -> Any:
     from diffusers import AutoencoderKL
 
-    return AutoencoderKL(
+    made: Any = AutoencoderKL(
         block_out_channels=(128, 256, 512, 512),
         down_block_types=("DownEncoderBlock2D",) * 4,
         up_block_types=("UpDecoderBlock2D",) * 4,
@@ -30,6 +30,7 @@ def _vae(channels: int) -> nn.Module:
         use_quant_conv=channels == 4,
         use_post_quant_conv=channels == 4,
     )
+    return made
 
 
 def _clip(width: int, layers: int, heads: int, projected: bool) -> nn.Module:

@@ -14,6 +14,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -63,7 +64,7 @@ def clicks(options: argparse.Namespace) -> list[Result]:
     """Clicks per method and group size, and where the methods that stop by themselves stop."""
     results = []
     seeds = range(options.groups)
-    elo, smart, four = CurationMode.ELO, CurationMode.SMART, CurationMode.FOUR_UP
+    elo, smart, four = CurationMode("ELO"), CurationMode("SMART"), CurationMode("FOUR_UP")
     for size in (int(text) for text in options.sizes.split(",")):
         limits = {"elo_similar_rating": 5, "elo_closest_rating": 6, "smart": 3, "four_up": 3}
         limits = {name: factor * size for name, factor in limits.items()}
@@ -97,9 +98,9 @@ def several_pairs(size: int, groups: int) -> list[Result]:
     limit = 5 * size
     counts = {
         mode: clicks_to_reach(0.8, mode, size, limit, range(groups), pairs=4)
-        for mode in (CurationMode.ELO, CurationMode.SMART)
+        for mode in (CurationMode("ELO"), CurationMode("SMART"))
     }
-    baseline = counts[CurationMode.ELO] or limit
+    baseline = counts[CurationMode("ELO")] or limit
     return [
         Result(
             f"group of {size}",
@@ -222,9 +223,10 @@ def dhash(options: argparse.Namespace) -> list[Result]:
 
 def next_pair(size: int, answers: list[Answer], seed: int) -> tuple[int, ...]:
     """SMART's next question after these answers."""
-    way = CurationMode.SMART.way
+    way = CurationMode("SMART").way
     situation = Situation(way.standing(size, answers), tuple(range(size)), answers)
-    return way.question(situation, random.Random(seed))
+    asked: tuple[int, ...] = way.question(situation, random.Random(seed))
+    return asked
 
 
 def choosing(options: argparse.Namespace) -> list[Result]:
@@ -280,7 +282,7 @@ def picks_in(root: Path, pairs: int, rounds: int, clock: Callable[[], float]) ->
     for i, file in enumerate(files):
         Image.new("RGB", (16, 16), (i % 256, i // 256, 0)).save(root / file)
     group = ImageGroup("key", "a prompt", "1:1", root, files)
-    settings = SessionSettings(CurationMode.ELO, pairs_per_group=len(files))
+    settings = SessionSettings(CurationMode("ELO"), pairs_per_group=len(files))
     seconds: dict[str, list[float]] = {"full": [], "empty": [], "copying": [], "commit": [], "answer": []}
     with CurationStore(root / "full") as full, CurationStore(root / "empty") as empty:
         fill(full, pairs)
@@ -291,10 +293,10 @@ def picks_in(root: Path, pairs: int, rounds: int, clock: Callable[[], float]) ->
             for session in sessions.values():  # a pick needs a preference
                 session.answer(best=session.state().question[0])
             pair = make_pair(f"pair_{i}", root / files[0], root / files[1], "a prompt", "1:1")
-            work: dict[str, Work] = {name: session.pick_now for name, session in sessions.items()}  # type: ignore[dict-item]
-            work["copying"] = lambda pair=pair: copy_pair(root / "copies", pair)  # type: ignore[misc]
+            work: dict[str, Work] = {name: session.pick_now for name, session in sessions.items()}
+            work["copying"] = partial(copy_pair, root / "copies", pair)
             work["commit"] = lambda: empty.set_meta("benchmark", "1")
-            work["answer"] = sessions["full"].skip  # type: ignore[assignment]
+            work["answer"] = sessions["full"].skip
             for name in random.Random(i).sample(sorted(work), len(work)):
                 seconds[name].append(timed(work[name], clock))
     return {name: 1000 * median(values) for name, values in seconds.items()}

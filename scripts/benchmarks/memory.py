@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> list[Result]:
     results = []
     for name in options.cases:
         values = {"__version": 1, "rlhf_enabled": True, "train_dtype": "FLOAT_32", **CASES[name]}
-        config = read_config({**values, "base_model_name": str(options.folder)})
+        config: TrainConfig = read_config({**values, "base_model_name": str(options.folder)})
         foreseen = _foreseen(config, options.pairs, options.side, device.type == "cuda")
         measured = _measured(config, options.pairs, options.side, device)
         results += _compared(options.folder.name, name, foreseen, measured)

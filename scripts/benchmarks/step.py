@@ -10,6 +10,7 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn.functional import logsigmoid
@@ -161,20 +162,20 @@ def script_step(bench: Bench) -> Work:
     from transformers import CLIPTextConfig, CLIPTextModel
 
     device, width = bench.model.device, bench.sides()[0].cond["hidden_BLE"].shape[-1]  # type: ignore[index]
-    vae = AutoencoderKL(
+    vae: Any = AutoencoderKL(
         block_out_channels=(32, 64, 128, 128),
         down_block_types=("DownEncoderBlock2D",) * 4,
         up_block_types=("UpDecoderBlock2D",) * 4,
         latent_channels=4,
         layers_per_block=2,
-    ).to(device)
-    text_encoder = CLIPTextModel(
+    )
+    text_encoder: Any = CLIPTextModel(
         CLIPTextConfig(
             hidden_size=width, intermediate_size=4 * width, num_hidden_layers=6, num_attention_heads=4
         )
-    ).to(device)
-    vae.requires_grad_(False)
-    text_encoder.requires_grad_(False)
+    )
+    for part in (vae, text_encoder):
+        part.to(device).requires_grad_(False)
     pixels = torch.rand(2, 3, *bench.pair.chosen.size, device=device) * 2 - 1
     tokens = torch.randint(0, 1000, (1, 77), device=device).expand(2, -1)
     draw = NoiseDraw.cat(bench.draws)
@@ -228,7 +229,7 @@ def check_gradients(bench: Bench, cases: dict[str, Work]) -> dict[str, float]:
 def counted(bench: Bench, cases: dict[str, Work]) -> tuple[dict[str, int], dict[str, int]]:
     """FLOPs and the peak of bytes saved for backward of each case."""
     flops, held = {}, {}
-    weights = list(bench.model.denoiser.parameters())
+    weights: list[torch.Tensor] = list(bench.model.denoiser.parameters())
     for name, work in cases.items():
         bench.clear()
         with FlopCounterMode(display=False) as counter:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
@@ -47,7 +48,7 @@ class DenoiserRecipe:
 
 def make_unet() -> UNet2DConditionModel:
     """About 7 M parameters; attention only below the full 16x16 resolution."""
-    return UNet2DConditionModel(
+    made: UNet2DConditionModel = UNet2DConditionModel(
         sample_size=16,
         in_channels=4,
         out_channels=4,
@@ -59,6 +60,7 @@ def make_unet() -> UNet2DConditionModel:
         attention_head_dim=3,
         norm_num_groups=16,
     )
+    return made
 
 
 SCHEDULER = {
@@ -77,9 +79,7 @@ SCHEDULER = {
 """Velocity with zero terminal SNR (Lin et al. 2023, arXiv 2305.08891): large flat areas need it."""
 
 
-def write_pipeline(
-    folder: Path, vae: AutoencoderKL, unet: nn.Module, text_encoder: nn.Module, half: bool
-) -> None:
+def write_pipeline(folder: Path, vae: Any, unet: nn.Module, text_encoder: nn.Module, half: bool) -> None:
     """Write all parts but the tokenizer as a folder that diffusers loads."""
     for name, part in (("unet", unet), ("text_encoder", text_encoder), ("vae", vae)):
         written = copy.deepcopy(part).half() if half else part
@@ -211,8 +211,8 @@ class _Leg:
         state = torch.load(self.path, weights_only=True)
         for live, saved in zip(self.parameters, state["parameters"], strict=True):
             live.data.copy_(saved)
-        for live, saved in zip(self.averages, state["averages"], strict=True):
-            live.copy_(saved)
+        for average, saved in zip(self.averages, state["averages"], strict=True):
+            average.copy_(saved)
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
         self.draws.set_state(state["draws"])

@@ -95,7 +95,8 @@ class JudgeServer(ThreadingHTTPServer):
         asked: Any = parse_json(body, "request")
         if not isinstance(asked, dict) or asked.get("version") != VERSION or asked.get("kind") != "pointwise":
             raise RewardError("this is no request for a pointwise reward")
-        prompts, images = asked.get("prompts"), asked.get("images")
+        prompts: Any = asked.get("prompts")
+        images: Any = asked.get("images")
         if not _texts(prompts) or not _texts(images) or len(prompts) != len(images):
             raise RewardError("prompts and images must be two lists of texts of one length")
         if not 1 <= len(images) <= MAX_IMAGES:
@@ -223,9 +224,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         server.serve_forever()
     except KeyboardInterrupt:
-        return 0
+        pass
     finally:
         server.server_close()
+    return 0
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ class VaeRecipe:
 
 def make_vae(scaling_factor: float = 1.0) -> AutoencoderKL:
     """The architecture: factor 4, about 0.17 M parameters."""
-    return AutoencoderKL(
+    made: AutoencoderKL = AutoencoderKL(
         in_channels=3,
         out_channels=3,
         down_block_types=("DownEncoderBlock2D",) * 3,
@@ -42,6 +43,7 @@ def make_vae(scaling_factor: float = 1.0) -> AutoencoderKL:
         sample_size=SIZE,
         scaling_factor=scaling_factor,
     )
+    return made
 
 
 def images_to_tensor(images: list[np.ndarray]) -> torch.Tensor:
@@ -95,8 +97,8 @@ def run_phase(
 
 
 @torch.no_grad()
-def encode_mean(vae: AutoencoderKL, rgb_BCHW: torch.Tensor, batch: int = 64) -> torch.Tensor:
-    """Unscaled latents (B, 4, 16, 16)."""
+def encode_mean(vae: Any, rgb_BCHW: torch.Tensor, batch: int = 64) -> torch.Tensor:
+    """Unscaled latents (B, 4, 16, 16) of an ``AutoencoderKL``."""
     return torch.cat([vae.encode(chunk).latent_dist.mode() for chunk in rgb_BCHW.split(batch)])
 
 

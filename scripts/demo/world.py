@@ -167,7 +167,8 @@ def render(scene: Scene) -> Pixels:
     mask = shape_mask(scene.wish.shape, scene.radius, scene.x, scene.y)[..., None]
     front = np.array(COLOURS[scene.wish.colour], dtype=np.float32) * scene.brightness
     back = np.array(BACKGROUNDS[scene.wish.background], dtype=np.float32)
-    return np.round(mask * front + (1.0 - mask) * back).astype(np.uint8)
+    made: Pixels = np.round(mask * front + (1.0 - mask) * back).astype(np.uint8)
+    return made
 
 
 def make_example(seed: int, index: int, held_out: bool = False) -> tuple[Pixels, Scene]:
