@@ -23,7 +23,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from PIL import Image, ImageOps  # noqa: E402
 
-from modules.curation.store import CurationStore, Event  # noqa: E402
+from modules.curation.store import CurationStore  # noqa: E402
 from modules.reward.base import check_images  # noqa: E402
 from modules.reward.preference_head import (  # noqa: E402
     Comparisons,
@@ -35,6 +35,7 @@ from modules.reward.preference_head import (  # noqa: E402
 )
 from modules.util.dpo_curation_util import SIDES, find_exported_file, load_manifest  # noqa: E402
 from modules.util.errors import DataError, UserError, list_offenders  # noqa: E402
+from modules.util.files.EventLog import Event  # noqa: E402
 
 MAX_PIXELS = 64 * 1024 * 1024
 

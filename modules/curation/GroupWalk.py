@@ -9,7 +9,7 @@ from modules.curation.group_state import GroupState, Phase
 from modules.curation.GroupsAhead import GroupsAhead, SearchStatus
 from modules.curation.ImageGroup import ImageGroup
 from modules.curation.session import CurationSession, Refused
-from modules.curation.store import Event
+from modules.util.files.EventLog import Event
 
 
 @dataclass(frozen=True)

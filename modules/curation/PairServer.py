@@ -1,12 +1,10 @@
 """Picking over two streams of lines: a question as a JSON object out, an answer as a JSON object in.
 
-Every line in is answered by exactly one line out, after what it asked for is on the disk. The verbs are those
-of ``CurationSession``; see docs/curation.md for the fields.
+The verbs are those of ``CurationSession``; see docs/curation.md for the fields.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
@@ -15,17 +13,14 @@ from modules.curation.group_state import GroupState, Phase
 from modules.curation.GroupWalk import GroupWalk
 from modules.curation.ImageGroup import ImageGroup
 from modules.curation.intake.scan import ScanFault
+from modules.curation.LineServer import LineServer, Message
 from modules.curation.statistics import answer_statistics
 from modules.util.errors import UserError
-from modules.util.jsonio import parse_json
 
-PROTOCOL = 1
-MAX_LINE = 1 << 20
 MAX_LISTED = 1000
-Message = dict[str, Any]
 
 
-class PairServer:
+class PairServer(LineServer):
     """Answers requests one by one until ``quit`` or the end of the input.
 
     Args:
@@ -41,9 +36,7 @@ class PairServer:
         self.walk = walk
         self._session = walk.session
         self._faults = faults
-        self._requests = requests
-        self._replies = replies
-        self._verbs: dict[str, Callable[[Message], Message]] = {
+        verbs: dict[str, Callable[[Message], Message]] = {
             "state": lambda request: self.where(),
             "ranking": lambda request: self._ranking(),
             "stats": lambda request: self._statistics(),
@@ -65,48 +58,13 @@ class PairServer:
                 self._session.finish_group, phases=(Phase.QUESTION, Phase.CONTINUE)
             ),
         }
+        super().__init__(requests, replies, verbs)
 
-    def serve(self) -> None:
-        """Say hello, then answer line by line."""
-        mode = self._session.settings.mode.value
-        self._say({"type": "hello", "protocol": PROTOCOL, "mode": mode, "pairs": self._pair_count()})
-        self._say(self.where())
-        while line := self._requests.readline(MAX_LINE + 1):
-            if not line.strip():
-                continue
-            if len(line) > MAX_LINE:
-                while line and not line.endswith(b"\n"):
-                    line = self._requests.readline(MAX_LINE)
-                self._say({"type": "error", "message": f"a line is longer than {MAX_LINE} bytes"})
-                continue
-            reply = self.reply(line)
-            if reply is None:
-                break
-            self._say(reply)
-        self._say({"type": "bye", "pairs": self._pair_count(), "groups_finished": self.walk.finished})
+    def hello(self) -> Message:
+        return {"mode": self._session.settings.mode.value, "pairs": self._pair_count()}
 
-    def reply(self, line: bytes) -> Message | None:
-        """What to say to one request, after carrying it out; ``None`` to ``quit``."""
-        try:
-            request = self._read(line)
-            return None if request["do"] == "quit" else self._verbs[request["do"]](request)
-        except UserError as error:
-            return {"type": "error", "message": error.message, "hint": error.hint}
-
-    def _read(self, line: bytes) -> Message:
-        request = parse_json(line, "request")
-        if not isinstance(request, dict) or not isinstance(request.get("do"), str):
-            raise UserError('a request is an object with "do"', hint='for example {"do": "state"}')
-        if request["do"] not in (*self._verbs, "quit"):
-            raise UserError(
-                f"there is no request {request['do']!r}", hint=f"known: {', '.join([*self._verbs, 'quit'])}"
-            )
-        return request
-
-    def _say(self, message: Message) -> None:
-        # ASCII with escapes: whatever encoding the other end expects, and names that are not UTF-8.
-        self._replies.write(json.dumps(message, allow_nan=False) + "\n")
-        self._replies.flush()
+    def bye(self) -> Message:
+        return {"pairs": self._pair_count(), "groups_finished": self.walk.finished}
 
     def _pair_count(self) -> int:
         return self._session.store.pair_count()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -24,14 +23,13 @@ from modules.curation.review.review import PairReview, pairs_per_bucket
 from modules.curation.review.review_fixes import fix_faults
 from modules.curation.session import CurationSession
 from modules.curation.statistics import answer_statistics, score_agreement
-from modules.curation.store import STORE_NAME, CurationStore
+from modules.curation.store import CurationStore, existing_store
 from modules.util.dpo_curation_util import (
     CONCEPTS_NAME,
     SIDES,
     FinalizedPair,
     check_dpo_pairs,
     finalize_export,
-    has_existing_exports,
     unconditional_pairs,
     unconditional_warning,
 )
@@ -40,19 +38,6 @@ from modules.util.jsonio import read_json
 
 Progress = Callable[[str], None]
 Json = dict[str, Any]
-
-
-@contextmanager
-def existing_store(output_dir: Path) -> Iterator[CurationStore]:
-    """The store of a folder that already holds something; nobody else can change it meanwhile.
-
-    Raises:
-        UserError: there is nothing in the folder, or another window has it open.
-    """
-    if not (output_dir / STORE_NAME).is_file() and not has_existing_exports(output_dir):
-        raise UserError(f"{output_dir} is not the output folder of a picking session", hint="check the path")
-    with CurationStore(output_dir) as store:
-        yield store
 
 
 def scan(source: Path, stream: IO[str], recursive: bool, stealth: bool, progress: Progress) -> ScanCount:

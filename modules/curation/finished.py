@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from modules.curation.store import Event
 from modules.util.counted import counted
+from modules.util.files.EventLog import Event
 
 
 class GroupRecord:

@@ -12,8 +12,8 @@ from modules.curation.CurationMode import DEFAULT_MODE, CurationMode
 from modules.curation.finished import GroupRecord
 from modules.curation.ImageGroup import ImageGroup
 from modules.curation.standing import Answer, Situation, Standing
-from modules.curation.store import Event
 from modules.util.errors import UserError
+from modules.util.files.EventLog import Event
 from modules.util.rng import python_random
 
 

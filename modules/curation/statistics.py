@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from modules.curation.store import Event
+from modules.util.files.EventLog import Event
 
 
 @dataclass(frozen=True)

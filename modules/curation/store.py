@@ -11,13 +11,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from modules.util.dpo_curation_util import (
     MANIFEST_NAME,
@@ -26,33 +23,23 @@ from modules.util.dpo_curation_util import (
     Pair,
     check_manifest_pair,
     copy_pair,
+    has_existing_exports,
     load_manifest,
     make_pair,
     save_manifest,
     unlink_with_caption,
 )
 from modules.util.errors import DataError, UserError
-from modules.util.files.locking import try_lock
-from modules.util.files.OpenFolder import announced
-from modules.util.jsonio import parse_json
+from modules.util.files.EventLog import Event, EventLog
 from modules.util.owned_files import TEMPORARY, shown
 from modules.util.pairs.dpo_pair_files import find_exported_file, name_below, name_is_taken, owned_pairs
 
 log = logging.getLogger(__name__)
 
 STORE_NAME = "curation.sqlite"
-LOCK_NAME = ".curation.lock"
 SMALL_MANIFEST = 200
-SCHEMA_VERSION = 1
-_DAMAGED = "if it is damaged, rename it: the pairs are still in manifest.json"
 
-_EVENT = "seq, group_key, kind, payload, time"
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS events (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT, group_key TEXT NOT NULL, kind TEXT NOT NULL,
-    payload TEXT NOT NULL, time REAL NOT NULL, undone INTEGER NOT NULL DEFAULT 0);
-CREATE INDEX IF NOT EXISTS events_by_group ON events (group_key, undone, seq);
+_TABLES = """
 CREATE TABLE IF NOT EXISTS pairs (
     number INTEGER PRIMARY KEY AUTOINCREMENT, pair_id TEXT UNIQUE NOT NULL, group_key TEXT NOT NULL,
     entry TEXT NOT NULL);
@@ -60,18 +47,7 @@ CREATE TABLE IF NOT EXISTS intents (pair_id TEXT PRIMARY KEY, entry TEXT NOT NUL
 """
 
 
-@dataclass(frozen=True)
-class Event:
-    """One line of the log."""
-
-    seq: int
-    group_key: str
-    kind: str
-    payload: dict[str, Any]
-    time: float
-
-
-class CurationStore:
+class CurationStore(EventLog):
     """The durable side of a picking session in one output folder.
 
     Opening takes a lock (a second window is refused with a ``UserError``), undoes a half-finished export and
@@ -81,53 +57,25 @@ class CurationStore:
         output_dir: created if missing.
     """
 
+    FILE = STORE_NAME
+    LOCK = ".curation.lock"
+    WHAT = "a store of pairs"
+    VERSION = 1
+    TABLES = _TABLES
+    DAMAGED = "if it is damaged, rename it: the pairs are still in manifest.json"
+    ALSO_PLAIN = (MANIFEST_NAME,)
+
     def __init__(self, output_dir: str | os.PathLike[str]) -> None:
-        self._owned = owned_pairs(output_dir)
-        self.output_dir = Path(output_dir).absolute()
-        try:
-            self.output_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot create the output folder {self.output_dir}: {error.strerror}") from error
-        for name in (STORE_NAME, f"{STORE_NAME}-wal", f"{STORE_NAME}-shm", MANIFEST_NAME):
-            self._owned.plain_file(name)
-        self._lock = _take_lock(self._owned.plain_file(LOCK_NAME))
         self._manifest_dirty = False
-        try:
-            self._db = self._open_database()
-            try:
-                with self._saving():
-                    self._check_schema()
-                    self._check_entries()
-                    self._recover()
-            except BaseException:
-                self._db.close()
-                raise
-        except BaseException:
-            self._lock.close()
-            raise
+        self._removed: list[Pair] = []
+        super().__init__(owned_pairs(output_dir), Path(output_dir).absolute())
 
-    def _open_database(self) -> sqlite3.Connection:
-        path = self.output_dir / STORE_NAME
-        try:
-            db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            db.execute("PRAGMA journal_mode=WAL")
-            db.execute("PRAGMA synchronous=FULL")
-            db.execute("PRAGMA trusted_schema=OFF")
-            db.executescript(_SCHEMA)
-        except sqlite3.DatabaseError as error:
-            raise UserError(f"{path} cannot be opened: {error}", hint=_DAMAGED) from error
-        return db
+    def __enter__(self) -> CurationStore:
+        return self
 
-    def _check_schema(self) -> None:
-        version, path = self.meta("schema"), self.output_dir / STORE_NAME
-        if version is None:
-            self._set_meta("schema", str(SCHEMA_VERSION))
-        elif not version.isdecimal():
-            raise UserError(
-                f"{path} is not a store of pairs: its format is {shown(version)!r}", hint=_DAMAGED
-            )
-        elif len(version) > 9 or int(version) > SCHEMA_VERSION:
-            raise UserError(f"{path} was written by a newer version of this program", hint="update it")
+    def _prepare(self) -> None:
+        self._check_entries()
+        self._recover()
 
     def _check_entries(self) -> None:
         """Refuse a store of which a name leaves the folder, before anything in the folder is changed."""
@@ -135,58 +83,19 @@ class CurationStore:
         for table in ("pairs", "intents"):
             for pair_id, text in self._db.execute(f"SELECT pair_id, entry FROM {table}"):
                 where = f"{path}, table {table}, {shown(str(pair_id))!r}"
-                entry = _object(text, where)
+                entry = self._object(text, where)
                 check_manifest_pair(entry, where)
                 if entry["pair_id"] != pair_id:
-                    raise UserError(f"{where} holds the entry of {entry['pair_id']!r}", hint=_DAMAGED)
+                    raise UserError(f"{where} holds the entry of {entry['pair_id']!r}", hint=self.DAMAGED)
 
-    def close(self) -> None:
-        """Write the manifest if it is behind, close the file and give the lock back.
+    def _before_closing(self) -> None:
+        """Write the manifest if it is behind.
 
         Raises:
-            UserError: the manifest cannot be written; everything is closed and safe in the store all the same.
+            UserError: it cannot be written; everything is closed and safe in the store all the same.
         """
-        if self._lock.closed:
-            return
-        try:
-            with self._saving():
-                self.write_manifest()
-        finally:
-            self._db.close()
-            self._lock.close()
-
-    def __enter__(self) -> CurationStore:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    @contextmanager
-    def _saving(self) -> Iterator[None]:
-        """A disk that is full or fails becomes one clear error."""
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            raise UserError(f"cannot save in {self.output_dir}: {error}", hint="is the disk full?") from error
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise UserError(
-                f"cannot save in {self.output_dir}: {reason}", hint="is the disk full?"
-            ) from error
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
         with self._saving():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                with announced("commit", self.output_dir / STORE_NAME):
-                    self._db.execute("COMMIT")
-            except BaseException:
-                # A full disk makes SQLite roll back by itself.
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
+            self.write_manifest()
 
     # --- recovery ---
 
@@ -207,7 +116,7 @@ class CurationStore:
             self._adopt_moves(listed)
             self._forget_removed(listed)
             self._adopt_restored(listed)
-        self._set_meta("used", "1")
+        self.set_meta("used", "1")
         self._manifest_dirty = True
         self.write_manifest()
 
@@ -252,61 +161,14 @@ class CurationStore:
                 self._insert_pair(picked[-1] if picked else f"manifest:{pair['prompt']}", pair)
                 self._db.executemany("UPDATE events SET undone = 1 WHERE seq = ?", [(n,) for n in removed])
 
-    # --- small values ---
-
-    def meta(self, key: str) -> str | None:
-        """A remembered setting of this session."""
-        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return None if row is None else str(row[0])
-
-    def set_meta(self, key: str, value: str) -> None:
-        """Remember a setting of this session."""
-        self._set_meta(key, value)
-
-    def _set_meta(self, key: str, value: str) -> None:
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
-
     # --- the log ---
 
-    def append(self, group_key: str, kind: str, payload: dict[str, Any]) -> int:
-        """Make one event durable; returns its sequence number once it is on the disk."""
-        with self._transaction():
-            return self._insert_event(group_key, kind, payload)
-
-    def _insert_event(self, group_key: str, kind: str, payload: dict[str, Any]) -> int:
-        text = json.dumps(payload, ensure_ascii=False, allow_nan=False)
-        cursor = self._db.execute(
-            "INSERT INTO events (group_key, kind, payload, time) VALUES (?, ?, ?, ?)",
-            (group_key, kind, text, time.time()),
-        )
-        assert cursor.lastrowid is not None
-        return cursor.lastrowid
-
-    def events(self, group_key: str | None = None, undone: bool = False, after: int = 0) -> list[Event]:
-        """Events in order, of one group or of all.
-
-        Args:
-            undone: those that were taken back instead.
-            after: only those with a higher sequence number.
-        """
-        query = f"SELECT {_EVENT} FROM events WHERE undone = ? AND seq > ?"
-        values: list[int | str] = [int(undone), after]
-        if group_key is not None:
-            query += " AND group_key = ?"
-            values.append(group_key)
-        rows = self._db.execute(f"{query} ORDER BY seq", values)
-        return [self._event(row) for row in rows]
-
-    def _event(self, row: tuple[Any, ...]) -> Event:
-        seq, key, kind, text, at = row
-        where = f"{self.output_dir / STORE_NAME}, event {seq}"
-        payload = _object(text, where)
+    def _check_payload(self, kind: str, payload: dict[str, Any], where: str) -> None:
         names = payload.get("pair_ids", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise UserError(f"{where}: pair_ids is not a list of names", hint=_DAMAGED)
+            raise UserError(f"{where}: pair_ids is not a list of names", hint=self.DAMAGED)
         if kind == "remove":
             check_manifest_pair(payload.get("pair"), f"{where}: pair")
-        return Event(seq, str(key), str(kind), payload, at)
 
     def groups_with(self, kind: str) -> set[str]:
         """The groups whose last event, apart from undone ones, is of ``kind``."""
@@ -317,23 +179,17 @@ class CurationStore:
         )
         return {str(row[0]) for row in rows}
 
-    def undo_last(self) -> Event | None:
-        """Take the last event back, in whatever group it was; a pair it exported leaves the folder with
-        it."""
-        row = self._db.execute(
-            f"SELECT {_EVENT} FROM events WHERE undone = 0 ORDER BY seq DESC LIMIT 1"
-        ).fetchone()
-        if row is None:
-            return None
-        event = self._event(row)
-        removed = [pair for pair in map(self.pair, event.payload.get("pair_ids", [])) if pair is not None]
-        with self._transaction():
-            self._db.execute("UPDATE events SET undone = 1 WHERE seq = ?", (event.seq,))
-            for pair in removed:
-                self._db.execute("DELETE FROM pairs WHERE pair_id = ?", (pair["pair_id"],))
-                self._insert_intent(pair)
-        self._finish_removal(removed)
-        return event
+    def _forget(self, event: Event) -> None:
+        """A pair that an undone event exported leaves the folder with it."""
+        self._removed = [
+            pair for pair in map(self.pair, event.payload.get("pair_ids", [])) if pair is not None
+        ]
+        for pair in self._removed:
+            self._db.execute("DELETE FROM pairs WHERE pair_id = ?", (pair["pair_id"],))
+            self._insert_intent(pair)
+
+    def _forgotten(self) -> None:
+        self._finish_removal(self._removed)
 
     # --- pairs ---
 
@@ -474,18 +330,14 @@ class CurationStore:
         self._adopt_moves({pair["pair_id"]: pair for pair in manifest["pairs"]})
 
 
-def _object(text: object, where: str) -> dict[str, Any]:
-    """The JSON object of a row. ``UserError`` if it is none."""
-    found = parse_json(text, where) if isinstance(text, (str, bytes)) else None
-    if not isinstance(found, dict):
-        raise UserError(f"{where} is not an object", hint=_DAMAGED)
-    return found
+@contextmanager
+def existing_store(output_dir: Path) -> Iterator[CurationStore]:
+    """The store of a folder that already holds something; nobody else can change it meanwhile.
 
-
-def _take_lock(path: Path) -> IO[bytes]:
-    """An exclusive lock that dies with the process; a second window is refused."""
-    handle = path.open("a+b")
-    if not try_lock(handle):
-        handle.close()
-        raise UserError(f"the folder {path.parent} is open in another window", hint="close that one first")
-    return handle
+    Raises:
+        UserError: there is nothing in the folder, or another window has it open.
+    """
+    if not (output_dir / STORE_NAME).is_file() and not has_existing_exports(output_dir):
+        raise UserError(f"{output_dir} is not the output folder of a picking session", hint="check the path")
+    with CurationStore(output_dir) as store:
+        yield store

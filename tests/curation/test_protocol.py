@@ -13,7 +13,8 @@ from PIL import Image
 from modules.curation.CurationMode import CurationMode
 from modules.curation.GroupsAhead import GroupsAhead
 from modules.curation.GroupWalk import GroupWalk
-from modules.curation.PairServer import MAX_LINE, PairServer
+from modules.curation.LineServer import MAX_LINE
+from modules.curation.PairServer import PairServer
 from modules.curation.session import CurationSession, ImageGroup, SessionSettings
 from modules.curation.store import CurationStore
 from modules.util.errors import UserError

@@ -9,9 +9,10 @@ from PIL import Image
 
 from modules.curation.review.review import PairReview, pairs_per_bucket
 from modules.curation.statistics import answer_statistics
-from modules.curation.store import CurationStore, Event
+from modules.curation.store import CurationStore
 from modules.util import dpo_curation_util as util
 from modules.util.errors import UserError
+from modules.util.files.EventLog import Event
 
 
 def size_of(path: Path) -> tuple[int, int]:

@@ -1,0 +1,241 @@
+"""One SQLite file for what a person answered: append-only, and on the disk before it is shown.
+
+A state is the fold of the events that are not undone, so that resuming after a crash and undoing without limit need no
+further machinery. SQLite runs in WAL mode with ``synchronous=FULL``: what ``append`` has returned survives a power cut.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, ClassVar
+
+from modules.util.errors import UserError
+from modules.util.files.locking import try_lock
+from modules.util.files.OpenFolder import announced
+from modules.util.jsonio import parse_json
+from modules.util.owned_files import Owned, shown
+
+_COLUMNS = "seq, group_key, kind, payload, time"
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS events (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, group_key TEXT NOT NULL, kind TEXT NOT NULL,
+    payload TEXT NOT NULL, time REAL NOT NULL, undone INTEGER NOT NULL DEFAULT 0);
+CREATE INDEX IF NOT EXISTS events_by_group ON events (group_key, undone, seq);
+"""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of the log."""
+
+    seq: int
+    group_key: str
+    kind: str
+    payload: dict[str, Any]
+    time: float
+
+
+class EventLog:
+    """The log of one folder. Opening takes a lock: a second window or process is refused with a ``UserError``.
+
+    Args:
+        owned: the folder, as what may be changed in it; made if missing.
+        folder: the same folder, as messages name it.
+    """
+
+    FILE: ClassVar[str]
+    LOCK: ClassVar[str]
+    WHAT: ClassVar[str]
+    """What the file is, for messages: "a store of pairs"."""
+    VERSION: ClassVar[int]
+    TABLES: ClassVar[str] = ""
+    """Further tables."""
+    DAMAGED: ClassVar[str]
+    """What to do about a damaged file."""
+    ALSO_PLAIN: ClassVar[tuple[str, ...]] = ()
+    """Further names of the folder that must be plain files."""
+
+    def __init__(self, owned: Owned, folder: Path) -> None:
+        self._owned = owned
+        self.output_dir = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot create the output folder {folder}: {error.strerror}") from error
+        for name in (self.FILE, f"{self.FILE}-wal", f"{self.FILE}-shm", *self.ALSO_PLAIN):
+            owned.plain_file(name)
+        self._lock = _take_lock(owned.plain_file(self.LOCK))
+        try:
+            self._db = self._open_database()
+            try:
+                with self._saving():
+                    self._check_schema()
+                    self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _prepare(self) -> None:
+        """What else opening does, once the file is known to be of the right kind."""
+
+    def _open_database(self) -> sqlite3.Connection:
+        path = self.output_dir / self.FILE
+        try:
+            db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=FULL")
+            db.execute("PRAGMA trusted_schema=OFF")
+            db.executescript(_TABLES + self.TABLES)
+        except sqlite3.DatabaseError as error:
+            raise UserError(f"{path} cannot be opened: {error}", hint=self.DAMAGED) from error
+        return db
+
+    def _check_schema(self) -> None:
+        version, path = self.meta("schema"), self.output_dir / self.FILE
+        if version is None:
+            self.set_meta("schema", str(self.VERSION))
+        elif not version.isdecimal():
+            raise UserError(f"{path} is not {self.WHAT}: its format is {shown(version)!r}", hint=self.DAMAGED)
+        elif len(version) > 9 or int(version) > self.VERSION:
+            raise UserError(f"{path} was written by a newer version of this program", hint="update it")
+
+    def close(self) -> None:
+        """Close the file and give the lock back."""
+        if self._lock.closed:
+            return
+        try:
+            self._before_closing()
+        finally:
+            self._db.close()
+            self._lock.close()
+
+    def _before_closing(self) -> None:
+        """What is still to be written."""
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _saving(self) -> Iterator[None]:
+        """A disk that is full or fails becomes one clear error."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            raise UserError(f"cannot save in {self.output_dir}: {error}", hint="is the disk full?") from error
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise UserError(
+                f"cannot save in {self.output_dir}: {reason}", hint="is the disk full?"
+            ) from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._saving():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                with announced("commit", self.output_dir / self.FILE):
+                    self._db.execute("COMMIT")
+            except BaseException:
+                # A full disk makes SQLite roll back by itself.
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    # --- small values ---
+
+    def meta(self, key: str) -> str | None:
+        """A remembered setting."""
+        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def set_meta(self, key: str, value: str) -> None:
+        """Remember a setting."""
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    # --- the log ---
+
+    def append(self, group_key: str, kind: str, payload: dict[str, Any]) -> int:
+        """Make one event durable; returns its sequence number once it is on the disk."""
+        with self._transaction():
+            return self._insert_event(group_key, kind, payload)
+
+    def _insert_event(self, group_key: str, kind: str, payload: dict[str, Any]) -> int:
+        text = json.dumps(payload, ensure_ascii=False, allow_nan=False)
+        cursor = self._db.execute(
+            "INSERT INTO events (group_key, kind, payload, time) VALUES (?, ?, ?, ?)",
+            (group_key, kind, text, time.time()),
+        )
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
+
+    def events(self, group_key: str | None = None, undone: bool = False, after: int = 0) -> list[Event]:
+        """Events in order, of one group or of all.
+
+        Args:
+            undone: those that were taken back instead.
+            after: only those with a higher sequence number.
+        """
+        query = f"SELECT {_COLUMNS} FROM events WHERE undone = ? AND seq > ?"
+        values: list[int | str] = [int(undone), after]
+        if group_key is not None:
+            query += " AND group_key = ?"
+            values.append(group_key)
+        rows = self._db.execute(f"{query} ORDER BY seq", values)
+        return [self._event(row) for row in rows]
+
+    def _event(self, row: tuple[Any, ...]) -> Event:
+        seq, key, kind, text, at = row
+        where = f"{self.output_dir / self.FILE}, event {seq}"
+        payload = self._object(text, where)
+        self._check_payload(str(kind), payload, where)
+        return Event(seq, str(key), str(kind), payload, at)
+
+    def _check_payload(self, kind: str, payload: dict[str, Any], where: str) -> None:
+        """Refuse (``UserError``) what this program would not have written."""
+
+    def _object(self, text: object, where: str) -> dict[str, Any]:
+        """The JSON object of a row. ``UserError`` if it is none."""
+        found = parse_json(text, where) if isinstance(text, (str, bytes)) else None
+        if not isinstance(found, dict):
+            raise UserError(f"{where} is not an object", hint=self.DAMAGED)
+        return found
+
+    def undo_last(self) -> Event | None:
+        """Take the last event back; ``None`` if there is none."""
+        row = self._db.execute(
+            f"SELECT {_COLUMNS} FROM events WHERE undone = 0 ORDER BY seq DESC LIMIT 1"
+        ).fetchone()
+        if row is None:
+            return None
+        event = self._event(row)
+        with self._transaction():
+            self._db.execute("UPDATE events SET undone = 1 WHERE seq = ?", (event.seq,))
+            self._forget(event)
+        self._forgotten()
+        return event
+
+    def _forget(self, event: Event) -> None:
+        """What goes with an event that is undone, in the same transaction."""
+
+    def _forgotten(self) -> None:
+        """What follows once it is undone for good."""
+
+
+def _take_lock(path: Path) -> IO[bytes]:
+    """An exclusive lock that dies with the process; a second window is refused."""
+    handle = path.open("a+b")
+    if not try_lock(handle):
+        handle.close()
+        raise UserError(f"the folder {path.parent} is open in another window", hint="close that one first")
+    return handle
