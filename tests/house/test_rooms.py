@@ -13,7 +13,7 @@ import pytest
 from tests.source_tree import ROOT, Import, Source, imports, load_chain, nodes, own_names, sources
 
 MAY_IMPORT = {
-    "scripts": ["ui", "trainer"],
+    "scripts": ["arena", "ui", "trainer"],
     "ui": ["runner", "curation", "spec", "util"],
     "trainer": [
         "dataLoader", "modelSetup", "rollout", "objective", "reward", "accelerator", "adapter", "runner", "spec",
@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "objective": ["util"],
     "accelerator": ["util"],
     "pipeline": ["util"],
+    "arena": ["curation", "util"],
     "curation": ["util"],
     "runner": ["util"],
     "model": ["spec", "util"],
@@ -39,7 +40,7 @@ MAY_IMPORT = {
 """Who may import whom; what they may import counts too."""
 
 HEAVY = {"torch", "diffusers", "transformers", "peft", "accelerate"}
-LIGHT_ROOMS = ("spec", "util", "runner", "curation", "ui")
+LIGHT_ROOMS = ("spec", "util", "runner", "curation", "arena", "ui")
 ONLY_IN = {
     "peft": ("modules/adapter/",),
     "accelerate": ("modules/trainer/distributed.py",),

@@ -1,0 +1,165 @@
+"""Which two images are asked about next, and what an answer does. Blind: who made which stays hidden until the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from modules.arena.Contestant import Contestant, Question
+from modules.arena.davidson import all_pairs
+from modules.arena.tally import Tally
+from modules.arena.VoteStore import Vote, VoteStore
+from modules.util.errors import DataError, UserError
+from modules.util.rng import python_random
+
+USUAL_VOTES = 200
+
+
+class Ending(Enum):
+    """Why there is no further question."""
+
+    DECIDED = "decided"
+    ENOUGH_VOTES = "votes"
+    NO_IMAGES = "images"
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """An open question.
+
+    Args:
+        left, right: the contestants, by index.
+    """
+
+    left: int
+    right: int
+    prompt: str
+    seed: int
+    show: tuple[Path, Path]
+
+
+class Arena:
+    """Asks about images of contestants until it is decided who is preferred.
+
+    Every answer is on the disk before the method returns, and the open question follows from the votes and the seed
+    alone: an arena that was killed asks the question it had asked.
+
+    Args:
+        store: the open store; also keeps the neutral names of what is shown.
+        contestants: two or more, with images of the same prompts and seeds.
+        seed: of sides and orders.
+        most_votes: stop undecided after this many votes among these contestants.
+        may_ask: prompts that may be used for judging; all by default.
+
+    Raises:
+        DataError: two contestants are the same, or have no prompt and seed in common.
+    """
+
+    def __init__(
+        self,
+        store: VoteStore,
+        contestants: Sequence[Contestant],
+        seed: int = 42,
+        most_votes: int = USUAL_VOTES,
+        may_ask: Callable[[str], bool] = lambda prompt: True,
+    ) -> None:
+        self.store = store
+        self.contestants = tuple(contestants)
+        self._keys = [one.key for one in contestants]
+        self._seed, self._most_votes = seed, most_votes
+        if len(contestants) < 2 or len(set(self._keys)) < len(contestants):
+            raise DataError(
+                "comparing needs two different contestants or more", "--between", "name each once"
+            )
+        self._questions: dict[tuple[int, int], list[Question]] = {}
+        for pair in all_pairs(len(contestants)):
+            first, second = (contestants[i] for i in pair)
+            both = sorted(q for q in first.images.keys() & second.images.keys() if may_ask(q[0]))
+            if not both:
+                raise DataError(
+                    f"{first.name} and {second.name} have no image of the same prompt and seed",
+                    "--between",
+                    "make images of the same prompts with the same seeds with both",
+                )
+            self._questions[pair] = both
+        self._state()
+
+    def _state(self) -> None:
+        votes = list(self.store.votes())
+        self._asked = len(votes)
+        self.tally = Tally([one.name for one in self.contestants], self._keys, votes)
+        done: dict[tuple[int, int], set[Question]] = {pair: set() for pair in self._questions}
+        prompts: Counter[str] = Counter()
+        for vote in votes:
+            if vote.left in self._keys and vote.right in self._keys:
+                low, high = sorted((self._keys.index(vote.left), self._keys.index(vote.right)))
+                done[low, high].add((vote.prompt, vote.seed))
+                prompts[vote.prompt] += 1
+        self._left = {
+            pair: [q for q in questions if q not in done[pair]] for pair, questions in self._questions.items()
+        }
+        self.ballot = None if self.ending is not None else self._next(prompts)
+
+    @property
+    def left(self) -> int:
+        """How many questions could still be asked."""
+        return sum(len(questions) for questions in self._left.values())
+
+    @property
+    def ending(self) -> Ending | None:
+        """Why there is no further question; ``None`` while there is one."""
+        if self.tally.winner is not None:
+            return Ending.DECIDED
+        if self.tally.votes >= self._most_votes:
+            return Ending.ENOUGH_VOTES
+        return None if self._askable() else Ending.NO_IMAGES
+
+    def _askable(self) -> list[tuple[int, int]]:
+        return [pair for pair, questions in self._left.items() if questions and self.tally.is_open(pair)]
+
+    def _next(self, prompts: Counter[str]) -> Ballot:
+        """The question after ``self._asked`` votes: of the chosen pair a prompt that was asked about least."""
+        rng = python_random("arena-question", self._seed, self._asked)
+        pair = self.tally.next_pair(self._askable())
+        fewest = min(prompts[prompt] for prompt, _ in self._left[pair])
+        prompt, seed = rng.choice([q for q in self._left[pair] if prompts[q[0]] == fewest])
+        left, right = pair if rng.random() < 0.5 else pair[::-1]
+        show = [
+            self.store.show(image, f"{self._asked:05d}-{side}{image.suffix.lower()}")
+            for side, image in (
+                ("left", self.contestants[left].images[prompt, seed]),
+                ("right", self.contestants[right].images[prompt, seed]),
+            )
+        ]
+        return Ballot(left, right, prompt, seed, (show[0], show[1]))
+
+    def answer(self, side: int | None, skipped: bool = False) -> None:
+        """Say which image is preferred.
+
+        Args:
+            side: 0 for the left one, 1 for the right one, ``None`` for a tie.
+            skipped: neither; it counts for nothing and is not asked again.
+
+        Raises:
+            UserError: there is no open question.
+        """
+        ballot = self.ballot
+        if ballot is None:
+            raise UserError("there is no open question", hint="undo takes the last vote back")
+        left, right = self._keys[ballot.left], self._keys[ballot.right]
+        best = None if side is None else (left, right)[side]
+        self.store.vote(Vote(left, right, ballot.prompt, ballot.seed, best, skipped))
+        self._state()
+
+    def undo(self) -> None:
+        """Take the last vote back.
+
+        Raises:
+            UserError: there is none.
+        """
+        if self.store.undo_last() is None:
+            raise UserError("there is nothing to undo")
+        self._state()

@@ -1,0 +1,57 @@
+"""Somebody's images of prompts and seeds, to be compared with other ones of the same prompts and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.util.dpo_curation_util import IMAGE_EXTENSIONS
+from modules.util.errors import DataError, list_offenders
+from modules.util.image_metadata_util import extract_metadata
+from modules.util.owned_files import shown
+
+Question = tuple[str, int]
+"""Prompt and seed."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One of those that are compared.
+
+    Args:
+        name: for people; hidden until the end.
+        key: stands in the votes for the model and adapter that made the images; another adapter has another one.
+        images: an image file for each prompt and seed.
+    """
+
+    name: str
+    key: str
+    images: Mapping[Question, Path]
+
+    @classmethod
+    def of_folder(cls, name: str, key: str, folder: Path) -> Contestant:
+        """The images of a folder and the folders in it, by the prompt and seed that their metadata name.
+
+        Raises:
+            DataError: there is no such folder, or no image in it that names both.
+        """
+        if not folder.is_dir():
+            raise DataError(f"there is no folder {shown(folder)}", "--between", "check the path")
+        files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_EXTENSIONS)
+        images: dict[Question, Path] = {}
+        silent = []
+        for path in files:
+            about = extract_metadata(path)
+            if about["prompt"] is None or about["seed"] is None:
+                silent.append(path.name)
+            else:
+                images.setdefault((about["prompt"], int(about["seed"])), path)
+        if not images:
+            raise DataError(
+                f"no image in {shown(folder)} names its prompt and seed"
+                + (f":\n{list_offenders(silent)}" if silent else ""),
+                "--between",
+                "use images as the generating program saved them",
+            )
+        return cls(name, key, images)

@@ -1,0 +1,84 @@
+"""The votes of an arena, in one SQLite file: append-only, and on the disk before they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.util.errors import UserError
+from modules.util.files.EventLog import EventLog
+from modules.util.owned_files import Owned
+
+SHOWN = "shown"
+_TEXTS = ("left", "right", "prompt")
+
+
+@dataclass(frozen=True)
+class Vote:
+    """One answer about two images.
+
+    Args:
+        left, right: keys of the contestants.
+        best: the key of the preferred one; ``None`` for a tie, and where the question was skipped.
+        skipped: no information; the question is not asked again.
+    """
+
+    left: str
+    right: str
+    prompt: str
+    seed: int
+    best: str | None = None
+    skipped: bool = False
+
+
+class VoteStore(EventLog):
+    """The arena folder. Opening takes a lock: a second window is refused with a ``UserError``.
+
+    Args:
+        folder: made if missing.
+    """
+
+    FILE = "votes.sqlite"
+    LOCK = ".votes.lock"
+    WHAT = "a store of votes"
+    VERSION = 1
+    DAMAGED = "if it is damaged, rename it: the votes in it are lost then"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(Owned(folder), folder.absolute())
+
+    def __enter__(self) -> VoteStore:
+        return self
+
+    def _prepare(self) -> None:
+        self._owned.remove_tree(SHOWN)
+
+    def _before_closing(self) -> None:
+        with suppress(OSError):
+            self._owned.remove_tree(SHOWN)
+
+    def _check_payload(self, kind: str, payload: dict[str, Any], where: str) -> None:
+        texts = all(isinstance(payload.get(name), str) for name in _TEXTS)
+        best = payload.get("best")
+        if not texts or type(payload.get("seed")) is not int or type(payload.get("skipped")) is not bool:
+            raise UserError(f"{where} is not a vote", hint=self.DAMAGED)
+        if best not in (None, payload["left"], payload["right"]) or payload["left"] == payload["right"]:
+            raise UserError(f"{where} prefers something that was not shown", hint=self.DAMAGED)
+
+    def vote(self, made: Vote) -> None:
+        """Make a vote durable."""
+        first, second = sorted((made.left, made.right))
+        self.append(f"{first} | {second}", "vote", vars(made))
+
+    def votes(self) -> Iterator[Vote]:
+        """The votes that are not undone, in order."""
+        for event in self.events():
+            yield Vote(**{name: event.payload[name] for name in Vote.__dataclass_fields__})
+
+    def show(self, image: Path, name: str) -> Path:
+        """Give an image a name that says nothing of who made it, until the store is closed."""
+        self._owned.take(image, f"{SHOWN}/{name}")
+        return self.output_dir / SHOWN / name

@@ -1,0 +1,157 @@
+"""What the votes say, in numbers and in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+
+from modules.arena.davidson import Strengths, all_pairs, fit
+from modules.arena.sequential import DECISIVE, evidence, interval
+from modules.arena.VoteStore import Vote
+from modules.util.counted import counted
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The votes on two contestants, for the first one of them."""
+
+    first: str
+    second: str
+    wins: int
+    losses: int
+    ties: int
+
+    @property
+    def votes(self) -> int:
+        return self.wins + self.losses + self.ties
+
+    @property
+    def share(self) -> float:
+        """Share of the votes for the first; a tie counts as half."""
+        return (self.wins + self.ties / 2) / self.votes if self.votes else 0.5
+
+    @property
+    def evidence(self) -> float:
+        """Against both being equally good."""
+        return evidence(self.wins, self.losses)
+
+    def of_better(self) -> Comparison:
+        """The same, for the one with more votes; as it is if they are equal."""
+        if self.wins >= self.losses:
+            return self
+        return Comparison(self.second, self.first, self.losses, self.wins, self.ties)
+
+    def to_dict(self) -> dict[str, object]:
+        low, high = interval(self.wins, self.losses, self.ties)
+        return {**asdict(self), "share": self.share, "interval": [low, high], "evidence": self.evidence}
+
+
+class Tally:
+    """The votes among some contestants.
+
+    Two are compared by the test and interval of ``sequential``. Of several the strengths are fitted, and the leader is
+    decided once the test says so against every other one, with a limit that allows for the number of pairs.
+
+    Args:
+        names: of the contestants, for people.
+        keys: in the same order, as the votes have them.
+        votes: those between other contestants do not count.
+    """
+
+    def __init__(self, names: Sequence[str], keys: Sequence[str], votes: Iterable[Vote]) -> None:
+        self.names = tuple(names)
+        self._counts = {pair: [0, 0, 0] for pair in all_pairs(len(keys))}
+        for vote in votes:
+            if vote.skipped or vote.left not in keys or vote.right not in keys:
+                continue
+            pair = tuple(sorted((keys.index(vote.left), keys.index(vote.right))))
+            place = 2 if vote.best is None else 0 if vote.best == keys[pair[0]] else 1
+            self._counts[pair[0], pair[1]][place] += 1
+        counts = {pair: (n[0], n[1], n[2]) for pair, n in self._counts.items()}
+        self.strengths: Strengths = fit(len(keys), counts)
+
+    @property
+    def limit(self) -> float:
+        """The evidence that decides: the false alarms of all pairs together stay at 1/20."""
+        return DECISIVE * len(self._counts)
+
+    def comparison(self, first: int, second: int) -> Comparison:
+        """The votes on two contestants."""
+        low, high = sorted((first, second))
+        wins, losses, ties = self._counts[low, high]
+        made = Comparison(self.names[low], self.names[high], wins, losses, ties)
+        if (first, second) == (low, high):
+            return made
+        return Comparison(made.second, made.first, made.losses, made.wins, made.ties)
+
+    @property
+    def votes(self) -> int:
+        return sum(sum(numbers) for numbers in self._counts.values())
+
+    def is_open(self, pair: tuple[int, int]) -> bool:
+        """Whether the test has not decided on this pair."""
+        return self.comparison(*pair).evidence < self.limit
+
+    @property
+    def winner(self) -> int | None:
+        """The one that is better than every other, as far as the votes decide."""
+        for one in range(len(self.names)):
+            others = [self.comparison(one, other) for other in range(len(self.names)) if other != one]
+            if all(c.wins > c.losses and c.evidence >= self.limit for c in others):
+                return one
+        return None
+
+    def next_pair(self, askable: list[tuple[int, int]]) -> tuple[int, int]:
+        """Of these pairs the one to ask about."""
+        return askable[0] if len(self.names) == 2 else self.strengths.most_useful(askable)
+
+    # --- for people ---
+
+    def sentence(self) -> str:
+        """The result in words."""
+        if not self.votes:
+            return "There are no votes yet."
+        return self._of_two() if len(self.names) == 2 else self._of_several()
+
+    def _of_two(self) -> str:
+        better = self.comparison(0, 1).of_better()
+        low, high = interval(better.wins, better.losses, better.ties)
+        ties = f" and called {counted(better.ties, 'tie')}" if better.ties else ""
+        said = (
+            f"You preferred {better.first} to {better.second} in {better.wins} of "
+            f"{counted(better.votes, 'comparison')}{ties}: {better.share:.0%}, between {low:.0%} and {high:.0%}."
+        )
+        if self.winner is None:
+            return f"{said} That is not decided; perhaps they are equal."
+        return said
+
+    def _of_several(self) -> str:
+        one = self.strengths.leader if self.winner is None else self.winner
+        parts = []
+        for other in range(len(self.names)):
+            if other != one:
+                c = self.comparison(one, other)
+                parts.append(f"{c.second}: {c.share:.0%} of {c.votes}")
+        said = f"{self.names[one]} leads after {counted(self.votes, 'comparison')} ({', '.join(parts)})."
+        return said if self.winner is not None else f"{said} That is not decided; perhaps some are equal."
+
+    def to_dict(self) -> dict[str, object]:
+        """The result as JSON; figures are for the first contestant."""
+        pairs = [self.comparison(*pair).to_dict() for pair in self._counts]
+        made: dict[str, object] = {
+            "contestants": list(self.names),
+            "votes": self.votes,
+            "decided": self.winner is not None,
+            "winner": None if self.winner is None else self.names[self.winner],
+            "sentence": self.sentence(),
+            "pairs": pairs,
+        }
+        if len(self.names) == 2:
+            made |= {"win_rate": pairs[0]["share"], "interval": pairs[0]["interval"]}
+        else:
+            fitted = self.strengths
+            made["strengths"] = [
+                {"name": name, "strength": float(fitted.mean[i]), "interval": list(fitted.interval(i))}
+                for i, name in enumerate(self.names)
+            ]
+        return made

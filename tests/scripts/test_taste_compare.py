@@ -1,0 +1,125 @@
+"""``taste.py compare`` as a program, killed at any moment too."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.arena.VoteStore import Vote, VoteStore
+from scripts import taste
+from tests.scripts.test_curate_pairs import ROOT, generated
+
+Reply = dict[str, Any]
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> str:
+    for number, name in enumerate(("before", "after")):
+        for prompt in range(4):
+            for seed in range(12):
+                # the seed of the pixels differs, the one in the metadata is the same
+                generated(tmp_path / name / f"{prompt}-{seed}.png", f"prompt {prompt}", seed)
+                if number:
+                    generated(tmp_path / name / f"{prompt}-{seed}.png", f"prompt {prompt}", seed, (64, 32))
+    return f"{tmp_path / 'before'},new={tmp_path / 'after'}"
+
+
+def test_the_terminal_asks_and_says(folders, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("1\n=\nhuh\nu\ns\n2\n"))
+    assert taste.main(["compare", str(tmp_path / "p"), "--between", folders, "--json"]) == 0
+    said = capsys.readouterr()
+    result = json.loads(said.out)
+    assert (result["votes"], result["contestants"]) == (2, ["before", "new"])
+    assert "there is no answer 'huh'" in said.err and "4-left" not in said.err
+    assert taste.main(["compare", str(tmp_path / "p"), "--between", folders, "--result"]) == 0
+    assert capsys.readouterr().out == f"{result['sentence']}\n"
+
+
+@pytest.mark.parametrize(
+    ("between", "message"),
+    [
+        ("{}", "two different"),
+        ("{},{}", "two different"),
+        ("{},=x", "NAME=FOLDER"),
+        ("{},nowhere", "no folder"),
+    ],
+)
+def test_mistakes_end_with_status_2(folders, tmp_path, capsys, between, message):
+    text = between.format(*[folders.split(",")[0]] * 2)
+    assert taste.main(["compare", str(tmp_path / "p"), "--between", text]) == 2
+    said = capsys.readouterr()
+    assert message in said.err and not said.out
+
+
+class Served:
+    """A running ``compare --headless``."""
+
+    def __init__(self, folder: Path, between: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "scripts/taste.py", "compare", str(folder), "--between", between, "--headless",
+             "--votes", "10000"],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+
+    def read(self) -> Reply | None:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        return json.loads(line) if line.endswith(b"\n") else None
+
+    def ask(self, request: Reply) -> Reply | None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(request).encode() + b"\n")
+            self.process.stdin.flush()
+        return self.read()
+
+
+def votes_in(folder: Path) -> list[Vote]:
+    with VoteStore(folder / "arena") as store:
+        return list(store.votes())
+
+
+def plan(rng: random.Random) -> Reply:
+    verb = rng.choice(["answer", "answer", "answer", "tie", "skip", "undo"])
+    return {"do": verb, "best": rng.randrange(2)} if verb == "answer" else {"do": verb}
+
+
+@pytest.mark.child
+def test_no_vote_is_lost_when_killed(folders, tmp_path):
+    """Of what was acknowledged everything is there; of the request in flight all or nothing."""
+    rng = random.Random(4)
+    folder = tmp_path / "p"
+    known = 0
+    for _ in range(8):
+        served = Served(folder, folders)
+        assert served.read() is not None
+        now = served.read()
+        killer = threading.Timer(rng.uniform(0.0, 0.05), served.process.kill)
+        killer.start()
+        counts = [known]
+        while now is not None:
+            request = plan(rng)
+            change = -1 if request["do"] == "undo" else 1
+            now = served.ask(request)
+            if now is None or now["type"] != "error":
+                counts.append(max(0, counts[-1] + change))
+        killer.join()
+        served.process.wait()
+        assert served.process.stdin is not None and served.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            served.process.stdin.close()
+        served.process.stdout.close()
+        known = len(votes_in(folder))
+        assert known in counts[-2:], "acknowledged votes are all there"
+        assert not list((folder / "arena").glob("shown/*"))
+    assert known > 3
