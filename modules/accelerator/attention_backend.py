@@ -86,7 +86,7 @@ class AttentionBackend(Accelerator):
                 f"unknown attention backend {self._backend!r}", self._field, f"known: {', '.join(names)}"
             )
 
-    def _switch(self, model: nn.Module) -> None:
+    def _switch(self, model: Any) -> None:
         with keep_global_backend():
             try:
                 model.set_attention_backend(self._backend)

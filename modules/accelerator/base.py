@@ -170,6 +170,6 @@ def peel(model: nn.Module) -> nn.Module:
             model = inner
         elif isinstance(model, (DataParallel, DistributedDataParallel)):
             model = model.module
-        elif callable(getattr(model, "get_base_model", None)):
-            model = model.get_base_model()
+        elif callable(base := getattr(model, "get_base_model", None)):
+            model = base()
     return model

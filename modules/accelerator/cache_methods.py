@@ -154,7 +154,7 @@ def make_config(method: str, settings: dict[str, Any], timestep: Callable[[], fl
     import diffusers
     import torch
 
-    values = {
+    values: dict[str, Any] = {
         key: tuple(v) if isinstance(v, list) and key != "mag_ratios" else v for key, v in settings.items()
     }
     if "taylor_factors_dtype" in values:

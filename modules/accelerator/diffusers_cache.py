@@ -58,7 +58,7 @@ class DiffusersCache(Accelerator):
         self._field = params.field
         self.method = params.text("method", "FirstBlockCache", allowed=tuple(METHODS)) or "FirstBlockCache"
         self._settings = read_settings(self.method, params)
-        self._models: list[nn.Module] = []
+        self._models: list[Any] = []
         self._active = False
         self._timestep: float | None = None
         self._shared_hooks: list[Any] = []
@@ -192,7 +192,7 @@ class DiffusersCache(Accelerator):
 
 def _forget_stale_registries(model: nn.Module) -> None:
     """Before diffusers 0.42 the list of hooked parts survives a change of hooks."""
-    from diffusers.hooks import HookRegistry
+    from diffusers.hooks.hooks import HookRegistry
 
     registry = HookRegistry.check_if_exists_or_initialize(model)
     if not hasattr(registry, "invalidate_child_registries_cache"):

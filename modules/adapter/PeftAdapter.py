@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,6 +18,9 @@ from modules.adapter.layers import adaptable_layers, by_pattern, check_readable,
 from modules.model.Model import Model
 from modules.util.errors import ConfigError, DataError, list_offenders
 from modules.util.rng import digest64
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
 
 NAME = "default"
 _SHOWN = 5
@@ -202,12 +205,12 @@ def _is_tuned(module: nn.Module) -> bool:
     return isinstance(module, BaseTunerLayer)
 
 
-def _inject(module: nn.Module, config: Any) -> None:
+def _inject(module: nn.Module, settings: PeftConfig) -> None:
     from peft import inject_adapter_in_model
 
     # peft draws initial values that are replaced below; the global stream must not notice
     with torch.random.fork_rng(devices=[]):
-        inject_adapter_in_model(config, module, adapter_name=NAME)
+        inject_adapter_in_model(settings, module, adapter_name=NAME)
 
 
 def _patterned(options: AdapterOptions, names: Sequence[str]) -> tuple[dict[str, int], dict[str, float]]:

@@ -229,7 +229,9 @@ def _layer_tensors(handle: AdapterHandle, place: str) -> dict[str, torch.Tensor]
         if NAME in item:
             value = item[NAME]
             short = "dora_scale" if attribute == "lora_magnitude_vector" else attribute
-            found[short] = value.weight if isinstance(value, torch.nn.Module) else value
+            if isinstance(value, torch.nn.Module):
+                value = value.weight
+            found[short] = value
     return found
 
 
@@ -315,7 +317,7 @@ def tensor_hash(tensors: Mapping[str, torch.Tensor]) -> str:
     hasher = hashlib.sha256()
     for key in sorted(tensors):
         raw = tensors[key].detach().cpu().contiguous().flatten().view(torch.uint8)
-        hasher.update(memoryview(raw.numpy()))
+        hasher.update(raw.numpy().data)
     return "0x" + hasher.hexdigest()
 
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
 
 from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.fusion import ROWS, SPLITTABLE, LayerAdapter, split_rows, swap_halves
@@ -43,16 +43,16 @@ REQUIRED = {
 
 def _rank(kind: str, tensors: Mapping[str, torch.Tensor]) -> int:
     if kind == "LORA":
-        return tensors["lora_A"].shape[0]
+        return int(tensors["lora_A"].shape[0])
     if kind == "LOHA":
-        return tensors["hada_w1_b"].shape[0]
+        return int(tensors["hada_w1_b"].shape[0])
     if kind == "OFT_2":
         # n (n - 1) / 2 numbers describe a rotation of n dimensions
-        return round((1 + (1 + 8 * tensors["oft_R"].shape[-1]) ** 0.5) / 2)
+        return round((1 + math.sqrt(1 + 8 * tensors["oft_R"].shape[-1])) / 2)
     for name in ("lokr_w2_b", "lokr_w1_b"):
         if name in tensors:
-            return tensors[name].shape[0]
-    return max(tensors["lokr_w2"].shape[0], tensors["lokr_w2"].shape[1])
+            return int(tensors[name].shape[0])
+    return max(tensors["lokr_w2"].shape[:2])
 
 
 def read_adapter(path: str | Path, model: Model) -> AdapterFile:
@@ -234,9 +234,9 @@ def _not_split(source: str, name: str, kind: str) -> str:
 
 def out_rows(model: Model, place: Place) -> int:
     """How many outputs a layer has."""
-    layer: nn.Module = model.module(place[0]).get_submodule(place[1])
-    layer = getattr(layer, "base_layer", layer)  # type: ignore[assignment]
-    return int(getattr(layer, "out_features", None) or layer.out_channels)  # type: ignore[arg-type]
+    layer: Any = model.module(place[0]).get_submodule(place[1])
+    layer = getattr(layer, "base_layer", layer)
+    return int(getattr(layer, "out_features", None) or layer.out_channels)
 
 
 def find_adapter(path: str | Path) -> None:

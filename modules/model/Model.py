@@ -275,7 +275,7 @@ def _fingerprint(part: Any) -> str:
         for name, tensor in sorted(base_tensors(part)):
             hasher.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:".encode())
             raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-            hasher.update(memoryview(raw.numpy()))
+            hasher.update(raw.numpy().data)
     elif hasattr(part, "get_vocab"):
         hasher.update(json.dumps(part.get_vocab(), sort_keys=True).encode())
         hasher.update(str(part.model_max_length).encode())

@@ -41,23 +41,24 @@ def to_float32(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
+@dataclass(frozen=True)
 class _Batched:
     """Selecting, joining and moving for dataclasses whose tensors and lists are batch-first."""
 
     def select(self: _T, index: Index) -> _T:
         """The samples ``index`` (a slice or a list of positions), in that order."""
-        return replace(self, **{f.name: _pick(getattr(self, f.name), index) for f in fields(self)})  # type: ignore[type-var]
+        return replace(self, **{f.name: _pick(getattr(self, f.name), index) for f in fields(self)})
 
     def to(self: _T, device: torch.device | str, dtype: torch.dtype | None = None) -> _T:
         """Everything on ``device``; floating tensors in ``dtype`` if one is given."""
-        moved = {}
-        for f in fields(self):  # type: ignore[arg-type]
+        moved: dict[str, torch.Tensor | _Batched] = {}
+        for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, torch.Tensor):
                 moved[f.name] = to_device(value, device, dtype)
             elif isinstance(value, _Batched):
                 moved[f.name] = value.to(device, dtype)
-        return replace(self, **moved)  # type: ignore[type-var]
+        return replace(self, **moved)
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class FrozenLinear(nn.Linear):
 
     def _apply(self, fn: Any, recurse: bool = True) -> FrozenLinear:
         if not self.stays and self.scale_O1 is None:
-            super()._apply(fn, recurse)
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
             return self
         # a change of device moves everything but what stays; a change of type leaves float8 and its scales alone
         moved = fn(torch.empty(0)).device

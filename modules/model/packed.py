@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from typing import Any, Self
 
-import bitsandbytes
 import torch
+from bitsandbytes.autograd._functions import MatmulLtState, matmul, matmul_4bit
 from bitsandbytes.functional import QuantState, int8_vectorwise_quant, quantize_4bit
 from torch import nn
 
@@ -92,10 +92,10 @@ class EightBitLinear(PackedLinear):
         return packed_OI, {"scale_O": scale_O}
 
     def multiplied(self, input: torch.Tensor) -> torch.Tensor:
-        state = bitsandbytes.MatmulLtState(CB=self.weight.data, SCB=self.scale_O)
+        state = MatmulLtState(CB=self.weight.data, SCB=self.scale_O)
         state.has_fp16_weights, state.is_training = False, self.training
         bias = None if self.bias is None else self.bias.to(input.dtype)
-        return bitsandbytes.matmul(input, self.weight, bias=bias, state=state)  # type: ignore[no-any-return]
+        return matmul(input, self.weight, bias=bias, state=state)  # type: ignore[no-any-return]
 
 
 class FourBitLinear(PackedLinear):
@@ -149,7 +149,5 @@ class FourBitLinear(PackedLinear):
 
     def multiplied(self, input: torch.Tensor) -> torch.Tensor:
         bias = None if self.bias is None else self.bias.to(self.compute)
-        out = bitsandbytes.matmul_4bit(
-            input.to(self.compute), self.weight, bias=bias, quant_state=self.state()
-        )
+        out = matmul_4bit(input.to(self.compute), self.weight, bias=bias, quant_state=self.state())
         return out.to(input.dtype)  # type: ignore[no-any-return]

@@ -257,7 +257,7 @@ class BaseModelSetup(ModelFamily):
         weight = noise_level_weight(
             options.weight_function,
             model.schedule.snr(draw.timestep_B).to(loss_B.device),
-            model.schedule.prediction,  # type: ignore[arg-type]
+            model.schedule.prediction,
             options.weight_strength,
         )
         return loss_B * weight * to_device(batch.loss_weight_B, loss_B.device, loss_B.dtype)

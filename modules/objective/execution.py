@@ -213,7 +213,7 @@ def _world_size() -> int:
 
 
 def _plain_backward(total: torch.Tensor) -> None:
-    total.backward()  # type: ignore[no-untyped-call]
+    total.backward()
 
 
 def _refuse_autocast(parameters: Sequence[torch.nn.Parameter]) -> None:

@@ -115,4 +115,5 @@ class Aesthetic(ClipReward):
         features_BD = self.clip.embed_images(batch.images_BCHW)
         if self.head is None:
             raise RuntimeError(f"reward {self.name!r}: load() first")
-        return self.head(features_BD).squeeze(1)
+        scores_B1: Tensor = self.head(features_BD)
+        return scores_B1.squeeze(1)

@@ -301,7 +301,8 @@ def _fit_sum(difference_PD: Tensor, strength: float, rounds: int = 100) -> Tenso
         while loss(weight_R - size * step_R) > before and size > 1e-6:
             size /= 2
         weight_R = weight_R - size * step_R
-    return basis_DR @ weight_R
+    found_D: Tensor = basis_DR @ weight_R
+    return found_D
 
 
 def _fit_hidden(
@@ -312,7 +313,8 @@ def _fit_hidden(
     stream = generator("preference-head", options.seed)
 
     def start(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=stream, dtype=torch.float64) / shape[-1] ** 0.5
+        length: float = shape[-1] ** 0.5
+        return torch.randn(*shape, generator=stream, dtype=torch.float64) / length
 
     t = {
         "hidden_weight": start(options.hidden, width),

@@ -249,7 +249,7 @@ class GenericTrainer:
 
     def _backward(self, loss: torch.Tensor) -> None:
         scale = self.parts.scaler.scale
-        (loss if scale == 1.0 else loss * scale).backward()  # type: ignore[no-untyped-call]
+        (loss if scale == 1.0 else loss * scale).backward()
 
     def _clip(self, gradients: list[torch.Tensor]) -> float:
         """The norm of all gradients before clipping."""

@@ -139,7 +139,7 @@ class Plan:
 
 def part_prefixes(part: PartSpec) -> tuple[str, ...]:
     """First letters of a part's names in files that hold several."""
-    own = (part.file_prefix,) if part.file_prefix else ()
+    own: tuple[str, ...] = (part.file_prefix,) if part.file_prefix else ()
     if part.kind == "text_encoder" and part.comfy_name:
         names: tuple[str, ...] = (part.comfy_name, *(name for _, name in part.comfy_sizes))
         own += tuple(f"text_encoders.{name}.{rest}" for name in names for rest in ("transformer.", ""))

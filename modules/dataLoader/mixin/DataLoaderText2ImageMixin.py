@@ -192,7 +192,7 @@ class DataLoaderText2ImageMixin:
     def pixels(self, task: EncodeTask) -> np.ndarray[Any, Any]:
         """(H, W, 3) of an image to encode, 0 to 255."""
         pixels = self.dataset.pipeline.get(f"{task.side}pixels", task.visit, task.unit)
-        return pixels if task.mask is None else task.mask.hide(pixels, self.model.latent_factor)  # type: ignore[no-any-return]
+        return pixels if task.mask is None else task.mask.hide(pixels, self.model.latent_factor)
 
     def encode_images(self, pixels: Sequence[np.ndarray[Any, Any]]) -> torch.Tensor:
         """(H, W, 3) images of one size, 0 to 255, to latents (B, C, h, w) on the CPU, float32.

@@ -54,7 +54,7 @@ class ClipReader:
     def length(self) -> int:
         """Tokens of a chunk, marks included."""
         positions: int = self.encoder.config.max_position_embeddings  # type: ignore[union-attr, assignment]
-        return min(positions, self.tokenizer.model_max_length)
+        return min(positions, int(self.tokenizer.model_max_length))
 
     def chunked(self, prompts: Sequence[str], most: int) -> list[ChunkedPrompt]:
         """The prompts in chunks for this encoder."""

@@ -24,8 +24,10 @@ def make_clip_tokenizer(pad_token: str) -> Any:
     from transformers.models.clip.tokenization_clip import CLIPTokenizer
 
     merges = read_merges()
+    # pairs are what it keeps, though its annotation asks for a list of texts
+    pairs: Any = merges
     return CLIPTokenizer(
-        vocab=vocabulary(merges), merges=merges, pad_token=pad_token, model_max_length=CLIP_TOKENS
+        vocab=vocabulary(merges), merges=pairs, pad_token=pad_token, model_max_length=CLIP_TOKENS
     )
 
 

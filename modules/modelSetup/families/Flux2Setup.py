@@ -46,7 +46,8 @@ class Flux2Setup(BaseModelSetup):
         height, width = (side // 2 for side in z_BChw.shape[-2:])
         patches_BChw = pack(z_BChw).transpose(1, 2).unflatten(2, (height, width))
         mean_C11, deviation_C11 = _statistics(model)
-        return (patches_BChw - mean_C11) / deviation_C11
+        scaled_BChw: torch.Tensor = (patches_BChw - mean_C11) / deviation_C11
+        return scaled_BChw
 
     def _decode(self, model: Model, z_BChw: torch.Tensor) -> torch.Tensor:
         mean_C11, deviation_C11 = _statistics(model)

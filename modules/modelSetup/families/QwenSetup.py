@@ -48,7 +48,8 @@ class QwenSetup(BaseModelSetup):
         vae: Any = model.vae
         z_BChw = vae.encode(rgb_BCHW.unsqueeze(2)).latent_dist.mode().squeeze(2).float()
         mean_C11, deviation_C11 = _statistics(model, z_BChw.device)
-        return (z_BChw - mean_C11) / deviation_C11
+        scaled_BChw: torch.Tensor = (z_BChw - mean_C11) / deviation_C11
+        return scaled_BChw
 
     def _decode(self, model: Model, z_BChw: torch.Tensor) -> torch.Tensor:
         vae: Any = model.vae

@@ -22,7 +22,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
-class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class LiveBytes(TorchDispatchMode):
     """Context that counts the storages made inside it that are still alive, now and at most.
 
     Everything an operation returns is seen, in the backward pass as well: activations, gradients, and what is only

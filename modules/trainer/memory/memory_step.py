@@ -246,7 +246,7 @@ class Rehearsal:
             draw = self._draw(batch)
             self.model.set_mode("train")
             with self._counting(autocast=True) as (saved, live):
-                self.setup.calculate_loss(self.model, batch, draw).mean().backward()  # type: ignore[no-untyped-call]
+                self.setup.calculate_loss(self.model, batch, draw).mean().backward()
         return StepBytes(saved.peak, live.peak)
 
     def _pairs(self, pair: PairBatch, reference: Reference, mode: str) -> None:

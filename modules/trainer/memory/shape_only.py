@@ -195,7 +195,7 @@ def _make_compact(model: Model, config: TrainConfig) -> None:
                 setattr(parent, child, PackedLinear(layer, kind))
         if name == model.spec.denoiser and part.offload_fraction > 0.0:
             offload_blocks(module, part.offload_fraction)
-        for layer in module.modules():
-            if isinstance(layer, FrozenLinear):
-                layer.__class__ = PackedLinear if isinstance(layer, PackedLinear) else ShapeOnlyLinear
-                layer.compute = compute  # type: ignore[assignment]
+        for inside in module.modules():
+            if isinstance(inside, FrozenLinear):
+                inside.__class__ = PackedLinear if isinstance(inside, PackedLinear) else ShapeOnlyLinear
+                inside.compute = compute  # type: ignore[assignment]

@@ -125,12 +125,13 @@ def _check(settings: Mapping[str, Any]) -> None:
 
 
 def _rms(values: torch.Tensor) -> torch.Tensor:
-    return values.norm(2) / values.numel() ** 0.5
+    found: torch.Tensor = values.norm(2) / values.numel() ** 0.5
+    return found
 
 
 def _rate(group: Mapping[str, Any], step: float, weights: torch.Tensor) -> torch.Tensor:
     """The step's learning rate, as a tensor so that the CPU does not wait for the device."""
-    rate = group["lr"]
+    rate: float = group["lr"]
     if group["relative_step"]:
         rate = min(1e-6 * step if group["warmup_init"] else 1e-2, 1.0 / math.sqrt(step))
     if not group["scale_parameter"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,7 +47,7 @@ Group = tuple[str, float, Sequence[tuple[str, torch.nn.Parameter]]]
 """(name, learning rate, named parameters)"""
 
 
-def optimizer_class(kind: Optimizer) -> type[torch.optim.Optimizer]:
+def optimizer_class(kind: Optimizer) -> Callable[..., torch.optim.Optimizer]:
     """The class behind a name.
 
     Raises:
@@ -84,7 +84,7 @@ def optimizer_arguments(config: OptimizerConfig) -> dict[str, Any]:
         if field not in accepted or isinstance(accepted[field].default, tuple):
             raise ConfigError(f"{config.optimizer} has no {field}", f"optimizer.{field}", "leave it empty")
         made[field] = value
-    for name, value in config.params.items():
+    for name, argument in config.params.items():
         if name in NOT_FOR_USERS or name not in accepted:
             near = difflib.get_close_matches(name, [n for n in accepted if n not in NOT_FOR_USERS], n=1)
             hint = (
@@ -93,7 +93,7 @@ def optimizer_arguments(config: OptimizerConfig) -> dict[str, Any]:
                 else "it takes: " + ", ".join(n for n in accepted if n not in NOT_FOR_USERS)
             )
             raise ConfigError(f"{config.optimizer} has no argument {name!r}", "optimizer.params", hint)
-        made[name] = value
+        made[name] = argument
     if config.optimizer in FUSED:
         made.setdefault("fused", True)
     return made

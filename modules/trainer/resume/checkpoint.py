@@ -186,7 +186,7 @@ def backup_problem(path: Path) -> str | None:
 
 def find_backup(folder: Path) -> tuple[Path | None, list[str]]:
     """The newest backup that is whole, and why newer ones are passed over."""
-    problems = []
+    problems: list[str] = []
     for path in list_backups(folder):
         problem = backup_problem(path)
         if problem is None:
@@ -205,7 +205,8 @@ def read_backup(path: Path) -> Snapshot:
     if problem:
         raise DataError(f"the backup {path} cannot be used: {problem}", hint="continue from another one")
     meta, config = read_json(path / META, "backup"), read_json(path / CONFIG, "config")
-    tensors, files = {}, {}
+    tensors: dict[str, Mapping[str, torch.Tensor]] = {}
+    files: dict[str, Path] = {}
     for name in sorted(read_json(path / MANIFEST, "manifest")["files"]):
         file = path / name
         if file.suffix != ".safetensors":
