@@ -90,7 +90,10 @@ def run_finalize(options: Options, progress: ProgressLine) -> dict[str, Any]:
 
 
 def run_import(options: Options, progress: ProgressLine) -> dict[str, Any]:
-    return commands.import_file(options.file, options.output, options.format, progress)
+    result = commands.import_file(options.file, options.output, options.format, progress)
+    for warning in result["warnings"]:
+        progress.end(f"warning: {warning}")
+    return result
 
 
 def run_export(options: Options, progress: ProgressLine) -> dict[str, Any]:

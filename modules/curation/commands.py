@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from modules.curation.exchange.importing import import_pairs
-from modules.curation.exchange.public_formats import export_datasets_folder, export_jsonl_folder, read_pairs
+from modules.curation.exchange.importing import ImportCount, import_pairs
+from modules.curation.exchange.public_formats import PublicFile, export_datasets_folder, export_jsonl_folder
 from modules.curation.group_state import SessionSettings
 from modules.curation.GroupsAhead import SearchStatus, search_folder
 from modules.curation.GroupWalk import GroupWalk
@@ -24,6 +24,7 @@ from modules.curation.review.review_fixes import fix_faults
 from modules.curation.session import CurationSession
 from modules.curation.statistics import answer_statistics, score_agreement
 from modules.curation.store import CurationStore, existing_store
+from modules.util.counted import counted
 from modules.util.dpo_curation_util import (
     CONCEPTS_NAME,
     SIDES,
@@ -86,10 +87,24 @@ def finalize(output_dir: Path, val_percentage: float) -> Json:
 
 def import_file(source: Path, output_dir: Path, kind: str | None, progress: Progress) -> Json:
     """Bring public preference data into the folder, as if it had been picked there."""
-    pairs = read_pairs(source, kind)
+    pairs = PublicFile(source, kind)
     with CurationStore(output_dir) as store:
         count = import_pairs(store, pairs, str(source), lambda done: progress(f"{done} pairs"))
-        return {**asdict(count), "pairs": store.pair_count()}
+        return {**asdict(count), "pairs": store.pair_count(), "warnings": _import_warnings(count)}
+
+
+def _import_warnings(count: ImportCount) -> list[str]:
+    made = []
+    if count.contradictory:
+        made.append(
+            f"{counted(count.contradictory, 'pair')} left out: the same two images also occur the other way round"
+        )
+    if count.identical:
+        made.append(f"{counted(count.identical, 'pair')} left out: both sides are the same image")
+    if count.left_out:
+        rows = counted(count.left_out, "row")
+        made.append(f"{rows} left out:\n{list_offenders(count.faults)}")
+    return made
 
 
 def export_folder(output_dir: Path, target: Path, kind: str) -> Json:

@@ -14,6 +14,7 @@ or not at all. Names read back from a manifest never leave the output folder.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections import Counter
@@ -21,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from modules.util.counted import counted
 from modules.util.enum.ConceptType import ConceptType
 from modules.util.errors import DataError, UserError
 from modules.util.image_metadata.normalise import UNCONDITIONAL, normalise_prompt
@@ -55,6 +57,7 @@ from modules.util.pairs.dpo_pair_files import (
     write_caption_in,
 )
 from modules.util.pairs.foreign_manifest import adopt_entry, shape_name
+from modules.util.pairs.Preferences import Preferences
 from modules.util.rng import digest64
 
 __all__ = [
@@ -97,6 +100,8 @@ __all__ = [
     "unlink_with_caption",
     "write_caption",
 ]
+
+log = logging.getLogger(__name__)
 
 MANIFEST_NAME = "manifest.json"
 CONCEPTS_NAME = "concepts.json"
@@ -290,7 +295,8 @@ def export_single_pair(
         The manifest entry. On failure the folder and ``manifest`` are as before.
 
     Raises:
-        UserError: a source cannot be read, both sides are the same file, or the disk is full.
+        UserError: a source cannot be read, both sides are the same file, the folder has this pair the other way
+            round, or the disk is full.
     """
     chosen, rejected = Path(chosen_path), Path(rejected_path)
     if chosen.resolve() == rejected.resolve():
@@ -300,10 +306,20 @@ def export_single_pair(
             raise UserError(
                 f"{path} has no image extension", hint=f"known: {', '.join(sorted(IMAGE_EXTENSIONS))}"
             )
+    prompt = normalise_prompt(prompt)
+    other_way = {"chosen": _hash_of(rejected), "rejected": _hash_of(chosen)}
+    if any(
+        pair.get("hashes") == other_way and normalise_prompt(pair["prompt"]) == prompt
+        for pair in manifest["pairs"]
+    ):
+        raise DataError(
+            f"{rejected} is preferred to {chosen} already, under the same prompt",
+            hint="remove that pair in the review window, if this one is right",
+        )
     pair_id = next_pair_id(manifest)
     while name_is_taken(output_dir, pair_id):
         pair_id = f"pair_{int(pair_id.removeprefix('pair_')) + 1:04d}"
-    made = make_pair(pair_id, chosen, rejected, normalise_prompt(prompt), aspectratio)
+    made = make_pair(pair_id, chosen, rejected, prompt, aspectratio)
     pair = copy_pair(output_dir, made)
     manifest["pairs"].append(pair)
     try:
@@ -324,6 +340,9 @@ def export_curated_pairs(
 ) -> tuple[int, int]:
     """Export the picks of many groups at once and finalise.
 
+    Pairs that contradict each other (one image over another and the other way round, under one prompt), or a pair of
+    the folder, are left out, and the log says how many.
+
     Args:
         groups: one mapping with ``prompt`` and ``aspectratio`` per group.
         results: per group, its (chosen path, rejected path) pairs.
@@ -335,12 +354,36 @@ def export_curated_pairs(
     if len(groups) != len(results):
         raise ValueError(f"{len(groups)} groups but {len(results)} results")
     manifest = load_manifest(output_dir)
+    preferences = _preferences(manifest["pairs"])
+    asked = []
     for group, pairs in zip(groups, results, strict=True):
         for chosen, rejected in pairs:
-            export_single_pair(
-                output_dir, manifest, chosen, rejected, group["prompt"], str(group["aspectratio"])
-            )
+            facts = (normalise_prompt(group["prompt"]), _hash_of(chosen), _hash_of(rejected))
+            preferences.add(*facts)
+            asked.append((facts, chosen, rejected, str(group["aspectratio"])))
+    sound = [pick for pick in asked if not preferences.is_contradictory(*pick[0])]
+    for (prompt, *_), chosen, rejected, aspectratio in sound:
+        export_single_pair(output_dir, manifest, chosen, rejected, prompt, aspectratio)
+    if len(sound) < len(asked):
+        log.warning("%s left out: they contradict each other", counted(len(asked) - len(sound), "pair"))
     return finalize_export(output_dir, manifest, val_percentage)
+
+
+def _hash_of(image: str | os.PathLike[str]) -> str:
+    try:
+        return file_sha256(image)
+    except OSError as error:
+        raise UserError(
+            f"cannot read {shown(image)}: {error.strerror}", hint="nothing was changed"
+        ) from error
+
+
+def _preferences(pairs: Iterable[Pair]) -> Preferences:
+    found = Preferences()
+    for pair in pairs:
+        hashes = pair.get("hashes", {})
+        found.add(normalise_prompt(pair["prompt"]), *(str(hashes.get(side, "")) for side in SIDES))
+    return found
 
 
 def split_prompts(prompts: Mapping[str, int], val_percentage: float) -> set[str]:

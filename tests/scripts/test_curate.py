@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -62,12 +64,10 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 class TestImport:
     def test_twice_is_once(self, tmp_path, jsonl, capsys):
         first = call(capsys, "import", jsonl, tmp_path / "out")
-        assert first == {"imported": 4, "already_there": 0, "pairs": 4}
-        assert call(capsys, "import", jsonl, tmp_path / "out") == {
-            "imported": 0,
-            "already_there": 4,
-            "pairs": 4,
-        }
+        nothing_else = {"contradictory": 0, "identical": 0, "left_out": 0, "faults": [], "warnings": []}
+        assert first == {"imported": 4, "already_there": 0, "pairs": 4, **nothing_else}
+        again = call(capsys, "import", jsonl, tmp_path / "out")
+        assert again == {"imported": 0, "already_there": 4, "pairs": 4, **nothing_else}
 
     def test_images_inside_parquet(self, tmp_path, capsys):
         images = []
@@ -84,17 +84,84 @@ class TestImport:
         assert pair["aspectratio"] == "3:2"
         assert pair["sources"]["chosen"] == f"{tmp_path / 'a.parquet'}, pair 1"
 
-    def test_pairs_before_a_bad_line_are_in_and_starting_again_goes_on(self, tmp_path, jsonl, capsys):
-        good = jsonl.read_text()
-        jsonl.write_text(good + '{"prompt": "x", "chosen": "../secret.png", "rejected": "bad0.webp"}\n')
-        assert "line 5" in refused(capsys, "import", jsonl, tmp_path / "out")
-        (jsonl.parent / "bad9.webp").write_text("no image")
-        jsonl.write_text(good + '{"prompt": "x", "chosen": "good0.png", "rejected": "bad9.webp"}\n')
-        message = refused(capsys, "import", jsonl, tmp_path / "out")
-        assert "pair 5" in message
-        assert "is not an image" in message
-        jsonl.write_text(good)
-        assert call(capsys, "import", jsonl, tmp_path / "out")["pairs"] == 4
+    def test_bad_rows_in_the_middle_are_listed_and_the_others_are_in(self, tmp_path, jsonl, capsys):
+        (jsonl.parent / "text.webp").write_text("no image")
+        (jsonl.parent / "secret.png").write_bytes((jsonl.parent / "good0.png").read_bytes())
+        picture(jsonl.parent / "cut.png", 9, (80, 80))
+        data = (jsonl.parent / "cut.png").read_bytes()
+        (jsonl.parent / "cut.png").write_bytes(data[: len(data) - 30])
+        (jsonl.parent / "round.png").symlink_to("about.png")
+        (jsonl.parent / "about.png").symlink_to("round.png")
+        names = [
+            "../secret.png", "gone.png", "a\0.png", "round.png", 7, None, "x" * 5000, "text.webp", "cut.png",
+        ]  # fmt: skip
+        bad = [json.dumps({"prompt": "x", "chosen": name, "rejected": "bad0.webp"}) for name in names]
+        bad += ["[]", "{", '{"prompt": "' + "x" * (1 << 20) + '"}', '{"prompt": 1}', "\x00"]
+        good = jsonl.read_text().splitlines()
+        lines = [line for pair in zip(good, bad, strict=False) for line in pair] + bad[len(good) :]
+        jsonl.write_text("\n".join(lines) + "\n")
+        assert curate.main(["import", str(jsonl), str(tmp_path / "out")]) == 0
+        said = capsys.readouterr()
+        found = json.loads(said.out)
+        assert (found["imported"], found["left_out"], len(found["faults"])) == (4, len(bad), len(bad))
+        for number, words in enumerate(
+            [
+                "line 2",
+                "line 4",
+                "NUL",
+                "leads nowhere",
+                "line 9",
+                "line 10",
+                "too long",
+                "pair 12",
+                "cut.png cannot",
+            ]
+        ):
+            assert words in found["faults"][number]
+        assert f"warning: {len(bad)} rows left out" in said.err and "Traceback" not in said.err
+        assert call(capsys, "import", jsonl, tmp_path / "out")["already_there"] == 4
+
+    def test_a_file_of_bad_rows_alone_is_refused(self, tmp_path, jsonl, capsys):
+        jsonl.write_text('{"prompt": "x", "chosen": "gone.png", "rejected": "bad0.webp"}\n' * 3)
+        assert "gone.png does not exist" in refused(capsys, "import", jsonl, tmp_path / "out")
+
+    def test_pairs_that_contradict_each_other_are_counted_and_left_out(self, tmp_path, jsonl, capsys):
+        rows = [json.loads(line) for line in jsonl.read_text().splitlines()]
+        turned = {"prompt": "prompt  1 <lora:x:1>", "chosen": "bad1.webp", "rejected": "good1.png"}
+        other_prompt = {"prompt": "another", "chosen": "bad2.webp", "rejected": "good2.png"}
+        same = {"prompt": "same", "chosen": "good3.png", "rejected": "good3.png"}
+        made = [*rows, turned, other_prompt, same]
+        jsonl.write_text("".join(json.dumps(row) + "\n" for row in made))
+        found = call(capsys, "import", jsonl, tmp_path / "out")
+        assert (found["imported"], found["contradictory"], found["identical"]) == (4, 2, 1)
+        manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+        assert [pair["prompt"] for pair in manifest["pairs"]] == [
+            "prompt 0",
+            "prompt 2",
+            "prompt 3",
+            "another",
+        ]
+        (jsonl.parent / "more.jsonl").write_text(
+            json.dumps({"prompt": "prompt 0", "chosen": "bad0.webp", "rejected": "good0.png"}) + "\n"
+        )
+        found = call(capsys, "import", jsonl.parent / "more.jsonl", tmp_path / "out")
+        assert (found["imported"], found["contradictory"], found["pairs"]) == (0, 1, 4)
+
+    def test_a_parquet_file_that_unpacks_to_far_more_is_refused_by_its_footer(self, tmp_path, capsys):
+        image = bytes(1 << 20)
+        columns = {
+            "caption": ["x"] * 200,
+            "jpg_0": [image] * 200,
+            "jpg_1": [image] * 200,
+            "label_0": [1.0] * 200,
+        }
+        path = tmp_path / "bomb.parquet"
+        parquet.write_table(pa.table(columns), path, use_dictionary=False, compression="zstd")
+        assert path.stat().st_size < 1 << 20
+        start, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        assert "would unpack" in refused(capsys, "import", path, tmp_path / "out")
+        assert time.process_time() - start < 5
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
 
     def test_an_unknown_file_makes_no_folder(self, tmp_path, capsys):
         (tmp_path / "x.txt").write_text("?")

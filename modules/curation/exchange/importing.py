@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from modules.curation.exchange.public_formats import PublicPair
+from modules.curation.exchange.public_formats import BadRow, PublicPair
 from modules.curation.intake.image_size import image_size
 from modules.curation.store import CurationStore
 from modules.util.bucket import aspect_label
 from modules.util.dpo_curation_util import IMAGE_EXTENSIONS, SIDES, file_sha256
-from modules.util.errors import DataError
+from modules.util.errors import DataError, list_offenders
 from modules.util.image_metadata_util import normalise_prompt
+from modules.util.pairs.Preferences import Preferences
 
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", ".png"),
@@ -27,12 +30,29 @@ _SIGNATURES = (
 )
 
 
+MAX_LISTED = 1000
+
+
 @dataclass(frozen=True)
 class ImportCount:
-    """What an import did: pairs that are new, and pairs the folder had already."""
+    """What an import did.
 
-    imported: int
-    already_there: int
+    Args:
+        imported: pairs that are new.
+        already_there: pairs the folder had already.
+        contradictory: pairs that are left out because the same two images also occur the other way round under
+            the same prompt, in the file or in the folder.
+        identical: pairs that are left out because both sides are the same image.
+        left_out: rows that cannot be used.
+        faults: what is wrong with each of these, of up to ``MAX_LISTED``.
+    """
+
+    imported: int = 0
+    already_there: int = 0
+    contradictory: int = 0
+    identical: int = 0
+    left_out: int = 0
+    faults: tuple[str, ...] = ()
 
 
 def image_extension(data: bytes) -> str:
@@ -51,48 +71,96 @@ def image_extension(data: bytes) -> str:
 
 def import_pairs(
     store: CurationStore,
-    pairs: Iterable[PublicPair],
+    pairs: Iterable[PublicPair | BadRow],
     origin: str,
     progress: Callable[[int], None] = lambda done: None,
 ) -> ImportCount:
-    """Copy pairs into the folder of ``store``; each is durable before the next one is read.
+    """Copy pairs into the folder of ``store``; each is durable before the next one is copied.
 
     Prompts are normalised like those of images, so that their tags are neither captions nor groups of their own.
     A pair whose prompt and both images the folder already has is passed over, so an import that was
-    interrupted is finished by starting it again.
+    interrupted is finished by starting it again. What cannot be used is left out and listed.
 
     Args:
+        pairs: gone through twice, first to find contradictions.
         origin: what to remember as the source of images that have no file of their own.
         progress: called with the number of pairs dealt with.
 
     Raises:
-        DataError: an image is missing or cannot be decoded, with the number of its pair; pairs before it are in.
+        DataError: no row can be used. UserError: the folder cannot be written to; pairs before that are in.
     """
-    known = {_identity(normalise_prompt(p["prompt"]), p.get("hashes", {})) for p in store.pairs()}
-    imported = already = 0
-    with tempfile.TemporaryDirectory(prefix="import-") as scratch:
-        for number, given in enumerate(pairs, 1):
+    return _Import(store, origin).run(pairs, progress)
+
+
+class _Import:
+    """One import, and what it has met so far."""
+
+    def __init__(self, store: CurationStore, origin: str) -> None:
+        self._store, self._origin = store, origin
+        self._preferences = Preferences()
+        self._known = set()
+        for pair in store.pairs():
+            hashes = pair.get("hashes", {})
+            self._known.add(identity := _identity(normalise_prompt(pair["prompt"]), hashes))
+            self._preferences.add(*identity)
+        self._counts: Counter[str] = Counter()
+        self._faults: list[str] = []
+
+    def run(self, pairs: Iterable[PublicPair | BadRow], progress: Callable[[int], None]) -> ImportCount:
+        if iter(pairs) is pairs:
+            raise TypeError("the pairs are gone through twice; an iterator can be gone through once")
+        for pair in pairs:
+            self._look_at(pair)
+        with tempfile.TemporaryDirectory(prefix="import-") as scratch:
+            for number, pair in enumerate(pairs, 1):
+                outcome = self._take(pair, Path(scratch), number)
+                self._counts[outcome] += 1
+                progress(number)
+        count = ImportCount(**self._counts, faults=tuple(self._faults))
+        if count.left_out and not count.imported and not count.already_there:
+            raise DataError(f"no row of {self._origin} can be used:\n{list_offenders(self._faults)}")
+        return count
+
+    def _look_at(self, pair: PublicPair | BadRow) -> None:
+        if isinstance(pair, PublicPair):
+            with suppress(DataError):  # listed when it is its turn
+                self._preferences.add(*_identity(normalise_prompt(pair.prompt), _digests(pair)))
+
+    def _take(self, given: PublicPair | BadRow, scratch: Path, number: int) -> str:
+        """Import one pair; what has become of it, as a name of ``ImportCount``."""
+        try:
+            if isinstance(given, BadRow):
+                raise DataError(given.reason)
             pair = replace(given, prompt=normalise_prompt(given.prompt))
-            identity = _identity(pair.prompt, {side: _digest(getattr(pair, side)) for side in SIDES})
-            if identity in known:
-                already += 1
-            else:
-                try:
-                    _import_one(store, pair, Path(scratch), f"{origin}, pair {number}")
-                except DataError as error:
-                    raise DataError(f"pair {number}: {error.message}", hint=error.hint) from error
-                known.add(identity)
-                imported += 1
-            progress(number)
-    return ImportCount(imported, already)
+            identity = _identity(pair.prompt, _digests(pair))
+            if identity in self._known:
+                return "already_there"
+            if identity[1] == identity[2]:
+                return "identical"
+            if self._preferences.is_contradictory(*identity):
+                return "contradictory"
+            _import_one(self._store, pair, scratch, f"{self._origin}, pair {number}")
+        except DataError as error:
+            reason = error.message if isinstance(given, BadRow) else f"pair {number}: {error.message}"
+            self._faults += [reason] if len(self._faults) < MAX_LISTED else []
+            return "left_out"
+        self._known.add(identity)
+        return "imported"
 
 
-def _identity(prompt: str, hashes: dict[str, str]) -> tuple[str, str, str]:
+def _identity(prompt: str, hashes: Mapping[str, str]) -> tuple[str, str, str]:
     return prompt, hashes.get("chosen", ""), hashes.get("rejected", "")
 
 
-def _digest(image: Path | bytes) -> str:
-    return hashlib.sha256(image).hexdigest() if isinstance(image, bytes) else file_sha256(image)
+def _digests(pair: PublicPair) -> dict[str, str]:
+    images = {side: getattr(pair, side) for side in SIDES}
+    try:
+        return {
+            side: hashlib.sha256(image).hexdigest() if isinstance(image, bytes) else file_sha256(image)
+            for side, image in images.items()
+        }
+    except OSError as error:
+        raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
 def _import_one(store: CurationStore, pair: PublicPair, scratch: Path, origin: str) -> None:

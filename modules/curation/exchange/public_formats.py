@@ -20,9 +20,14 @@ from typing import Any
 from modules.util.dpo_curation_util import UNCONDITIONAL, copy_image, scan_finalized_pairs
 from modules.util.errors import DataError, UserError
 from modules.util.jsonio import parse_json, read_json, write_text
+from modules.util.owned_files import fault_of_path, shown
 
 MAX_LINE_BYTES = 1 << 20
 MAX_IMAGE_BYTES = 64 << 20
+_COLUMNS = ("caption", "jpg_0", "jpg_1", "label_0")
+_ROWS_AT_ONCE = 4
+_UNPACKED_BYTES = 16 << 20
+_UNPACKED_TIMES = 20
 FORMATS = ("pick-a-pic", "hpd", "imagereward", "jsonl")
 
 
@@ -35,11 +40,23 @@ class PublicPair:
     rejected: Path | bytes
 
 
+@dataclass(frozen=True)
+class BadRow:
+    """A row that cannot be used: where it is and what is wrong with it, in one sentence."""
+
+    reason: str
+
+
 def _inside(root: Path, name: Any, where: str) -> Path:
     """The image ``name`` below ``root``; anything else is refused."""
     if not isinstance(name, str) or not name:
         raise DataError(f"{where}: {name!r} is not a file name")
-    target = (root / name).resolve()
+    if fault := fault_of_path(name):
+        raise DataError(f"{where}: the name {shown(name)!r} {fault}")
+    try:
+        target = (root / name).resolve()
+    except (OSError, RuntimeError) as error:  # links in a circle
+        raise DataError(f"{where}: {shown(name)!r} leads nowhere: {error}") from error
     if not target.is_relative_to(root.resolve()):
         raise DataError(f"{where}: {name!r} leaves the folder {root}")
     if not target.is_file():
@@ -75,108 +92,144 @@ def detect_format(path: Path) -> str:
     )
 
 
-def read_pairs(path: str | os.PathLike[str], kind: str | None = None) -> Iterator[PublicPair]:
-    """Pairs of a file one by one; ties and rows without a winner are left out.
+class PublicFile:
+    """The pairs of a file, one by one and as often as wanted; ties and rows without a winner are left out.
 
     Args:
+        path: the file.
         kind: one of ``FORMATS``; found out when not given.
 
     Raises:
-        DataError: a row that cannot be used, with its place. UserError: an unknown format.
+        UserError: no such file, or an unknown format.
     """
-    source = Path(path)
-    if not source.is_file():
-        raise UserError(f"{source} does not exist")
-    readers = {"pick-a-pic": _pick_a_pic, "hpd": _hpd, "imagereward": _image_reward, "jsonl": _jsonl}
-    name = kind or detect_format(source)
-    if name not in readers:
-        raise UserError(f"unknown format {name!r}", hint=f"formats: {', '.join(FORMATS)}")
-    return readers[name](source)
+
+    def __init__(self, path: str | os.PathLike[str], kind: str | None = None) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise UserError(f"{self.path} does not exist")
+        self.kind = kind or detect_format(self.path)
+        if self.kind not in FORMATS:
+            raise UserError(f"unknown format {self.kind!r}", hint=f"formats: {', '.join(FORMATS)}")
+
+    def __iter__(self) -> Iterator[PublicPair | BadRow]:
+        """Pairs and rows that cannot be used, in the order of the file.
+
+        Raises:
+            DataError: the file as a whole cannot be read.
+        """
+        rows, pair_of = _READERS[self.kind]
+        root = self.path.parent if self.kind == "jsonl" else _image_root(self.path)
+        for where, row in rows(self.path):
+            try:
+                pair = pair_of(row, root, where)
+            except UserError as error:
+                yield BadRow(error.message)
+                continue
+            if pair is not None:
+                yield pair
 
 
-def _jsonl(path: Path) -> Iterator[PublicPair]:
+def _lines(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Lines that are not empty; of one that is too long, as much as shows that it is."""
     with path.open("rb") as stream:
         number = 0
         while line := stream.readline(MAX_LINE_BYTES + 1):
             number += 1
-            where = f"{path}, line {number}"
-            if len(line) > MAX_LINE_BYTES:
-                raise DataError(f"{where} is longer than {MAX_LINE_BYTES} bytes")
-            if not line.strip():
-                continue
-            row = parse_json(line, where)
-            if not isinstance(row, dict):
-                raise DataError(f"{where} is not an object")
-            sides = [_inside(path.parent, row.get(side), where) for side in ("chosen", "rejected")]
-            # An empty prompt is how ``export_jsonl_folder`` writes pairs that were asked for nothing in words.
-            prompt = UNCONDITIONAL if row.get("prompt") == "" else _text(row.get("prompt"), where)
-            yield PublicPair(prompt, sides[0], sides[1])
+            if line.strip():
+                yield f"{path}, line {number}", line
+            rest = line
+            while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
+                rest = stream.readline(MAX_LINE_BYTES + 1)
 
 
-def _pick_a_pic(path: Path) -> Iterator[PublicPair]:
+def _jsonl(line: bytes, root: Path, where: str) -> PublicPair:
+    if len(line) > MAX_LINE_BYTES:
+        raise DataError(f"{where} is longer than {MAX_LINE_BYTES} bytes")
+    row = parse_json(line, where)
+    if not isinstance(row, dict):
+        raise DataError(f"{where} is not an object")
+    chosen, rejected = (_inside(root, row.get(side), where) for side in ("chosen", "rejected"))
+    # An empty prompt is how ``export_jsonl_folder`` writes pairs that were asked for nothing in words.
+    prompt = UNCONDITIONAL if row.get("prompt") == "" else _text(row.get("prompt"), where)
+    return PublicPair(prompt, chosen, rejected)
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows as objects of Arrow, so that a value that cannot be read spoils its own row alone."""
     import pyarrow.parquet as parquet
     from pyarrow import ArrowException
 
-    wanted = ["caption", "jpg_0", "jpg_1", "label_0"]
     try:
         file = parquet.ParquetFile(path)
-        missing = [name for name in wanted if name not in file.schema_arrow.names]
+        missing = [name for name in _COLUMNS if name not in file.schema_arrow.names]
         if missing:
             raise DataError(f"{path} has no column {', '.join(missing)}", hint="is it Pick-a-Pic?")
+        _check_footer(path, file.metadata)
         number = 0
-        for batch in file.iter_batches(batch_size=16, columns=wanted):
-            for row in batch.to_pylist():
+        for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(_COLUMNS)):
+            for at in range(batch.num_rows):
                 number += 1
-                where = f"{path}, row {number}"
-                if row["label_0"] not in (0, 1, 0.0, 1.0):
-                    continue
-                images = [row["jpg_0"], row["jpg_1"]]
-                for image in images:
-                    if not isinstance(image, bytes) or not 0 < len(image) <= MAX_IMAGE_BYTES:
-                        raise DataError(
-                            f"{where}: an image is missing or larger than {MAX_IMAGE_BYTES} bytes"
-                        )
-                chosen, rejected = images if row["label_0"] == 1 else reversed(images)
-                yield PublicPair(_text(row["caption"], where), chosen, rejected)
+                yield f"{path}, row {number}", {name: batch.column(name)[at] for name in _COLUMNS}
     except (ArrowException, OSError) as error:
         raise DataError(f"{path} cannot be read as parquet: {error}") from error
 
 
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _check_footer(path: Path, footer: Any) -> None:
+    """Refuse columns that unpack to far more than they are: images are packed already, captions are small."""
+    for group in range(footer.num_row_groups):
+        for at in range(footer.num_columns):
+            column = footer.row_group(group).column(at)
+            packed, unpacked = column.total_compressed_size, column.total_uncompressed_size
+            if unpacked > max(_UNPACKED_BYTES, _UNPACKED_TIMES * packed):
+                raise DataError(
+                    f"{path}: column {column.path_in_schema!r} would unpack from {packed} to {unpacked} bytes",
+                    hint="this is not preference data; import a file of a source you trust",
+                )
+
+
+def _pick_a_pic(row: dict[str, Any], root: Path, where: str) -> PublicPair | None:
+    try:
+        label, caption, *images = (row[name].as_py() for name in ("label_0", "caption", "jpg_0", "jpg_1"))
+    except ValueError as error:
+        raise DataError(f"{where} cannot be read: {error}") from error
+    if label not in (0, 1, 0.0, 1.0):
+        return None
+    for image in images:
+        if not isinstance(image, bytes) or not 0 < len(image) <= MAX_IMAGE_BYTES:
+            raise DataError(f"{where}: an image is missing or larger than {MAX_IMAGE_BYTES} bytes")
+    chosen, rejected = images if label == 1 else reversed(images)
+    return PublicPair(_text(caption, where), chosen, rejected)
+
+
+def _json_rows(path: Path) -> Iterator[tuple[str, Any]]:
     data = read_json(path, "preference data")
     if not isinstance(data, list):
         raise DataError(f"{path} is not a list")
     for number, row in enumerate(data):
-        if not isinstance(row, dict):
-            raise DataError(f"{path}, entry {number} is not an object")
         yield f"{path}, entry {number}", row
 
 
-def _hpd(path: Path) -> Iterator[PublicPair]:
+def _hpd(row: Any, root: Path, where: str) -> PublicPair | None:
     """HPDv2: ``prompt, image_path [n], human_preference [n of 0/1]`` or ``rank [n]`` (lower is better).
     HPDv3: ``prompt, path1, path2``, the first preferred.
     """
-    root = _image_root(path)
-    for where, row in _rows(path):
-        prompt = _text(row.get("prompt"), where)
-        if "path1" in row:
-            yield PublicPair(
-                prompt, _inside(root, row["path1"], where), _inside(root, row.get("path2"), where)
-            )
-            continue
-        names = row.get("image_path")
-        ranks = row.get("rank")
-        if ranks is None:
-            ranks = [-v if isinstance(v, (int, float)) else v for v in row.get("human_preference") or []]
-        yield from _ranked(prompt, names, ranks, root, where)
+    if not isinstance(row, dict):
+        raise DataError(f"{where} is not an object")
+    prompt = _text(row.get("prompt"), where)
+    if "path1" in row:
+        return PublicPair(prompt, _inside(root, row["path1"], where), _inside(root, row.get("path2"), where))
+    ranks, liked = row.get("rank"), row.get("human_preference")
+    if ranks is None and isinstance(liked, list):
+        ranks = [-v if isinstance(v, (int, float)) and not isinstance(v, bool) else v for v in liked]
+    return _ranked(prompt, row.get("image_path"), ranks, root, where)
 
 
-def _image_reward(path: Path) -> Iterator[PublicPair]:
+def _image_reward(row: Any, root: Path, where: str) -> PublicPair | None:
     """ImageRewardDB: ``prompt, generations [n], ranking [n]`` (1 is best)."""
-    root = _image_root(path)
-    for where, row in _rows(path):
-        prompt = _text(row.get("prompt"), where)
-        yield from _ranked(prompt, row.get("generations"), row.get("ranking"), root, where)
+    if not isinstance(row, dict):
+        raise DataError(f"{where} is not an object")
+    prompt = _text(row.get("prompt"), where)
+    return _ranked(prompt, row.get("generations"), row.get("ranking"), root, where)
 
 
 def _image_root(path: Path) -> Path:
@@ -184,16 +237,28 @@ def _image_root(path: Path) -> Path:
     return path.parent / "images" if (path.parent / "images").is_dir() else path.parent
 
 
-def _ranked(prompt: str, names: Any, ranks: Any, root: Path, where: str) -> Iterator[PublicPair]:
+def _ranked(prompt: str, names: Any, ranks: Any, root: Path, where: str) -> PublicPair | None:
     """The best image with the worst one; nothing when all are equal."""
     valid = isinstance(names, list) and isinstance(ranks, list) and len(names) == len(ranks) >= 2
-    if not valid or not all(isinstance(r, (int, float)) and not isinstance(r, bool) for r in ranks):
+    if not valid or not all(_is_rank(rank) for rank in ranks):
         raise DataError(f"{where}: images and ranks do not fit together")
     order = sorted(range(len(names)), key=lambda i: (ranks[i], i))
-    if ranks[order[0]] != ranks[order[-1]]:
-        yield PublicPair(
-            prompt, _inside(root, names[order[0]], where), _inside(root, names[order[-1]], where)
-        )
+    if ranks[order[0]] == ranks[order[-1]]:
+        return None
+    return PublicPair(prompt, _inside(root, names[order[0]], where), _inside(root, names[order[-1]], where))
+
+
+def _is_rank(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+
+
+_Rows = Callable[[Path], Iterator[tuple[str, Any]]]
+_READERS: dict[str, tuple[_Rows, Callable[[Any, Path, str], PublicPair | None]]] = {
+    "pick-a-pic": (_parquet_rows, _pick_a_pic),
+    "hpd": (_json_rows, _hpd),
+    "imagereward": (_json_rows, _image_reward),
+    "jsonl": (_lines, _jsonl),
+}
 
 
 def export_datasets_folder(output_dir: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
@@ -218,7 +283,7 @@ def export_datasets_folder(output_dir: str | os.PathLike[str], target: str | os.
 
 def export_jsonl_folder(output_dir: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
     """Write the finalised pairs as ``train.jsonl`` and ``val.jsonl`` of ``{"prompt", "chosen", "rejected"}``
-    with the images in folders next to them; ``read_pairs`` reads it again.
+    with the images in folders next to them; ``PublicFile`` reads it again.
 
     Returns:
         How many pairs were written.

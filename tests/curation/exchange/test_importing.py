@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from modules.curation.exchange.importing import ImportCount, import_pairs
 from modules.curation.exchange.public_formats import PublicPair
 from modules.curation.store import CurationStore
 from modules.util import dpo_curation_util as util
+from modules.util.errors import DataError
 
 
 def pair(folder: Path, number: int, prompt: str) -> PublicPair:
@@ -36,3 +38,20 @@ def test_exports_normalise_prompts_too(tmp_path: Path) -> None:
     results = [[(str(p.chosen), str(p.rejected))] for p in (one, two)]
     assert util.export_curated_pairs(groups, results, out, 50) == (2, 0)
     assert {p["prompt"] for p in util.load_manifest(out)["pairs"]} == {"a cat"}
+
+
+def test_exports_refuse_or_leave_out_what_contradicts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two, three = (pair(tmp_path, number, "") for number in range(3))
+    out, manifest = tmp_path / "out", util.load_manifest(tmp_path / "out")
+    util.export_single_pair(out, manifest, one.chosen, one.rejected, "a <x> cat", "1:1")
+    with pytest.raises(DataError, match="already"):
+        util.export_single_pair(out, manifest, one.rejected, one.chosen, "a cat", "1:1")
+    util.export_single_pair(out, manifest, one.rejected, one.chosen, "a dog", "1:1")
+    picks = [(p.chosen, p.rejected) for p in (two, three)]
+    picks += [(one.rejected, one.chosen), (two.rejected, two.chosen)]
+    group = {"prompt": "a cat", "aspectratio": "1:1"}
+    assert util.export_curated_pairs([group], [picks], out, 0) == (3, 0)
+    assert util.load_manifest(out)["pairs"][2]["sources"]["chosen"] == str(three.chosen)
+    assert "3 pairs left out" in caplog.text

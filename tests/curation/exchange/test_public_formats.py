@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from modules.curation.exchange.public_formats import PublicPair, export_datasets_folder, read_pairs
+from modules.curation.exchange.public_formats import BadRow, PublicFile, PublicPair, export_datasets_folder
 from modules.util import dpo_curation_util as util
 from modules.util.errors import DataError, UserError
 
@@ -40,7 +40,7 @@ def test_pick_a_pic_winners_are_chosen_and_ties_left_out(tmp_path):
         }
     )
     pq.write_table(table, tmp_path / "p.parquet")
-    assert list(read_pairs(tmp_path / "p.parquet")) == [
+    assert list(PublicFile(tmp_path / "p.parquet")) == [
         PublicPair("a cat", jpeg(1), jpeg(11)),
         PublicPair("a dog", jpeg(12), jpeg(2)),
     ]
@@ -52,7 +52,7 @@ def test_ranks_pair_the_best_with_the_worst(folder):
         {"prompt": "y", "generations": ["a.jpg", "b.jpg"], "ranking": [1, 1]},
     ]
     (folder / "ir.json").write_text(json.dumps(rows))
-    (pair,) = read_pairs(folder / "ir.json")
+    (pair,) = PublicFile(folder / "ir.json")
     assert isinstance(pair.chosen, Path) and isinstance(pair.rejected, Path)
     assert (pair.prompt, pair.chosen.name, pair.rejected.name) == ("x", "c.jpg", "b.jpg")
 
@@ -64,7 +64,7 @@ def test_both_generations_of_hpd(folder):
         {"prompt": "v3", "path1": "c.jpg", "path2": "d.jpg"},
     ]
     (folder / "hpd.json").write_text(json.dumps(rows))
-    made = [(p.prompt, p.chosen.name, p.rejected.name) for p in read_pairs(folder / "hpd.json")]
+    made = [(p.prompt, p.chosen.name, p.rejected.name) for p in PublicFile(folder / "hpd.json")]
     assert made == [("v2", "b.jpg", "a.jpg"), ("v2r", "b.jpg", "c.jpg"), ("v3", "c.jpg", "d.jpg")]
 
 
@@ -81,29 +81,27 @@ def test_both_generations_of_hpd(folder):
         ('{"a": "' + "x" * (1 << 20) + '"}', "longer than"),
     ],
 )
-def test_a_hostile_line_is_refused_with_its_place(folder, line, message):
-    good = '{"prompt": "p", "chosen": "images/b.jpg", "rejected": "images/a.jpg"}'
+def test_a_hostile_line_is_named_with_its_place(folder, line, message):
+    sound = '{"prompt": "p", "chosen": "images/b.jpg", "rejected": "images/a.jpg"}'
     (folder.parent / "secret.jpg").write_bytes(jpeg(0))
-    (folder / "x.jsonl").write_text(f"{good}\n\n{line}\n")
-    reader = read_pairs(folder / "x.jsonl")
-    assert next(reader).prompt == "p"
-    with pytest.raises(UserError, match=message) as caught:
-        next(reader)
-    assert "line 3" in str(caught.value)
+    (folder / "x.jsonl").write_text(f"{sound}\n\n{line}\n")
+    good, bad = PublicFile(folder / "x.jsonl")
+    assert isinstance(good, PublicPair) and good.prompt == "p"
+    assert isinstance(bad, BadRow) and message in bad.reason and "line 3" in bad.reason
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + b"\0" * 50 + b"PAR1"])
 def test_a_file_that_is_no_parquet_is_one_clear_error(tmp_path, content):
     (tmp_path / "x.parquet").write_bytes(content)
     with pytest.raises(DataError, match="parquet"):
-        list(read_pairs(tmp_path / "x.parquet"))
+        list(PublicFile(tmp_path / "x.parquet"))
 
 
 def test_unknown_formats_and_missing_files_are_refused(tmp_path):
     (tmp_path / "x.json").write_text("[1]")
     for name in ("x.json", "missing.jsonl"):
         with pytest.raises(UserError):
-            read_pairs(tmp_path / name)
+            PublicFile(tmp_path / name)
 
 
 def test_the_exported_folder_reads_back_as_the_same_pairs(folder, tmp_path):
