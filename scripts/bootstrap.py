@@ -153,7 +153,8 @@ def make_venv(venv: Path, runner: Run) -> None:
 def install(root: Path, venv: Path, dev: bool, runner: Run) -> None:
     """Install the requirements under the constraints, and leave a stamp when that is complete."""
     stamp = venv / STAMP
-    stamp.unlink(missing_ok=True)
+    if stamp.is_file():
+        stamp.write_text("")
     say("installing packages (the first time this downloads a few hundred MB; with a GPU, some GB)")
     command = [str(venv_python(venv)), "-m", "pip", "install", "--disable-pip-version-check"]
     for path in requirement_files(root, dev):
@@ -161,9 +162,8 @@ def install(root: Path, venv: Path, dev: bool, runner: Run) -> None:
     if runner([*command, "--constraint", str(root / "constraints.txt")]) != 0:
         raise SetupError("packages could not be installed; the lines above say why. Run this again to go on")
     hashes = {wanted_hash(root, False), wanted_hash(root, dev)}
-    temporary = venv / f"{STAMP}.tmp"
-    temporary.write_text("\n".join(sorted(hashes)) + "\n")
-    temporary.replace(stamp)
+    # a hash that is cut off equals none, so half a stamp means one more installation and no harm
+    stamp.write_text("\n".join(sorted(hashes)) + "\n")
 
 
 def bootstrap(root: Path, dev: bool, runner: Run = run) -> Path:

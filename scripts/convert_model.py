@@ -88,6 +88,7 @@ def run(options: argparse.Namespace) -> None:
     from modules.modelSetup import converting
 
     folder = getattr(options, "to", "") == "DIFFUSERS"
+    converting.clear_leftovers(options.target)
     converting.check_target(options.target, options.source, options.force, folder)
     if options.command == "pickle":
         converting.convert_pickle(options.source, options.target, report)

@@ -32,7 +32,7 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import MODEL_SETUPS, create_model_setup
 from modules.util.errors import ConfigError, DataError, UnsupportedError, UserError
 from modules.util.jsonio import atomic_path
-from modules.util.owned_files import Owned
+from modules.util.owned_files import TEMPORARY, Owned
 from modules.util.pairs.dpo_pair_files import free_bytes
 from modules.util.tensors.lazy_tensors import LazyTensor, lazily, write_lazily
 from modules.util.tensors.tensor_files import write_safetensors
@@ -60,6 +60,13 @@ def check_target(target: Path, source: Path, force: bool, folder: bool = False) 
         owned.check_replaceable(target.name, [source])
     else:
         owned.check_writable(target.name, [source])
+
+
+def clear_leftovers(target: Path) -> None:
+    """Put in order what a killed conversion to the same name left: half files, and a folder half replaced."""
+    owned = Owned(target.parent, local=True)
+    owned.restore_folder(target.name)
+    owned.sweep(TEMPORARY)
 
 
 def find_family(metadata: dict[str, str], given: str | None) -> BaseModelSetup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from modules.runner.ProcessId import ProcessId
 from modules.util.errors import UserError
 from modules.util.files.locking import try_lock
 from modules.util.jsonio import read_json, write_json
+from modules.util.owned_files import Owned
 
 RECORD_BYTES, CONFIG_BYTES = 1 << 16, 1 << 24
 # A watcher holds the lock for a moment when it closes the books of a dead run.
@@ -51,12 +53,15 @@ class RunDirectory:
         """Make the folder. ``UserError`` when that is not possible."""
         try:
             self.commands_dir.mkdir(parents=True, exist_ok=True)
-            probe = self.path / f".write-test-{os.getpid()}"
-            probe.write_bytes(b"")
-            probe.unlink()
+            owned, probe = self._owned(), f".tastemaker-{secrets.token_hex(8)}.tmp"
+            owned.append(probe, b"")
+            owned.remove(probe)
         except OSError as error:
             raise self._not_writable(error) from error
         return self
+
+    def _owned(self) -> Owned:
+        return Owned(self.path, local=True)
 
     def _not_writable(self, error: OSError) -> UserError:
         return UserError(
@@ -98,11 +103,12 @@ class RunDirectory:
             os.register_at_fork(after_in_child=handle.close)
         try:
             self._take_over()
+            # before the process is named: whoever sees it train finds it in the list too
+            note_run(self.path)
             self.compute_on(device)
         except OSError as error:
             self.unlock()
             raise self._not_writable(error) from error
-        note_run(self.path)
 
     def compute_on(self, device: str) -> None:
         """Say which device this process uses, so that other runs can wait for it."""
@@ -123,12 +129,12 @@ class RunDirectory:
     def _clear_orders(self) -> None:
         take_commands(self.commands_dir)
         for half in self.commands_dir.glob("*.taken"):  # of a trainer that died while it read them
-            half.unlink(missing_ok=True)
+            self._owned().remove(f"{self.commands_dir.name}/{half.name}")
 
     def unlock(self) -> None:
         """Give the run back."""
         if self._lock is not None:
-            self.process_path.unlink(missing_ok=True)
+            self._owned().remove(self.process_path.name)
             self._lock.close()
             self._lock = None
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from modules.util.errors import UserError
 from modules.util.jsonio import write_text
+from modules.util.owned_files import Owned
 
 COMMANDS = ("stop", "backup", "sample", "save", "pause", "resume")
 MAX_BYTES = 64 * 1024
@@ -53,13 +54,13 @@ def take_commands(folder: str | os.PathLike[str]) -> tuple[list[Command], list[s
     for path in sorted(base.glob("*.json")):
         if path.name.startswith(".") or not path.is_file():  # still being written, or no order at all
             continue
-        mine = path.with_suffix(".taken")
+        owned, mine = Owned(base, local=True), path.with_suffix(".taken")
         try:
-            path.replace(mine)
+            owned.move(path.name, mine.name, replace=True)
         except FileNotFoundError:
             continue
         command = _read(mine)
-        mine.unlink()
+        owned.remove(mine.name)
         if command is None:
             refused.append(path.name)
         else:

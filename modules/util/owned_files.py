@@ -204,14 +204,31 @@ class Owned:
         with suppress(FileNotFoundError), self._parent(name) as (folder, last):
             mode = self._mode(folder, last, name)
             if mode is not None and stat.S_ISDIR(mode):
-                reason = folder.why_tree_stays(last)
-                if reason:
-                    raise self.refusal(name, reason, folder.path / last)
+                self._check_tree(folder, last, name)
                 folder.remove_tree(last)
             elif mode is not None:
                 folder.unlink(last)
             return mode is not None
         return False
+
+    def discard(self, name: Name) -> None:
+        """``remove_tree`` for a folder of which half would be taken for a whole one: it loses its name first.
+
+        Raises:
+            UserError: it is refused. FileNotFoundError: nothing has the name.
+        """
+        with self._parent(name) as (folder, last):
+            mode = self._mode(folder, last, name)
+            if mode is not None and stat.S_ISDIR(mode):
+                self._check_tree(folder, last, name)
+        doomed = f".tastemaker-{secrets.token_hex(8)}.tmp"
+        self.move(name, doomed)
+        self.remove_tree(doomed)
+
+    def _check_tree(self, folder: OpenFolder, last: str, name: Name) -> None:
+        reason = folder.why_tree_stays(last)
+        if reason:
+            raise self.refusal(name, reason, folder.path / last)
 
     def sweep(self, pattern: str) -> int:
         """Remove files and folders of temporary names that no living process holds: what a killed one left.
@@ -420,7 +437,7 @@ class Owned:
             raise
         fsync_path(self.root)
         if replaces:
-            self._discard(former)
+            self.discard(former)
 
     def restore_folder(self, name: str) -> bool:
         """Bring back a folder whose replacement was cut off by a kill; one whose successor is there is removed.
@@ -436,14 +453,8 @@ class Owned:
             fsync_path(self.root)
             return True
         if (path / LIST_NAME).is_file() and not path.is_symlink() and not any(_foreign_files(path)):
-            self._discard(former.name)
+            self.discard(former.name)
         return False
-
-    def _discard(self, name: str) -> None:
-        """Remove a folder under a name that is swept: half of it is taken for nothing else."""
-        doomed = f".tastemaker-{secrets.token_hex(8)}.tmp"
-        self.move(name, doomed)
-        self.remove_tree(doomed)
 
 
 def _files_below(folder: Path) -> Iterator[tuple[str, int]]:

@@ -7,7 +7,6 @@ share of the second it may take; both are processor time, the wall time of the g
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from PIL import Image
 from modules.curation.ImageGroup import ImageGroup
 from modules.curation.intake.groups import ScanOptions, scan_groups
 from modules.util.image_metadata_util import read_metadata
+from modules.util.owned_files import Owned
 from scripts.benchmarks._measure import Quartiles, Result, Work, interleave
 from scripts.demo.metadata import STYLES, Made, write_image
 
@@ -91,11 +91,11 @@ def _pillow(paths: Sequence[str]) -> Work:
 
 def _first_group(folder: Path, count: int) -> Result:
     large = folder / "large"
-    large.mkdir()
     files = sorted(path for path in folder.iterdir() if path.is_file())
+    owned = Owned(large, local=True)
     for i in range(count):
         source = files[i // 4 % len(files)]
-        os.link(source, large / f"{i}{source.suffix}")
+        owned.take(source, f"{i}{source.suffix}")
     start, wall = time.process_time(), time.perf_counter()
     found = scan_groups(large, folder / "out", ScanOptions(near_duplicates=None))
     first = next(entry for entry in found if isinstance(entry, ImageGroup))

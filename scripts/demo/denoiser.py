@@ -19,6 +19,7 @@ from modules.model.Model import Model
 from modules.modelSetup.registry import create_model_setup
 from modules.modelSetup.sample_images import SampleRequest, sample
 from modules.util.jsonio import atomic_path, read_json, write_json
+from modules.util.owned_files import Owned
 from modules.util.rng import generator, python_random
 from scripts.demo.judge import fidelity, read_image
 from scripts.demo.sampling import CFG_SCALE, FAMILY, STEPS, to_pixels
@@ -176,7 +177,7 @@ def train_denoiser(folder: Path, seed: int, recipe: DenoiserRecipe, report: Repo
     for parameter, average in zip(parameters, averages, strict=True):
         parameter.data = average
     model.compute_dtype = torch.float32
-    kept.path.unlink()
+    Owned(kept.path.parent, local=True).remove(kept.path.name)
     return model
 
 

@@ -138,6 +138,16 @@ def test_a_damaged_shard_is_set_aside_with_a_warning(
     assert all(same(cache.get(key(number)), entry(number)) for number in range(12))
 
 
+@pytest.mark.parametrize(
+    "name", ["cache-mine.safetensors", "cache-20260101-x.safetensors", "model.safetensors"]
+)
+def test_a_file_of_a_person_is_not_taken_for_a_damaged_shard(tmp_path: Path, name: str) -> None:
+    filled(tmp_path, 4)
+    (tmp_path / name).write_text("mine")
+    assert len(ContentCache(tmp_path)) == 4
+    assert (tmp_path / name).read_text() == "mine"
+
+
 def test_damage_while_in_use_is_noticed_on_first_touch(tmp_path: Path) -> None:
     filled(tmp_path, 2)
     cache = ContentCache(tmp_path)

@@ -184,6 +184,19 @@ def test_a_model_into_one_file_and_back(tmp_path: Path) -> None:
     assert first.keys() == again.keys() and all(torch.equal(first[key], again[key]) for key in first)
 
 
+def test_the_next_conversion_puts_in_order_what_a_killed_one_left(tmp_path: Path) -> None:
+    source, target = tiny_folder(SD), tmp_path / "model"
+    assert convert("checkpoint", source, target, "--family", SD, "--to", "DIFFUSERS") == 0
+    before = (target / "model_index.json").read_bytes()
+    target.rename(tmp_path / ".tastemaker-former-model")
+    (tmp_path / ".tastemaker-0123456789abcdef.tmp").write_text("half")
+    (tmp_path / ".mine.tmp").write_text("mine")
+    # refused, for the model from before is back
+    assert convert("checkpoint", source, target, "--family", SD, "--to", "DIFFUSERS") == 2
+    assert (target / "model_index.json").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".mine.tmp", "model"]
+
+
 def test_nothing_is_replaced_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = save_adapter(trained(SD), tmp_path / "a.safetensors", KOHYA)
     target = tmp_path / "b.safetensors"

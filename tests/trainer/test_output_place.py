@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from modules.trainer.callbacks import Callback
 from modules.trainer.resume.checkpoint import list_backups
 from modules.util.errors import UserError
 from modules.util.files.output_place import output_place
+from modules.util.files.user_folder import settings_folder
 from modules.util.owned_files import LIST_NAME
 from scripts.train import main
 from tests.guard import Guard
@@ -162,9 +164,20 @@ def test_the_next_start_brings_a_half_replaced_model_back_and_sweeps_what_a_kill
     before = (tmp_path / "m" / "model_index.json").read_bytes()
     (tmp_path / "m").rename(tmp_path / ".tastemaker-former-m")
     (tmp_path / ".tastemaker-0123456789abcdef.tmp").write_text("half a model")
-    (tmp_path / "run" / ".tastemaker-0123456789abcdef.tmp").write_text("half")
+    cache = Path(json.loads(config.read_text())["cache_dir"])
+    halves = [
+        tmp_path / "run",
+        tmp_path / "run/samples/0 - a",
+        tmp_path / "run/rollouts/epoch-1",
+        settings_folder(),
+    ]
+    halves += [cache / name for name in ("", "latents", "texts", "reference")]
+    for folder in halves:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".tastemaker-0123456789abcdef.tmp").write_text("half")
     (tmp_path / ".editor.tmp").write_text("mine")
     assert main(["--config-path", str(config), "--set", "only_cache=true"]) == 0
+    assert not [folder for folder in halves if (folder / ".tastemaker-0123456789abcdef.tmp").exists()]
     assert (tmp_path / "m" / "model_index.json").read_bytes() == before
     left = {p.name for folder in (tmp_path, tmp_path / "run") for p in folder.iterdir() if p.name[0] == "."}
     assert left == {".editor.tmp"}

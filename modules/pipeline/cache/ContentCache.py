@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import struct
 import threading
 import time
@@ -26,6 +27,7 @@ from safetensors.torch import save_file
 
 from modules.util.errors import DataError, UserError
 from modules.util.jsonio import atomic_path, read_json, write_json
+from modules.util.owned_files import Owned
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +41,7 @@ OPEN_SHARDS = 128
 _MAX_HEADER = 64 << 20
 _VERIFIED = "verified.json"
 # files of other names in the folder are not ours, and so are never removed
-_SHARDS = "cache-*.safetensors"
+_SHARD = re.compile(r"cache-\d{8}-[0-9a-f]{32}\.safetensors")
 # what reading a file that was tampered with may raise
 _DAMAGE = (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
@@ -81,7 +83,8 @@ class ContentCache:
     def rescan(self) -> None:
         """Look for shards other processes have added; set damaged ones aside."""
         with self._lock:
-            present = {p.name for p in self.folder.glob(_SHARDS)} if self.folder.is_dir() else set()
+            found = self.folder.iterdir() if self.folder.is_dir() else ()
+            present = {path.name for path in found if _SHARD.fullmatch(path.name)}
             for name in [name for name in self._shards if name not in present]:
                 self._forget(name)
             for name in sorted(present - self._shards.keys()):
@@ -117,10 +120,11 @@ class ContentCache:
         )
         self._forget(name)
         try:
-            (self.folder / name).unlink(missing_ok=True)
-        except OSError as error:
+            Owned(self.folder, local=True).remove(name)
+        except (OSError, UserError) as error:
+            reason = error.message if isinstance(error, UserError) else str(error.strerror)
             raise DataError(
-                f"the damaged cache file {self.folder / name} cannot be removed ({error.strerror})",
+                f"the damaged cache file {self.folder / name} cannot be removed ({reason})",
                 field="cache_dir",
                 hint="delete it",
             ) from error
@@ -263,7 +267,7 @@ class ContentCache:
                 self._forget(name)
                 # another process on Windows may still have it open; a double entry does no harm
                 try:
-                    (self.folder / name).unlink(missing_ok=True)
+                    Owned(self.folder, local=True).remove(name)
                 except PermissionError:
                     _log.info("%s is in use and stays", self.folder / name)
             self.rescan()

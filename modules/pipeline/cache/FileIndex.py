@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.pipeline.nodes.images import load_rgb, read_size
-from modules.util.errors import DataError
+from modules.util.errors import DataError, UserError
+from modules.util.owned_files import Owned
 
 _log = logging.getLogger(__name__)
 
@@ -83,8 +84,8 @@ class FileIndex:
             _log.warning("the file index %s is damaged and is made anew (%s)", self._path, error)
             self._rows.clear()
             try:
-                self._path.unlink()
-            except OSError:
+                Owned(self._path.parent, local=True).remove(self._path.name)
+            except (OSError, UserError):
                 self._path = None
 
     def flush(self) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from modules.util.errors import DataError, UserError
 from modules.util.jsonio import atomic_path
+from modules.util.owned_files import Owned
 from modules.util.tensors.tensor_files import write_safetensors
 
 DECIMALS = 5
@@ -56,7 +57,7 @@ class BestKeeper:
         if self.writes:
             write_tensors(fresh, dict(self.parameters), "the best weights")
             if former is not None and former != fresh:
-                former.unlink(missing_ok=True)
+                Owned(self.folder, local=True).remove(former.name)
         self.step, self.accuracy, self.loss = step, accuracy, loss
         return True
 

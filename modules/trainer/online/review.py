@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import re
 from pathlib import Path
 
 import torch
@@ -11,9 +11,11 @@ from modules.trainer.evaluate.image_files import save_image
 from modules.trainer.online.batch import OnlineBatch
 from modules.util.errors import UserError
 from modules.util.jsonio import write_json
+from modules.util.owned_files import Owned, shown
 
 EPOCH = "epoch-"
 INDEX = "images.json"
+_OWN = re.compile(r"\d{4,}\.png|images\.json|\.tastemaker-[0-9a-f]+\.tmp")
 
 
 class ReviewFolder:
@@ -59,9 +61,8 @@ def keep_images(folder: Path, epoch: int, rgb_NCHW: torch.Tensor, batch: OnlineB
     settings = rollouts.settings
     entries = []
     try:
-        if target.exists():
-            # an epoch that is made again after a resume
-            shutil.rmtree(target)
+        # an epoch that is made again after a resume
+        _remove(folder, target.name)
         for number in range(min(count, len(batch))):
             name = f"{number:04d}.png"
             reward, advantage = float(batch.reward_B[number]), float(batch.adv_B[number])
@@ -105,12 +106,28 @@ def forget_old(folder: Path, keep: int) -> None:
     problems: list[str] = []
     for path in sorted(found, key=lambda one: int(one.name.removeprefix(EPOCH)))[:-keep]:
         try:
-            shutil.rmtree(path)
+            _remove(folder, path.name)
         except OSError as error:
             problems.append(f"{error.filename or path}: {error.strerror or error}")
+        except UserError as error:
+            problems.append(error.message)
     if problems:
         raise UserError(
             f"images of old epochs cannot be removed: {problems[0]}",
             field="rlhf_keep_image_epochs",
             hint="the run goes on and tries again; look at the permissions, or whether another program holds them",
         )
+
+
+def _remove(folder: Path, epoch: str) -> None:
+    """Remove the images of an epoch; files of others in its folder stay, and the folder with them."""
+    owned, path = Owned(folder, local=True), folder / epoch
+    if not path.is_dir():
+        return
+    if path.is_symlink():
+        raise UserError(f"{shown(path)} is a link: it is left as it is", hint="remove it by hand")
+    for name in sorted(found.name for found in path.iterdir()):
+        if _OWN.fullmatch(name):
+            owned.remove(f"{epoch}/{name}")
+    if not any(path.iterdir()):
+        owned.remove_tree(epoch)

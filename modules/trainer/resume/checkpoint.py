@@ -8,10 +8,9 @@ for the one before it.
 from __future__ import annotations
 
 import hashlib
-import os
+import logging
 import pickle
 import re
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,15 +22,18 @@ import torch
 from modules.trainer.evaluate.best import read_tensors
 from modules.util.errors import DataError, UserError
 from modules.util.jsonio import read_json, write_json
-from modules.util.owned_files import fsync_path
+from modules.util.owned_files import TEMPORARY, Owned, fsync_path
 from modules.util.tensors.tensor_files import write_safetensors, write_torch
 from modules.util.TrainProgress import TrainProgress
+
+_log = logging.getLogger(__name__)
 
 FORMAT = 1
 MANIFEST, META, CONFIG = "manifest.json", "meta.json", "config.json"
 OPTIMIZER = "optimizer/optimizer.pt"
-TEMPORARY = ".tmp-"
 _NAME = re.compile(r"(?P<time>\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)-backup-(?P<step>\d+)-(\d+)-(\d+)")
+_FORMER_TEMPORARY = ".tmp-"
+_OWN_FILE = re.compile(r"(manifest|meta|config)\.json|optimizer/optimizer\.pt|(\w+)/\2\.safetensors")
 
 
 @dataclass
@@ -65,21 +67,19 @@ def write_backup(folder: Path, snapshot: Snapshot, keep: int | None = None) -> P
         UserError: the disk is full or cannot be written; earlier backups are untouched.
     """
     name = f"{_stamp(folder)}-backup-{snapshot.progress.label()}"
-    target, temporary = folder / name, folder / f"{TEMPORARY}{name}"
+    target, owned = folder / name, Owned(folder, local=True)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(folder)
         if target.exists():
             if backup_problem(target) is None:
                 # the same position within the same second: it holds the same
                 return target
             remove_backup(target)
-        temporary.mkdir()
-        _write_files(temporary, snapshot)
-        temporary.replace(target)
-        fsync_path(folder)
+        with owned.fresh_folder() as temporary:
+            _write_files(temporary, snapshot)
+            owned.move(temporary.name, name)
+            fsync_path(folder)
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
         raise UserError(
             f"the backup {target} cannot be written: {error.strerror or error}",
             hint="make room on the disk; the backups before it are intact",
@@ -87,6 +87,8 @@ def write_backup(folder: Path, snapshot: Snapshot, keep: int | None = None) -> P
     for old in list_backups(folder)[keep:] if keep else []:
         try:
             remove_backup(old)
+        except UserError as error:
+            _log.warning("%s (%s)", error.message, error.hint)
         except OSError as error:
             raise UserError(
                 f"the backup {target} is written, but the old one {old} cannot be removed: {error.strerror}",
@@ -102,30 +104,23 @@ def _stamp(folder: Path) -> str:
 
 
 def _write_files(folder: Path, snapshot: Snapshot) -> None:
+    owned = Owned(folder, local=True)
     for name, tensors in snapshot.tensors.items():
-        (folder / name).mkdir()
-        write_safetensors(tensors, folder / name / f"{name}.safetensors")
+        with owned.write(f"{name}/{name}.safetensors") as path:
+            write_safetensors(tensors, path)
     for name, source in snapshot.files.items():
-        (folder / name).mkdir()
-        _take(source, folder / name / f"{name}{source.suffix}")
-    (folder / OPTIMIZER).parent.mkdir()
-    write_torch(snapshot.optimizer, folder / OPTIMIZER)
+        taken = f"{name}/{name}{source.suffix}"
+        owned.take(source, taken)
+        fsync_path(folder / taken)
+    with owned.write(OPTIMIZER) as path:
+        write_torch(snapshot.optimizer, path)
     write_json(folder / META, {"train_progress": snapshot.progress.to_dict(), "state": snapshot.state})
     write_json(folder / CONFIG, snapshot.config)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    for path in files:
-        fsync_path(path)
     digests = {path.relative_to(folder).as_posix(): _digest(path) for path in files}
     write_json(folder / MANIFEST, {"format": FORMAT, "files": digests})
     for path in [*(p for p in folder.iterdir() if p.is_dir()), folder]:
         fsync_path(path)
-
-
-def _take(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def _digest(path: Path) -> str:
@@ -134,17 +129,28 @@ def _digest(path: Path) -> str:
 
 
 def remove_backup(path: Path) -> None:
-    """Delete a backup; killed on the way, what is left is no backup."""
-    doomed = path.with_name(f"{TEMPORARY}{path.name}")
-    shutil.rmtree(doomed, ignore_errors=True)
-    path.replace(doomed)
-    shutil.rmtree(doomed)
+    """Delete a backup; killed on the way, what is left is no backup.
+
+    Raises:
+        UserError: there are files in it that this program did not put there.
+    """
+    for found in sorted(path.rglob("*")):
+        name = found.relative_to(path).as_posix()
+        if found.is_symlink() or not (found.is_dir() or _OWN_FILE.fullmatch(name)):
+            raise UserError(
+                f"the old backup {path} is kept: it holds {name}, which this program did not put there",
+                hint="move that file elsewhere, and the backup is removed after the next one",
+            )
+    Owned(path.parent, local=True).discard(path.name)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Delete what killed processes left behind."""
-    for stale in folder.glob(f"{TEMPORARY}*"):
-        shutil.rmtree(stale)
+    """Delete what killed processes left behind, also under the names earlier versions gave it."""
+    owned = Owned(folder, local=True)
+    owned.sweep(TEMPORARY)
+    for path in folder.glob(f"{_FORMER_TEMPORARY}*"):
+        if _NAME.fullmatch(path.name.removeprefix(_FORMER_TEMPORARY)):
+            owned.remove_tree(path.name)
 
 
 # -- reading -------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 from modules.trainer.distributed import Processes
 from modules.trainer.resume.checkpoint import Snapshot, find_backup, list_backups, read_backup
 from modules.util.errors import DataError
+from modules.util.owned_files import Owned
 
 Warn = Callable[[str], None]
 
@@ -45,5 +46,5 @@ def find_resume(folder: Path, go_on: bool, processes: Processes, warn: Warn) -> 
 def _put_aside(folder: Path, warn: Warn) -> None:
     if list_backups(folder):
         aside = folder.with_name(f"{folder.name}-before-{time.strftime('%Y-%m-%d_%H-%M-%S')}")
-        folder.replace(aside)
+        Owned(folder.parent, local=True).move(folder.name, aside.name)
         warn(f"this run starts anew; the backups of the one before are now in {aside}")

@@ -9,6 +9,7 @@ from modules.spec.registry import FAMILIES
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import TrainingMethod
 from modules.util.files.output_place import output_place
+from modules.util.files.user_folder import settings_folder
 from modules.util.owned_files import TEMPORARY, Owned
 
 
@@ -26,5 +27,14 @@ def clear_leftovers(config: TrainConfig, run: RunDirectory) -> None:
     owned.sweep(TEMPORARY)
     cache = Path(config.cache_dir)
     inside = ("", "samples", "save", "best", "backup", "commands")
-    for folder in [*(run.path / name for name in inside), cache, cache / "latents", cache / "texts"]:
+    made = ("", "latents", "texts", "reference")
+    for folder in [
+        *(run.path / name for name in inside),
+        *(cache / name for name in made),
+        settings_folder(),
+    ]:
         Owned(folder, local=True).sweep(TEMPORARY)
+    for folder in (run.samples_dir, run.path / "rollouts"):
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path.is_dir() and not path.is_symlink():
+                Owned(path, local=True).sweep(TEMPORARY)

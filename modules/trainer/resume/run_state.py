@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +13,8 @@ from modules.trainer.assembly import Run
 from modules.trainer.optim.optimizers import load_optimizer_state, optimizer_state
 from modules.trainer.resume.checkpoint import Snapshot
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.errors import ConfigError, DataError
+from modules.util.errors import ConfigError, DataError, UserError
+from modules.util.owned_files import Owned
 from modules.util.TrainProgress import TrainProgress
 
 
@@ -142,9 +141,10 @@ def _copy_weights(named: list[tuple[str, torch.nn.Parameter]], saved: Mapping[st
 
 def _bring_back(source: Path, target: Path) -> None:
     """The file of the best weights out of a backup."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)
     try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
+        Owned(target.parent, local=True).take(source, target.name)
+    except OSError as error:
+        raise UserError(
+            f"the best weights cannot be brought back to {target}: {error.strerror or error}",
+            hint="make room on the disk",
+        ) from error

@@ -11,6 +11,7 @@ from modules.util.config.load import load_layered
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
 from modules.util.jsonio import read_json, write_json
+from modules.util.owned_files import Owned
 from modules.util.program_files import PRESETS
 
 FOLDER = PRESETS
@@ -109,6 +110,7 @@ class PresetStore:
         if preset.built_in:
             raise UserError(f"{preset.label} comes with the program and stays")
         try:
-            preset.path.unlink()
+            name = preset.path.relative_to(self.folder).as_posix()
+            Owned(self.folder, local=True).remove(name)
         except OSError as error:
             raise UserError(f"{preset.path} cannot be removed: {error.strerror}") from error

@@ -13,6 +13,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
 from modules.util.files.locking import try_lock
 from modules.util.jsonio import read_json, write_bytes, write_json
+from modules.util.owned_files import TEMPORARY, Owned
 
 VERSION = 1
 MAX_RECENT = 12
@@ -101,7 +102,10 @@ class SessionStore:
 
         The first window has ``session.json``; one opened beside it begins with a copy in ``session-2.json``, so that
         neither overwrites what the other saves. Returns the number.
+
+        What a killed program left half written in the folder is removed.
         """
+        Owned(self.folder, local=True).sweep(TEMPORARY)
         for number in range(1, MAX_WINDOWS + 1):
             ending = "" if number == 1 else f"-{number}"
             try:
@@ -174,9 +178,8 @@ class SessionStore:
     def _set_aside(self, path: Path, error: UserError) -> str:
         aside = path.with_name(f"{path.stem}.unreadable-{time.strftime('%Y%m%d-%H%M%S')}.json")
         try:
-            path.rename(aside)
-        except OSError as problem:
-            return (
-                f"{error}\n\nThe file stays where it is ({problem.strerror}); the defaults are shown instead."
-            )
+            Owned(path.parent, local=True).move(path.name, aside.name)
+        except (OSError, UserError) as problem:
+            why = problem.message if isinstance(problem, UserError) else problem.strerror
+            return f"{error}\n\nThe file stays where it is ({why}); the defaults are shown instead."
         return f"{error}\n\nThe file was kept as {aside}; the defaults are shown instead."

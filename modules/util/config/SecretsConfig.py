@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,7 +13,7 @@ from modules.util.config.BaseConfig import BaseConfig
 from modules.util.errors import UserError
 from modules.util.files.user_folder import settings_folder
 from modules.util.jsonio import read_json
-from modules.util.owned_files import fsync_path
+from modules.util.owned_files import Owned
 
 SECRETS_NAME = "secrets.json"
 
@@ -55,14 +54,5 @@ class SecretsConfig(BaseConfig):
     def save(self, path: str | os.PathLike[str] | None = None) -> None:
         """Write atomically to a file that nobody else can read, not even for a moment."""
         target = Path(path) if path is not None else secrets_path()
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # mkstemp makes the file with mode 0600, and the rename keeps it
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                json.dump(self.to_dict(), stream, indent=2)
-            fsync_path(temporary)
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with Owned(target.parent, local=True).write(target.name, private=True) as temporary:
+            temporary.write_text(json.dumps(self.to_dict(), indent=2), encoding="utf-8")

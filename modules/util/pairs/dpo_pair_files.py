@@ -17,7 +17,6 @@ from typing import Any
 
 from modules.util.errors import DataError, UserError
 from modules.util.image_metadata.normalise import UNCONDITIONAL
-from modules.util.jsonio import write_text
 from modules.util.owned_files import Owned, shown
 
 IMAGE_EXTENSIONS = frozenset(
@@ -181,11 +180,12 @@ def fix_multiline_captions(folder: str | os.PathLike[str]) -> list[Path]:
 
     For pairs, several lines would mean alternative prompts, of which each side could draw another.
     """
-    changed = []
+    changed, owned = [], Owned(folder, local=True)
     for path in sorted(Path(folder).rglob("*.txt")):
         text = read_caption(path.with_suffix(".png"))
         if text is not None and len(text.splitlines()) > 1:
-            write_text(path, " ".join(text.split()) + "\n")
+            with owned.write(name_below(folder, path)) as temporary:
+                temporary.write_bytes(f"{' '.join(text.split())}\n".encode())
             changed.append(path)
     return changed
 

@@ -21,7 +21,6 @@ from modules.trainer.resume.checkpoint import (
     MANIFEST,
     META,
     OPTIMIZER,
-    TEMPORARY,
     Snapshot,
     backup_problem,
     find_backup,
@@ -31,6 +30,7 @@ from modules.trainer.resume.checkpoint import (
 )
 from modules.util.errors import DataError, UserError
 from modules.util.TrainProgress import TrainProgress
+from tests.changes import full_disk
 from tests.trainer.builders import small_files_only
 
 
@@ -98,7 +98,7 @@ def test_the_best_weights_outlive_their_first_file(
 ) -> None:
     if not links:
 
-        def refuse(*_: object) -> None:
+        def refuse(*_: object, **__: object) -> None:
             raise OSError("no links here")
 
         monkeypatch.setattr(os, "link", refuse)
@@ -173,21 +173,21 @@ def test_a_full_disk_leaves_the_former_backups(tmp_path: Path, limit: int) -> No
     assert find_backup(tmp_path)[0] == list_backups(tmp_path)[0]
 
 
-def test_a_failed_rename_leaves_the_former_backups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_change_fails_the_former_backups_stay_and_nothing_else(tmp_path: Path) -> None:
     first = write_backup(tmp_path, at(1), keep=1)
-    replace = Path.replace
-
-    def refuse(self: Path, target: Path) -> Path:
-        if self.name.startswith(TEMPORARY):
-            raise OSError(28, "No space left on device")
-        return replace(self, target)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "replace", refuse)
-        with pytest.raises(UserError, match="No space left on device"):
-            write_backup(tmp_path, at(2), keep=1)
-    assert list(tmp_path.iterdir()) == [first]
-    assert backup_problem(first) is None
+    before, failed = content(tmp_path), 0
+    while True:
+        with full_disk("create", "write", "fsync", "folder", "rename", after=failed):
+            try:
+                write_backup(tmp_path, at(2), keep=1)
+                break
+            except UserError as error:
+                told = str(error)
+        if steps(tmp_path)[:1] != [2]:  # flushing the folder's names comes last of all
+            assert "No space left on device" in told and list(tmp_path.iterdir()) == [first]
+            assert content(tmp_path) == before
+        failed += 1
+    assert failed > 15 and steps(tmp_path)[0] == 2
 
 
 def test_an_old_backup_that_cannot_be_removed_is_told(
@@ -204,14 +204,35 @@ def test_an_old_backup_that_cannot_be_removed_is_told(
     assert steps(tmp_path) == [2, 1]
 
 
-def test_half_written_folders_are_skipped_and_cleared_away(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", [".tmp-9999-01-01_00-00-00-backup-5-0-5", ".tastemaker-0123456789abcdef.tmp"]
+)
+def test_half_written_folders_are_skipped_and_cleared_away(tmp_path: Path, name: str) -> None:
     whole = write_backup(tmp_path, at(1))
-    half = tmp_path / f"{TEMPORARY}9999-01-01_00-00-00-backup-5-0-5"
+    half = tmp_path / name
     shutil.copytree(whole, half)
+    (tmp_path / ".tmp-mine").mkdir()
     assert find_backup(tmp_path) == (whole, [])
     write_backup(tmp_path, at(2))
-    assert not half.exists()
+    assert not half.exists() and (tmp_path / ".tmp-mine").exists()
     assert steps(tmp_path) == [2, 1]
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "weights/mine.safetensors", "link", "meta.json.bak"])
+def test_an_old_backup_with_files_of_a_person_in_it_is_kept(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = write_backup(tmp_path, at(1))
+    if name == "link":
+        (old / name).symlink_to(tmp_path)
+    else:
+        (old / name).write_text("mine")
+    write_backup(tmp_path, at(2), keep=1)
+    assert steps(tmp_path) == [2, 1] and (old / name).exists()
+    assert f"it holds {name}" in caplog.text
+    (old / name).unlink()
+    write_backup(tmp_path, at(3), keep=1)
+    assert steps(tmp_path) == [3]
 
 
 # -- damage --------------------------------------------------------------------------------------------------

@@ -33,6 +33,15 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+def test_a_window_sweeps_what_a_killed_program_left_half_written(tmp_path: Path) -> None:
+    for name in (".tastemaker-0123456789abcdef.tmp", ".mine.tmp"):
+        (tmp_path / name).write_text("half")
+    store = SessionStore(tmp_path)
+    assert store.claim() == 1
+    store.release()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".mine.tmp", "session.lock"]
+
+
 def test_nothing_saved_is_no_trouble(tmp_path: Path) -> None:
     assert SessionStore(tmp_path).load_session() == (None, None, "")
     assert SessionStore(tmp_path).load_window() == (WindowMemory(), "")

@@ -34,7 +34,7 @@ def test_no_file_is_no_secrets(tmp_path: Path) -> None:
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "secrets.json"
     SecretsConfig(huggingface_token="old").save(path)
-    monkeypatch.setattr("json.dump", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("json.dumps", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         SecretsConfig(huggingface_token="new").save(path)
     monkeypatch.undo()

@@ -1,0 +1,40 @@
+"""Images kept of epochs: old ones go, files of a person never do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from modules.trainer.online.review import forget_old
+from modules.util.errors import UserError
+from tests.guard import Guard
+
+
+def epoch(folder: Path, number: int) -> Path:
+    path = folder / f"epoch-{number}"
+    path.mkdir(parents=True)
+    for name in ("0000.png", "0001.png", "images.json", ".tastemaker-0123456789abcdef.tmp"):
+        (path / name).write_text("x")
+    return path
+
+
+def test_only_the_newest_stay(tmp_path: Path) -> None:
+    for number in (0, 1, 2, 10):
+        epoch(tmp_path, number)
+    forget_old(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-10", "epoch-2"]
+    assert len(list((tmp_path / "epoch-2").iterdir())) == 4
+
+
+def test_files_of_a_person_stay_and_links_are_not_followed(tmp_path: Path) -> None:
+    with Guard(tmp_path / "person") as guard:
+        run = tmp_path / "run"
+        (epoch(run, 0) / "best.png").write_text("mine")
+        (epoch(run, 1) / "0002.png").symlink_to(guard.folder / "mine.png")
+        (run / "epoch-2").symlink_to(guard.folder)
+        epoch(run, 3)
+        with pytest.raises(UserError, match="epoch-2 is a link"):
+            forget_old(run, 1)
+        assert sorted(path.name for path in run.iterdir()) == ["epoch-0", "epoch-2", "epoch-3"]
+        assert [path.name for path in (run / "epoch-0").iterdir()] == ["best.png"]
