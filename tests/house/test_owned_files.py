@@ -41,12 +41,11 @@ MAY_WRITE = {
     "modules/runner/RunQueue.py": "opens the lock of the queue, which stays empty",
     "modules/runner/known_runs.py": "opens a lock in the settings folder, which stays empty",
     "modules/ui/state/SessionStore.py": "opens the lock of a window's session, which stays empty",
-    "modules/curation/store.py": "opens the lock of a folder of pairs, which stays empty, and its database",
+    "modules/util/files/EventLog.py": "opens the lock of a log, which stays empty, and its database",
     "modules/curation/intake/duplicates.py": "a database, which keeps itself whole; losing it costs time",
     "modules/pipeline/cache/FileIndex.py": "a database, which keeps itself whole; losing it costs time",
     "modules/curation/exchange/importing.py": "unpacks images into a scratch folder of the system",
     "scripts/bootstrap.py": "runs before the program's packages are there; writes its lock and its stamp in .venv",
-    "scripts/curate.py": "what a closed pipe no longer takes goes to the null device",
     "scripts/make_demo.py": "fills a new folder with images that are drawn",
     "scripts/demo/training.py": "a trainer's output goes to the demo's log",
     "scripts/benchmarks/curation.py": "images to measure on, in a scratch folder",
@@ -136,7 +135,8 @@ def writing(source: Source) -> Iterator[str]:
 
 def _opens_to_write(node: ast.Call, owner: str) -> bool:
     if owner == "os":
-        return any(isinstance(n, ast.Attribute) and n.attr in WRITE_FLAGS for n in ast.walk(node))
+        words = {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+        return bool(words & WRITE_FLAGS) and "devnull" not in words
     place = 1 if isinstance(node.func, ast.Name) else 0
     modes = [node.args[place]] if len(node.args) > place else []
     modes += [keyword.value for keyword in node.keywords if keyword.arg == "mode"]
@@ -202,7 +202,8 @@ def test_what_changes_no_file_is_passed_over(code):
         ("with atomic_path(a) as t:\n    t.write_text(b)", 0), ("with owned.write(a) as t:\n    t.open('wb')", 0),
         ("with atomic_path(a) as t:\n    u.write_text(b)", 1), ("open(a)", 0), ("a.open('rb')", 0),
         ("write_text(a, b)", 0),
-        ("os.open(a, os.O_RDONLY)", 0), ("window.open()", 0),
+        ("os.open(a, os.O_RDONLY)", 0), ("os.open(os.devnull, os.O_WRONLY)", 0),
+        ("window.open()", 0),
     ],
 )  # fmt: skip
 def test_opening_to_write_is_found(code, found):
