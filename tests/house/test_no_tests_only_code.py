@@ -32,7 +32,6 @@ _FORMULA = "the formula that tests compare with; it moves into them"
 ALLOWED = {
     "modules/curation/simulation.py: agreement": "a figure that tests judge a simulated person by",
     "modules/reward/groupwise.py: PairwiseReward": "documented base class for rewards of one's own",
-    "modules/util/config/overrides.py: apply_overrides": "tests set with it what the program sets fault by fault",
     "modules/util/files/OpenFolder.py: observe": "tests look at what it does through this",
     "modules/ui/form/SettingsForm.py: NotShown": _GOES,
     "modules/ui/widgets/ImagePrefetcher.py: cached_bytes": _FORMULA,

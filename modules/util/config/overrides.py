@@ -15,7 +15,6 @@ from modules.util.config.faults import (
     item_type,
     join_place,
     older_fields,
-    raise_all,
     type_at,
     unwrap,
 )
@@ -35,10 +34,10 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def apply_overrides(
+def override(
     model: type[BaseModel], data: Mapping[str, Any], overrides: Sequence[str]
-) -> dict[str, Any]:
-    """A copy of ``data`` with ``a.b=v`` texts applied in order.
+) -> tuple[dict[str, Any], list[ConfigError]]:
+    """A copy of ``data`` with ``a.b=v`` texts applied in order, and what is wrong with those that cannot be.
 
     Args:
         model: the config class, which decides how a value is read: text and choices are taken as they stand,
@@ -46,19 +45,7 @@ def apply_overrides(
         data: plain config data; missing objects are created, missing list items are an error.
         overrides: ``learning_rate=1e-5``, ``unet.train=false``, ``concepts[0].path=images`` (or
             ``concepts.0.path=images``).
-
-    Raises:
-        ConfigError, UserErrors: every text that cannot be applied.
     """
-    made, faults = override(model, data, overrides)
-    raise_all(faults, f"{len(faults)} overrides cannot be applied")
-    return made
-
-
-def override(
-    model: type[BaseModel], data: Mapping[str, Any], overrides: Sequence[str]
-) -> tuple[dict[str, Any], list[ConfigError]]:
-    """As ``apply_overrides``, with the texts that can be applied, and what is wrong with the others."""
     made: dict[str, Any] = json.loads(json.dumps(data))
     faults: list[ConfigError] = []
     for text in overrides:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modules.util.config.overrides import apply_overrides, merge
+from modules.util.config.faults import raise_all
+from modules.util.config.overrides import merge, override
 from modules.util.config.settings import iter_settings
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError, UserError, UserErrors
@@ -15,7 +16,9 @@ from tests.util.config.strategies import values
 
 
 def changed(*texts: str, **data: object) -> TrainConfig:
-    return TrainConfig.from_dict(apply_overrides(TrainConfig, {"__version": 1, **data}, texts))
+    made, faults = override(TrainConfig, {"__version": 1, **data}, texts)
+    raise_all(faults)
+    return TrainConfig.from_dict(made)
 
 
 def test_values_are_read_by_the_type_of_the_field() -> None:
@@ -93,8 +96,14 @@ def test_all_bad_overrides_are_reported() -> None:
 
 def test_the_data_given_stay_as_they_were() -> None:
     data = {"unet": {"train": True}}
-    apply_overrides(TrainConfig, data, ["unet.train=false"])
+    made, _ = override(TrainConfig, data, ["unet.train=false"])
+    assert made == {"unet": {"train": False}}
     assert data == {"unet": {"train": True}}
+
+
+def test_what_can_be_set_is_set_next_to_what_cannot() -> None:
+    made, faults = override(TrainConfig, {}, ["a=1", "batch_size=2"])
+    assert made == {"batch_size": 2} and [fault.field for fault in faults] == ["a"]
 
 
 def test_later_ones_win() -> None:
@@ -115,7 +124,8 @@ def test_every_setting_can_be_overridden(data: st.DataObject) -> None:
     chosen = data.draw(st.sampled_from(known))
     value = data.draw(values(chosen))
     text = f"{chosen.path}={json.dumps(value)}"
-    made = apply_overrides(TrainConfig, {}, [text])
+    made, faults = override(TrainConfig, {}, [text])
+    assert not faults
     config = TrainConfig.from_dict({"__version": 1, **made}).to_dict()
     for part in chosen.path.split("."):
         config = config[part]
