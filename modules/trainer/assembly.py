@@ -31,9 +31,11 @@ from modules.trainer.memory.memory_advice import choose_execution_mode
 from modules.trainer.memory.memory_plan import fills_the_cache_alone, parts_of_a_step
 from modules.trainer.memory.shape_only import ModelNotLocal, shape_only_model
 from modules.trainer.online import settings as online_settings
+from modules.trainer.online.EpochMaker import EpochMaker
 from modules.trainer.online.OldPolicy import OldPolicy
 from modules.trainer.online.OnlineLoader import OnlineLoader
 from modules.trainer.online.prompts import collect_prompts
+from modules.trainer.online.StepCutter import StepCutter
 from modules.trainer.online.steps.modes import create_online_step
 from modules.trainer.optim.ema import MovingAverage
 from modules.trainer.optim.FusedSteps import FusedSteps
@@ -413,10 +415,11 @@ def _encoded(basis: _Basis, prompts: list[str], acceleration: AccelerationPlan) 
 
 def _online(basis: _Basis, prompts: list[str], acceleration: AccelerationPlan) -> _Data:
     """Images the model makes of ``prompts`` while it trains."""
-    made = OnlineLoader(
+    maker = EpochMaker(
         basis.config, basis.setup, basis.model, basis.processes, prompts, basis.folder / ROLLOUT_FOLDER,
         basis.tell, acceleration,
     )  # fmt: skip
+    made = OnlineLoader(maker, StepCutter(basis.config, maker.sampler))
     made.prepare()
     return _Data(made, made, None, None)
 

@@ -47,6 +47,7 @@ class EpochMaker:
     Attributes:
         sampler: who makes which images.
         judge: what scores them.
+        training_hooks: what training enters around calls of the denoiser that a rollout made too.
     """
 
     def __init__(
@@ -60,9 +61,9 @@ class EpochMaker:
         tell: Progress,
         acceleration: AccelerationPlan,
     ) -> None:
-        self._config, self._setup, self._model, self._processes = config, setup, model, processes
-        self._prompts, self._tell, self._hooks = prompts, tell, hooks_of(acceleration)
-        self._training_hooks = training_hooks(acceleration)
+        self.config, self.setup, self.model, self.processes = config, setup, model, processes
+        self.prompts, self._tell, self._hooks = prompts, tell, hooks_of(acceleration)
+        self.training_hooks = training_hooks(acceleration)
         self.sampler = online_settings.create_sampler(
             config, len(prompts), processes.rank, processes.world_size
         )
@@ -74,12 +75,12 @@ class EpochMaker:
 
     def settings(self, epoch: int) -> RolloutSettings:
         """What generation and training of an epoch agree on."""
-        return online_settings.rollout_settings(self._config, self._setup, self._model, epoch)
+        return online_settings.rollout_settings(self.config, self.setup, self.model, epoch)
 
     def prepare(self) -> None:
         """Load the rewards, so that what is wrong with them is found before the first image is made."""
         self.judge.load()
-        told = told_of_cut_prompts(self._setup, self._model, self._prompts)
+        told = told_of_cut_prompts(self.setup, self.model, self.prompts)
         if told:
             self._warnings.append(told)
 
@@ -105,21 +106,21 @@ class EpochMaker:
         """
         slots = [slot for batch in self.sampler.batches(epoch) for slot in batch]
         requests = [self._request(epoch, slot) for slot in slots]
-        if not all_different(self._processes.gather([one.seed for one in requests])):
+        if not all_different(self.processes.gather([one.seed for one in requests])):
             raise RuntimeError("two images of an epoch would be made from the same noise")
         settings = self.settings(epoch)
         with self._weights(step):
             rollouts = generate(
-                self._setup,
-                self._model,
+                self.setup,
+                self.model,
                 requests,
                 settings,
-                online_settings.rollout_batch_size(self._config),
+                online_settings.rollout_batch_size(self.config),
                 lambda done, total: self._tell(f"making images, epoch {epoch + 1}", done, total),
                 self._hooks,
             )
         rgb_NCHW = decode(
-            self._setup, self._model, rollouts.final_NChw, online_settings.rollout_batch_size(self._config),
+            self.setup, self.model, rollouts.final_NChw, online_settings.rollout_batch_size(self.config),
             lambda done, total: self._tell("decoding images", done, total),
         )  # fmt: skip
         self._tell("scoring images", 0, len(rollouts))
@@ -133,10 +134,10 @@ class EpochMaker:
             # the epoch will be scored again, and must not count twice
             self.judge.rewards.load_state_dict(scales)
             raise
-        if self._processes.first:
+        if self.processes.first:
             self._warnings += self._review.keep(epoch, rgb_NCHW, batch)
         counts = torch.tensor([len(one) for one in micro], dtype=torch.int64)
-        images = [int(one) for one in self._processes.sum(counts).tolist()]
+        images = [int(one) for one in self.processes.sum(counts).tolist()]
         return MadeEpoch(epoch, batch, micro, images, judged.facts)
 
     def _stop_if_asked(self) -> None:
@@ -144,10 +145,10 @@ class EpochMaker:
             raise SamplingCancelled
 
     def _request(self, epoch: int, slot: Slot) -> RolloutRequest:
-        config = self._config
+        config = self.config
         shared = config.rlhf_shared_start_noise
         return RolloutRequest(
-            prompt=self._prompts[slot.prompt],
+            prompt=self.prompts[slot.prompt],
             group=slot.group,
             seed=image_seed(config.seed, epoch, slot.group, slot.member),
             id=member_id(epoch, slot.group, slot.member),
@@ -156,7 +157,7 @@ class EpochMaker:
         )
 
     def _micro_batches(self, kept_N: torch.Tensor) -> list[list[int]]:
-        size = self._config.batch_size
+        size = self.config.batch_size
         return [
             [i for i in range(start, min(start + size, len(kept_N))) if kept_N[i]]
             for start in range(0, len(kept_N), size)
@@ -166,7 +167,7 @@ class EpochMaker:
         self, batch: OnlineBatch, micro: list[list[int]], settings: RolloutSettings
     ) -> OnlineBatch:
         """Log-probabilities (and, for regulated ratios, means) in the batches of training, if they are wanted."""
-        config = self._config
+        config = self.config
         guard = online_settings.regulates_ratios(config)
         if not config.rlhf_mode.coupled or not (
             guard or config.rlhf_old_logprob_source is OldLogProbSource.RECOMPUTE
@@ -189,7 +190,7 @@ class EpochMaker:
     @torch.no_grad()
     def _recomputed(self, part: Rollouts, settings: RolloutSettings) -> tuple[torch.Tensor, torch.Tensor]:
         outs = [
-            step_log_prob(self._setup, self._model, part, step, settings, self._training_hooks)
+            step_log_prob(self.setup, self.model, part, step, settings, self.training_hooks)
             for step in part.steps
         ]
         return (

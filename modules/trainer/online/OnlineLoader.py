@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from modules.accelerator.plan import AccelerationPlan
 from modules.dataLoader.BaseDataLoader import AccumulationGroup
 from modules.dataLoader.Loader import Weights
-from modules.dataLoader.progress import Progress
-from modules.model.Model import Model
-from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.rollout.Rollouts import RolloutSettings
 from modules.rollout.samplers import GroupSampler
-from modules.trainer.distributed import Processes
 from modules.trainer.online import settings as online_settings
-from modules.trainer.online.acceleration import training_hooks
 from modules.trainer.online.batch import MadeEpoch, OnlineBatch
 from modules.trainer.online.EpochMaker import EpochMaker
 from modules.trainer.online.prompts import digest_of
 from modules.trainer.online.StepCutter import StepCutter
-from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import DataError
 from modules.util.TrainProgress import TrainProgress
 
@@ -35,31 +27,19 @@ class OnlineLoader:
     """Delivers optimizer steps from any position on; ``EpochMaker`` makes the images, ``StepCutter`` the steps.
 
     Args:
-        prompts: of the run.
-        folder: of the run; images for review go below it.
-        tell: told how far a rollout is; may cancel it.
-        acceleration: what makes the denoiser faster.
+        maker: knows the run's config, model and prompts.
+        cutter: of the images that ``maker`` makes.
 
     Attributes:
         training_hooks: what training enters around calls of the denoiser that a rollout made too.
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        setup: BaseModelSetup,
-        model: Model,
-        processes: Processes,
-        prompts: list[str],
-        folder: Path,
-        tell: Progress,
-        acceleration: AccelerationPlan,
-    ) -> None:
-        self.config, self.setup, self.model, self.processes = config, setup, model, processes
-        self.rank, self.world_size = processes.rank, processes.world_size
-        self._prompts, self.training_hooks = prompts, training_hooks(acceleration)
-        self._maker = EpochMaker(config, setup, model, processes, prompts, folder, tell, acceleration)
-        self._cutter = StepCutter(config, self._maker.sampler)
+    def __init__(self, maker: EpochMaker, cutter: StepCutter) -> None:
+        self._maker, self._cutter = maker, cutter
+        self.config, self.setup, self.model = maker.config, maker.setup, maker.model
+        self.processes, self.training_hooks = maker.processes, maker.training_hooks
+        self.rank, self.world_size = maker.processes.rank, maker.processes.world_size
+        self._prompts = maker.prompts
         self._made: MadeEpoch | None = None
 
     def __len__(self) -> int:
