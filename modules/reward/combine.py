@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from modules.reward.base import Reward, RewardBatch, RewardError, RewardUnavailable, create_reward
-from modules.util.errors import ConfigError, DataError
+from modules.util.errors import DataError
 
 log = logging.getLogger(__name__)
 
@@ -55,20 +55,6 @@ class RewardTerm:
     clip_high: float | None = None
     threshold: float | None = None
     normalise: bool = False
-
-    def __post_init__(self) -> None:
-        name = self.reward.name
-        for key in ("weight", "clip_low", "clip_high", "threshold"):
-            value = getattr(self, key)
-            if value is not None and not math.isfinite(value):
-                raise ConfigError(f"{value} is not a finite number", f"{name}.{key}")
-        if self.clip_low is not None and self.clip_high is not None and self.clip_low >= self.clip_high:
-            raise ConfigError(f"{self.clip_low} is not below {self.clip_high}", f"{name}.clip_low")
-        if self.threshold is not None and self.clip_high is not None and self.threshold > self.clip_high:
-            raise ConfigError(
-                f"{self.threshold} is above the highest value {self.clip_high}: everything would be 0",
-                f"{name}.threshold",
-            )
 
     def shape(self, score_N: Tensor) -> Tensor:
         """Clip, then gate."""
@@ -116,34 +102,21 @@ class Combined:
 
 
 class RewardSet:
-    """The rewards of a run.
+    """The rewards of a run. Settings that contradict one another are found before (``config/rules``), not here.
 
     Args:
         terms: at least one; names differ, weights are finite and not all 0.
         on_error: ``fail`` lets an error out; ``skip_group`` leaves the group out whose images a reward
             refuses with a ``RewardError``. Every other error, and ``RewardUnavailable``, gets out in either case.
-        scale_decay: of the moving averages that ``normalise`` divides by.
+        scale_decay: of the moving averages that ``normalise`` divides by, in [0, 1).
     """
 
     def __init__(
         self, terms: Sequence[RewardTerm], on_error: OnError = "fail", scale_decay: float = SCALE_DECAY
     ) -> None:
-        if not terms:
-            raise ConfigError("there is no reward", "rewards")
-        if on_error not in ("fail", "skip_group"):
-            raise ConfigError(f"{on_error!r} is not 'fail' or 'skip_group'", "on_error")
-        if not 0 <= scale_decay < 1:
-            raise ConfigError(f"{scale_decay} is not in [0, 1)", "scale_decay")
         self.terms = list(terms)
         self.names = [term.reward.name for term in terms]
-        twice = sorted({name for name in self.names if self.names.count(name) > 1})
-        if twice:
-            raise ConfigError(
-                f"{', '.join(twice)} is there twice", "rewards", "give one of them another name"
-            )
         self.weights = [float(term.weight) for term in terms]
-        if not any(self.weights):
-            raise ConfigError("all weights are 0: there is nothing to learn", "rewards")
         self.on_error = on_error
         self._scale = _MovingScale(scale_decay)
 

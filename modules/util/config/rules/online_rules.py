@@ -68,6 +68,24 @@ def _rewards_are_known(c: TrainConfig) -> Iterator[Finding]:
             yield ConfigWarning(odd, f"rlhf_rewards[{index}].reward" if c.rlhf_rewards else "rlhf_reward")
 
 
+@rule(*_MODE, "rlhf_rewards")
+def _reward_bounds(c: TrainConfig) -> Iterator[Finding]:
+    for index, one in enumerate(c.rlhf_rewards if c.trains_online else ()):
+        low, high = one.clip_low, one.clip_high
+        if low is not None and high is not None and low >= high:
+            yield ConfigError(
+                f"{low:g} is not below clip_high ({high:g}): every score would become the same",
+                f"rlhf_rewards[{index}].clip_low",
+                "lower it, or raise clip_high",
+            )
+        if one.threshold is not None and high is not None and one.threshold > high:
+            yield ConfigError(
+                f"{one.threshold:g} is above clip_high ({high:g}): every score would become 0",
+                f"rlhf_rewards[{index}].threshold",
+                "lower it, or raise clip_high",
+            )
+
+
 @rule(*_MODE, "rlhf_advantage_scale", "rlhf_reward_combination")
 def _scale_counts(c: TrainConfig) -> Iterator[Finding]:
     combined = c.rlhf_reward_combination is RewardCombination.GDPO

@@ -26,6 +26,17 @@ CONSTANT = {"rlhf_loss_aggregation": "CONSTANT"}
         ({**GRPO, "rlhf_reward": "contrast, contrast"}, "rlhf_reward", ConfigError),
         ({**GRPO, "rlhf_rewards": [{"weight": 0}]}, "rlhf_rewards", ConfigError),
         ({**GRPO, "rlhf_rewards": [{"weight": "inf"}]}, "rlhf_rewards[0].weight", ConfigError),
+        ({**GRPO, "rlhf_rewards": [{}, {}]}, "rlhf_rewards", ConfigError),
+        (
+            {**GRPO, "rlhf_rewards": [{"clip_low": 1, "clip_high": 1}]},
+            "rlhf_rewards[0].clip_low",
+            ConfigError,
+        ),
+        (
+            {**GRPO, "rlhf_rewards": [{"threshold": 3, "clip_high": 2}]},
+            "rlhf_rewards[0].threshold",
+            ConfigError,
+        ),
         ({**GRPO, "rlhf_sde_window": "a"}, "rlhf_sde_window", ConfigError),
         ({**GRPO, "rlhf_sde_window": "4-1"}, "rlhf_sde_window", ConfigError),
         ({**GRPO, "rlhf_sde_window": "4-10"}, "rlhf_sde_window", ConfigError),
@@ -123,6 +134,11 @@ def test_impossible_divisors(value: object) -> None:
     with pytest.raises(ConfigError) as caught:
         read_config({**GRPO, **CONSTANT, "rlhf_loss_aggregation_divisor": value})
     assert caught.value.field == "rlhf_loss_aggregation_divisor"
+
+
+def test_bounds_of_a_reward_that_leave_something_are_fine() -> None:
+    bounds = {"clip_low": 0, "clip_high": 1, "threshold": 1}
+    assert check_config(read_config({**GRPO, "rlhf_rewards": [bounds]})) == []
 
 
 @pytest.mark.parametrize("mode", list(RLHFMode))
