@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -57,6 +57,23 @@ def block_presets(
 
 
 @dataclass(frozen=True)
+class Relative:
+    """A model that is built like a family's and cannot be used as one of it.
+
+    Args:
+        label: its name for people.
+        tensors: what a layer whose width tells it apart is called, in files and in diffusers.
+        width: the inputs of that layer.
+        config: the field of the denoiser's config that holds the same number.
+    """
+
+    label: str
+    tensors: tuple[str, ...]
+    width: int
+    config: str
+
+
+@dataclass(frozen=True)
 class FamilySpec:
     """Everything that code shared by all families needs to know about one of them.
 
@@ -87,6 +104,7 @@ class FamilySpec:
         even_steps: whether a flow model's noise levels fall by 1 / steps before they are shifted.
         default_steps, default_cfg, default_sampler: sampling settings used where a sample leaves them open.
         lora_metadata: further fields that other programs expect in adapter files.
+        relatives: models that are told apart from the family's, to be named when they are refused.
         order: position in lists for people; families with equal numbers keep the order of their file.
     """
 
@@ -116,6 +134,7 @@ class FamilySpec:
     default_cfg: float = 7.0
     default_sampler: str = "DDIM"
     lora_metadata: Mapping[str, str] = field(default_factory=dict)
+    relatives: tuple[Relative, ...] = ()
     order: int = 1000
 
     def part(self, name: str) -> PartSpec:
@@ -153,6 +172,18 @@ class FamilySpec:
     def flow_matching(self) -> bool:
         """Whether it learns the straight path from noise to image, and has no schedule of noise variances."""
         return self.prediction == "flow"
+
+    def relative_by_shapes(self, shapes: Mapping[str, Sequence[int]]) -> str:
+        """The label of the relative that a denoiser with tensors of these shapes is; empty if it is none."""
+        for relative in self.relatives:
+            found = (shapes[name] for name in relative.tensors if name in shapes)
+            if any(len(shape) > 1 and shape[1] == relative.width for shape in found):
+                return relative.label
+        return ""
+
+    def relative_by_config(self, config: Mapping[str, object]) -> str:
+        """The same for a config of diffusers."""
+        return next((one.label for one in self.relatives if config.get(one.config) == one.width), "")
 
     def for_inpainting(self, key: str, label: str, pipeline_class: str) -> FamilySpec:
         """The spec of this family's inpainting model, whose adapters have the same layers."""

@@ -168,6 +168,9 @@ def check_folder(
     index = read_json(index_path, "model index")
     if not isinstance(index, dict):
         raise UserError(f"{index_path} is not a JSON object", field=FIELD)
+    parts = tuple(parts)
+    if spec.denoiser in parts:
+        _check_relative(folder, spec)
     faults: list[UserError] = []
     for name in parts:
         part = spec.part(name)
@@ -180,6 +183,17 @@ def check_folder(
         kind = index.get("_class_name", "something unnamed")
         raise UserErrors(faults, f"{folder} ({kind}) cannot be used as {spec.label}:")
     return index
+
+
+def _check_relative(folder: Path, spec: FamilySpec) -> None:
+    """``UserError`` if the folder's denoiser is that of a relative of the family."""
+    place = folder / spec.denoiser / "config.json"
+    config = read_json(place, "model config") if place.is_file() else None
+    relative = spec.relative_by_config(config) if isinstance(config, dict) else ""
+    if relative:
+        raise UserError(
+            f"{folder} is {relative}, which is not offered", field=FIELD, hint=f"use {spec.label}"
+        )
 
 
 def left_out(part: PartSpec, index: dict[str, Any]) -> bool:

@@ -24,6 +24,8 @@ _LAYER = {
     "self_attn.out_proj": "attn.out_proj",
 }
 _PROJECTION = "text_projection"
+PROJECTION = f"{_PROJECTION}.weight"
+"""The name transformers has for it, which some files have too; then it is not turned round."""
 _FUSED = re.compile(r"transformer\.resblocks\.(\d+)\.attn\.in_proj_(weight|bias)")
 _BLOCK = re.compile(r"transformer\.resblocks\.(\d+)\.(.+)\.(weight|bias)")
 _SPLIT = re.compile(r"encoder\.layers\.(\d+)\.self_attn\.(q|k|v)_proj\.(weight|bias)")
@@ -39,7 +41,9 @@ def from_open_clip(state: Mapping[str, torch.Tensor]) -> State:
             for letter, part in zip("qkv", tensor.chunk(3), strict=True):
                 made[f"encoder.layers.{fused[1]}.self_attn.{letter}_proj.{fused[2]}"] = part
         elif key == _PROJECTION:
-            made[f"{_PROJECTION}.weight"] = tensor.T.contiguous()
+            made[PROJECTION] = tensor.T.contiguous()
+        elif key == PROJECTION:
+            made[PROJECTION] = tensor
         elif key in _BACK:
             made[_BACK[key]] = tensor
         elif (match := _BLOCK.fullmatch(key)) and match[2] in _LAYER_BACK:
@@ -76,7 +80,7 @@ def to_open_clip(state: Mapping[str, torch.Tensor]) -> State:
             if split[2] == "q":
                 parts = [state[key.replace(".q_proj.", f".{letter}_proj.")] for letter in "qkv"]
                 made[f"transformer.resblocks.{split[1]}.attn.in_proj_{split[3]}"] = torch.cat(parts)
-        elif key == f"{_PROJECTION}.weight":
+        elif key == PROJECTION:
             made[_PROJECTION] = tensor.T.contiguous()
         elif key in _ENDS:
             made[_ENDS[key]] = tensor

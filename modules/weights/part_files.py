@@ -27,21 +27,10 @@ from modules.util.tensors.lazy_tensors import LazyTensor, lazily
 from modules.weights.keymaps import get_key_map
 from modules.weights.loading import part_class
 from modules.weights.open_clip import lazily_from_open_clip
-from modules.weights.single_file import to_ldm
+from modules.weights.single_file import NEEDLESS, PREFIXES, to_ldm
 
 CONFIGS = RESOURCES / "model_config"
 """Configs of the published models, by model type and part."""
-PREFIXES = {
-    "denoiser": ("model.diffusion_model.", "diffusion_model."),
-    "vae": ("first_stage_model.", "vae."),
-    "text_encoder": (),
-}
-"""First letters of the names of a part in files that hold several parts, beside those of its spec."""
-NEEDLESS = re.compile(
-    r"(.*\.)?(position_ids|logit_scale|pos_embed|y_embedding|norm_final\.weight|inv_freq|text_projection(\.weight)?|"
-    r"lm_head\.weight|spiece_model|v_pred|ztsnr|(vision_model|visual_projection|model_ema|loss)\..*)"
-)
-"""Tensors of published files that the modules do without: what is computed, and what only training needs."""
 LATER_LAYERS = re.compile(r"(text_model\.)?encoder\.layers\.\d+\..*")
 WEIGHT_LEAVES = ("weight", "scale")
 """What the weight of a layer may be called."""

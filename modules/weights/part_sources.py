@@ -170,7 +170,10 @@ def part_from_file(
             hint=f"put the one it was published with at {beside_file(file.path) / part.name / 'config.json'}",
         )
     if plan.strays:
-        kind = looks_like(tensors, spec) if part.kind == "denoiser" else ""
+        denoiser = part.kind == "denoiser"
+        if denoiser and (relative := spec.relative_by_shapes(tensors.shapes)):
+            raise UserError(f"{file.path} is {relative}, which is not offered", hint=f"use {spec.label}")
+        kind = looks_like(tensors, spec) if denoiser else ""
         raise _misfit(file.path, spec, part, plan, kind)
     return keep_lazy(tensors, plan) if dtypes.lazy else load_into(tensors, plan, dtypes.of(part.name))
 

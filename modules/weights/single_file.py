@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,8 +25,15 @@ from modules.spec.parts import TEXT_PREFIX
 from modules.util.errors import UserError, list_offenders
 from modules.util.tensors.lazy_tensors import LazyTensor
 from modules.weights.loading import FIELD, load_tokenizer, part_class
-from modules.weights.open_clip import joined_in_open_clip, lazily_from_open_clip, to_open_clip
+from modules.weights.open_clip import (
+    PROJECTION,
+    from_open_clip,
+    joined_in_open_clip,
+    lazily_from_open_clip,
+    to_open_clip,
+)
 
+_log = logging.getLogger(__name__)
 State = dict[str, torch.Tensor]
 Entries = dict[str, LazyTensor]
 V_MARK, ZERO_SNR_MARK = "v_pred", "ztsnr"
@@ -34,6 +42,21 @@ EDM_MARKS = ("edm_mean", "edm_std", "edm_vpred.")
 """First letters of those of models with another kind of noise."""
 OLD_TEXT = re.compile(r"^cond_stage_model\.transformer\.(?=embeddings\.|encoder\.|final_layer_norm\.)")
 """Where the text encoder is in files of programs with an old version of transformers."""
+PREFIXES = {
+    "denoiser": ("model.diffusion_model.", "diffusion_model."),
+    "vae": ("first_stage_model.", "vae."),
+    "text_encoder": (),
+}
+"""First letters of the names of a part in files that hold several parts, besides those of its spec."""
+BARE = "input_blocks."
+"""First letters of names in a file that holds a denoiser alone."""
+NEEDLESS = re.compile(
+    r"(.*\.)?(position_ids|logit_scale|pos_embed|y_embedding|norm_final\.weight|inv_freq|text_projection(\.weight)?|"
+    r"lm_head\.weight|spiece_model|v_pred|ztsnr|(vision_model|visual_projection|model_ema|loss)\..*)"
+)
+"""Tensors of published files that the modules do without: what is computed, and what only training needs."""
+_NEEDLESS_IN_CLIP = re.compile(r"attn_mask|visual\..*")
+"""The same of OpenCLIP's files."""
 HEADS = 8
 HEAD_WIDTH = 64
 TIME_WIDTH = 256
@@ -65,10 +88,10 @@ class Unsaid:
 
 @dataclass(frozen=True)
 class SingleFile:
-    """An opened file: tensors by part without their prefixes, the names of all others, and the metadata."""
+    """An opened file: tensors by part without their prefixes, the names of all, and the metadata."""
 
     states: dict[str, Entries]
-    others: frozenset[str]
+    names: frozenset[str]
     metadata: Mapping[str, str]
 
 
@@ -143,20 +166,28 @@ def file_entries(part: PartSpec, module: nn.Module, entries: Mapping[str, LazyTe
 
 
 def load_single_file(
-    path: Path, spec: FamilySpec, wanted: Sequence[str], dtypes: PartDtypes, unsaid: Unsaid
+    path: Path,
+    spec: FamilySpec,
+    wanted: Sequence[str],
+    dtypes: PartDtypes,
+    unsaid: Unsaid,
+    folders: Sequence[Path] = (),
 ) -> dict[str, Any]:
     """The wanted parts of a file, by name: modules, tokenizers, the scheduler's config.
+
+    Args:
+        folders: diffusers folders that other parts come from, where tokenizers are looked for too.
 
     Raises:
         UserError: damaged, of another family, or incomplete.
     """
-    file = read_single_file(path, spec)
+    file = read_single_file(path, spec, wanted)
     loaded: dict[str, Any] = {}
     for part in (part for part in spec.parts if part.name in wanted):
         if part.kind == "scheduler":
-            loaded[part.name] = marked_scheduler(path, unsaid.scheduler, file.others, file.metadata)
+            loaded[part.name] = marked_scheduler(path, unsaid.scheduler, file.names, file.metadata)
         elif part.kind == "tokenizer":
-            loaded[part.name] = find_tokenizer(path, part)
+            loaded[part.name] = find_tokenizer(path, part, folders)
         else:
             module = _make_part(part, file.states[part.name], path, unsaid, dtypes.lazy)
             # diffusers' own ``to`` warns about number types even where none is at risk
@@ -166,7 +197,8 @@ def load_single_file(
 
 def _make_part(part: PartSpec, entries: Entries, path: Path, unsaid: Unsaid, stored: bool) -> nn.Module:
     kind = part_class(part)
-    entries = lazily_from_open_clip(entries) if part.open_clip else entries
+    if part.open_clip:
+        entries = _from_open_clip(part, entries, path)
     state = {name: entry.empty() for name, entry in entries.items()}
     try:
         if part.kind == "denoiser":
@@ -184,39 +216,86 @@ def _make_part(part: PartSpec, entries: Entries, path: Path, unsaid: Unsaid, sto
     if part.kind == "text_encoder":
         from transformers.models.clip.configuration_clip import CLIPTextConfig
 
-        return fill("text_encoder", lambda: kind(CLIPTextConfig(**config)), entries, path, stored)
-    return fill(part.kind, lambda: kind(**config), entries, path, stored)
+        return fill(part, lambda: kind(CLIPTextConfig(**config)), entries, path, stored)
+    return fill(part, lambda: kind(**config), entries, path, stored)
 
 
-def read_single_file(path: Path, spec: FamilySpec) -> SingleFile:
+def _from_open_clip(part: PartSpec, entries: Entries, path: Path) -> Entries:
+    """Tensors under the names of transformers. A projection that is not there changes nothing, as in other programs.
+
+    Raises:
+        UserError: tensors such an encoder has not.
+    """
+    made = lazily_from_open_clip(entries)
+    names = [name for name in entries if not from_open_clip({name: entries[name].empty()})]
+    _check_read(part, [name for name in names if not _NEEDLESS_IN_CLIP.fullmatch(name)], path)
+    embedding = made.get("embeddings.token_embedding.weight")
+    if PROJECTION not in made and embedding is not None:
+        width = embedding.shape[1]
+        _log.warning(
+            "the %s of %s has no text_projection: its pooled state is not projected", part.name, path
+        )
+        made[PROJECTION] = LazyTensor((width, width), embedding.dtype, lambda: torch.eye(width))
+    return made
+
+
+def _check_read(part: PartSpec, unread: Sequence[str], path: Path) -> None:
+    """``UserError`` if tensors of a part are left that change what it makes."""
+    unread = [name for name in unread if not NEEDLESS.fullmatch(name)]
+    if unread:
+        raise UserError(
+            f"the {part.name} in {path} has {len(unread)} tensors that such a part has no place for:\n"
+            f"{list_offenders(unread)}",
+            field=FIELD,
+            hint="distilled models (LCM) and weights kept in blocks with scales are not supported; use the model "
+            "it was made from",
+        )
+
+
+def read_single_file(path: Path, spec: FamilySpec, wanted: Collection[str]) -> SingleFile:
     """Where the tensors of each part are in a file.
 
     Raises:
-        UserError: damaged, or not a whole model of the family in the latent-diffusion layout.
+        UserError: damaged, or a wanted part of the family is not there in the latent-diffusion layout.
     """
-    prefixes = {part.name: part.file_prefix for part in spec.parts if part.file_prefix}
-    found: dict[str, Entries] = {part: {} for part in prefixes}
-    others: set[str] = set()
     file = open_weights(path, FIELD)
-    names = list(file.shapes)
-    for name in names:
-        usual = OLD_TEXT.sub(TEXT_PREFIX, name)
-        part = next((part for part, prefix in prefixes.items() if usual.startswith(prefix)), None)
-        if part is None:
-            others.add(name)
-        else:
-            found[part][usual.removeprefix(prefixes[part])] = file.lazy(name)
-    missing = [part for part, state in found.items() if not state]
+    places = {OLD_TEXT.sub(TEXT_PREFIX, name): name for name in file.shapes}
+    found: dict[str, Entries] = {}
+    for part in (part for part in spec.parts if part.file_prefix):
+        prefix = _prefix(part, places)
+        found[part.name] = {
+            usual.removeprefix(prefix): file.lazy(name)
+            for usual, name in places.items()
+            if prefix is not None and usual.startswith(prefix)
+        }
+    _check_family(path, spec, {name: tuple(tensor.shape) for name, tensor in found[spec.denoiser].items()})
+    missing = [part for part, state in found.items() if part in wanted and not state]
     if missing:
-        hint = f"its keys look like {names[0]}" if names else "it is empty"
-        if len(missing) < len(found):
-            hint = "use a checkpoint that holds the whole model, or a diffusers folder"
+        hint = f"its keys look like {next(iter(places))}" if places else "it is empty"
+        if any(found.values()):
+            fields = ", ".join(f"{part}.model_name" for part in missing)
+            hint = f"use a checkpoint of the whole model, or set {fields} to a diffusers folder or a file that has it"
         raise UserError(
             f"{path} is not a {spec.label} checkpoint: it holds no {' and no '.join(missing)}",
             field=FIELD,
             hint=hint,
         )
-    return SingleFile(found, frozenset(others), file.metadata)
+    return SingleFile(found, frozenset(file.shapes), file.metadata)
+
+
+def _prefix(part: PartSpec, names: Collection[str]) -> str | None:
+    """What the names of a part begin with in a file; ``None`` if it is not there."""
+    for prefix in dict.fromkeys((part.file_prefix, *PREFIXES[part.kind])):
+        if any(name.startswith(prefix) for name in names):
+            return prefix
+    return "" if part.kind == "denoiser" and any(name.startswith(BARE) for name in names) else None
+
+
+def _check_family(path: Path, spec: FamilySpec, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """``UserError`` if the denoiser is that of a relative of the family."""
+    relative = spec.relative_by_shapes(shapes)
+    if relative:
+        raise UserError(f"{path} is {relative}, which is not offered", field=FIELD, hint=f"use {spec.label}")
 
 
 def unet_config(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
@@ -306,7 +385,7 @@ def text_config(state: Mapping[str, torch.Tensor], open_clip: bool = False) -> d
 
 
 def fill(
-    kind: str,
+    part: PartSpec,
     make: Callable[[], nn.Module],
     entries: Mapping[str, LazyTensor],
     source: Path,
@@ -315,8 +394,9 @@ def fill(
     """Make a part and give it the tensors of a file, or with ``stored`` their places.
 
     Raises:
-        UserError: tensors that are missing or of another shape.
+        UserError: tensors that are missing or of another shape, or that the part has not.
     """
+    kind = part.kind
     try:
         with torch.device("meta") if stored else nullcontext():
             module = make()
@@ -330,9 +410,11 @@ def fill(
     rooted = "text_model." if any(name.startswith("text_model.") for name in own) else ""
     filled: Entries = {}
     faults: list[str] = []
+    unread = dict.fromkeys(entries)
     for key, tensor in own.items():
         name, like = to_ldm(kind, module, key.removeprefix(rooted), tensor)
         entry = entries.get(name)
+        unread.pop(name, None)
         if entry is None and key.endswith("position_ids"):
             continue
         if entry is None or math.prod(entry.shape) != tensor.numel():
@@ -345,6 +427,7 @@ def fill(
             f"{list_offenders(faults)}",
             field=FIELD,
         )
+    _check_read(part, list(unread), source)
     if stored:
         return make_lazy(module, filled)
     with torch.no_grad():
@@ -353,11 +436,11 @@ def fill(
     return module.eval().requires_grad_(False)
 
 
-def find_tokenizer(path: Path, part: PartSpec) -> Any:
+def find_tokenizer(path: Path, part: PartSpec, folders: Sequence[Path] = ()) -> Any:
     """The tokenizer for a single file, which has none in it.
 
-    Looked for in a folder of its name or ``tokenizer`` beside the file; without one it is the one CLIP was published
-    with.
+    Looked for in a folder of its name or ``tokenizer`` next to the file, then in ``folders``; without one it is the one
+    CLIP was published with.
 
     Raises:
         UserError: the one beside the file is damaged.
@@ -368,4 +451,7 @@ def find_tokenizer(path: Path, part: PartSpec) -> Any:
     if first.is_dir():
         # both encoders read the same tokens; they differ in what stands for nothing
         return load_tokenizer(kind, first, pad_token=part.pad_token)
+    for folder in folders:
+        if (folder / part.name).is_dir():
+            return load_tokenizer(kind, folder / part.name)
     return make_clip_tokenizer(part.pad_token)

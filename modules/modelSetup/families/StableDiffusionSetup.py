@@ -26,7 +26,7 @@ class StableDiffusionSetup(ChunkedPrompts):
     def _load_rest(self, sources: Sources, dtypes: PartDtypes, wanted: Sequence[str]) -> dict[str, Any]:
         if sources.base.is_dir() or not self.spec.writes_single_file:
             return super()._load_rest(sources, dtypes, wanted)
-        return load_single_file(sources.base, self.spec, wanted, dtypes, Unsaid())
+        return load_single_file(sources.base, self.spec, wanted, dtypes, Unsaid(), sources.folders)
 
     def _readers(self, model: Model) -> list[ClipReader]:
         return [ClipReader(model.module("text_encoder"), model.parts["tokenizer"])]

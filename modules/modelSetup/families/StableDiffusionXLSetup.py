@@ -36,7 +36,7 @@ class StableDiffusionXLSetup(ChunkedPrompts):
     def _load_rest(self, sources: Sources, dtypes: PartDtypes, wanted: Sequence[str]) -> dict[str, Any]:
         if sources.base.is_dir():
             return super()._load_rest(sources, dtypes, wanted)
-        return load_single_file(sources.base, self.spec, wanted, dtypes, UNSAID)
+        return load_single_file(sources.base, self.spec, wanted, dtypes, UNSAID, sources.folders)
 
     def _readers(self, model: Model) -> list[ClipReader]:
         """Of both encoders the states before the last layer."""

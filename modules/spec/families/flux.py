@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from modules.spec.FamilySpec import FamilySpec, block_presets
+from modules.spec.FamilySpec import FamilySpec, Relative, block_presets
 from modules.spec.parts import (
     STREAM_LAYERS,
     clip_encoder,
@@ -15,6 +15,8 @@ from modules.spec.parts import (
     t5_tokenizer,
     transformer,
 )
+
+_INPUTS = ("img_in.weight", "x_embedder.weight")
 
 FLUX_DEV_1 = FamilySpec(
     key="FLUX_DEV_1",
@@ -44,6 +46,10 @@ FLUX_DEV_1 = FamilySpec(
     default_steps=28,
     default_cfg=3.5,
     default_sampler="EULER",
+    relatives=(
+        Relative("FLUX.1 Fill", _INPUTS, 384, "in_channels"),
+        Relative("FLUX.1 Canny or Depth", _INPUTS, 128, "in_channels"),
+    ),
     order=70,
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modules.spec.FamilySpec import FamilySpec
+from modules.spec.FamilySpec import FamilySpec, Relative
 from modules.spec.parts import (
     CLIP_TOKENS,
     UNET_PREFIX,
@@ -57,6 +57,14 @@ STABLE_DIFFUSION_XL_10_BASE = FamilySpec(
     default_steps=30,
     default_cfg=5.0,
     default_sampler="EULER",
+    relatives=(
+        Relative(
+            "the refiner of Stable Diffusion XL",
+            ("label_emb.0.0.weight", "add_embedding.linear_1.weight"),
+            2560,
+            "projection_class_embeddings_input_dim",
+        ),
+    ),
     order=20,
 )
 
