@@ -27,19 +27,10 @@ CALLED_BY_NAME = (
     ("scripts/demo/judge_server.py", r"do_(GET|POST)|log_message"),
     ("modules/ui/MainWindow.py", "_set_scaling"),
 )
-_GOES = "nothing calls it any more; it goes together with its tests"
-_FORMULA = "the formula that tests compare with; it moves into them"
 ALLOWED = {
     "modules/curation/simulation.py: agreement": "a figure that tests judge a simulated person by",
     "modules/reward/groupwise.py: PairwiseReward": "documented base class for rewards of one's own",
     "modules/util/files/OpenFolder.py: observe": "tests look at what it does through this",
-    "modules/ui/form/SettingsForm.py: NotShown": _GOES,
-    "modules/ui/widgets/ImagePrefetcher.py: cached_bytes": _FORMULA,
-    "modules/ui/widgets/theme.py: BASE_FONT": _GOES,
-    "modules/util/config/TrainConfig.py: effective_output_format": _GOES,
-    "modules/util/config/rules/rules.py: rule_fields": _GOES,
-    "modules/util/config/setting.py: FloatOrInf": _GOES,
-    "modules/util/config/settings.py: visibility_fields": _GOES,
 }
 
 

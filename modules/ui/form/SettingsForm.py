@@ -17,7 +17,6 @@ from modules.ui.widgets.theme import Theme
 from modules.util.config.settings import Setting
 
 FORM_KINDS = ("bool", "int", "float", "text", "choice", "choices")
-NotShown = Callable[[Setting], bool]
 
 
 class SettingsForm:

@@ -46,11 +46,6 @@ class ImagePrefetcher:
         for thread in self._threads:
             thread.start()
 
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes of pixels held now."""
-        return self._bytes
-
     def want(self, keys: Iterable[Key]) -> None:
         """Replace the list of images to get ready, most urgent first.
 

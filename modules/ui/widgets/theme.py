@@ -17,7 +17,6 @@ import customtkinter as ctk
 from PIL import Image, ImageDraw, ImageTk
 
 APPEARANCES = ("System", "Dark", "Light")
-BASE_FONT = 13
 _OVERSAMPLE = 4
 _Layout = list[tuple[str, Any]]
 """Of a widget, as ttk has it: elements and, in a table with each, their options and children."""

@@ -27,7 +27,6 @@ from modules.util.config.section.RlhfSection import RlhfSection
 from modules.util.config.section.SamplingSection import SamplingSection
 from modules.util.config.section.TrainingSection import TrainingSection
 from modules.util.config.section.ValidationSection import ValidationSection
-from modules.util.enum.choices import ModelFormat, TrainingMethod
 from modules.util.enum.DPORefMode import DPORefMode
 from modules.util.errors import ConfigError, UserError, UserErrors
 
@@ -155,13 +154,6 @@ class TrainConfig(
     def effective_dpo_ref_mode(self) -> DPORefMode:
         """EXISTING_ADAPTER when training starts from an adapter, else NEW_ADAPTER."""
         return DPORefMode.EXISTING_ADAPTER if self.lora_model_name.strip() else DPORefMode.NEW_ADAPTER
-
-    def effective_output_format(self) -> ModelFormat:
-        """``output_model_format`` with AUTO resolved."""
-        if self.output_model_format is not ModelFormat.AUTO:
-            return self.output_model_format
-        lora = self.training_method is TrainingMethod.LORA
-        return ModelFormat.KOHYA_LORA if lora else ModelFormat.SAFETENSORS
 
     def trains_text(self) -> bool:
         """Whether a text encoder of the model's family is trained."""

@@ -29,9 +29,6 @@ def _number(value: Any) -> Any:
 Float = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(_number)]
 """A finite number; whole numbers are accepted, ``true`` is not."""
 
-FloatOrInf = Annotated[float, BeforeValidator(_number)]
-"""A number that may be infinite, written ``"inf"`` in JSON."""
-
 
 def _path(value: str) -> str:
     """One rule for all files and folders in configs: what no file can be called is refused at once."""

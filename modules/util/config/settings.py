@@ -212,11 +212,6 @@ def _both(*rules: str) -> str:
     return ",".join(rule for rule in rules if rule)
 
 
-def visibility_fields(rule: str) -> set[str]:
-    """The paths a visibility rule asks about."""
-    return {name for _, name, _ in _conditions(rule)}
-
-
 def is_visible(rule: str, value_of: Callable[[str], Any]) -> bool:
     """Whether a field with visibility ``rule`` is shown.
 

@@ -15,7 +15,7 @@ from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.load import check_config, load_config, load_layered, read_config
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.TrainConfig import SECTIONS, TrainConfig
-from modules.util.enum.choices import DPOPatienceMetric, ModelFormat
+from modules.util.enum.choices import DPOPatienceMetric
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.enum.DPORefMode import DPORefMode
 from modules.util.errors import ConfigError, UnsupportedError, UserError, UserErrors
@@ -200,14 +200,6 @@ def test_reference_mode_follows_the_adapter(tmp_path: Path) -> None:
     stored["rlhf_dpo_ref_mode"] = "NEW_ADAPTER"
     (tmp_path / "c.json").write_text(json.dumps(stored))
     assert load_config(tmp_path / "c.json").rlhf_dpo_ref_mode is DPORefMode.EXISTING_ADAPTER
-
-
-def test_output_format_follows_the_method() -> None:
-    assert TrainConfig().effective_output_format() is ModelFormat.KOHYA_LORA
-    full = TrainConfig(training_method="FINE_TUNE")
-    assert full.effective_output_format() is ModelFormat.SAFETENSORS
-    full.output_model_format = ModelFormat.DIFFUSERS
-    assert full.effective_output_format() is ModelFormat.DIFFUSERS
 
 
 def test_resolutions() -> None:

@@ -76,11 +76,6 @@ def rule(*fields: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def rule_fields() -> set[str]:
-    """Every field some rule reads."""
-    return {name for fields, _ in _RULES for name in fields}
-
-
 def run_rules(config: TrainConfig, ignoring: Collection[str] = ()) -> Problems:
     """Run the registered rules that read none of the fields in ``ignoring``; ``load.find_problems`` registers all."""
     problems = Problems()

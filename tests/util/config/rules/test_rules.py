@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from modules.util.config.load import check_config, find_problems, read_config
-from modules.util.config.rules.rules import rule_fields
+from modules.util.config.rules import rules
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError, UnsupportedError
 
@@ -132,4 +132,5 @@ def test_missing_sides_of_inline_concepts_are_mentioned() -> None:
 
 
 def test_rules_read_fields_that_exist() -> None:
-    assert rule_fields() <= set(TrainConfig.model_fields)
+    read = {name for fields, _ in rules._RULES for name in fields}
+    assert read and read <= set(TrainConfig.model_fields)
