@@ -25,7 +25,7 @@ from modules.objective.scores import (
     differentiate,
     split_both,
     summarise,
-    wide,
+    to_float32,
 )
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 
@@ -165,7 +165,7 @@ def reference_scores(
                 f"cached reference scores have shapes {[tuple(score.shape) for score in cached]}, "
                 f"expected two of ({len(scorer)},)"
             )
-        return wide(cached[0]), wide(cached[1])
+        return to_float32(cached[0]), to_float32(cached[1])
     if reference is None:
         raise RuntimeError(
             f"the {objective.key} objective needs a reference: neither a context nor scores were given"
@@ -226,8 +226,8 @@ def _refuse_autocast(parameters: Sequence[torch.nn.Parameter]) -> None:
 def _score_sides(scorer: PairScorer, together: bool) -> ScorePair:
     if together:
         chosen_B, rejected_B = split_both(scorer("both").score_B)
-        return wide(chosen_B), wide(rejected_B)
-    return wide(scorer("chosen").score_B), wide(scorer("rejected").score_B)
+        return to_float32(chosen_B), to_float32(rejected_B)
+    return to_float32(scorer("chosen").score_B), to_float32(scorer("rejected").score_B)
 
 
 def _full_concurrent(step: Step, reference: ScorePair | None, _strategy: str) -> PairOut:
@@ -258,7 +258,7 @@ def _sequential(step: Step, reference: ScorePair | None, strategy: str) -> PairO
 def _three_forward(step: Step, reference: ScorePair | None) -> PairOut:
     """Learn the rejected score without a graph, then differentiate one side after the other."""
     with torch.no_grad():
-        rejected_B = wide(step.scorer("rejected").score_B)
+        rejected_B = to_float32(step.scorer("rejected").score_B)
     chosen = step.forward("chosen")
     out, gradient = differentiate(
         step.objective, step.options, (chosen.score_B, rejected_B), reference, step.scale
@@ -304,7 +304,7 @@ def _grad_stash_pair(step: Step, reference: ScorePair | None) -> PairOut:
     """
     with stash_gradients(step.parameters) as stash:
         rejected = step.forward("rejected")
-        rejected_B = wide(rejected.score_B)
+        rejected_B = to_float32(rejected.score_B)
         provisional = _provisional_weight(step, rejected_B, reference)
         step.backward(step.surrogate(rejected, provisional))
         del rejected

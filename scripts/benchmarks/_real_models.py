@@ -10,7 +10,7 @@ from torch import nn
 
 from modules.model.batch import Conditioning
 from modules.modelSetup.registry import create_model_setup
-from modules.trainer.memory.memory_step import Rehearsal
+from modules.trainer.memory.memory_step import ShapeDryRun
 from modules.trainer.memory.shape_only import shape_only_model
 from modules.util.config.TrainConfig import TrainConfig
 
@@ -123,7 +123,7 @@ MODELS: Mapping[str, tuple[str, Callable[[], Parts], tuple[int, int], int]] = {
 """Name -> model type, what makes the parts, tokens and width of the text states, width of the pooled state."""
 
 
-def real_rehearsal(name: str, config: TrainConfig) -> Rehearsal:
+def real_dry_run(name: str, config: TrainConfig) -> ShapeDryRun:
     """A model of real size, ready to be planned with."""
     key, make, tokens, pooled = MODELS[name]
     setup = create_model_setup(key)
@@ -136,4 +136,4 @@ def real_rehearsal(name: str, config: TrainConfig) -> Rehearsal:
             tensors["pooled_BE"] = torch.empty(count, pooled, device="meta")
         return Conditioning(tensors)
 
-    return Rehearsal(setup, shape_only_model(setup, config, parts), config, cond=cond)
+    return ShapeDryRun(setup, shape_only_model(setup, config, parts), config, cond=cond)

@@ -23,13 +23,13 @@ from modules.modelSetup.registry import create_model_setup
 from modules.objective import execution
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
 from modules.trainer.memory.live_bytes import LiveBytes
-from modules.trainer.memory.memory_step import PROMPT, Rehearsal, StepBytes
+from modules.trainer.memory.memory_step import PROMPT, ShapeDryRun, StepBytes
 from modules.trainer.memory.SavedBytes import SavedBytes
 from modules.trainer.memory.shape_only import shape_only_model
 from modules.util.config.load import read_config
 from modules.util.config.TrainConfig import TrainConfig
 from scripts.benchmarks._measure import Result
-from scripts.benchmarks._real_models import MODELS, real_rehearsal
+from scripts.benchmarks._real_models import MODELS, real_dry_run
 
 MODEL = Path(__file__).resolve().parents[2] / "resources" / "demo_model"
 LIMIT = 1.15
@@ -122,7 +122,7 @@ def _real(names: Sequence[str]) -> list[Result]:
             "unet": {"weight_dtype": "BFLOAT_16"},
         }
         side = REAL_SIDES[name]
-        steps[name] = real_rehearsal(name, read_config(values)).step(1, (side, side))
+        steps[name] = real_dry_run(name, read_config(values)).step(1, (side, side))
     return [
         Result(
             name,
@@ -136,8 +136,8 @@ def _real(names: Sequence[str]) -> list[Result]:
 
 def _foreseen(config: TrainConfig, pairs: int, side: int, cuda: bool) -> StepBytes:
     setup = create_model_setup(config.model_type)
-    rehearsal = Rehearsal(setup, shape_only_model(setup, config), config, cuda)
-    return rehearsal.step(pairs, (side, side), config.rlhf_dpo_execution_mode.value)
+    dry_run = ShapeDryRun(setup, shape_only_model(setup, config), config, cuda)
+    return dry_run.step(pairs, (side, side), config.rlhf_dpo_execution_mode.value)
 
 
 def _measured(config: TrainConfig, pairs: int, side: int, device: torch.device) -> Taken:

@@ -111,7 +111,7 @@ def test_shown_images_are_those_of_the_prompt_and_seed(tmp_path):
     assert not (tmp_path / "arena" / "shown").exists()
 
 
-def test_going_on_undoing_and_skipping(tmp_path):
+def test_continuing_undoing_and_skipping(tmp_path):
     voter = Voter(tmp_path)
     _, first, second, bye = voter({"do": "answer", "best": 0})
     assert bye["result"]["votes"] == second["answers"] == 1

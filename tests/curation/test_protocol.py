@@ -77,7 +77,7 @@ def test_a_whole_session(tmp_path):
     assert pair["sources"]["chosen"] == start["show"][0]["path"]
 
 
-def test_going_on_where_it_was(tmp_path):
+def test_continuing_where_it_was(tmp_path):
     client = Client(tmp_path)
     before = client(LEFT, LEFT, {"do": "skip"})[-1]
     (after,) = client()

@@ -124,7 +124,7 @@ def test_an_automatic_pick_is_undone_together_with_the_answer_that_caused_it(tmp
     assert session.state().answers == []
 
 
-def test_saying_no_to_going_on_is_undone_without_losing_the_pick(tmp_path):
+def test_declining_to_continue_is_undone_without_losing_the_pick(tmp_path):
     session, _ = open_session(tmp_path, 4, mode=CurationMode.SELECT)
     session.choose(0, 1)
     session.finish_group()

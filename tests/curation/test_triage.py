@@ -36,7 +36,7 @@ def test_a_group_without_a_bad_image_ends_without_a_pair_and_undo_asks_again(tmp
     assert session.state().question == (2,)
 
 
-def test_going_on_makes_further_pairs_from_what_is_left_of_the_pools(tmp_path):
+def test_continuing_makes_further_pairs_from_what_is_left_of_the_pools(tmp_path):
     session, group = open_session(tmp_path, 5, mode=CurationMode.TRIAGE)
     for good in (True, True, False, False, None):
         state = session.judge(good)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from modules.trainer.memory.memory_plan import MemoryPlan, Planner
-from modules.trainer.memory.memory_step import PROMPT, Rehearsal
+from modules.trainer.memory.memory_step import PROMPT, ShapeDryRun
 from modules.trainer.memory.shape_only import shape_only_model
 from modules.util.config.load import load_config
 from tests.contracts.test_family_training import CASES, family_config
@@ -52,7 +52,7 @@ def foreseen(path: Path) -> MemoryPlan:
     setup = tiny_setup(config.model_type)
     # as on CUDA, without what its context and its allocator's blocks take
     return Planner(
-        config, Rehearsal(setup, shape_only_model(setup, config), config, cuda=True), cuda=False
+        config, ShapeDryRun(setup, shape_only_model(setup, config), config, cuda=True), cuda=False
     ).plan(MODE)
 
 

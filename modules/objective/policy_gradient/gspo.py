@@ -52,8 +52,8 @@ def segments(
     difference_F: torch.Tensor,
     adv_F: torch.Tensor,
     mask_F: torch.Tensor,
-    document_F: torch.Tensor,
-    documents: int,
+    image_F: torch.Tensor,
+    images: int,
     clip_low: float,
     clip_high: float,
 ) -> Segments:
@@ -61,19 +61,19 @@ def segments(
 
     Args:
         difference_F: new minus old log-probabilities.
-        document_F: which image a step belongs to, int64 from 0.
-        documents: S.
+        image_F: which image a step belongs to, int64 from 0.
+        images: S.
     """
     dtype = difference_F.dtype
     mask_F = mask_F.bool()
-    if document_F.dtype != torch.int64:
-        raise TypeError(f"document indices are int64, not {document_F.dtype}")
+    if image_F.dtype != torch.int64:
+        raise TypeError(f"image indices are int64, not {image_F.dtype}")
     columns_3F = torch.stack(
         (difference_F.detach(), adv_F.detach().to(dtype), torch.ones_like(adv_F, dtype=dtype))
     )
     columns_3F = torch.where(mask_F, columns_3F, torch.zeros_like(columns_3F))
-    sums_3S = torch.zeros(3, documents, dtype=dtype, device=difference_F.device)
-    sums_3S.index_add_(1, document_F, columns_3F)
+    sums_3S = torch.zeros(3, images, dtype=dtype, device=difference_F.device)
+    sums_3S.index_add_(1, image_F, columns_3F)
     log_S, adv_S, steps_S = sums_3S
     least_S = steps_S.clamp(min=1)
     ratio_S, adv_S = (log_S / least_S).exp(), adv_S / least_S
@@ -84,10 +84,10 @@ def segments(
     return Segments(ratio_S, adv_S, loss_S, kept_S, steps_S)
 
 
-def _coefficient(found: Segments, weight_F: torch.Tensor, document_F: torch.Tensor) -> torch.Tensor:
+def _coefficient(found: Segments, weight_F: torch.Tensor, image_F: torch.Tensor) -> torch.Tensor:
     """d loss / d logp of each step: -R A / N for the segment, times its N weights, which are alike."""
     slope_S = torch.where(found.kept_S, -found.ratio_S * found.adv_S, 0.0)
-    return slope_S[document_F] * weight_F
+    return slope_S[image_F] * weight_F
 
 
 def _with_gradient(
@@ -126,19 +126,19 @@ def gspo(terms: StepTerms, options: StepOptions, counts: GlobalCounts) -> Policy
         raise ValueError("GSPO takes all steps of an image together; image_steps_B says some are missing")
     mask_BT, dtype = terms.mask_BT.bool(), terms.logp_new_BT.dtype
     images, steps = mask_BT.shape
-    document_F = torch.arange(images, device=mask_BT.device).repeat_interleave(steps)
+    image_F = torch.arange(images, device=mask_BT.device).repeat_interleave(steps)
     difference_BT = log_difference(terms)
     found = segments(
         difference_BT.reshape(-1),
         terms.adv_B.repeat_interleave(steps),
         mask_BT.reshape(-1),
-        document_F,
+        image_F,
         images,
         options.clip_low,
         options.clip_high,
     )
     weight_BT = _weights(terms, options, counts, dtype)
-    coefficient_BT = _coefficient(found, weight_BT.reshape(-1), document_F).reshape(mask_BT.shape)
+    coefficient_BT = _coefficient(found, weight_BT.reshape(-1), image_F).reshape(mask_BT.shape)
     value = (weight_BT * found.loss_S[:, None]).sum()
     policy = _with_gradient(value, coefficient_BT, terms.logp_new_BT, mask_BT)
     kl, kl_coefficient = reference_kl(terms, options, counts)

@@ -38,7 +38,7 @@ def changed(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
     return read_config(values)
 
 
-def cures(config: TrainConfig) -> Iterator[dict[str, Any]]:
+def savings(config: TrainConfig) -> Iterator[dict[str, Any]]:
     """Changes that save memory, the cheapest in time and quality first, each beside all before it."""
     part = config.model_type.denoiser
     settings = getattr(config, part)
@@ -77,14 +77,14 @@ def cures(config: TrainConfig) -> Iterator[dict[str, Any]]:
         yield with_part(weight_dtype="FLOAT_8", offload_fraction=1.0)
 
 
-def cheapest_cure(
+def cheapest_saving(
     config: TrainConfig, limit: int, plan: Plan = plan_memory
 ) -> tuple[dict[str, Any], int] | None:
     """The first change that brings a run under ``limit`` bytes, and what it takes then; ``None`` if none does.
 
     Each is tried as it is and, where something that encodes is on the device when it is fullest, with that in 16 bits.
     """
-    for changes in ({}, *cures(config)):
+    for changes in ({}, *savings(config)):
         try:
             found = plan(changed(config, changes))
             halved = _encoders_halved(config, found)
@@ -141,10 +141,10 @@ def verdict(config: TrainConfig, plan: MemoryPlan, free: int, planner: Plan = pl
     if plan.total <= free:
         return [f"fits: {free / GIB:.1f} GiB are free"]
     said = f"does not fit: {plan.total / GIB:.1f} GiB are needed and {free / GIB:.1f} GiB free"
-    cure = cheapest_cure(config, free, planner)
-    if cure is None:
+    saving = cheapest_saving(config, free, planner)
+    if saving is None:
         return [said, "no change of settings makes it fit: use a smaller model or resolution"]
-    return [said, f"it would take {cure[1] / GIB:.1f} GiB with: {_settings(cure[0])}"]
+    return [said, f"it would take {saving[1] / GIB:.1f} GiB with: {_settings(saving[0])}"]
 
 
 def _settings(changes: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from modules.model.Model import Model
 from modules.modelSetup import training
 from modules.modelSetup.registry import create_model_setup
 from modules.trainer.evaluate.sample_texts import are_samples_due
-from modules.trainer.memory.memory_step import Rehearsal
+from modules.trainer.memory.memory_step import ShapeDryRun
 from modules.trainer.memory.shape_only import ShapeOnlyLinear, ShapeOnlyModel, shape_only_model
 from modules.trainer.online.settings import rollout_batch_size
 from modules.trainer.optim.optimizers import create_optimizer
@@ -119,8 +119,8 @@ def plan_memory(config: TrainConfig, mode: str | None = None, cuda: bool = True)
     """
     setup = create_model_setup(config.model_type)
     model = shape_only_model(setup, config)
-    rehearsal = Rehearsal(setup, model, config, cuda)
-    return Planner(config, rehearsal, cuda).plan(mode or config.rlhf_dpo_execution_mode.value)
+    dry_run = ShapeDryRun(setup, model, config, cuda)
+    return Planner(config, dry_run, cuda).plan(mode or config.rlhf_dpo_execution_mode.value)
 
 
 def parts_of_a_step(config: TrainConfig, model: Model) -> tuple[str, ...]:
@@ -144,13 +144,13 @@ class Planner:
     """The phases of one run.
 
     Args:
-        rehearsal: knows the model.
+        dry_run: knows the model.
         cuda: whether to add what CUDA takes.
     """
 
-    def __init__(self, config: TrainConfig, rehearsal: Rehearsal, cuda: bool) -> None:
-        self.config, self.rehearsal, self.cuda = config, rehearsal, cuda
-        self.model: ShapeOnlyModel = rehearsal.model
+    def __init__(self, config: TrainConfig, dry_run: ShapeDryRun, cuda: bool) -> None:
+        self.config, self.dry_run, self.cuda = config, dry_run, cuda
+        self.model: ShapeOnlyModel = dry_run.model
         self.spec = self.model.spec
         side = max(config.resolutions())
         step = math.lcm(self.spec.size_multiple, self.model.latent_factor)
@@ -189,16 +189,16 @@ class Planner:
         beside = self._lasting() if online or not config.latent_caching else {}
         encoders = () if self.model.trains_text else self.model.text_encoders
         if encoders:
-            working = self.rehearsal.texts(rollout_batch_size(config) if online else count)
+            working = self.dry_run.texts(rollout_batch_size(config) if online else count)
             yield Phase("encoding prompts", {**beside, **self._weights(*encoders), "working memory": working})
         if not online:
-            working = self.rehearsal.images(count, self.size)
+            working = self.dry_run.images(count, self.size)
             vae = self._weights(self.spec.vae)
             yield Phase("encoding images", {**beside, **vae, "working memory": working})
 
     def _training(self, mode: str) -> Phase:
         config, gradients = self.config, self.gradient_bytes()
-        step = self.rehearsal.step(config.batch_size, self.size, mode)
+        step = self.dry_run.step(config.batch_size, self.size, mode)
         # gradients of earlier micro-batches are there before this one starts
         peak = step.peak + (gradients if config.gradient_accumulation_steps > 1 else 0)
         moving = max(peak, gradients) - gradients
@@ -223,12 +223,12 @@ class Planner:
         encoders = () if self.model.trains_text else self.model.text_encoders
         if encoders:
             # the prompt and what is not wanted, encoded ahead
-            working = self.rehearsal.texts(2)
+            working = self.dry_run.texts(2)
             yield Phase(
                 "encoding prompts of samples", {**self._weights(*encoders), "working memory": working}
             )
         side = self.spec.default_resolution
-        working = self.rehearsal.samples(1, (side, side))
+        working = self.dry_run.samples(1, (side, side))
         yield Phase(
             "making samples", {**self._lasting(), **self._weights(self.spec.vae), "working memory": working}
         )

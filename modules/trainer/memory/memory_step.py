@@ -176,7 +176,7 @@ def _in_type(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if cast else value
 
 
-class Rehearsal:
+class ShapeDryRun:
     """What can be done with a shape-only model, and the bytes it would take.
 
     Args:

@@ -11,7 +11,7 @@ from modules.trainer.callbacks import Callback
 from modules.trainer.memory import memory_advice
 from modules.trainer.memory.memory_advice import (
     changed,
-    cheapest_cure,
+    cheapest_saving,
     choose_execution_mode,
     choose_mode,
     verdict,
@@ -126,9 +126,9 @@ def test_auto_does_not_hide_faults(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_cheapest_change_is_named(limit: float, expected: dict[str, Any]) -> None:
     config = config_of(unet={"gradient_checkpointing": False})
-    cure = cheapest_cure(config, int(limit * GIB), model_plan)
-    assert cure is not None and cure[0] == expected and cure[1] <= limit * GIB
-    assert changed(config, cure[0]).to_dict() != config.to_dict()
+    saving = cheapest_saving(config, int(limit * GIB), model_plan)
+    assert saving is not None and saving[0] == expected and saving[1] <= limit * GIB
+    assert changed(config, saving[0]).to_dict() != config.to_dict()
 
 
 def test_encoders_are_halved_where_they_are_what_takes_the_most() -> None:
@@ -141,13 +141,13 @@ def test_encoders_are_halved_where_they_are_what_takes_the_most() -> None:
         return MemoryPlan((prompts, step), "", (512, 512))
 
     both = {name: {"weight_dtype": "BFLOAT_16"} for name in ("text_encoder", "vae")}
-    assert cheapest_cure(config_of(), 10 * GIB, plan) == (both, 8 * GIB)
-    smaller = cheapest_cure(config_of(batch_size=4), 10 * GIB, plan)
+    assert cheapest_saving(config_of(), 10 * GIB, plan) == (both, 8 * GIB)
+    smaller = cheapest_saving(config_of(batch_size=4), 10 * GIB, plan)
     assert smaller is not None and smaller[1] == 8 * GIB
     assert smaller[0].items() >= {**both, "batch_size": 1}.items()
-    assert cheapest_cure(config_of(text_encoder={"weight_dtype": "BFLOAT_16"}), 7 * GIB, plan) is None
+    assert cheapest_saving(config_of(text_encoder={"weight_dtype": "BFLOAT_16"}), 7 * GIB, plan) is None
     trained = config_of(text_encoder={"train": True})
-    assert cheapest_cure(trained, 10 * GIB, plan) is None, "what is trained keeps its type"
+    assert cheapest_saving(trained, 10 * GIB, plan) is None, "what is trained keeps its type"
 
 
 def test_what_encodes_in_every_step_is_kept_out_of_it_first() -> None:
@@ -156,7 +156,7 @@ def test_what_encodes_in_every_step_is_kept_out_of_it_first() -> None:
 
     config = config_of(latent_caching=False)
     assert plan(config).total == 15 * GIB
-    assert cheapest_cure(config, 12 * GIB, plan) == ({"latent_caching": True}, 5 * GIB)
+    assert cheapest_saving(config, 12 * GIB, plan) == ({"latent_caching": True}, 5 * GIB)
 
 
 def test_a_verdict_names_figures_and_settings() -> None:

@@ -17,7 +17,7 @@ from modules.modelSetup import training
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
 from modules.trainer.memory.live_bytes import LiveBytes
 from modules.trainer.memory.memory_plan import MemoryPlan, Planner, plan_memory, size_of, state_bytes
-from modules.trainer.memory.memory_step import PROMPT, Rehearsal, StepBytes
+from modules.trainer.memory.memory_step import PROMPT, ShapeDryRun, StepBytes
 from modules.trainer.memory.SavedBytes import SavedBytes
 from modules.trainer.memory.shape_only import ModelNotLocal, shape_only_model
 from modules.trainer.optim.optimizers import create_optimizer
@@ -52,7 +52,9 @@ def config_of(
 
 def planner(config: TrainConfig) -> Planner:
     setup = tiny_setup(config.model_type.value)
-    return Planner(config, Rehearsal(setup, shape_only_model(setup, config), config, cuda=False), cuda=False)
+    return Planner(
+        config, ShapeDryRun(setup, shape_only_model(setup, config), config, cuda=False), cuda=False
+    )
 
 
 def real_step(config: TrainConfig, mode: str, count: int = 2) -> StepBytes:
@@ -93,8 +95,8 @@ def test_weights_adapter_and_optimizer_are_counted_exactly(key: str) -> None:
     bases = {name: [*m.parameters()] for name, m in model.modules().items()}
     handle = training.prepare(setup, model, config)
     for name, tensors in bases.items():
-        hollow = plan.part_bytes(name) - sum(map(size_of, plan.model.module(name).buffers()))
-        assert hollow == sum(map(size_of, tensors)), name
+        of_the_shape = plan.part_bytes(name) - sum(map(size_of, plan.model.module(name).buffers()))
+        assert of_the_shape == sum(map(size_of, tensors)), name
     adapter = [tensor for _, tensor in handle.named_tensors()]
     assert plan.adapter_bytes() == sum(map(size_of, adapter))
     groups = [(name, 1e-3, named) for name, _, named in training.trainable_parameters(model, config)]
@@ -109,7 +111,7 @@ def test_weights_adapter_and_optimizer_are_counted_exactly(key: str) -> None:
 @pytest.mark.parametrize("key", KEYS)
 def test_activations_are_those_of_a_real_step(key: str) -> None:
     config = config_of(key, layer_filter_preset="full")
-    foreseen = planner(config).rehearsal.step(2, SIZE, "FULL_CONCURRENT")
+    foreseen = planner(config).dry_run.step(2, SIZE, "FULL_CONCURRENT")
     real = real_step(config, "FULL_CONCURRENT")
     assert foreseen.saved == pytest.approx(real.saved, rel=0.15)
     assert foreseen.peak == pytest.approx(real.peak, rel=0.15)
@@ -128,14 +130,14 @@ def test_activations_are_those_of_a_real_step(key: str) -> None:
 )
 def test_recomputed_activations_count_too(key: str, mode: str) -> None:
     config = config_of(key, checkpointing=True, layer_filter_preset="full")
-    foreseen, real = planner(config).rehearsal.step(2, SIZE, mode), real_step(config, mode)
+    foreseen, real = planner(config).dry_run.step(2, SIZE, mode), real_step(config, mode)
     assert foreseen.peak == pytest.approx(real.peak, rel=0.15)
 
 
 @pytest.mark.parametrize("key", ["STABLE_DIFFUSION_15", "FLUX_DEV_1"])
 def test_half_precision_is_foreseen(key: str) -> None:
     config = config_of(key, part={"weight_dtype": "BFLOAT_16"}, train_dtype="BFLOAT_16")
-    foreseen, real = planner(config).rehearsal.step(2, SIZE), real_step(config, "FULL_CONCURRENT")
+    foreseen, real = planner(config).dry_run.step(2, SIZE), real_step(config, "FULL_CONCURRENT")
     assert foreseen.saved == pytest.approx(real.saved, rel=0.15)
     assert foreseen.peak == pytest.approx(real.peak, rel=0.15)
 

@@ -9,7 +9,7 @@ import pytest
 
 from modules.trainer.memory.memory_plan import GIB, MODES, Planner
 from modules.util.config.TrainConfig import TrainConfig
-from scripts.benchmarks._real_models import MODELS, real_rehearsal
+from scripts.benchmarks._real_models import MODELS, real_dry_run
 
 PRESETS = Path(__file__).resolve().parents[3] / "training_presets"
 CARDS = {
@@ -31,6 +31,6 @@ def test_presets_fit_their_cards(preset: str) -> None:
     name, card = CARDS[preset]
     config = TrainConfig.from_dict(json.loads((PRESETS / preset).read_text(encoding="utf-8")))
     assert config.model_type.value == MODELS[name][0]
-    plan = Planner(config, real_rehearsal(name, config), cuda=True).plan(MODES[0])
+    plan = Planner(config, real_dry_run(name, config), cuda=True).plan(MODES[0])
     # a card of so many GB has a little less for programs
     assert plan.total < 0.97 * card * GIB, "\n".join(plan.lines())

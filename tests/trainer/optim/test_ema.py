@@ -147,7 +147,7 @@ def test_copying_for_good() -> None:
     assert bits(copies(named)) == bits(first)
 
 
-def test_going_on_from_a_state_is_the_same() -> None:
+def test_resuming_from_a_state_is_the_same() -> None:
     straight, resumed = weights(), weights()
     one = MovingAverage(straight, 0.99, 2, "cpu")
     for step in range(5):

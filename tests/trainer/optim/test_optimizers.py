@@ -85,7 +85,7 @@ def test_three_steps_move_every_weight_and_stay_finite(kind: Optimizer) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", list(Optimizer))
-def test_going_on_from_a_saved_state_is_bit_for_bit_the_same(kind: Optimizer, dtype: torch.dtype) -> None:
+def test_resuming_from_a_saved_state_is_bit_for_bit_the_same(kind: Optimizer, dtype: torch.dtype) -> None:
     straight = toy(dtype)
     optimizer = made(kind, straight)
     for number in range(3):

@@ -404,7 +404,7 @@ def test_an_answer_counts_only_when_the_images_are_on_the_screen(sit_down, tmp_p
     assert len(logged(tmp_path)) == 1
 
 
-def test_closing_and_going_on_where_it_stopped(sit_down, tmp_path, root):
+def test_closing_and_continuing_where_it_stopped(sit_down, tmp_path, root):
     hands = sit_down(groups=3, per_group=4)
     hands.begin(CurationMode.ELO)
     hands.press("Left", "p", "n", "Right")
