@@ -1,8 +1,16 @@
 """Schedules of one preference step: the same gradient at different prices in time and memory.
 
-The preference loss is differentiated with respect to the scores alone (``scores.differentiate``); what a
-schedule back-propagates is the sum of scores times these coefficients. So every objective runs in every
-schedule, and no schedule knows what a loss looks like.
+All of them do what these lines do::
+
+    with torch.no_grad(), reference():                                   # where the loss has a reference
+        r_chosen_B, r_rejected_B = score("chosen"), score("rejected")
+    chosen_B, rejected_B = score("chosen"), score("rejected")            # graphs of both sides at once
+    loss_B = objective(PairScores(chosen_B, rejected_B, r_chosen_B, r_rejected_B), options).loss_B
+    (loss_scale * (loss_B.mean() + supervised_mix * supervised_B.mean())).backward()
+
+They differ in how many graphs live at once and in how often a side is scored. For that the loss is differentiated
+with respect to the scores alone (``scores.differentiate``): a schedule back-propagates the sum of scores times these
+coefficients. So every objective runs in every schedule, and no schedule knows what a loss looks like.
 """
 
 from __future__ import annotations
@@ -22,10 +30,10 @@ from modules.objective.scores import (
     ScoreOut,
     ScorePair,
     Side,
+    detached_float32,
     differentiate,
     split_both,
     summarise,
-    to_float32,
 )
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 
@@ -165,7 +173,7 @@ def reference_scores(
                 f"cached reference scores have shapes {[tuple(score.shape) for score in cached]}, "
                 f"expected two of ({len(scorer)},)"
             )
-        return to_float32(cached[0]), to_float32(cached[1])
+        return detached_float32(cached[0]), detached_float32(cached[1])
     if reference is None:
         raise RuntimeError(
             f"the {objective.key} objective needs a reference: neither a context nor scores were given"
@@ -226,8 +234,8 @@ def _refuse_autocast(parameters: Sequence[torch.nn.Parameter]) -> None:
 def _score_sides(scorer: PairScorer, together: bool) -> ScorePair:
     if together:
         chosen_B, rejected_B = split_both(scorer("both").score_B)
-        return to_float32(chosen_B), to_float32(rejected_B)
-    return to_float32(scorer("chosen").score_B), to_float32(scorer("rejected").score_B)
+        return detached_float32(chosen_B), detached_float32(rejected_B)
+    return detached_float32(scorer("chosen").score_B), detached_float32(scorer("rejected").score_B)
 
 
 def _full_concurrent(step: Step, reference: ScorePair | None, _strategy: str) -> PairOut:
@@ -258,7 +266,7 @@ def _sequential(step: Step, reference: ScorePair | None, strategy: str) -> PairO
 def _three_forward(step: Step, reference: ScorePair | None) -> PairOut:
     """Learn the rejected score without a graph, then differentiate one side after the other."""
     with torch.no_grad():
-        rejected_B = to_float32(step.scorer("rejected").score_B)
+        rejected_B = detached_float32(step.scorer("rejected").score_B)
     chosen = step.forward("chosen")
     out, gradient = differentiate(
         step.objective, step.options, (chosen.score_B, rejected_B), reference, step.scale
@@ -304,7 +312,7 @@ def _grad_stash_pair(step: Step, reference: ScorePair | None) -> PairOut:
     """
     with stash_gradients(step.parameters) as stash:
         rejected = step.forward("rejected")
-        rejected_B = to_float32(rejected.score_B)
+        rejected_B = detached_float32(rejected.score_B)
         provisional = _provisional_weight(step, rejected_B, reference)
         step.backward(step.surrogate(rejected, provisional))
         del rejected

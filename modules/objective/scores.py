@@ -97,7 +97,7 @@ class ScoreGradient:
     rejected_B: torch.Tensor
 
 
-def to_float32(score: torch.Tensor) -> torch.Tensor:
+def detached_float32(score: torch.Tensor) -> torch.Tensor:
     """float32 at least, float64 kept, cut from any graph."""
     score = score.detach()
     return score if score.dtype == torch.float64 else score.float()
@@ -128,8 +128,8 @@ def differentiate(
         scale: factor on the mean over the pairs.
     """
     with torch.enable_grad():
-        chosen_B = to_float32(policy[0]).clone().requires_grad_()
-        rejected_B = to_float32(policy[1]).clone().requires_grad_()
+        chosen_B = detached_float32(policy[0]).clone().requires_grad_()
+        rejected_B = detached_float32(policy[1]).clone().requires_grad_()
         anchors = (None, None) if reference is None else reference
         out = objective(PairScores(chosen_B, rejected_B, *anchors), options)
         if out.loss_B.shape != chosen_B.shape:
@@ -147,7 +147,7 @@ def summarise(out: LossOut, supervised_B: torch.Tensor | None, supervised_mix: f
     """Detach everything and add up the total."""
     loss = out.loss_B.detach().mean()
     if supervised_B is not None:
-        supervised_B = to_float32(supervised_B)
+        supervised_B = detached_float32(supervised_B)
         loss = loss + supervised_mix * supervised_B.mean()
     chosen_B, rejected_B = out.chosen_reward_B.detach(), out.rejected_reward_B.detach()
     return PairOut(

@@ -86,7 +86,7 @@ def deviation(kind: str, position: Position, noise_level: float, temperature: fl
         raise ConfigError(
             f"must be finite and at least 0, not {noise_level}", field="rlhf_rollout_noise_level"
         )
-    return temperature * _deviation(_known(kind), position, noise_level)
+    return temperature * _STD[_known(kind)](position, noise_level)
 
 
 def name_of(value: object) -> str:
@@ -120,39 +120,6 @@ def _known(kind: object) -> str:
     return name
 
 
-def _deviation(kind: str, position: Position, eta: float) -> float:
-    if kind == FLOW_SDE:
-        return _flow_strength(position, eta) * math.sqrt(-position.dt)
-    if kind == DANCE_SDE:
-        return eta * math.sqrt(-position.dt)
-    if kind == CPS:
-        if eta > 1.0:
-            raise ConfigError(f"CPS takes a noise level up to 1, not {eta}", field="rlhf_rollout_noise_level")
-        return position.noise_next * math.sin(eta * math.pi / 2.0)
-    if kind == DDIM:
-        a, a_next = position.signal**2, position.signal_next**2
-        variance = (1.0 - a_next) / (1.0 - a) * (1.0 - a / a_next)
-        # at a level equal to its successor rounding can fall a hair below 0
-        std = eta * math.sqrt(max(variance, 0.0))
-        if std**2 > (1.0 - a_next) * (1.0 + 1e-9):
-            raise ConfigError(
-                f"DDIM cannot add noise of deviation {std:.4g} where the path has {position.noise_next:.4g}",
-                field="rlhf_rollout_noise_level",
-                hint="use a noise level up to 1",
-            )
-        return std
-    return 0.0
-
-
-def _flow_strength(position: Position, eta: float) -> float:
-    """g of the Flow-SDE; 1 - sigma would be 0 at pure noise, so the next level stands in."""
-    sigma = position.noise
-    safe = position.safe if sigma > _PURE else sigma
-    if safe > _PURE:
-        raise ValueError("the path has two noise levels of 1: the Flow-SDE has no limit there")
-    return eta * math.sqrt(sigma / (1.0 - safe))
-
-
 def step(
     kind: str,
     x: torch.Tensor,
@@ -177,58 +144,121 @@ def step(
     kind = check_kind(kind, prediction)
     std = deviation(kind, position, noise_level, temperature)
     x, predicted = to_float32(x), to_float32(predicted)
-    if prediction != "flow":
-        untempered = _deviation(kind, position, noise_level)
-        return Transition(_ddim_mean(x, predicted, position, prediction, untempered), std)
-    return Transition(_FLOW_MEANS[kind](x, predicted, position, noise_level), std)
+    if prediction == "flow":
+        return Transition(_FLOW_MEAN[kind](x, predicted, position, noise_level), std)
+    mean = _epsilon_mean if prediction == "epsilon" else _velocity_mean
+    # the temperature changes what is drawn, not where from
+    return Transition(mean(x, predicted, position, _STD[kind](position, noise_level)), std)
+
+
+# -- the transitions: with each how much noise it adds and where it leads ----------------------------------------
+#
+# Flow models move on x = (1 - s) x_0 + s eps and predict v = eps - x_0; ``dt`` is the change of s and below 0.
+# Every mean is made so that x has the right distribution at the next level, whatever eta is.
+
+
+def _ode_std(at: Position, eta: float) -> float:
+    return 0.0
 
 
 def _ode_mean(x: torch.Tensor, v: torch.Tensor, at: Position, eta: float) -> torch.Tensor:
+    """x + v dt"""
     return x + v * at.dt
 
 
+def _flow_sde_std(at: Position, eta: float) -> float:
+    """g sqrt(-dt)"""
+    return _flow_strength(at, eta) * math.sqrt(-at.dt)
+
+
 def _flow_sde_mean(x: torch.Tensor, v: torch.Tensor, at: Position, eta: float) -> torch.Tensor:
+    """x + (v + g^2 / (2 s) (x + (1 - s) v)) dt"""
     pull = _flow_strength(at, eta) ** 2 / (2.0 * at.noise)
     return x * (1.0 + pull * at.dt) + v * ((1.0 + pull * (1.0 - at.noise)) * at.dt)
 
 
+def _flow_strength(at: Position, eta: float) -> float:
+    """g = eta sqrt(s / (1 - s)); 1 - s would be 0 at pure noise, so the next level stands in."""
+    sigma = at.noise
+    safe = at.safe if sigma > _PURE else sigma
+    if safe > _PURE:
+        raise ValueError("the path has two noise levels of 1: the Flow-SDE has no limit there")
+    return eta * math.sqrt(sigma / (1.0 - safe))
+
+
+def _dance_std(at: Position, eta: float) -> float:
+    """eta sqrt(-dt)"""
+    return eta * math.sqrt(-at.dt)
+
+
 def _dance_mean(x: torch.Tensor, v: torch.Tensor, at: Position, eta: float) -> torch.Tensor:
+    """x + (v + eta^2 / (2 s^2) (x - (1 - s) x_0)) dt"""
     clean = x - at.noise * v
     pull = 0.5 * eta**2 / at.noise**2
     return x + (v + pull * (x - at.signal * clean)) * at.dt
 
 
+def _cps_std(at: Position, eta: float) -> float:
+    """s' sin(eta pi / 2)"""
+    if eta > 1.0:
+        raise ConfigError(f"CPS takes a noise level up to 1, not {eta}", field="rlhf_rollout_noise_level")
+    return at.noise_next * math.sin(eta * math.pi / 2.0)
+
+
 def _cps_mean(x: torch.Tensor, v: torch.Tensor, at: Position, eta: float) -> torch.Tensor:
-    clean, noise = x - at.noise * v, x + at.signal * v
-    std = at.noise_next * math.sin(eta * math.pi / 2.0)
+    """(1 - s') x_0 + sqrt(s'^2 - std^2) eps"""
+    return _coefficients_kept(x - at.noise * v, x + at.signal * v, at, _cps_std(at, eta))
+
+
+def _ddim_std(at: Position, eta: float) -> float:
+    """eta sqrt((1 - a') / (1 - a) (1 - a / a')) with a = signal^2"""
+    a, a_next = at.signal**2, at.signal_next**2
+    variance = (1.0 - a_next) / (1.0 - a) * (1.0 - a / a_next)
+    # at a level equal to its successor rounding can fall a hair below 0
+    std = eta * math.sqrt(max(variance, 0.0))
+    if std**2 > (1.0 - a_next) * (1.0 + 1e-9):
+        raise ConfigError(
+            f"DDIM cannot add noise of deviation {std:.4g} where the path has {at.noise_next:.4g}",
+            field="rlhf_rollout_noise_level",
+            hint="use a noise level up to 1",
+        )
+    return std
+
+
+def _epsilon_mean(x: torch.Tensor, noise: torch.Tensor, at: Position, std: float) -> torch.Tensor:
+    """sqrt(a') x_0 + sqrt(1 - a' - std^2) eps, with x_0 = (x - sqrt(1 - a) eps) / sqrt(a)"""
+    if at.signal == 0.0:
+        raise ConfigError(
+            "at pure noise nothing can be made of epsilon",
+            field="rescale_noise_scheduler_to_zero_terminal_snr",
+            hint="use a v-prediction model",
+        )
+    return _coefficients_kept((x - at.noise * noise) / at.signal, noise, at, std)
+
+
+def _velocity_mean(x: torch.Tensor, v: torch.Tensor, at: Position, std: float) -> torch.Tensor:
+    """The same with x_0 = sqrt(a) x - sqrt(1 - a) v and eps = sqrt(a) v + sqrt(1 - a) x"""
+    return _coefficients_kept(at.signal * x - at.noise * v, at.signal * v + at.noise * x, at, std)
+
+
+def _coefficients_kept(clean: torch.Tensor, noise: torch.Tensor, at: Position, std: float) -> torch.Tensor:
+    """Signal and noise of the next level; of its noise, ``std`` will be drawn anew."""
     return at.signal_next * clean + math.sqrt(max(at.noise_next**2 - std**2, 0.0)) * noise
 
 
-_FLOW_MEANS: Mapping[str, Callable[[torch.Tensor, torch.Tensor, Position, float], torch.Tensor]] = {
+_STD: Mapping[str, Callable[[Position, float], float]] = {
+    FLOW_SDE: _flow_sde_std,
+    DANCE_SDE: _dance_std,
+    CPS: _cps_std,
+    DDIM: _ddim_std,
+    ODE: _ode_std,
+}
+_FLOW_MEAN: Mapping[str, Callable[[torch.Tensor, torch.Tensor, Position, float], torch.Tensor]] = {
     FLOW_SDE: _flow_sde_mean,
     DANCE_SDE: _dance_mean,
     CPS: _cps_mean,
     ODE: _ode_mean,
 }
-
-
-def _ddim_mean(
-    x: torch.Tensor, predicted: torch.Tensor, at: Position, prediction: Prediction, std: float
-) -> torch.Tensor:
-    """sqrt(a') x_0 + sqrt(1 - a' - std^2) eps; ``std`` without temperature."""
-    if prediction == "epsilon":
-        if at.signal == 0.0:
-            raise ConfigError(
-                "at pure noise nothing can be made of epsilon",
-                field="rescale_noise_scheduler_to_zero_terminal_snr",
-                hint="use a v-prediction model",
-            )
-        noise = predicted
-        clean = (x - at.noise * noise) / at.signal
-    else:
-        clean = at.signal * x - at.noise * predicted
-        noise = at.signal * predicted + at.noise * x
-    return at.signal_next * clean + math.sqrt(max(at.noise_next**2 - std**2, 0.0)) * noise
 
 
 def sample(transition: Transition, normal: torch.Tensor, storage: torch.dtype) -> torch.Tensor:
