@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,7 @@ from modules.util.dpo_curation_util import (
     MANIFEST_NAME,
     SIDES,
     SPLITS,
+    BrokenManifest,
     Pair,
     check_manifest_pair,
     copy_pair,
@@ -32,7 +35,13 @@ from modules.util.dpo_curation_util import (
 from modules.util.errors import DataError, UserError
 from modules.util.files.EventLog import Event, EventLog
 from modules.util.owned_files import TEMPORARY, shown
-from modules.util.pairs.dpo_pair_files import find_exported_file, name_below, name_is_taken, owned_pairs
+from modules.util.pairs.dpo_pair_files import (
+    find_exported_file,
+    locate_pair_file,
+    name_below,
+    name_is_taken,
+    owned_pairs,
+)
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +72,7 @@ class CurationStore(EventLog):
     VERSION = 1
     TABLES = _TABLES
     DAMAGED = "if it is damaged, rename it: the pairs are still in manifest.json"
+    LOST = "if it is damaged, rename it: the answers in it are lost, the images in chosen and rejected stay"
     ALSO_PLAIN = (MANIFEST_NAME,)
 
     def __init__(self, output_dir: str | os.PathLike[str]) -> None:
@@ -77,6 +87,9 @@ class CurationStore(EventLog):
         self._check_entries()
         self._recover()
 
+    def _if_damaged(self) -> str:
+        return self.DAMAGED if (self.output_dir / MANIFEST_NAME).is_file() else self.LOST
+
     def _check_entries(self) -> None:
         """Refuse a store of which a name leaves the folder, before anything in the folder is changed."""
         path = self.output_dir / STORE_NAME
@@ -86,7 +99,9 @@ class CurationStore(EventLog):
                 entry = self._object(text, where)
                 check_manifest_pair(entry, where)
                 if entry["pair_id"] != pair_id:
-                    raise UserError(f"{where} holds the entry of {entry['pair_id']!r}", hint=self.DAMAGED)
+                    raise UserError(
+                        f"{where} holds the entry of {entry['pair_id']!r}", hint=self._if_damaged()
+                    )
 
     def _before_closing(self) -> None:
         """Write the manifest if it is behind.
@@ -106,8 +121,7 @@ class CurationStore(EventLog):
             if pair_id not in known:
                 self._remove_files(json.loads(text))
         self._db.execute("DELETE FROM intents")
-        manifest = load_manifest(self.output_dir)
-        listed = {pair["pair_id"]: pair for pair in manifest["pairs"]}
+        listed = self._listed()
         if not known and not self._ever_used():
             with self._transaction():
                 for pair in listed.values():
@@ -119,6 +133,32 @@ class CurationStore(EventLog):
         self.set_meta("used", "1")
         self._manifest_dirty = True
         self.write_manifest()
+
+    def _listed(self) -> dict[str, Pair]:
+        """The pairs by the manifest; where that is broken, by the store and what is in the folder.
+
+        Raises:
+            UserError: the manifest is broken, and the store never held pairs; or it holds names that lead elsewhere.
+        """
+        try:
+            manifest = load_manifest(self.output_dir)
+        except BrokenManifest as error:
+            if not self._ever_used():
+                raise
+            aside = f"manifest.unreadable-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}.json"
+            self._owned.move(MANIFEST_NAME, aside)
+            log.warning("%s; it is kept as %s and made anew from %s", error.message, aside, STORE_NAME)
+            found = {pair["pair_id"]: self._where_it_is(pair) for pair in self.pairs()}
+            return {name: pair for name, pair in found.items() if pair is not None}
+        return {pair["pair_id"]: pair for pair in manifest["pairs"]}
+
+    def _where_it_is(self, pair: Pair) -> Pair | None:
+        """A pair with the names its files have in the folder now; ``None`` if neither side is there."""
+        files = {side: locate_pair_file(self.output_dir, pair, side) for side in SIDES}
+        if not any(files.values()):
+            return None
+        names = {f"{s}_file": name_below(self.output_dir, file) for s, file in files.items() if file}
+        return {**pair, **names}
 
     def _sweep(self) -> None:
         """Remove temporary files that a killed process left in the folders of this program."""
@@ -166,7 +206,7 @@ class CurationStore(EventLog):
     def _check_payload(self, kind: str, payload: dict[str, Any], where: str) -> None:
         names = payload.get("pair_ids", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise UserError(f"{where}: pair_ids is not a list of names", hint=self.DAMAGED)
+            raise UserError(f"{where}: pair_ids is not a list of names", hint=self._if_damaged())
         if kind == "remove":
             check_manifest_pair(payload.get("pair"), f"{where}: pair")
 

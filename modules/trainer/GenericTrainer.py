@@ -27,11 +27,12 @@ from modules.trainer.control.StopSignals import StopSignals
 from modules.trainer.diagnosis import diagnosis, memory
 from modules.trainer.distributed import Processes
 from modules.trainer.optim.optimizers import set_learning_rate
+from modules.trainer.resume.backup_contents import Counters
 from modules.trainer.resume.checkpoint import list_backups, write_backup
 from modules.trainer.resume.find_resume import find_resume
 from modules.trainer.resume.Rescue import Rescue
 from modules.trainer.resume.resume_rules import check_resumable, check_same_start
-from modules.trainer.resume.run_state import Counters, restore, take_snapshot
+from modules.trainer.resume.run_state import restore, take_snapshot
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import DataError, UserError
 from modules.util.files.output_place import output_fault

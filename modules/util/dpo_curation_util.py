@@ -26,7 +26,7 @@ from modules.util.counted import counted
 from modules.util.enum.ConceptType import ConceptType
 from modules.util.errors import DataError, UserError
 from modules.util.image_metadata.normalise import UNCONDITIONAL, normalise_prompt
-from modules.util.jsonio import read_json, write_json
+from modules.util.jsonio import parse_json, read_bytes, write_json
 from modules.util.owned_files import Owned, fault_of_path, shown
 from modules.util.pairs.decoding import check_decodes
 from modules.util.pairs.dpo_pair_check import PairCheck, check_dpo_pairs
@@ -156,20 +156,29 @@ def _concept_is(concept: Any, wanted: ConceptType) -> bool:
     return bool(get("enabled", True)) and str(getattr(kind, "value", kind)) == str(wanted.value)
 
 
+class BrokenManifest(UserError):
+    """What lies under the name of the manifest is not one, whatever it once was."""
+
+
 def load_manifest(output_dir: str | os.PathLike[str]) -> Manifest:
     """Read ``manifest.json``; an output folder without one gives an empty manifest.
 
     Entries of OneTrainer's pair tool come in this program's form.
 
     Raises:
-        UserError: the file is not a manifest, or one of its names would leave the folder.
+        BrokenManifest: the file is not a manifest.
+        UserError: it cannot be read, or one of its names would leave the folder.
     """
     path = Path(output_dir) / MANIFEST_NAME
     if not path.exists():
         return {"pairs": []}
-    data = read_json(path, "pair manifest")
+    text = read_bytes(path, "pair manifest")
+    try:
+        data = parse_json(text, f"pair manifest {shown(path)}")
+    except UserError as error:
+        raise BrokenManifest(error.message, hint=error.hint) from error
     if not isinstance(data, dict) or not isinstance(data.get("pairs"), list):
-        raise UserError(f"{path} is not a pair manifest", hint='it must be {"pairs": [...]}')
+        raise BrokenManifest(f"{path} is not a pair manifest", hint='it must be {"pairs": [...]}')
     data["pairs"] = [adopt_entry(pair) for pair in data["pairs"]]
     seen: set[str] = set()
     for index, pair in enumerate(data["pairs"]):

@@ -361,3 +361,82 @@ def test_a_truncated_image_is_not_exported_by_the_functions_others_call(tmp_path
         export_single_pair(tmp_path / "out", manifest, good, bad, "p", "1:1")
     assert manifest == {"pairs": []}
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+
+
+# -- a broken manifest, a full disk --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b'{"pairs": [', b"\xff\xfe", b"[]", b'{"pairs": 7}', b"\0" * 4096]
+)
+@pytest.mark.parametrize("finalised", [False, True])
+def test_a_broken_manifest_next_to_a_sound_store_is_made_anew_and_kept(
+    tmp_path: Path, person: Path, capsys: pytest.CaptureFixture[str], text: bytes, finalised: bool
+) -> None:
+    out = make_pairs(tmp_path, finalised=finalised)
+    sound = json.loads((out / "manifest.json").read_text())
+    before = {name: data for name, data in contents(out).items() if name != "manifest.json"}
+    (out / "manifest.json").write_bytes(text)
+    worked(capsys, "stats", out)
+    assert json.loads((out / "manifest.json").read_text()) == sound
+    (kept,) = out.glob("manifest.unreadable-*.json")
+    assert kept.read_bytes() == text
+    after = {n: d for n, d in contents(out).items() if n not in ("manifest.json", kept.name)}
+    assert after == before
+    worked(capsys, "finalize", out, "--val-percentage", "0")
+
+
+def test_a_manifest_broken_after_files_were_moved_follows_the_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = make_pairs(tmp_path)
+    for side in ("chosen", "rejected"):
+        (out / side / "train").mkdir()
+        for ending in ("png", "txt"):
+            (out / side / f"pair_0001.{ending}").rename(out / side / "train" / f"pair_0001.{ending}")
+            (out / side / f"pair_0002.{ending}").unlink()
+    (out / "manifest.json").write_text("{")
+    worked(capsys, "stats", out)
+    pairs = json.loads((out / "manifest.json").read_text())["pairs"]
+    assert [(pair["pair_id"], pair["chosen_file"]) for pair in pairs] == [
+        ("pair_0000", "chosen/pair_0000.png"), ("pair_0001", "chosen/train/pair_0001.png"),
+    ]  # fmt: skip
+
+
+def test_a_broken_manifest_alone_is_refused_and_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = make_pairs(tmp_path)
+    (out / "curation.sqlite").unlink()
+    (out / "manifest.json").write_text("{")
+    assert "not valid JSON" in refused(capsys, "stats", out)
+    assert (out / "manifest.json").read_text() == "{"
+
+
+def test_a_broken_database_is_told_with_what_there_is_to_go_by(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = make_pairs(tmp_path)
+    (out / "curation.sqlite").write_bytes(b"no database" * 400)
+    assert "the pairs are still in manifest.json" in refused(capsys, "stats", out)
+    (out / "manifest.json").unlink()
+    said = refused(capsys, "stats", out)
+    assert "manifest.json" not in said and "rename it" in said
+
+
+def test_a_full_disk_at_the_start_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import resource
+
+    out = tmp_path / "out"
+    out.mkdir()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(UserError) as caught:
+            CurationStore(out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert f"is the disk of {out} full" in (caught.value.hint or "")
+    assert "MB are free" in (caught.value.hint or "")
+    with CurationStore(out) as store:
+        assert store.pairs() == []

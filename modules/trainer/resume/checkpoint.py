@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from modules.trainer.evaluate.best import read_tensors
+from modules.trainer.resume.backup_contents import problem_of_facts, problem_of_weights
 from modules.util.errors import DataError, UserError
 from modules.util.jsonio import read_json, write_json
 from modules.util.owned_files import TEMPORARY, Owned, fsync_path
@@ -30,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 FORMAT = 1
 MANIFEST, META, CONFIG = "manifest.json", "meta.json", "config.json"
-OPTIMIZER = "optimizer/optimizer.pt"
+OPTIMIZER, WEIGHTS = "optimizer/optimizer.pt", "weights/weights.safetensors"
 _NAME = re.compile(r"(?P<time>\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)-backup-(?P<step>\d+)-(\d+)-(\d+)")
 _FORMER_TEMPORARY = ".tmp-"
 _OWN_FILE = re.compile(r"(manifest|meta|config)\.json|optimizer/optimizer\.pt|(\w+)/\2\.safetensors")
@@ -187,7 +188,24 @@ def backup_problem(path: Path) -> str | None:
             return f"its manifest names {name!r}"
         if not file.is_file() or _digest(file) != digest:
             return f"{name} is missing or damaged"
-    return None
+    return _problem_inside(path, manifest["files"])
+
+
+def _problem_inside(path: Path, files: Mapping[str, str]) -> str | None:
+    try:
+        facts, config = read_json(path / META, "backup"), read_json(path / CONFIG, "config")
+    except UserError as error:
+        return error.message
+    if not isinstance(config, dict):
+        return f"{CONFIG} holds no settings"
+    if WEIGHTS not in files:
+        return f"its manifest does not name {WEIGHTS}"
+    label = path.name.partition("-backup-")[2]
+    problem = problem_of_facts(facts, label, "best/best.safetensors" in files)
+    for name in sorted(files) if problem is None else ():
+        if name.endswith(".safetensors") and not name.startswith("rollout/"):
+            problem = problem or problem_of_weights(path / name)
+    return problem
 
 
 def find_backup(folder: Path) -> tuple[Path | None, list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +11,12 @@ import torch
 
 from modules.trainer.assembly import Run
 from modules.trainer.optim.optimizers import load_optimizer_state, optimizer_state
+from modules.trainer.resume.backup_contents import Counters
 from modules.trainer.resume.checkpoint import Snapshot
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError, DataError, UserError
 from modules.util.owned_files import Owned
 from modules.util.TrainProgress import TrainProgress
-
-
-@dataclass
-class Counters:
-    """What the loop itself remembers.
-
-    Args:
-        undefined_steps: steps in a row whose loss or gradient was no number.
-        saves_due: saves on the way that were due so far, made or skipped.
-        validated_at: the step of the last validation.
-    """
-
-    undefined_steps: int = 0
-    saves_due: int = 0
-    validated_at: int = -1
 
 
 def take_snapshot(
@@ -94,11 +80,14 @@ def restore(parts: Run, backup: Snapshot, counters: Counters, base: str, writes:
         parts.reference.load_snapshot(backup.tensors.get("reference", {}))
     load_optimizer_state(parts.optimizer, backup.optimizer, [name for name, _ in parts.named])
     if parts.ema is not None:
-        parts.ema.load_state_dict(backup.tensors["ema"])
+        parts.ema.load_state_dict(_tensors(backup, "ema"))
     if parts.old_policy is not None:
-        parts.old_policy.load_state_dict(backup.tensors["old_policy"])
+        parts.old_policy.load_state_dict(_tensors(backup, "old_policy"))
     parts.loader.restore(backup.tensors.get("rollout", {}), state.get("rollout"))
-    parts.step.load_state_dict(state["step"])
+    try:
+        parts.step.load_state_dict(state["step"])
+    except (KeyError, ValueError) as error:
+        raise DataError(f"the state of the loss in the backup is damaged: {error}") from error
     parts.scaler.load_state_dict(state["scaler"])
     for name, value in state["counters"].items():
         setattr(counters, name, int(value))
@@ -131,8 +120,14 @@ def _check_identity(now: Mapping[str, str], saved: Mapping[str, str], base: str)
         )
 
 
+def _tensors(backup: Snapshot, name: str) -> Mapping[str, torch.Tensor]:
+    if name not in backup.tensors:
+        raise DataError(f"the backup holds no {name.replace('_', ' ')}", hint="continue from another one")
+    return backup.tensors[name]
+
+
 def _copy_weights(named: list[tuple[str, torch.nn.Parameter]], saved: Mapping[str, torch.Tensor]) -> None:
-    if {name for name, _ in named} != saved.keys():
+    if {name: p.shape for name, p in named} != {name: tensor.shape for name, tensor in saved.items()}:
         raise DataError("the weights of the backup belong to other parts of the model")
     with torch.no_grad():
         for name, parameter in named:

@@ -7,6 +7,7 @@ further machinery. SQLite runs in WAL mode with ``synchronous=FULL``: what ``app
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -29,6 +30,19 @@ CREATE TABLE IF NOT EXISTS events (
     payload TEXT NOT NULL, time REAL NOT NULL, undone INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX IF NOT EXISTS events_by_group ON events (group_key, undone, seq);
 """
+
+
+# full, an error of the disk, read-only, or no file can be made there
+_OF_DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+
+
+def disk_hint(folder: Path) -> str:
+    """What to look at when a folder cannot be written, with the room that is left on its disk."""
+    try:
+        room = f": {shutil.disk_usage(folder).free / 1e6:.0f} MB are free there"
+    except OSError:
+        room = ""
+    return f"is the disk of {shown(folder)} full or read-only?{room}"
 
 
 @dataclass(frozen=True)
@@ -97,15 +111,25 @@ class EventLog:
             db.execute("PRAGMA trusted_schema=OFF")
             db.executescript(_TABLES + self.TABLES)
         except sqlite3.DatabaseError as error:
-            raise UserError(f"{path} cannot be opened: {error}", hint=self.DAMAGED) from error
+            raise UserError(f"{path} cannot be opened: {error}", hint=self._hint_for(error)) from error
         return db
+
+    def _hint_for(self, error: sqlite3.DatabaseError) -> str:
+        of_disk = getattr(error, "sqlite_errorcode", 0) & 0xFF in _OF_DISK
+        return disk_hint(self.output_dir) if of_disk else self._if_damaged()
+
+    def _if_damaged(self) -> str:
+        """What to do about a damaged file, as things are in the folder."""
+        return self.DAMAGED
 
     def _check_schema(self) -> None:
         version, path = self.meta("schema"), self.output_dir / self.FILE
         if version is None:
             self.set_meta("schema", str(self.VERSION))
         elif not version.isdecimal():
-            raise UserError(f"{path} is not {self.WHAT}: its format is {shown(version)!r}", hint=self.DAMAGED)
+            raise UserError(
+                f"{path} is not {self.WHAT}: its format is {shown(version)!r}", hint=self._if_damaged()
+            )
         elif len(version) > 9 or int(version) > self.VERSION:
             raise UserError(f"{path} was written by a newer version of this program", hint="update it")
 
@@ -131,11 +155,13 @@ class EventLog:
         try:
             yield
         except sqlite3.DatabaseError as error:
-            raise UserError(f"cannot save in {self.output_dir}: {error}", hint="is the disk full?") from error
+            raise UserError(
+                f"cannot save in {self.output_dir}: {error}", hint=disk_hint(self.output_dir)
+            ) from error
         except OSError as error:
             reason = error.strerror or str(error)
             raise UserError(
-                f"cannot save in {self.output_dir}: {reason}", hint="is the disk full?"
+                f"cannot save in {self.output_dir}: {reason}", hint=disk_hint(self.output_dir)
             ) from error
 
     @contextmanager
@@ -208,7 +234,7 @@ class EventLog:
         """The JSON object of a row. ``UserError`` if it is none."""
         found = parse_json(text, where) if isinstance(text, (str, bytes)) else None
         if not isinstance(found, dict):
-            raise UserError(f"{where} is not an object", hint=self.DAMAGED)
+            raise UserError(f"{where} is not an object", hint=self._if_damaged())
         return found
 
     def undo_last(self) -> Event | None:

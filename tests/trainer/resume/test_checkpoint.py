@@ -43,7 +43,14 @@ def at(step: int) -> Snapshot:
             "ema": {"a": torch.full((3, 2), step / 3)},
         },
         optimizer={"state": {0: {"step": torch.tensor(float(step))}}, "parameter_names": ["a"]},
-        state={"patience": {"counter": 1, "bests": {}}, "identity": {"base": "x"}},
+        state={
+            "patience": {"counter": 1, "bests": {}},
+            "identity": {"base": "x", "data": "y", "adapter": "z"},
+            "processes": 1,
+            "step": {},
+            "scaler": {"scale": 1.0, "good": 0},
+            "counters": {"undefined_steps": 0, "saves_due": 0, "validated_at": -1},
+        },
         config={"seed": step},
     )
 
@@ -343,5 +350,68 @@ def test_foreign_facts_are_a_data_error(tmp_path: Path, meta: Any) -> None:
     path = write_backup(tmp_path, at(1))
     (path / META).write_text(json.dumps(meta))
     sign(path, META)
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match=r"cannot be used: meta\.json"):
         read_backup(path)
+
+
+FOREIGN: dict[str, tuple[tuple[str, ...], Any]] = {
+    "counters that are none": (("state", "counters"), 7),
+    "an unknown counter": (("state", "counters", "__class__"), 1),
+    "a counter of text": (("state", "counters", "saves_due"), "x"),
+    "a huge counter": (("state", "counters", "saves_due"), 10**400),
+    "an identity of text": (("state", "identity"), "x"),
+    "an identity of numbers": (("state", "identity", "base"), 1),
+    "half an identity": (("state", "identity"), {"base": "x"}),
+    "no identity": (("state", "identity"), None),
+    "processes of text": (("state", "processes"), "two"),
+    "no process": (("state", "processes"), 0),
+    "a huge step": (("train_progress", "global_step"), 10**400),
+    "another step": (("train_progress", "global_step"), 9),
+    "a loss scale of text": (("state", "scaler", "scale"), "x"),
+    "a loss scale below 1": (("state", "scaler", "scale"), 0.5),
+    "patience of a list": (("state", "patience"), []),
+    "a best that is text": (("state", "best"), {"step": "1", "accuracy": 0.5, "loss": 1.0}),
+    "a best without its file": (("state", "best"), {"step": 1, "accuracy": 0.5, "loss": 1.0}),
+    "diagnostics of no points": (("state", "step"), {"diagnostics": {"points": [[1]], "steps": 1, "told": {}}}),
+    "an adaptive beta of text": (("state", "step"), {"adaptive_beta": {"fast": "x", "slow": 0, "updates": 0}}),
+    "a rollout of text": (("state", "rollout"), "x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_foreign_facts_with_fitting_digests_send_the_run_to_the_backup_before(
+    tmp_path: Path, what: str
+) -> None:
+    older, newer = write_backup(tmp_path, at(1)), write_backup(tmp_path, at(2))
+    meta = json.loads((newer / META).read_text())
+    (*place, last), value = FOREIGN[what]
+    inner = meta
+    for name in place:
+        inner = inner[name]
+    inner[last] = value
+    (newer / META).write_text(json.dumps(meta))
+    sign(newer, META)
+    found, problems = find_backup(tmp_path)
+    assert found == older
+    assert len(problems) == 1 and "passed over" in problems[0] and len(problems[0]) < 200
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["weights", "ema"])
+def test_weights_that_are_nan_or_infinite_send_the_run_to_the_backup_before(
+    tmp_path: Path, name: str, value: float
+) -> None:
+    older, snapshot = write_backup(tmp_path, at(1)), at(2)
+    snapshot.tensors[name] = {**snapshot.tensors[name], "a": torch.tensor([0.0, value])}
+    newer = write_backup(tmp_path, snapshot)
+    found, problems = find_backup(tmp_path)
+    assert found == older
+    assert problems == [
+        f"the backup {newer.name} is passed over: {name}.safetensors: a holds NaN or infinity"
+    ]
+
+
+def test_a_backup_under_the_name_of_another_step_is_refused(tmp_path: Path) -> None:
+    older, newer = write_backup(tmp_path, at(1)), write_backup(tmp_path, at(2))
+    newer.rename(tmp_path / newer.name.replace("-backup-2-0-2", "-backup-3-0-3"))
+    assert find_backup(tmp_path)[0] == older

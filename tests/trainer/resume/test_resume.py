@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import random
 import signal
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from modules.runner.RunDirectory import RunDirectory
 from modules.trainer.callbacks import Callback
@@ -179,6 +182,23 @@ def test_a_damaged_backup_is_passed_over_for_the_one_before(tmp_path: Path) -> N
     run_here(two, "continue_last_backup=true", callback=Warned())
     assert any(newest.name in message and "damaged" in message for message in told)
     assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
+
+
+def test_a_backup_of_nan_weights_with_no_steps_left_is_not_saved_as_the_model(tmp_path: Path) -> None:
+    config = write_config(tmp_path, backup_after=1, backup_after_unit="STEP")
+    whole = run_here(config)
+    (tmp_path / "out.safetensors").rename(tmp_path / "first.safetensors")
+    newest = list_backups(tmp_path / "run" / "backup")[0]
+    assert f"-backup-{whole.total_steps}-" in newest.name
+    weights, manifest = newest / "weights" / "weights.safetensors", newest / "manifest.json"
+    tensors = {name: torch.full_like(tensor, float("nan")) for name, tensor in load_file(weights).items()}
+    save_file(tensors, weights)
+    listed = json.loads(manifest.read_text())
+    digest = hashlib.blake2b(weights.read_bytes(), digest_size=20).hexdigest()
+    listed["files"]["weights/weights.safetensors"] = digest
+    manifest.write_text(json.dumps(listed))
+    run_here(config, "continue_last_backup=true")
+    assert same_weights(tmp_path / "first.safetensors", tmp_path / "out.safetensors")
 
 
 def test_starting_anew_keeps_the_backups_of_the_run_before(tmp_path: Path) -> None:

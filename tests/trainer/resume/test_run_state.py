@@ -14,8 +14,9 @@ import torch
 from modules.trainer.assembly import Run, assemble
 from modules.trainer.distributed import Processes
 from modules.trainer.optim.optimizers import optimizer_state
+from modules.trainer.resume.backup_contents import Counters
 from modules.trainer.resume.checkpoint import Snapshot, read_backup, write_backup
-from modules.trainer.resume.run_state import Counters, restore, take_snapshot
+from modules.trainer.resume.run_state import restore, take_snapshot
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError, DataError, UserError
 from modules.util.TrainProgress import TrainProgress
