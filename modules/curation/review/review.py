@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from modules.curation.review.half_steps import finish_half_step
 from modules.curation.review.review_journal import ReviewJournal, Step, TrashSize
 from modules.curation.review.swapping import finish_swaps, swap_sides
 from modules.util.bucket import bucket_of
@@ -75,6 +76,7 @@ class PairReview:
         self._owned = owned_pairs(self.output_dir)
         finish_swaps(self.output_dir)
         self._journal = ReviewJournal(self.output_dir)
+        finish_half_step(self._owned, self.output_dir, self._journal.last())
         self._prompts: tuple[tuple[int, int, int], dict[str, str]] = ((0, 0, 0), {})
         self._decoded: dict[_Stamp, UndecodableImage | None] = {}
         self.undone: str | None = None
@@ -191,7 +193,13 @@ class PairReview:
         before = {"chosen": pair.chosen_caption, "rejected": pair.rejected_caption}
         prompts = self._manifest_prompts()
         self._journal.add(
-            {"do": "caption", "pair_id": pair_id, "captions": before, "prompt": prompts.get(pair_id)}
+            {
+                "do": "caption",
+                "pair_id": pair_id,
+                "captions": before,
+                "prompt": prompts.get(pair_id),
+                "text": text,
+            }
         )
         for image in (pair.chosen, pair.rejected):
             if image is not None:

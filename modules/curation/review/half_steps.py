@@ -1,0 +1,60 @@
+"""A removal or a new caption that a kill has cut in half is finished when the pairs are next looked at.
+
+The journal names the step before it is done. What a kill left is told from what a person did by hand by the order in
+which the program changes things: only a state that lies on that way is touched.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from modules.curation.review.review_journal import Step
+from modules.util.dpo_curation_util import SIDES, load_manifest, save_manifest
+from modules.util.owned_files import Owned
+from modules.util.pairs.dpo_pair_files import (
+    TRASH_NAME,
+    find_exported_file,
+    name_below,
+    read_caption,
+    write_caption_in,
+)
+
+
+def finish_half_step(owned: Owned, output_dir: Path, step: Step | None) -> None:
+    """Finish the last step of the journal if it is half done; a whole one, or none at all, stays as it is."""
+    if step is None:
+        return
+    if step["do"] == "remove":
+        _finish_removal(owned, output_dir, step)
+    elif step["do"] == "caption" and isinstance(step.get("text"), str):
+        _finish_caption(owned, output_dir, step)
+
+
+def _finish_removal(owned: Owned, output_dir: Path, step: Step) -> None:
+    moves = [(name, f"{TRASH_NAME}/{kept}") for name, kept in step["files"]]
+    left = [(name, kept) for name, kept in moves if not owned.path(kept).exists()]
+    if len(left) == len(moves) or not all(owned.path(name).is_file() for name, _ in left):
+        return
+    manifest = load_manifest(output_dir)
+    others = [entry for entry in manifest["pairs"] if entry["pair_id"] != step["pair_id"]]
+    if len(others) < len(manifest["pairs"]):
+        manifest["pairs"] = others
+        save_manifest(output_dir, manifest)
+    for name, kept in left:
+        owned.move(name, kept)
+
+
+def _finish_caption(owned: Owned, output_dir: Path, step: Step) -> None:
+    text, pair_id = step["text"], step["pair_id"]
+    images = {side: find_exported_file(output_dir, side, pair_id) for side in SIDES}
+    manifest = load_manifest(output_dir)
+    entry = next((one for one in manifest["pairs"] if one["pair_id"] == pair_id), None)
+    written = [read_caption(image) == text for image in images.values() if image is not None]
+    if not written or not written[0]:
+        return
+    for side, image in images.items():
+        if image is not None and read_caption(image) == step["captions"][side]:
+            write_caption_in(owned, name_below(output_dir, image), text)
+    if entry is not None and entry["prompt"] == step["prompt"] != text:
+        entry["prompt"] = text
+        save_manifest(output_dir, manifest)
