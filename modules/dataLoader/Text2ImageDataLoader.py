@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, TypeVar
-
-import torch
 
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
 from modules.dataLoader.long_prompts import told_of_cut_prompts
@@ -48,23 +46,19 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
         # equal sizes together
         tasks.sort(key=lambda task: (task.size, task.unit, task.visit, task.side))
         missing = set(self.latents.missing(task.key for task in tasks))
-        chunks = _chunks(tasks, self.config.cache_batch_size)
         try:
-            self._encode_latents(self._share(chunks, lambda task: task.key in missing))
+            self._encode_latents([task for task in self._share(tasks) if task.key in missing])
             self.latents.compact()
         finally:
             self.latents.close()
         self._wait_for_others()
         self.latents.rescan()
 
-    def _share(self, chunks: list[list[T]], is_missing: Callable[[T], bool]) -> list[list[T]]:
-        """The batches this process encodes: every W-th one, if anything in it is missing.
-
-        Batches are made from everything, cached or not. So it does not matter what other processes have written
-        in the meantime, and an image is always encoded in the same company: to the last bit, interrupted or not.
+    def _share(self, everything: Sequence[T]) -> Sequence[T]:
+        """What this process encodes: every W-th one, cached or not, so that it does not matter what other processes
+        have written in the meantime.
         """
-        mine = [chunk for n, chunk in enumerate(chunks) if n % self.world_size == self.rank]
-        return [chunk for chunk in mine if any(map(is_missing, chunk))]
+        return everything[self.rank :: self.world_size]
 
     def _digest_files(self) -> None:
         paths = list(dict.fromkeys(item.path for item in self.units.items()))
@@ -73,63 +67,36 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
                 self._report("reading images", done, len(paths))
         self.files.flush()
 
-    def _encode_latents(self, chunks: list[list[EncodeTask]]) -> None:
+    def _encode_latents(self, tasks: Sequence[EncodeTask]) -> None:
         assert self.latents is not None
-        total = sum(len(chunk) for chunk in chunks)
-        if not total:
+        if not tasks:
             return
-        done = 0
-        self._report("encoding images", done, total)
-        every = (task for chunk in chunks for task in chunk)
-        pixels = in_threads(self.pixels, every, self.threads, self.config.cache_batch_size + 2 * self.threads)
+        self._report("encoding images", 0, len(tasks))
+        ahead = self.config.cache_batch_size + 2 * self.threads
+        pixels = in_threads(self.pixels, tasks, self.threads, ahead)
         with self.on_device(self.setup.spec.vae):
-            for chunk in chunks:
-                latents_BChw = self.encode_images([next(pixels) for _ in chunk])
-                for task, latents_Chw in zip(chunk, latents_BChw, strict=True):
-                    self.latents.put(task.key, {"latents": latents_Chw})
-                done += len(chunk)
-                self._report("encoding images", done, total)
+            for done, (task, image) in enumerate(zip(tasks, pixels, strict=True), 1):
+                self.latents.put(task.key, {"latents": self.encode_images([image])[0]})
+                self._report("encoding images", done, len(tasks))
 
     def _prepare_texts(self) -> None:
         assert self.texts is not None
         prompts = {self.text_key(prompt): prompt for prompt in self.all_prompts()}
-        keys, size = list(prompts), self.config.cache_batch_size
-        chunks = [keys[start : start + size] for start in range(0, len(keys), size)]
-        missing = set(self.texts.missing(keys))
+        missing = set(self.texts.missing(prompts))
         try:
-            self._encode_texts(prompts, self._share(chunks, missing.__contains__))
+            self._encode_texts({key: prompts[key] for key in self._share(list(prompts)) if key in missing})
             self.texts.compact()
         finally:
             self.texts.close()
         self._wait_for_others()
         self.texts.rescan()
 
-    def _encode_texts(self, prompts: dict[str, str], chunks: list[list[str]]) -> None:
+    def _encode_texts(self, prompts: dict[str, str]) -> None:
         assert self.texts is not None
-        total, done = sum(len(chunk) for chunk in chunks), 0
-        if not total:
+        if not prompts:
             return
-        self._report("encoding prompts", done, total)
+        self._report("encoding prompts", 0, len(prompts))
         with self.on_device(*self.model.text_encoders):
-            for chunk in chunks:
-                cond = self.setup.text_states(self.model, [prompts[key] for key in chunk])
-                for row, key in zip(cond.unbind(), chunk, strict=True):
-                    self.texts.put(key, {name: kept_exactly(tensor) for name, tensor in row.items()})
-                done += len(chunk)
-                self._report("encoding prompts", done, total)
-
-
-def kept_exactly(tensor: torch.Tensor) -> torch.Tensor:
-    """A text state as it is kept: 16 bits stay what they are, all other floating numbers are float32."""
-    whole = not tensor.is_floating_point() or tensor.dtype in (torch.bfloat16, torch.float16)
-    return tensor if whole else tensor.float()
-
-
-def _chunks(tasks: list[EncodeTask], size: int) -> list[list[EncodeTask]]:
-    """Consecutive tasks of one image size, at most ``size`` together."""
-    chunks: list[list[EncodeTask]] = []
-    for task in tasks:
-        if not chunks or len(chunks[-1]) == size or chunks[-1][0].size != task.size:
-            chunks.append([])
-        chunks[-1].append(task)
-    return chunks
+            for done, (key, prompt) in enumerate(prompts.items(), 1):
+                self.texts.put(key, self.text_row(prompt))
+                self._report("encoding prompts", done, len(prompts))

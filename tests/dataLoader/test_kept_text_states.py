@@ -111,10 +111,10 @@ def test_kept_states_of_real_encoders_are_the_live_ones(tmp_path: Path, key: str
     own.prepare()
     batch = batch_of(own)
     assert batch.cond is not None
-    # in the company they were encoded in
-    prompts = list(own.all_prompts())  # type: ignore[attr-defined]
-    live = setup.encode_text(model, prompts).select([prompts.index(one) for one in batch.prompts])
-    given = setup.text_states(model, prompts)
+    # each is encoded by itself
+    prompts = batch.prompts
+    live = Conditioning.stack([setup.encode_text(model, [prompt]).unbind()[0] for prompt in prompts])
+    given = setup.text_states(model, prompts[:1])
     for name, tensor in live.tensors.items():
         assert batch.cond[name].dtype == tensor.dtype and torch.equal(batch.cond[name], tensor), name
         if tensor.is_floating_point():

@@ -240,7 +240,7 @@ def test_without_caching_all_is_encoded_in_the_loop_and_nothing_is_written(tmp_p
     assert model.images_encoded == []
     batches = [batch for group in own.accumulation_groups(at()) for batch in group]
     assert sum(model.images_encoded) == 12
-    assert model.texts_encoded == [batch.prompts for batch in batches]
+    assert model.texts_encoded == [[prompt] for batch in batches for prompt in dict.fromkeys(batch.prompts)]
     for batch in batches:
         wanted = AveragingSetup().text_states(model, batch.prompts)
         assert torch.equal(batch.cond["hidden_BLE"], wanted["hidden_BLE"])
@@ -251,7 +251,8 @@ def test_without_caching_sides_of_one_prompt_are_encoded_once(tmp_path: Path) ->
     model = AveragingModel()
     own = loader(dpo_config(tmp_path, 4, batch_size=2, epochs=1, latent_caching=False), model)
     batches = [batch for group in own.accumulation_groups(at()) for batch in group]
-    assert model.texts_encoded == [batch.chosen.prompts for batch in batches]
+    prompts = [dict.fromkeys(batch.chosen.prompts) for batch in batches]
+    assert model.texts_encoded == [[prompt] for each in prompts for prompt in each]
     assert all(
         torch.equal(batch.chosen.cond["hidden_BLE"], batch.rejected.cond["hidden_BLE"]) for batch in batches
     )

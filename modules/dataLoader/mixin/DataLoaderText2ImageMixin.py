@@ -13,7 +13,6 @@ import torch
 from modules.dataLoader.samplers import MicroBatch
 from modules.dataLoader.source import UnitSet
 from modules.model.batch import Conditioning, ImageBatch, PairBatch
-from modules.model.memory import in_halves
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from modules.modelSetup.BaseModelSetup import BaseModelSetup
     from modules.util.config.TrainConfig import TrainConfig
 
-CACHE_FORMAT = "1"
+CACHE_FORMAT = "2"
 """Raised whenever what is encoded changes in a way no other part of the keys shows."""
 
 
@@ -197,14 +196,18 @@ class DataLoaderText2ImageMixin:
     def encode_images(self, pixels: Sequence[np.ndarray[Any, Any]]) -> torch.Tensor:
         """(H, W, 3) images of one size, 0 to 255, to latents (B, C, h, w) on the CPU, float32.
 
-        A batch that does not fit into the memory of the device is halved.
+        Each is encoded by itself: in a batch, its last digits would depend on what else is in the batch.
         """
-        rgb_BCHW = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float() / 255.0
+        return torch.cat([self._encode_image(one) for one in pixels])
 
-        def encode(part_BCHW: torch.Tensor) -> torch.Tensor:
-            return self.setup.encode_image(self.model, part_BCHW).float().cpu()
+    def _encode_image(self, pixels: np.ndarray[Any, Any]) -> torch.Tensor:
+        rgb_1CHW = torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 255.0
+        return self.setup.encode_image(self.model, rgb_1CHW).float().cpu()
 
-        return in_halves(encode, rgb_BCHW, self.model.device)
+    def text_row(self, prompt: str) -> dict[str, torch.Tensor]:
+        """The states of one prompt as they are kept, encoded by itself for the same reason."""
+        (row,) = self.setup.text_states(self.model, [prompt]).unbind()
+        return {name: _kept_exactly(tensor) for name, tensor in row.items()}
 
     def all_prompts(self) -> Iterator[str]:
         """Every prompt the units can have, each once."""
@@ -240,14 +243,14 @@ class DataLoaderText2ImageMixin:
         """
         visits = [visit for _, visit in micro.visits]
         # both sides of a pair mostly have the same prompts
-        encode = cache(partial(self.setup.encode_text, self.model))
+        encode = cache(self.text_row)
         sides = [self._image_batch(items, visits, side, size, encode) for side in self.sides]
         if not self.units.dpo:
             return sides[0]
         return PairBatch([item["name"] for item in items], sides[0], sides[1])
 
     def _conditioning(
-        self, items: Sequence[dict[str, Any]], side: str, encode: Callable[[tuple[str, ...]], Conditioning]
+        self, items: Sequence[dict[str, Any]], side: str, encode: Callable[[str], dict[str, torch.Tensor]]
     ) -> Conditioning | None:
         """What the prompts became: kept, or encoded now; ``None`` where a text encoder is trained."""
         if self.texts is not None:
@@ -255,7 +258,7 @@ class DataLoaderText2ImageMixin:
         if self.trains_text:
             return None
         with self.on_device(*self.model.text_encoders):
-            return encode(tuple(item[f"{side}prompt"] for item in items))
+            return Conditioning.stack([_in_float32(encode(item[f"{side}prompt"])) for item in items])
 
     def _image_batch(
         self,
@@ -263,7 +266,7 @@ class DataLoaderText2ImageMixin:
         visits: list[int],
         side: str,
         size: tuple[int, int],
-        encode: Callable[[tuple[str, ...]], Conditioning],
+        encode: Callable[[str], dict[str, torch.Tensor]],
     ) -> ImageBatch:
         if self.latents is not None:
             latents_BChw = torch.stack([item[f"{side}latents"]["latents"] for item in items])
@@ -305,6 +308,12 @@ class DataLoaderText2ImageMixin:
                 masked_BChw = self.encode_images(pixels)
         cells_Bhw = torch.from_numpy(np.stack([mask.cells(*latents_BChw.shape[-2:]) for mask in masks]))
         return torch.cat([cells_Bhw[:, None].float(), masked_BChw], dim=1)
+
+
+def _kept_exactly(tensor: torch.Tensor) -> torch.Tensor:
+    """A text state as it is kept: 16 bits stay what they are, all other floating numbers are float32."""
+    whole = not tensor.is_floating_point() or tensor.dtype in (torch.bfloat16, torch.float16)
+    return tensor if whole else tensor.float()
 
 
 def _in_float32(row: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

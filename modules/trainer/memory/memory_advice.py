@@ -65,9 +65,6 @@ def savings(config: TrainConfig) -> Iterator[dict[str, Any]]:
         changes["batch_size"] = 1
         changes["gradient_accumulation_steps"] = config.gradient_accumulation_steps * config.batch_size
         yield dict(changes)
-    if config.cache_batch_size > 1:
-        changes["cache_batch_size"] = 1
-        yield dict(changes)
     if not frozen:
         return
     if settings.weight_dtype.value not in ("INT_8", "NFLOAT_4", "FLOAT_8"):

@@ -185,14 +185,14 @@ class Planner:
         """
         config = self.config
         online = config.trains_online
-        count = config.cache_batch_size if config.latent_caching else config.batch_size
+        # images and prompts on disk are encoded one at a time
         beside = self._lasting() if online or not config.latent_caching else {}
         encoders = () if self.model.trains_text else self.model.text_encoders
         if encoders:
-            working = self.dry_run.texts(rollout_batch_size(config) if online else count)
+            working = self.dry_run.texts(rollout_batch_size(config) if online else 1)
             yield Phase("encoding prompts", {**beside, **self._weights(*encoders), "working memory": working})
         if not online:
-            working = self.dry_run.images(count, self.size)
+            working = self.dry_run.images(1, self.size)
             vae = self._weights(self.spec.vae)
             yield Phase("encoding images", {**beside, **vae, "working memory": working})
 

@@ -119,7 +119,6 @@ def test_auto_does_not_hide_faults(monkeypatch: pytest.MonkeyPatch) -> None:
             {
                 "unet": {"gradient_checkpointing": True, "weight_dtype": "FLOAT_8"},
                 "rlhf_dpo_execution_mode": "SEQUENTIAL",
-                "cache_batch_size": 1,
             },
         ),
     ],

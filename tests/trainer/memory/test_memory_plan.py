@@ -215,7 +215,7 @@ def test_each_phase_has_what_is_there_in_it() -> None:
     }
     few = plan_memory(config_of(key, latent_caching=False, batch_size=1), cuda=False)
     for one, other in zip(in_every_step.phases[:2], few.phases, strict=False):
-        assert one.items["working memory"] > other.items["working memory"]
+        assert one.items["working memory"] == other.items["working memory"], "each is encoded by itself"
 
 
 def test_filling_the_cache_takes_no_denoiser() -> None:

@@ -165,8 +165,8 @@ def test_what_is_not_kept_is_encoded_once_where_the_denoiser_is(
     done = [what for what, _ in record.seen]
     # the next step is made before the run sees that it has taken all
     before = done[: len(done) - done[::-1].index("denoise")]
-    assert before.count("_encode") == 2, "two micro-batches, whose pairs have a prompt for both sides"
-    assert before.count("_encode_image") == 4
+    assert before.count("_encode") == 4, "the pairs of two micro-batches, with a prompt for both sides"
+    assert before.count("_encode_image") == 8, "both sides of four pairs, each by itself"
     assert trainer.progress.global_step == 1
 
 
@@ -180,7 +180,7 @@ def test_captions_of_images_that_are_not_kept_are_dropped(
     run_here(write_config(tmp_path / "dropped", **changes, **dropping))
     done = [what for what, _ in record.seen]
     before = done[: len(done) - done[::-1].index("denoise")]
-    assert before.count("_encode") == 4, "the empty prompt, and three batches"
+    assert before.count("_encode") == 1 + 3 * 2, "the empty prompt, and two of each of three batches"
     for path in (tmp_path / "data" / "chosen").glob("*.txt"):
         path.write_text("", encoding="utf-8")
     run_here(write_config(tmp_path / "empty", **changes))

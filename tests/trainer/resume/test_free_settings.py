@@ -15,6 +15,8 @@ from tests.trainer.builders import run_here, write_config, write_pairs
 
 SAMPLE = {"prompt": "a red circle", "width": 64, "height": 64, "diffusion_steps": 1}
 EXACT: dict[str, dict[str, Any]] = {
+    "latent_caching": {"latent_caching": False},
+    "cache_batch_size": {"cache_batch_size": 1},
     "dataloader_threads": {"dataloader_threads": 2},
     "samples": {"samples": [SAMPLE], "sample_after": 1, "sample_after_unit": "STEP"},
     "backup_after": {"backup_after": 1, "backup_after_unit": "STEP"},
@@ -23,8 +25,6 @@ EXACT: dict[str, dict[str, Any]] = {
     "gradient_checkpointing": {"unet": {"gradient_checkpointing": True}},
 }
 ROUNDED: dict[str, dict[str, Any]] = {
-    "latent_caching": {"latent_caching": False},
-    "cache_batch_size": {"cache_batch_size": 1},
     "rlhf_dpo_execution_mode": {"rlhf_dpo_execution_mode": "SEQUENTIAL"},
 }
 """Other orders of the same sums."""
@@ -100,6 +100,19 @@ def test_many_at_once_leave_every_bit(
     found = weights(tmp_path, concepts, **TOGETHER)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], tensor) for key, tensor in expected.items())
+
+
+def test_a_cache_that_knows_other_pairs_leaves_every_bit(tmp_path: Path) -> None:
+    """Images and prompts were encoded in the company of a pair that is gone."""
+    concepts = write_pairs(tmp_path / "data", 5, ((32, 32), (64, 32)))
+    weights(tmp_path / "five", concepts, cache_dir=str(tmp_path / "shared"))
+    for side in ("chosen", "rejected"):
+        for end in ("png", "txt"):
+            (tmp_path / "data" / side / f"000.{end}").unlink()
+    found = weights(tmp_path / "four", concepts, cache_dir=str(tmp_path / "shared"))
+    fresh = weights(tmp_path / "fresh", concepts)
+    assert found.keys() == fresh.keys()
+    assert all(torch.equal(found[key], tensor) for key, tensor in fresh.items())
 
 
 def test_a_setting_that_matters_is_seen(

@@ -64,9 +64,12 @@ class DataSection(BaseConfig):
         le=1024,
         visible="latent_caching",
         free=True,
-        title="Cache batch size",
+        title="Images read ahead",
         group="Cache",
-        tip="Images encoded at once while the cache is filled.",
+        tip=(
+            "Images decoded ahead of the one that is encoded while the cache is filled. Each is encoded by itself, so "
+            "that its latents depend on nothing else. More takes main memory; 4 is usual."
+        ),
     )
     dataloader_threads: int = setting(
         2,
