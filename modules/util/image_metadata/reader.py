@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from modules.util.image_metadata.containers.avif import AvifFields, is_avif
 from modules.util.image_metadata.containers.fields import MAKES_PICTURES, Fields, decode_text
@@ -68,8 +68,7 @@ _DREAM_SEED = re.compile(r"\s-S ?(\d{1,20})\b")
 _MIDJOURNEY = re.compile(r"\s*Job ID: [0-9a-f-]{36}\s*\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class ImageMetadata:
+class ImageMetadata(NamedTuple):
     """What one image file says of itself.
 
     Args:
@@ -121,7 +120,7 @@ def read_metadata(
         if found is None and stealth and about.kind in ("PNG", "WebP"):
             found = _hidden(path, about)
     except Unusable as error:
-        return replace(about, error=str(error))
+        return about._replace(error=str(error))
     return (
         about
         if found is None

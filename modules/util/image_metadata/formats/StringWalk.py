@@ -8,11 +8,10 @@ from typing import Any
 from modules.util.image_metadata.formats.comfy_values import (
     Budget,
     Graph,
+    Remembered,
     UnknownText,
     can_be_prompt,
     is_link,
-    node_inputs,
-    node_type,
 )
 from modules.util.image_metadata.limits import MAX_PROMPT, Reason, Unusable
 
@@ -49,6 +48,7 @@ _NEGATIVE = (
     "negative_l",
     "negativeprompt",
 )
+_NEGATIVE_SET = frozenset(_NEGATIVE)
 _POSITIVE_TWIN = (
     "positive",
     "text_positive",
@@ -62,6 +62,7 @@ _PREPENDED = {
     "positive": ("prepend_positive", "prepend_positive_g"),
     "negative": ("prepend_negative", "prepend_negative_g"),
 }
+_PREPENDED_SET = frozenset(key for keys in _PREPENDED.values() for key in keys)
 _ENCODED_SET = frozenset(_ENCODED)
 _OWN_TEXTS = frozenset((*_ENCODED, *_NEGATIVE))
 _MADE = ("populated_text", "result", "output_text", "text_0")
@@ -88,17 +89,16 @@ _SINGLE = (
 )
 _PART = re.compile(r"(?:text|string|str|prompt|input|part|value)[_ ]?(?:[a-z]|\d{1,2})\Z", re.IGNORECASE)
 _ANY_OF = re.compile(r"(?:any|input|value|text|string)_?\d{1,3}\Z", re.IGNORECASE)
-_FIRST_OF = re.compile(r"any.?switch|switch.?any|coalesce|fallback", re.IGNORECASE)
-_JOINED_FROM = re.compile(r"concat|join|combine|append|merge|function|multi|stack", re.IGNORECASE)
+_FIRST_OF = Remembered(r"any.?switch|switch.?any|coalesce|fallback")
+_JOINED_FROM = Remembered(r"concat|join|combine|append|merge|function|multi|stack")
 _BETWEEN = ("delimiter", "separator", "sep", "delim")
 _ESCAPES = {"\\n": "\n", "\\t": "\t"}
-_WRITES = re.compile(
+_WRITES = Remembered(
     r"llm|llama|chat|gpt|gemini|claude|grok|groq|mistral|deepseek|qwen.{0,6}vl|vlm|florence|blip|caption|interrogat"
     r"|tagger|describe|img2txt|image.?to.?(?:text|prompt)|vision|translat|superprompt|magic.?prompt|one.?button"
     r"|prompt.{0,3}(?:gen|enhanc|expan|upsampl|refin|improv)|enhanc.{0,3}prompt|inference|regex|random|line.?from"
     r"|(?:load|read|from).{0,12}(?:file|txt|csv|json)|file.?(?:reader|loader)|split|extract|substring|iterat|cycle"
-    r"|(?:prompt|string|text|pick|select).?lines?(?![a-z])",
-    re.IGNORECASE,
+    r"|(?:prompt|string|text|pick|select).?lines?(?![a-z])"
 )
 _WRITER_INPUTS = frozenset(
     (
@@ -112,7 +112,7 @@ _WRITER_INPUTS = frozenset(
         "system_message",
     )
 )
-_SEEN = ("image", "images", "image_1", "image1", "pixels", "clip_vision", "video")
+_SEEN = frozenset(("image", "images", "image_1", "image1", "pixels", "clip_vision", "video"))
 
 
 class StringWalk:
@@ -130,7 +130,7 @@ class StringWalk:
 
     def has_text(self, inputs: dict[str, Any]) -> bool:
         """Whether a node carries texts itself."""
-        return any(key in _OWN_TEXTS and isinstance(value, str) for key, value in inputs.items())
+        return str in map(type, map(inputs.get, _OWN_TEXTS.intersection(inputs)))
 
     def encoder_text(self, inputs: dict[str, Any], role: str) -> str:
         """The text of an encoder; of two-headed ones, what both were given, else each once, the longest first.
@@ -138,7 +138,7 @@ class StringWalk:
         Raises:
             UnknownText: the text is made while the graph runs, or is a file name or the like.
         """
-        if role == "negative":
+        if role == "negative" and not _NEGATIVE_SET.isdisjoint(inputs):
             for key in _NEGATIVE:
                 if key in inputs:
                     return self._prepended(inputs, key, role)
@@ -158,7 +158,7 @@ class StringWalk:
     def _prepended(self, inputs: dict[str, Any], key: str, role: str) -> str:
         """The text under ``key``, after those that a pipe loader puts before it."""
         text = self.checked(inputs[key], role)
-        if key == role and any(before in inputs for before in _PREPENDED[role]):
+        if key == role and not _PREPENDED_SET.isdisjoint(inputs):
             before = (self.checked(inputs[k], role) for k in _PREPENDED[role] if k in inputs)
             return " ".join(part for part in (*before, text) if part)
         return text
@@ -169,7 +169,9 @@ class StringWalk:
         Raises:
             UnknownText: it is made while the graph runs, or is a file name or the like.
         """
-        text = self._value(value, role, frozenset(), 0).strip()
+        if not isinstance(value, str):
+            value = self._made_by(value, role, frozenset(), 0) if is_link(value) else ""
+        text: str = value.strip()
         if not can_be_prompt(text):
             raise UnknownText
         return text
@@ -197,14 +199,14 @@ class StringWalk:
         if name in seen or depth > _MAX_DEPTH:
             return ""
         side = role
-        inputs = node_inputs(node)
+        kind, inputs = node
         twins = [key for key in _NEGATIVE if key in inputs]
         if twins and any(key in inputs for key in _POSITIVE_TWIN):
             # A node with both texts puts the positive one out first, whoever asks.
             side = ("positive", "negative")[link[1]] if link[1] in (0, 1) else role
         made = self._made.get((name, side))
         if made is None:
-            made = self._compose(node_type(node), inputs, side, seen | {name}, depth + 1)
+            made = self._compose(kind, inputs, side, seen | {name}, depth + 1)
             if len(made) > MAX_PROMPT:
                 raise Unusable(Reason.PROMPT_TOO_LONG, f"{len(made)} characters")
             if not seen:
@@ -223,10 +225,10 @@ class StringWalk:
                     return self._value(inputs[key], side, seen, depth)
         if "find" in inputs and "replace" in inputs:
             return self._replaced(inputs, side, seen, depth)
-        if _FIRST_OF.search(kind):
+        if _FIRST_OF[kind]:
             return self._first(inputs, side, seen, depth)
         parts = [key for key in inputs if _PART.match(key)]
-        if len(parts) > 1 or (parts and _JOINED_FROM.search(kind)):
+        if len(parts) > 1 or (parts and _JOINED_FROM[kind]):
             return self._join(inputs, parts, side, seen, depth)
         for key in (*_SINGLE, *_ENCODED, *parts):
             if key in inputs:
@@ -266,6 +268,8 @@ class StringWalk:
 
 def _is_writer(kind: str, inputs: dict[str, Any]) -> bool:
     """Whether a node makes up its text, out of a question to a model, a picture, a file or by chance."""
-    if not _WRITER_INPUTS.isdisjoint(inputs) or any(is_link(inputs.get(key)) for key in _SEEN):
+    if not _WRITER_INPUTS.isdisjoint(inputs):
         return True
-    return bool(_WRITES.search(kind))
+    if not _SEEN.isdisjoint(inputs) and any(is_link(inputs.get(key)) for key in _SEEN):
+        return True
+    return _WRITES[kind]

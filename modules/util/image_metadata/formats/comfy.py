@@ -20,10 +20,10 @@ from modules.util.image_metadata.formats.comfy_values import (
     PIPES,
     Budget,
     Graph,
+    Remembered,
     UnknownText,
     is_link,
-    node_inputs,
-    node_type,
+    parse_graph,
 )
 from modules.util.image_metadata.formats.found import COMFYUI, Found, as_seed
 from modules.util.image_metadata.formats.StringWalk import StringWalk
@@ -53,10 +53,12 @@ _PASSED = (
 _ANY_INPUT = ("", "any", "anything", "any_input", "input", "input1", "input_1", "value", "source", "data")
 _ONE_SIDED = {"positive": ("conditioning",), "negative": ("neg_conditioning", "negative_conditioning")}
 _CONDITIONS = frozenset(("positive", "negative", *_PASSED, *PIPES))
-_SPLIT_TYPES = re.compile(r"zero_?out", re.IGNORECASE)
-_ENCODER = re.compile(r"text_?encode|encoder?.?text", re.IGNORECASE)
+_SPLIT_TYPES = Remembered(r"zero_?out")
+_ENCODER = Remembered(r"text_?encode|encoder?.?text")
 _NEGATIVE_NAME = re.compile(r"negative", re.IGNORECASE)
+_PLAIN_ENCODER = frozenset(("text", "clip"))
 _SEEDS = ("seed", "noise_seed")
+_SEED_KEYS = (*_SEEDS, "noise", "value", "int", "Value")
 
 
 def is_graph(data: Any) -> bool:
@@ -75,26 +77,26 @@ def read_graph(data: dict[str, Any]) -> Found | None:
     """
     if len(data) > _MAX_NODES:
         raise Unusable(Reason.TEXT_TOO_LARGE, f"a graph of {len(data)} nodes")
-    graph: Graph = {
-        name: node for name, node in data.items() if isinstance(node, dict) and "class_type" in node
-    }
-    return _Walk(graph).result()
+    return _Walk(parse_graph(data), data).result()
 
 
 def _joined(texts: list[str] | None) -> str:
-    return ", ".join(text for text in texts or () if text)
+    return ", ".join([text for text in texts if text]) if texts else ""
 
 
 class _Walk:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, data: dict[str, Any]) -> None:
         self.graph = graph
+        self._data = data
         self.budget = Budget()
         self.strings = StringWalk(graph, self.budget)
         self.makers = MakerWalk(graph, self.budget)
 
     def result(self) -> Found | None:
         outputs = self.makers.outputs()
-        makers = list(dict.fromkeys(name for output in outputs for name in self.makers.nearest(output)))
+        makers = self.makers.nearest(outputs[0]) if len(outputs) == 1 else self._makers_of(outputs)
+        if len(makers) == 1:
+            return self._ask(makers[0])
         if not makers:
             longest = self._longest(outputs)
             return Found(longest, "", COMFYUI) if longest else None
@@ -102,21 +104,21 @@ class _Walk:
         makers = [name for name in makers if self._own_key(name) is not None] or makers
         return _agreed([self._ask(name) for name in makers])
 
+    def _makers_of(self, outputs: list[str]) -> list[str]:
+        return list(dict.fromkeys(name for output in outputs for name in self.makers.nearest(output)))
+
     # --- what a maker was given ---
 
     def _own_key(self, name: str) -> str | None:
         """The input with the own prompt of a node that is not a sampler."""
-        if name in self.makers.samplers:
-            return None
-        node = self.graph[name]
-        return own_prompt_key(node_type(node), node_inputs(node))
+        return None if name in self.makers.samplers else own_prompt_key(*self.graph[name])
 
     def _ask(self, name: str) -> Found | None:
         """The texts of one maker; ``None`` if they are not in the graph."""
         key = self._own_key(name)
         try:
             if key is not None:
-                return self._own(name, node_inputs(self.graph[name]), key)
+                return self._own(name, self.graph[name][1], key)
             return self._sampled(name)
         except UnknownText:
             return None
@@ -164,9 +166,11 @@ class _Walk:
         """The seed of a sampler, or of the noise or seed node that feeds it."""
         if name in seen or len(seen) > 4:
             return None
-        inputs = node_inputs(self.graph[name])
-        for key in (*_SEEDS, "noise", "value", "int", "Value"):
-            value = inputs.get(key)
+        inputs = self.graph[name][1]
+        for key in _SEED_KEYS:
+            if key not in inputs:
+                continue
+            value = inputs[key]
             if is_link(value) and str(value[0]) in self.graph:
                 found = self._seed(str(value[0]), seen | {name})
             else:
@@ -179,7 +183,7 @@ class _Walk:
 
     def _from_sampler(self, name: str, role: str) -> list[str] | None:
         """Texts for ``role``; ``None`` if this sampler has no such side."""
-        inputs = node_inputs(self.graph[name])
+        inputs = self.graph[name][1]
         link = inputs.get("guider")
         if is_link(link):
             return self._from_guider(str(link[0]), role, 0)
@@ -194,7 +198,7 @@ class _Walk:
         node = self.graph.get(name)
         if node is None or depth > _MAX_DEPTH:
             return None
-        inputs = node_inputs(node)
+        inputs = node[1]
         for key in _GUIDED if role == "positive" else ("negative",):
             if is_link(inputs.get(key)):
                 return self._texts(inputs[key], role, frozenset(), 0)
@@ -210,12 +214,14 @@ class _Walk:
         node = self.graph.get(name)
         if node is None or (name, role) in seen or depth > _MAX_DEPTH:
             return []
-        seen = seen | {(name, role)}
-        kind, inputs = node_type(node), node_inputs(node)
-        if _SPLIT_TYPES.search(kind):
+        kind, inputs = node
+        if _SPLIT_TYPES[kind]:
             return []
+        if inputs.keys() == _PLAIN_ENCODER and isinstance(inputs["text"], str):
+            return [self.strings.checked(inputs["text"], role)]
         links = self._onward(inputs, role)
         if links:
+            seen = seen | {(name, role)}
             found: list[str] = []
             for further in links:
                 found += [t for t in self._texts(further, role, seen, depth + 1) if t not in found]
@@ -239,7 +245,7 @@ class _Walk:
 
     def _unnamed(self, inputs: dict[str, Any]) -> list[list[Any]]:
         """Links of a node whose inputs have none of the usual names."""
-        links = [value for key, value in inputs.items() if key.startswith("conditioning") and is_link(value)]
+        links = [value for key, value in inputs.items() if key[:12] == "conditioning" and is_link(value)]
         if links or self.strings.has_text(inputs):
             return links
         return self._switched(inputs) or [inputs[key] for key in _ANY_INPUT if is_link(inputs.get(key))]
@@ -262,11 +268,11 @@ class _Walk:
         avoid = set(self._negatives())
         best = ""
         for name in behind:
-            node = self.graph[name]
-            inputs = node_inputs(node)
-            if not _ENCODER.search(node_type(node)) and not is_link(inputs.get("clip")):
+            kind, inputs = self.graph[name]
+            if not _ENCODER[kind] and not is_link(inputs.get("clip")):
                 continue
-            title = node.get("_meta", {}).get("title") if isinstance(node.get("_meta"), dict) else None
+            about = self._data[name].get("_meta")
+            title = about.get("title") if isinstance(about, dict) else None
             text = self._encoded(inputs)
             if text in avoid or (isinstance(title, str) and _NEGATIVE_NAME.search(title)):
                 continue
@@ -280,8 +286,8 @@ class _Walk:
             return ""
 
     def _negatives(self) -> Iterator[str]:
-        for node in self.graph.values():
-            link = node_inputs(node).get("negative")
+        for _, inputs in self.graph.values():
+            link = inputs.get("negative")
             if is_link(link):
                 try:
                     yield from self._texts(link, "negative", frozenset(), 0)

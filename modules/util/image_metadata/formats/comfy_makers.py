@@ -9,24 +9,23 @@ from modules.util.image_metadata.formats.comfy_values import (
     PIPES,
     Budget,
     Graph,
+    Remembered,
     is_link,
-    node_inputs,
-    node_type,
 )
 
 _STARTS = frozenset(("guider", "positive", "conditioning", *PIPES))
-_TIMED = ("steps", "sigmas", "sampler_name", "sampler", "denoise")
-_SAMPLER = re.compile(r"sampler|detailer", re.IGNORECASE)
+_TIMED = frozenset(("steps", "sigmas", "sampler_name", "sampler", "denoise"))
+_SAMPLER = Remembered(r"sampler|detailer")
 _DETAILER = re.compile(r"detailer|upscale|refin", re.IGNORECASE)
-_SAVES = re.compile(r"save|upload|export|send|video.?combine", re.IGNORECASE)
-_SHOWS = re.compile(r"preview|compar|display|show", re.IGNORECASE)
-_PICTURE = re.compile(r"image|img|pic|photo|video|frame|pixel|latent|sample|anim|gif", re.IGNORECASE)
-_NO_PICTURE = re.compile(
+_SAVES = Remembered(r"save|upload|export|send|video.?combine")
+_SHOWS = Remembered(r"preview|compar|display|show")
+_PICTURE = Remembered(r"image|img|pic|photo|video|frame|pixel|latent|sample|anim|gif")
+_NO_PICTURE = Remembered(
     r"prompt|text|string|name|prefix|path|caption|title|model|clip|vae|control|lora|seed|noise|sigma|style|color|font"
-    r"|width|height|size|steps|cfg|audio|metadata|mask",
-    re.IGNORECASE,
+    r"|width|height|size|steps|cfg|audio|metadata|mask"
 )
 _OWN = ("prompt", "positive_prompt", "text_prompt", "prompt_text", "promptText", "positive", "instruction")
+_MAY_BE_OWN = Remembered(rf"(?:\A|\.)(?:{'|'.join(_OWN)})\Z")
 _OWN_NEGATIVE = ("negative_prompt", "negative", "negative_text_prompt")
 _MAKES_PICTURES = re.compile(
     r"(?:.*\.)?(?:noise_)?(?:seed|aspect_ratio|ratio|size|image_size|resolution|width|num_images|n|num_inference_steps)\Z"
@@ -39,16 +38,14 @@ _DESCRIBES = re.compile(
 
 
 def is_sampler(kind: str, inputs: dict[str, Any]) -> bool:
-    """Whether a node makes a latent or a picture out of conditioning."""
-    if _STARTS.isdisjoint(inputs):
-        return False
+    """Whether a node that is given conditioning makes a latent or a picture out of it."""
     if is_link(inputs.get("guider")):
         return True
-    conditioned = any(is_link(inputs.get(key)) for key in ("positive", *PIPES))
-    timed = any(key in inputs for key in _TIMED) or bool(_SAMPLER.search(kind))
+    conditioned = is_link(inputs.get("positive")) or any(is_link(inputs.get(key)) for key in PIPES)
+    timed = not _TIMED.isdisjoint(inputs) or _SAMPLER[kind]
     if is_link(inputs.get("conditioning")) and "steps" in inputs:
         return any(key in inputs for key in ("seed", "noise_seed", "noise"))
-    return conditioned and (timed or (is_link(inputs.get("positive")) and "seed" in inputs))
+    return conditioned and (timed or ("seed" in inputs and is_link(inputs.get("positive"))))
 
 
 def own_prompt_key(kind: str, inputs: dict[str, Any]) -> str | None:
@@ -77,7 +74,11 @@ def _find_key(inputs: dict[str, Any], names: tuple[str, ...]) -> str | None:
     """The first of ``names`` among the inputs, also behind a dot: ``model.prompt`` belongs to the chosen model."""
     found: dict[str, str] = {}
     for key, value in inputs.items():
-        name = key if key in names else key.rpartition(".")[2]
+        name = key
+        if key not in names:
+            if "." not in key:
+                continue
+            name = key.rpartition(".")[2]
         if name in names and (isinstance(value, str) or is_link(value)):
             found.setdefault(name, key)
     return next((found[name] for name in names if name in found), None)
@@ -94,34 +95,33 @@ class MakerWalk:
     def __init__(self, graph: Graph, budget: Budget) -> None:
         self.graph = graph
         self.budget = budget
+        self._order: dict[str, int] = {}
+        self._pictures: dict[str, list[str]] = {}
         self._upstream: dict[str, frozenset[str]] = {}
-        self.samplers = frozenset(
-            name for name, node in graph.items() if is_sampler(node_type(node), node_inputs(node))
-        )
-        self._order = {name: place for place, name in enumerate(graph)}
+        conditioned = [name for name, (_, inputs) in graph.items() if not _STARTS.isdisjoint(inputs)]
+        self.samplers = frozenset([name for name in conditioned if is_sampler(*graph[name])])
 
     def outputs(self) -> list[str]:
         """Nodes whose pictures may be the file: those that save, else those that show, else those nothing follows."""
-        for kind in (_SAVES, _SHOWS):
-            named = [name for name, node in self.graph.items() if kind.search(node_type(node))]
+        for does in (_SAVES, _SHOWS):
+            named = [name for name, (kind, _) in self.graph.items() if does[kind]]
             if found := [name for name in named if self._picture_links(name)]:
                 return found
         followed = {
-            str(value[0])
-            for node in self.graph.values()
-            for value in node_inputs(node).values()
-            if is_link(value)
+            str(value[0]) for _, inputs in self.graph.values() for value in inputs.values() if is_link(value)
         }
         return [name for name in self.graph if name not in followed]
 
     def _picture_links(self, name: str) -> list[str]:
         """Names of the nodes whose pictures (or latents) a node takes."""
-        inputs = node_inputs(self.graph[name])
-        return [
-            str(value[0])
-            for key, value in inputs.items()
-            if is_link(value) and _PICTURE.search(key) and not key.endswith(("_model", "_name", "prefix"))
-        ]
+        known = self._pictures.get(name)
+        if known is None:
+            known = self._pictures[name] = [
+                str(value[0])
+                for key, value in self.graph[name][1].items()
+                if _PICTURE[key] and is_link(value) and not key.endswith(("_model", "_name", "prefix"))
+            ]
+        return known
 
     def nearest(self, output: str) -> list[str]:
         """The makers that an output's picture comes from, the nearest on each way up."""
@@ -129,9 +129,7 @@ class MakerWalk:
         seen = {output}
         waiting = [output]
         for name in waiting:
-            node = self.graph[name]
-            kind, inputs = node_type(node), node_inputs(node)
-            if name in self.samplers or self._makes_its_own(kind, inputs):
+            if name in self.samplers or self._makes_its_own(*self.graph[name]):
                 found.append(name)
                 continue
             for above in self._onward(name):
@@ -142,34 +140,36 @@ class MakerWalk:
 
     def _makes_its_own(self, kind: str, inputs: dict[str, Any]) -> bool:
         """A node with an own prompt; one without words only changes the picture it is given."""
+        if True not in [_MAY_BE_OWN[key] for key in inputs]:
+            return False
         key = own_prompt_key(kind, inputs)
         if key is None:
             return False
         value = inputs[key]
-        given = any(is_link(value) and _PICTURE.search(key) for key, value in inputs.items())
+        given = any(is_link(value) and _PICTURE[key] for key, value in inputs.items())
         return not (given and isinstance(value, str) and not value.strip())
 
     def _onward(self, name: str) -> list[str]:
-        self.budget.spend(1 + len(node_inputs(self.graph[name])))
+        inputs = self.graph[name][1]
+        self.budget.spend(1 + len(inputs))
         pictures = self._picture_links(name)
         if pictures:
             return pictures
-        inputs = node_inputs(self.graph[name])
-        return [str(v[0]) for key, v in inputs.items() if is_link(v) and not _NO_PICTURE.search(key)]
+        return [str(v[0]) for key, v in inputs.items() if is_link(v) and not _NO_PICTURE[key]]
 
     def samplers_of(self, name: str) -> list[str]:
         """The samplers that had a part in what sampler ``name`` made, those first that began the picture."""
         if len(self.samplers) == 1:
             return [name]
-        above = sorted(self.upstream(name) | {name}, key=self._order.__getitem__)
-        names = [one for one in above if one in self.samplers]
+        self._order = self._order or {one: place for place, one in enumerate(self.graph)}
+        names = sorted(self.samplers & (self.upstream(name) | {name}), key=self._order.__getitem__)
         if len(names) < 2:
             return names
         known = set(names)
         fed = {one for one in names if self.upstream(one) & known - {one}}
 
         def rank(one: str) -> tuple[bool, bool]:
-            return bool(_DETAILER.search(node_type(self.graph[one]))), one in fed
+            return bool(_DETAILER.search(self.graph[one][0])), one in fed
 
         return sorted(names, key=rank)
 
@@ -180,7 +180,7 @@ class MakerWalk:
             seen: set[str] = set()
             stack = [name]
             while stack:
-                for value in node_inputs(self.graph[stack.pop()]).values():
+                for value in self.graph[stack.pop()][1].values():
                     self.budget.spend()
                     if is_link(value) and (above := str(value[0])) in self.graph and above not in seen:
                         seen.add(above)

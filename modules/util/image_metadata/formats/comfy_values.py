@@ -7,7 +7,10 @@ from typing import Any, TypeAlias, TypeGuard
 
 from modules.util.image_metadata.limits import Reason, Unusable
 
-Graph: TypeAlias = dict[str, dict[str, Any]]
+Node: TypeAlias = tuple[str, dict[str, Any]]
+"""Type and inputs of a node; the inputs are links and values."""
+
+Graph: TypeAlias = dict[str, Node]
 _MAX_STEPS = 100_000
 
 PIPES = (
@@ -42,6 +45,8 @@ _NO_PROMPT = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_NO_PROMPT = 4100
+_REMEMBERED_LETTERS = 80
+_REMEMBERED_NAMES = 2000
 
 
 class UnknownText(Exception):
@@ -77,19 +82,43 @@ def is_link(value: Any) -> TypeGuard[list[Any]]:
     )
 
 
-def node_inputs(node: dict[str, Any]) -> dict[str, Any]:
-    """The inputs of a node, links and values."""
-    inputs = node.get("inputs")
-    return inputs if isinstance(inputs, dict) else {}
+def parse_graph(data: dict[str, Any]) -> Graph:
+    """The nodes among parsed JSON; what is no type or no inputs counts as empty."""
+    graph: Graph = {}
+    for name, node in data.items():
+        if isinstance(node, dict) and "class_type" in node:
+            kind, inputs = node["class_type"], node.get("inputs")
+            graph[name] = (
+                kind if isinstance(kind, str) else "",
+                inputs if isinstance(inputs, dict) else {},
+            )
+    return graph
 
 
-def node_type(node: dict[str, Any]) -> str:
-    """The type of a node."""
-    kind = node.get("class_type")
-    return kind if isinstance(kind, str) else ""
+class Remembered(dict[str, bool]):
+    """Name -> whether a pattern is found in it: types and inputs of nodes are few, and come with every image.
+
+    Long names are looked through again each time, so that files of others cannot fill the memory.
+    """
+
+    __slots__ = ("_search",)
+
+    def __init__(self, pattern: str) -> None:
+        super().__init__()
+        self._search = re.compile(pattern, re.IGNORECASE).search
+
+    def __missing__(self, name: str) -> bool:
+        found = self._search(name) is not None
+        if len(name) <= _REMEMBERED_LETTERS:
+            if len(self) >= _REMEMBERED_NAMES:
+                self.clear()
+            self[name] = found
+        return found
 
 
 def can_be_prompt(text: str) -> bool:
     """Whether a text may be meant for a picture: a lone file name, path, address, colour or number of a node is not."""
     text = text.strip()
+    if " " in text and "," in text and text[:3].lower() not in ("rgb", "hsl"):
+        return True  # nothing else in the pattern below has both
     return len(text) > _LONGEST_NO_PROMPT or not _NO_PROMPT.fullmatch(text)

@@ -15,7 +15,7 @@ from modules.util.image_metadata.formats.comfy_groups import (
     inputs_by_place,
     values_of_members,
 )
-from modules.util.image_metadata.formats.comfy_values import Graph, is_link
+from modules.util.image_metadata.formats.comfy_values import is_link
 from modules.util.image_metadata.formats.comfy_widgets import align, named_values
 from modules.util.image_metadata.formats.found import Found
 from modules.util.image_metadata.limits import Reason, Unusable
@@ -47,7 +47,7 @@ def read_workflow(data: dict[str, Any]) -> Found | None:
         Unusable: too many nodes or links.
     """
     boxes = _Boxes(data)
-    graph: Graph = {}
+    graph: dict[str, Any] = {}
     for name, node in _Scope(boxes, data, "", {}, 0).nodes_for_server():
         boxes.spend()
         graph[name] = node

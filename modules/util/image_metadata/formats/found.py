@@ -49,9 +49,12 @@ def load_json(text: str) -> Any:
     text = text.strip(" \t\r\n\0\ufeff")
     _check_memory(text)
     try:
-        return json.loads(text)
+        data, end = _DECODER.raw_decode(text)
     except (ValueError, RecursionError) as error:
         raise Unusable(Reason.BAD_JSON) from error
+    if end < len(text):
+        raise Unusable(Reason.BAD_JSON)
+    return data
 
 
 def _check_memory(text: str) -> None:
