@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import base64
+import json
+import os
+import re
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +23,10 @@ from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.enum.choices import DataType, NoiseScheduler, WeightDtype  # noqa: E402
 from modules.util.enum.ModelType import ModelType  # noqa: E402
 from modules.util.errors import ConfigError, UnsupportedError, UserError  # noqa: E402
+from modules.util.jsonio import parse_json, read_bytes, write_bytes  # noqa: E402
+
+MOST_IMAGES = 10_000
+UNSAFE = re.compile(r"[^\w .()-]+")
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +53,16 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         help=f"number format of a part's weights, as PART.weight_dtype in a config: {', '.join(WeightDtype)}",
     )
     parser.add_argument("--adapter", help="an adapter file, in any of the usual layouts")
-    parser.add_argument("--prompt", action="append", required=True, help="as often as you like")
+    parser.add_argument("--strength", type=float, default=1.0, help="how much of the adapter, 1 by default")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--prompt", action="append", help="as often as you like")
+    what.add_argument(
+        "--requests",
+        metavar="FILE",
+        help="a JSON object a line with the settings of a sample (prompt, seed, width, ...), - for stdin; each image "
+        "is written to stdout as a JSON line {number, png}, as soon as it is made",
+    )
+    parser.add_argument("--batch-size", type=int, default=1, help="images of --requests made at once (1)")
     parser.add_argument(
         "--negative-prompt", default="", help="read by models that are not distilled, above scale 1"
     )
@@ -77,10 +96,16 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def samples(options: argparse.Namespace) -> list[SampleConfig]:
     """One checked sample for each image."""
-    if not 1 <= options.count <= 10_000:
-        raise ConfigError(f"{options.count} is not between 1 and 10000", "--count")
+    if not 1 <= options.count <= MOST_IMAGES:
+        raise ConfigError(f"{options.count} is not between 1 and {MOST_IMAGES}", "--count")
     if not 1 <= options.max_prompt_chunks <= 8:
         raise ConfigError(f"{options.max_prompt_chunks} is not between 1 and 8", "--max-prompt-chunks")
+    if not 1 <= options.batch_size <= 256:
+        raise ConfigError(f"{options.batch_size} is not between 1 and 256", "--batch-size")
+    if not -10.0 <= options.strength <= 10.0:
+        raise ConfigError(f"{options.strength} is not between -10 and 10", "--strength")
+    if options.requests is not None:
+        return read_requests(options.requests)
     return [
         SampleConfig.from_dict(
             {
@@ -96,6 +121,18 @@ def samples(options: argparse.Namespace) -> list[SampleConfig]:
         )
         for prompt in options.prompt
         for number in range(options.count)
+    ]
+
+
+def read_requests(source: str) -> list[SampleConfig]:
+    """The samples of a file with one a line; ``-`` reads stdin to its end."""
+    data = sys.stdin.buffer.read() if source == "-" else read_bytes(source, "request file")
+    lines = [line for line in data.splitlines() if line.strip()]
+    if not 1 <= len(lines) <= MOST_IMAGES:
+        raise ConfigError(f"{len(lines)} requests; 1 to {MOST_IMAGES} are possible", "--requests")
+    return [
+        SampleConfig.from_dict(parse_json(line, f"request {number}"))
+        for number, line in enumerate(lines, start=1)
     ]
 
 
@@ -164,17 +201,15 @@ def warn_of_unread(setup: BaseModelSetup, filled: list[FilledSample]) -> None:
     print(f"warning: --negative-prompt is not read: {reason}", file=sys.stderr)
 
 
-def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> list[Path]:
-    """Load and sample; the files written."""
+def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> Iterator[tuple[int, bytes]]:
+    """Load and sample; the number of each image and its PNG file, as they are made."""
     from modules.adapter.AdapterOptions import AdapterOptions
     from modules.adapter.formats import read_adapter
     from modules.adapter.PeftAdapter import attach
     from modules.model.dtypes import torch_dtype
-    from modules.modelSetup import sample_images
     from modules.modelSetup.registry import create_model_setup
-    from modules.modelSetup.sample_images import SampleRequest, check_sample
+    from modules.modelSetup.sample_images import check_sample
     from modules.trainer.distributed import choose_device
-    from modules.trainer.evaluate.image_files import parameters_text, save_image
 
     setup = create_model_setup(options.model_type)
     device = choose_device(options.device)
@@ -185,21 +220,49 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> list[Path]:
     model = load(options, setup, dtype)
     for sample in filled:
         check_sample(setup, model, sample)
+    name = ""
     if options.adapter:
         handle = attach(model, AdapterOptions(), read_adapter(options.adapter, model))
         for note in handle.notes:
             print(f"note: {note}", file=sys.stderr)
+        name = UNSAFE.sub("", Path(options.adapter).stem)
+        if options.strength != 1.0:
+            handle.set_strength(options.strength)
+            name += f" ({options.strength:g})"
     # what encodes and decodes is there while it does
     model.place(device, (model.spec.denoiser,))
-    made = []
-    for number, sample in enumerate(filled):
-        seed = sample.config.seed
-        rgb_BCHW = sample_images.sample(setup, model, SampleRequest.of(sample, seed))
-        path = options.out / f"{number:04d}-{seed}.png"
-        save_image(rgb_BCHW[0], path, parameters_text(sample, seed, model.short_name))
-        print(path)
-        made.append(path)
-    return made
+    yield from sampled(setup, model, filled, options.batch_size, name)
+
+
+def sampled(
+    setup: BaseModelSetup, model: Model, filled: list[FilledSample], batch_size: int, adapter: str
+) -> Iterator[tuple[int, bytes]]:
+    """Neighbours that differ in prompt and seed alone are made together, at most ``batch_size`` of them."""
+    from modules.modelSetup import sample_images
+    from modules.modelSetup.sample_images import SampleRequest
+    from modules.trainer.evaluate.image_files import encode_image, parameters_text
+
+    start = 0
+    while start < len(filled):
+        first = SampleRequest.of(filled[start], 0)
+        stop = start + 1
+        while stop < min(len(filled), start + batch_size) and _alike(filled[stop], filled[start]):
+            stop += 1
+        batch = filled[start:stop]
+        request = replace(
+            first,
+            prompts=[sample.prompt for sample in batch],
+            seeds=[sample.config.seed for sample in batch],
+            batch_size=batch_size,
+        )
+        for sample, rgb_CHW in zip(batch, sample_images.sample(setup, model, request), strict=True):
+            text = parameters_text(sample, sample.config.seed, model.short_name, adapter)
+            yield start, encode_image(rgb_CHW, ".png", text)
+            start += 1
+
+
+def _alike(one: FilledSample, other: FilledSample) -> bool:
+    return replace(one, prompt="", config=other.config) == replace(other, prompt="")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -207,10 +270,19 @@ def main(argv: list[str] | None = None) -> int:
     try:
         known_word(options.model_type, ModelType, "--model-type", "family")
         known_word(options.dtype, DataType, "--dtype", "type")
-        make(options, samples(options))
+        wanted = samples(options)
+        for number, png in make(options, wanted):
+            if options.requests is not None:
+                print(json.dumps({"number": number, "png": base64.b64encode(png).decode()}), flush=True)
+            else:
+                path = options.out / f"{number:04d}-{wanted[number].seed}.png"
+                write_bytes(path, png)
+                print(path)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever asked is gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The taste loop without a window: prove by blind comparisons that one set of images is preferred to another."""
+"""The taste loop without a window: make images, pick, train, prove that it is better, and begin the next round."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import json
 import os
 import sqlite3
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,113 @@ from modules.arena.Arena import USUAL_VOTES, Arena, Ballot  # noqa: E402
 from modules.arena.ArenaServer import ArenaServer  # noqa: E402
 from modules.arena.Contestant import Contestant  # noqa: E402
 from modules.arena.VoteStore import VoteStore  # noqa: E402
+from modules.curation.choosing.base import DEFAULT_THRESHOLD  # noqa: E402
+from modules.curation.commands import serve_pairs  # noqa: E402
+from modules.curation.CurationMode import DEFAULT_MODE, CurationMode  # noqa: E402
+from modules.curation.group_state import SessionSettings  # noqa: E402
+from modules.curation.intake.groups import ScanOptions  # noqa: E402
+from modules.generator.registry import GENERATORS  # noqa: E402
+from modules.project.making import USUAL_PER_PROMPT, generate  # noqa: E402
+from modules.project.presets import find_preset  # noqa: E402
+from modules.project.Project import ARENA, Project  # noqa: E402
+from modules.project.ProjectFile import CARDS, NAME  # noqa: E402
+from modules.project.proving import USUAL_QUESTIONS, adapters_between, open_arena  # noqa: E402
+from modules.project.rounds import new_round, next_step, status  # noqa: E402
+from modules.project.training import train  # noqa: E402
+from modules.util.counted import counted  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
-from scripts.curate import INTERRUPTED, USER_ERROR, describe, positive  # noqa: E402
+from scripts.curate import INTERRUPTED, USER_ERROR, ProgressLine, describe, positive  # noqa: E402
 
 Options = argparse.Namespace
 Json = dict[str, Any]
+IMAGE_OPTIONS = {"width": int, "height": int, "steps": int, "cfg": float, "sampler": str, "negative": str}
 
 
-def contestants(text: str) -> list[Contestant]:
+def run_new(options: Options, progress: ProgressLine) -> Json:
+    generator = {name: value for name in ("device",) if (value := getattr(options, name)) is not None}
+    if (options.dir / NAME).is_file():
+        return move(options, generator)
+    if options.prompts is None:
+        raise UserError("a project needs prompts", "--prompts", "name a text file with one prompt a line")
+    base = Path(options.base_model).expanduser()
+    image = {name: getattr(options, name) for name in IMAGE_OPTIONS if getattr(options, name) is not None}
+    settings = {
+        "model": {
+            "type": options.model_type,
+            "base": str(base.resolve()) if base.exists() else options.base_model,
+        },
+        "generator": {"kind": options.generator, **generator},
+        "image": image,
+        "card": options.card,
+        "preset": options.preset,
+        "seed": options.seed,
+        "near_duplicates": options.near_duplicates,
+    }
+    project = Project.create(options.dir, settings, options.prompts, options.adapter)
+    return {
+        "project": str(project.folder),
+        "prompts": len(project.prompts()),
+        "held_out": len(project.file.held_out),
+        "preset": find_preset(project.file).name,
+        "next": next_step(project),
+    }
+
+
+def move(options: Options, generator: Json) -> Json:
+    """Of a project that exists only what differs from computer to computer may be said anew."""
+    if options.prompts or options.adapter or options.preset:
+        raise UserError(
+            f"{options.dir} is a project already",
+            "DIR",
+            "choose a new folder; of this one only --base-model and --device can be changed",
+        )
+    project = Project(options.dir)
+    project.move_base(options.base_model, generator)
+    return {"project": str(project.folder), "base_model": project.file.model.base, "next": next_step(project)}
+
+
+def run_generate(options: Options, progress: ProgressLine) -> Json:
+    project = Project(options.dir)
+    adapter = None if options.adapter is None else project.adapter(options.adapter)
+    if adapter is not None and options.strength is not None:
+        adapter = replace(adapter, strength=options.strength)
+    return {**generate(project, progress, options.per_prompt, adapter), "next": next_step(project)}
+
+
+def run_pick(options: Options, progress: ProgressLine) -> Json | None:
+    project = Project(options.dir)
+    one = project.round
+    if not one.candidates.is_dir():
+        raise UserError(f"{one.name} has no images yet", hint="generate makes some")
+    if not options.headless:
+        from modules.ui.curation.windows import main as pair_tool
+
+        pair_tool(["--pair-tool", str(one.candidates), "--pairs-folder", str(one.pairs)])
+        return {"round": one.number, "pairs": one.pair_count, "next": next_step(project)}
+    alike = project.file.near_duplicates
+    scan = ScanOptions(project.file.seed, None if alike < 0 else alike)
+    settings = SessionSettings(
+        CurationMode(options.mode), options.pairs_per_group, options.threshold, project.file.seed
+    )
+    serve_pairs(one.candidates, one.pairs, settings, scan, sys.stdin.buffer, sys.stdout, progress)
+    return None
+
+
+def run_train(options: Options, progress: ProgressLine) -> Json:
+    project = Project(options.dir)
+    return {**train(project, progress, options.overrides, options.again), "next": next_step(project)}
+
+
+def run_status(options: Options, progress: ProgressLine) -> Json:
+    return status(Project(options.dir))
+
+
+def run_next(options: Options, progress: ProgressLine) -> Json:
+    project = Project(options.dir)
+    return {**new_round(project, options.per_prompt), "next": next_step(project)}
+
+
+def folders_between(text: str) -> list[Contestant]:
     """``[NAME=]FOLDER,[NAME=]FOLDER`` as those who are compared."""
     found = []
     for part in text.split(","):
@@ -41,9 +142,23 @@ def contestants(text: str) -> list[Contestant]:
     return found
 
 
-def run_compare(options: Options) -> Json | None:
-    with VoteStore(options.dir / "arena") as store:
-        arena = Arena(store, contestants(options.between), options.seed, options.votes)
+@contextmanager
+def arena_of(options: Options, progress: ProgressLine) -> Iterator[Arena]:
+    """With the adapters of a project, or with images of folders where there is no project."""
+    if (options.dir / NAME).is_file():
+        project = Project(options.dir)
+        adapters = adapters_between(project, options.between)
+        with open_arena(project, adapters, progress, options.votes, options.images) as arena:
+            yield arena
+        return
+    if not options.between:
+        raise UserError(f"{options.dir} is not a project", "--between", "name the folders to compare")
+    with VoteStore(options.dir / ARENA) as store:
+        yield Arena(store, folders_between(options.between), options.seed, options.votes)
+
+
+def run_compare(options: Options, progress: ProgressLine) -> Json | None:
+    with arena_of(options, progress) as arena:
         if options.headless:
             ArenaServer(arena, sys.stdin.buffer, sys.stdout).serve()
             return None
@@ -83,12 +198,27 @@ def ask(ballot: Ballot, votes: int) -> str:
     return line.strip().lower() or ("?" if line else "")
 
 
+def lines(result: Json) -> str:
+    """A result for people."""
+    if "sentence" in result:
+        return str(result["sentence"])
+    rows = [
+        f"round {number}: {row['candidates']} of {row['planned']} images, {counted(row['answers'], 'answer')}, "
+        f"{counted(row['pairs'], 'pair')}, {counted(row['steps'], 'step')}"
+        + (f", {row['adapter']}" if row["adapter"] else "")
+        + (f"\n  {row['arena']['sentence']}" if row["arena"] else "")
+        for number, row in enumerate(result.get("rounds", []), start=1)
+    ]
+    rows += [f"{name}: {value}" for name, value in result.items() if name != "rounds"]
+    return "\n".join(rows)
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="taste.py",
         description=__doc__,
-        epilog="Results are on stdout, progress, questions and errors on stderr. Status: 0 done, 2 something to "
-        "fix first.",
+        epilog="Each step can be stopped at any moment and called again. Results are on stdout, progress, questions "
+        "and errors on stderr. Status: 0 done, 2 something to fix first, 130 stopped.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
 
@@ -99,36 +229,99 @@ def make_parser() -> argparse.ArgumentParser:
         made.add_argument("--json", action="store_true", help="the result as JSON")
         return made
 
-    command = verb("compare", run_compare, "vote blindly on images of the same prompts and seeds")
-    command.add_argument(
-        "--between", required=True, metavar="A,B[,C]", help="who is compared: [NAME=]FOLDER of images each"
+    add_new(
+        verb(
+            "new", run_new, "make a project; of one that exists, say where the base model is on this computer"
+        )
     )
+    command = verb("generate", run_generate, "make the images of the round, as far as they are missing")
+    command.add_argument(
+        "--per-prompt", type=positive, metavar="N", help=f"images for each prompt ({USUAL_PER_PROMPT})"
+    )
+    command.add_argument("--adapter", help="none, last, round-N or a file; by default last")
+    command.add_argument("--strength", type=float, metavar="S", help="how much of the adapter (1)")
+    command = verb("pick", run_pick, "open the pair tool on the round's images")
+    command.add_argument("--headless", action="store_true", help="JSON lines on stdin and stdout")
+    command.add_argument("--mode", choices=list(CurationMode), default=DEFAULT_MODE, help=f"({DEFAULT_MODE})")
+    command.add_argument("--pairs-per-group", type=positive, default=1, metavar="N", help="(1)")
+    command.add_argument(
+        "--threshold", type=float, default=DEFAULT_THRESHOLD, help="certainty that ends asking"
+    )
+    command = verb("train", run_train, "train an adapter on the round's picks, or resume it")
+    command.add_argument("--set", dest="overrides", action="append", default=[], metavar="NAME=VALUE",
+                         help="change a setting of the training")  # fmt: skip
+    command.add_argument("--again", action="store_true", help="forget what was trained in this round")
+    add_compare(verb("compare", run_compare, "vote blindly on images of the same prompts and seeds"))
+    verb("status", run_status, "the rounds, and what comes next")
+    command = verb("next", run_next, "begin the next round")
+    command.add_argument(
+        "--per-prompt", type=positive, metavar="N", help="images for each prompt (as before)"
+    )
+    return parser
+
+
+def add_new(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--base-model", required=True, metavar="M", help="folder, file or name of the hub")
+    command.add_argument(
+        "--model-type", type=str.upper, default="STABLE_DIFFUSION_15", help="(STABLE_DIFFUSION_15)"
+    )
+    command.add_argument("--prompts", type=Path, metavar="FILE", help="one prompt a line, {a|b} for choices")
+    command.add_argument(
+        "--generator", choices=list(GENERATORS), default="own", help="what makes the images (own)"
+    )
+    command.add_argument("--adapter", type=Path, metavar="FILE", help="adapter to start from")
+    command.add_argument(
+        "--card", type=int, choices=CARDS, default=16, help="memory of the graphics card in GB (16)"
+    )
+    command.add_argument(
+        "--preset", default="", metavar="NAME", help="of training_presets; found by model and card"
+    )
+    command.add_argument("--device", help="auto, cpu, cuda or cuda:N")
+    command.add_argument("--seed", type=int, default=1, help="of images, orders and the held-out prompts (1)")
+    command.add_argument("--near-duplicates", type=int, default=2, metavar="BITS", help="as in picking (2)")
+    for name, kind in IMAGE_OPTIONS.items():
+        command.add_argument(f"--{name}", type=kind, help="of the images; the model's usual one by default")
+
+
+def add_compare(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--between", default="", metavar="A,B[,C]",
+        help="base, start, last, round-N or an adapter file, with @S for a strength (last,base); without a project "
+        "[NAME=]FOLDER of images each",
+    )  # fmt: skip
     command.add_argument(
         "--votes", type=positive, default=USUAL_VOTES, help=f"stop undecided after this many ({USUAL_VOTES})"
     )
-    command.add_argument("--seed", type=int, default=42, help="of sides and orders (42)")
+    command.add_argument(
+        "--images", type=positive, default=USUAL_QUESTIONS, metavar="N",
+        help=f"images of each that are made for it ({USUAL_QUESTIONS})",
+    )  # fmt: skip
+    command.add_argument("--seed", type=int, default=42, help="of sides and orders, without a project (42)")
     command.add_argument("--headless", action="store_true", help="JSON lines on stdin and stdout")
     command.add_argument("--result", action="store_true", help="ask nothing, say what the votes say")
-    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status; see ``--help``."""
     options = make_parser().parse_args(arguments)
+    progress = ProgressLine()
     try:
-        result = options.run(options)
+        result = options.run(options, progress)
+        progress.end()
         if result is not None:
-            print(json.dumps(result, indent=2, ensure_ascii=False) if options.json else result["sentence"])
+            print(json.dumps(result, indent=2, ensure_ascii=False) if options.json else lines(result))
     except UserError as error:
+        progress.end()
         print(f"error: {error}", file=sys.stderr)
         return USER_ERROR
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
+        progress.end("stopped")
         return INTERRUPTED
     except (OSError, sqlite3.DatabaseError) as error:
+        progress.end()
         print(f"error: {describe(error)}", file=sys.stderr)
         return USER_ERROR
     return 0

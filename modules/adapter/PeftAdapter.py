@@ -16,7 +16,7 @@ from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.kronecker import take_factors
 from modules.adapter.layers import adaptable_layers, by_pattern, check_readable, select_layers
 from modules.model.Model import Model
-from modules.util.errors import ConfigError, DataError, list_offenders
+from modules.util.errors import ConfigError, DataError, UnsupportedError, list_offenders
 from modules.util.rng import digest64
 
 if TYPE_CHECKING:
@@ -94,6 +94,22 @@ class AdapterHandle:
     def scaling(self, path: str) -> float:
         """Factor on the output of the adapter at ``part.path``; 1 for kinds without one."""
         return float(getattr(self.layers[path], "scaling", {}).get(NAME, 1.0))
+
+    def set_strength(self, strength: float) -> None:
+        """Multiply what the adapters add to the model's outputs.
+
+        Raises:
+            UnsupportedError: the adapters are of a kind that adds nothing: it turns weights.
+        """
+        for layer in self.layers.values():
+            scaling = getattr(layer, "scaling", {})
+            if NAME not in scaling:
+                raise UnsupportedError(
+                    f"the strength of an adapter of the kind {self.options.kind} cannot be changed",
+                    "--strength",
+                    "leave it at 1",
+                )
+            scaling[NAME] *= strength
 
     def rank(self, path: str) -> int:
         return int(self.layers[path].r[NAME])

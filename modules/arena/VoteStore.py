@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from modules.util.errors import UserError
-from modules.util.files.EventLog import EventLog
+from modules.util.files.EventLog import EventLog, peek
+from modules.util.jsonio import parse_json
 from modules.util.owned_files import Owned
 
 SHOWN = "shown"
@@ -76,9 +77,19 @@ class VoteStore(EventLog):
     def votes(self) -> Iterator[Vote]:
         """The votes that are not undone, in order."""
         for event in self.events():
-            yield Vote(**{name: event.payload[name] for name in Vote.__dataclass_fields__})
+            yield _vote(event.payload)
 
     def show(self, image: Path, name: str) -> Path:
         """Give an image a name that says nothing of who made it, until the store is closed."""
         self._owned.take(image, f"{SHOWN}/{name}")
         return self.output_dir / SHOWN / name
+
+
+def _vote(payload: dict[str, Any]) -> Vote:
+    return Vote(**{name: payload[name] for name in Vote.__dataclass_fields__})
+
+
+def read_votes(folder: Path) -> list[Vote]:
+    """The votes of an arena that may be open elsewhere; none where there is no arena."""
+    rows = peek(folder / VoteStore.FILE, "SELECT payload FROM events WHERE undone = 0 ORDER BY seq")
+    return [_vote(parse_json(row[0], f"vote in {folder}")) for row in rows]

@@ -42,6 +42,7 @@ MAY_WRITE = {
     "modules/runner/known_runs.py": "opens a lock in the settings folder, which stays empty",
     "modules/ui/state/SessionStore.py": "opens the lock of a window's session, which stays empty",
     "modules/util/files/EventLog.py": "opens the lock of a log, which stays empty, and its database",
+    "modules/project/Project.py": "opens the lock of a project, which stays empty",
     "modules/curation/intake/duplicates.py": "a database, which keeps itself whole; losing it costs time",
     "modules/pipeline/cache/FileIndex.py": "a database, which keeps itself whole; losing it costs time",
     "modules/curation/exchange/importing.py": "unpacks images into a scratch folder of the system",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.util.config.SampleConfig import FilledSample
-from modules.util.jsonio import atomic_path
+from modules.util.jsonio import write_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +24,7 @@ def sample_folder(root: Path, number: int, prompt: str, suffix: str = "") -> Pat
     return root / ((f"{number} - {cleaned}" if cleaned else str(number)) + suffix)
 
 
-def parameters_text(sample: FilledSample, seed: int, model: str = "") -> str:
+def parameters_text(sample: FilledSample, seed: int, model: str = "", adapter: str = "") -> str:
     """The text from which other programs, and the pair tool, read how an image was made."""
     lines = [sample.prompt]
     if sample.negative_prompt:
@@ -37,13 +38,16 @@ def parameters_text(sample: FilledSample, seed: int, model: str = "") -> str:
     ]
     if model:
         facts.append(f"Model: {model}")
+    if adapter:
+        facts.append(f"Adapter: {adapter}")
     return "\n".join([*lines, ", ".join(facts)])
 
 
-def save_image(rgb_CHW: torch.Tensor, path: Path, text: str) -> None:
-    """Write an image with values in [0, 1] atomically, as PNG or JPEG by the name's ending.
+def encode_image(rgb_CHW: torch.Tensor, ending: str, text: str) -> bytes:
+    """An image with values in [0, 1] as PNG or JPEG.
 
     Args:
+        ending: ``.png``, or anything else for JPEG.
         text: how it was made: the ``parameters`` of a PNG, the user comment of a JPEG.
     """
     import torch
@@ -52,12 +56,18 @@ def save_image(rgb_CHW: torch.Tensor, path: Path, text: str) -> None:
 
     pixels = (rgb_CHW.clamp(0.0, 1.0) * 255.0).round().to(torch.uint8)
     image = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
-    with atomic_path(path) as temporary:
-        if path.suffix.lower() == ".png":
-            info = PngInfo()
-            info.add_itxt("parameters", text) if not text.isascii() else info.add_text("parameters", text)
-            image.save(temporary, format="PNG", pnginfo=info)
-            return
+    stream = io.BytesIO()
+    if ending.lower() == ".png":
+        info = PngInfo()
+        info.add_itxt("parameters", text) if not text.isascii() else info.add_text("parameters", text)
+        image.save(stream, format="PNG", pnginfo=info)
+    else:
         exif = Image.Exif()
         exif.get_ifd(_EXIF)[_USER_COMMENT] = b"UNICODE\x00" + text.encode("utf-16-be")
-        image.save(temporary, format="JPEG", quality=JPEG_QUALITY, exif=exif)
+        image.save(stream, format="JPEG", quality=JPEG_QUALITY, exif=exif)
+    return stream.getvalue()
+
+
+def save_image(rgb_CHW: torch.Tensor, path: Path, text: str) -> None:
+    """Write an image with values in [0, 1] atomically, as PNG or JPEG by the name's ending; see ``encode_image``."""
+    write_bytes(path, encode_image(rgb_CHW, path.suffix, text))

@@ -69,17 +69,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="train_ui.py --pair-tool", description="From a folder of generated images to preference pairs."
     )
     parser.add_argument("--pair-tool", nargs="?", metavar="SOURCE", type=Path, help="folder with images")
+    parser.add_argument("--pairs-folder", type=Path, metavar="FOLDER", help="where the pairs go")
     parser.add_argument("--settings-dir", type=Path, help="folder of the program's own settings")
     options = parser.parse_args(arguments)
     if options.pair_tool is not None and not options.pair_tool.is_dir():
         parser.error(f"the folder {options.pair_tool} does not exist")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    root = make_window(SessionStore(options.settings_dir or settings_folder()), options.pair_tool)
+    store = SessionStore(options.settings_dir or settings_folder())
+    root = make_window(store, options.pair_tool, options.pairs_folder)
     root.mainloop()
     return 0
 
 
-def make_window(store: SessionStore, source: Path | None) -> tk.Tk:
+def make_window(store: SessionStore, source: Path | None, output: Path | None = None) -> tk.Tk:
     """The window of the program, with the pair tool in it."""
     root = tk.Tk(className="Tastemaker")
     root.withdraw()
@@ -92,7 +94,7 @@ def make_window(store: SessionStore, source: Path | None) -> tk.Tk:
     _fit(root, theme)
     tool = DPOCurationWindow(root, theme, store.folder, root.destroy, Looks(theme, store, memory))
     tool.pack(fill="both", expand=True)
-    _begin(tool, source)
+    _begin(tool, source, output)
     root.deiconify()
     return root
 
@@ -123,10 +125,10 @@ class Looks:
         self._store.save_window(self._memory)
 
 
-def _begin(tool: DPOCurationWindow, source: Path | None) -> None:
+def _begin(tool: DPOCurationWindow, source: Path | None, output: Path | None = None) -> None:
     if source is not None:
         tool.memory.source = str(source.absolute())
-        tool.memory.output = ""
+        tool.memory.output = "" if output is None else str(output.absolute())
     tool.show_start()
 
 

@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -256,6 +256,21 @@ class EventLog:
 
     def _forgotten(self) -> None:
         """What follows once it is undone for good."""
+
+
+def peek(path: Path, query: str) -> list[tuple[Any, ...]]:
+    """Rows of a log that somebody else may have open; none where there is no log.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    if not path.is_file():
+        return []
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            return db.execute(query).fetchall()
+    except sqlite3.DatabaseError as error:
+        raise UserError(f"{path} cannot be read: {error}", hint="is it damaged?") from error
 
 
 def _take_lock(path: Path) -> IO[bytes]:

@@ -1,0 +1,95 @@
+"""The program's own sampler, in a process of its own."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Generator as Stream
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from modules.generator.Generator import Generator, ImageRequest, MadeImage
+from modules.runner.LineProcess import LineProcess
+from modules.util.errors import DataError, UserError
+from modules.util.jsonio import parse_json
+from modules.util.owned_files import shown
+from modules.util.program_files import ROOT
+
+PIXELS_AT_ONCE = 4 * 512 * 512
+MOST_AT_ONCE = 16
+_SETTINGS = {
+    "negative": "negative_prompt", "width": "width", "height": "height", "steps": "diffusion_steps", "cfg": "cfg_scale",
+    "sampler": "noise_scheduler",
+}  # fmt: skip
+
+
+class OwnSampler(Generator):
+    """Images by ``scripts/sample.py``; the same seed starts from the same noise with and without an adapter.
+
+    Args:
+        settings: ``model_type``, ``base`` (a folder, a file or a name of the hub) and ``device``.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._type, self._base = str(settings["model_type"]), str(settings["base"])
+        self._device = str(settings.get("device", "auto"))
+
+    def check(self, requests: Sequence[ImageRequest]) -> None:
+        looks_like_a_path = Path(self._base).is_absolute() or self._base.endswith(".safetensors")
+        if looks_like_a_path and not Path(self._base).exists():
+            raise DataError(
+                f"there is no base model {shown(self._base)} on this computer",
+                "--base-model",
+                "taste.py new DIR --base-model M says where it is",
+            )
+        for adapter in {request.adapter for request in requests if request.adapter is not None}:
+            if not adapter.is_file():
+                raise DataError(
+                    f"there is no adapter file {shown(adapter)}",
+                    "--adapter",
+                    "check the path, or train first",
+                )
+
+    def generate(self, requests: Sequence[ImageRequest]) -> Stream[MadeImage, None, None]:
+        numbered = list(enumerate(requests))
+        for (adapter, strength), found in groupby(
+            numbered, key=lambda one: (one[1].adapter, one[1].strength)
+        ):
+            group = list(found)
+            numbers = [number for number, _ in group]
+            yield from self._run([request for _, request in group], numbers, adapter, strength)
+
+    def _run(
+        self, requests: list[ImageRequest], numbers: list[int], adapter: Path | None, strength: float
+    ) -> Stream[MadeImage, None, None]:
+        command = [sys.executable, str(ROOT / "scripts" / "sample.py"), "--requests", "-"]
+        command += ["--model", self._base, "--model-type", self._type, "--device", self._device]
+        command += ["--batch-size", str(_at_once(requests[0]))]
+        if adapter is not None:
+            command += ["--adapter", str(adapter), "--strength", str(strength)]
+        lines = "".join(json.dumps(_sample(request)) + "\n" for request in requests)
+        process = LineProcess(command, lines.encode(), "the sampler")
+        try:
+            for line in process.lines():
+                said = parse_json(line, "line of the sampler")
+                try:
+                    yield MadeImage(numbers[said["number"]], base64.b64decode(said["png"], validate=True))
+                except (KeyError, TypeError, IndexError, ValueError) as error:
+                    raise UserError("the sampler printed something that is not an image") from error
+        finally:
+            process.end()
+
+
+def _at_once(request: ImageRequest) -> int:
+    pixels = (request.width or 1024) * (request.height or 1024)
+    return max(1, min(MOST_AT_ONCE, PIXELS_AT_ONCE // pixels))
+
+
+def _sample(request: ImageRequest) -> dict[str, Any]:
+    made: dict[str, Any] = {"prompt": request.prompt, "seed": request.seed}
+    return made | {
+        name: value for field, name in _SETTINGS.items() if (value := getattr(request, field)) is not None
+    }

@@ -1,0 +1,21 @@
+"""Generators by key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from modules.generator.Generator import Generator
+from modules.generator.OwnSampler import OwnSampler
+from modules.util.errors import ConfigError
+
+Settings = Mapping[str, Any]
+GENERATORS: dict[str, Callable[[Settings], Generator]] = {"own": OwnSampler}
+"""Key, as in ``project.json``, to what makes the generator from the project's settings."""
+
+
+def make_generator(key: str, settings: Settings) -> Generator:
+    """The generator of a project. ``ConfigError`` if there is none of that key."""
+    if key not in GENERATORS:
+        raise ConfigError(f"there is no generator {key!r}", "--generator", f"known: {', '.join(GENERATORS)}")
+    return GENERATORS[key](settings)

@@ -1,0 +1,195 @@
+"""A taste project: a folder of its own with rounds of making, picking, training and proving."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.generator.Generator import Generator, ImageRequest
+from modules.generator.registry import make_generator
+from modules.project.ProjectFile import NAME, ModelPart, ProjectFile
+from modules.project.prompts import hold_out, read_prompts
+from modules.project.Round import Round
+from modules.util.errors import DataError, UserError
+from modules.util.files.locking import try_lock
+from modules.util.image_metadata_util import normalise_prompt
+from modules.util.owned_files import Owned, shown
+
+PROMPTS = "prompts.txt"
+START = "start.safetensors"
+ARENA = "arena"
+LOCK = ".project.lock"
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Whose images are made or compared.
+
+    Args:
+        name: for people.
+        file: ``None`` for the base model.
+    """
+
+    name: str
+    file: Path | None = None
+    strength: float = 1.0
+
+    @property
+    def key(self) -> str:
+        """Stands for the adapter's content; another training has another one."""
+        if self.file is None:
+            return "base"
+        return f"{hashlib.sha256(self.file.read_bytes()).hexdigest()[:16]}@{self.strength:g}"
+
+
+class Project:
+    """An existing project.
+
+    Args:
+        folder: the one with ``project.json``.
+
+    Raises:
+        UserError: there is none, or it cannot be used.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder).absolute()
+        self.owned = Owned(self.folder, local=True)
+        self.file = ProjectFile.read(self.folder)
+
+    @classmethod
+    def create(cls, folder: Path, settings: dict[str, Any], prompts: Path, adapter: Path | None) -> Project:
+        """Make a project.
+
+        Args:
+            settings: as in ``project.json``, without what follows from the other arguments.
+            prompts: copied into it; the held-out ones are chosen here, once and for all.
+            adapter: to start from; copied into it.
+
+        Raises:
+            UserError: the folder holds something, or a value is wrong; nothing is written then.
+        """
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise DataError(f"{shown(folder)} is not empty", "DIR", "choose a new folder")
+        made = ProjectFile.checked({**settings, "held_out": []}, NAME)
+        made.held_out = hold_out(read_prompts(prompts), made.seed)
+        if adapter is not None and not adapter.is_file():
+            raise DataError(f"there is no file {shown(adapter)}", "--adapter", "check the path")
+        make_generator(made.generator["kind"], generator_settings(made))
+        owned = Owned(folder, local=True)
+        with owned.write(PROMPTS) as temporary:
+            temporary.write_bytes(prompts.read_bytes())
+        if adapter is not None:
+            owned.take(adapter, START)
+            made.model.adapter = START
+        _save(owned, made)
+        return cls(folder)
+
+    def move_base(self, base: str, generator: dict[str, Any]) -> None:
+        """Say where base model and generator are on this computer; all else stays."""
+        self.file.model.base = base or self.file.model.base
+        self.file.generator |= generator
+        _save(self.owned, self.file)
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Nobody else changes the project meanwhile. ``UserError`` where somebody does."""
+        with self.owned.plain_file(LOCK).open("a+b") as handle:
+            if not try_lock(handle):
+                raise UserError(
+                    f"another process is at work in {shown(self.folder)}", hint="wait for it or stop it"
+                )
+            yield
+
+    # --- what there is ---
+
+    def rounds(self) -> list[Round]:
+        """All rounds; there is always a first one, made or not."""
+        found = [Round(self.owned, 1)]
+        while (following := Round(self.owned, len(found) + 1)).plan_path.is_file():
+            found.append(following)
+        return found
+
+    @property
+    def round(self) -> Round:
+        """The round at work."""
+        return self.rounds()[-1]
+
+    def prompts(self) -> list[str]:
+        """The prompts to pick from: those of ``prompts.txt`` that do not judge."""
+        judging = {normalise_prompt(prompt) for prompt in self.file.held_out}
+        found = [p for p in read_prompts(self.folder / PROMPTS) if normalise_prompt(p) not in judging]
+        if not found:
+            raise DataError(f"{PROMPTS} has no prompts but those that judge", PROMPTS, "write some more")
+        return found
+
+    def generator(self) -> Generator:
+        """What makes the images."""
+        return make_generator(self.file.generator["kind"], generator_settings(self.file))
+
+    def request(self, prompt: str, seed: int, adapter: Adapter) -> ImageRequest:
+        """An image as this project makes them."""
+        image = self.file.image
+        return ImageRequest(
+            prompt, seed, image.negative, image.width, image.height, image.steps, image.cfg, image.sampler,
+            adapter.file, adapter.strength,
+        )  # fmt: skip
+
+    def adapter(self, text: str) -> Adapter:
+        """``base``, ``start``, ``last``, ``round-N`` or a file, with ``@S`` for another strength.
+
+        Raises:
+            DataError: there is no such adapter.
+        """
+        name, _, rest = text.partition("@")
+        try:
+            strength = float(rest) if rest else 1.0
+        except ValueError:
+            raise DataError(f"{rest!r} is not a strength", text, "for example round-1@0.7") from None
+        label = f"{name} at {strength:g}" if rest else name
+        if name in ("base", "none"):
+            return Adapter("base")
+        trained = {f"round-{one.number}": one.adapter_path for one in self.rounds() if one.trained}
+        if name == "last" and trained:
+            last = list(trained)[-1]
+            return Adapter(label.replace("last", last), trained[last], strength)
+        if name in ("start", "last") and self.file.model.adapter:
+            return Adapter(label.replace("last", "start"), self.folder / self.file.model.adapter, strength)
+        if name in trained:
+            return Adapter(label, trained[name], strength)
+        path = Path(name).expanduser()
+        if path.is_file():
+            return Adapter(f"{path.stem} at {strength:g}" if rest else path.stem, path.absolute(), strength)
+        raise DataError(
+            f"there is no adapter {name!r} here",
+            hint=f"known: {', '.join(['base', *trained, 'last', 'a file'])}",
+        )
+
+    @property
+    def newest(self) -> Adapter:
+        """The adapter of the last trained round, else the one to start from, else none."""
+        trained = any(one.trained for one in self.rounds())
+        return self.adapter("last" if trained or self.file.model.adapter else "base")
+
+    def stored_name(self, path: Path | None) -> str:
+        """A file as the project writes it down: relative where it lies in the project."""
+        if path is None:
+            return ""
+        inside = path.is_relative_to(self.folder)
+        return path.relative_to(self.folder).as_posix() if inside else os.fspath(path)
+
+
+def generator_settings(file: ProjectFile) -> dict[str, Any]:
+    """What a generator is made from."""
+    model: ModelPart = file.model
+    return {**file.generator, "model_type": model.type, "base": model.base}
+
+
+def _save(owned: Owned, file: ProjectFile) -> None:
+    with owned.write(NAME) as temporary:
+        temporary.write_text(file.model_dump_json(indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,95 @@
+"""Making the images of a round, as far as they are missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+
+from modules.project.Project import Adapter, Project
+from modules.project.Round import Candidate, Round
+from modules.util.counted import counted
+from modules.util.errors import DataError
+from modules.util.image_metadata_util import normalise_prompt
+from modules.util.rng import digest64, python_random
+
+USUAL_PER_PROMPT = 6
+MOST_PROMPTS = 60
+Progress = Callable[[str], None]
+
+
+def generate(
+    project: Project, progress: Progress, per_prompt: int | None = None, adapter: Adapter | None = None
+) -> dict[str, int]:
+    """Make what is missing of the round at work; stop at any moment and call it again.
+
+    Args:
+        per_prompt: how many images each prompt has; may grow later.
+        adapter: to make them with; by default the one of the plan, else the newest one. Fixed once an image is there.
+
+    Returns:
+        ``candidates``: how many there are; ``made``: how many are new.
+    """
+    with project.busy():
+        one = project.round
+        _decide(project, one, per_prompt, adapter)
+        missing = one.missing()
+        used = _adapter_of(project, one)
+        requests = [project.request(image.prompt, image.seed, used) for image in missing]
+        made = 0
+        if requests:
+            generator = project.generator()
+            generator.check(requests)
+            with closing(generator.generate(requests)) as images:
+                for image in images:
+                    one.keep_candidate(missing[image.number].file, image.data)
+                    made += 1
+                    progress(f"{one.name}: {made}/{counted(len(missing), 'image')}")
+        return {"round": one.number, "candidates": len(one.images()) - len(one.missing()), "made": made}
+
+
+def _adapter_of(project: Project, one: Round) -> Adapter:
+    stored = one.plan["adapter"]
+    return Adapter(stored or "base", project.folder / stored if stored else None, float(one.plan["strength"]))
+
+
+def _decide(project: Project, one: Round, per_prompt: int | None, adapter: Adapter | None) -> None:
+    """Write the plan where there is none, or where it grows."""
+    planned = one.images()
+    begun = any((one.candidates / image.file).is_file() for image in planned)
+    if begun and adapter is not None:
+        before = _adapter_of(project, one)
+        if (before.file, before.strength) != (adapter.file, adapter.strength):
+            raise DataError(
+                f"images of {one.name} were made with {before.name} at {before.strength:g} already",
+                "--adapter",
+                "leave it out, or begin a new round",
+            )
+    prompts = list(dict.fromkeys(image.prompt for image in planned))
+    if not prompts:
+        prompts = project.prompts()
+        if len(prompts) > MOST_PROMPTS:
+            prompts = sorted(python_random("taste-prompts", project.file.seed).sample(prompts, MOST_PROMPTS))
+    write_plan(project, one, prompts, per_prompt, adapter)
+
+
+def write_plan(
+    project: Project, one: Round, prompts: Sequence[str], per_prompt: int | None, adapter: Adapter | None
+) -> None:
+    """Decide on images of these prompts; those that were decided before stay."""
+    planned = one.images()
+    had = Counter(image.prompt for image in planned)
+    wanted = per_prompt or (max(had.values()) if had else USUAL_PER_PROMPT)
+    images = list(planned)
+    for place, prompt in enumerate(prompts):
+        for number in range(had[prompt], wanted):
+            seed = (
+                digest64("taste-candidate", project.file.seed, one.number, normalise_prompt(prompt), number)
+                % 2**32
+            )
+            images.append(Candidate(f"{place:03d}-{number:02d}-{seed}.png", prompt, seed))
+    if adapter is None and planned:
+        one.write_plan(one.plan["adapter"], one.plan["strength"], images)
+    else:
+        used = adapter or project.newest
+        one.write_plan(project.stored_name(used.file), used.strength, images)

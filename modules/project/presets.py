@@ -1,0 +1,115 @@
+"""The settings of a round's training: a preset of the family and the card, and what follows from the data."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from modules.project.ProjectFile import ProjectFile
+from modules.spec.registry import FAMILIES
+from modules.util.config.load import load_layered
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import ConfigError, UserError
+from modules.util.program_files import PRESETS, ROOT
+
+STEPS_FOR_100_PAIRS = 150
+FEWEST_PAIRS = 25
+FEWEST_EPOCHS, MOST_EPOCHS = 2, 60
+SMALL_CARD = 12
+
+
+def find_preset(file: ProjectFile) -> Path:
+    """The preset to begin with: the one that is named, else one for this very base model, else one of the family.
+
+    Of a family's presets the one whose name has the memory of a card is for cards up to that size.
+
+    Raises:
+        UserError: there is none.
+    """
+    if file.preset:
+        path = PRESETS / file.preset
+        if not path.is_file():
+            raise ConfigError(f"there is no preset {file.preset!r}", "preset", "check the name")
+        return path
+    fitting: list[tuple[int, str, Path]] = []
+    for path in sorted(PRESETS.glob("**/*.json")):
+        config = _of_pairs(path)
+        if config is None or config.model_type.value != file.model.type:
+            continue
+        same_base = _same_base(config.base_model_name, file.model.base)
+        size = _card_of(path)
+        if (path.parent == PRESETS and not same_base) or (size is not None and file.card > size):
+            continue
+        fitting.append((-2 * same_base - (size is not None), path.name, path))
+    if not fitting:
+        raise UserError(
+            f"there is no preset for pairs with {FAMILIES[file.model.type].label}",
+            "--preset",
+            "name one of training_presets",
+        )
+    return min(fitting)[2]
+
+
+def _of_pairs(path: Path) -> TrainConfig | None:
+    """A preset that learns from pairs; ``None`` for others, and for a file of somebody's own that is no preset."""
+    try:
+        config = load_layered(path, None, check=False)
+    except UserError:
+        return None
+    return config if config.trains_pairs else None
+
+
+def _same_base(preset: str, base: str) -> bool:
+    return preset == base or (bool(preset) and (ROOT / preset).resolve() == Path(base).resolve())
+
+
+def _card_of(path: Path) -> int | None:
+    words = path.stem.split()
+    return int(words[-2]) if len(words) > 1 and words[-1] == "GB" and words[-2].isdecimal() else None
+
+
+def round_config(
+    file: ProjectFile, names: dict[str, Any], pairs: int, overrides: Sequence[str]
+) -> TrainConfig:
+    """The config of a round, unchecked where files are concerned.
+
+    Args:
+        names: settings that name files.
+        pairs: how many there are to train on.
+        overrides: ``name=value`` texts of the person; they win.
+    """
+    preset = find_preset(file)
+    begin = load_layered(preset, None, [*_texts(names), *overrides], check=False)
+    follows = from_data(begin, file, pairs)
+    return load_layered(preset, None, [*_texts(names), *_texts(follows), *overrides], check=False)
+
+
+def again_config(path: Path, names: dict[str, Any], overrides: Sequence[str]) -> TrainConfig:
+    """The config of a round that was begun, with its files where they are now."""
+    return load_layered(None, path, [*_texts(names), *overrides], check=False)
+
+
+def from_data(begin: TrainConfig, file: ProjectFile, pairs: int) -> dict[str, Any]:
+    """What follows from the number of pairs, the size of the images and the card."""
+    made: dict[str, Any] = {}
+    image, usual = file.image, FAMILIES[file.model.type].default_resolution
+    side = math.sqrt((image.width or usual) * (image.height or usual))
+    made["resolution"] = str(max(64, round(side / 64) * 64))
+    batch, group = begin.batch_size, begin.batch_size * begin.gradient_accumulation_steps
+    if file.card <= SMALL_CARD and begin.train_device != "cpu" and batch > 1:
+        batch = 1
+    batch = min(batch, pairs)
+    if batch != begin.batch_size:
+        made["batch_size"] = batch
+        made["gradient_accumulation_steps"] = group = max(1, min(group, pairs) // batch)
+        group *= batch
+    steps = STEPS_FOR_100_PAIRS * math.sqrt(max(pairs, FEWEST_PAIRS) / 100.0)
+    made["epochs"] = min(MOST_EPOCHS, max(FEWEST_EPOCHS, round(steps * group / max(1, pairs))))
+    return made
+
+
+def _texts(values: dict[str, Any]) -> list[str]:
+    return [f"{name}={json.dumps(value)}" for name, value in values.items()]

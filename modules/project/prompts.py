@@ -1,0 +1,64 @@
+"""The prompts of a project: choices written out, and those that are held out for judging."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+from pathlib import Path
+
+from modules.util.errors import DataError
+from modules.util.image_metadata_util import normalise_prompt
+from modules.util.prompts_file import read_prompts_file
+from modules.util.rng import python_random
+
+MOST_OF_A_LINE = 256
+HELD_OUT_SHARE = 0.2
+_CHOICE = re.compile(r"\{([^{}]*\|[^{}]*)\}")
+
+
+def written_out(line: str) -> list[str]:
+    """Every prompt of a line with ``{a|b}`` choices, in order.
+
+    Raises:
+        DataError: there are too many.
+    """
+    pieces = [part.split("|") if i % 2 else [part] for i, part in enumerate(_CHOICE.split(line))]
+    count = prod(len(piece) for piece in pieces)
+    if count > MOST_OF_A_LINE:
+        raise DataError(
+            f"the choices of {line!r} make {count} prompts; up to {MOST_OF_A_LINE} are possible",
+            "prompts.txt",
+            "write several lines with fewer choices",
+        )
+    return [" ".join("".join(chosen).split()) for chosen in product(*pieces)]
+
+
+def read_prompts(path: Path) -> list[str]:
+    """The prompts of a file, each once, choices written out.
+
+    Two that are the same once tags of generators are removed count as one, for images are grouped so.
+    """
+    found: dict[str, str] = {}
+    for line in read_prompts_file(path):
+        for prompt in written_out(line):
+            found.setdefault(normalise_prompt(prompt), prompt)
+    return list(found.values())
+
+
+def hold_out(prompts: Sequence[str], seed: int) -> list[str]:
+    """Those that judge: a fifth, at least one.
+
+    Raises:
+        DataError: there are fewer than three prompts.
+    """
+    if len(prompts) < 3:
+        raise DataError(
+            f"{len(prompts)} prompts are too few: some are kept for judging",
+            "--prompts",
+            "write at least 3; 20 or more are better",
+        )
+    order = list(prompts)
+    python_random("taste-held-out", seed).shuffle(order)
+    return sorted(order[: max(1, round(HELD_OUT_SHARE * len(prompts)))])

@@ -1,0 +1,91 @@
+"""Who is compared in the arena of a project, with images of the held-out prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from modules.arena.Arena import USUAL_VOTES, Arena
+from modules.arena.Contestant import Contestant, Question
+from modules.arena.tally import Tally
+from modules.arena.VoteStore import VoteStore, read_votes
+from modules.project.Project import ARENA, Adapter, Project
+from modules.project.Round import Round
+from modules.util.counted import counted
+from modules.util.errors import DataError
+from modules.util.image_metadata_util import normalise_prompt
+from modules.util.rng import digest64
+
+USUAL_QUESTIONS = 60
+Progress = Callable[[str], None]
+
+
+def questions(project: Project, count: int) -> list[Question]:
+    """The first of an endless list: the held-out prompts in turn, each time with another seed."""
+    prompts = project.file.held_out
+    return [
+        (prompts[i % len(prompts)], digest64("taste-arena", project.file.seed, i) % 2**32)
+        for i in range(count)
+    ]
+
+
+def prepare(project: Project, adapter: Adapter, count: int, progress: Progress) -> Contestant:
+    """An adapter's images of the questions; those that are missing are made. Call again after a stop."""
+    folder = project.folder / ARENA / "images" / adapter.key.replace("@", "-at-")
+    wanted = questions(project, count)
+    files = [folder / f"{i:04d}-{seed}.png" for i, (_, seed) in enumerate(wanted)]
+    missing = [i for i, path in enumerate(files) if not path.is_file()]
+    requests = [project.request(*wanted[i], adapter) for i in missing]
+    if requests:
+        generator = project.generator()
+        generator.check(requests)
+        with closing(generator.generate(requests)) as stream:
+            for done, image in enumerate(stream, start=1):
+                name = files[missing[image.number]].relative_to(project.folder)
+                with project.owned.write(name.as_posix()) as temporary:
+                    temporary.write_bytes(image.data)
+                progress(f"{adapter.name}: {done}/{counted(len(missing), 'image')}")
+    images = {
+        (normalise_prompt(prompt), seed): path for (prompt, seed), path in zip(wanted, files, strict=True)
+    }
+    return Contestant(adapter.name, adapter.key, images)
+
+
+def adapters_between(project: Project, text: str) -> list[Adapter]:
+    """``A,B[,C]`` as adapters; by default the newest against the base model."""
+    if text:
+        return [project.adapter(part.strip()) for part in text.split(",")]
+    newest = project.newest
+    if newest.file is None:
+        raise DataError("there is no adapter to compare", "--between", "train one first")
+    return [newest, Adapter("base")]
+
+
+@contextmanager
+def open_arena(
+    project: Project,
+    adapters: Sequence[Adapter],
+    progress: Progress,
+    votes: int = USUAL_VOTES,
+    count: int = USUAL_QUESTIONS,
+) -> Iterator[Arena]:
+    """The arena with these contestants, their images made."""
+    with project.busy():
+        contestants = [prepare(project, adapter, count, progress) for adapter in adapters]
+    judging = {normalise_prompt(prompt) for prompt in project.file.held_out}
+    with VoteStore(project.folder / ARENA) as store:
+        yield Arena(store, contestants, project.file.seed, votes, judging.__contains__)
+
+
+def verdict(project: Project, one: Round) -> dict[str, Any] | None:
+    """What the votes say of a round's adapter against the base model; ``None`` without votes."""
+    if not one.trained:
+        return None
+    keys = [Adapter(one.name, one.adapter_path).key, "base"]
+    tally = Tally([one.name, "base"], keys, read_votes(Path(project.folder / ARENA)))
+    if not tally.votes:
+        return None
+    made = tally.to_dict()
+    return {name: made[name] for name in ("votes", "decided", "win_rate", "interval", "sentence")}

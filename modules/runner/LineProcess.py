@@ -1,0 +1,97 @@
+"""A helper in a process of its own that answers in lines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from modules.runner.ProcessId import ProcessId
+from modules.util.errors import UserError
+
+KEPT_LINES = 20
+
+
+class LineProcess:
+    """Runs a command, gives it all of its input at once, and hands on the lines it prints.
+
+    It ends with this object (``end``), and when it finds nobody reading what it prints.
+
+    Args:
+        command: program and arguments.
+        data: its whole input.
+        what: how messages call it: "the sampler".
+    """
+
+    def __init__(self, command: Sequence[str], data: bytes, what: str) -> None:
+        self._what = what
+        self._said: deque[str] = deque(maxlen=KEPT_LINES)
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"},
+                # Ctrl+C is for whoever reads the lines; that one ends this process
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UserError(f"{command[0]} cannot be started: {error.strerror}") from error
+        self._id = ProcessId.of(self._process.pid)
+        self._threads = [
+            threading.Thread(target=target, args=arguments, daemon=True)
+            for target, arguments in ((self._write, (data,)), (self._listen, ()))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        try:
+            with self._process.stdin as stream:
+                stream.write(data)
+        except OSError as error:
+            # it has ended; its status says why
+            self._said.append(f"it did not read its input: {error.strerror}")
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._said.append(line.decode("utf-8", "replace").rstrip())
+
+    def lines(self) -> Iterator[bytes]:
+        """Its lines as they come.
+
+        Raises:
+            UserError: it ended with a fault; the message has what it said last.
+        """
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.endswith(b"\n"):
+                yield line
+        status = self._process.wait()
+        for thread in self._threads:
+            thread.join(5.0)
+        if status != 0:
+            raise self._fault(status)
+
+    def _fault(self, status: int) -> UserError:
+        errors = [i for i, line in enumerate(self._said) if line.startswith("error: ")]
+        if errors:
+            first, *rest = list(self._said)[errors[-1] :]
+            hint = " ".join(line.strip().removeprefix("->").strip() for line in rest)
+            return UserError(f"{self._what}: {first.removeprefix('error: ')}", hint=hint or None)
+        said = "\n".join(self._said)
+        return UserError(f"{self._what} ended with status {status}:\n{said}", hint="call it again")
+
+    def end(self) -> None:
+        """End it, if it still runs."""
+        if self._process.poll() is None and self._id is not None:
+            self._id.end(grace=5.0)
+        self._process.wait()
+        for stream in (self._process.stdout, self._process.stderr):
+            assert stream is not None
+            stream.close()

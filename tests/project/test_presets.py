@@ -1,0 +1,73 @@
+"""The settings of a round for every family and card."""
+
+from __future__ import annotations
+
+import pytest
+
+from modules.project.presets import find_preset, round_config
+from modules.project.ProjectFile import CARDS, ProjectFile
+from modules.spec.registry import FAMILIES
+from modules.util.config.load import check_config
+from modules.util.errors import UserError
+from modules.util.program_files import PRESETS
+
+
+def project(**changes) -> ProjectFile:
+    model = {
+        "type": changes.pop("type", "STABLE_DIFFUSION_15"),
+        "base": changes.pop("base", "somebody/model"),
+    }
+    return ProjectFile.checked({"model": model, "generator": {"kind": "own"}, "held_out": [], **changes}, "x")
+
+
+@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_preset_gives_a_config_that_passes(family, card):
+    file = project(type=family, card=card)
+    try:
+        find_preset(file)
+    except UserError as error:
+        assert "no preset" in error.message
+        return
+    names = {
+        "model_type": family,
+        "base_model_name": "somebody/model",
+        "output_model_destination": "a.safetensors",
+    }
+    config = round_config(file, names, 60, [])
+    check_config(config)
+    assert config.model_type.value == family and config.trains_pairs
+    assert 2 <= config.epochs <= 60
+
+
+def test_most_families_have_a_preset():
+    found = []
+    for family in FAMILIES:
+        try:
+            found.append(find_preset(project(type=family)))
+        except UserError:
+            continue
+    assert len(found) >= 10
+
+
+def test_the_card_chooses():
+    names = {card: find_preset(project(type="FLUX_DEV_1", card=card)).stem for card in CARDS}
+    assert names[16] == names[12] == "#dev DPO 16 GB" and names[24] == "#dev DPO"
+    assert round_config(project(card=8), {}, 60, []).batch_size == 1
+    assert round_config(project(card=24), {}, 60, []).batch_size == 4
+
+
+def test_the_demo_model_has_its_own():
+    assert find_preset(project(base="resources/demo_model")).stem == "#demo dpo"
+    assert find_preset(project(base=str(PRESETS.parent / "resources" / "demo_model"))).stem == "#demo dpo"
+    assert find_preset(project()).parent.name == "Stable Diffusion 1.5"
+
+
+def test_what_follows_from_the_data():
+    small, large = (round_config(project(), {}, pairs, []) for pairs in (30, 300))
+    assert small.epochs > large.epochs
+    steps = [config.epochs * pairs / 4 for config, pairs in ((small, 30), (large, 300))]
+    assert 60 < steps[0] < steps[1] < 400
+    assert round_config(project(image={"width": 768, "height": 512}), {}, 60, []).resolution == "640"
+    assert round_config(project(), {}, 60, ["epochs=3"]).epochs == 3
+    assert round_config(project(card=24), {}, 2, []).batch_size == 2

@@ -1,0 +1,285 @@
+"""A project through its command line: what is decided, made, counted, and what comes next."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from modules.project import training
+from modules.util.image_metadata_util import read_metadata
+from scripts import taste
+from tests.project.conftest import PROMPTS
+from tests.project.simulated import headless, preferring, refused, told
+
+NEW = ("--base-model", "resources/demo_model", "--device", "cpu", "--near-duplicates", "-1")
+
+
+def brightness(path: Path, prompt: str) -> float:
+    with Image.open(path) as image:
+        return image.getpixel((0, 0))[0]
+
+
+@pytest.fixture
+def project(tmp_path, prompts_file, drawer, capsys) -> Path:
+    folder = tmp_path / "my taste"
+    told(capsys, "new", folder, "--prompts", prompts_file, *NEW)
+    return folder
+
+
+def settings(folder: Path) -> dict:
+    return json.loads((folder / "project.json").read_text())
+
+
+def round_to_trained(folder, capsys, monkeypatch, trains) -> None:
+    told(capsys, "generate", folder)
+    headless(monkeypatch, preferring(brightness), "pick", str(folder))
+    trains("finish")
+    told(capsys, "train", folder)
+
+
+class TestNew:
+    def test_held_out_prompts_are_fixed(self, project, drawer, capsys):
+        held_out = settings(project)["held_out"]
+        assert len(held_out) == 2 and set(held_out) < set(PROMPTS)
+        with (project / "prompts.txt").open("a") as stream:
+            stream.write("\n# a remark\na {green|grey} owl\n" + held_out[0])
+        told(capsys, "generate", project, "--per-prompt", 1)
+        assert settings(project)["held_out"] == held_out
+        made = {prompt for prompt, _, _ in drawer.made}
+        assert made == set(PROMPTS) - set(held_out) | {"a green owl", "a grey owl"}
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (("--prompts", "{two}"), "2 prompts are too few"),
+            (("--prompts", "{none}"), "cannot be read"),
+            ((), "needs prompts"),
+            (("--prompts", "{good}", "--model-type", "NOTHING"), "no model type"),
+            (("--prompts", "{good}", "--width", "65"), "image.width"),
+            (("--prompts", "{good}", "--adapter", "{none}"), "no file"),
+            (("--prompts", "{choices}"), "make 512 prompts"),
+        ],
+    )
+    def test_mistakes_leave_nothing_behind(self, tmp_path, prompts_file, drawer, capsys, arguments, message):
+        (tmp_path / "two").write_text("one\ntwo\n")
+        (tmp_path / "choices").write_text("{a|b}" * 9)
+        files = {"two": tmp_path / "two", "none": tmp_path / "none", "good": prompts_file,
+                 "choices": tmp_path / "choices"}  # fmt: skip
+        given = [argument.format(**files) for argument in arguments]
+        assert message in refused(capsys, "new", tmp_path / "p", *NEW, *given)
+        assert not (tmp_path / "p").exists()
+
+    def test_a_folder_with_something_in_it(self, tmp_path, prompts_file, drawer, capsys):
+        assert "not empty" in refused(capsys, "new", tmp_path, "--prompts", prompts_file, *NEW)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"format": 2}, "newer version"),
+            ({"card": 10}, "card"),
+            ({"colour": "red"}, "colour"),
+            ({"held_out": "a fox"}, "held_out"),
+            ({"generator": {}}, "generator"),
+            ({"generator": {"kind": "none"}}, "no generator 'none'"),
+        ],
+    )
+    def test_a_damaged_project_is_named(self, project, capsys, change, message):
+        (project / "project.json").write_text(json.dumps({**settings(project), **change}))
+        assert message in refused(capsys, "generate", project)
+
+    def test_no_project(self, tmp_path, capsys):
+        for verb in ("generate", "pick", "train", "status", "next", "compare"):
+            assert "not a project" in refused(capsys, verb, tmp_path)
+
+    def test_another_computer(self, project, tmp_path, capsys, drawer):
+        told(capsys, "generate", project)
+        moved = tmp_path / "elsewhere" / "p"
+        shutil.move(project, moved)
+        before = {**settings(moved)}
+        told(capsys, "new", moved, "--base-model", "other/model")
+        after = settings(moved)
+        assert after["model"]["base"] == "other/model"
+        assert {k: v for k, v in after.items() if k != "model"} == {
+            k: v for k, v in before.items() if k != "model"
+        }
+        assert told(capsys, "status", moved)["next"] == "pick"
+        assert str(tmp_path) not in (moved / "round-1" / "plan.json").read_text()
+        assert "already" in refused(capsys, "new", moved, "--prompts", tmp_path / "x", *NEW)
+
+
+class TestGenerate:
+    def test_stopped_and_called_again(self, project, capsys, drawer):
+        drawer.stops_after = 7
+        assert taste.main(["generate", str(project)]) == 130
+        assert told(capsys, "status", project)["rounds"][0]["candidates"] == 7
+        drawer.stops_after, drawer.fails_after = 10**6, 5
+        assert "broke its pen" in refused(capsys, "generate", project)
+        drawer.fails_after = 10**6
+        assert told(capsys, "generate", project) == {"round": 1, "candidates": 48, "made": 36, "next": "pick"}
+        assert Counter(drawer.made).most_common(1)[0][1] == 1, "nothing is made twice"
+        assert told(capsys, "generate", project)["made"] == 0
+        for path in (project / "round-1" / "candidates").iterdir():
+            about = read_metadata(path)
+            assert (about.prompt, about.seed) in {(p, s) for p, s, _ in drawer.made}
+
+    def test_more_images_of_each_prompt(self, project, capsys, drawer):
+        told(capsys, "generate", project, "--per-prompt", 2)
+        assert told(capsys, "generate", project, "--per-prompt", 3) == {
+            "round": 1, "candidates": 24, "made": 8, "next": "pick",
+        }  # fmt: skip
+        assert len({seed for _, seed, _ in drawer.made}) == 24
+
+    def test_another_adapter(self, project, tmp_path, capsys, drawer):
+        (tmp_path / "mine.safetensors").write_text("mine")
+        told(capsys, "generate", project, "--per-prompt", 1, "--adapter", tmp_path / "mine.safetensors")
+        assert {adapter for _, _, adapter in drawer.made} == {"mine"}
+        assert "were made with" in refused(
+            capsys, "generate", project, "--per-prompt", 2, "--adapter", "none"
+        )
+        assert "no adapter 'round-7'" in refused(capsys, "generate", project, "--adapter", "round-7")
+
+    def test_two_at_once(self, project, capsys):
+        from modules.project.Project import Project
+
+        with Project(project).busy():
+            assert "another process" in refused(capsys, "generate", project)
+
+
+class TestTheLoop:
+    def test_what_comes_next(self, project, capsys, monkeypatch, trains, drawer):
+        def now() -> str:
+            return told(capsys, "status", project)["next"]
+
+        assert now() == "generate"
+        assert "no images yet" in refused(capsys, "pick", project)
+        told(capsys, "generate", project)
+        assert now() == "pick"
+        assert "too few to train on" in refused(capsys, "train", project)
+        headless(monkeypatch, preferring(brightness), "pick", str(project))
+        assert now() == "train"
+        assert "not trained yet" in refused(capsys, "next", project)
+        assert "no adapter to compare" in refused(capsys, "compare", project)
+        trains("finish")
+        assert told(capsys, "train", project)["next"] == "compare"
+        assert "trained already" in refused(capsys, "train", project)
+        *_, bye = headless(monkeypatch, preferring(brightness), "compare", str(project))
+        assert bye["result"]["winner"] == "round-1" and bye["result"]["votes"] == 8
+        assert now() == "new-round"
+        (row,) = told(capsys, "status", project)["rounds"]
+        assert (row["pairs"], row["steps"], row["adapter"]) == (8, 1, "round-1/adapter.safetensors")
+        assert row["answers"] > 8 and row["arena"]["win_rate"] == 1.0
+        assert told(capsys, "next", project) == {"round": 2, "prompts": 8, "planned": 48, "next": "generate"}
+        drawer.made.clear()
+        told(capsys, "generate", project)
+        assert {adapter for _, _, adapter in drawer.made} == {"adapter of round-1"}
+        assert len(told(capsys, "status", project)["rounds"]) == 2
+
+    def test_the_arena_judges_by_held_out_prompts_alone(self, project, capsys, monkeypatch, trains, drawer):
+        round_to_trained(project, capsys, monkeypatch, trains)
+        drawer.made.clear()
+        drawer.stops_after = 9
+        assert taste.main(["compare", str(project), "--headless", "--images", "10"]) == 130
+        drawer.stops_after = 10**6
+        said = headless(monkeypatch, preferring(brightness), "compare", str(project), "--images", "10")
+        assert {prompt for prompt, _, _ in drawer.made} == set(settings(project)["held_out"])
+        assert Counter(drawer.made).most_common(1)[0][1] == 1 and len(drawer.made) == 20
+        assert {one["prompt"] for one in said if one["type"] == "question"} == set(
+            settings(project)["held_out"]
+        )
+        assert "round-1" not in json.dumps(said[:-2])
+
+    def test_strengths_and_files_are_contestants(self, project, tmp_path, capsys, monkeypatch, trains):
+        round_to_trained(project, capsys, monkeypatch, trains)
+        (tmp_path / "other.safetensors").write_text("other")
+        between = f"base,round-1@0.5,{tmp_path / 'other.safetensors'}"
+        said = headless(monkeypatch, preferring(brightness), "compare", str(project), "--between", between)
+        assert said[-1]["result"]["contestants"] == ["base", "round-1 at 0.5", "other"]
+
+    def test_another_training_has_other_votes(self, project, capsys, monkeypatch, trains):
+        round_to_trained(project, capsys, monkeypatch, trains)
+        headless(monkeypatch, preferring(brightness), "compare", str(project))
+        (project / "round-1" / "adapter.safetensors").write_text("trained anew")
+        assert told(capsys, "status", project)["next"] == "compare"
+
+    def test_the_next_round_asks_where_it_is_uncertain(self, project, capsys, monkeypatch, trains):
+        round_to_trained(project, capsys, monkeypatch, trains)
+        with (project / "prompts.txt").open("a") as stream:
+            stream.write("".join(f"\nan owl {i}" for i in range(40)))
+        told(capsys, "next", project)
+        plan = json.loads((project / "round-2" / "plan.json").read_text())
+        prompts = {one["prompt"] for one in plan["images"]}
+        assert len(prompts) == 8 and sum("owl" in prompt for prompt in prompts) >= 6, "new ones come first"
+
+
+class TestTrain:
+    @pytest.fixture
+    def picked(self, project, capsys, monkeypatch) -> Path:
+        told(capsys, "generate", project)
+        headless(monkeypatch, preferring(brightness), "pick", str(project))
+        return project
+
+    def test_the_config_of_the_round(self, picked, capsys, trains):
+        trains("finish")
+        told(capsys, "train", picked, "--set", "learning_rate=0.001")
+        config = json.loads((picked / "round-1" / "config.json").read_text())
+        assert config["concept_file_name"] == "round-1/pairs/concepts.json"
+        assert (config["learning_rate"], config["rlhf_dpo_beta"]) == (0.001, 120.0)
+        assert str(picked) not in json.dumps(config)
+        ran = json.loads((picked / "round-1" / "run" / "config.json").read_text())
+        assert ran["output_model_destination"] == str(picked / "round-1" / "adapter.safetensors")
+        assert Path(ran["concept_file_name"]).is_file()
+
+    def test_a_bad_setting_is_named_before_it_runs(self, picked, capsys, trains):
+        trains("finish")
+        assert "learning_rate" in refused(capsys, "train", picked, "--set", "learning_rate=-1")
+        assert not (picked / "round-1" / "run" / "config.json").exists()
+
+    def test_a_failure_says_why(self, picked, capsys, trains):
+        trains("oom")
+        assert "failed" in refused(capsys, "train", picked)
+        assert told(capsys, "status", picked)["next"] == "train"
+        trains("finish")
+        assert told(capsys, "train", picked)["next"] == "compare"
+
+    def test_a_run_whose_starter_was_killed_is_found_again(self, picked, capsys, trains, monkeypatch):
+        trains("obey")
+
+        class Killed(BaseException):
+            """What a kill leaves: nothing is caught, nothing is tidied up."""
+
+        def die(process, progress):
+            raise Killed
+
+        with monkeypatch.context() as patched:
+            patched.setattr(training, "follow", die)
+            with pytest.raises(Killed):
+                taste.main(["train", str(picked)])
+        posted = []
+
+        def stop_soon(follower) -> str:
+            if not posted and follower.run.trainer() is not None:
+                posted.append(follower.run.post("stop"))
+            return ""
+
+        monkeypatch.setattr(training, "_said", stop_soon)
+        assert "was stopped" in refused(capsys, "train", picked)
+        assert posted, "the same run was followed"
+
+    def test_again(self, picked, capsys, trains):
+        trains("finish")
+        told(capsys, "train", picked)
+        assert told(capsys, "train", picked, "--again")["steps"] == 1
+
+    def test_resuming_keeps_the_settings(self, picked, capsys, trains):
+        trains("oom")
+        refused(capsys, "train", picked, "--set", "learning_rate=0.002")
+        (picked / "round-1" / "run" / "backup" / "one").mkdir(parents=True)
+        trains("finish")
+        told(capsys, "train", picked)
+        ran = json.loads((picked / "round-1" / "run" / "config.json").read_text())
+        assert (ran["continue_last_backup"], ran["learning_rate"]) == (True, 0.002)
