@@ -32,6 +32,7 @@ def pixels(data: bytes | Path) -> bytes:
         return image.tobytes()
 
 
+@pytest.mark.slow  # starts the sampler three times
 def test_images_adapters_and_metadata(tmp_path):
     """The same as ``scripts/sample.py`` makes; with an adapter the same noise and another image."""
     run_here(write_config(tmp_path / "run", learning_rate=0.05))
