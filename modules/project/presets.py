@@ -56,7 +56,7 @@ def find_preset(file: ProjectFile) -> Path:
 def _of_pairs(path: Path) -> TrainConfig | None:
     """A preset that learns from pairs; ``None`` for others, and for a file of somebody's own that is no preset."""
     try:
-        config = load_layered(path, None, check=False)
+        config: TrainConfig = load_layered(path, None, check=False)
     except UserError:
         return None
     return config if config.trains_pairs else None
@@ -82,7 +82,7 @@ def round_config(
         overrides: ``name=value`` texts of the person; they win.
     """
     preset = find_preset(file)
-    begin = load_layered(preset, None, [*_texts(names), *overrides], check=False)
+    begin: TrainConfig = load_layered(preset, None, [*_texts(names), *overrides], check=False)
     follows = from_data(begin, file, pairs)
     return load_layered(preset, None, [*_texts(names), *_texts(follows), *overrides], check=False)
 
