@@ -66,7 +66,7 @@ class Round:
         if not self.plan_path.is_file():
             return {}
         data = read_json(self.plan_path, "plan")
-        fields = {"adapter": str, "strength": (int, float), "images": list}
+        fields: dict[str, tuple[type, ...]] = {"adapter": (str,), "strength": (int, float), "images": (list,)}
         good = isinstance(data, dict) and all(
             isinstance(data.get(name), kind) for name, kind in fields.items()
         )
