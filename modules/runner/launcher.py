@@ -159,10 +159,13 @@ def settle(run: RunDirectory, returncode: int | None = None) -> Outcome | None:
         if not started and not record:
             return None
         outcome = _with_resume(run, _ended_by_user(run, record) or interpret(returncode, log_tail(run)))
-        with run.writer() as writer:
-            if not outcome.ok:
-                writer.emit("error", message=outcome.message, hint=outcome.hint, category=outcome.category)
-            writer.emit("run_finished", status=outcome.category if outcome.ok else "failed")
+        try:
+            with run.writer() as writer:
+                if not outcome.ok:
+                    writer.emit("error", message=outcome.message, hint=outcome.hint, category=outcome.category)
+                writer.emit("run_finished", status=outcome.category if outcome.ok else "failed")
+        except (UserError, OSError) as error:  # perhaps the very reason why it ended: a full disk
+            _log.warning("how the run in %s ended cannot be written down: %s", run.path, error)
         return outcome
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tkinter import ttk
 
+from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.ImageView import ImageView, ZoomState
@@ -94,7 +95,9 @@ class ImageWindow(tk.Toplevel):
             self._show()
 
     def _show(self) -> None:
-        self.title(f"{self.shown.path.name} \u2013 {self.index + 1} of {len(self.images)}")
+        self.title(
+            words.IMAGE_TITLE.format(name=self.shown.path.name, number=self.index + 1, count=len(self.images))
+        )
         self.about.configure(text=self.shown.caption or str(self.shown.path))
         self.before.state([("" if self.index == 0 else "!") + "disabled"])
         self.after_.state([("" if self.index == len(self.images) - 1 else "!") + "disabled"])

@@ -39,6 +39,7 @@ from modules.ui.state.DryRun import DRY_RUN
 from modules.ui.state.PresetStore import PresetStore
 from modules.ui.state.RunControl import RunControl
 from modules.ui.state.SessionStore import Session, SessionStore, WindowMemory
+from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.drop import accept_drops, load_drops, one_config
@@ -130,9 +131,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         self._open_where_it_was(session)
         self._telling = self.after(200, self._tell)
         if number > 1:
-            self.say(
-                f"Another window is open; this one keeps its settings apart, in {store.session_path.name}"
-            )
+            self.say(words.OTHER_WINDOW.format(name=store.session_path.name))
 
     def _listen(self) -> None:
         install_wheel(self)
@@ -258,12 +257,12 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         """Go to the row of a field; where its row is hidden, say what shows it."""
         setting = self.state_.settings.get(path) or self.state_.settings.get(path.partition("[")[0])
         if setting is None:
-            self.say(f"{path} has no row")
+            self.say(words.NO_ROW.format(path=path))
             return
         self.show_page(page_of(self.pages, setting).key)
         self.update_idletasks()
         if not self.current_page().focus_field(setting.path):
-            self.say(f"{setting.title} is shown when: {setting.visible.replace(',', ', ')}")
+            self.say(words.SHOWN_WHEN.format(title=setting.title, rule=setting.visible.replace(",", ", ")))
 
     # -- changes ---------------------------------------------------------------------------------------------
 
@@ -310,12 +309,12 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
     def undo(self) -> None:
         """Take back the last edit."""
         title = self.state_.undo()
-        self.say(f"Undone: {title}" if title else "Nothing to undo")
+        self.say(words.UNDONE.format(title=title) if title else words.NOTHING_TO_UNDO)
 
     def redo(self) -> None:
         """Do it again."""
         title = self.state_.redo()
-        self.say(f"Done again: {title}" if title else "Nothing to do again")
+        self.say(words.REDONE.format(title=title) if title else words.NOTHING_TO_REDO)
 
     def _dropped(self, paths: list[Path]) -> None:
         try:
@@ -356,10 +355,11 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
 
     def _refuse_start(self) -> None:
         errors = self.check.errors()
-        more = f", and {counted(len(errors) - 1, 'more error')}" if len(errors) > 1 else ""
+        others = counted(len(errors) - 1, words.MORE_ERROR)
+        more = words.AND_MORE.format(errors=others) if len(errors) > 1 else ""
         setting = self.state_.settings.get(errors[0].path)
         where = f"{setting.title}: " if setting is not None and setting.kind not in ("list", "table") else ""
-        self.say(f"Training cannot start: {where}{errors[0].message}{more}")
+        self.say(words.CANNOT_START.format(problem=f"{where}{errors[0].message}{more}"))
         if not self._problems_open:
             self.toggle_problems()
 
@@ -392,7 +392,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
             100 if step == 0 else (min(wanted) if step > 0 else max(wanted)) if wanted else self.memory.scale
         )
         self.set_view(self.memory.appearance, scale)
-        self.say(f"Size {scale} %")
+        self.say(words.SIZE_NOW.format(percent=scale))
 
     # -- the end ---------------------------------------------------------------------------------------------
 

@@ -7,20 +7,6 @@ from functools import partial
 
 from modules.ui.Actions import Action, Actions
 
-KEYS = (
-    ("Ctrl+1 \u2026 Ctrl+0", "the pages"),
-    ("Ctrl+Tab, Ctrl+Shift+Tab", "next and previous page"),
-    ("Ctrl+F", "search all settings"),
-    ("Ctrl+N, Ctrl+O, Ctrl+S, Ctrl+Shift+S", "new, open, save, save as"),
-    ("Ctrl+I", "import from OneTrainer"),
-    ("Ctrl+Z, Ctrl+Y", "undo, redo"),
-    ("Ctrl+R", "reset the field to its default"),
-    ("F4", "list of problems"),
-    ("F5, Shift+F5", "start, stop"),
-    ("F6, F7, F8", "pause or go on, backup, samples"),
-    ("Ctrl+plus, Ctrl+minus, Ctrl+0 on the number pad", "size"),
-    ("Page up, Page down", "scroll the page"),
-)
 SCROLL_THEMSELVES = ("Text", "Listbox", "Treeview")
 
 

@@ -6,10 +6,9 @@ import tkinter as tk
 from pathlib import Path
 
 from modules.ui.state.pairs_to_train import train_on_pairs
+from modules.ui.texts import rlhf as words
 from modules.ui.Ui import Ui
 from modules.util.errors import UserError
-
-READY = "Ready to train on the pairs of {folder}: press Start. Ctrl+Z brings the previous settings back"
 
 
 def open_pair_tool_here(ui: Ui, source: Path | None = None) -> tk.Toplevel:
@@ -29,6 +28,6 @@ def open_pair_tool_here(ui: Ui, source: Path | None = None) -> tk.Toplevel:
         ui.services.show_page("rlhf")
         ui.root.lift()
         ui.root.focus_force()
-        ui.status(READY.format(folder=folder))
+        ui.status(words.READY.format(folder=folder))
 
     return open_pair_tool(ui.root, ui.theme, source, ui.services.store.folder, train)

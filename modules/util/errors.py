@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from modules.util.counted import counted
+
 MAX_OFFENDERS = 20
 
 
@@ -55,7 +57,7 @@ class UserErrors(UserError):
         if not errors:
             raise ValueError("UserErrors needs at least one error")
         self.errors = tuple(errors)
-        heading = title or f"{len(errors)} problem{'s' if len(errors) > 1 else ''} found"
+        heading = title or f"{counted(len(errors), 'problem')} found"
         super().__init__("\n".join([heading, *(f"- {error}" for error in errors)]))
 
 

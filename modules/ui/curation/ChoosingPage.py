@@ -14,6 +14,7 @@ from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext, acti
 from modules.ui.curation.GridViews import RankedView, SelectView
 from modules.ui.curation.ImagesView import ContinueView, QuestionView
 from modules.ui.curation.PairController import PairController, Snapshot
+from modules.ui.texts import choosing as words
 from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.KeysWindow import show_keys
@@ -25,13 +26,6 @@ from modules.util.dpo_curation_util import UNCONDITIONAL
 
 FLICKER_RELEASE_MS = 60
 """A key held down arrives as releases and presses in turn; a release that lasts is a real one."""
-
-LOOKING_KEYS = (
-    ("F, held", "swap the images in turn"),
-    ("+, \u2212, wheel", "zoom in, zoom out"),
-    ("drag", "move all images together"),
-    ("Esc", "show the whole image"),
-)
 
 
 class ChoosingPage(ttk.Frame):
@@ -65,23 +59,23 @@ class ChoosingPage(ttk.Frame):
         self._flicker_end: str | None = None
         self._prefetching: str | None = None
         self.saving = [
-            Action("Pair now", ("p",), controller.pick_now),
-            Action("Rank", ("r",), lambda: self.show_ranking(True)),
+            Action(words.PAIR_NOW, ("p",), controller.pick_now),
+            Action(words.RANK, ("r",), lambda: self.show_ranking(True)),
         ]
-        self.next = Action("Next prompt", ("n",), controller.next_group)
-        self.undo = Action("Undo", ("Control-z", "BackSpace"), controller.undo)
+        self.next = Action(words.NEXT_PROMPT, ("n",), controller.next_group)
+        self.undo = Action(words.UNDO, ("Control-z", "BackSpace"), controller.undo)
         self.switches = [
             Action("1:1", ("z",), self.context.zoom.toggle_actual_size),
-            Action("Blind", ("h",), self.toggle_blind),
-            Action("Prompt", ("t",), self.toggle_prompt),
-            Action("Keys", ("F1",), self.show_keys),
-            Action("Export", ("e",), leave),
+            Action(words.BLIND, ("h",), self.toggle_blind),
+            Action(words.PROMPT, ("t",), self.toggle_prompt),
+            Action(words.KEYS, ("F1",), self.show_keys),
+            Action(words.EXPORT, ("e",), leave),
         ]
         self.columnconfigure(0, weight=1)
         self.rowconfigure(3, weight=1)
         self._build_top()
         self._build_bottom()
-        self._say("Looking for images\u2026")
+        self._say(words.LOOKING)
         theme.on_change(self._restyle, self)
 
     def _build_top(self) -> None:
@@ -129,8 +123,8 @@ class ChoosingPage(ttk.Frame):
     def _fit_top(self) -> None:
         """Where the window is too narrow, buttons give way to the counts; their keys stay."""
         px, font = self.theme.px, self.theme.fonts["text"]
-        words = font.measure(str(self.count_label.cget("text"))) + self.place_label.winfo_reqwidth() + px(40)
-        room = self.winfo_width() - words
+        taken = font.measure(str(self.count_label.cget("text"))) + self.place_label.winfo_reqwidth() + px(40)
+        room = self.winfo_width() - taken
         for button in reversed(self.switch_buttons):
             room -= button.winfo_reqwidth() + px(6)
             if room >= 0 and not button.winfo_manager():
@@ -229,23 +223,20 @@ class ChoosingPage(ttk.Frame):
         self.certainty_label.configure(text="")
         self.certainty_bar.grid_remove()
         if shot.search.searching:
-            self._say("Looking for images\u2026")
+            self._say(words.LOOKING)
             return
         if shot.search.groups == 0:
-            self._say(
-                f"No two images in {elide_middle(str(self.controller.options.source), 60)} have the same prompt and "
-                f"shape, so there is nothing to compare.\n{shot.search.faults} files could not be used."
-            )
-            self._draw_actions([Action("Back", ("Return",), self.leave)])
+            folder = elide_middle(str(self.controller.options.source), 60)
+            files = counted(shot.search.faults, words.FILE)
+            self._say(words.NOTHING_TO_COMPARE.format(folder=folder, files=files))
+            self._draw_actions([Action(words.BACK, ("Return",), self.leave)])
         else:
-            text = f"All {counted(shot.search.groups, 'prompt')} are done: {counted(shot.counts.paired, 'pair')}."
+            prompts, pairs = counted(shot.search.groups, "prompt"), counted(shot.counts.paired, words.PAIR)
+            text = words.ALL_DONE.format(prompts=prompts, pairs=pairs)
             if shot.counts.passed:
-                text += (
-                    f"\n{counted(shot.counts.passed, 'prompt')} gave no pair: "
-                    "the export page lists them and opens them again."
-                )
+                text += words.SOME_WITHOUT.format(prompts=counted(shot.counts.passed, "prompt"))
             self._say(text)
-            self._draw_actions([Action("Export", ("Return", "KP_Enter"), self.leave), self.undo])
+            self._draw_actions([Action(words.EXPORT, ("Return", "KP_Enter"), self.leave), self.undo])
 
     def _say(self, text: str) -> None:
         self.message.configure(text=text)
@@ -256,23 +247,25 @@ class ChoosingPage(ttk.Frame):
     def _draw_prompt(self, prompt: str, aspect: str = "", again: str = "") -> None:
         self.prompt_box.configure(state="normal")
         self.prompt_box.delete("1.0", "end")
-        note = "   no prompt: the captions of its pairs stay empty" if prompt == UNCONDITIONAL else ""
+        note = words.NO_PROMPT if prompt == UNCONDITIONAL else ""
         if again:
-            note += f"   shown again: {again}"
-        self.prompt_box.insert("1.0", f"{prompt}   [{aspect}]{note}" if prompt else "")
+            note += words.SHOWN_AGAIN.format(reason=again)
+        self.prompt_box.insert(
+            "1.0", words.PROMPT_AND_SHAPE.format(prompt=prompt, shape=aspect, note=note) if prompt else ""
+        )
         self.prompt_box.configure(state="disabled")
 
     def _draw_counts(self, shot: Snapshot) -> None:
         found = shot.search.groups
         place = min(found, shot.finished + (shot.group is not None))
         searching = "" if shot.search.counted else "\u2026"
-        self.place_label.configure(text=f"Prompt {place} of {found}{searching}")
+        self.place_label.configure(text=words.PLACE.format(place=place, count=found, searching=searching))
         counts = shot.counts
-        text = f"seen {counts.seen} \u00b7 skipped {counts.skipped} \u00b7 paired {counts.paired}"
+        text = words.COUNTS.format(seen=counts.seen, skipped=counts.skipped, paired=counts.paired)
         if counts.passed:
-            text += f" \u00b7 without a pair {counts.passed}"
+            text += words.WITHOUT_PAIR.format(count=counts.passed)
         if shot.seconds_left is not None:
-            text += f" \u00b7 {time_left(shot.seconds_left)} left"
+            text += words.TIME_LEFT.format(time=time_left(shot.seconds_left))
         self.count_label.configure(text=shot.note or text)
         self._fit_top()
         self.progress.show(shot.finished / found if found else 0)
@@ -289,14 +282,10 @@ class ChoosingPage(ttk.Frame):
             self.certainty_label.configure(text="")
             self.certainty_bar.grid_remove()
             return
-        text = f"{shot.state.certainty:.0%} sure"
+        text = words.SURE.format(share=shot.state.certainty)
         # sure of the order, and not yet that these two are the best and the worst there are
-        rest = (
-            f"saved at {options.threshold:.0%}"
-            if shot.state.certainty < options.threshold
-            else "looking for a clearer pair"
-        )
-        long = f"{text}; {rest}" if self.way.stops_when_certain else text
+        more = words.SAVED_AT if shot.state.certainty < options.threshold else words.LOOKING_FOR_CLEARER
+        long = more.format(sure=text, share=options.threshold) if self.way.stops_when_certain else text
         bold, font = self.theme.fonts["bold"], self.theme.fonts["text"]
         room = self.winfo_width() - bold.measure(str(self.hint_label.cget("text"))) - self.theme.px(160)
         self.certainty_label.configure(text=next((t for t in (long, text) if font.measure(t) <= room), ""))
@@ -407,7 +396,7 @@ class ChoosingPage(ttk.Frame):
         """All keys of what is on the screen."""
         shown = [*self._actions, *self.switches]
         keys = [(", ".join(key_name(key) for key in a.keys if "KP_" not in key), a.label) for a in shown]
-        show_keys(self, self.theme, [*keys, *LOOKING_KEYS])
+        show_keys(self, self.theme, [*keys, *words.LOOKING_KEYS])
 
     def show_ranking(self, on: bool) -> None:
         """All images from best to worst, or back to the questions."""
@@ -419,6 +408,8 @@ class ChoosingPage(ttk.Frame):
 def time_left(seconds: float) -> str:
     """``45 s``, ``12 min`` or ``3 h 20 min``."""
     if seconds < 90:
-        return f"{round(seconds)} s"
+        return words.SECONDS.format(seconds=round(seconds))
     minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+    if minutes < 90:
+        return words.MINUTES.format(minutes=minutes)
+    return words.HOURS.format(hours=minutes // 60, minutes=minutes % 60)

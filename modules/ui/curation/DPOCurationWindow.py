@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from modules.ui.curation.ChoosingPage import ChoosingPage
-from modules.ui.curation.ExportPage import ExportPage
+from modules.ui.curation.ExportPage import ExportActions, ExportPage
 from modules.ui.curation.PairController import PairController, PickingOptions, Snapshot
 from modules.ui.curation.PairToolMemory import PairToolMemory
 from modules.ui.curation.StartPage import LooksLike, StartActions, StartPage
 from modules.ui.review.ReviewPage import ReviewPage
+from modules.ui.texts import start as words
+from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.theme import Theme
 from modules.ui.widgets.ToolHost import ToolHost
 
@@ -28,7 +30,7 @@ class DPOCurationWindow(ToolHost):
         train: sets up training on the pairs of a folder, where there is a main window.
     """
 
-    name = "Pair tool"
+    name = words.PAIR_TOOL
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class DPOCurationWindow(ToolHost):
         self.settings = settings
         self.looks = looks
         self.memory = PairToolMemory.load(settings)
+        self.chooser = Chooser(window, self.memory)
         self._shot: Snapshot | None = None
 
     def show_start(self) -> None:
@@ -56,6 +59,7 @@ class DPOCurationWindow(ToolHost):
                 self.theme,
                 self.pump,
                 self.memory,
+                self.chooser,
                 StartActions(self.start, self.show_review, self._change_looks),
                 self.looks,
             )
@@ -114,12 +118,15 @@ class DPOCurationWindow(ToolHost):
             self.theme,
             controller,
             self.memory,
-            self.show_choosing,
-            lambda: self.show_review(options.output),
-            self.show_start,
-            None if self.train is None else self._train,
+            self.chooser,
+            ExportActions(
+                back=self.show_choosing,
+                review=lambda: self.show_review(options.output),
+                restart=self.show_start,
+                train=None if self.train is None else self._train,
+            ),
         )
-        self.show(page, f"Export {options.output.name}")
+        self.show(page, words.EXPORT_OF.format(name=options.output.name))
 
     def _train(self) -> None:
         """Hand the finalised pairs to the main window, and end."""
@@ -146,7 +153,7 @@ class DPOCurationWindow(ToolHost):
 
         def opened() -> None:
             page = ReviewPage(self, self.theme, self.worker, self.prefetcher, output, back)
-            self.show(page, f"Review {output.name}")
+            self.show(page, words.REVIEW_OF.format(name=output.name))
             page.open()
 
         self._end_session(opened)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from tkinter import filedialog, ttk
+from tkinter import ttk
 from typing import Any
 
 from modules.curation.ImageGroup import ImageGroup
@@ -13,18 +14,20 @@ from modules.curation.statistics import AnswerStatistics
 from modules.ui.curation.PairController import PairController
 from modules.ui.curation.PairToolMemory import PairToolMemory
 from modules.ui.curation.PassedPrompts import PassedPrompts
+from modules.ui.texts import export as words
 from modules.ui.widgets.ActionRow import ActionRow
+from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import Theme, style_text
 from modules.util.counted import counted
 from modules.util.dpo_curation_util import CONCEPTS_NAME, unconditional_warning
 
 MAX_LISTED = 2000
-TRAIN = "Train on these pairs"
 
 
-class ExportPage(ttk.Frame):
-    """Sorts the pairs into train and validation.
+@dataclass(frozen=True)
+class ExportActions:
+    """Where the page leads.
 
     Args:
         back: to the choosing page.
@@ -33,20 +36,32 @@ class ExportPage(ttk.Frame):
         train: sets up training on the pairs; ``None`` where there is no window for that.
     """
 
+    back: Callable[[], None]
+    review: Callable[[], None]
+    restart: Callable[[], None]
+    train: Callable[[], None] | None = None
+
+
+class ExportPage(ttk.Frame):
+    """Sorts the pairs into train and validation.
+
+    Args:
+        chooser: asks for folders.
+        actions: where the page leads.
+    """
+
     def __init__(
         self,
         parent: tk.Misc,
         theme: Theme,
         controller: PairController,
         memory: PairToolMemory,
-        back: Callable[[], None],
-        review: Callable[[], None],
-        restart: Callable[[], None],
-        train: Callable[[], None] | None = None,
+        chooser: Chooser,
+        actions: ExportActions,
     ) -> None:
         super().__init__(parent, style="Back.TFrame")
         self.theme, self.controller, self.memory = theme, controller, memory
-        self._back = back
+        self._chooser, self._back = chooser, actions.back
         self.columnconfigure(0, weight=1)
         self.rowconfigure(0, weight=1)
         scroll = ScrollFrame(self, theme)
@@ -58,7 +73,7 @@ class ExportPage(ttk.Frame):
         self._answers_card()
         self.passed: PassedPrompts | None = None
         self._files_card()
-        self._bottom(review, restart, train)
+        self._bottom(actions)
         self._refresh()
         controller.passed(self._passed_card)
         self.after_idle(lambda: self.go.focus_set() if self.winfo_exists() else None)
@@ -73,7 +88,7 @@ class ExportPage(ttk.Frame):
 
     def _finalise_card(self) -> None:
         px = self.theme.px
-        card = self._card(0, "Finalise")
+        card = self._card(0, words.FINALISE)
         self.summary = ttk.Label(card, text="\u2026", wraplength=px(700), justify="left")
         self.summary.grid(row=1, column=0, sticky="w")
         line = ttk.Frame(card)
@@ -81,9 +96,7 @@ class ExportPage(ttk.Frame):
         self.entry = ttk.Entry(line, textvariable=self.percentage, width=6, font=self.theme.fonts["text"])
         self.entry.pack(side="left")
         self.entry.bind("<Return>", lambda _event: self.finalise())
-        ttk.Label(
-            line, text="% of the pairs for validation; prompts are never split", style="Muted.TLabel"
-        ).pack(side="left", padx=px(8))
+        ttk.Label(line, text=words.VALIDATION_UNIT, style="Muted.TLabel").pack(side="left", padx=px(8))
         self.error = ttk.Label(card, style="Error.TLabel", wraplength=px(700))
         self.error.grid(row=3, column=0, sticky="w")
         self.result = ttk.Label(card, style="Good.TLabel", wraplength=px(700), justify="left")
@@ -92,14 +105,14 @@ class ExportPage(ttk.Frame):
         self.warning.grid(row=5, column=0, sticky="w")
 
     def _answers_card(self) -> None:
-        card = self._card(1, "Your answers")
+        card = self._card(1, words.ANSWERS)
         self.answers = ttk.Label(card, text="\u2026", wraplength=self.theme.px(700), justify="left")
         self.answers.grid(row=1, column=0, sticky="w")
 
     def _passed_card(self, groups: Sequence[ImageGroup]) -> None:
         if not groups or not self.winfo_exists():
             return
-        card = self._card(2, f"{counted(len(groups), 'prompt')} without a pair")
+        card = self._card(2, words.PASSED.format(prompts=counted(len(groups), words.PROMPT)))
         self.passed = PassedPrompts(card, self.theme, groups, self._open_prompt)
         self.passed.grid(row=1, column=0, sticky="ew")
 
@@ -111,7 +124,7 @@ class ExportPage(ttk.Frame):
         faults = self.controller.faults()
         if not faults:
             return
-        card = self._card(3, f"{counted(len(faults), 'file')} left out")
+        card = self._card(3, words.LEFT_OUT.format(files=counted(len(faults), words.FILE)))
         box = tk.Text(card, height=min(8, len(faults)), wrap="none")
         style_text(self.theme, box)
         root = self.controller.options.source
@@ -120,9 +133,7 @@ class ExportPage(ttk.Frame):
         box.configure(state="disabled")
         box.grid(row=1, column=0, sticky="ew")
 
-    def _bottom(
-        self, review: Callable[[], None], restart: Callable[[], None], train: Callable[[], None] | None
-    ) -> None:
+    def _bottom(self, actions: ExportActions) -> None:
         px = self.theme.px
         bottom = ttk.Frame(self, padding=(px(16), px(8)))
         bottom.grid(row=1, column=0, sticky="ew")
@@ -136,14 +147,14 @@ class ExportPage(ttk.Frame):
             row.add(made)
             return made
 
-        self.go = button("Finalise", self.finalise, "Accent.TButton")
-        self.train_button = button(TRAIN, train) if train is not None else None
-        button("Esc  Back to choosing", self._back)
-        self.review_button = button("Review pairs", review)
-        button("Copy path of concepts.json", self._copy)
-        button("Export datasets folder\u2026", lambda: self._export("datasets"))
-        button("Export JSON lines\u2026", lambda: self._export("jsonl"))
-        button("Choose other folders", restart)
+        self.go = button(words.FINALISE, self.finalise, "Accent.TButton")
+        self.train_button = button(words.TRAIN, actions.train) if actions.train is not None else None
+        button(words.BACK, self._back)
+        self.review_button = button(words.REVIEW, actions.review)
+        button(words.COPY_PATH, self._copy)
+        button(words.EXPORT_DATASETS, lambda: self._export("datasets"))
+        button(words.EXPORT_JSONL, lambda: self._export("jsonl"))
+        button(words.OTHER_FOLDERS, actions.restart)
 
     def on_key(self, key: str, control: bool = False, shift: bool = False) -> bool:
         """Escape goes back."""
@@ -164,9 +175,11 @@ class ExportPage(ttk.Frame):
         places = [str(pair["chosen_file"]).split("/") for pair in pairs]
         split = {name: sum(len(p) > 2 and p[1] == name for p in places) for name in ("train", "val")}
         waiting = len(pairs) - sum(split.values())
-        prompts = counted(len({p["prompt"] for p in pairs}), "prompt")
-        text = f"{counted(len(pairs), 'pair')} from {prompts} in {self._folder}"
-        text += f"\n{split['train']} in train, {split['val']} in validation, {waiting} not sorted yet."
+        prompts = counted(len({p["prompt"] for p in pairs}), words.PROMPT)
+        made = counted(len(pairs), words.PAIR)
+        text = words.SUMMARY.format(
+            pairs=made, prompts=prompts, folder=self._folder, **split, waiting=waiting
+        )
         self.summary.configure(text=text)
         self.answers.configure(text=statistics_text(statistics))
         self.go.state(["!disabled" if pairs else "disabled"])
@@ -188,7 +201,7 @@ class ExportPage(ttk.Frame):
         except ValueError:
             percentage = -1.0
         good = 0 <= percentage <= 100
-        text = "" if good else f"{self.percentage.get()!r} is not a percentage: enter a number from 0 to 100"
+        text = "" if good else words.NOT_A_PERCENTAGE.format(value=self.percentage.get())
         self.error.configure(text=text)
         self.entry.state(["!invalid" if good else "invalid"])
         if not good:
@@ -205,8 +218,9 @@ class ExportPage(ttk.Frame):
         warning = unconditional_warning(unconditional)
         self.warning.configure(text=f"\u26a0  {warning}." if warning else "")
         self.result.configure(
-            text=f"Ready to train: {counted(train, 'pair')} in train, {val} in validation.\n"
-            f"Concepts: {self._folder / CONCEPTS_NAME}"
+            text=words.READY.format(
+                pairs=counted(train, words.PAIR), val=val, path=self._folder / CONCEPTS_NAME
+            )
         )
         self._refresh()
 
@@ -220,9 +234,9 @@ class ExportPage(ttk.Frame):
         self.clipboard_append(str((self._folder / CONCEPTS_NAME).absolute()))
 
     def _export(self, kind: str) -> None:
-        name = filedialog.askdirectory(parent=self, title="Choose an empty folder")
-        if name:
-            self.export(kind, Path(name))
+        folder = self._chooser.folder(words.ASK_EMPTY_FOLDER, parent=self)
+        if folder is not None:
+            self.export(kind, folder)
 
     def export(self, kind: str, target: Path) -> None:
         """Copy the finalised pairs to ``target`` as a ``datasets`` folder or as ``jsonl``."""
@@ -230,7 +244,9 @@ class ExportPage(ttk.Frame):
 
         def done(count: int) -> None:
             if self.winfo_exists():
-                self.result.configure(text=f"{counted(count, 'pair')} copied to {target}")
+                self.result.configure(
+                    text=words.COPIED.format(pairs=counted(count, words.PAIR), folder=target)
+                )
 
         self.controller.export_other(kind, target, done, self._failed)
 
@@ -243,15 +259,21 @@ def relative(path: Path, root: Path) -> str:
 def statistics_text(found: AnswerStatistics) -> str:
     """A few sentences about a person's consistency."""
     if not found.questions:
-        return "No comparisons yet."
-    lines = [
-        f"{counted(found.questions, 'question')}: {found.answered} answered, {counted(found.ties, 'tie')}, "
-        f"{found.both_bad} both bad, {found.skips} skipped."
-    ]
+        return words.NO_ANSWERS
+    said = words.ANSWERED.format(
+        questions=counted(found.questions, words.QUESTION),
+        answered=found.answered,
+        ties=counted(found.ties, words.TIE),
+        both_bad=found.both_bad,
+        skips=found.skips,
+    )
+    lines = [said]
     if found.first_place_share is not None:
-        lines.append(f"The left image won {found.first_place_share:.0%} of the time; 50% means no bias.")
+        lines.append(words.LEFT_WON.format(share=found.first_place_share))
     if found.repeated:
-        lines.append(f"{found.agreeing} of {found.repeated} repeated questions got the same answer.")
+        repeated = counted(found.repeated, words.REPEATED)
+        lines.append(words.AGREEING.format(agreeing=found.agreeing, questions=repeated))
     if found.triples:
-        lines.append(f"{found.circles} of {found.triples} triples are circular: A over B over C over A.")
+        triples = counted(found.triples, words.TRIPLE)
+        lines.append(words.CIRCLES.format(circles=found.circles, triples=triples))
     return "\n".join(lines)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext
 from modules.ui.curation.PairController import Snapshot
+from modules.ui.texts import choosing as words
 from modules.ui.widgets.ImagePrefetcher import Key
 from modules.ui.widgets.ThumbGrid import ThumbGrid
 from modules.ui.widgets.tk_support import BAD, GOOD
@@ -133,12 +134,12 @@ class RankedView(GridView):
         self.count = 1
         self._place: tuple[str, int] | None = None
         self.actions = [
-            Action("Export", ("Return", "KP_Enter"), self._export, True),
-            Action("Fewer pairs", ("minus", "KP_Subtract"), lambda: self.set_count(self.count - 1)),
-            Action("More pairs", ("plus", "KP_Add", "equal"), lambda: self.set_count(self.count + 1)),
-            Action("Move up", ("less", "comma"), lambda: self._shift(-1)),
-            Action("Move down", ("greater", "period"), lambda: self._shift(1)),
-            Action("Back", ("Escape",), leave),
+            Action(words.EXPORT, ("Return", "KP_Enter"), self._export, True),
+            Action(words.FEWER, ("minus", "KP_Subtract"), lambda: self.set_count(self.count - 1)),
+            Action(words.MORE, ("plus", "KP_Add", "equal"), lambda: self.set_count(self.count + 1)),
+            Action(words.MOVE_UP, ("less", "comma"), lambda: self._shift(-1)),
+            Action(words.MOVE_DOWN, ("greater", "period"), lambda: self._shift(1)),
+            Action(words.BACK, ("Escape",), leave),
         ]
 
     def make_grid(self) -> ThumbGrid:
@@ -169,7 +170,7 @@ class RankedView(GridView):
         marks = dict.fromkeys(range(self.count), GOOD)
         marks |= dict.fromkeys(range(last - self.count, last), BAD)
         self.grid_of_images.set_marks(marks)
-        self.hint = f"Best first: drag to reorder. {counted(self.count, 'pair')}: green over red"
+        self.hint = words.RANKED_HINT.format(pairs=counted(self.count, words.PAIR))
 
     def set_count(self, count: int) -> None:
         """How many pairs to export."""

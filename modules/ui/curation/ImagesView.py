@@ -9,6 +9,7 @@ from pathlib import Path
 
 from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext
 from modules.ui.curation.PairController import Snapshot
+from modules.ui.texts import choosing as words
 from modules.ui.widgets.ImagePrefetcher import Key
 from modules.ui.widgets.ImageView import ImageView
 from modules.ui.widgets.tk_support import BAD, GOOD, RIGHT_CLICK, on_event
@@ -200,8 +201,8 @@ class ContinueView(ImagesView):
     def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
         super().__init__(parent, context, 2)
         self.actions = [
-            Action("Yes, keep scoring", ("y",), context.controller.go_on),
-            Action("No, next prompt", ("n", "Return", "KP_Enter"), context.controller.next_group, True),
+            Action(words.KEEP_SCORING, ("y",), context.controller.go_on),
+            Action(words.TO_NEXT_PROMPT, ("n", "Return", "KP_Enter"), context.controller.next_group, True),
         ]
 
     @property
@@ -216,12 +217,12 @@ class ContinueView(ImagesView):
         return tuple(i for i in found if i is not None)
 
     def labels(self) -> list[str]:
-        return ["Chosen", "Rejected"]
+        return [words.CHOSEN, words.REJECTED]
 
     def draw(self) -> None:
         state = self.group_state
-        left = f"{len(state.alive)} images are left."
-        self.hint = f"Saved: {counted(state.pairs, 'pair')}. Keep scoring this prompt? {left}"
+        left = counted(len(state.alive), words.IMAGE)
+        self.hint = words.SAVED_HINT.format(pairs=counted(state.pairs, words.PAIR), images=left)
         super().draw()
         for view, colour in zip(self.views, (GOOD, BAD), strict=True):
             view.mark(colour)

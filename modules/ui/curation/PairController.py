@@ -19,6 +19,7 @@ from modules.curation.intake.scan import ScanFault
 from modules.curation.session import CurationSession, Refused
 from modules.curation.statistics import AnswerStatistics, answer_statistics
 from modules.curation.store import CurationStore
+from modules.ui.texts import choosing as words
 from modules.ui.widgets.SerialWorker import Failed, SerialWorker
 from modules.util.dpo_curation_util import Pair, finalize_export, unconditional_pairs
 
@@ -243,12 +244,12 @@ class PairController:
         walk = self._open_walk()
         key = walk.undo()
         if key is None:
-            return "There is nothing to undo."
+            return words.NOTHING_TO_UNDO
         if walk.group is not None and walk.group.key == key:
             return ""
         if walk.status().searching:
-            return "Undone. Its prompt comes again later."
-        return "Undone. Its images are not in this source folder."
+            return words.UNDONE_LATER
+        return words.UNDONE_ELSEWHERE
 
     # --- where we are -------------------------------------------------------------------------------------------
 

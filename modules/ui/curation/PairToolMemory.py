@@ -22,6 +22,7 @@ class PairToolMemory:
         near_duplicates: bits; -1 keeps near-identical images apart.
         validation: percent.
         recent: (source, output) of earlier sessions, newest first.
+        folder: what was chosen last when a folder was asked for.
     """
 
     source: str = ""
@@ -34,6 +35,7 @@ class PairToolMemory:
     ask_to_continue: bool = True
     validation: float = 10.0
     recent: list[list[str]] = field(default_factory=list)
+    folder: str = ""
 
     @classmethod
     def load(cls, folder: Path) -> PairToolMemory:

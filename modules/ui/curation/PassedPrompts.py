@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from tkinter import ttk
 
 from modules.curation.ImageGroup import ImageGroup
+from modules.ui.texts import export as words
 from modules.ui.widgets.theme import Theme, style_text
 from modules.ui.widgets.tk_support import chosen_line
+from modules.util.counted import counted
 
 MOST_ROWS = 8
 
@@ -34,10 +36,12 @@ class PassedPrompts(ttk.Frame):
         self.list = tk.Listbox(self, height=min(MOST_ROWS, len(groups)), activestyle="none", borderwidth=0)
         style_text(theme, self.list)
         for group in groups:
-            self.list.insert("end", f"{group.prompt}   [{group.aspectratio}]   {len(group.files)} images")
+            images = counted(len(group.files), words.IMAGE)
+            line = words.PASSED_PROMPT.format(prompt=group.prompt, shape=group.aspectratio, images=images)
+            self.list.insert("end", line)
         self.list.selection_set(0)
         self.list.grid(row=0, column=0, sticky="ew")
-        self.open = ttk.Button(self, text="Open this prompt", command=self._chosen)
+        self.open = ttk.Button(self, text=words.OPEN_PROMPT, command=self._chosen)
         self.open.grid(row=1, column=0, sticky="w", pady=(theme.px(8), 0))
         for widget in (self.list, self.open):
             widget.bind("<Return>", lambda _event: self._chosen())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tkinter import filedialog, ttk
+from tkinter import ttk
 from typing import Protocol
 
 from modules.curation.CurationMode import CurationMode
@@ -17,7 +17,9 @@ from modules.curation.intake.groups import ScanOptions
 from modules.ui.curation.PairController import PickingOptions
 from modules.ui.curation.PairToolMemory import PairToolMemory
 from modules.ui.form.inputs import style_popdown
+from modules.ui.texts import start as words
 from modules.ui.widgets.ActionRow import ActionRow
+from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.drop import accept_drops, nearest_folder
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import Theme
@@ -61,6 +63,7 @@ class StartPage(ttk.Frame):
 
     Args:
         memory: filled in and, on a start, brought up to date.
+        chooser: asks for folders.
         looks: offered where there is no main window to set them.
     """
 
@@ -70,12 +73,13 @@ class StartPage(ttk.Frame):
         theme: Theme,
         pump: Pump,
         memory: PairToolMemory,
+        chooser: Chooser,
         actions: StartActions,
         looks: LooksLike | None = None,
     ) -> None:
         super().__init__(parent, style="Back.TFrame")
         self.theme, self.memory = theme, memory
-        self._pump, self._actions = pump, actions
+        self._pump, self._chooser, self._actions = pump, chooser, actions
         self._looking: str | None = None
         self.columnconfigure(0, weight=1)
         self.rowconfigure(0, weight=1)
@@ -158,25 +162,25 @@ class StartPage(ttk.Frame):
         entry.grid(row=0, column=0, sticky="ew")
         entry.bind("<Return>", lambda _event: self.submit())
         self.entries[name] = entry
-        button = ttk.Button(holder, text="Browse\u2026", command=lambda: self._browse(label, variable))
+        button = ttk.Button(holder, text=words.BROWSE, command=lambda: self._browse(label, variable))
         button.grid(row=0, column=1, padx=(self.theme.px(6), 0))
         self._add(label, holder, name)
 
     def _browse(self, title: str, variable: tk.StringVar) -> None:
-        name = filedialog.askdirectory(parent=self, title=title, initialdir=variable.get() or None)
-        if name:
-            variable.set(name)
+        folder = self._chooser.folder(title, variable.get().strip(), parent=self)
+        if folder is not None:
+            variable.set(str(folder))
 
     def _folders(self) -> None:
         if self.memory.recent:
             names = [elide_middle(source, 70) for source, _ in self.memory.recent]
             box = ttk.Combobox(self._card, values=names, state="readonly", font=self.theme.fonts["text"])
-            box.set("Earlier sessions\u2026")
+            box.set(words.EARLIER)
             box.configure(postcommand=partial(style_popdown, self.theme, box))
             box.bind("<<ComboboxSelected>>", lambda _event: self._take_recent(box.current()))
-            self._add("Resume", box)
-        self._folder_field("Image folder", "source", self.source)
-        self._folder_field("Pairs folder", "output", self.output)
+            self._add(words.RECENT, box)
+        self._folder_field(words.IMAGES, "source", self.source)
+        self._folder_field(words.PAIRS, "output", self.output)
         self.found = ttk.Label(self._card, style="Small.TLabel", wraplength=self.theme.px(560))
         self._add("", self.found)
 
@@ -202,7 +206,7 @@ class StartPage(ttk.Frame):
             label.bind("<Button-1>", on_event(self.set_mode, mode))
             wrap_to_width(label)
             self.mode_buttons[mode] = button
-        self._add("How to choose", holder)
+        self._add(words.HOW, holder)
 
     def _focus_mode(self, mode: CurationMode) -> str:
         self.mode_buttons[mode].focus_set()
@@ -234,14 +238,12 @@ class StartPage(ttk.Frame):
         self._add("", button, sticky="w")
 
     def _details(self) -> None:
-        self._number("Pairs per prompt", "pairs_per_group", self.pairs, "before moving to the next prompt")
-        self._number("Certainty", "threshold", self.certainty, "% sure of the order before a pair is saved")
-        self._switch("Show near-duplicates once", self.merge)
-        self._number(
-            "Tolerance", "near_duplicates", self.bits, "of 64 bits by which near-duplicates may differ (2)"
-        )
-        self._switch("Hide file names and ratings while choosing", self.blind)
-        self._switch("Ask after each pair whether to keep scoring the prompt", self.ask)
+        self._number(words.PAIRS_PER_PROMPT, "pairs_per_group", self.pairs, words.PAIRS_PER_PROMPT_UNIT)
+        self._number(words.CERTAINTY, "threshold", self.certainty, words.CERTAINTY_UNIT)
+        self._switch(words.MERGE, self.merge)
+        self._number(words.TOLERANCE, "near_duplicates", self.bits, words.TOLERANCE_UNIT)
+        self._switch(words.BLIND, self.blind)
+        self._switch(words.ASK, self.ask)
 
     def _looks(self, looks: LooksLike) -> None:
         px, font = self.theme.px, self.theme.fonts["text"]
@@ -265,7 +267,7 @@ class StartPage(ttk.Frame):
         for box in self.look_boxes:
             box.bind("<<ComboboxSelected>>", changed)
             box.configure(postcommand=partial(style_popdown, self.theme, box))
-        self._add("Appearance", holder)
+        self._add(words.APPEARANCE, holder)
 
     def _bottom(self) -> None:
         px = self.theme.px
@@ -274,9 +276,9 @@ class StartPage(ttk.Frame):
         bottom.columnconfigure(0, weight=1)
         row = ActionRow(bottom, self.theme)
         row.grid(row=0, column=0, sticky="ew")
-        self.go = ttk.Button(row, text="Start choosing", style="Accent.TButton", command=self.submit)
+        self.go = ttk.Button(row, text=words.START, style="Accent.TButton", command=self.submit)
         self.go.bind("<Return>", lambda _event: self.submit())
-        self.review_button = ttk.Button(row, text="Review pairs", command=self._open_review)
+        self.review_button = ttk.Button(row, text=words.REVIEW, command=self._open_review)
         self.review_button.bind("<Return>", lambda _event: self._open_review())
         row.add(self.go, self.review_button)
 
@@ -309,11 +311,11 @@ class StartPage(ttk.Frame):
     def _found(self, pairs: int | None, problem: str = "") -> None:
         if not self.winfo_exists():
             return
-        text = "A new folder will be made."
+        text = words.NEW_FOLDER
         if pairs is not None:
-            text = f"Continues where you stopped: {counted(pairs, 'pair')} so far."
+            text = words.CONTINUES.format(pairs=counted(pairs, words.PAIR))
         self.found.configure(text=problem or text)
-        self.go.configure(text="Start choosing" if pairs is None else "Continue choosing")
+        self.go.configure(text=words.START if pairs is None else words.CONTINUE)
         self.review_button.state(["!disabled" if pairs else "disabled"])
 
     def _open_review(self) -> None:
@@ -339,8 +341,8 @@ class StartPage(ttk.Frame):
             value = float("nan")
         if low <= value <= high:
             return value
-        kind = "a whole number" if whole else "a number"
-        self.show_error(name, f"{text!r} is not {kind} from {low:g} to {high:g}")
+        kind = words.WHOLE if whole else words.ANY
+        self.show_error(name, words.NOT_A_NUMBER.format(value=text, kind=kind, low=low, high=high))
         return None
 
     def submit(self) -> None:
@@ -352,7 +354,7 @@ class StartPage(ttk.Frame):
         bits = self._read_number("near_duplicates", self.bits.get(), 0, 32, True)
         source, output = (Path(v.get().strip()).expanduser() for v in (self.source, self.output))
         if not self.output.get().strip():
-            self.show_error("output", "Choose a folder for the pairs")
+            self.show_error("output", words.NO_PAIRS_FOLDER)
             return
         try:
             check_folders(source, output)

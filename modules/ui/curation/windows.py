@@ -11,6 +11,7 @@ from pathlib import Path
 from modules.ui.curation.DPOCurationWindow import DPOCurationWindow
 from modules.ui.review.DPOReviewWindow import DPOReviewWindow
 from modules.ui.state.SessionStore import SessionStore, WindowMemory
+from modules.ui.texts import start as words
 from modules.ui.widgets.drop import load_drops
 from modules.ui.widgets.ScrollFrame import install_wheel
 from modules.ui.widgets.theme import APPEARANCES, Theme
@@ -65,9 +66,7 @@ def open_review(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The pair tool as a program of its own; returns when its window is closed."""
-    parser = argparse.ArgumentParser(
-        prog="train_ui.py --pair-tool", description="From a folder of generated images to preference pairs."
-    )
+    parser = argparse.ArgumentParser(prog="train_ui.py --pair-tool", description=words.ABOUT_PROGRAM)
     parser.add_argument("--pair-tool", nargs="?", metavar="SOURCE", type=Path, help="folder with images")
     parser.add_argument("--pairs-folder", type=Path, metavar="FOLDER", help="where the pairs go")
     parser.add_argument("--settings-dir", type=Path, help="folder of the program's own settings")

@@ -6,16 +6,12 @@ import tkinter as tk
 from tkinter import ttk
 from typing import TYPE_CHECKING
 
+from modules.ui.texts import demo as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.tk_support import on_event
 
 if TYPE_CHECKING:
     from modules.ui.demo.DemoWindow import DemoWindow
-
-TEXT = (
-    "New here? The demo project leads from start to a trained adapter in a few minutes: a tiny model that comes "
-    "with the program makes images, you pick the ones you like, and Start trains on them."
-)
 
 
 def open_demo(ui: Ui) -> DemoWindow:
@@ -49,11 +45,11 @@ class DemoOffer(ttk.Frame):
         super().__init__(parent, padding=(px(14), px(8)))
         self._ui = ui
         self.columnconfigure(0, weight=1)
-        label = ttk.Label(self, text=TEXT, justify="left", width=20)
+        label = ttk.Label(self, text=words.OFFER, justify="left", width=20)
         label.grid(row=0, column=0, sticky="ew", padx=(0, px(12)))
         label.bind("<Configure>", lambda event: label.configure(wraplength=max(1, event.width)))
-        self.yes = ttk.Button(self, text="Demo project\u2026", style="Accent.TButton", command=self.accept)
-        self.no = ttk.Button(self, text="Not now", command=self.decline)
+        self.yes = ttk.Button(self, text=words.ACCEPT, style="Accent.TButton", command=self.accept)
+        self.no = ttk.Button(self, text=words.DECLINE, command=self.decline)
         for column, button in enumerate((self.yes, self.no), 1):
             button.grid(row=0, column=column, padx=(px(4), 0))
             button.bind("<Return>", on_event(button.invoke))
@@ -72,4 +68,4 @@ class DemoOffer(ttk.Frame):
     def decline(self) -> None:
         """Close and say where to find it."""
         self.close()
-        self._ui.status("The demo project is on the Tools page")
+        self._ui.status(words.WHERE_IT_IS)

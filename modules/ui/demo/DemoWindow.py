@@ -17,9 +17,11 @@ from modules.ui.demo.demo_project import (
     MakerProcess,
 )
 from modules.ui.dialogs import Dialog
+from modules.ui.texts import demo as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.ScrollFrame import ScrollFrame
+from modules.util.counted import counted
 from modules.util.errors import UserError
 
 POLL_MS = 150
@@ -27,17 +29,12 @@ WIDTH = 660
 FEWEST_PAIRS = 2
 """One to train on and one of another prompt to validate on."""
 
-INTRO = (
-    "A tiny model draws shapes of 64x64 pixels. It makes several images for each prompt; you say which you like; "
-    "training moves the model towards your taste. Stay with one taste, for example: the larger shape is better."
-)
-
 
 class DemoWindow(Dialog):
     """Three steps; each is open when the one before is done. What was done before is found again in the folder."""
 
     def __init__(self, ui: Ui, folder: Path = DEFAULT_FOLDER) -> None:
-        super().__init__(ui, "Demo project", width=WIDTH)
+        super().__init__(ui, words.TITLE, width=WIDTH)
         self._maker: MakerProcess | None = None
         self._after: Callable[[], None] = self._made_images
         self._timer = ""
@@ -57,14 +54,14 @@ class DemoWindow(Dialog):
         self.inside = ttk.Frame(self.scroll.inside)
         self.inside.pack(fill="both", expand=True)
         self.inside.columnconfigure(0, weight=1)
-        self._label(INTRO, "Muted.TLabel").grid(sticky="ew")
+        self._label(words.INTRO, "Muted.TLabel").grid(sticky="ew")
         self._folder_row()
         self._images_step()
         self._pairs_step()
         self._train_step()
         self.error = self._label("", "Error.TLabel")
         self.error.grid(sticky="ew", pady=(ui.theme.px(8), 0))
-        self.add_button("Close", self.cancel)
+        self.add_button(words.CLOSE, self.cancel)
         self.folder.trace_add("write", lambda *_: self._look())
         self._look()
 
@@ -99,47 +96,41 @@ class DemoWindow(Dialog):
         row = ttk.Frame(self.inside)
         row.grid(sticky="ew", pady=(px(12), 0))
         row.columnconfigure(1, weight=1)
-        ttk.Label(row, text="Folder").grid(row=0, column=0, padx=(0, px(10)))
+        ttk.Label(row, text=words.FOLDER).grid(row=0, column=0, padx=(0, px(10)))
         self._entry(row, "folder", self.folder, 30).grid(row=0, column=1, sticky="ew")
-        browse = self.buttons["browse"] = ttk.Button(row, text="Browse\u2026", command=self._browse)
+        browse = self.buttons["browse"] = ttk.Button(row, text=words.BROWSE, command=self._browse)
         browse.grid(row=0, column=2, padx=(px(6), 0))
 
     def _images_step(self) -> None:
         px = self.ui.theme.px
-        self._head("1   Images")
+        self._head(words.IMAGES_HEAD)
         row = ttk.Frame(self.inside)
         row.grid(sticky="ew")
         self._entry(row, "prompts", self.prompts, 5).pack(side="left")
-        ttk.Label(row, text="prompts, with", style="Muted.TLabel").pack(side="left", padx=px(8))
+        ttk.Label(row, text=words.PROMPTS_LABEL, style="Muted.TLabel").pack(side="left", padx=px(8))
         self._entry(row, "per_prompt", self.per_prompt, 5).pack(side="left")
-        ttk.Label(row, text="images each", style="Muted.TLabel").pack(side="left", padx=px(8))
+        ttk.Label(row, text=words.EACH_LABEL, style="Muted.TLabel").pack(side="left", padx=px(8))
         actions = self._row()
-        self._button(actions, "images", "Make images", self.make_images)
-        self._button(actions, "cancel", "Cancel", self.stop_making)
+        self._button(actions, "images", words.MAKE_IMAGES, self.make_images)
+        self._button(actions, "cancel", words.CANCEL, self.stop_making)
         self.bar = ttk.Progressbar(self.inside, maximum=1.0)
         self.bar.grid(sticky="ew", pady=(px(8), 0))
         self.about_images = self._label("", "Small.TLabel")
         self.about_images.grid(sticky="ew")
 
     def _pairs_step(self) -> None:
-        self._head("2   Pairs")
-        self._label(
-            "Left and Right arrow choose the better image, Up says they are alike.", "Muted.TLabel"
-        ).grid(sticky="ew")
+        self._head(words.PAIRS_HEAD)
+        self._label(words.PAIRS_ABOUT, "Muted.TLabel").grid(sticky="ew")
         actions = self._row()
-        self._button(actions, "choose", "Choose myself", self.open_pair_tool)
-        self._button(actions, "person", "Let a simulated person choose", self.simulate)
+        self._button(actions, "choose", words.CHOOSE, self.open_pair_tool)
+        self._button(actions, "person", words.SIMULATE, self.simulate)
         self.about_pairs = self._label("", "Small.TLabel")
         self.about_pairs.grid(sticky="ew")
 
     def _train_step(self) -> None:
-        self._head("3   Training")
-        self._label(
-            "Opens the settings with your pairs and goes to the Run page. Start trains; the samples show the model "
-            "before training beside the adapter.",
-            "Muted.TLabel",
-        ).grid(sticky="ew")
-        self._button(self._row(), "train", "Open the settings", self.open_settings)
+        self._head(words.TRAIN_HEAD)
+        self._label(words.TRAIN_ABOUT, "Muted.TLabel").grid(sticky="ew")
+        self._button(self._row(), "train", words.OPEN_SETTINGS, self.open_settings)
 
     def open(self) -> None:
         """Show it over the main window, which stays usable; where the screen is too small, it scrolls."""
@@ -182,15 +173,16 @@ class DemoWindow(Dialog):
         for name, entry in self.entries.items():
             entry.state(["disabled" if busy or (name != "folder" and images) else "!disabled"])
         self._enable("browse", not busy)
-        self.buttons["choose"].configure(text="Go on choosing" if pairs else "Choose myself")
+        self.buttons["choose"].configure(text=words.CONTINUE_CHOOSING if pairs else words.CHOOSE)
         self.buttons["images"].configure(
-            text="Make the rest" if 0 < images < (wanted or 0) else "Make images"
+            text=words.MAKE_THE_REST if 0 < images < (wanted or 0) else words.MAKE_IMAGES
         )
         if not busy:
             self.bar.configure(value=min(1.0, images / wanted) if wanted else 0.0)
-            self.about_images.configure(text=f"{images} images" if images else "No images yet")
-        sorted_ = "" if not pairs else ", sorted for training" if not waiting else ""
-        self.about_pairs.configure(text=f"{pairs} pairs{sorted_}" if pairs else "No pairs yet")
+            self.about_images.configure(text=counted(images, words.IMAGE) if images else words.NO_IMAGES)
+        made = counted(pairs, words.PAIR)
+        ready_pairs = made if waiting else words.SORTED.format(pairs=made)
+        self.about_pairs.configure(text=ready_pairs if pairs else words.NO_PAIRS)
         self._show_accent("train" if pairs >= FEWEST_PAIRS else "choose" if ready else "images")
 
     def _show_accent(self, name: str) -> None:
@@ -211,7 +203,7 @@ class DemoWindow(Dialog):
         self.error.configure(text=text)
 
     def _browse(self) -> None:
-        folder = self.ui.chooser.folder("Folder of the demo project", self.folder.get(), parent=self)
+        folder = self.ui.chooser.folder(words.ASK_FOLDER, self.folder.get(), parent=self)
         if folder is not None:
             self.folder.set(str(folder))
 
@@ -220,13 +212,15 @@ class DemoWindow(Dialog):
     def _number(self, variable: tk.StringVar, low: int, high: int, what: str) -> int:
         text = variable.get().strip()
         if not text.isdecimal() or not low <= int(text) <= high:
-            raise UserError(f"{text!r} is not possible for {what}", hint=f"{low} to {high}")
+            raise UserError(
+                words.NOT_POSSIBLE.format(value=text, field=what), hint=words.RANGE.format(low=low, high=high)
+            )
         return int(text)
 
     def _numbers(self) -> tuple[int, int]:
         return (
-            self._number(self.prompts, 2, MAX_PROMPTS, "prompts"),
-            self._number(self.per_prompt, 2, MAX_PER_PROMPT, "images each"),
+            self._number(self.prompts, 2, MAX_PROMPTS, words.PROMPTS_FIELD),
+            self._number(self.per_prompt, 2, MAX_PER_PROMPT, words.EACH_FIELD),
         )
 
     def _wanted_images(self) -> int | None:
@@ -246,7 +240,7 @@ class DemoWindow(Dialog):
         except UserError as error:
             self.say_error(str(error))
             return
-        self._watch("Loading the model\u2026", self._made_images)
+        self._watch(words.LOADING, self._made_images)
 
     def simulate(self) -> None:
         """Have the choosing done."""
@@ -256,7 +250,7 @@ class DemoWindow(Dialog):
         except UserError as error:
             self.say_error(str(error))
             return
-        self._watch("The simulated person, who likes large shapes, is choosing\u2026", self._focus_next)
+        self._watch(words.SIMULATING, self._focus_next)
 
     def _watch(self, text: str, after: Callable[[], None]) -> None:
         self._after = after
@@ -271,7 +265,9 @@ class DemoWindow(Dialog):
             return
         if maker.total:
             self.bar.configure(value=maker.done / maker.total)
-            self.about_images.configure(text=f"{maker.done} of {maker.total} images")
+            self.about_images.configure(
+                text=words.MADE_OF.format(done=maker.done, images=counted(maker.total, words.IMAGE))
+            )
         if maker.running():
             self._timer = self.after(POLL_MS, self._poll)
             return
@@ -306,7 +302,7 @@ class DemoWindow(Dialog):
         try:
             memory = self.project.prepare_pair_tool()
         except OSError as error:
-            self.say_error(f"{self.project.folder} cannot be written: {error.strerror}")
+            self.say_error(words.CANNOT_WRITE.format(folder=self.project.folder, reason=error.strerror))
             return
         window = self._tool = open_pair_tool(self.ui.root, self.ui.theme, settings=self.project.folder)
         tool = next(child for child in window.winfo_children() if isinstance(child, DPOCurationWindow))
@@ -344,9 +340,7 @@ class DemoWindow(Dialog):
             self.refresh()
             return
         self.ui.services.show_page("run")
-        self.ui.status(
-            "The demo project is ready: Start trains it. Stop keeps a backup, and Start goes on from it."
-        )
+        self.ui.status(words.READY)
         if self.winfo_exists():
             self.cancel()
 

@@ -29,6 +29,7 @@ from modules.util.program_files import ROOT
 
 SCRIPT = ROOT / "scripts" / "make_demo.py"
 PRESET = ROOT / "training_presets" / "#demo dpo.json"
+SAYS_ERROR = "error:"
 DEFAULT_FOLDER = Path("workspace") / "demo"
 MAX_PROMPTS, MAX_PER_PROMPT = 94, 32
 PROMPTS, PER_PROMPT = 40, 6
@@ -259,8 +260,8 @@ class MakerProcess:
         """Why it failed, once it has ended; ``None`` if it did what it should or was cancelled."""
         if self._popen.returncode == 0 or self.cancelled:
             return None
-        lines = [line for line in self._tail if line.startswith("error: ")]
+        lines = [line for line in self._tail if line.startswith(SAYS_ERROR)]
         if lines:
-            return UserError(lines[-1].removeprefix("error: "))
+            return UserError(lines[-1].removeprefix(SAYS_ERROR).strip())
         tail = "\n".join(self._tail)
         return UserError(f"{SCRIPT.name} ended with status {self._popen.returncode}:\n{tail}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from modules.ui.form.inputs import make_input
 from modules.ui.state.ConfigState import Problem
+from modules.ui.texts import window as words
 from modules.ui.widgets.tk_support import RIGHT_CLICK
 from modules.util.config.settings import Setting
 from modules.util.errors import UserError
@@ -73,8 +74,8 @@ class FieldRow:
         default = json.dumps(setting.default, ensure_ascii=False)
         lines = [setting.tip, ""]
         if limits:
-            lines.append(f"Allowed: {limits}")
-        lines.append(f"Default: {default}   Name: {setting.path}")
+            lines.append(words.ALLOWED.format(limits=limits))
+        lines.append(words.DEFAULT_AND_NAME.format(default=default, name=setting.path))
         return "\n".join(lines)
 
     # -- edits -----------------------------------------------------------------------------------------------
@@ -146,9 +147,9 @@ class FieldRow:
             self._fault = ttk.Label(
                 self._card, style="Error.TLabel", justify="left", font=self._theme.fonts["small"]
             )
-        words = found.message if not found.hint else f"{found.message} ({found.hint})"
+        said = found.message if not found.hint else f"{found.message} ({found.hint})"
         self._fault.configure(
-            text=words,
+            text=said,
             style="Warning.TLabel" if warning else "Error.TLabel",
             wraplength=max(self._theme.px(180), self.input.widget.winfo_width()),
         )
@@ -163,7 +164,9 @@ class FieldRow:
             self._mark.bind("<Button-1>", lambda _event: self.reset())
             self._tooltips.add(
                 self._mark,
-                lambda: f"Changed. Click: back to {json.dumps(self.setting.default, ensure_ascii=False)}",
+                lambda: words.CHANGED_TIP.format(
+                    default=json.dumps(self.setting.default, ensure_ascii=False)
+                ),
             )
         if changed and self.shown:
             self._mark.grid(row=self._row, column=0, sticky="w", padx=(0, self._theme.px(5)))
@@ -184,8 +187,8 @@ class FieldRow:
 
     def _menu(self, event: tk.Event[tk.Misc]) -> str:
         menu = tk.Menu(self._card, tearoff=False)
-        menu.add_command(label="Reset to default", command=self.reset)
-        menu.add_command(label=f"Copy name: {self.setting.path}", command=self._copy)
+        menu.add_command(label=words.RESET_ROW, command=self.reset)
+        menu.add_command(label=words.COPY_NAME.format(name=self.setting.path), command=self._copy)
         widget = self.input.focus_widget
         x, y = (
             (event.x_root, event.y_root)

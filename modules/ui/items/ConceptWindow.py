@@ -13,6 +13,7 @@ from modules.ui.ImageWindow import ImageWindow, ShownImage
 from modules.ui.items.ItemDialog import ItemDialog
 from modules.ui.state.folder_stats import FolderStats, folder_stats, stats_lines
 from modules.ui.state.pair_reports import is_pair_side
+from modules.ui.texts import data as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.ThumbGrid import ThumbGrid
@@ -20,10 +21,6 @@ from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.settings import Setting
 from modules.util.errors import UserError
 
-REASON = (
-    "Off for preference pairs: both images of a pair must be treated alike, or the model learns the difference the "
-    "augmentation made."
-)
 _PAIR_OFF = ("image_variations", "text_variations")
 
 
@@ -39,7 +36,7 @@ class ConceptWindow(ItemDialog):
         self._looked = ""
         super().__init__(
             ui,
-            f"Concept {concept.name or concept.path}".strip(),
+            words.CONCEPT.format(name=concept.name or concept.path).strip(),
             concept,
             lambda item: done(cast(ConceptConfig, item)),
         )
@@ -53,10 +50,10 @@ class ConceptWindow(ItemDialog):
         return cast(ConceptConfig, self.source.config)
 
     def build(self) -> None:
-        self.add_form_tab("General", _general)
+        self.add_form_tab(words.GENERAL_TAB, _general)
         self._notes: list[ttk.Label] = []
         self._augmenting: list[SettingsForm] = []
-        for title, prefix in (("Images", "image."), ("Prompts", "text.")):
+        for title, prefix in ((words.IMAGES_TAB, "image."), (words.PROMPTS_TAB, "text.")):
             form = self.add_form_tab(title, partial(_is_below, prefix), " ")
             self._augmenting.append(form)
             self._notes.append(cast(ttk.Label, form.board.master.winfo_children()[0]))
@@ -65,8 +62,8 @@ class ConceptWindow(ItemDialog):
     def _folder_tab(self) -> None:
         px = self.ui.theme.px
         frame = ttk.Frame(self.tabs, padding=px(12))
-        self.tabs.add(frame, text="Folder")
-        self.stats = ttk.Label(frame, justify="left", wraplength=px(740), text="Looking\u2026")
+        self.tabs.add(frame, text=words.FOLDER_TAB)
+        self.stats = ttk.Label(frame, justify="left", wraplength=px(740), text=words.LOOKING)
         self.stats.pack(anchor="w", pady=(0, px(8)))
         self._prefetcher = ImagePrefetcher(
             lambda key: self.ui.pump.post(lambda: self._arrived(key)), budget=64 * 2**20
@@ -86,7 +83,7 @@ class ConceptWindow(ItemDialog):
     def _follow_type(self) -> None:
         pair = is_pair_side(self.concept)
         for note in self._notes:
-            note.configure(text=REASON if pair else "")
+            note.configure(text=words.OFF_FOR_PAIRS if pair else "")
         for form in self._augmenting:
             for row in form.rows.values():
                 # where prompts come from still matters for pairs
@@ -100,7 +97,7 @@ class ConceptWindow(ItemDialog):
         if wanted == self._looked:
             return
         self._looked = wanted
-        self.stats.configure(text="Looking\u2026")
+        self.stats.configure(text=words.LOOKING)
         self.ui.work(
             lambda: folder_stats(path, inner),
             lambda found: self._found(wanted, found),

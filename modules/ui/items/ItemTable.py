@@ -11,10 +11,12 @@ from typing import Any
 
 from modules.ui.shell.FileActions import write_list
 from modules.ui.state.ItemList import ItemList
+from modules.ui.texts import lists as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.Chooser import JSON
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.tk_support import on_event
+from modules.util.counted import counted
 from modules.util.errors import UserError
 
 Action = tuple[str, Callable[[], object], str]
@@ -88,18 +90,18 @@ class ItemTable(ttk.Frame):
     def _buttons(self, bar: FlowFrame, first_actions: Sequence[Action]) -> None:
         tips = self._ui.services.tooltips
         usual: tuple[Action, ...] = (
-            ("Edit", self.edit, "Open its window (Enter)"),
-            ("Duplicate", self.duplicate, "A copy at the end (Ctrl+D)"),
-            ("Remove", self.remove, "Take it out of the list (Delete); its files stay"),
-            ("\u2191", lambda: self.move(-1), "Up (Alt+Up)"),
-            ("\u2193", lambda: self.move(1), "Down (Alt+Down)"),
+            (words.EDIT, self.edit, words.EDIT_TIP),
+            (words.DUPLICATE, self.duplicate, words.DUPLICATE_TIP),
+            (words.REMOVE, self.remove, words.REMOVE_TIP),
+            ("\u2191", lambda: self.move(-1), words.UP_TIP),
+            ("\u2193", lambda: self.move(1), words.DOWN_TIP),
         )
         if self._switched:
-            usual += (("On / off", self.toggle, "Use it or not (Space)"),)
+            usual += ((words.SWITCH, self.toggle, words.SWITCH_TIP),)
         if self.items.file_field:
             usual += (
-                ("Read\u2026", self.read, "Take over the list in a file"),
-                ("Write\u2026", self.write, "Write the list to a file of its own"),
+                (words.READ, self.read, words.READ_TIP),
+                (words.WRITE, self.write, words.WRITE_TIP),
             )
         for text, command, tip in (*first_actions, *usual):
             button = ttk.Button(bar, text=text, command=partial(self._do, command))
@@ -137,9 +139,7 @@ class ItemTable(ttk.Frame):
             self.note.configure(text=str(self.items.fault).replace("\n", " "), style="Error.TLabel")
         elif self.items.from_file and count:
             name = self.items.state.value(self.items.file_field)
-            self.note.configure(
-                text=f"Read from {name}; an edit keeps the list in the config itself", style="Small.TLabel"
-            )
+            self.note.configure(text=words.READ_FROM.format(name=name), style="Small.TLabel")
         else:
             self.note.configure(text="", style="Small.TLabel")
 
@@ -197,7 +197,8 @@ class ItemTable(ttk.Frame):
             self.items.remove(chosen)
             left = len(self.items.items())
             self.select([min(chosen[0], left - 1)] if left else [])
-            self._ui.status(f"{len(chosen)} removed; Ctrl+Z brings them back")
+            removed = counted(len(chosen), words.ENTRY, words.ENTRIES)
+            self._ui.status(words.REMOVED.format(entries=removed))
 
     def move(self, step: int) -> None:
         """Up or down."""
@@ -215,7 +216,7 @@ class ItemTable(ttk.Frame):
 
     def read(self) -> None:
         """Ask for a file and take over its list."""
-        path = self._ui.chooser.file("Read a list", kinds=JSON)
+        path = self._ui.chooser.file(words.READ_TITLE, kinds=JSON)
         if path is not None:
             self.items.read(path)
 

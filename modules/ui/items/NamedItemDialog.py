@@ -8,7 +8,9 @@ from tkinter import ttk
 from modules.ui.form.CardBoard import wrap_within
 from modules.ui.items.ItemDialog import ItemDialog
 from modules.ui.items.ParametersWindow import ParametersWindow
-from modules.ui.state.parameters import JSON, NOTHING, NUMBER, SWITCH, TEXT, WHOLE, Plain, as_texts
+from modules.ui.state.parameters import Plain, as_texts
+from modules.ui.texts import lists as words
+from modules.ui.texts.lists import JSON, NOTHING, NUMBER, SWITCH, TEXT, WHOLE
 from modules.ui.Ui import Ui
 from modules.util.catalog import Entry
 from modules.util.config.BaseConfig import BaseConfig
@@ -58,16 +60,16 @@ class NamedItemDialog(ItemDialog):
 
     def changed(self, path: str) -> None:
         entry = self.entry
-        self.about.configure(text=entry.help() if entry else "Not one that comes with the program.")
-        self.given.configure(text=parameters_text(self.source.value("params")) or "None given: its defaults.")
+        self.about.configure(text=entry.help() if entry else words.OTHER_NAME)
+        self.given.configure(text=parameters_text(self.source.value("params")) or words.NO_PARAMETERS)
 
     def open_parameters(self) -> ParametersWindow:
         """Edit the parameters."""
         entry = self.entry
         window = ParametersWindow(
             self.ui,
-            f"Parameters of {self.source.value(self._name_field)}",
-            entry.help() if entry else "Arguments by name.",
+            words.PARAMETERS_OF.format(name=self.source.value(self._name_field)),
+            entry.help() if entry else words.PARAMETERS_ABOUT,
             self.source.value("params"),
             {},
             self._taken_over,

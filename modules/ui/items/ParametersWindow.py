@@ -9,7 +9,8 @@ from typing import Any
 
 from modules.ui.dialogs import Dialog
 from modules.ui.form.inputs import style_popdown
-from modules.ui.state.parameters import KINDS, NOTHING, ParameterText, Plain, as_texts, read_texts
+from modules.ui.state.parameters import KINDS, ParameterText, Plain, as_texts, read_texts
+from modules.ui.texts.lists import NOTHING
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 

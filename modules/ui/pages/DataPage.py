@@ -13,6 +13,8 @@ from modules.ui.pages.FormPage import FormPage
 from modules.ui.state.folder_stats import count_images
 from modules.ui.state.ItemList import ItemList
 from modules.ui.state.pair_reports import concepts_of_output
+from modules.ui.texts import data as words
+from modules.ui.texts import lists
 from modules.ui.widgets.drop import accept_drops, only_folders
 from modules.ui.widgets.tk_support import elide_middle
 from modules.util.config.ConceptConfig import ConceptConfig
@@ -34,22 +36,22 @@ class DataPage(FormPage):
         )
         card = ttk.Frame(parent, padding=(px(14), px(10)))
         card.pack(fill="x", padx=px(12), pady=(0, px(12)))
-        ttk.Label(card, text="Concepts", style="Bold.TLabel").pack(anchor="w", pady=(0, px(6)))
+        ttk.Label(card, text=words.CONCEPTS, style="Bold.TLabel").pack(anchor="w", pady=(0, px(6)))
         self.table = ItemTable(
             card,
             self.ui,
             self.concepts,
             (
                 Column("", 34, lambda c: CHECK if c.enabled else ""),
-                Column("Name", 190, lambda c: c.name or Path(c.path).name or "(no folder yet)"),
-                Column("Type", 150, lambda c: c.type.label),
-                Column("Images", 80, self._count_text),
-                Column("Folder", 300, lambda c: elide_middle(c.path, 70), stretch=True),
+                Column(words.COLUMN_NAME, 190, lambda c: c.name or Path(c.path).name or words.NO_FOLDER),
+                Column(words.COLUMN_TYPE, 150, lambda c: c.type.label),
+                Column(words.COLUMN_IMAGES, 80, self._count_text),
+                Column(words.COLUMN_FOLDER, 300, lambda c: elide_middle(c.path, 70), stretch=True),
             ),
             self.open_concept,
             (
-                ("Add\u2026", self.add_folders, "Choose a folder of images"),
-                ("Add pairs\u2026", self.add_pairs, "Choose the output folder of the pair tool"),
+                (lists.ADD, self.add_folders, words.ADD_TIP),
+                (words.ADD_PAIRS, self.add_pairs, words.ADD_PAIRS_TIP),
             ),
         )
         self.table.pack(fill="both", expand=True)
@@ -68,7 +70,7 @@ class DataPage(FormPage):
     def _tell_usual(self) -> None:
         family = self.ui.state.config.model_type
         self.usual.configure(
-            text=f"{family.label} is usually used at {family.spec.default_resolution} pixels."
+            text=words.USUAL_SIZE.format(family=family.label, pixels=family.spec.default_resolution)
         )
 
     def refresh(self, paths: Iterable[str] | None) -> None:
@@ -103,7 +105,7 @@ class DataPage(FormPage):
         if key not in self._counts:
             return "\u2026"
         count = self._counts[key]
-        return "missing" if count is None else str(count)
+        return words.MISSING if count is None else str(count)
 
     # -- hands -----------------------------------------------------------------------------------------------
 
@@ -117,7 +119,7 @@ class DataPage(FormPage):
 
     def add_folders(self) -> None:
         """Ask for a folder and make a concept of it."""
-        folder = self.ui.chooser.folder("A folder of images")
+        folder = self.ui.chooser.folder(words.ASK_IMAGES)
         if folder is not None:
             self.add([folder])
 
@@ -131,7 +133,7 @@ class DataPage(FormPage):
 
     def add_pairs(self) -> None:
         """Ask for a folder the pair tool has finished and add its concepts."""
-        folder = self.ui.chooser.folder("Output folder of the pair tool")
+        folder = self.ui.chooser.folder(words.ASK_PAIRS)
         if folder is not None:
             self.concepts.add(concepts_of_output(folder))
 

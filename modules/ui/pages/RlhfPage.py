@@ -15,6 +15,7 @@ from modules.ui.pair_windows import open_pair_tool_here
 from modules.ui.state.ConfigState import Problem
 from modules.ui.state.ItemList import ItemList
 from modules.ui.state.pair_reports import bucket_report, check_pairs, concept_pairs
+from modules.ui.texts import rlhf as words
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.resolution import parse_resolutions
 from modules.util.enum.choices import DPOSequentialStrategy
@@ -25,12 +26,6 @@ from modules.util.errors import UserError
 if TYPE_CHECKING:
     from modules.util.config.TrainConfig import TrainConfig
 
-_MEMORY = {
-    DPOExecutionMode.AUTO: "The fastest of the others that fits the free memory of the GPU; the log says which.",
-    DPOExecutionMode.FULL_CONCURRENT: "Fastest; holds the activations of both images: twice an ordinary step.",
-    DPOExecutionMode.POLICY_CONCURRENT: "The reference sees one image after the other, the trained model both at once.",
-    DPOExecutionMode.SEQUENTIAL: "One image at a time: no more memory than an ordinary LoRA step, a tenth slower.",
-}
 PAPER_FACTOR = 2.0
 """The Diffusion-DPO paper's code halves beta before it is multiplied with the margin."""
 
@@ -43,7 +38,7 @@ class RlhfPage(FormPage):
         self.concepts: ItemList[ConceptConfig] = ItemList(
             self.ui.state, ConceptConfig, "concepts", "concept_file_name"
         )
-        pairs = self.form.add_card("Pairs and reference", first=True)
+        pairs = self.form.add_card(words.PAIRS_CARD, first=True)
         self.kind = ttk.Label(pairs, justify="left")
         wrap_within(self.kind, pairs, self.ui.theme)
         self.kind.grid(row=1, column=0, columnspan=4, sticky="w", pady=(0, px(6)))
@@ -63,14 +58,10 @@ class RlhfPage(FormPage):
     def _pair_buttons(self, card: ttk.Frame) -> None:
         px, tips = self.ui.theme.px, self.ui.services.tooltips
         buttons: tuple[tuple[str, Callable[[], object], str], ...] = (
-            ("Open pair tool", self.open_pair_tool, "Choose between generated images with a few keys"),
-            (
-                "Review pairs\u2026",
-                self.review_pairs,
-                "Walk through finished pairs: swap, edit captions, remove",
-            ),
-            ("Check pairs", self.check, "Compare the folders of the concepts, pair by pair"),
-            ("Bucket analysis", self.buckets, "Pairs by shape, and what is missing to full batches"),
+            (words.PAIR_TOOL, self.open_pair_tool, words.PAIR_TOOL_TIP),
+            (words.REVIEW, self.review_pairs, words.REVIEW_TIP),
+            (words.CHECK, self.check, words.CHECK_TIP),
+            (words.BUCKETS, self.buckets, words.BUCKETS_TIP),
         )
         self.pair_buttons = {}
         for index, (text, command, tip) in enumerate(buttons):
@@ -110,16 +101,16 @@ class RlhfPage(FormPage):
         """Write what follows from the settings."""
         config = self.ui.state.config
         online = config.rlhf_enabled and config.rlhf_mode.online
-        self.form.show_card("Pairs and reference", not online)
+        self.form.show_card(words.PAIRS_CARD, not online)
         (self.online.kind if online else self.kind).configure(text=describe_training(config))
         beta = config.rlhf_dpo_beta * PAPER_FACTOR
         shown = config.rlhf_enabled
-        self.paper.configure(text=f"In the Diffusion-DPO paper's scale: beta {beta:g}" if shown else "")
-        note = _MEMORY[config.rlhf_dpo_execution_mode]
+        self.paper.configure(text=words.PAPER_BETA.format(beta=beta) if shown else "")
+        note = words.MEMORY[config.rlhf_dpo_execution_mode]
         if config.rlhf_dpo_execution_mode is DPOExecutionMode.SEQUENTIAL and (
             config.rlhf_dpo_sequential_strategy is DPOSequentialStrategy.THREE_FORWARD
         ):
-            note += " THREE_FORWARD computes one forward pass more."
+            note += words.THREE_FORWARD
         self.memory.configure(text=note if shown else "")
 
     # -- pairs -----------------------------------------------------------------------------------------------
@@ -132,7 +123,7 @@ class RlhfPage(FormPage):
         """Ask for a finished folder of pairs and walk through it."""
         from modules.ui.curation.windows import open_review
 
-        folder = self.ui.chooser.folder("Output folder of the pair tool")
+        folder = self.ui.chooser.folder(words.ASK_PAIRS)
         if folder is not None:
             resolution = parse_resolutions(self.ui.state.config.resolution)[0]
             open_review(self.ui.root, self.ui.theme, folder, resolution)
@@ -153,22 +144,23 @@ class RlhfPage(FormPage):
         """Compare the folders of the pairs in a thread, then show what was found."""
         concepts = self._concepts()
         if concepts is not None:
-            self._report("Check pairs", lambda: check_pairs(concepts))
+            self._report(words.CHECK, lambda: check_pairs(concepts))
 
     def buckets(self) -> None:
         """Count pairs by shape in a thread, then show them."""
         concepts, config = self._concepts(), self.ui.state.config
         if concepts is not None:
             resolution, batch = config.resolution, config.batch_size
-            self._report("Bucket analysis", lambda: (True, bucket_report(concepts, resolution, batch)))
+            self._report(words.BUCKETS, lambda: (True, bucket_report(concepts, resolution, batch)))
 
     def _report(self, title: str, work: Callable[[], tuple[bool, Sequence[str]]]) -> None:
-        self.ui.status(f"{title}\u2026")
+        self.ui.status(words.WORKING.format(title=title))
 
         def done(found: tuple[bool, Sequence[str]]) -> None:
             good, lines = found
-            self.ui.status(f"{title}: {'done' if good else 'there is something to put right'}")
-            show_notes(self.ui, title, "" if good else "These pairs cannot be trained on as they are.", lines)
+            said = words.REPORT_GOOD if good else words.REPORT_BAD
+            self.ui.status(said.format(title=title))
+            show_notes(self.ui, title, "" if good else words.CANNOT_TRAIN, lines)
 
         self.ui.work(work, done)
 
@@ -176,25 +168,17 @@ class RlhfPage(FormPage):
 def describe_training(config: TrainConfig) -> str:
     """One or two sentences on what the settings train, and against what."""
     if not config.rlhf_enabled:
-        return "Ordinary training on images. Switch preference training on to learn from pairs."
+        return words.ORDINARY
     if config.rlhf_mode.online:
         return describe_online(config)
     if config.effective_dpo_ref_mode() is DPORefMode.EXISTING_ADAPTER:
-        return (
-            f"Goes on with the adapter {Path(config.lora_model_name).name}. Its state at the start is the reference: "
-            "the trained adapter is compared with a frozen copy of itself."
-        )
-    return "Trains a new adapter. The reference is the base model without it."
+        return words.OWN_START.format(name=Path(config.lora_model_name).name)
+    return words.NEW_ADAPTER
 
 
 def describe_online(config: TrainConfig) -> str:
     """What a mode that makes its own images does, and against what."""
-    start = (
-        f"the adapter {Path(config.lora_model_name).name}"
-        if config.lora_model_name.strip()
-        else "a new adapter"
-    )
-    return (
-        f"Makes images with {start} while it trains, compares those of a prompt by their reward and learns from "
-        "the difference. No pairs are needed."
+    name = config.lora_model_name.strip()
+    return words.ONLINE.format(
+        start=words.FROM_ADAPTER.format(name=Path(name).name) if name else words.FROM_NEW
     )

@@ -20,6 +20,7 @@ from modules.ui.state.curve_groups import group_curves
 from modules.ui.state.LogTail import LogTail
 from modules.ui.state.RunControl import RunControl
 from modules.ui.state.RunHistory import Message
+from modules.ui.texts import run as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ScrollFrame import ScrollFrame
@@ -58,7 +59,8 @@ class RunPage(Page):
         self.diary = self._text_tab()
         self.queue = QueuePanel(self.tabs, ui, ui.services.queue)
         for widget, title in (
-            (self.gallery, "Samples"), (self.log.master, "Log"), (self.diary.master, "Events"), (self.queue, "Queue")
+            (self.gallery, words.SAMPLES_TAB), (self.log.master, words.LOG_TAB),
+            (self.diary.master, words.EVENTS_TAB), (self.queue, words.QUEUE_TAB),
         ):  # fmt: skip
             self.tabs.add(widget, text=title)  # type: ignore[arg-type]
         self._tail: LogTail | None = None
@@ -82,10 +84,10 @@ class RunPage(Page):
         head.add(self.folder)
         tips.add(self.folder, lambda: str(self.control.run.path) if self.control.run else "")
         for text, command, tip in (
-            ("Watch another\u2026", self.watch_another, "Follow the run in another folder, running or over"),
-            ("Folder", self.open_folder, "Open the run's folder"),
-            ("TensorBoard", self.open_tensorboard, "All curves in the browser"),
-            ("End now", self.end_now, "End a trainer that does not react; it goes on from its last backup"),
+            (words.WATCH_ANOTHER, self.watch_another, words.WATCH_ANOTHER_TIP),
+            (words.FOLDER, self.open_folder, words.FOLDER_TIP),
+            (words.TENSORBOARD, self.open_tensorboard, words.TENSORBOARD_TIP),
+            (words.END_NOW, self.end_now, words.END_NOW_TIP),
         ):
             button = ttk.Button(head, text=text, style="Back.TButton", command=command)
             head.add(button)
@@ -93,7 +95,7 @@ class RunPage(Page):
         self.end_button = button
         self._smooth = tk.BooleanVar(self, True)
         switch = ttk.Checkbutton(
-            head, text="Smooth", variable=self._smooth, command=self._draw, style="Back.TCheckbutton"
+            head, text=words.SMOOTH, variable=self._smooth, command=self._draw, style="Back.TCheckbutton"
         )
         head.add(switch)
 
@@ -152,12 +154,13 @@ class RunPage(Page):
         if not self.showing:
             return
         run = self.control.run
-        words = "No run yet: Start begins one"
+        text = words.NO_RUN_YET
         if run is not None:
             here = Path.cwd()
             name = run.path.relative_to(here) if run.path.is_relative_to(here) else run.path
-            words = f"{self.control.state}  \u2013  {elide_middle(str(name), 48)}"
-        self.folder.configure(text=words)
+            shown = elide_middle(str(name), 48)
+            text = words.STATE_AND_FOLDER.format(state=self.control.state, folder=shown)
+        self.folder.configure(text=text)
         self.end_button.state([("!" if self.control.is_live else "") + "disabled"])
         self._show_advice()
         self._draw()
@@ -165,12 +168,11 @@ class RunPage(Page):
         self._write_diary()
 
     def _show_advice(self) -> None:
-        error = self.control.status.error if self.control.state in ("failed", "died") else None
-        if error is None:
+        fault = self.control.fault()
+        if fault is None:
             self.advice.grid_remove()
             return
-        hint = error.get("hint")
-        text = str(error.get("message", ""))
+        text, hint = fault
         self.advice.configure(text=f"{text}\n\u2192 {hint}" if hint else text)
         self.advice.grid(row=1, column=0, sticky="ew", pady=(0, self.ui.theme.px(8)))
 
@@ -221,7 +223,7 @@ class RunPage(Page):
 
     def watch_another(self) -> None:
         """Ask for a run's folder."""
-        folder = self.ui.chooser.folder("The folder of a run")
+        folder = self.ui.chooser.folder(words.ASK_RUN_FOLDER)
         if folder is not None:
             self.ui.services.run_actions.attach(str(folder))
 
@@ -233,31 +235,26 @@ class RunPage(Page):
     def open_tensorboard(self) -> None:
         """Open TensorBoard on the run."""
         if self.control.run is None:
-            self.ui.status("There is no run yet")
+            self.ui.status(words.NO_RUN)
             return
         board, port = self.ui.services.tensorboard, self.ui.state.config.tensorboard_port
         folder = self.control.run.tensorboard_dir
-        self.ui.status("TensorBoard is being started")
+        self.ui.status(words.TENSORBOARD_STARTS)
         self.ui.work(lambda: board.open(folder, port), self._tensorboard_open, self._tensorboard_failed)
 
     def _tensorboard_open(self, address: str) -> None:
-        self.ui.status(f"TensorBoard: {address}")
+        self.ui.status(words.TENSORBOARD_OPEN.format(address=address))
 
     def _tensorboard_failed(self, error: Exception) -> None:
-        self.ui.status("TensorBoard is not open")
+        self.ui.status(words.TENSORBOARD_FAILED)
         self.ui.error(error)
 
     def end_now(self) -> None:
         """End the trainer by force, after asking."""
         from modules.ui.dialogs import confirm
 
-        if confirm(
-            self.ui,
-            "End the trainer",
-            "Steps since the last backup are lost. Stop ends it orderly.",
-            "End now",
-        ):
-            self.ui.work(self.control.end_now, lambda _result: self.ui.status("The trainer was ended"))
+        if confirm(self.ui, words.END_TITLE, words.END_QUESTION, words.END_NOW):
+            self.ui.work(self.control.end_now, lambda _result: self.ui.status(words.ENDED))
 
     def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
         if event.widget is self and self._timer:

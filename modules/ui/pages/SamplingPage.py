@@ -11,12 +11,12 @@ from modules.ui.items.ItemTable import Column, ItemTable
 from modules.ui.pages.DataPage import CHECK
 from modules.ui.pages.FormPage import FormPage
 from modules.ui.state.ItemList import ItemList
+from modules.ui.texts import lists
+from modules.ui.texts import sampling as words
 from modules.ui.widgets.tk_support import elide_middle
 from modules.util.config.SampleConfig import SampleConfig
 
 _WATCHED = {"samples", "sample_definition_file_name"}
-AUTO = "auto"
-"""What a sample leaves to the model family."""
 
 
 class SamplingPage(FormPage):
@@ -29,7 +29,7 @@ class SamplingPage(FormPage):
         )
         card = ttk.Frame(parent, padding=(px(14), px(10)))
         card.pack(fill="x", padx=px(12), pady=(0, px(12)))
-        ttk.Label(card, text="Samples", style="Bold.TLabel").pack(anchor="w", pady=(0, px(6)))
+        ttk.Label(card, text=words.SAMPLES, style="Bold.TLabel").pack(anchor="w", pady=(0, px(6)))
         self.table = ItemTable(
             card,
             self.ui,
@@ -37,19 +37,25 @@ class SamplingPage(FormPage):
             (
                 Column("", 34, lambda s: CHECK if s.enabled else ""),
                 Column(
-                    "Prompt",
+                    words.COLUMN_PROMPT,
                     330,
-                    lambda s: elide_middle(" ".join(s.prompt.split()), 90) or "(empty)",
+                    lambda s: elide_middle(" ".join(s.prompt.split()), 90) or words.EMPTY_PROMPT,
                     stretch=True,
                 ),
-                Column("Size", 100, lambda s: f"{s.width or AUTO} \u00d7 {s.height or AUTO}"),
-                Column("Seed", 80, lambda s: "other" if s.random_seed else str(s.seed)),
-                Column("Steps", 60, lambda s: str(s.diffusion_steps or AUTO)),
-                Column("CFG", 60, lambda s: AUTO if s.cfg_scale is None else f"{s.cfg_scale:g}"),
-                Column("Sampler", 110, lambda s: s.noise_scheduler.label),
+                Column(
+                    words.COLUMN_SIZE,
+                    100,
+                    lambda s: f"{s.width or words.AUTO} \u00d7 {s.height or words.AUTO}",
+                ),
+                Column(words.COLUMN_SEED, 80, lambda s: words.OTHER_SEED if s.random_seed else str(s.seed)),
+                Column(words.COLUMN_STEPS, 60, lambda s: str(s.diffusion_steps or words.AUTO)),
+                Column(
+                    words.COLUMN_CFG, 60, lambda s: words.AUTO if s.cfg_scale is None else f"{s.cfg_scale:g}"
+                ),
+                Column(words.COLUMN_SAMPLER, 110, lambda s: s.noise_scheduler.label),
             ),
             self.open_sample,
-            (("Add\u2026", self.add, "A new prompt"),),
+            ((lists.ADD, self.add, words.ADD_TIP),),
         )
         self.table.pack(fill="both", expand=True)
         self.table.refresh()
@@ -65,7 +71,7 @@ class SamplingPage(FormPage):
     def open_sample(self, index: int) -> ItemDialog:
         """The window of a sample."""
         window = ItemDialog(
-            self.ui, f"Sample {index + 1}", self.samples.items()[index],
+            self.ui, words.SAMPLE.format(number=index + 1), self.samples.items()[index],
             lambda sample: self.samples.replace(index, cast(SampleConfig, sample)),
         )  # fmt: skip
         window.open()
@@ -77,7 +83,7 @@ class SamplingPage(FormPage):
         fresh = items[-1].copy_of() if items else SampleConfig()
         fresh.prompt, fresh.enabled = "", True
         ItemDialog(
-            self.ui, "New sample", fresh, lambda sample: self._added(cast(SampleConfig, sample))
+            self.ui, words.NEW_SAMPLE, fresh, lambda sample: self._added(cast(SampleConfig, sample))
         ).open()
 
     def _added(self, sample: SampleConfig) -> None:

@@ -10,10 +10,11 @@ from tkinter import ttk
 
 from modules.ui.demo.DemoOffer import open_demo
 from modules.ui.form.CardBoard import CardBoard, wrap_within
-from modules.ui.keys import KEYS
 from modules.ui.pages.Page import Page
 from modules.ui.pages.PageSpec import PageSpec
 from modules.ui.pair_windows import open_pair_tool_here
+from modules.ui.texts import tools as words
+from modules.ui.texts.window import KEYS
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.util.config.SecretsConfig import SECRETS_NAME
@@ -33,19 +34,19 @@ class ToolsPage(Page):
         board = CardBoard(scroll.inside, ui.theme)
         board.pack(fill="x")
         files = ui.services.files
-        self._card(board, "Preference pairs", (
-            ("Demo project\u2026", "From made images to a trained adapter, step by step.", self._demo),
-            ("Pair tool", "Turn a folder of generated images into chosen and rejected pairs.", self._pair_tool),
+        self._card(board, words.PAIRS, (
+            (words.DEMO, words.DEMO_ABOUT, self._demo),
+            (words.PAIR_TOOL, words.PAIR_TOOL_ABOUT, self._pair_tool),
         ))  # fmt: skip
-        self._card(board, "Files of other programs", (
-            ("Import\u2026", "A config, concept list or sample list of OneTrainer.", files.ask_import),
+        self._card(board, words.OTHER_PROGRAMS, (
+            (words.IMPORT, words.IMPORT_ABOUT, files.ask_import),
         ))  # fmt: skip
-        self._card(board, "Accounts", (
-            ("Hugging Face\u2026", "The token for models that need an account.", self._account),
+        self._card(board, words.ACCOUNTS, (
+            (words.HUGGING_FACE, words.HUGGING_FACE_ABOUT, self._account),
         ))  # fmt: skip
-        self._card(board, "Help", (
-            ("All settings", "Every setting with its range and default.", lambda: self._open(DOCS / "config.md")),
-            ("Settings folder", "Where this program keeps its own files and its log.", self._settings_folder),
+        self._card(board, words.HELP, (
+            (words.ALL_SETTINGS, words.ALL_SETTINGS_ABOUT, lambda: self._open(DOCS / "config.md")),
+            (words.SETTINGS_FOLDER, words.SETTINGS_FOLDER_ABOUT, self._settings_folder),
         ))  # fmt: skip
         self._keys(board)
 
@@ -60,7 +61,7 @@ class ToolsPage(Page):
             label.grid(row=row, column=2, sticky="w")
 
     def _keys(self, board: CardBoard) -> None:
-        card, px = board.add("Keys"), self.ui.theme.px
+        card, px = board.add(words.KEYS), self.ui.theme.px
         for row, (keys, meaning) in enumerate(KEYS, 1):
             label = ttk.Label(card, text=keys, wraplength=px(200), justify="left")
             label.grid(row=row, column=1, sticky="w", pady=px(2), padx=(0, px(12)))

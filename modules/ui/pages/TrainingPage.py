@@ -9,6 +9,7 @@ from modules.ui.form.CardBoard import wrap_within
 from modules.ui.items.ParametersWindow import ParametersWindow
 from modules.ui.pages.FormPage import FormPage
 from modules.ui.state.parameters import Scalar, as_texts
+from modules.ui.texts import training as words
 from modules.util.errors import UserError
 
 FIELD = "optimizer.params"
@@ -44,19 +45,19 @@ class TrainingPage(FormPage):
     def _show_parameters(self) -> None:
         given = as_texts(self.ui.state.value(FIELD))
         shown = ", ".join(f"{one.name} = {one.text or one.kind}" for one in given)
-        self.set_now.configure(text=shown or "None: the optimizer's own defaults")
+        self.set_now.configure(text=shown or words.NONE_SET)
 
     def open_parameters(self) -> ParametersWindow:
         """Edit the further arguments."""
         state = self.ui.state
         titles = {path: state.settings[path].title for path in (*OWN_ROWS, *OTHERS.values()) if path}
-        taken = {name: f"has a field of its own: {titles[path]}" for path, name in OWN_ROWS.items()}
+        taken = {name: words.HAS_FIELD.format(title=titles[path]) for path, name in OWN_ROWS.items()}
         for name, path in OTHERS.items():
-            taken[name] = f"has a field of its own: {titles[path]}" if path else "is set by the program"
+            taken[name] = words.HAS_FIELD.format(title=titles[path]) if path else words.SET_BY_PROGRAM
         window = ParametersWindow(
             self.ui,
             state.settings[FIELD].title,
-            f"{state.settings[FIELD].tip} Names the optimizer does not have are refused when training starts.",
+            words.ABOUT.format(tip=state.settings[FIELD].tip),
             state.value(FIELD),
             taken,
             self._taken_over,

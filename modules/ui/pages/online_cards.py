@@ -15,11 +15,14 @@ from modules.ui.items.NamedItemDialog import NamedItemDialog, parameters_text
 from modules.ui.pair_windows import open_pair_tool_here
 from modules.ui.state.ConfigState import Problem
 from modules.ui.state.ItemList import ItemList
+from modules.ui.texts import lists
+from modules.ui.texts import rlhf as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.tk_support import elide_middle
 from modules.util.catalog import Entry, accelerators, rewards
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.section.RewardConfig import AcceleratorConfig, RewardConfig
+from modules.util.counted import counted
 from modules.util.errors import UserError
 from modules.util.prompts_file import read_prompts_file
 
@@ -58,7 +61,13 @@ class NamedTable(ttk.Frame):
         super().__init__(parent)
         self._ui, self.items, self._field, self._known, self._what = ui, items, field, known, what
         self.table = ItemTable(
-            self, ui, items, columns, self.open_item, (("Add\u2026", self.add, f"Another {what}"),), rows=3
+            self,
+            ui,
+            items,
+            columns,
+            self.open_item,
+            ((lists.ADD, self.add, words.ADD_TIP.format(what=what)),),
+            rows=3,
         )
         self.table.pack(fill="x")
         self.fault = ttk.Label(self, style="Error.TLabel", justify="left")
@@ -82,7 +91,7 @@ class NamedTable(ttk.Frame):
         if entry is not None:
             setattr(fresh, self._field, entry.name)
         return self._dialog(
-            f"New {self._what}", fresh, lambda item: self.table.select([self.items.add([item])])
+            words.NEW_ITEM.format(what=self._what), fresh, lambda item: self.table.select([self.items.add([item])])
         )  # fmt: skip
 
     def _dialog(self, title: str, item: BaseConfig, done: Callable[[Any], None]) -> NamedItemDialog:
@@ -99,9 +108,9 @@ class NamedTable(ttk.Frame):
         if not found:
             self.fault.pack_forget()
             return
-        words = [f"{p.message} ({p.hint})" if p.hint else p.message for p in found]
+        said = [f"{p.message} ({p.hint})" if p.hint else p.message for p in found]
         style = "Warning.TLabel" if all(p.warning for p in found) else "Error.TLabel"
-        self.fault.configure(text="\n".join(words), style=style)
+        self.fault.configure(text="\n".join(said), style=style)
         self.fault.pack(anchor="w", pady=(self._ui.theme.px(4), 0))
 
 
@@ -164,26 +173,26 @@ class OnlineCards:
     def _write_count(self) -> None:
         config = self.ui.state.config
         made = config.rlhf_prompts_per_epoch * config.rlhf_group_size
-        epoch = f"An epoch makes {made} images."
+        epoch = words.EPOCH_MAKES.format(images=counted(made, "image"))
         if not config.rlhf_prompts_file.strip():
-            self.count.configure(text=f"The captions of the enabled concepts. {epoch}")
+            self.count.configure(text=words.CAPTIONS.format(epoch=epoch))
         elif self._count is None:
             self.count.configure(text=epoch)
         else:
-            self.count.configure(text=f"{self._count} prompt{'s' * (self._count != 1)} in the file. {epoch}")
+            self.count.configure(
+                text=words.IN_FILE.format(prompts=counted(self._count, "prompt"), epoch=epoch)
+            )
 
     # -- lists -----------------------------------------------------------------------------------------------
 
     def _rewards(self) -> None:
         items: ItemList[RewardConfig] = ItemList(self.ui.state, RewardConfig, LIST)
         frame = self.form.extend_card("Reward")
-        self._head(
-            frame, "Rewards with all their settings; taken instead of the line above when there are any."
-        )
-        self.rewards = NamedTable(frame, self.ui, items, "reward", rewards(), "reward", (
-            Column("Reward", 130, lambda r: r.reward),
-            Column("Weight", 60, lambda r: f"{r.weight:g}"),
-            Column("Settings", 150, lambda r: _shortened(reward_text(r)), stretch=True),
+        self._head(frame, words.REWARDS_HEAD)
+        self.rewards = NamedTable(frame, self.ui, items, "reward", rewards(), words.REWARD, (
+            Column(words.COLUMN_REWARD, 130, lambda r: r.reward),
+            Column(words.COLUMN_WEIGHT, 60, lambda r: f"{r.weight:g}"),
+            Column(words.COLUMN_SETTINGS, 150, lambda r: _shortened(reward_text(r)), stretch=True),
         ))  # fmt: skip
         self.rewards.pack(fill="x")
 
@@ -195,11 +204,11 @@ class OnlineCards:
             frame = self._speed_frames[path] = ttk.Frame(self.speed_card)
             frame.grid(row=row, column=0, columnspan=4, sticky="ew", pady=(0, self.ui.theme.px(6)))
             setting = self.ui.state.settings[path]
-            self._head(frame, f"{setting.title}: {setting.tip}")
+            self._head(frame, words.ITEM_HEAD.format(title=setting.title, tip=setting.tip))
             items: ItemList[AcceleratorConfig] = ItemList(self.ui.state, AcceleratorConfig, path)
-            table = self.speed[path] = NamedTable(frame, self.ui, items, "name", accelerators(), "accelerator", (
-                Column("Name", 150, lambda a: a.name),
-                Column("Parameters", 200, lambda a: _shortened(parameters_text(a.params)), stretch=True),
+            table = self.speed[path] = NamedTable(frame, self.ui, items, "name", accelerators(), words.ACCELERATOR, (
+                Column(words.COLUMN_NAME, 150, lambda a: a.name),
+                Column(words.COLUMN_PARAMETERS, 200, lambda a: _shortened(parameters_text(a.params)), stretch=True),
             ))  # fmt: skip
             table.pack(fill="x")
 
@@ -212,15 +221,15 @@ class OnlineCards:
 
     def _review(self) -> None:
         px, tips = self.ui.theme.px, self.ui.services.tooltips
-        self.review_card = self.form.add_card("Images and reference", first=True)
+        self.review_card = self.form.add_card(words.IMAGES_CARD, first=True)
         self.kind = ttk.Label(self.review_card, justify="left")
         wrap_within(self.kind, self.review_card, self.ui.theme)
         self.kind.grid(row=1, column=0, columnspan=4, sticky="w", pady=(0, px(6)))
         self.buttons: dict[str, ttk.Button] = {}
         for column, (text, command, tip) in enumerate(
             (
-                ("Look at its images", self.open_folder, "The images the run has kept, in folders by epoch"),
-                ("Make pairs of them", self.make_pairs, "Choose among the images the run has kept, for DPO"),
+                (words.OPEN_IMAGES, self.open_folder, words.OPEN_IMAGES_TIP),
+                (words.MAKE_PAIRS, self.make_pairs, words.MAKE_PAIRS_TIP),
             ),
             1,
         ):
@@ -245,11 +254,7 @@ class OnlineCards:
         folder = self.rollouts()
         for button in self.buttons.values():
             button.state(["disabled" if folder is None else "!disabled"])
-        text = (
-            "No images yet: a run keeps some of each epoch."
-            if folder is None
-            else elide_middle(str(folder), 60)
-        )
+        text = words.NO_IMAGES if folder is None else elide_middle(str(folder), 60)
         self.where.configure(text=text)
 
     def open_folder(self) -> None:
@@ -271,7 +276,7 @@ class OnlineCards:
         """Follow the settings (``None``: any of them)."""
         config, touched = self.ui.state.config, None if paths is None else set(paths)
         online = config.rlhf_enabled and config.rlhf_mode.online
-        self.form.show_card("Images and reference", online)
+        self.form.show_card(words.IMAGES_CARD, online)
         lists = config.acceleration
         self.form.show_card("Acceleration", config.rlhf_enabled or bool(lists.shared or lists.rollout))
         for path, wanted in ((SHARED, True), (ROLLOUT, online or bool(lists.rollout))):
@@ -303,7 +308,7 @@ def _shortened(text: str) -> str:
 
 def reward_text(reward: RewardConfig) -> str:
     """What is set beside name and weight."""
-    facts = [reward.name and f"as {reward.name}", "normalised" if reward.normalise else ""]
+    facts = [reward.name and words.AS_NAME.format(name=reward.name), "normalised" if reward.normalise else ""]
     for label, value in (
         ("from", reward.clip_low),
         ("to", reward.clip_high),

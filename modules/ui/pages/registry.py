@@ -6,27 +6,20 @@ import importlib
 
 from modules.ui.pages.Page import Page
 from modules.ui.pages.PageSpec import PageSpec
+from modules.ui.texts import pages as words
 from modules.util.config.settings import Setting
 
 PAGES = (
-    PageSpec("project", "Project", ("Project",), about="What is trained, where it runs, where files go."),
-    PageSpec("model", "Model", ("Model",), about="The base model, its parts, and the file that comes out."),
-    PageSpec(
-        "data", "Data & concepts", ("Data",), "DataPage", about="The images, and what each folder is for."
-    ),
-    PageSpec(
-        "training",
-        "Training",
-        ("Training", "Validation"),
-        "TrainingPage",
-        about="Optimizer, length, noise and loss.",
-    ),
-    PageSpec("lora", "LoRA", ("LoRA",), about="The adapter and the layers it changes."),
-    PageSpec("rlhf", "RLHF", ("RLHF",), "RlhfPage", about="Learning from what you prefer."),
-    PageSpec("sampling", "Sampling", ("Sampling",), "SamplingPage", about="Images made while training."),
-    PageSpec("backup", "Backup", ("Backup",), about="Copies to go on from, and models saved on the way."),
-    PageSpec("tools", "Tools", module="ToolsPage", about="Beside training."),
-    PageSpec("run", "Run", module="RunPage", about="Curves, samples and log of the training under way."),
+    PageSpec("project", words.PROJECT, ("Project",), about=words.PROJECT_ABOUT),
+    PageSpec("model", words.MODEL, ("Model",), about=words.MODEL_ABOUT),
+    PageSpec("data", words.DATA, ("Data",), "DataPage", words.DATA_ABOUT),
+    PageSpec("training", words.TRAINING, ("Training", "Validation"), "TrainingPage", words.TRAINING_ABOUT),
+    PageSpec("lora", words.LORA, ("LoRA",), about=words.LORA_ABOUT),
+    PageSpec("rlhf", words.RLHF, ("RLHF",), "RlhfPage", words.RLHF_ABOUT),
+    PageSpec("sampling", words.SAMPLING, ("Sampling",), "SamplingPage", words.SAMPLING_ABOUT),
+    PageSpec("backup", words.BACKUP, ("Backup",), about=words.BACKUP_ABOUT),
+    PageSpec("tools", words.TOOLS, module="ToolsPage", about=words.TOOLS_ABOUT),
+    PageSpec("run", words.RUN, module="RunPage", about=words.RUN_ABOUT),
 )
 
 

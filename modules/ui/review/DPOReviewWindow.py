@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from modules.ui.review.ReviewPage import RESOLUTION, ReviewPage
+from modules.ui.texts import start as words
 from modules.ui.widgets.theme import Theme
 from modules.ui.widgets.ToolHost import ToolHost
 
@@ -19,7 +20,7 @@ class DPOReviewWindow(ToolHost):
         resolution: the training resolution whose crop buckets are compared.
     """
 
-    name = "Review pairs"
+    name = words.REVIEW_TITLE
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from modules.curation.review.review import PairReview
 from modules.curation.review.review_journal import TrashSize
 from modules.ui.curation.ChoiceView import Action, action_button
 from modules.ui.review.ReviewFolder import ReviewFolder, ReviewState
+from modules.ui.texts import review as words
 from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.ConfirmWindow import ConfirmWindow
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
@@ -18,6 +19,7 @@ from modules.ui.widgets.ImageView import ImageView, ZoomState
 from modules.ui.widgets.SerialWorker import SerialWorker
 from modules.ui.widgets.theme import Theme, style_text
 from modules.ui.widgets.tk_support import BAD, GOOD, show_error
+from modules.util.counted import counted
 from modules.util.dpo_curation_util import UNCONDITIONAL, FinalizedPair
 
 AHEAD = 4
@@ -54,18 +56,18 @@ class ReviewPage(ttk.Frame):
         self.columnconfigure(0, weight=1)
         self.rowconfigure(1, weight=1)
         self.actions = [
-            Action("Back", ("Left", "KP_Left"), lambda: self.go(-1)),
-            Action("Next", ("Right", "KP_Right"), lambda: self.go(1), True),
-            Action("Remove pair", ("Delete", "KP_Delete"), self.remove),
-            Action("Swap sides", ("s",), self.swap),
-            Action("Edit caption", ("e",), self.edit),
-            Action("Mend", ("x",), self.mend),
-            Action("Mend all", ("a",), self.mend_all),
-            Action("Only faults", ("o",), self.toggle_faults),
-            Action("Undo", ("Control-z", "BackSpace"), self.undo),
-            Action("Empty trash", ("t",), self.ask_about_trash),
+            Action(words.BACK, ("Left", "KP_Left"), lambda: self.go(-1)),
+            Action(words.NEXT, ("Right", "KP_Right"), lambda: self.go(1), True),
+            Action(words.REMOVE, ("Delete", "KP_Delete"), self.remove),
+            Action(words.SWAP, ("s",), self.swap),
+            Action(words.EDIT, ("e",), self.edit),
+            Action(words.FIX, ("x",), self.mend),
+            Action(words.FIX_ALL, ("a",), self.mend_all),
+            Action(words.ONLY_FAULTS, ("o",), self.toggle_faults),
+            Action(words.UNDO, ("Control-z", "BackSpace"), self.undo),
+            Action(words.EMPTY_TRASH, ("t",), self.ask_about_trash),
             Action("1:1", ("z",), self.zoom.toggle_actual_size),
-            Action("Done", ("Escape",), self.leave),
+            Action(words.DONE, ("Escape",), self.leave),
         ]
         self._build()
 
@@ -74,7 +76,7 @@ class ReviewPage(ttk.Frame):
         top = ttk.Frame(self)
         top.grid(row=0, column=0, sticky="ew")
         top.columnconfigure(1, weight=1)
-        self.place_label = ttk.Label(top, text="Reading\u2026", style="Bold.TLabel")
+        self.place_label = ttk.Label(top, text=words.READING, style="Bold.TLabel")
         self.place_label.grid(row=0, column=0, padx=px(10), pady=px(4))
         self.fault_label = ttk.Label(top, style="Warning.TLabel", width=1)
         self.fault_label.grid(row=0, column=1, sticky="ew")
@@ -165,7 +167,7 @@ class ReviewPage(ttk.Frame):
 
         def finished(state: ReviewState | None) -> None:
             if state is None:
-                self.check_label.configure(text="There is nothing to undo.")
+                self.check_label.configure(text=words.NOTHING_TO_UNDO)
             elif self.winfo_exists():
                 done(state)
 
@@ -211,11 +213,13 @@ class ReviewPage(ttk.Frame):
         state = self.state_shown
         faults = {} if state is None else state.faults
         if pair is None:
-            empty = "No pair has a fault." if self.only_faults else "There are no pairs here."
+            empty = words.NO_FAULTY_PAIR if self.only_faults else words.NO_PAIRS
             self.place_label.configure(text=empty)
         else:
             self.place_label.configure(
-                text=f"Pair {self.position + 1} of {len(listed)} \u00b7 {pair.split} \u00b7 {pair.pair_id}"
+                text=words.PLACE.format(
+                    place=self.position + 1, count=len(listed), split=pair.split, name=pair.pair_id
+                )
             )
         here = faults.get(pair.pair_id, ()) if pair is not None else ()
         self.fault_label.configure(text="; ".join(fault.message for fault in here))
@@ -228,16 +232,16 @@ class ReviewPage(ttk.Frame):
         if state is None:
             return
         total = sum(len(found) for found in state.faults.values())
-        text = f"{total} fault{'s' if total != 1 else ''}" if total else "no faults"
+        text = counted(total, words.FAULT) if total else words.NO_FAULTS
         if not state.complete:
-            text += f", {state.checked} of {len(state.pairs)} looked at"
+            text = words.CHECKED.format(faults=text, checked=state.checked, count=len(state.pairs))
         self.check_label.configure(text=text)
 
     def _draw_sides(self, pair: FinalizedPair | None) -> None:
         sides = (None, None) if pair is None else (pair.chosen, pair.rejected)
         self.zoom.set(None)
         for view, image, label, colour in zip(
-            self.views, sides, ("Chosen", "Rejected"), (GOOD, BAD), strict=True
+            self.views, sides, (words.CHOSEN, words.REJECTED), (GOOD, BAD), strict=True
         ):
             view.show(image, f"{label}  {image.name}" if image is not None else "")
             view.mark(colour if image is not None else None)
@@ -347,13 +351,11 @@ class ReviewPage(ttk.Frame):
         if not self.winfo_exists():
             return
         if not trash.pairs:
-            self.check_label.configure(text="The trash is empty.")
+            self.check_label.configure(text=words.TRASH_IS_EMPTY)
             return
-        question = (
-            f"{counted(trash.pairs)} ({trash.mebibytes}) will be deleted for good. "
-            "Nothing that was done before can be undone then."
-        )
-        ConfirmWindow(self, self.theme, "Empty the trash", question, "Delete for good", self._empty_trash)
+        pairs = counted(trash.pairs, words.REMOVED_PAIR)
+        question = words.EMPTY_QUESTION.format(pairs=pairs, size=trash.mebibytes)
+        ConfirmWindow(self, self.theme, words.EMPTY_TITLE, question, words.DELETE, self._empty_trash)
 
     def _empty_trash(self) -> None:
         folder = self._folder
@@ -362,7 +364,8 @@ class ReviewPage(ttk.Frame):
 
     def _emptied(self, trash: TrashSize) -> None:
         if self.winfo_exists():
-            self.check_label.configure(text=f"{counted(trash.pairs)} deleted, {trash.mebibytes} free again")
+            pairs = counted(trash.pairs, words.REMOVED_PAIR)
+            self.check_label.configure(text=words.DELETED.format(pairs=pairs, size=trash.mebibytes))
 
     # --- the caption --------------------------------------------------------------------------------------------
 
@@ -376,7 +379,7 @@ class ReviewPage(ttk.Frame):
         if self.pair is not None:
             self.caption.configure(state="normal")
             self.caption.focus_set()
-            self.check_label.configure(text="Enter saves, Esc does not")
+            self.check_label.configure(text=words.EDITING)
 
     def _save_caption(self) -> str:
         if self.editing:
@@ -388,8 +391,3 @@ class ReviewPage(ttk.Frame):
     def _stop_editing(self) -> None:
         self.winfo_toplevel().focus_set()
         self.draw()
-
-
-def counted(pairs: int) -> str:
-    """How many removed pairs, in words."""
-    return f"{pairs} removed {'pair' if pairs == 1 else 'pairs'}"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from modules.ui.texts import run as words
 from modules.ui.widgets.theme import Theme
 
 MAX_DRAWN = 600
@@ -115,7 +116,7 @@ class CurvePlot(tk.Canvas):
             self.create_text(px(12), px(8), text=self.title, anchor="nw", fill=palette.text, font=font)
         if not any(curve.x for curve in self.curves):
             middle = (width // 2, height // 2)
-            self.create_text(*middle, text="Nothing yet", fill=palette.muted, font=self._theme.fonts["text"])
+            self.create_text(*middle, text=words.NO_CURVE, fill=palette.muted, font=self._theme.fonts["text"])
             self._drawn = []
             return
         self._drawn = [
@@ -182,9 +183,9 @@ class CurvePlot(tk.Canvas):
         for index in reversed(range(len(self._drawn))):
             curve, values = self._drawn[index]
             colour = palette.curves[index % len(palette.curves)]
-            words = f"{curve.name} {values[-1]:.4g}"
+            newest = f"{curve.name} {values[-1]:.4g}"
             item = self.create_text(
-                right, px(14), text=words, anchor="ne", fill=palette.text, font=fonts["small"]
+                right, px(14), text=newest, anchor="ne", fill=palette.text, font=fonts["small"]
             )
             left = self.bbox(item)[0]
             if left - px(14) < px(self._reserved):
@@ -211,8 +212,9 @@ class CurvePlot(tk.Canvas):
         self.create_line(x, y0, x, y1, fill=palette.muted, tags="hover")
         anchor: Literal["nw", "ne"] = "nw" if event.x < (x0 + x1) / 2 else "ne"
         place = x + px(8) if anchor == "nw" else x - px(8)
+        said = "\n".join([words.AT_STEP.format(step=step), *lines])
         item = self.create_text(
-            place, y0 + px(6), text="\n".join([f"step {step:g}", *lines]), anchor=anchor, fill=palette.text,
+            place, y0 + px(6), text=said, anchor=anchor, fill=palette.text,
             font=self._theme.fonts["small"], tags="hover",
         )  # fmt: skip
         a, b, c, d = self.bbox(item)

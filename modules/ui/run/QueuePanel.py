@@ -11,6 +11,7 @@ from tkinter import ttk
 from modules.runner.RunDirectory import RunDirectory
 from modules.runner.RunQueue import QueueEntry, QueueRunner
 from modules.ui.Services import QueueWatch
+from modules.ui.texts import run as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.util.errors import UserError
@@ -95,22 +96,26 @@ class QueuePanel(ttk.Frame):
         row = FlowFrame(self, px(4))
         row.pack(fill="x", pady=(0, px(6)))
         for text, command in (
-            ("Add these settings", self.add),
-            ("Up", lambda: self._move(-1)),
-            ("Down", lambda: self._move(1)),
-            ("Again", lambda: self._each(self.queue.requeue)),
-            ("Remove", lambda: self._each(self.queue.remove)),
-            ("Clear ended", self.queue.clear_ended),
+            (words.ADD, self.add),
+            (words.UP, lambda: self._move(-1)),
+            (words.DOWN, lambda: self._move(1)),
+            (words.AGAIN, lambda: self._each(self.queue.requeue)),
+            (words.REMOVE, lambda: self._each(self.queue.remove)),
+            (words.CLEAR_ENDED, self.queue.clear_ended),
         ):
             button = ttk.Button(row, text=text, command=partial(self._do, command))
             row.add(button)
-        self._go = ttk.Button(row, text="Work through", style="Accent.TButton", command=self.toggle)
+        self._go = ttk.Button(row, text=words.START_QUEUE, style="Accent.TButton", command=self.toggle)
         row.add(self._go)
         self.tree = ttk.Treeview(self, columns=("state", "folder", "note"), height=5, selectmode="browse")
-        for name, title, width in (("#0", "Run", 150), ("state", "State", 80), ("folder", "Folder", 260)):
+        for name, title, width in (
+            ("#0", words.COLUMN_RUN, 150),
+            ("state", words.COLUMN_STATE, 80),
+            ("folder", words.COLUMN_FOLDER, 260),
+        ):
             self.tree.heading(name, text=title, anchor="w")
             self.tree.column(name, width=px(width), stretch=name == "folder")
-        self.tree.heading("note", text="Note", anchor="w")
+        self.tree.heading("note", text=words.COLUMN_NOTE, anchor="w")
         self.tree.column("note", width=px(200))
         self.tree.pack(fill="both", expand=True)
         self.tree.bind("<Double-Button-1>", self._watch)
@@ -130,10 +135,11 @@ class QueuePanel(ttk.Frame):
         """Put the settings as they are at the end of the queue."""
         state, errors = self._ui.state, self._ui.services.check.errors_of_settings()
         if errors:
-            raise UserError(f"{errors[0].message} (1 of {len(errors)})", hint="Fix the errors first (F4)")
+            message = words.ONE_OF.format(message=errors[0].message, count=len(errors))
+            raise UserError(message, hint=words.FIX_FIRST)
         folder = RunDirectory(state.config.workspace_dir)
         self.queue.add(folder, state.config.to_dict())
-        self._ui.status(f"{folder.path} waits in the queue since {time.strftime('%H:%M')}")
+        self._ui.status(words.ADDED.format(folder=folder.path, time=time.strftime("%H:%M")))
 
     def toggle(self) -> None:
         """Begin to work through the queue, or finish after the present run."""
@@ -168,4 +174,4 @@ class QueuePanel(ttk.Frame):
             self.tree.insert("", "end", entry.id, text=entry.title, values=(entry.state, entry.run_dir, note))
         if chosen is not None and self.tree.exists(chosen):
             self.tree.selection_set(chosen)
-        self._go.configure(text="Finish this run only" if self._work.runner.active else "Work through")
+        self._go.configure(text=words.STOP_AFTER_THIS if self._work.runner.active else words.START_QUEUE)

@@ -9,6 +9,7 @@ from typing import Any
 from modules.runner.outcome import Outcome
 from modules.ui.run.StartCheck import StartCheck
 from modules.ui.state.RunControl import RunControl
+from modules.ui.texts import run as words
 from modules.ui.Ui import Ui
 from modules.util.errors import UserError
 
@@ -16,14 +17,6 @@ POLL_MS = 250
 CATCH_UP_MS = 12
 SHOWN_EVERY = 0.6
 RETRY_SECONDS = 1.0
-_WORDS = {
-    "stop": "Stopping after this step",
-    "backup": "Backup ordered",
-    "sample": "Samples ordered",
-    "pause": "Pausing after this step",
-    "resume": "Going on",
-    "save": "Saving ordered",
-}
 
 
 class RunActions:
@@ -64,7 +57,7 @@ class RunActions:
         if self._check.errors_of_settings():
             self._refused()
         elif self._check.errors():  # perhaps they were mended meanwhile
-            self._ui.status("Checking the files again")
+            self._ui.status(words.CHECKING_AGAIN)
             self._check.now(self._start_if_fine)
         else:
             self._start_now()
@@ -78,7 +71,7 @@ class RunActions:
     def _start_now(self) -> None:
         state = self._ui.state
         folder, config = state.config.workspace_dir, state.config.to_dict()
-        self._ui.status(f"Starting training in {folder}")
+        self._ui.status(words.STARTING.format(folder=folder))
         self._try_to_start(folder, config)
 
     def _try_to_start(self, folder: str, config: dict[str, Any]) -> None:
@@ -112,18 +105,18 @@ class RunActions:
         """Give the run a command, or cancel a start that waits."""
         if kind == "stop" and self.waiting:
             self._stop_waiting()
-            self._ui.status("The start was cancelled")
+            self._ui.status(words.START_CANCELLED)
             self._heard()
             return
         if self.control.state not in ("running", "paused"):
-            self._ui.status("No run is under way")
+            self._ui.status(words.NOTHING_LIVE)
             return
         try:
             self.control.post(kind)
         except UserError as error:
             self._ui.error(error)
             return
-        self._ui.status(_WORDS[kind])
+        self._ui.status(words.COMMANDED[kind])
 
     def pause_or_resume(self) -> None:
         """Whichever the run can do now."""
@@ -160,7 +153,7 @@ class RunActions:
         self._heard()
         if not outcome.ok:
             run = self.control.run
-            where = f"The log is {run.log_path}" if run is not None else ""
+            where = words.LOG_IS.format(path=run.log_path) if run is not None else ""
             hint = "\n".join(part for part in (outcome.hint, where) if part)
             self._ui.error(UserError(outcome.message, hint=hint or None))
 

@@ -12,13 +12,12 @@ from PIL import ImageTk
 from modules.ui.form.inputs import style_popdown
 from modules.ui.ImageWindow import ImageWindow, ShownImage
 from modules.ui.state.RunHistory import SampleImage
+from modules.ui.texts import run as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.tk_support import elide_middle, on_event
 
 CELL = 210
-NEWEST = "Newest"
-NO_PROMPT = "(no prompt)"
 
 
 class SampleGallery(ttk.Frame):
@@ -40,11 +39,11 @@ class SampleGallery(ttk.Frame):
         self._pending = False
         head = ttk.Frame(self, padding=(0, 0, 0, px(6)))
         head.pack(fill="x")
-        ttk.Label(head, text="Step").pack(side="left", padx=(0, px(8)))
+        ttk.Label(head, text=words.STEP).pack(side="left", padx=(0, px(8)))
         self.step = ttk.Combobox(
-            head, state="readonly", values=[NEWEST], width=12, font=ui.theme.fonts["text"]
+            head, state="readonly", values=[words.NEWEST], width=12, font=ui.theme.fonts["text"]
         )
-        self.step.set(NEWEST)
+        self.step.set(words.NEWEST)
         self.step.configure(postcommand=lambda: style_popdown(ui.theme, self.step))
         self.step.bind("<<ComboboxSelected>>", lambda _event: self._arrange())
         self.step.pack(side="left")
@@ -73,9 +72,9 @@ class SampleGallery(ttk.Frame):
             return
         self._samples = tuple(samples)
         steps = sorted({sample.step for sample in samples}, reverse=True)
-        self.step.configure(values=[NEWEST, *(str(step) for step in steps)])
+        self.step.configure(values=[words.NEWEST, *(str(step) for step in steps)])
         if self.step.get() not in self.step.cget("values"):
-            self.step.set(NEWEST)
+            self.step.set(words.NEWEST)
         self._arrange()
 
     def _arrange(self) -> None:
@@ -88,11 +87,11 @@ class SampleGallery(ttk.Frame):
         for _, members in sorted(by_prompt.items()):
             ordered = sorted(members, key=lambda sample: sample.step)
             first = ordered[0] if ordered[0].step == 0 else None
-            fitting = [s for s in ordered if chosen == NEWEST or str(s.step) == chosen]
+            fitting = [s for s in ordered if chosen == words.NEWEST or str(s.step) == chosen]
             if fitting:
                 self._rows.append((first if first is not fitting[-1] else None, fitting[-1]))
         base = any(first is not None for first, _ in self._rows)
-        self._note.configure(text="Left: before training. Right: with the adapter." if base else "")
+        self._note.configure(text=words.BEFORE_AND_AFTER if base else "")
         self.redraw()
 
     # -- drawing ---------------------------------------------------------------------------------------------
@@ -126,9 +125,7 @@ class SampleGallery(ttk.Frame):
         canvas.delete("all")
         canvas.configure(background=palette.panel)
         if not self._rows:
-            text = (
-                "No samples yet. Add prompts on the Sampling page; \u201cSample now\u201d makes them at once."
-            )
+            text = words.NO_SAMPLES
             canvas.create_text(
                 px(12), px(12), anchor="nw", text=text, fill=palette.muted, font=self._ui.theme.fonts["text"],
                 width=max(100, canvas.winfo_width() - px(24)),
@@ -150,9 +147,10 @@ class SampleGallery(ttk.Frame):
             if first is not None:
                 self._cell(first, x, y, side, used, wanted)
             self._cell(sample, x + (side if paired else 0), y, side, used, wanted)
-            words = elide_middle(sample.prompt or NO_PROMPT, max(20, width // px(8)))
+            prompt = elide_middle(sample.prompt or words.NO_PROMPT, max(20, width // px(8)))
+            text = words.SAMPLE_CAPTION.format(prompt=prompt, step=sample.step)
             canvas.create_text(
-                x, y + side + px(2), anchor="nw", text=f"{words}\nstep {sample.step}", fill=palette.muted,
+                x, y + side + px(2), anchor="nw", text=text, fill=palette.muted,
                 font=self._ui.theme.fonts["small"], width=width - px(12),
             )  # fmt: skip
         self._photos = used
@@ -217,4 +215,4 @@ class SampleGallery(ttk.Frame):
 
 
 def _caption(sample: SampleImage) -> str:
-    return f"{sample.prompt or NO_PROMPT}  \u2013  step {sample.step}"
+    return words.SAMPLE_TITLE.format(prompt=sample.prompt or words.NO_PROMPT, step=sample.step)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from modules.ui.state.ConfigState import Problem
 from modules.ui.state.DryRun import DRY_RUN, DryRun, no_images
+from modules.ui.texts import run as words
 from modules.ui.Ui import Ui
 
 SETTLED_MS = 1500
@@ -101,7 +102,7 @@ class StartCheck:
             self._known(found)
 
     def _failed(self, run: DryRun, error: Exception) -> None:
-        self._done(run, [Problem("", f"The files could not be checked: {error}", warning=True)])
+        self._done(run, [Problem("", words.NOT_CHECKED.format(reason=error), warning=True)])
 
     def _known(self, found: list[Problem]) -> None:
         self._of_files, self.checked = found, True

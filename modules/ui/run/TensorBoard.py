@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from modules.runner.outcome import last_lines
+from modules.ui.texts import run as words
 from modules.util.errors import UserError
 
 HOST = "127.0.0.1"
@@ -132,4 +133,4 @@ def _answers(port: int) -> bool:
 
 def _last_words(said: IO[bytes]) -> str:
     said.seek(0)
-    return last_lines(said.read().decode("utf-8", errors="replace"), 3) or "it says nothing"
+    return last_lines(said.read().decode("utf-8", errors="replace"), 3) or words.SAID_NOTHING

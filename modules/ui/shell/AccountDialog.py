@@ -8,6 +8,7 @@ from pathlib import Path
 from tkinter import ttk
 
 from modules.ui.dialogs import Dialog
+from modules.ui.texts import tools as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.tk_support import elide_middle
 from modules.util.config.SecretsConfig import SecretsConfig
@@ -15,10 +16,6 @@ from modules.util.errors import UserError
 
 MASK = "\u2022"
 TOKEN = re.compile(r"[A-Za-z0-9_.-]{8,}")
-ABOUT = (
-    "A token lets training fetch models that need an account on huggingface.co (Settings, Access Tokens; "
-    "the right to read is enough). It is kept in a file that only you can read, never in a config or a log."
-)
 
 
 class AccountDialog(Dialog):
@@ -30,7 +27,7 @@ class AccountDialog(Dialog):
     """
 
     def __init__(self, ui: Ui, path: Path) -> None:
-        super().__init__(ui, "Hugging Face account", width=520)
+        super().__init__(ui, words.ACCOUNT_TITLE, width=520)
         px = ui.theme.px
         self._path = path
         self.fault = ttk.Label(self.body, style="Error.TLabel", wraplength=px(480), justify="left")
@@ -38,21 +35,23 @@ class AccountDialog(Dialog):
             stored = bool(SecretsConfig.load_if_there(path).huggingface_token)
         except UserError as error:
             stored = True
-            self.fault.configure(text=f"{error}. A new token replaces the file.")
-        ttk.Label(self.body, text=ABOUT, wraplength=px(480), justify="left").pack(anchor="w")
-        about = "A token is stored; another one replaces it." if stored else "No token is stored."
+            self.fault.configure(text=words.BROKEN_FILE.format(error=error))
+        ttk.Label(self.body, text=words.ACCOUNT_ABOUT, wraplength=px(480), justify="left").pack(anchor="w")
+        about = words.TOKEN_STORED if stored else words.NO_TOKEN
         self.about = ttk.Label(self.body, text=about, style="Bold.TLabel")
         self.about.pack(anchor="w", pady=(px(10), px(4)))
         self.entry = ttk.Entry(self.body, show=MASK, font=ui.theme.fonts["text"])
         self.entry.pack(fill="x")
         self.entry.bind("<Return>", lambda _event: self.accept())
         self._visible = tk.BooleanVar(self, False)
-        ttk.Checkbutton(self.body, text="Show", variable=self._visible, command=self._show).pack(anchor="w")
+        ttk.Checkbutton(self.body, text=words.SHOW, variable=self._visible, command=self._show).pack(
+            anchor="w"
+        )
         ttk.Label(self.body, text=elide_middle(str(path), 70), style="Small.TLabel").pack(anchor="w")
         self.fault.pack(anchor="w", pady=(px(4), 0))
-        self.add_button("Save", self.accept, accent=True)
-        self.add_button("Cancel", self.cancel)
-        self.remove_button = ttk.Button(self.foot, text="Remove", command=lambda: self._store(""))
+        self.add_button(words.SAVE, self.accept, accent=True)
+        self.add_button(words.CANCEL, self.cancel)
+        self.remove_button = ttk.Button(self.foot, text=words.REMOVE, command=lambda: self._store(""))
         self.remove_button.pack(side="left")
         self.remove_button.state([("!" if stored else "") + "disabled"])
 
@@ -63,9 +62,7 @@ class AccountDialog(Dialog):
         """Store what was typed."""
         token = self.entry.get().strip()
         if not TOKEN.fullmatch(token):
-            self.fault.configure(
-                text="This is no token: one has letters, digits, _ and -, such as hf_AbC123\u2026"
-            )
+            self.fault.configure(text=words.NOT_A_TOKEN)
             self.entry.state(["invalid"])
             self.entry.focus_set()
             return
@@ -75,7 +72,9 @@ class AccountDialog(Dialog):
         try:
             SecretsConfig(huggingface_token=token).save(self._path)
         except OSError as error:
-            self.fault.configure(text=f"The token cannot be saved in {self._path.parent}: {error.strerror}")
+            self.fault.configure(
+                text=words.CANNOT_SAVE.format(folder=self._path.parent, reason=error.strerror)
+            )
             return
         self.destroy()
-        self.ui.status("The token is stored" if token else "The token was removed")
+        self.ui.status(words.TOKEN_SAVED if token else words.TOKEN_REMOVED)

@@ -8,6 +8,7 @@ import tkinter as tk
 from collections.abc import Callable
 
 from modules.ui.state.SessionStore import Session, SessionStore, WindowMemory
+from modules.ui.texts import window as words
 
 log = logging.getLogger(__name__)
 DELAY_MS = 700
@@ -61,9 +62,7 @@ class Autosave:
                 log.warning("settings are not saved: %s", error)
                 if not self._complained:
                     self._complained = True
-                    self._failed(
-                        f"The settings cannot be saved in {self._store.folder}: {error.strerror or error}. "
-                        "Everything else works; use Save as to keep them."
-                    )
+                    reason = error.strerror or error
+                    self._failed(words.SETTINGS_NOT_SAVED.format(folder=self._store.folder, reason=reason))
                 return
             self._complained = False

@@ -8,8 +8,8 @@ from tkinter import ttk
 
 from modules.ui.Actions import Actions
 from modules.ui.state.RunControl import LIVE, RunControl
+from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
-from modules.util.counted import counted
 
 
 class BottomBar(ttk.Frame):
@@ -28,16 +28,16 @@ class BottomBar(ttk.Frame):
         self.buttons: dict[str, ttk.Button] = {}
         tips = ui.services.tooltips
         for name, label, command, tip in (
-            ("start", "Start", actions.start, "Start training (F5)"),
+            ("start", words.START, actions.start, words.START_TIP),
             (
                 "stop",
-                "Stop",
+                words.STOP,
                 partial(actions.order, "stop"),
-                "Stop after this step; a backup is kept (Shift+F5)",
+                words.STOP_TIP,
             ),
-            ("pause", "Pause", actions.pause_or_resume, "Pause or go on (F6)"),
-            ("backup", "Backup", partial(actions.order, "backup"), "Make a backup now (F7)"),
-            ("sample", "Sample now", partial(actions.order, "sample"), "Make the samples now (F8)"),
+            ("pause", words.PAUSE, actions.pause_or_resume, words.PAUSE_TIP),
+            ("backup", words.BACKUP, partial(actions.order, "backup"), words.BACKUP_TIP),
+            ("sample", words.SAMPLE, partial(actions.order, "sample"), words.SAMPLE_TIP),
         ):
             style = "Accent.TButton" if name == "start" else "TButton"
             button = ttk.Button(buttons, text=label, style=style, command=command)
@@ -54,11 +54,11 @@ class BottomBar(ttk.Frame):
         self.run_bar.grid(row=1, column=0, sticky="ew", pady=(px(3), 0))
         self.epoch_bar = ttk.Progressbar(middle, maximum=1.0, length=px(110))
         self.epoch_bar.grid(row=1, column=1, padx=(px(6), 0), pady=(px(3), 0))
-        tips.add(self.run_bar, "The whole run")
-        tips.add(self.epoch_bar, "This epoch, or the work at hand")
-        self.problems = ttk.Button(self, text="No problems", command=actions.toggle_problems)
+        tips.add(self.run_bar, words.RUN_BAR_TIP)
+        tips.add(self.epoch_bar, words.EPOCH_BAR_TIP)
+        self.problems = ttk.Button(self, text=words.NO_PROBLEMS, command=actions.toggle_problems)
         self.problems.grid(row=0, column=2, sticky="e")
-        tips.add(self.problems, "What is wrong with the settings (F4)")
+        tips.add(self.problems, words.PROBLEMS_TIP)
         self._status = ttk.Label(self, style="Small.TLabel", anchor="w", width=10)
         self._status.grid(row=1, column=0, columnspan=3, sticky="ew", pady=(px(6), 0))
         tips.add(self._status, lambda: str(self._status.cget("text")))
@@ -73,13 +73,11 @@ class BottomBar(ttk.Frame):
     def show_problems(self, errors: int, warnings: int, checking: bool, checked: bool) -> None:
         """How many there are, and whether the files were looked at for that."""
         if errors or warnings:
-            parts = [counted(errors, "error")] if errors else []
-            parts += [counted(warnings, "warning")] if warnings else []
-            text = ", ".join(parts) + ("\u2026" if checking else "")
+            text = words.problem_counts(errors, warnings) + ("\u2026" if checking else "")
         elif checking:
-            text = "Checking files\u2026"
+            text = words.CHECKING_FILES
         else:
-            text = "No problems" if checked else "Files not checked"
+            text = words.NO_PROBLEMS if checked else words.FILES_NOT_CHECKED
         self.problems.configure(text=text)
 
     def show_run(self, control: RunControl, waiting: str = "") -> None:
@@ -94,8 +92,8 @@ class BottomBar(ttk.Frame):
         self._enable("start", not live and not waiting)
         for name in ("stop", "pause", "backup", "sample"):
             self._enable(name, control.state in ("running", "paused") or (name == "stop" and bool(waiting)))
-        self.buttons["pause"].configure(text="Resume" if control.state == "paused" else "Pause")
-        text = f"Not started yet: it {waiting}" if waiting else progress.text or "Ready"
+        self.buttons["pause"].configure(text=words.RESUME if control.state == "paused" else words.PAUSE)
+        text = words.WAITS.format(reason=waiting) if waiting else progress.text or words.READY
         self._text.configure(text=text)
         self.run_bar.configure(value=progress.run)
         self.epoch_bar.configure(value=progress.epoch)

@@ -8,19 +8,15 @@ from pathlib import Path
 from modules.ui.dialogs import ask_buttons, ask_choice, ask_text, show_notes
 from modules.ui.state.PresetStore import Preset, PresetStore
 from modules.ui.state.SessionStore import WindowMemory
+from modules.ui.texts import files as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.Chooser import JSON
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.config_list import save_list
 from modules.util.config.load import load_layered
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.counted import counted
 from modules.util.errors import UserError
-
-NEW_TITLE = "New settings"
-NEW_QUESTION = "Your changes are not saved in a file. Save them before starting with new settings?"
-SAVE, DISCARD, CANCEL = "Save", "Discard", "Cancel"
-NEW = "New settings"
-UNDO_NEW = "New settings. Ctrl+Z brings the previous ones back"
 
 
 class FileActions:
@@ -45,17 +41,18 @@ class FileActions:
         """Begin with the defaults; asks first when there are changes that no file holds."""
         changed = self._ui.state.is_modified()
         if changed:
-            choice = ask_buttons(self._ui, NEW_TITLE, NEW_QUESTION, (SAVE, DISCARD, CANCEL))
+            buttons = (words.SAVE, words.DISCARD, words.CANCEL)
+            choice = ask_buttons(self._ui, words.NEW_TITLE, words.NEW_QUESTION, buttons)
             if choice not in (0, 1) or (choice == 0 and not self.save()):
                 return
         self.path = ""
-        self._ui.state.replace(self._ui.state.model(), "new config", saved=True)
+        self._ui.state.replace(self._ui.state.model(), words.UNDO_NEW, saved=True)
         self._changed()
-        self._ui.status(UNDO_NEW if changed else NEW)
+        self._ui.status(words.NEW_AFTER_CHANGES if changed else words.NEW)
 
     def ask_load(self) -> None:
         """Ask for a config and open it."""
-        path = self._ui.chooser.file("Open a config", self.path, JSON)
+        path = self._ui.chooser.file(words.OPEN_CONFIG, self.path, JSON)
         if path is not None:
             self.load(path)
 
@@ -69,8 +66,8 @@ class FileActions:
                 return True
             self._ui.error(error)
             return False
-        self._take(config, f"open {path.name}", path)
-        self._ui.status(f"Opened {path}")
+        self._take(config, words.UNDO_OPEN.format(name=path.name), path)
+        self._ui.status(words.OPENED.format(path=path))
         return True
 
     def _take(self, config: TrainConfig, title: str, path: Path | None) -> None:
@@ -87,7 +84,7 @@ class FileActions:
     def ask_save(self) -> bool:
         """Ask for a name and save."""
         name = "" if self.path else "config.json"
-        path = self._ui.chooser.save_file("Save the config", self.path, name, JSON)
+        path = self._ui.chooser.save_file(words.SAVE_CONFIG, self.path, name, JSON)
         return path is not None and self.save_to(path)
 
     def save_to(self, path: Path) -> bool:
@@ -104,19 +101,15 @@ class FileActions:
         self._memory.remember(path)
         self._changed()
         unread = len(self._ui.state.typed())
-        rest = (
-            f"; {unread} field(s) that cannot be read keep their last good value in the file"
-            if unread
-            else ""
-        )
-        self._ui.status(f"Saved {path}{rest}")
+        said = words.SAVED_WITH_UNREADABLE if unread else words.SAVED
+        self._ui.status(said.format(path=path, fields=counted(unread, "field")))
         return True
 
     # -- OneTrainer ------------------------------------------------------------------------------------------
 
     def ask_import(self) -> None:
         """Ask for a OneTrainer file and take it over."""
-        path = self._ui.chooser.file("Import a config, concepts or samples of OneTrainer", kinds=JSON)
+        path = self._ui.chooser.file(words.IMPORT_FILE, kinds=JSON)
         if path is not None:
             self.import_from(path)
 
@@ -129,21 +122,19 @@ class FileActions:
             if isinstance(read_json(path, "OneTrainer file"), list):
                 items, notes = import_onetrainer_list(path)
                 name = "concepts" if items and type(items[0]).__name__ == "ConceptConfig" else "samples"
-                self._ui.state.set_values({name: items}, f"import {path.name}")
+                self._ui.state.set_values({name: items}, words.UNDO_IMPORT.format(name=path.name))
             else:
                 config, notes = import_onetrainer(path)
                 made = self._ui.state.model.from_dict(config.to_dict())
                 self.path = ""
-                self._take(made, f"import {path.name}", None)
+                self._take(made, words.UNDO_IMPORT.format(name=path.name), None)
         except UserError as error:
             self._ui.error(error)
             return
-        self._ui.status(f"Imported {path}")
+        self._ui.status(words.IMPORTED.format(path=path))
         if notes:
-            title = "Imported, without the following"
-            show_notes(
-                self._ui, title, f"{len(notes)} settings of {path.name} have no counterpart here:", notes
-            )
+            head = words.LEFT_BEHIND.format(settings=counted(len(notes), "setting"), name=path.name)
+            show_notes(self._ui, words.LEFT_BEHIND_TITLE, head, notes)
 
     # -- presets ---------------------------------------------------------------------------------------------
 
@@ -154,44 +145,45 @@ class FileActions:
         except UserError as error:
             self._ui.error(error)
             return
-        self._ui.state.replace(config, f"preset {preset.label}")
-        self._ui.status(f"Preset {preset.label}; Ctrl+Z takes it back")
+        self._ui.state.replace(config, words.UNDO_PRESET.format(name=preset.label))
+        self._ui.status(words.PRESET_APPLIED.format(name=preset.label))
         self._changed()
 
     def keep_preset(self) -> None:
         """Ask for a name and keep the settings as a preset."""
-        name = ask_text(self._ui, "Keep as a preset", "Name of the preset")
+        name = ask_text(self._ui, words.KEEP_TITLE, words.KEEP_QUESTION)
         if name:
             try:
                 made = self._presets.save(name, self._ui.state.config)
             except UserError as error:
                 self._ui.error(error)
                 return
-            self._ui.status(f"Preset kept as {made.path}")
+            self._ui.status(words.KEPT.format(path=made.path))
 
     def remove_preset(self) -> None:
         """Ask which of the person's own presets to remove."""
         own = [preset for preset in self._presets.presets() if not preset.built_in]
         if not own:
-            self._ui.status("There are no presets of your own")
+            self._ui.status(words.NO_OWN_PRESETS)
             return
-        index = ask_choice(self._ui, "Remove a preset", "Which preset?", [preset.label for preset in own])
+        labels = [preset.label for preset in own]
+        index = ask_choice(self._ui, words.REMOVE_TITLE, words.REMOVE_QUESTION, labels)
         if index is not None:
             try:
                 self._presets.delete(own[index])
             except UserError as error:
                 self._ui.error(error)
                 return
-            self._ui.status(f"Removed {own[index].path}")
+            self._ui.status(words.REMOVED.format(path=own[index].path))
 
 
 def write_list(ui: Ui, items: Sequence[BaseConfig], what: str, name: str) -> None:
     """Ask for a file and write concepts or samples to it."""
-    chosen = ui.chooser.save_file(f"Write the {what}", name=name, kinds=JSON)
+    chosen = ui.chooser.save_file(words.WRITE_LIST.format(what=what), name=name, kinds=JSON)
     if chosen is not None:
         try:
             save_list(items, chosen)
         except OSError as error:
             ui.error(UserError(f"{chosen} cannot be written: {error.strerror}"))
             return
-        ui.status(f"Wrote {chosen}")
+        ui.status(words.WROTE.format(path=chosen))

@@ -8,14 +8,11 @@ from functools import partial
 from tkinter import ttk
 
 from modules.ui.state.PresetStore import Preset, PresetStore
+from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.theme import style_menu
 from modules.ui.widgets.tk_support import elide_middle
 
-NO_PRESET = "Choose a preset\u2026"
-KEEP = "Keep these settings as a preset\u2026"
-REMOVE = "Remove one of your presets\u2026"
-YOURS = "Yours"
 MOST_IN_A_MENU = 12
 """More of the person's own get a submenu; menus do not scroll everywhere."""
 MOST_IN_A_COLUMN = 20
@@ -43,9 +40,9 @@ class PresetMenu(ttk.Menubutton):
     ) -> None:
         super().__init__(parent, width=20)
         self.chosen = ""
-        self._show(NO_PRESET)
+        self._show(words.NO_PRESET)
         self._ui, self._presets, self._pick = ui, presets, pick
-        self._last = ((KEEP, keep), (REMOVE, remove))
+        self._last = ((words.KEEP_PRESET, keep), (words.REMOVE_PRESET, remove))
         self.menu = tk.Menu(self, tearoff=False, postcommand=self._fill)
         self.configure(menu=self.menu)
         self.bind("<Down>", lambda _event: self._open())
@@ -68,7 +65,7 @@ class PresetMenu(ttk.Menubutton):
         own = [preset for preset in found if not preset.built_in and not preset.family]
         alone = [preset for preset in found if preset.built_in and not preset.family]
         if len(own) > MOST_IN_A_MENU:
-            self._submenu(YOURS, own)
+            self._submenu(words.YOUR_PRESETS, own)
         else:
             self._entries(menu, own)
         if own and len(own) < len(found):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tkinter import ttk
 
 from modules.ui.state.ConfigState import Problem
+from modules.ui.texts.window import problem_counts
 from modules.ui.Ui import Ui
 
 MAX_ROWS = 6
@@ -49,7 +50,7 @@ class ProblemsPanel(ttk.Frame):
             return
         self._problems = problems
         errors = sum(not problem.warning for problem in problems)
-        self._title.configure(text=f"{errors} to put right, {len(problems) - errors} to look at")
+        self._title.configure(text=problem_counts(errors, len(problems) - errors))
         self.tree.delete(*self.tree.get_children())
         for index, problem in enumerate(problems):
             setting = self._ui.state.settings.get(problem.path)

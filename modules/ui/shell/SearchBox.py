@@ -7,12 +7,12 @@ from tkinter import ttk
 
 from modules.ui.form.SettingsForm import has_row
 from modules.ui.state.search import search_settings
+from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.theme import style_text
 from modules.ui.widgets.tk_support import chosen_line, on_event
 from modules.util.config.settings import Setting
 
-HINT = "Search all settings (Ctrl+F)"
 ROWS = 12
 
 
@@ -26,7 +26,7 @@ class SearchBox(ttk.Frame):
         self._text = tk.StringVar(self)
         self.entry = ttk.Entry(self, textvariable=self._text, width=11, font=ui.theme.fonts["text"])
         self.entry.pack(fill="x", expand=True)
-        self._hint = tk.Label(self.entry, text=HINT, cursor="xterm", anchor="w")
+        self._hint = tk.Label(self.entry, text=words.SEARCH_HINT, cursor="xterm", anchor="w")
         self._hint.bind("<Button-1>", lambda _event: self.focus_entry())
         self.list = tk.Listbox(ui.root, activestyle="none", exportselection=False)
         style_text(ui.theme, self.list)
@@ -61,19 +61,19 @@ class SearchBox(ttk.Frame):
 
     def _search(self) -> None:
         self._show_hint()
-        words = self._text.get()
+        typed = self._text.get()
         state = self._ui.state
         self.found = search_settings(
-            (s for s in state.settings.values() if has_row(s)), words, shown=state.is_visible
+            (s for s in state.settings.values() if has_row(s)), typed, shown=state.is_visible
         )
         self.list.delete(0, "end")
         for setting in self.found:
             place = " \u203a ".join(part for part in (setting.section, setting.group) if part)
-            rest = "" if state.is_visible(setting.path) else "    (not shown now)"
+            rest = "" if state.is_visible(setting.path) else words.NOT_SHOWN_NOW
             self.list.insert("end", f"{setting.title}    {place}    {setting.path}{rest}")
-        if words and not self.found:
-            self.list.insert("end", "Nothing found")
-        if not words:
+        if typed and not self.found:
+            self.list.insert("end", words.NOTHING_FOUND)
+        if not typed:
             self.list.place_forget()
             return
         self.list.selection_set(0)

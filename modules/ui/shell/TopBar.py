@@ -11,6 +11,7 @@ from modules.ui.Actions import Actions
 from modules.ui.shell.PresetMenu import PresetMenu
 from modules.ui.shell.SearchBox import SearchBox
 from modules.ui.state.PresetStore import Preset, PresetStore
+from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.theme import style_menu
 from modules.ui.widgets.tk_support import elide_middle
@@ -47,18 +48,17 @@ class TopBar(ttk.Frame):
         self.preset = PresetMenu(self, ui, presets, pick, keep, remove)
         self.preset.grid(row=0, column=0, sticky="ew")
         tips = ui.services.tooltips
-        about = "Settings for a purpose. Your folders, concepts and samples stay as they are."
-        tips.add(self.preset, lambda: "\n".join(filter(None, (self.preset.chosen, about))))
-        self.file = ttk.Menubutton(self, text="File \u25be")
+        tips.add(self.preset, lambda: "\n".join(filter(None, (self.preset.chosen, words.PRESET_TIP))))
+        self.file = ttk.Menubutton(self, text=words.FILE)
         self._menu = tk.Menu(self.file, tearoff=False, postcommand=self._fill_menu)
         self.file.configure(menu=self._menu)
         self.file.grid(row=0, column=1, padx=(px(8), 0))
         self.buttons: dict[str, ttk.Button] = {}
         for column, (name, label, command, tip) in enumerate(
             (
-                ("save", "Save", actions.save, "Save the config (Ctrl+S)"),
-                ("undo", "\u21b6", actions.undo, "Undo (Ctrl+Z)"),
-                ("redo", "\u21b7", actions.redo, "Redo (Ctrl+Y)"),
+                ("save", words.SAVE, actions.save, words.SAVE_TIP),
+                ("undo", "\u21b6", actions.undo, words.UNDO_TIP),
+                ("redo", "\u21b7", actions.redo, words.REDO_TIP),
             ),
             2,
         ):
@@ -70,20 +70,20 @@ class TopBar(ttk.Frame):
         self.search.grid(row=0, column=5, sticky="ew", padx=px(12))
         self.columnconfigure(0, weight=1)
         self.columnconfigure(5, weight=4)
-        self.view = ttk.Button(self, text="View\u2026", command=actions.view, width=7)
+        self.view = ttk.Button(self, text=words.VIEW, command=actions.view, width=7)
         self.view.grid(row=0, column=6)
-        tips.add(self.view, "Appearance and size (Ctrl+plus, Ctrl+minus, Ctrl+0)")
+        tips.add(self.view, words.VIEW_TIP)
 
     def _fill_menu(self) -> None:
         menu, actions = self._menu, self._actions
         menu.delete(0, "end")
         style_menu(self._ui.theme, menu)
         for label, command, key in (
-            ("New", actions.new, "Ctrl+N"),
-            ("Open\u2026", actions.load, "Ctrl+O"),
-            ("Save", actions.save, "Ctrl+S"),
-            ("Save as\u2026", actions.save_as, "Ctrl+Shift+S"),
-            ("Import from OneTrainer\u2026", actions.import_, "Ctrl+I"),
+            (words.MENU_NEW, actions.new, "Ctrl+N"),
+            (words.MENU_OPEN, actions.load, "Ctrl+O"),
+            (words.SAVE, actions.save, "Ctrl+S"),
+            (words.MENU_SAVE_AS, actions.save_as, "Ctrl+Shift+S"),
+            (words.MENU_IMPORT, actions.import_, "Ctrl+I"),
         ):
             menu.add_command(label=label, command=command, accelerator=key)
         recent = self._recent()
@@ -92,7 +92,7 @@ class TopBar(ttk.Frame):
         for name in recent:
             menu.add_command(label=elide_middle(name, 60), command=partial(self._open, name))
         menu.add_separator()
-        menu.add_command(label="Quit", command=actions.quit, accelerator="Ctrl+Q")
+        menu.add_command(label=words.MENU_QUIT, command=actions.quit, accelerator="Ctrl+Q")
 
     def show_undo(self, undo: bool, redo: bool) -> None:
         """Grey out what there is nothing of."""

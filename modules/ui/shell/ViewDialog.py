@@ -8,6 +8,7 @@ from tkinter import ttk
 
 from modules.ui.dialogs import Dialog
 from modules.ui.form.inputs import style_popdown
+from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.theme import APPEARANCES
 
@@ -16,7 +17,7 @@ SCALES = (75, 90, 100, 110, 125, 150, 175, 200)
 
 def open_view_dialog(ui: Ui, appearance: str, scale: int, change: Callable[[str, int], None]) -> Dialog:
     """Choose; nothing changes before OK."""
-    dialog = Dialog(ui, "View", width=340)
+    dialog = Dialog(ui, words.VIEW_TITLE, width=340)
     px = ui.theme.px
     dialog.body.columnconfigure(1, weight=1)
     looks = ttk.Combobox(dialog.body, values=APPEARANCES, state="readonly", font=ui.theme.fonts["text"])
@@ -25,7 +26,7 @@ def open_view_dialog(ui: Ui, appearance: str, scale: int, change: Callable[[str,
     )
     looks.set(appearance)
     sizes.set(f"{scale} %")
-    for row, (label, combo) in enumerate((("Appearance", looks), ("Size", sizes))):
+    for row, (label, combo) in enumerate(((words.APPEARANCE, looks), (words.SIZE, sizes))):
         combo.configure(postcommand=partial(style_popdown, ui.theme, combo))
         ttk.Label(dialog.body, text=label).grid(row=row, column=0, sticky="w", padx=(0, px(12)))
         combo.grid(row=row, column=1, sticky="ew", pady=px(4))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from modules.ui.texts import window as words
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.load import find_problems
 from modules.util.config.overrides import parse_place
@@ -140,7 +141,11 @@ class ConfigState:
         """Back to the defaults."""
         fresh = self.model()
         listed = list(paths)
-        title = f"reset {self.settings[listed[0]].title}" if len(listed) == 1 else "reset"
+        title = (
+            words.UNDO_RESET.format(title=self.settings[listed[0]].title)
+            if len(listed) == 1
+            else words.UNDO_RESET_ALL
+        )
         self._change(title, {path: Cell(_get(fresh, path)) for path in listed}, {})
 
     def replace(self, config: TrainConfig, title: str, saved: bool = False) -> None:

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from modules.ui.state.ConfigState import Problem
+from modules.ui.texts import run as words
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
 from modules.util.jsonio import parse_json, write_json
 from modules.util.program_files import ROOT
 
 DRY_RUN = (sys.executable, str(ROOT / "scripts" / "train.py"), "--dry-run", "--json")
-NO_IMAGES = "You have no images yet"
-NO_IMAGES_HINT = "Add a folder on the Data & concepts page, or try the demo project on the Tools page"
 
 
 class DryRun:
@@ -71,7 +70,7 @@ def no_images(config: TrainConfig) -> Problem | None:
         return None
     if any(concept.enabled for concept in config.concepts or ()):
         return None
-    return Problem("concepts", NO_IMAGES, NO_IMAGES_HINT)
+    return Problem("concepts", words.NO_IMAGES, words.NO_IMAGES_HINT)
 
 
 def _step_back(process: subprocess.Popen[str]) -> None:
@@ -94,5 +93,5 @@ def _problems(said: str, complaints: str) -> list[Problem]:
         ]
         return errors + [Problem("", str(text), warning=True) for text in data["warnings"]]
     except (UserError, LookupError, TypeError, AttributeError):
-        last = complaints.strip().rpartition("\n")[2] or "it said nothing"
-        return [Problem("", f"The files could not be checked: {last}", warning=True)]
+        last = complaints.strip().rpartition("\n")[2] or words.SAID_NOTHING
+        return [Problem("", words.NOT_CHECKED.format(reason=last), warning=True)]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from modules.ui.state.ConfigState import ConfigState
+from modules.ui.texts import lists as words
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.config_list import load_list
 from modules.util.errors import UserError
@@ -69,25 +70,26 @@ class ItemList(Generic[T]):
 
     def read(self, path: Path) -> None:
         """Take over the list in a file. Raises ``UserError``."""
-        self._store(self.load(path), f"read {path.name}")
+        self._store(self.load(path), words.UNDO_READ.format(name=path.name))
 
     def add(self, items: Sequence[T]) -> int:
         """Put items at the end; returns the position of the first."""
         before = self.items()
-        self._store([*before, *items], f"add to {self.field}")
+        self._store([*before, *items], words.UNDO_ADD.format(name=self.field))
         return len(before)
 
     def replace(self, index: int, item: T) -> None:
         """Put another item in the place of one."""
         items = self.items()
         items[index] = item
-        self._store(items, f"edit {self.field}")
+        self._store(items, words.UNDO_EDIT.format(name=self.field))
 
     def remove(self, indices: Sequence[int]) -> None:
         """Take items out."""
         gone = set(indices)
         self._store(
-            [item for i, item in enumerate(self.items()) if i not in gone], f"remove from {self.field}"
+            [item for i, item in enumerate(self.items()) if i not in gone],
+            words.UNDO_REMOVE.format(name=self.field),
         )
 
     def duplicate(self, indices: Sequence[int]) -> int:
@@ -102,7 +104,7 @@ class ItemList(Generic[T]):
             return sorted(indices)
         for index in chosen:
             items[index], items[index + step] = items[index + step], items[index]
-        self._store(items, f"order of {self.field}")
+        self._store(items, words.UNDO_ORDER.format(name=self.field))
         return sorted(index + step for index in chosen)
 
     def set_all(self, name: str, value: object, indices: Sequence[int]) -> None:
@@ -110,4 +112,4 @@ class ItemList(Generic[T]):
         items = [item.copy_of() for item in self.items()]
         for index in indices:
             setattr(items[index], name, value)
-        self._store(items, f"edit {self.field}")
+        self._store(items, words.UNDO_EDIT.format(name=self.field))

@@ -17,6 +17,7 @@ from modules.runner.outcome import Outcome
 from modules.runner.RunDirectory import RunDirectory
 from modules.runner.status import RunStatus, StatusFollower
 from modules.ui.state.RunHistory import RunHistory
+from modules.ui.texts import run as words
 from modules.util.duration import duration
 from modules.util.errors import UserError
 from modules.util.jsonio import read_json
@@ -128,8 +129,20 @@ class RunControl:
 
     @property
     def state(self) -> str:
-        """One of ``status.STATES``."""
-        return self.status.state
+        """One of ``status.STATES``; how a run ended whose events could not say so is known from its process."""
+        state, outcome = self.status.state, self.outcome
+        if state == "died" and outcome is not None:
+            return outcome.category if outcome.ok else "failed"
+        return state
+
+    def fault(self) -> tuple[str, str] | None:
+        """Why the run failed, and what to do about it (or nothing); ``None`` where it did not."""
+        if self.state not in ("failed", "died"):
+            return None
+        error, outcome = self.status.error, self.outcome
+        if error is not None:
+            return str(error.get("message", "")), str(error.get("hint") or "")
+        return (outcome.message, outcome.hint) if outcome is not None and not outcome.ok else None
 
     @property
     def is_live(self) -> bool:
@@ -149,15 +162,17 @@ class RunControl:
         if status.state == "new":
             return Progress()
         if status.state == "starting":
-            return Progress(text="Starting\u2026")
+            return Progress(text=words.STARTING_UP)
         step, phase = status.step, status.phase
         if phase is not None and (step is None or phase["seq"] > step["seq"]) and status.state in LIVE:
             done, total = _pair(phase.get("done"), phase.get("total"))
             share = done / total if total else 0.0
-            count = f" {done} of {total}" if total else ""
-            return Progress(_run_share(step), share, f"{str(phase.get('name', '')).capitalize()}{count}")
+            name = str(phase.get("name", ""))
+            name = name[:1].upper() + name[1:]
+            text = words.PHASE.format(name=name, done=done, total=total) if total else name
+            return Progress(_run_share(step), share, text)
         if step is None:
-            return Progress(text=_STATE_WORDS.get(status.state, status.state))
+            return Progress(text=words.STATES.get(self.state, self.state))
         return Progress(_run_share(step), self._epoch_share(step), self._step_text(step))
 
     def _epoch_share(self, step: dict[str, Any]) -> float:
@@ -171,25 +186,27 @@ class RunControl:
 
     def _step_text(self, step: dict[str, Any]) -> str:
         place, metrics = _progress_of(step), step.get("metrics") or {}
-        parts = [] if self.state == "running" else [_STATE_WORDS.get(self.state, self.state)]
+        parts = [] if self.state == "running" else [words.STATES.get(self.state, self.state)]
         epoch = place.get("epoch", 0) + 1
-        parts.append(
-            f"Epoch {min(epoch, self._epochs)} of {self._epochs}" if self._epochs else f"Epoch {epoch}"
-        )
-        parts.append(f"step {place.get('global_step', 0)} of {step.get('total_steps', '?')}")
+        if self._epochs:
+            parts.append(words.EPOCH_OF.format(epoch=min(epoch, self._epochs), epochs=self._epochs))
+        else:
+            parts.append(words.EPOCH.format(epoch=epoch))
+        total = step.get("total_steps", "?")
+        parts.append(words.STEP_OF.format(step=place.get("global_step", 0), total=total))
         loss = metrics.get("loss/train_step")
         if isinstance(loss, (int, float)):
-            parts.append(f"loss {loss:.4g}")
+            parts.append(words.LOSS.format(value=loss))
         accuracy = metrics.get("dpo/accuracy")
         if isinstance(accuracy, (int, float)):
-            parts.append(f"accuracy {accuracy:.0%}")
+            parts.append(words.ACCURACY.format(value=accuracy))
         for tag, value in metrics.items():
             if "memory" in tag and isinstance(value, (int, float)):
-                parts.append(f"{value:.3g} GB")
+                parts.append(words.MEMORY.format(value=value))
                 break
         eta = step.get("eta")
         if isinstance(eta, (int, float)) and self.state == "running":
-            parts.append(f"{duration(eta)} left")
+            parts.append(words.LEFT.format(time=duration(eta)))
         return "  \u00b7  ".join(parts)
 
     # -- orders ----------------------------------------------------------------------------------------------
@@ -228,16 +245,6 @@ class _Ending(threading.Thread):
 
     def run(self) -> None:
         self.outcome = self._trainer.poll()
-
-
-_STATE_WORDS = {
-    "paused": "Paused",
-    "finished": "Finished",
-    "stopped": "Stopped",
-    "failed": "Failed",
-    "died": "Ended without a word",
-    "running": "Running",
-}
 
 
 def _epochs_of(run: RunDirectory) -> int:

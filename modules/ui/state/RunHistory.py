@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from modules.ui.texts import run as words
+
 MAX_POINTS = 2000
 MAX_MESSAGES = 400
 
@@ -87,8 +89,8 @@ class RunHistory:
 
     def _take_run_started(self, event: dict[str, Any]) -> None:
         self.total_steps = _whole(event.get("total_steps"))
-        again = " again" if event.get("resumed_from") else ""
-        self._say(event, f"Training started{again} on {event.get('device', 'this computer')}")
+        said = words.RESUMED if event.get("resumed_from") else words.STARTED
+        self._say(event, said.format(device=event.get("device", words.THIS_COMPUTER)))
 
     def _take_step(self, event: dict[str, Any]) -> None:
         self.total_steps = _whole(event.get("total_steps")) or self.total_steps
@@ -98,10 +100,10 @@ class RunHistory:
         self._add_metrics(event)
         metrics = event.get("metrics")
         if isinstance(metrics, dict):
-            words = ", ".join(
+            shown = ", ".join(
                 f"{tag.rpartition('/')[2]} {_number(value):.4g}" for tag, value in list(metrics.items())[:6]
             )
-            self._say(event, f"Validation at step {_step(event)}: {words}")
+            self._say(event, words.VALIDATED.format(step=_step(event), metrics=shown))
 
     def _add_metrics(self, event: dict[str, Any]) -> None:
         metrics = event.get("metrics")
@@ -117,10 +119,10 @@ class RunHistory:
             self.samples.append(made)
 
     def _take_backup(self, event: dict[str, Any]) -> None:
-        self._say(event, f"Backup at step {_step(event)}: {event.get('path')}")
+        self._say(event, words.BACKED_UP.format(step=_step(event), path=event.get("path")))
 
     def _take_save(self, event: dict[str, Any]) -> None:
-        self._say(event, f"Saved at step {_step(event)}: {event.get('path')}")
+        self._say(event, words.SAVED.format(step=_step(event), path=event.get("path")))
 
     def _take_warning(self, event: dict[str, Any]) -> None:
         self._say(event, str(event.get("message", "")))
@@ -130,11 +132,11 @@ class RunHistory:
         self._say(event, f"{event.get('message', '')}{f' - {hint}' if hint else ''}")
 
     def _take_command(self, event: dict[str, Any]) -> None:
-        words = f": {event['message']}" if event.get("message") else ""
-        self._say(event, f"{event.get('command')}: {event.get('state')}{words}")
+        more = f": {event['message']}" if event.get("message") else ""
+        self._say(event, f"{event.get('command')}: {event.get('state')}{more}")
 
     def _take_run_finished(self, event: dict[str, Any]) -> None:
-        self._say(event, f"Training {event.get('status')}")
+        self._say(event, words.ENDED_AS.format(status=event.get("status")))
 
     def _say(self, event: dict[str, Any], text: str) -> None:
         when = event.get("t")
@@ -149,8 +151,8 @@ class RunHistory:
 def _number(value: object) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
-    words = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-    return words.get(value, math.nan) if isinstance(value, str) else math.nan
+    spelt = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+    return spelt.get(value, math.nan) if isinstance(value, str) else math.nan
 
 
 def _whole(value: object) -> int:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any
 
+from modules.ui.texts import files as words
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
 from modules.util.files.locking import try_lock
@@ -181,5 +182,5 @@ class SessionStore:
             Owned(path.parent, local=True).move(path.name, aside.name)
         except (OSError, UserError) as problem:
             why = problem.message if isinstance(problem, UserError) else problem.strerror
-            return f"{error}\n\nThe file stays where it is ({why}); the defaults are shown instead."
-        return f"{error}\n\nThe file was kept as {aside}; the defaults are shown instead."
+            return words.STAYS.format(error=error, reason=why)
+        return words.KEPT_ASIDE.format(error=error, path=aside)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from modules.curation.intake.image_size import image_size
+from modules.ui.texts import data as words
 from modules.util.bucket import aspect_label
+from modules.util.counted import counted
 from modules.util.errors import DataError, UserError
 from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS
 
@@ -103,17 +105,21 @@ def _look_into(image: Path, stats: FolderStats) -> None:
 def stats_lines(stats: FolderStats) -> list[str]:
     """The counts in words."""
     missing = stats.images - stats.captions
+    captions = words.CAPTIONS_SOME if missing else words.CAPTIONS
     lines = [
-        f"{stats.images} images, {stats.bytes / 2**20:.1f} MiB",
-        f"{stats.captions} captions" + (f", {missing} images without one" if missing else ""),
+        words.FOLDER_HOLDS.format(images=counted(stats.images, words.IMAGE), size=stats.bytes / 2**20),
+        captions.format(
+            captions=counted(stats.captions, words.CAPTION), images=counted(missing, words.IMAGE)
+        ),
     ]
     if stats.smallest and stats.largest:
         small, large = ("{} \u00d7 {}".format(*size) for size in (stats.smallest, stats.largest))
-        lines.append(f"Smallest {small}, largest {large}")
+        lines.append(words.SIZES.format(smallest=small, largest=large))
     if stats.aspects:
         shapes = ", ".join(f"{name} ({count})" for name, count in stats.aspects.most_common(12))
-        lines.append(f"Shapes: {shapes}")
+        lines.append(words.SHAPES.format(shapes=shapes))
     if stats.unreadable:
         names = ", ".join(stats.unreadable[:8])
-        lines.append(f"{len(stats.unreadable)} cannot be read: {names}")
+        unreadable = counted(len(stats.unreadable), words.IMAGE)
+        lines.append(words.CANNOT_BE_READ.format(images=unreadable, names=names))
     return lines

@@ -8,25 +8,17 @@ from pathlib import Path
 
 from modules.curation.intake.image_size import image_size
 from modules.ui.state.folder_stats import image_files
+from modules.ui.texts import rlhf as words
 from modules.util.bucket import aspect_label, bucket_of
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.resolution import parse_resolutions
+from modules.util.counted import counted
 from modules.util.dpo_curation_util import check_dpo_pairs, dpo_concept_pairs, is_dpo_concept_type
 from modules.util.enum.ConceptType import ConceptType
 from modules.util.errors import DataError, UserError, list_offenders
 from modules.util.pairs.dpo_pair_check import PairCheck
 
 _VALIDATION = (ConceptType.DPO_CHOSEN_VAL, ConceptType.DPO_REJECTED_VAL)
-_FAULTS = {
-    "only_chosen": "in the chosen folder only",
-    "only_rejected": "in the rejected folder only",
-    "shared_stems": "several files with the same name",
-    "missing_captions": "no caption on one side or both",
-    "differing_captions": "different captions on the two sides",
-    "multiline_captions": "a caption of several lines",
-    "identical_images": "the same image on both sides",
-    "unreadable": "images that cannot be decoded",
-}
 
 
 def concept_pairs(concepts: Sequence[ConceptConfig]) -> list[tuple[str, ConceptConfig, ConceptConfig]]:
@@ -51,7 +43,11 @@ def check_pairs(concepts: Sequence[ConceptConfig]) -> tuple[bool, list[str]]:
     good, lines = True, []
     for split, chosen, rejected in concept_pairs(concepts):
         lines.append(
-            f"{chosen.name or Path(chosen.path).name} \u2013 {rejected.name or Path(rejected.path).name} ({split})"
+            words.CONCEPTS_OF.format(
+                chosen=chosen.name or Path(chosen.path).name,
+                rejected=rejected.name or Path(rejected.path).name,
+                split=split,
+            )
         )
         try:
             found = check_dpo_pairs(chosen.path, rejected.path)
@@ -65,16 +61,16 @@ def check_pairs(concepts: Sequence[ConceptConfig]) -> tuple[bool, list[str]]:
 
 
 def _check_lines(found: PairCheck) -> list[str]:
-    lines = [f"  {len(found.matched)} pairs match"]
-    for name, words in _FAULTS.items():
+    lines = [words.MATCHING.format(pairs=counted(len(found.matched), words.PAIR))]
+    for name, fault in words.FAULTS.items():
         offenders = getattr(found, name)
         if offenders:
-            lines.append(f"  \u2716 {len(offenders)}: {words}")
+            lines.append(f"  \u2716 {len(offenders)}: {fault}")
             lines.append(list_offenders(offenders))
     if found.empty_captions:
-        lines.append(f"  {len(found.empty_captions)} with an empty caption: trained with the empty prompt")
+        lines.append(words.EMPTY_CAPTIONS.format(pairs=counted(len(found.empty_captions), words.PAIR)))
     if found.ok:
-        lines.append("  everything is fine")
+        lines.append(words.ALL_WELL)
     return lines
 
 
@@ -97,15 +93,16 @@ def bucket_report(concepts: Sequence[ConceptConfig], resolution: str, batch_size
             bucket = bucket_of(*size, pixels)
             counts[bucket] += 1
             names[bucket] = aspect_label(*size)
-    lines = [f"{sum(counts.values())} training pairs at resolution {pixels}, {batch_size} in a batch", ""]
+    total = counted(sum(counts.values()), words.TRAINING_PAIR)
+    lines = [words.BUCKETS_TOTAL.format(pairs=total, pixels=pixels, batch=batch_size), ""]
     for bucket, count in counts.most_common():
         over = count % batch_size
-        words = "full batches"
-        if over:
-            words = f"{over} left over: add {batch_size - over}, or drop {over}, for full batches"
-        lines.append(f"{names[bucket]:>6}   {bucket[1]} \u00d7 {bucket[0]}   {count:>5} pairs   {words}")
+        batches = words.NOT_FULL.format(over=over, missing=batch_size - over) if over else words.FULL_BATCHES
+        pairs, (high, wide) = counted(count, words.PAIR), bucket
+        line = words.BUCKET_LINE
+        lines.append(line.format(shape=names[bucket], width=wide, height=high, pairs=pairs, batches=batches))
     if unreadable:
-        lines.append(f"{unreadable} images cannot be read")
+        lines.append(words.UNREADABLE.format(images=counted(unreadable, words.IMAGE)))
     return lines
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from modules.ui.state.ConfigState import ConfigState
 from modules.ui.state.ItemList import ItemList
 from modules.ui.state.pair_reports import concepts_of_output, is_pair_side
+from modules.ui.texts import files as words
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.enum.RLHFMode import RLHFMode
 
@@ -33,4 +34,4 @@ def train_on_pairs(state: ConfigState, folder: Path) -> None:
     changes = {"concepts": [*kept, *made], "rlhf_enabled": True}
     if state.config.rlhf_mode.online:
         changes["rlhf_mode"] = RLHFMode("DPO")
-    state.set_values(changes, f"pairs of {folder.name}")
+    state.set_values(changes, words.PAIRS_OF.format(name=folder.name))

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from modules.ui.texts import lists as words
+from modules.ui.texts.lists import JSON, NOTHING, NUMBER, SWITCH, TEXT, WHOLE
 from modules.util.errors import UserError
 
 Scalar = bool | int | float | str | None
 Plain = Scalar | list[Any] | dict[str, Any]
 Place = tuple[int, Literal["name", "value"]]
-NUMBER, WHOLE, SWITCH, TEXT, NOTHING = "number", "whole number", "on / off", "text", "nothing"
-JSON = "list or table"
 KINDS = (NUMBER, WHOLE, SWITCH, TEXT, NOTHING)
 """Of single values; ``JSON`` is offered where lists and tables may be given too."""
 _ON, _OFF = ("on", "true", "yes"), ("off", "false", "no")
@@ -66,9 +66,9 @@ def read_value(kind: str, text: str) -> Plain:
     try:
         value = int(plain) if kind == WHOLE else float(plain)
     except ValueError:
-        raise UserError(f"{plain!r} is no {kind}" if plain else f"a {kind} is missing") from None
+        raise UserError(f"{plain!r} is not a {kind}" if plain else f"enter a {kind}") from None
     if math.isnan(value):
-        raise UserError("must be a number")
+        raise UserError("NaN is not allowed: enter a number")
     return value
 
 
@@ -97,13 +97,13 @@ def read_texts(
         if not name and not row.text.strip():
             continue
         if not name:
-            faults[index, "name"] = "a name is missing"
+            faults[index, "name"] = words.NO_NAME
         elif not name.isidentifier():
-            faults[index, "name"] = "a name has letters, digits and _ only, and begins with no digit"
+            faults[index, "name"] = words.BAD_NAME
         elif name in taken:
             faults[index, "name"] = taken[name]
         elif name in made:
-            faults[index, "name"] = f"{name} is there twice"
+            faults[index, "name"] = words.TWICE.format(name=name)
         try:
             made[name] = read_value(row.kind, row.text)
         except UserError as error:

@@ -12,12 +12,13 @@ from pathlib import Path
 from tkinter import filedialog
 from typing import Protocol
 
+from modules.ui.texts import files as words
 from modules.ui.widgets.tk_support import grabbing, show_error
 from modules.util.errors import UserError
 
 Kinds = Sequence[tuple[str, str]]
-ANY: Kinds = (("All files", "*"),)
-JSON: Kinds = (("JSON files", "*.json"), *ANY)
+ANY: Kinds = ((words.ALL_FILES, "*"),)
+JSON: Kinds = ((words.JSON_FILES, "*.json"), *ANY)
 POLL_MS = 40
 
 
@@ -49,7 +50,7 @@ class Chooser:
         if found is None:
             return None
         if not found.is_dir():
-            self._refuse(f"{found} is not a folder", parent)
+            self._refuse(words.NOT_A_FOLDER.format(path=found), parent)
             return None
         self._memory.folder = str(found)
         return found
@@ -62,7 +63,7 @@ class Chooser:
         if found is None:
             return None
         if not found.is_file():
-            self._refuse(f"{found} is not a file", parent)
+            self._refuse(words.NOT_A_FILE.format(path=found), parent)
             return None
         self._memory.folder = str(found.parent)
         return found
@@ -80,13 +81,13 @@ class Chooser:
         if found is None:
             return None
         if not found.parent.is_dir():
-            self._refuse(f"{found.parent} is not a folder", parent)
+            self._refuse(words.NOT_A_FOLDER.format(path=found.parent), parent)
             return None
         ending = kinds[0][1].removeprefix("*")
         if not found.suffix and ending:
             found = found.with_name(found.name + ending)
             if found.exists():  # which nobody was asked about
-                self._refuse(f"{found} exists already", parent)
+                self._refuse(words.EXISTS.format(path=found), parent)
                 return None
         self._memory.folder = str(found.parent)
         return found

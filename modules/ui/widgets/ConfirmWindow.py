@@ -6,6 +6,7 @@ import tkinter as tk
 from collections.abc import Callable
 from tkinter import ttk
 
+from modules.ui.texts import choosing as words
 from modules.ui.widgets.theme import Theme
 from modules.ui.widgets.tk_support import make_modal, place_over
 
@@ -33,8 +34,8 @@ class ConfirmWindow(tk.Toplevel):
         ttk.Label(body, text=question, wraplength=px(420), justify="left").pack(anchor="w")
         foot = ttk.Frame(body)
         foot.pack(anchor="e", pady=(px(14), 0))
-        self.no = ttk.Button(foot, text="N  Keep", command=self.keep, style="Accent.TButton")
-        self.yes = ttk.Button(foot, text=f"Y  {verb}", command=self.confirm)
+        self.no = ttk.Button(foot, text=words.KEEP, command=self.keep, style="Accent.TButton")
+        self.yes = ttk.Button(foot, text=words.YES.format(verb=verb), command=self.confirm)
         for button in (self.yes, self.no):
             button.pack(side="left", padx=(px(6), 0))
             button.bind("<Return>", lambda event: event.widget.invoke())

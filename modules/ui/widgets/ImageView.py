@@ -9,6 +9,7 @@ from tkinter import font as tkfont
 
 from PIL import Image, ImageTk
 
+from modules.ui.texts import choosing as words
 from modules.ui.widgets.ImagePrefetcher import Box, ImagePrefetcher, fit
 from modules.ui.widgets.tk_support import shade
 
@@ -174,7 +175,7 @@ class ImageView(tk.Canvas):
 
     def _say(self, failure: str | None) -> None:
         name = "" if self.path is None else self.path.name
-        text = "\u2026" if failure is None else f"{name}\ncannot be shown: {failure}"
+        text = "\u2026" if failure is None else words.CANNOT_BE_SHOWN.format(name=name, reason=failure)
         self.create_text(
             *self._middle(),
             text=text,

@@ -7,6 +7,7 @@ import tkinter as tk
 from collections.abc import Callable
 from pathlib import Path
 
+from modules.ui.texts import files as words
 from modules.util.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -87,4 +88,4 @@ def nearest_folder(paths: list[Path]) -> Path:
 
 def _names(paths: list[Path]) -> str:
     shown = ", ".join(path.name or str(path) for path in paths[:SHOWN])
-    return f"{shown} and {len(paths) - SHOWN} more" if len(paths) > SHOWN else shown
+    return words.AND_MORE.format(names=shown, count=len(paths) - SHOWN) if len(paths) > SHOWN else shown

@@ -22,6 +22,7 @@ from typing import Literal, ParamSpec, TypeVar
 
 import customtkinter as ctk
 
+from modules.ui.texts import window as words
 from modules.util.errors import UserError
 
 P = ParamSpec("P")
@@ -203,7 +204,7 @@ class ErrorDialog(tk.Toplevel):
         self.withdraw()
         self.details = details
         self.message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        self.title("A problem" if isinstance(error, UserError) else "A fault in the program")
+        self.title(words.USER_ERROR_TITLE if isinstance(error, UserError) else words.PROGRAM_ERROR_TITLE)
         style = ttk.Style(self)
         font = tkfont.Font(self, font=style.lookup(".", "font") or "TkDefaultFont")
         unit = font.measure("n")

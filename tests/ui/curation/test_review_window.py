@@ -259,7 +259,7 @@ def test_the_trash_is_emptied_by_keyboard_after_being_asked(read, tmp_path):
     window = asked()
     (question,) = [w for w in window.winfo_children()[0].winfo_children() if w.winfo_class() == "TLabel"]
     words = str(question.cget("text"))
-    assert words.startswith(f"2 removed pairs ({size / 2**20:.1f} MiB) will be deleted for good.")
+    assert words.startswith(f"2 removed pairs ({size / 2**20:.1f} MiB) will be deleted permanently.")
     reader.press("Return")
     assert not window.winfo_exists()
     window = asked()

@@ -108,7 +108,7 @@ def test_what_is_no_token_is_refused_at_the_field(hands: Hands) -> None:
         dialog.entry.delete(0, "end")
         hands.type(wrong)
         hands.keys("<Return>")
-        assert "This is no token" in str(dialog.fault.cget("text")) and dialog.entry.instate(["invalid"])
+        assert "This is not a token" in str(dialog.fault.cget("text")) and dialog.entry.instate(["invalid"])
     assert stored(hands) == ""
     hands.keys("<Escape>")
 

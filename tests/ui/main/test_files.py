@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from modules.ui.shell.PresetMenu import KEEP, MOST_IN_A_MENU, REMOVE, YOURS
+from modules.ui.shell.PresetMenu import MOST_IN_A_MENU
 from modules.ui.state.SessionStore import Session, SessionStore
+from modules.ui.texts.window import KEEP_PRESET, REMOVE_PRESET, YOUR_PRESETS
 from modules.util.config.load import load_config
 from modules.util.config.TrainConfig import TrainConfig
 from tests.ui.main.conftest import Desktop, OpenWindow
@@ -113,7 +114,7 @@ def test_a_onetrainer_config_is_taken_over_with_a_list_of_the_rest(hands: Hands,
     hands.window.files.load(path)
     hands.rest()
     window = hands.dialog()
-    assert window.title() == "Imported, without the following"
+    assert window.title() == "Imported, with omissions"
     text = window.body.winfo_children()[1].get("1.0", "end")  # type: ignore[attr-defined]
     assert "cloud" in text
     window.event_generate("<Escape>")
@@ -137,7 +138,7 @@ def test_presets_in_the_menu(hands: Hands) -> None:
     hands.focus(picker)
     hands.keys("<Down>")
     hands.wait(picker.menu.winfo_viewable, "the menu does not open")
-    assert _entries(picker.menu) == ["mine", "", "# demo", "Sana", "", KEEP, REMOVE]
+    assert _entries(picker.menu) == ["mine", "", "# demo", "Sana", "", KEEP_PRESET, REMOVE_PRESET]
     family = picker.nametowidget(picker.menu.entrycget(3, "menu"))
     assert _entries(family) == ["mine too", "# fast"]
     for key in ("<Down>", "<Down>", "<Down>", "<Right>", "<Down>", "<Return>"):
@@ -154,7 +155,7 @@ def test_many_own_presets_get_a_submenu(hands: Hands) -> None:
     picker = hands.window.top_bar.preset
     picker.menu.configure(postcommand="")
     picker._fill()
-    assert _entries(picker.menu) == [YOURS, "", KEEP, REMOVE]
+    assert _entries(picker.menu) == [YOUR_PRESETS, "", KEEP_PRESET, REMOVE_PRESET]
     assert len(_entries(picker.nametowidget(picker.menu.entrycget(0, "menu")))) == MOST_IN_A_MENU + 1
 
 

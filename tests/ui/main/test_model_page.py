@@ -48,7 +48,7 @@ def test_a_family_shows_exactly_its_parts(hands: Hands, name: str) -> None:
     hands.window.show_page("data")
     hands.rest()
     usual = hands.window.current_page().usual.cget("text")  # type: ignore[attr-defined]
-    assert usual == f"{family.label} is usually used at {family.spec.default_resolution} pixels."
+    assert usual == f"{family.label} is usually trained at {family.spec.default_resolution} pixels."
     hands.window.show_page("model")
     hands.rest(0.1)
     page = hands.window.current_page()

@@ -145,7 +145,7 @@ def test_prompts_are_counted_and_faults_told_at_the_field(
 def test_kept_images_open_in_the_pair_tool(hands: Hands, page: RlhfPage, tmp_path: Path) -> None:
     hands.window.state_.set_value("workspace_dir", str(tmp_path / "run"))
     _mode(hands, "GRPO")
-    button = page.online.buttons["Make pairs of them"]
+    button = page.online.buttons["Make pairs"]
     assert button.instate(["disabled"])
     kept = tmp_path / "run" / "rollouts" / "epoch-0"
     kept.mkdir(parents=True)

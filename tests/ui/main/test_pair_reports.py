@@ -33,7 +33,7 @@ def concepts(tmp_path: Path) -> list[ConceptConfig]:
 def test_good_pairs(concepts: list[ConceptConfig]) -> None:
     good, lines = check_pairs(concepts)
     assert good
-    assert any("5 pairs match" in line for line in lines)
+    assert any("Matching: 5 pairs" in line for line in lines)
 
 
 def test_bad_pairs_are_named(concepts: list[ConceptConfig], tmp_path: Path) -> None:

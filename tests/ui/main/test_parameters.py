@@ -32,14 +32,14 @@ def test_values_come_back_as_they_were(values: dict[str, object]) -> None:
     ("row", "place", "said"),
     [
         (("a b", "number", "1"), "name", "letters, digits"),
-        (("1a", "number", "1"), "name", "begins with no digit"),
-        (("", "number", "1"), "name", "missing"),
+        (("1a", "number", "1"), "name", "does not begin with a digit"),
+        (("", "number", "1"), "name", "enter a name"),
         (("eps", "number", "1"), "name", "its own row"),
         (("first", "number", "1"), "name", "twice"),
-        (("x", "number", "many"), "value", "'many' is no number"),
-        (("x", "number", ""), "value", "missing"),
-        (("x", "number", "nan"), "value", "must be a number"),
-        (("x", "whole number", "1.5"), "value", "no whole number"),
+        (("x", "number", "many"), "value", "'many' is not a number"),
+        (("x", "number", ""), "value", "enter a number"),
+        (("x", "number", "nan"), "value", "NaN is not allowed"),
+        (("x", "whole number", "1.5"), "value", "not a whole number"),
         (("x", "on / off", "maybe"), "value", "neither on nor off"),
     ],
 )
@@ -140,7 +140,7 @@ def test_a_fault_is_shown_at_its_field_until_it_is_mended(hands: Hands) -> None:
     hands.keys("<Control-Return>")
     row = window.rows[0]
     assert window.winfo_exists() and hands.window.focus_get() is row.value
-    assert row.faults["value"].winfo_ismapped() and "'two' is no number" in str(
+    assert row.faults["value"].winfo_ismapped() and "'two' is not a number" in str(
         row.faults["value"].cget("text")
     )
     assert row.value.instate(["invalid"]) and not row.faults["name"].winfo_ismapped()

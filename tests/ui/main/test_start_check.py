@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 from modules.ui.state.ConfigState import Problem
-from modules.ui.state.DryRun import DRY_RUN, NO_IMAGES, DryRun
+from modules.ui.state.DryRun import DRY_RUN, DryRun
+from modules.ui.texts.run import NO_IMAGES
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.drivers import Hands
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from modules.ui.curation.ExportPage import TRAIN, ExportPage
+from modules.ui.curation.ExportPage import ExportPage
 from modules.ui.curation.PairToolMemory import PairToolMemory
 from modules.ui.curation.StartPage import StartPage
 from modules.ui.state.ConfigState import ConfigState
 from modules.ui.state.pairs_to_train import train_on_pairs
+from modules.ui.texts import export as words
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.ConceptType import ConceptType
 from modules.util.enum.RLHFMode import RLHFMode
@@ -80,7 +81,7 @@ def test_from_images_to_start_in_one_sitting(hands: Hands, tmp_path: Path) -> No
     assert page.train_button.instate(["disabled"])
     hands.click(page.go)
     hands.wait(lambda: page.train_button.instate(["!disabled"]), "they are not finalised", PATIENCE)  # type: ignore[union-attr]
-    hands.click(hands.button(TRAIN, page))
+    hands.click(hands.button(words.TRAIN, page))
     hands.wait(lambda: not tool.winfo_exists(), "the pair tool stays open", PATIENCE)
     hands.wait(lambda: "Ready to train" in hands.status())
     config = hands.window.state_.config

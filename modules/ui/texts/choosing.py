@@ -1,0 +1,56 @@
+"""Texts of the page where pairs are picked."""
+
+# actions
+PAIR_NOW, RANK, NEXT_PROMPT, UNDO = "Pair now", "Rank", "Next prompt", "Undo"
+BLIND, PROMPT, KEYS, EXPORT, BACK = "Blind", "Prompt", "Keys", "Export", "Back"
+FEWER, MORE = "Fewer pairs", "More pairs"
+MOVE_UP, MOVE_DOWN = "Move up", "Move down"
+KEEP_SCORING, TO_NEXT_PROMPT = "Yes, keep scoring", "No, next prompt"
+
+# keys for looking
+LOOKING_KEYS = (
+    ("F, held", "swap the images in turn"),
+    ("+, \u2212, wheel", "zoom in, zoom out"),
+    ("drag", "move all images together"),
+    ("Esc", "show the whole image"),
+)
+
+# where one is
+LOOKING = "Looking for images\u2026"
+PLACE = "Prompt {place} of {count}{searching}"
+COUNTS = "seen {seen} \u00b7 skipped {skipped} \u00b7 paired {paired}"
+WITHOUT_PAIR = " \u00b7 without a pair {count}"
+TIME_LEFT = " \u00b7 {time} left"
+NO_PROMPT = "   no prompt: the captions of its pairs stay empty"
+SHOWN_AGAIN = "   shown again: {reason}"
+PROMPT_AND_SHAPE = "{prompt}   [{shape}]{note}"
+SECONDS, MINUTES, HOURS = "{seconds} s", "{minutes} min", "{hours} h {minutes:02d} min"
+
+# certainty
+SURE = "{share:.0%} sure"
+SAVED_AT = "{sure}; saved at {share:.0%}"
+LOOKING_FOR_CLEARER = "{sure}; looking for a clearer pair"
+
+# the end
+NOTHING_TO_COMPARE = (
+    "No two images in {folder} have the same prompt and shape, so there is nothing to compare.\n{files} could not be "
+    "used."
+)
+ALL_DONE = "All {prompts} are done: {pairs}."
+SOME_WITHOUT = "\n{prompts} gave no pair. The export page lists them and opens them again."
+FILE, IMAGE, PAIR = "file", "image", "pair"
+
+# views
+RANKED_HINT = "Best first: drag to reorder. {pairs}: green over red"
+SAVED_HINT = "Saved: {pairs}. Keep scoring this prompt? {images} left."
+CHOSEN, REJECTED = "Chosen", "Rejected"
+
+# undo
+NOTHING_TO_UNDO = "There is nothing to undo."
+UNDONE_LATER = "Undone. Its prompt comes again later."
+UNDONE_ELSEWHERE = "Undone. Its images are not in this source folder."
+
+# asking
+KEEP = "N  Keep"
+YES = "Y  {verb}"
+CANNOT_BE_SHOWN = "{name}\ncannot be shown: {reason}"

@@ -1,0 +1,50 @@
+"""Texts about files: opening, saving, importing, presets, choosing and dropping."""
+
+# new settings
+NEW_TITLE = "New settings"
+NEW_QUESTION = "Your changes are not saved in a file. Save them before starting with new settings?"
+SAVE, DISCARD, CANCEL = "Save", "Discard", "Cancel"
+NEW = "New settings"
+NEW_AFTER_CHANGES = "New settings. Ctrl+Z restores the previous ones"
+
+# windows that ask
+OPEN_CONFIG = "Open a config"
+SAVE_CONFIG = "Save the config"
+IMPORT_FILE = "Import a config, concepts or samples of OneTrainer"
+WRITE_LIST = "Write the {what}"
+ALL_FILES, JSON_FILES = "All files", "JSON files"
+
+# steps of undo
+UNDO_NEW = "new config"
+UNDO_OPEN = "open {name}"
+UNDO_IMPORT = "import {name}"
+UNDO_PRESET = "preset {name}"
+
+# what happened
+OPENED = "Opened {path}"
+SAVED = "Saved {path}"
+SAVED_WITH_UNREADABLE = "Saved {path}. Invalid texts are not in the file: {fields} kept the last valid value"
+IMPORTED = "Imported {path}"
+WROTE = "Wrote {path}"
+
+# what an import left behind
+LEFT_BEHIND_TITLE = "Imported, with omissions"
+LEFT_BEHIND = "{settings} of {name} could not be imported:"
+
+# presets
+PRESET_APPLIED = "Preset {name}. Ctrl+Z restores the previous settings"
+KEEP_TITLE, KEEP_QUESTION = "Save as a preset", "Name of the preset"
+KEPT = "Preset saved as {path}"
+NO_OWN_PRESETS = "You have no presets of your own"
+REMOVE_TITLE, REMOVE_QUESTION = "Remove a preset", "Which preset?"
+REMOVED = "Removed {path}"
+
+# dropped files
+AND_MORE = "{names} and {count} more"
+NOT_A_FOLDER, NOT_A_FILE = "{path} is not a folder", "{path} is not a file"
+EXISTS = "{path} exists already"
+PAIRS_OF = "pairs of {name}"
+
+# a session that cannot be read
+STAYS = "{error}\n\nThe file stays where it is ({reason}). The window starts with the defaults."
+KEPT_ASIDE = "{error}\n\nThe file was kept as {path}. The window starts with the defaults."

@@ -1,0 +1,12 @@
+"""Titles of the pages, and what each is for."""
+
+PROJECT, PROJECT_ABOUT = "Project", "What is trained, where it runs and where its files go."
+MODEL, MODEL_ABOUT = "Model", "The base model, its parts, and the file that training writes."
+DATA, DATA_ABOUT = "Data & concepts", "The images, and what each folder is for."
+TRAINING, TRAINING_ABOUT = "Training", "Optimizer, length, noise and loss."
+LORA, LORA_ABOUT = "LoRA", "The adapter and the layers it changes."
+RLHF, RLHF_ABOUT = "RLHF", "Learning from what you prefer."
+SAMPLING, SAMPLING_ABOUT = "Sampling", "Images made during training."
+BACKUP, BACKUP_ABOUT = "Backup", "Backups to resume from, and models saved during training."
+TOOLS, TOOLS_ABOUT = "Tools", "Everything besides training: pairs, imports, accounts, help."
+RUN, RUN_ABOUT = "Run", "Curves, samples and log of the run."

@@ -1,0 +1,6 @@
+"""Texts of the page of training: the optimizer's further arguments."""
+
+NONE_SET = "None: the optimizer's own defaults apply"
+HAS_FIELD = "has its own field: {title}"
+SET_BY_PROGRAM = "is set by the program"
+ABOUT = "{tip} Start refuses names that the optimizer does not have."
