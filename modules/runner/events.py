@@ -48,6 +48,10 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"an event holds plain values, not {type(value).__name__}")
 
 
+SAMPLING = "making sample"
+"""Beginning of the name of phases in which a sample is made."""
+
+
 class EventWriter:
     """Appends events to ``events.jsonl``; numbers go on where an earlier process of the run left off.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from modules.runner.RunDirectory import LAUNCHED_IN, RunDirectory
 from modules.util.errors import UserError
 from modules.util.jsonio import write_json
 from modules.util.program_files import ROOT
+
+_log = logging.getLogger(__name__)
 
 WAIT_STEP = 0.05
 
@@ -162,7 +165,9 @@ def settle(run: RunDirectory, returncode: int | None = None) -> Outcome | None:
         try:
             with run.writer() as writer:
                 if not outcome.ok:
-                    writer.emit("error", message=outcome.message, hint=outcome.hint, category=outcome.category)
+                    writer.emit(
+                        "error", message=outcome.message, hint=outcome.hint, category=outcome.category
+                    )
                 writer.emit("run_finished", status=outcome.category if outcome.ok else "failed")
         except (UserError, OSError) as error:  # perhaps the very reason why it ended: a full disk
             _log.warning("how the run in %s ended cannot be written down: %s", run.path, error)

@@ -17,6 +17,7 @@ import customtkinter as ctk
 from modules.runner.RunQueue import QueueRunner, RunQueue
 from modules.ui.Actions import Actions
 from modules.ui.demo.DemoOffer import offer_demo
+from modules.ui.dialogs import confirm
 from modules.ui.form.Tooltips import Tooltips
 from modules.ui.keys import bind_keys
 from modules.ui.options import parser
@@ -144,7 +145,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
     def _open_where_it_was(self, session: Session | None) -> None:
         if session is not None:
             self._restore(session)
-        self.protocol("WM_DELETE_WINDOW", self.quit_window)
+        self.protocol("WM_DELETE_WINDOW", self.ask_quit)
         self._place()
         self.show_page(self.memory.page)
         self._set_icon()
@@ -160,7 +161,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         return Actions(
             new=files.new, load=files.ask_load, save=files.save, save_as=files.ask_save,
             import_=files.ask_import, undo=self.undo, redo=self.redo, view=self.open_view,
-            quit=self.quit_window, search=lambda: self.top_bar.search.focus_entry(), zoom=self.zoom,
+            quit=self.ask_quit, search=lambda: self.top_bar.search.focus_entry(), zoom=self.zoom,
             start=runs.start, order=runs.order, pause_or_resume=runs.pause_or_resume,
             toggle_problems=self.toggle_problems,
             show_pages=tuple(partial(self.show_page, page.key) for page in self.pages),
@@ -418,8 +419,19 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         if session.run and Path(session.run).is_dir():
             self.runs.attach(session.run)
 
+    def ask_quit(self) -> None:
+        """Close; while training is live, say first that it continues."""
+        run = self.control.run
+        if self.control.is_live and run is not None:
+            question = words.CLOSE_WHILE_TRAINING.format(folder=run.path)
+            if not confirm(
+                self.ui, words.TRAINING_CONTINUES, question, words.CLOSE_WINDOW, words.KEEP_WINDOW
+            ):
+                return
+        self.quit_window()
+
     def quit_window(self) -> None:
-        """Save the session and close; a run goes on by itself."""
+        """Save the session and close; a run continues by itself."""
         self.autosave.now()
         self.after_cancel(self._telling)
         self.check.close()

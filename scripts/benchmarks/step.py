@@ -86,7 +86,7 @@ class Bench:
         """The baseline: an ordinary training step on both images."""
         self.model.set_mode("train")
         both, draw = ImageBatch.cat(self.sides()), NoiseDraw.cat(self.draws)
-        self.setup.calculate_loss(self.model, both, draw).mean().backward()  # type: ignore[no-untyped-call]
+        self.setup.calculate_loss(self.model, both, draw).mean().backward()
 
     def preference(self, mode: str, strategy: str = "AUTO", cached: ScorePair | None = None) -> Work:
         """A preference step as training does it."""
@@ -128,7 +128,7 @@ class Bench:
         policy_chosen = self.restated_score(chosen, first)
         policy_rejected = self.restated_score(rejected, second)
         margin = (policy_chosen - anchor_chosen) - (policy_rejected - anchor_rejected)
-        (-logsigmoid(BETA * margin).mean()).backward()  # type: ignore[no-untyped-call]
+        (-logsigmoid(BETA * margin).mean()).backward()
 
 
 def make_bench(name: str, device: torch.device, rank: int, reference: str) -> Bench:
@@ -198,7 +198,7 @@ def script_step(bench: Bench) -> Work:
             for layer in bench.handle.layers.values():
                 layer.enable_adapters(True)
         difference = (policy - anchor).chunk(2)
-        (-logsigmoid(-BETA * (difference[0] - difference[1])).mean()).backward()  # type: ignore[no-untyped-call]
+        (-logsigmoid(-BETA * (difference[0] - difference[1])).mean()).backward()
 
     return work
 

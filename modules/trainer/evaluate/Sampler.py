@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from modules.model.noising.sampling import SamplingCancelled
 from modules.modelSetup import sample_images
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.sample_images import SampleRequest, check_sample
+from modules.runner.events import SAMPLING
 from modules.trainer.evaluate.image_files import parameters_text, sample_folder, save_image
 from modules.util.config.SampleConfig import FilledSample, SampleConfig
 from modules.util.enum.choices import ImageFormat
@@ -87,20 +89,15 @@ class Sampler:
         too_large: list[FilledSample] = []
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
         name = f"{stamp}-training-sample-{progress.label()}.{self._ending}"
-        steps = sum(sample.diffusion_steps for _, sample in self._samples)
-        done = 0
-        for number, sample in self._samples:
-            before = done
-
-            def report(step: int, _total: int, before: int = before) -> bool | None:
-                return tell("sampling", before + step, steps)
-
+        count = len(self._samples)
+        for place, (number, sample) in enumerate(self._samples, 1):
+            what = f"{SAMPLING} {place} of {count}, denoising step"
+            report = partial(tell, what)
             seed = sample.config.seed_at(progress.global_step)
             try:
                 rgb_BCHW = self._image(sample, seed, report)
             except SamplingCancelled:
                 break
-            done += sample.diffusion_steps
             if rgb_BCHW is None:
                 too_large.append(sample)
                 continue

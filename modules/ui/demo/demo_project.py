@@ -157,6 +157,7 @@ class DemoProject:
         base = Path(made.base_model_name)
         made.base_model_name = str(base if base.is_absolute() else ROOT / base)
         made.concept_file_name, made.concepts = str(self.pairs / CONCEPTS_NAME), None
+        made.cpu_threads = 1  # the model is so small that more of them only get in each other's way
         made.workspace_dir, made.cache_dir = str(run), str(self.folder / "cache")
         made.output_model_destination = str(
             self.folder / f"adapter-{run.name.rpartition('-')[2]}.safetensors"

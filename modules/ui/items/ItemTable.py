@@ -15,7 +15,7 @@ from modules.ui.texts import lists as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.Chooser import JSON
 from modules.ui.widgets.FlowFrame import FlowFrame
-from modules.ui.widgets.tk_support import on_event
+from modules.ui.widgets.tk_support import fit_middle, on_event
 from modules.util.counted import counted
 from modules.util.errors import UserError
 
@@ -24,12 +24,15 @@ Action = tuple[str, Callable[[], object], str]
 
 @dataclass(frozen=True)
 class Column:
-    """One column: heading, width at 100 %, text of an item, whether it takes the room that is left."""
+    """One column: heading, width at 100 %, text of an item, whether it takes the room that is left, whether the middle
+    of a text that is too long is left out instead of its end.
+    """
 
     title: str
     width: int
     text: Callable[[Any], str]
     stretch: bool = False
+    middle: bool = False
 
 
 class ItemTable(ttk.Frame):
@@ -72,6 +75,8 @@ class ItemTable(ttk.Frame):
         self.tree.configure(yscrollcommand=scroll.set)
         scroll.pack(side="right", fill="y")
         self.tree.pack(side="left", fill="both", expand=True)
+        self._width = 0
+        self.tree.bind("<Configure>", self._resized)
         self.tree.bind("<Double-Button-1>", self._double)
         self.tree.bind("<Button-1>", self._click, add="+")
         keys: dict[str, Callable[[], object]] = {
@@ -122,7 +127,7 @@ class ItemTable(ttk.Frame):
         chosen = self.selected()
         have = len(self.tree.get_children())
         for index, item in enumerate(items):
-            values = [column.text(item) for column in self._columns]
+            values = [self._fitted(number, item) for number in range(len(self._columns))]
             tags = ("wrong",) if wrong(item) else () if getattr(item, "enabled", True) else ("off",)
             if index < have:
                 if list(self.tree.item(str(index), "values")) != values:
@@ -133,6 +138,27 @@ class ItemTable(ttk.Frame):
         self.tree.delete(*(str(index) for index in range(len(items), have)))
         self.select([index for index in chosen if index < len(items)])
         self._write_note(len(items))
+
+    def _fitted(self, number: int, item: Any) -> str:
+        """What a column says of an item; of what is too long for it, the middle is left out where its ends matter."""
+        column = self._columns[number]
+        text = column.text(item)
+        if not column.middle:
+            return text
+        theme = self._ui.theme
+        return fit_middle(text, self.tree.column(str(number), "width") - theme.px(16), theme.fonts["text"])
+
+    def _resized(self, event: tk.Event[tk.Misc]) -> None:
+        if event.width != self._width:
+            self._width = event.width
+            self.after_idle(self._fit)
+
+    def _fit(self) -> None:
+        if self.winfo_exists():
+            for index, item in enumerate(self.items.items()):
+                for number, column in enumerate(self._columns):
+                    if column.middle and self.tree.exists(str(index)):
+                        self.tree.set(str(index), str(number), self._fitted(number, item))
 
     def _write_note(self, count: int) -> None:
         if self.items.fault is not None:

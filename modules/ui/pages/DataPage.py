@@ -16,7 +16,6 @@ from modules.ui.state.pair_reports import concepts_of_output
 from modules.ui.texts import data as words
 from modules.ui.texts import lists
 from modules.ui.widgets.drop import accept_drops, only_folders
-from modules.ui.widgets.tk_support import elide_middle
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.errors import UserError
 
@@ -46,7 +45,7 @@ class DataPage(FormPage):
                 Column(words.COLUMN_NAME, 190, lambda c: c.name or Path(c.path).name or words.NO_FOLDER),
                 Column(words.COLUMN_TYPE, 150, lambda c: c.type.label),
                 Column(words.COLUMN_IMAGES, 80, self._count_text),
-                Column(words.COLUMN_FOLDER, 300, lambda c: elide_middle(c.path, 70), stretch=True),
+                Column(words.COLUMN_FOLDER, 300, lambda c: c.path, stretch=True, middle=True),
             ),
             self.open_concept,
             (

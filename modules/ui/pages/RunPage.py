@@ -164,8 +164,14 @@ class RunPage(Page):
         self.end_button.state([("!" if self.control.is_live else "") + "disabled"])
         self._show_advice()
         self._draw()
-        self.gallery.show(self.control.history.samples)
+        self.gallery.show(self.control.history.samples, self._no_samples())
         self._write_diary()
+
+    def _no_samples(self) -> str:
+        """Why there are no samples."""
+        if self.control.makes_samples:
+            return words.SAMPLES_COMING.format(progress=self.control.progress().text)
+        return words.SAMPLES_DUE if self.control.has_prompts else words.NO_SAMPLES
 
     def _show_advice(self) -> None:
         fault = self.control.fault()

@@ -14,6 +14,7 @@ from modules.ui.Services import QueueWatch
 from modules.ui.texts import run as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
+from modules.ui.widgets.tk_support import fit_middle
 from modules.util.errors import UserError
 
 TICK_MS = 1000
@@ -120,6 +121,7 @@ class QueuePanel(ttk.Frame):
         self.tree.pack(fill="both", expand=True)
         self.tree.bind("<Double-Button-1>", self._watch)
         self.tree.bind("<Return>", self._watch)
+        self.tree.bind("<Configure>", lambda _event: self.after_idle(self._fit))
         work.listen(self._show, self)
         self._show()
         work.look()
@@ -166,12 +168,18 @@ class QueuePanel(ttk.Frame):
             if entry.id == chosen:
                 self._ui.services.run_actions.attach(entry.run_dir)
 
+    def _fit(self) -> None:
+        if self.winfo_exists():
+            self._show()
+
     def _show(self) -> None:
-        chosen = self._chosen()
+        chosen, theme = self._chosen(), self._ui.theme
+        width = self.tree.column("folder", "width") - theme.px(16)
         self.tree.delete(*self.tree.get_children())
         for entry in self._work.entries:
             note = entry.note.partition("\n")[0]
-            self.tree.insert("", "end", entry.id, text=entry.title, values=(entry.state, entry.run_dir, note))
+            values = (entry.state, fit_middle(str(entry.run_dir), width, theme.fonts["text"]), note)
+            self.tree.insert("", "end", entry.id, text=entry.title, values=values)
         if chosen is not None and self.tree.exists(chosen):
             self.tree.selection_set(chosen)
         self._go.configure(text=words.STOP_AFTER_THIS if self._work.runner.active else words.START_QUEUE)

@@ -15,7 +15,7 @@ from modules.ui.state.RunHistory import SampleImage
 from modules.ui.texts import run as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
-from modules.ui.widgets.tk_support import elide_middle, on_event
+from modules.ui.widgets.tk_support import on_event
 
 CELL = 210
 
@@ -33,6 +33,8 @@ class SampleGallery(ttk.Frame):
         px = ui.theme.px
         self._ui, self._resolve = ui, resolve
         self._samples: tuple[SampleImage, ...] = ()
+        self._nothing = words.NO_SAMPLES
+        self._captions: dict[tuple[str, int], int] = {}
         self._rows: list[tuple[SampleImage | None, SampleImage]] = []
         self._photos: dict[Key, ImageTk.PhotoImage] = {}
         self._prefetcher: ImagePrefetcher | None = None
@@ -62,15 +64,15 @@ class SampleGallery(ttk.Frame):
             self.canvas.bind(name, on_event(self._wheel, step))
         self.canvas.bind("<MouseWheel>", lambda event: self._wheel(-1 if event.delta > 0 else 1))
         self.bind("<Destroy>", self._destroyed)
-        ui.theme.on_change(self.redraw, self)
+        ui.theme.on_change(self._restyle, self)
 
     # -- content ---------------------------------------------------------------------------------------------
 
-    def show(self, samples: Sequence[SampleImage]) -> None:
-        """All samples of the run so far."""
-        if tuple(samples) == self._samples:
+    def show(self, samples: Sequence[SampleImage], nothing: str) -> None:
+        """All samples of the run so far; ``nothing`` is said where there are none."""
+        if tuple(samples) == self._samples and nothing == self._nothing:
             return
-        self._samples = tuple(samples)
+        self._samples, self._nothing = tuple(samples), nothing
         steps = sorted({sample.step for sample in samples}, reverse=True)
         self.step.configure(values=[words.NEWEST, *(str(step) for step in steps)])
         if self.step.get() not in self.step.cget("values"):
@@ -115,6 +117,29 @@ class SampleGallery(ttk.Frame):
         width = side * (2 if paired else 1) + self._ui.theme.px(18)
         return side, width, max(1, self.canvas.winfo_width() // width)
 
+    def _edges(self, side: int, width: int, columns: int) -> list[int]:
+        """Where each row begins, and where the last one ends; captions are shown whole, however long they are."""
+        px, made = self._ui.theme.px, [0]
+        for start in range(0, len(self._rows), columns):
+            members = [sample for _, sample in self._rows[start : start + columns]]
+            made.append(made[-1] + side + px(12) + max(self._high(one, width - px(12)) for one in members))
+        return made
+
+    def _high(self, sample: SampleImage, width: int) -> int:
+        """Pixels that a caption takes."""
+        key = (_caption(sample), width)
+        if key not in self._captions:
+            font = self._ui.theme.fonts["small"]
+            item = self.canvas.create_text(0, 0, anchor="nw", text=key[0], font=font, width=width)
+            _, top, _, bottom = self.canvas.bbox(item)
+            self.canvas.delete(item)
+            self._captions[key] = bottom - top
+        return self._captions[key]
+
+    def _restyle(self) -> None:
+        self._captions.clear()
+        self.redraw()
+
     def redraw(self) -> None:
         """Draw the cells in sight."""
         self._pending = False
@@ -125,32 +150,29 @@ class SampleGallery(ttk.Frame):
         canvas.delete("all")
         canvas.configure(background=palette.panel)
         if not self._rows:
-            text = words.NO_SAMPLES
             canvas.create_text(
-                px(12), px(12), anchor="nw", text=text, fill=palette.muted, font=self._ui.theme.fonts["text"],
+                px(12), px(12), anchor="nw", text=self._nothing, fill=palette.muted, font=self._ui.theme.fonts["text"],
                 width=max(100, canvas.winfo_width() - px(24)),
             )  # fmt: skip
             canvas.configure(scrollregion=(0, 0, 1, 1))
             return
         side, width, columns = self._geometry()
-        high = side + px(44)
-        canvas.configure(scrollregion=(0, 0, width * columns, -(-len(self._rows) // columns) * high))
+        edges = self._edges(side, width, columns)
+        canvas.configure(scrollregion=(0, 0, width * columns, edges[-1]))
         top, bottom = canvas.canvasy(0), canvas.canvasy(canvas.winfo_height())
         wanted: list[Key] = []
         used: dict[Key, ImageTk.PhotoImage] = {}
         for index, (first, sample) in enumerate(self._rows):
-            y = index // columns * high
-            if y + high < top or y > bottom:
+            y = edges[index // columns]
+            if edges[index // columns + 1] < top or y > bottom:
                 continue
             x = index % columns * width + px(6)
             paired = width > side * 2
             if first is not None:
                 self._cell(first, x, y, side, used, wanted)
             self._cell(sample, x + (side if paired else 0), y, side, used, wanted)
-            prompt = elide_middle(sample.prompt or words.NO_PROMPT, max(20, width // px(8)))
-            text = words.SAMPLE_CAPTION.format(prompt=prompt, step=sample.step)
             canvas.create_text(
-                x, y + side + px(2), anchor="nw", text=text, fill=palette.muted,
+                x, y + side + px(2), anchor="nw", text=_caption(sample), fill=palette.muted,
                 font=self._ui.theme.fonts["small"], width=width - px(12),
             )  # fmt: skip
         self._photos = used
@@ -205,7 +227,7 @@ class SampleGallery(ttk.Frame):
 
     def _show_large(self, path: str) -> None:
         samples = [sample for row in self._rows for sample in row if sample is not None]
-        shown = [ShownImage(self._resolve(one.path), _caption(one)) for one in samples]
+        shown = [ShownImage(self._resolve(one.path), _title(one)) for one in samples]
         ImageWindow(self._ui, shown, [one.path for one in samples].index(path), self)
 
     def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
@@ -215,4 +237,8 @@ class SampleGallery(ttk.Frame):
 
 
 def _caption(sample: SampleImage) -> str:
+    return words.SAMPLE_CAPTION.format(prompt=sample.prompt or words.NO_PROMPT, step=sample.step)
+
+
+def _title(sample: SampleImage) -> str:
     return words.SAMPLE_TITLE.format(prompt=sample.prompt or words.NO_PROMPT, step=sample.step)

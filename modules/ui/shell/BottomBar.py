@@ -10,6 +10,7 @@ from modules.ui.Actions import Actions
 from modules.ui.state.RunControl import LIVE, RunControl
 from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
+from modules.ui.widgets.tk_support import fit_middle
 
 
 class BottomBar(ttk.Frame):
@@ -22,6 +23,7 @@ class BottomBar(ttk.Frame):
     def __init__(self, parent: tk.Misc, ui: Ui, actions: Actions) -> None:
         px = ui.theme.px
         super().__init__(parent, padding=(px(10), px(8)))
+        self._ui = ui
         self.columnconfigure(1, weight=1)
         buttons = ttk.Frame(self)
         buttons.grid(row=0, column=0, sticky="w")
@@ -61,14 +63,21 @@ class BottomBar(ttk.Frame):
         tips.add(self.problems, words.PROBLEMS_TIP)
         self._status = ttk.Label(self, style="Small.TLabel", anchor="w", width=10)
         self._status.grid(row=1, column=0, columnspan=3, sticky="ew", pady=(px(6), 0))
-        tips.add(self._status, lambda: str(self._status.cget("text")))
+        self.said = ""
+        self._status.bind("<Configure>", lambda _event: self._fit())
+        tips.add(self._status, lambda: self.said)
 
     def _enable(self, name: str, on: bool) -> None:
         self.buttons[name].state([("!" if on else "") + "disabled"])
 
     def say(self, text: str) -> None:
-        """Show a line of words."""
-        self._status.configure(text=text.replace("\n", "  "))
+        """Show a line of words; of one that is too long, the middle is left out, so that a path keeps both ends."""
+        self.said = text.replace("\n", "  ")
+        self._fit()
+
+    def _fit(self) -> None:
+        room, font = self._status.winfo_width(), self._ui.theme.fonts["small"]
+        self._status.configure(text=fit_middle(self.said, room, font))
 
     def show_problems(self, errors: int, warnings: int, checking: bool, checked: bool) -> None:
         """How many there are, and whether the files were looked at for that."""

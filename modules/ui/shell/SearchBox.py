@@ -34,6 +34,7 @@ class SearchBox(ttk.Frame):
         self._text.trace_add("write", lambda *_: self._search())
         self.entry.bind("<FocusIn>", lambda _event: self._show_hint())
         self.entry.bind("<FocusOut>", self._left)
+        self.entry.bind("<Configure>", lambda _event: self._show_hint())
         for key, step in (("<Down>", 1), ("<Up>", -1)):
             self.entry.bind(key, on_event(self._move, step))
         self.entry.bind("<Return>", lambda _event: self.go())
@@ -56,7 +57,10 @@ class SearchBox(ttk.Frame):
         if self._text.get() or self.focus_get() is self.entry:
             self._hint.place_forget()
         else:
-            edge = self._ui.theme.px(8)
+            edge, font = self._ui.theme.px(8), self._ui.theme.fonts["text"]
+            room = self.entry.winfo_width() - 2 * edge
+            hints = (words.SEARCH_HINT, words.SEARCH_HINT_SHORT, words.SEARCH_HINT_SHORTEST)
+            self._hint.configure(text=next((hint for hint in hints if font.measure(hint) <= room), ""))
             self._hint.place(relx=0, rely=0.5, x=edge, relwidth=1, width=-2 * edge, anchor="w")
 
     def _search(self) -> None:

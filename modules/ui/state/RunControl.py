@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from modules.runner.devices import run_using, waiting_for
+from modules.runner.events import SAMPLING
 from modules.runner.known_runs import one_start_at_a_time
 from modules.runner.launcher import TrainerProcess, attach, launch
 from modules.runner.outcome import Outcome
@@ -53,6 +54,8 @@ class RunControl:
         self._ending: _Ending | None = None
         self._was_live = False
         self._epochs = 0
+        self.has_prompts = False
+        """Whether the run's settings have prompts to make samples of."""
 
     # -- choosing a run --------------------------------------------------------------------------------------
 
@@ -84,7 +87,8 @@ class RunControl:
         self.outcome = None
         self._follower = StatusFollower(self.run)
         self._ending = None
-        self._epochs = _epochs_of(self.run)
+        settings = _settings_of(self.run)
+        self._epochs, self.has_prompts = _epochs_of(settings), _has_prompts(settings)
         self._trainer = attach(self.run)
         self._was_live = self._trainer is not None
 
@@ -163,8 +167,8 @@ class RunControl:
             return Progress()
         if status.state == "starting":
             return Progress(text=words.STARTING_UP)
-        step, phase = status.step, status.phase
-        if phase is not None and (step is None or phase["seq"] > step["seq"]) and status.state in LIVE:
+        step, phase = status.step, self._phase()
+        if phase is not None:
             done, total = _pair(phase.get("done"), phase.get("total"))
             share = done / total if total else 0.0
             name = str(phase.get("name", ""))
@@ -174,6 +178,20 @@ class RunControl:
         if step is None:
             return Progress(text=words.STATES.get(self.state, self.state))
         return Progress(_run_share(step), self._epoch_share(step), self._step_text(step))
+
+    def _phase(self) -> dict[str, Any] | None:
+        """The work at hand, where it is not an optimizer step."""
+        status = self.status
+        step, phase = status.step, status.phase
+        if phase is None or self.state not in LIVE or (step is not None and step["seq"] > phase["seq"]):
+            return None
+        return phase
+
+    @property
+    def makes_samples(self) -> bool:
+        """Whether a sample is being made now."""
+        phase = self._phase()
+        return phase is not None and str(phase.get("name", "")).startswith(SAMPLING)
 
     def _epoch_share(self, step: dict[str, Any]) -> float:
         place = _progress_of(step)
@@ -247,16 +265,27 @@ class _Ending(threading.Thread):
         self.outcome = self._trainer.poll()
 
 
-def _epochs_of(run: RunDirectory) -> int:
-    """How many epochs the run's settings ask for; 0 when they limit the steps instead, or cannot be read."""
+def _settings_of(run: RunDirectory) -> dict[str, Any]:
+    """As the run was started with; empty when they cannot be read."""
     try:
         data = read_json(run.config_path)
     except UserError:
-        return 0
-    if not isinstance(data, dict) or data.get("max_steps"):
-        return 0
-    epochs = data.get("epochs")
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _epochs_of(settings: Mapping[str, Any]) -> int:
+    """How many epochs they ask for; 0 when they limit the steps instead."""
+    epochs = 0 if settings.get("max_steps") else settings.get("epochs")
     return epochs if isinstance(epochs, int) else 0
+
+
+def _has_prompts(settings: Mapping[str, Any]) -> bool:
+    samples = settings.get("samples")
+    if isinstance(samples, list):
+        return any(isinstance(one, dict) and one.get("enabled", True) for one in samples)
+    name = settings.get("sample_definition_file_name")
+    return isinstance(name, str) and bool(name) and Path(name).is_file()
 
 
 def _progress_of(step: dict[str, Any]) -> dict[str, Any]:

@@ -34,11 +34,10 @@ BEFORE_AND_AFTER = "Left: before training. Right: with the adapter."
 SAMPLE_CAPTION = "{prompt}\nstep {step}"
 SAMPLE_TITLE = "{prompt}  \u2013  step {step}"
 NO_SAMPLES = "No samples yet. Add prompts on the Sampling page, then press \u201cSample now\u201d."
-SAMPLES_OFF = (
-    "No samples yet. Training makes them when they are due; \u201cSample now\u201d makes them at once."
+SAMPLES_DUE = (
+    "No samples yet. Training makes them when they are due. \u201cSample now\u201d makes them at once."
 )
-SAMPLES_COMING = "The first samples are being made: {progress}."
-SAMPLES_COMING_SOON = "The first samples are being made."
+SAMPLES_COMING = "The first samples are on the way. {progress}"
 
 # the queue
 ADD = "Add these settings"

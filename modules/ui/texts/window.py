@@ -57,6 +57,7 @@ YOUR_PRESETS = "Yours"
 # search
 SEARCH_HINT = "Search all settings (Ctrl+F)"
 SEARCH_HINT_SHORT = "Search (Ctrl+F)"
+SEARCH_HINT_SHORTEST = "Ctrl+F"
 NOT_SHOWN_NOW = "    (not shown now)"
 NOTHING_FOUND = "Nothing found"
 

@@ -338,6 +338,20 @@ def elide_middle(text: str, length: int) -> str:
     return f"{text[:head]}\u2026{text[len(text) - (length - 1 - head) :]}"
 
 
+def fit_middle(text: str, width: int, font: tkfont.Font) -> str:
+    """``text`` with as much of its middle left out as it takes to be at most ``width`` pixels wide."""
+    low, high = 3, len(text)
+    if width <= 1 or font.measure(text) <= width:
+        return text
+    while low < high:
+        middle = (low + high + 1) // 2
+        if font.measure(elide_middle(text, middle)) <= width:
+            low = middle
+        else:
+            high = middle - 1
+    return elide_middle(text, low)
+
+
 def types_text(widget: tk.Misc | None) -> bool:
     """Whether keys pressed in ``widget`` are text, not commands."""
     return widget is not None and widget.winfo_class() in ("Entry", "Text", "TEntry", "TCombobox")

@@ -100,7 +100,7 @@ class Hands:
 
     def status(self) -> str:
         """The line at the bottom."""
-        return str(self.window.bottom_bar._status.cget("text"))
+        return self.window.bottom_bar.said
 
     def unexpected(self) -> list[BaseException]:
         """Errors in callbacks that no test expected."""

@@ -167,7 +167,7 @@ def test_from_images_to_before_and_after(hands: Hands, tmp_path: Path) -> None:
     asked = choose_larger(hands, demo)
     pairs = load_manifest(folder / "pairs")["pairs"]
     assert asked >= 4 and len(pairs) >= 4
-    assert demo.about_pairs.cget("text") == f"{len(pairs)} pairs, sorted for training"
+    assert demo.about_pairs.cget("text") == f"{len(pairs)} pairs, ready for training"
     shot(hands, "demo-window")
     hands.focus(demo.buttons["train"])
     hands.keys("<Return>")
@@ -180,6 +180,7 @@ def test_from_images_to_before_and_after(hands: Hands, tmp_path: Path) -> None:
     config = window.state_.config
     assert Path(config.base_model_name) == demo_project.ROOT / "resources" / "demo_model"
     assert config.epochs % config.sample_after == 0 and config.sample_before_training
+    assert config.cpu_threads == 1
     assert next(concept.path for concept in config.load_concepts()).startswith(str(folder / "pairs"))
     hands.click(window.bottom_bar.buttons["start"])
     hands.wait(lambda: window.control.state == "finished", "the run does not end", PATIENCE)

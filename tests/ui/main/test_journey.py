@@ -63,7 +63,7 @@ def test_train_stop_and_go_on(
     hands.wait(lambda: control.state == "finished", "it does not finish", MINUTES)
     steps = control.history.series["loss/train_step"].steps
     assert steps == sorted(steps) and steps[0] == 1 and steps[-1] > done
-    assert any("started again" in message.text for message in control.history.messages)
+    assert any("resumed" in message.text for message in control.history.messages)
     assert (tmp_path / "out.safetensors").is_file()
     assert hands.dialogs() == []
 

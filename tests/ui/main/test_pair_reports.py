@@ -66,9 +66,9 @@ def test_buckets(concepts: list[ConceptConfig], tmp_path: Path) -> None:
     (tmp_path / "chosen" / "broken.png").write_bytes(b"no image")
     lines = bucket_report(concepts, "64", 2)
     assert lines[0].startswith("6 training pairs at resolution 64")
-    assert "1:1" in lines[2] and "5 pairs" in lines[2] and "add 1, or drop 1" in lines[2]
+    assert "1:1" in lines[2] and "5 pairs" in lines[2] and "add 1 or remove 1" in lines[2]
     assert "3:2" in lines[3]
-    assert "1 images cannot be read" in lines[-1]
+    assert "1 image cannot be read" in lines[-1]
 
 
 def test_the_output_of_the_pair_tool_becomes_concepts(tmp_path: Path) -> None:

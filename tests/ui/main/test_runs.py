@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
+import tkinter as tk
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from modules.runner.events import EventWriter
 from modules.runner.RunDirectory import RunDirectory
+from modules.ui.dialogs import Dialog
 from modules.ui.pages.RunPage import RunPage
+from modules.ui.state.RunHistory import SampleImage
 from modules.util.config.load import load_config
+from modules.util.config.SampleConfig import SampleConfig
+from modules.util.errors import UserError
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.drivers import Hands
 from tests.ui.main.trainer import TRAINER
@@ -263,3 +271,121 @@ def test_the_queue_waits_for_a_run_that_was_started_beside_it(
     assert first.trainer() is None
     second.post("stop")
     hands.wait(lambda: hands.window.queue.entries[0].state == "stopped", "it does not stop")
+
+
+def _question(hands: Hands) -> Dialog:
+    (found,) = [child for child in hands.window.winfo_children() if isinstance(child, Dialog)]
+    return found
+
+
+def drawn(page: RunPage) -> str:
+    canvas = page.gallery.canvas
+    return "\n".join(
+        canvas.itemcget(item, "text") for item in canvas.find_all() if canvas.type(item) == "text"
+    )
+
+
+def test_where_samples_will_be_says_what_is_going_on(open_window: OpenWindow) -> None:
+    hands = open_window(trainer=("--sampling",))
+    page = run_page(hands)
+    hands.wait(lambda: "Add prompts" in drawn(page), "nothing is said")
+    hands.keys("<F5>", to=hands.window)
+    hands.wait(lambda: "Making sample 1 of 2, denoising step 5 of 20" in drawn(page), "it is not told")
+    bar = hands.window.bottom_bar
+    assert "Making sample 1 of 2, denoising step 5 of 20" in text_of(bar._text)
+    assert float(bar.epoch_bar.cget("value")) == 0.25
+    hands.keys("<Shift-F5>", to=hands.window)
+    hands.wait(lambda: len(page.gallery._rows) == 1, "the sample is not shown")
+    assert "a fox" in drawn(page) and "Making" not in drawn(page)
+
+
+def test_a_run_with_prompts_says_when_samples_come(open_window: OpenWindow, tmp_path: Path) -> None:
+    hands = open_window(trainer=("--sampling",))
+    hands.window.state_.set_value("samples", [SampleConfig(prompt="a fox")])
+    RunDirectory(tmp_path / "later").config_path.parent.mkdir()
+    hands.window.state_.config.save(tmp_path / "later" / "config.json")
+    page = run_page(hands)
+    hands.window.runs.attach(str(tmp_path / "later"))
+    hands.wait(lambda: "Training makes them when they are due" in drawn(page), "it is not told")
+
+
+def test_captions_of_samples_are_whole(hands: Hands, tmp_path: Path) -> None:
+    page = run_page(hands)
+    hands.window.control.follow(tmp_path / "empty")
+    prompt = " ".join(f"word{number}" for number in range(80))
+    samples = [SampleImage(f"{n}.png", prompt if n < 2 else "short", n, 20) for n in range(12)]
+    page.gallery.show(samples, "")
+    hands.rest()
+    canvas = page.gallery.canvas
+    texts = [item for item in canvas.find_all() if canvas.type(item) == "text"]
+    whole = [item for item in texts if canvas.itemcget(item, "text") == f"{prompt}\nstep 20"]
+    assert whole
+    page.gallery.canvas.yview_moveto(0.5)
+    page.gallery.redraw()
+    boxes = [canvas.bbox(item) for item in canvas.find_all() if canvas.type(item) == "text"]
+    columns = {box[0]: sorted(b for b in boxes if b[0] == box[0]) for box in boxes}
+    assert boxes and all(
+        above[3] <= below[1] for column in columns.values() for above, below in pairwise(column)
+    )
+
+
+def test_a_folder_in_the_queue_shows_both_ends(hands: Hands, tmp_path: Path) -> None:
+    page = run_page(hands)
+    folder = tmp_path / ("a long name of a folder " * 6) / "the end of it"
+    hands.window.state_.set_value("workspace_dir", str(folder))
+    page.tabs.select(3)
+    hands.rest()
+    page.queue.add()
+    page.queue._work.look()
+    hands.wait(lambda: page.queue.tree.get_children(), "it is not in the list")
+    shown = page.queue.tree.set(page.queue.tree.get_children()[0], "folder")
+    assert shown.startswith(str(tmp_path)[:5]) and shown.endswith("end of it") and "\u2026" in shown
+    assert hands.window.theme.fonts["text"].measure(shown) <= page.queue.tree.column("folder", "width")
+    line = hands.window.bottom_bar._status
+    assert hands.window.theme.fonts["small"].measure(text_of(line)) <= line.winfo_width()
+    assert text_of(line).startswith(str(tmp_path)[:5]) and re.search(
+        r"added to the queue at \d\d:\d\d$", text_of(line)
+    )
+
+
+def test_closing_the_window_says_that_training_continues(open_window: OpenWindow) -> None:
+    hands = open_window(trainer=ENDLESS)
+    window = hands.window
+    hands.keys("<F5>", to=window)
+    hands.wait(lambda: window.control.state == "running", "it does not start")
+    asked: list[str] = []
+
+    def answer(key: str) -> None:
+        dialog = _question(hands)
+        asked.append(dialog.title())
+        hands.keys(key, to=dialog if key == "<Escape>" else None)
+
+    for key in ("<Escape>", "<Return>"):
+        window.after(300, lambda key=key: answer(key))
+        hands.keys("<Control-q>", to=window)
+    assert asked == ["Training continues"] * 2
+    with pytest.raises(tk.TclError):
+        window.winfo_exists()
+    assert window.control.is_live
+    window.control.end_now()
+
+
+def test_a_run_whose_events_cannot_be_written_is_not_dead(
+    open_window: OpenWindow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands = open_window(trainer=("--fail", "disk", "--pace", "0.05"))
+    page = run_page(hands)
+    hands.keys("<F5>", to=hands.window)
+    hands.wait(lambda: hands.window.control.state == "running", "it does not start")
+
+    def full(*_args: object, **_fields: object) -> int:
+        raise UserError("the event file cannot be written: No space left on device")
+
+    monkeypatch.setattr(EventWriter, "emit", full)
+    hands.wait(lambda: hands.dialogs(), "the end is not told")
+    hands.expect_dialog("cannot be written: No space left")
+    assert hands.window.control.state == "failed"
+    hands.rest()
+    assert "No space left" in text_of(page.advice) and page.advice.winfo_ismapped()
+    assert text_of(page.folder).startswith("failed")
+    assert text_of(hands.window.bottom_bar._text).startswith("Failed")

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from PIL import Image  # noqa: E402
 
-from modules.runner.events import EventWriter  # noqa: E402
+from modules.runner.events import SAMPLING, EventWriter  # noqa: E402
 from modules.runner.RunDirectory import RunDirectory  # noqa: E402
 
 
@@ -32,6 +32,10 @@ def train(run: RunDirectory, options: argparse.Namespace) -> int:
         writer.emit(
             "run_started", total_steps=total, device="cpu", progress={"global_step": 0}, resumed_from=None
         )
+        if options.sampling:  # a sample that takes its time
+            writer.emit("phase", name=f"{SAMPLING} 1 of 2, denoising step", done=5, total=20)
+            while not any(command.kind == "stop" for command in run.take_commands()[0]):
+                time.sleep(0.02)
         sample(run, writer, 0)
         print("training begins", flush=True)
         step, paused = 0, False
@@ -55,6 +59,12 @@ def train(run: RunDirectory, options: argparse.Namespace) -> int:
             if options.fail == "memory" and step == total // 2:
                 print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", flush=True)
                 return 1
+            if options.fail == "disk" and step == total // 2:
+                print(
+                    "error: the event file events.jsonl cannot be written: No space left on device",
+                    flush=True,
+                )
+                return 2
         sample(run, writer, total)
         writer.emit("run_finished", status="finished", progress={"global_step": total})
     return 0
@@ -66,6 +76,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--pace", type=float, default=0.0)
     parser.add_argument("--fail", default="")
+    parser.add_argument("--sampling", action="store_true")
     options = parser.parse_args()
     return train(RunDirectory(options.run), options)
 
