@@ -24,13 +24,14 @@ from modules.objective.supervised import LossOptions, SupervisedOptions
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import DPOTimestepSampling, ModelFormat, TrainingMethod
-from modules.util.errors import ConfigError, UnsupportedError
+from modules.util.errors import ConfigError, DataError, UnsupportedError
 from modules.util.files.output_place import output_place
 from modules.weights import one_file
 from modules.weights.part_sources import find_sources
 from modules.weights.saving import save_folder
 
 ParameterGroup = tuple[str, float | None, list[tuple[str, torch.nn.Parameter]]]
+_LOOKED_AT = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 WHOLE_MODEL = ("DIFFUSERS", "SAFETENSORS")
 
 
@@ -319,3 +320,28 @@ def save(
         field="output_model_format",
         hint="use DIFFUSERS or SAFETENSORS",
     )
+
+
+def check_weights(model: Model) -> None:
+    """Look at every weight of a loaded model.
+
+    Raises:
+        DataError: NaN or infinite ones; the first tensor that has any is named.
+    """
+    for part, module in model.modules().items():
+        for name, weight in module.named_parameters():
+            # numbers of 8 bits and fewer are rounded from sound ones
+            if weight.device.type == "meta" or weight.dtype not in _LOOKED_AT:
+                continue
+            # a sum is not finite if any number in it is not, and takes no memory
+            if bool(weight.detach().sum(dtype=torch.float64).isfinite()):
+                continue
+            bad = int((~weight.detach().isfinite()).sum())
+            if bad:
+                raise DataError(
+                    f"{bad} of the {weight.numel()} numbers of {name} in the {part} of {model.source_name} are NaN or "
+                    "infinite",
+                    field="base_model_name",
+                    hint="the model is damaged, or was saved after a failed training: copy or download it again, or "
+                    "use another one",
+                )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Literal
 
 import torch
@@ -18,6 +19,17 @@ from modules.util.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
 
+# what reading a damaged or hostile file ends with; no pickle is run
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    RuntimeError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    UnpicklingError,
+)
 CLIP_L14 = "openai/clip-vit-large-patch14"
 
 FloatType = Literal["float32", "float16", "bfloat16"]
@@ -56,7 +68,7 @@ class ClipFeatures:
                 model = CLIPModel.from_pretrained(self.source, dtype=self.dtype)
                 self._tokenizer = CLIPTokenizer.from_pretrained(self.processor)
                 self._images = CLIPImageProcessor.from_pretrained(self.processor)
-            except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+            except (*_UNREADABLE, SafetensorError) as error:
                 raise self._cannot_load(error) from error
             self.model = model.requires_grad_(False).eval()
         self.model.to(device)

@@ -146,7 +146,13 @@ def step(
     x, predicted = to_float32(x), to_float32(predicted)
     if prediction == "flow":
         return Transition(_FLOW_MEAN[kind](x, predicted, position, noise_level), std)
-    mean = _epsilon_mean if prediction == "epsilon" else _velocity_mean
+    if prediction not in _DISCRETE_MEAN:
+        raise UnsupportedError(
+            f"a model that predicts {prediction!r} cannot make images to learn from",
+            field="base_model_name",
+            hint="use a model that predicts epsilon or v",
+        )
+    mean = _DISCRETE_MEAN[prediction]
     # the temperature changes what is drawn, not where from
     return Transition(mean(x, predicted, position, _STD[kind](position, noise_level)), std)
 
@@ -252,6 +258,10 @@ _STD: Mapping[str, Callable[[Position, float], float]] = {
     CPS: _cps_std,
     DDIM: _ddim_std,
     ODE: _ode_std,
+}
+_DISCRETE_MEAN: Mapping[str, Callable[[torch.Tensor, torch.Tensor, Position, float], torch.Tensor]] = {
+    "epsilon": _epsilon_mean,
+    "v_prediction": _velocity_mean,
 }
 _FLOW_MEAN: Mapping[str, Callable[[torch.Tensor, torch.Tensor, Position, float], torch.Tensor]] = {
     FLOW_SDE: _flow_sde_mean,

@@ -231,7 +231,8 @@ class GenericTrainer:
         parts.scaler.unscale(gradients)
         norm = self._clip(gradients)
         metrics = parts.step.metrics()
-        finite = math.isfinite(norm) and math.isfinite(metrics["loss/train_step"])
+        sound = math.isfinite(metrics["loss/train_step"])
+        finite = math.isfinite(norm) and sound
         self._rescue.whole = False
         if finite:
             parts.optimizer.step()
@@ -240,9 +241,11 @@ class GenericTrainer:
             if parts.old_policy is not None:
                 parts.old_policy.update(step)
             self._counters.undefined_steps = 0
-        elif not parts.scaler.searching:
+        elif not (sound and parts.scaler.searching):
             self._undefined(metrics["loss/train_step"], norm)
-        parts.scaler.update(finite)
+        if sound:
+            # the loss itself is not scaled: a smaller scale mends gradients alone
+            parts.scaler.update(finite)
         parts.optimizer.zero_grad(set_to_none=True)
         self._rescue.whole = True
         rates = {f"lr/{group['name']}": float(group["lr"]) for group in parts.optimizer.param_groups}

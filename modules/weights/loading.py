@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from modules.model.dtypes import PartDtypes
-from modules.model.weight_files import WEIGHT_FILES
+from modules.model.weight_files import WEIGHT_FILES, open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.errors import UserError, UserErrors
 from modules.util.jsonio import read_json
@@ -21,6 +21,8 @@ from modules.weights.hub import hub_token
 
 FIELD = "base_model_name"
 PICKLES = (".bin", ".pkl", ".pickle")
+USUAL_LAYERS, MOST_LAYERS = 100, 1000
+"""Layers below which a config is not compared with its weights, and more than any published model has."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HUB_PATTERNS = ("*.json", "*.txt", "*.model", "*.jinja")
 WEIGHT_STEMS = ("diffusion_pytorch_model", "model", "pytorch_model")
@@ -246,6 +248,29 @@ def _variant(name: str) -> str | None:
     return pieces[1] if len(pieces) == 3 else None
 
 
+def check_layers(config: Mapping[str, Any], tensors: Callable[[], int], place: Path) -> None:
+    """Compare the numbers of layers in a config with the number of tensors there are for them; making modules for a
+    number without limit would take hours.
+
+    Args:
+        tensors: how many there are in the files next to the config; asked for deep models alone.
+
+    Raises:
+        UserError: the config asks for more layers than there are tensors.
+    """
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            check_layers(value, tensors, place)
+        elif "layers" in name or name == "depth":
+            for count in value if isinstance(value, list) else [value]:
+                if isinstance(count, int) and count > USUAL_LAYERS and count > tensors():
+                    raise UserError(
+                        f"{place} has a config with {name} = {count}, more layers than there are tensors for",
+                        field=FIELD,
+                        hint="weights and config.json belong to different models",
+                    )
+
+
 def load_module(
     from_pretrained: Callable[..., Any], folder: Path, part: str, dtype: torch.dtype, dtype_name: str
 ) -> nn.Module:
@@ -260,6 +285,9 @@ def load_module(
     """
     place = folder / part
     _quiet_progress_bars()
+    config = read_json(place / "config.json", "model config")
+    if isinstance(config, dict):
+        check_layers(config, lambda: _count_tensors(place), place)
     try:
         module, info = from_pretrained(
             str(place),
@@ -284,6 +312,11 @@ def load_module(
         )
     module.eval().requires_grad_(False)
     return module  # type: ignore[no-any-return]
+
+
+def _count_tensors(place: Path) -> int:
+    """How many tensors the files of a part have."""
+    return sum(len(open_weights(path, FIELD).shapes) for path in weights_files(place))
 
 
 def load_parts(folder: Path, spec: FamilySpec, wanted: Sequence[str], dtypes: PartDtypes) -> dict[str, Any]:

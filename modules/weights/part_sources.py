@@ -19,7 +19,9 @@ from modules.util.errors import UserError, list_offenders
 from modules.util.jsonio import read_json
 from modules.weights.loading import (
     FIELD,
+    MOST_LAYERS,
     check_folder,
+    check_layers,
     find_source,
     left_out,
     load_module,
@@ -163,7 +165,10 @@ def part_from_file(
     tensors = part_tensors(file, spec, part, alone)
     if tensors is None:
         return None
-    plan = best_plan(tensors, spec, part, configs(spec, part, file.path, base))
+    choices = configs(spec, part, file.path, base)
+    for config in choices:
+        check_layers(config, lambda: MOST_LAYERS, file.path)
+    plan = best_plan(tensors, spec, part, choices)
     if plan is None:
         raise UserError(
             f"there is no config for the {part.name} of {file.path}",
@@ -192,8 +197,10 @@ def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, bare: bool =
         raise UserError(f"{place / 'config.json'} is not a JSON object", field=FIELD)
     files = weights_files(place)
     if bare and not files:
+        check_layers(config, lambda: MOST_LAYERS, place)
         return make_lazy(outline(part, config), {})
     tensors = folder_tensors([open_weights(path, FIELD) for path in files])
+    check_layers(config, lambda: len(tensors.shapes), place)
     plan = best_plan(tensors, spec, part, [config])
     if plan is None or plan.faults:
         faults = list_offenders(plan.faults) if plan else ""

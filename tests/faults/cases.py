@@ -250,7 +250,8 @@ def rests(folder: Path) -> list[str]:
     return [
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
-        if path.name.startswith((".tastemaker-", ".pair_", ".tmp-")) or path.suffix in (".tmp", ".swap", ".taken")
+        if path.name.startswith((".tastemaker-", ".pair_", ".tmp-"))
+        or path.suffix in (".tmp", ".swap", ".taken")
     ]
 
 

@@ -47,7 +47,9 @@ MODES: dict[str, list[dict[str, Any]]] = {
 
 
 def _groups(folder: Path) -> list[ImageGroup]:
-    return [ImageGroup(f"key {p}", p, "1:1", folder / "in", tuple(f"{p}{i}.png" for i in range(4))) for p in "ab"]
+    return [
+        ImageGroup(f"key {p}", p, "1:1", folder / "in", tuple(f"{p}{i}.png" for i in range(4))) for p in "ab"
+    ]
 
 
 def _images(folder: Path) -> None:
@@ -89,7 +91,9 @@ def pair_state(folder: Path) -> State:
     with CurationStore(out) as store:
         events = [(e.kind, json.dumps(e.payload, sort_keys=True)) for e in store.events()]
         found["pairs"] = json.dumps(store.pairs(), sort_keys=True).encode()
-    found["events"] = repr([e for e in events if '"automatic": true' not in e[1] and e[0] != "remove"]).encode()
+    found["events"] = repr(
+        [e for e in events if '"automatic": true' not in e[1] and e[0] != "remove"]
+    ).encode()
     return found
 
 
@@ -109,7 +113,11 @@ def _finalise() -> Subject:
 def _whole_pairs(folder: Path) -> State:
     """The pairs, each whole in whatever split it lies."""
     found = pair_state(folder)
-    state = {re.sub(r"/(train|val)/", "/", name): data for name, data in found.items() if name.endswith((".png", ".txt"))}
+    state = {
+        re.sub(r"/(train|val)/", "/", name): data
+        for name, data in found.items()
+        if name.endswith((".png", ".txt"))
+    }
     return {**state, "events": found["events"]}
 
 
@@ -142,7 +150,8 @@ def _import() -> Subject:
     def prepare(folder: Path) -> None:
         files = write_images(folder / "in", 8)
         rows = [
-            {"prompt": f"p{n}", "chosen": files[2 * n].name, "rejected": files[2 * n + 1].name} for n in range(4)
+            {"prompt": f"p{n}", "chosen": files[2 * n].name, "rejected": files[2 * n + 1].name}
+            for n in range(4)
         ]
         (folder / "in" / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
@@ -274,7 +283,9 @@ def _saved_model(layout: str) -> Subject:
 
     def state(folder: Path) -> State:
         return {
-            path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file()
         }
 
     return Subject(lambda folder: None, work, reopen, state, 3)

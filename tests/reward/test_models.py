@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import shutil
 from itertools import pairwise
 
 import numpy as np
@@ -204,3 +205,23 @@ def test_a_prompt_is_needed(folder):
         create_reward("clip_score", {"batch_size": 0})
     with pytest.raises(ConfigError, match=r"dtype"):
         create_reward("clip_score", {"dtype": "float8"})
+
+
+@pytest.mark.parametrize("key", ["clip_score", "pickscore"])
+@pytest.mark.parametrize("content", ["hostile", "empty", "garbage"])
+def test_a_hostile_pickle_is_an_error_of_the_model(tmp_path, folder, key, content):
+    place = shutil.copytree(folder, tmp_path / "model")
+    for file in place.glob("*.safetensors"):
+        file.unlink()
+    ran = tmp_path / "ran"
+
+    class Hostile:
+        def __reduce__(self):
+            return (open, (str(ran), "w"))
+
+    data = {"hostile": pickle.dumps({"logit_scale": Hostile()}), "empty": b"", "garbage": b"x" * 100}[content]
+    (place / "pytorch_model.bin").write_bytes(data)
+    reward = create_reward(key, {"source": str(place)})
+    with pytest.raises(DataError, match="cannot be loaded") as caught:
+        reward.load()
+    assert caught.value.field == "source" and not ran.exists()

@@ -233,3 +233,10 @@ def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="two noise levels of 1"):
         step(FLOW_SDE, x, x, Position(1000.0, 0.0, 1.0, 0.0, 1.0, 1.0), "flow", 0.7)
     assert transitions.deviation(FLOW_SDE, path(FlowSchedule(), 1)[0], 0.7) < 1.0
+
+
+def test_a_model_that_predicts_the_image_is_refused() -> None:
+    at = path(table(), 10)[5]
+    x = torch.zeros(1, 4, 2, 2)
+    with pytest.raises(UnsupportedError, match="predicts 'sample'"):
+        step(DDIM, x, x, at, "sample", 0.5)  # type: ignore[arg-type]

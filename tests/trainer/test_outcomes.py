@@ -119,6 +119,25 @@ def test_three_invalid_steps_in_a_row_end_a_run_that_tolerates_two(tmp_path: Pat
     assert [w.split(":")[0] for w in told.warnings if "skipped" in w] == ["step 1", "step 3", "step 4"]
 
 
+class SpoiledLoss(SpoiledStep):
+    """The same, and the loss that is logged is NaN too."""
+
+    def metrics(self) -> dict[str, float]:
+        return {**self._step.metrics(), "loss/train_step": float("nan")}
+
+
+def test_a_nan_loss_in_float16_counts_at_once(tmp_path: Path) -> None:
+    """No smaller scale of the loss mends it."""
+    told = Keeping()
+    with started(tmp_path, told, nan_patience=1, train_dtype="FLOAT_16", epochs=3) as trainer:
+        trainer.parts.step = SpoiledLoss(trainer.parts.step, {1, 2, 3})
+        scale = trainer.parts.scaler.scale
+        with pytest.raises(DataError, match="step 1: the loss is nan"):
+            trainer.train()
+        assert trainer.parts.scaler.scale == scale > 1
+    assert [w.split(":")[0] for w in told.warnings if "skipped" in w] == ["step 0"]
+
+
 @pytest.mark.parametrize("mode", ["FULL_CONCURRENT", "SEQUENTIAL"])
 @pytest.mark.parametrize("shared", [True, False])
 def test_both_sides_of_a_pair_have_the_same_noise_only_where_it_is_shared(

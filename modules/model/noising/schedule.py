@@ -159,7 +159,10 @@ def _betas(config: Mapping[str, Any]) -> torch.Tensor:
     if config.get("trained_betas") is not None:
         return torch.tensor(config["trained_betas"], dtype=torch.float64)
     steps = int(config.get("num_train_timesteps", 1000))
-    start, end = float(config.get("beta_start", 0.0001)), float(config.get("beta_end", 0.02))
+    start, end = (
+        default if config.get(name) is None else float(config[name])
+        for name, default in (("beta_start", 0.0001), ("beta_end", 0.02))
+    )
     kind = config.get("beta_schedule", "linear")
     if kind == "linear":
         return torch.linspace(start, end, steps, dtype=torch.float64)

@@ -11,6 +11,8 @@ from modules.model.noising.schedule import FLOW_STEPS
 from modules.util.errors import UnsupportedError
 
 SHOWN = 12
+MOST_STEPS = 100_000
+"""More timesteps than any published model has; a table of them is made."""
 
 _log = logging.getLogger(__name__)
 
@@ -109,10 +111,29 @@ def _is_number(value: Any, above: float, below: float) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and above < value < below
 
 
+def _is_count(value: Any, least: int, most: int) -> bool:
+    """Whether it is a whole number between the ends."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _are_betas(values: Any) -> bool:
+    """Whether it is a table of noise variances, or not there."""
+    if values is None:
+        return True
+    if not isinstance(values, list) or not 0 < len(values) <= MOST_STEPS:
+        return False
+    return all(value is not None and _is_number(value, -1e-9, 1.0) for value in values)
+
+
 def _kind(config: Mapping[str, Any], flow: bool) -> dict[str, bool]:
     """The fields without which nothing can be trained or sampled as the model is meant, and whether they fit."""
     if not flow:
         return {
+            "num_train_timesteps": _is_count(config.get("num_train_timesteps", 1000), 1, MOST_STEPS),
+            "beta_start": _is_number(config.get("beta_start", 0.0001), 0.0, 1.0),
+            "beta_end": _is_number(config.get("beta_end", 0.02), 0.0, 1.0),
+            "trained_betas": _are_betas(config.get("trained_betas")),
+            "steps_offset": _is_count(config.get("steps_offset", 0), 0, MOST_STEPS),
             "_class_name": not str(config.get("_class_name", "")).startswith("FlowMatch"),
             "use_flow_sigmas": not config.get("use_flow_sigmas"),
             "timestep_spacing": config.get("timestep_spacing", "leading") in _SPACINGS,
