@@ -22,7 +22,7 @@ from modules.modelSetup.registry import create_model_setup
 from modules.trainer.evaluate.sample_texts import are_samples_due
 from modules.trainer.memory.memory_step import ShapeDryRun
 from modules.trainer.memory.shape_only import ShapeOnlyLinear, ShapeOnlyModel, shape_only_model
-from modules.trainer.online.settings import rollout_batch_size
+from modules.trainer.online.settings import needs_old_policy, needs_reference, rollout_batch_size
 from modules.trainer.optim.optimizers import create_optimizer
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import EMAMode
@@ -213,7 +213,9 @@ class Planner:
         items = {}
         if config.ema is EMAMode.GPU:
             items["moving average"] = sum(4 * p.numel() for p in named)
-        if config.trains_pairs and config.effective_dpo_ref_mode() is DPORefMode.EXISTING_ADAPTER:
+        if needs_old_policy(config) and config.rlhf_ema_ref_device is EMAMode.GPU:
+            items["old policy"] = sum(size_of(p) for p in named)
+        if needs_reference(config) and config.effective_dpo_ref_mode() is DPORefMode.EXISTING_ADAPTER:
             items["reference snapshot"] = self.adapter_bytes()
         return items
 

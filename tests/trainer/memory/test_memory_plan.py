@@ -29,7 +29,7 @@ from tests.tiny import SIZE, factories, tiny_folder, tiny_setup
 from tests.tiny.batches import train_pairs
 from tests.tiny.stable_diffusion import write_standard_pipeline
 from tests.tiny.stable_diffusion_xl import write_standard
-from tests.trainer.builders import settings
+from tests.trainer.builders import run_here, settings, write_config
 
 USUAL = ("STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "STABLE_DIFFUSION_35", "FLUX_DEV_1")
 """Both kinds of denoisers; the other families take the same paths and are looked at among the slow tests."""
@@ -106,6 +106,25 @@ def test_weights_adapter_and_optimizer_are_counted_exactly(key: str) -> None:
     optimizer.step()
     state = [t for values in optimizer.state.values() for t in values.values() if t.dim() > 0]
     assert plan.optimizer_bytes() == sum(map(size_of, state)) == 2 * plan.gradient_bytes()
+
+
+def test_copies_of_online_training_are_counted_where_they_are_kept(tmp_path: Path) -> None:
+    run_here(write_config(tmp_path, max_steps=1))
+
+    def copies(**changes: Any) -> dict[str, int]:
+        config = config_of("STABLE_DIFFUSION_15", rlhf_prompts_file="unused", **changes)
+        (step,) = [phase for phase in plan_memory(config, cuda=False).phases if phase.name == "training step"]
+        return {
+            name: size for name, size in step.items.items() if name in ("old policy", "reference snapshot")
+        }
+
+    adapter = planner(config_of("STABLE_DIFFUSION_15")).adapter_bytes()
+    existing = {"lora_model_name": str(tmp_path / "out.safetensors")}
+    assert copies(rlhf_mode="GRPO") == {}
+    assert copies(rlhf_mode="NFT") == {"old policy": adapter}
+    assert copies(rlhf_mode="NFT", rlhf_ema_ref_device="CPU") == {}
+    assert copies(rlhf_mode="GRPO", **existing) == {}
+    assert copies(rlhf_mode="GRPO", **existing, rlhf_kl_beta=0.1) == {"reference snapshot": adapter}
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -1,0 +1,101 @@
+"""Cases of the base model and its parts."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from pathlib import Path
+
+from tests.house.acts import outcomes as see
+from tests.house.acts.bases import concept, flux, pictures, stable_diffusion_3, stable_diffusion_xl
+from tests.house.acts.case import Case, shared_folder
+from tests.tiny import tiny_folder
+
+
+def _other_weights(key: str, folder: Path) -> None:
+    """The family's tiny model with every weight a little larger."""
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(tiny_folder(key), folder, dirs_exist_ok=True)
+    for path in folder.rglob("*.safetensors"):
+        save_file({name: tensor * 1.05 for name, tensor in load_file(path).items()}, path, {"format": "pt"})
+
+
+@cache
+def other_model(key: str) -> str:
+    return str(shared_folder(f"other-{key}", partial(_other_weights, key)))
+
+
+SD, XL, SD3 = "STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "STABLE_DIFFUSION_3"
+TRAINED_TEXT = {"text_encoder.train": True, "text_encoder.gradient_checkpointing": False}
+LONG = {"prompt_weighting": False, "concepts": lambda folder: [concept()]}
+
+
+def _long_caption(folder: Path) -> list[dict[str, object]]:
+    from tests.house.acts.bases import image_folder
+
+    return [concept(text={"prompt_source": "concept", "prompt_path": str(image_folder() / "long.txt")})]
+
+
+def _emphasis(folder: Path) -> list[dict[str, object]]:
+    from tests.house.acts.bases import image_folder
+
+    return [concept(text={"prompt_source": "concept", "prompt_path": str(image_folder() / "emphasis.txt")})]
+
+
+BASE = [
+    Case("model_type", pictures, "STABLE_DIFFUSION_15_INPAINTING", see.end),
+    Case("base_model_name", pictures, lambda folder: other_model(SD), see.weights),
+    Case("prompt_weighting", pictures, True, see.weights, {"concepts": _emphasis}),
+    Case("max_prompt_chunks", pictures, 1, see.weights, {"concepts": _long_caption}),
+    Case("force_v_prediction", pictures, True, see.weights),
+    Case("force_epsilon_prediction", pictures, True, see.weights, {
+        "base_model_name": lambda folder: str(tiny_folder(prediction="v_prediction"))}),
+    Case("rescale_noise_scheduler_to_zero_terminal_snr", pictures, True, see.weights, {
+        "base_model_name": lambda folder: str(tiny_folder(prediction="v_prediction"))}),
+]  # fmt: skip
+
+
+def part(name: str, base: see.Any, key: str, trained: bool = True) -> list[Case]:
+    """Cases of the settings that all parts have."""
+    on = {f"{name}.train": True}
+    made = [
+        Case(f"{name}.model_name", base, lambda folder: str(Path(other_model(key)) / name), see.weights),
+        Case(f"{name}.weight_dtype", base, "BFLOAT_16", see.weights),
+    ]
+    if trained:
+        made += [
+            Case(
+                f"{name}.train",
+                base,
+                (name != "unet" and name != "transformer") or False,
+                see.names,
+                TRAINED_TEXT if name in ("unet", "transformer") else {},
+            ),
+            Case(f"{name}.learning_rate", base, 0.25, see.rates, on),
+            Case(
+                f"{name}.gradient_checkpointing",
+                base,
+                True,
+                see.recomputed,
+                {**on, f"{name}.gradient_checkpointing": False},
+            ),
+        ]
+    return made
+
+
+PARTS = [
+    *part("unet", pictures, SD),
+    *part("text_encoder", pictures, SD),
+    *part("vae", pictures, SD, trained=False),
+    *part("text_encoder_2", stable_diffusion_xl, XL),
+    *part("transformer", stable_diffusion_3, SD3),
+    *part("text_encoder_3", stable_diffusion_3, SD3),
+    Case("unet.offload_fraction", pictures, 1.0, see.gpu_memory, {"unet.gradient_checkpointing": True}),
+    Case("transformer.offload_fraction", stable_diffusion_3, 1.0, see.gpu_memory,
+         {"transformer.gradient_checkpointing": True}),
+    Case("transformer.guidance_scale", flux, 3.5, see.weights),
+    Case("text_encoder.dropout_probability", pictures, 0.5, see.weights),
+]  # fmt: skip
+CASES = [*BASE, *PARTS]

@@ -1,0 +1,82 @@
+"""Cases of the loop, the optimizer, the loss and the adapter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.house.acts import outcomes as see
+from tests.house.acts.bases import pictures
+from tests.house.acts.case import Case, shared_folder, write
+
+ADAMW = {"optimizer.optimizer": "ADAMW", "learning_rate": 1e-3}
+CUSTOM = {"layer_filter_preset": "custom"}
+
+
+def _adapter(folder: Path) -> None:
+    see.run(folder, write(folder, pictures, {"max_steps": 1}))
+
+
+def adapter() -> str:
+    """An adapter that was trained."""
+    return str(shared_folder("adapter", _adapter) / "out.safetensors")
+
+
+LOOP = [
+    Case("epochs", pictures, 3, see.steps),
+    Case("max_steps", pictures, 3, see.steps),
+    Case("batch_size", pictures, 1, see.steps),
+    Case("gradient_accumulation_steps", pictures, 2, see.steps),
+    Case("clip_grad_norm", pictures, 1e-4, see.weights),
+    Case("nan_patience", pictures, 3, see.end, {"learning_rate": 100.0, "lora_alpha": 65536.0, "max_steps": 8}),
+    Case("learning_rate", pictures, 0.25, see.weights),
+    Case("learning_rate_scheduler", pictures, "LINEAR", see.rates),
+    Case("learning_rate_warmup_steps", pictures, 3.0, see.rates),
+    Case("learning_rate_cycles", pictures, 1.0, see.rates),
+    Case("learning_rate_min_factor", pictures, 0.5, see.rates),
+    Case("ema", pictures, "OFF", see.weights),
+    Case("ema_decay", pictures, 0.05, see.weights),
+    Case("ema_update_step_interval", pictures, 2, see.weights),
+]  # fmt: skip
+OPTIMIZER = [
+    Case("optimizer.optimizer", pictures, "ADAMW", see.weights),
+    Case("optimizer.beta1", pictures, 0.5, see.weights, ADAMW),
+    Case("optimizer.beta2", pictures, 0.5, see.weights, ADAMW),
+    Case("optimizer.eps", pictures, 1e-3, see.weights, ADAMW),
+    Case("optimizer.weight_decay", pictures, 0.5, see.weights),
+    Case("optimizer.momentum", pictures, 0.5, see.weights),
+    Case("optimizer.fused_back_pass", pictures, True, see.gpu_memory),
+    Case("optimizer.params", pictures, {"maximize": True}, see.weights),
+]
+LOSS = [
+    Case("mse_strength", pictures, 2.0, see.weights),
+    Case("mae_strength", pictures, 1.0, see.weights),
+    Case("log_cosh_strength", pictures, 1.0, see.weights),
+    Case("huber_strength", pictures, 1.0, see.weights),
+    Case("huber_delta", pictures, 0.1, see.weights),
+    Case("loss_weight_fn", pictures, "P2", see.weights),
+    Case("loss_weight_strength", pictures, 0.5, see.weights),
+    Case("timestep_distribution", pictures, "SIGMOID", see.weights),
+    Case("noising_weight", pictures, 1.0, see.weights),
+    Case("noising_bias", pictures, 1.0, see.weights),
+    Case("timestep_shift", pictures, 3.0, see.weights),
+    Case("min_noising_strength", pictures, 0.5, see.weights),
+    Case("max_noising_strength", pictures, 0.5, see.weights),
+    Case("offset_noise_weight", pictures, 0.1, see.weights),
+    Case("perturbation_noise_weight", pictures, 0.1, see.weights),
+]
+ADAPTER = [
+    Case("peft_type", pictures, "LOHA", see.names),
+    Case("lora_model_name", pictures, lambda folder: adapter(), see.weights),
+    Case("lora_rank", pictures, 4, see.weights),
+    Case("lora_alpha", pictures, 4.0, see.weights),
+    Case("lora_rank_pattern", pictures, "attn2=4", see.weights),
+    Case("lora_alpha_pattern", pictures, "attn2=4", see.weights),
+    Case("lora_decompose", pictures, True, see.names),
+    Case("lora_rs", pictures, True, see.weights),
+    Case("lora_weight_dtype", pictures, "BFLOAT_16", see.weights),
+    Case("dropout_probability", pictures, 0.5, see.weights),
+    Case("layer_filter_preset", pictures, "attn-only", see.names),
+    Case("layer_filter", pictures, "attn2.to_q", see.names),
+    Case("layer_filter_regex", pictures, True, see.names, {"layer_filter": "t."}),
+]
+CASES = [*LOOP, *OPTIMIZER, *LOSS, *ADAPTER]
