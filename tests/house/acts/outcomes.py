@@ -28,6 +28,7 @@ from modules.model.Model import Model
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.reward.base import REWARDS, RewardBatch, RewardError
 from modules.trainer.callbacks import Callback
+from modules.trainer.GenericTrainer import GenericTrainer
 from modules.util.config.load import load_config
 from modules.util.errors import UserError
 
@@ -91,6 +92,7 @@ class Work:
         threads: ``main`` and ``other``, where images were read.
         moved: parts of the model that changed places.
         kernels: attention kernels of the denoiser.
+        weights: digest of all that is trained, after each step.
         recomputed: blocks whose activations are computed again in the backward pass, by their kind.
     """
 
@@ -100,6 +102,7 @@ class Work:
     threads: set[str] = field(default_factory=set)
     moved: list[tuple[str, str]] = field(default_factory=list)
     kernels: set[str] = field(default_factory=set)
+    weights: dict[int, str] = field(default_factory=dict)
     recomputed: Counter[str] = field(default_factory=Counter)
 
 
@@ -109,6 +112,7 @@ def watched() -> Iterator[Work]:
     import transformers.modeling_utils
 
     work = Work()
+    advance = GenericTrainer._advance
     texts, move, checkpoint = BaseModelSetup.text_states, Model.to, torch.utils.checkpoint.checkpoint
     encode, pixels = DataLoaderText2ImageMixin.encode_images, DataLoaderText2ImageMixin.pixels
 
@@ -124,6 +128,13 @@ def watched() -> Iterator[Work]:
         owner = getattr(block, "__self__", block)
         work.recomputed[type(getattr(owner, "func", owner)).__name__] += 1
         return checkpoint(block, *rest, **named)
+
+    def advancing(self: GenericTrainer, *rest: Any) -> None:
+        advance(self, *rest)
+        digest = hashlib.sha256()
+        for parameter in self.parts.parameters:
+            digest.update(parameter.detach().contiguous().view(torch.uint8).numpy().tobytes())
+        work.weights[self.progress.global_step] = digest.hexdigest()
 
     def moving(self: Model, part: str, device: Any) -> Any:
         work.moved.append((part, str(device)))
@@ -145,6 +156,7 @@ def watched() -> Iterator[Work]:
         for owner, name, other in (
             *((kind, "denoise", denoising(kind.denoise)) for kind in denoisers()),
             (Model, "to", moving),
+            (GenericTrainer, "_advance", advancing),
             (torch.utils.checkpoint, "checkpoint", recomputing),
             (transformers.modeling_utils, "checkpoint", recomputing),
             (BaseModelSetup, "text_states", reading_texts),
@@ -338,7 +350,7 @@ def refusal(folder: Path, path: Path) -> list[str]:
     from scripts.train import check
 
     try:
-        return check(load_config(path), 1)
+        return [without_places(line, folder) for line in check(load_config(path), 1)]
     except UserError as error:
         return [without_places(str(error), folder)]
 

@@ -109,7 +109,7 @@ def test_all_changed_settings_are_listed_and_free_ones_are_not() -> None:
         workspace_dir="b",
         optimizer={"optimizer": "LION", "beta1": 0.8, "params": {"cautious": True}},
         unet={"gradient_checkpointing": False, "learning_rate": 0.5},
-        rlhf_dpo_execution_mode="SEQUENTIAL",
+        rlhf_dpo_validation_draws=2,
     )
     assert refused(before, now) == [
         "seed: 1 in the backup, 2 now",

@@ -172,7 +172,7 @@ class OnlineLossSection(BaseConfig):
     rlhf_gspo_strategy: GroupStrategy = setting(
         GroupStrategy.AUTO,
         visible=shown_for("trajectory_loss"),
-        free=True,
+        free=False,
         title="Whole trajectories",
         group="Policy loss",
         tip=(
@@ -193,7 +193,7 @@ class OnlineLossSection(BaseConfig):
     rlhf_dgpo_group_strategy: GroupStrategy = setting(
         GroupStrategy.AUTO,
         visible=shown_for("group_loss"),
-        free=True,
+        free=False,
         title="Whole groups",
         group="Group loss",
         tip=(

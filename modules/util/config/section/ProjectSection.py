@@ -90,7 +90,7 @@ class ProjectSection(BaseConfig):
         0,
         ge=0,
         le=1024,
-        free=True,
+        free=False,
         title="CPU threads",
         group="Hardware",
         tip="Threads for computation on the CPU; 0 leaves the choice to PyTorch.",

@@ -161,7 +161,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_execution_mode: DPOExecutionMode = setting(
         DPOExecutionMode.FULL_CONCURRENT,
         visible=_DPO,
-        free=True,
+        free=False,
         title="Execution",
         group="Memory",
         tip=(
@@ -172,7 +172,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_sequential_strategy: DPOSequentialStrategy = setting(
         DPOSequentialStrategy.AUTO,
         visible=f"{_DPO},rlhf_dpo_execution_mode=SEQUENTIAL|AUTO",
-        free=True,
+        free=False,
         title="Sequential strategy",
         group="Memory",
         tip="GRAD_STASH is faster on one device, THREE_FORWARD works with several; AUTO chooses.",
