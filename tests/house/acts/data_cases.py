@@ -18,7 +18,7 @@ DATA = [
     Case("resolution", pictures, "64", see.images),
     Case("aspect_ratio_bucketing", pictures, False, see.images),
     Case("latent_caching", pictures, False, see.files),
-    Case("cache_batch_size", pictures, 1, see.encoded),
+    Case("cache_batch_size", pictures, 1, see.read_ahead, {"dataloader_threads": 1}),
     Case("dataloader_threads", pictures, 2, see.reading),
 ]  # fmt: skip
 

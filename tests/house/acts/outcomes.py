@@ -8,7 +8,8 @@ import math
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from modules.accelerator.attention_backend import switchable_processors
+from modules.dataLoader import progress as loading
 from modules.dataLoader.mixin.DataLoaderText2ImageMixin import DataLoaderText2ImageMixin
 from modules.model.Model import Model
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -86,9 +88,8 @@ class Work:
     """What the model was asked for: the sizes of batches, in the order of the calls.
 
     Args:
-        encoded: images turned into latents.
+        ahead: images sent to threads so far, whenever one is encoded.
         predicted: latents the denoiser saw.
-        texts: prompts encoded.
         threads: ``main`` and ``other``, where images were read.
         moved: parts of the model that changed places.
         kernels: attention kernels of the denoiser.
@@ -96,9 +97,8 @@ class Work:
         recomputed: blocks whose activations are computed again in the backward pass, by their kind.
     """
 
-    encoded: list[int] = field(default_factory=list)
+    ahead: list[int] = field(default_factory=list)
     predicted: list[int] = field(default_factory=list)
-    texts: list[int] = field(default_factory=list)
     threads: set[str] = field(default_factory=set)
     moved: list[tuple[str, str]] = field(default_factory=list)
     kernels: set[str] = field(default_factory=set)
@@ -112,8 +112,8 @@ def watched() -> Iterator[Work]:
     import transformers.modeling_utils
 
     work = Work()
-    advance = GenericTrainer._advance
-    texts, move, checkpoint = BaseModelSetup.text_states, Model.to, torch.utils.checkpoint.checkpoint
+    sent, advance = [0], GenericTrainer._advance
+    move, checkpoint = Model.to, torch.utils.checkpoint.checkpoint
     encode, pixels = DataLoaderText2ImageMixin.encode_images, DataLoaderText2ImageMixin.pixels
 
     def denoising(predict: Any) -> Any:
@@ -140,13 +140,14 @@ def watched() -> Iterator[Work]:
         work.moved.append((part, str(device)))
         return move(self, part, device)
 
-    def reading_texts(self: Any, model: Model, prompts: Sequence[str], *rest: Any) -> Any:
-        work.texts.append(len(prompts))
-        return texts(self, model, prompts, *rest)
-
     def encoding(self: Any, images: Any, *rest: Any, **named: Any) -> Any:
-        work.encoded.append(len(images))
+        work.ahead.append(sent[0])
         return encode(self, images, *rest, **named)
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, function: Any, *rest: Any, **named: Any) -> Any:
+            sent[0] += function.__name__ == "reading"
+            return super().submit(function, *rest, **named)
 
     def reading(self: Any, *rest: Any, **named: Any) -> Any:
         work.threads.add("main" if threading.current_thread() is threading.main_thread() else "other")
@@ -156,10 +157,10 @@ def watched() -> Iterator[Work]:
         for owner, name, other in (
             *((kind, "denoise", denoising(kind.denoise)) for kind in denoisers()),
             (Model, "to", moving),
+            (loading, "ThreadPoolExecutor", Pool),
             (GenericTrainer, "_advance", advancing),
             (torch.utils.checkpoint, "checkpoint", recomputing),
             (transformers.modeling_utils, "checkpoint", recomputing),
-            (BaseModelSetup, "text_states", reading_texts),
             (DataLoaderText2ImageMixin, "encode_images", encoding),
             (DataLoaderText2ImageMixin, "pixels", reading),
         ):
@@ -437,9 +438,8 @@ kernels = _run("attention kernels", lambda o: o.work.kernels)
 files = _run("files", lambda o: sorted(o.files))
 samples = _run("samples", lambda o: {n: seen for n, seen in o.files.items() if "samples/" in n})
 rollouts = _run("images of rollouts", lambda o: {n: seen for n, seen in o.files.items() if "rollouts/" in n})
-encoded = _run("images encoded at once", lambda o: o.work.encoded)
+read_ahead = _run("images read ahead", lambda o: o.work.ahead)
 predicted = _run("latents the denoiser sees at once", lambda o: o.work.predicted)
-texts = _run("prompts encoded at once", lambda o: o.work.texts)
 reading = _run("threads that read images", lambda o: o.work.threads)
 cpu_threads = _run("threads that compute", lambda o: o.cpu_threads)
 gpu_memory = _of(memory)("predicted memory", lambda plan: plan)

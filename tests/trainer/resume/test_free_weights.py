@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from modules.trainer.resume.resume_rules import FREE, PART_FREE
 from modules.util.config.BaseConfig import VERSION_KEY
@@ -18,6 +20,7 @@ from tests.house.acts.outcomes import Outcome, run
 from tests.house.acts.run_cases import lists
 from tests.house.acts.training_cases import adapter
 from tests.tiny import tiny_folder
+from tests.trainer.builders import run_here, write_config, write_pairs
 
 BACKED_UP = {"backup_after": 2, "backup_after_unit": "STEP", "epochs": 2}
 """Four steps, and a backup after the second."""
@@ -224,3 +227,21 @@ def test_every_change_of_a_group_is_one(group: Group) -> None:
         after = as_data(write(folder, group.base, {**BACKED_UP, **group.given, **group.changes}))
     different = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     assert [p for p in group.changes if not any(f"{name}.".startswith(f"{p}.") for name in different)] == []
+
+
+def weights(folder: Path, concepts: list[dict[str, Any]], **changes: Any) -> dict[str, torch.Tensor]:
+    run_here(write_config(folder, concepts=concepts, epochs=1, **changes))
+    return load_file(folder / "out.safetensors")
+
+
+def test_a_cache_that_knows_other_pairs_leaves_every_bit(tmp_path: Path) -> None:
+    """Images and prompts were encoded in the company of a pair that is gone."""
+    concepts = write_pairs(tmp_path / "data", 5, ((32, 32), (64, 32)))
+    weights(tmp_path / "five", concepts, cache_dir=str(tmp_path / "shared"))
+    for side in ("chosen", "rejected"):
+        for end in ("png", "txt"):
+            (tmp_path / "data" / side / f"000.{end}").unlink()
+    found = weights(tmp_path / "four", concepts, cache_dir=str(tmp_path / "shared"))
+    fresh = weights(tmp_path / "fresh", concepts)
+    assert found.keys() == fresh.keys()
+    assert all(torch.equal(found[key], tensor) for key, tensor in fresh.items())
