@@ -117,10 +117,10 @@ def _wait_for_lock(handle: object, path: Path) -> None:
     started, told = time.monotonic(), False
     while not _try_lock(handle):
         if not told:
-            say("another set-up is running; waiting for it")
+            say("another setup is running; waiting for it")
             told = True
         if time.monotonic() - started > LOCK_SECONDS:
-            raise SetupError(f"another set-up has held {path} for too long; stop it and try again")
+            raise SetupError(f"another setup has held {path} for too long; stop it and try again")
         time.sleep(0.5)
 
 
@@ -160,7 +160,9 @@ def install(root: Path, venv: Path, dev: bool, runner: Run) -> None:
     for path in requirement_files(root, dev):
         command += ["--requirement", str(path)]
     if runner([*command, "--constraint", str(root / "constraints.txt")]) != 0:
-        raise SetupError("packages could not be installed; the lines above say why. Run this again to go on")
+        raise SetupError(
+            "packages could not be installed; the lines above say why. Run this again to continue"
+        )
     hashes = {wanted_hash(root, False), wanted_hash(root, dev)}
     # a hash that is cut off equals none, so half a stamp means one more installation and no harm
     stamp.write_text("\n".join(sorted(hashes)) + "\n")
@@ -193,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"[setup] {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\n[setup] stopped; run it again to go on where it was", file=sys.stderr)
+        print("\n[setup] stopped; run it again to continue", file=sys.stderr)
         return 130
     if not options.quiet:
         say(f"ready: {python}")

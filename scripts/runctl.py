@@ -41,7 +41,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("run", help="folder of the run (its workspace_dir)")
     parser.add_argument("action", choices=["status", "follow", "tensorboard", *COMMANDS], help="what to do")
-    parser.add_argument("--wait", action="store_true", help="wait until the order is carried out")
+    parser.add_argument("--wait", action="store_true", help="wait until the command is done")
     parser.add_argument(
         "--timeout", type=float, default=600.0, metavar="S", help="longest wait (600 seconds)"
     )
@@ -58,7 +58,7 @@ def open_run(path: str) -> RunDirectory:
     return run
 
 
-# -- orders --------------------------------------------------------------------------------------------------
+# -- commands ------------------------------------------------------------------------------------------------
 
 
 def give_order(run: RunDirectory, options: argparse.Namespace) -> int:
@@ -67,7 +67,7 @@ def give_order(run: RunDirectory, options: argparse.Namespace) -> int:
     trainer = run.trainer()
     identity = run.post(options.action)
     if not options.wait:
-        tell({"id": identity, "state": "ordered"}, f"{options.action}: ordered", options.json)
+        tell({"id": identity, "state": "ordered"}, f"{options.action}: sent", options.json)
         return 0
     until = time.monotonic() + options.timeout
     answer: dict[str, Any] | None = None
@@ -90,7 +90,9 @@ def give_order(run: RunDirectory, options: argparse.Namespace) -> int:
 def sleep_until(until: float, timeout: float) -> None:
     """A moment, or ``UserError`` when there is none left."""
     if time.monotonic() >= until:
-        raise UserError(f"no answer within {timeout:g} s", hint="orders wait for the step in progress to end")
+        raise UserError(
+            f"no answer within {timeout:g} s", hint="commands wait for the current optimizer step to end"
+        )
     time.sleep(POLL_SECONDS)
 
 
@@ -112,12 +114,12 @@ def status_lines(status: RunStatus) -> list[str]:
     if status.warnings:
         lines.append(f"  warnings: {status.warnings}")
     if status.updated is not None:
-        lines.append(f"  last heard of {max(0.0, time.time() - status.updated):.0f} s ago")
+        lines.append(f"  last event {max(0.0, time.time() - status.updated):.0f} s ago")
     return lines
 
 
 def follow(run: RunDirectory, options: argparse.Namespace) -> int:
-    """Print how the run stands and events as they come until it has ended; 0 if it ended well."""
+    """Print the status of the run, then events as they come until it has ended; 0 if it ended well."""
     follower = StatusFollower(run)
     events = follower.poll()
     if not options.all and follower.status.pid is None and follower.status.state != "starting":

@@ -88,7 +88,7 @@ def memory(config: TrainConfig) -> list[str]:
         return advise(config)
     except ModelNotLocal as error:
         hint = f" ({error.hint})" if error.hint else ""
-        return [f"no prediction of the memory: {error.message}{hint}"]
+        return [f"memory cannot be estimated: {error.message}{hint}"]
 
 
 def foresee(config: TrainConfig) -> None:
@@ -199,7 +199,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; the last backup is what there is", file=sys.stderr)
+        print("interrupted; continue_last_backup resumes from the last backup", file=sys.stderr)
         return INTERRUPTED
     except Exception:  # noqa: BLE001 - the outermost place: everything else is a bug and shows its traceback
         traceback.print_exc()

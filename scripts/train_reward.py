@@ -180,7 +180,9 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--hidden", type=int, default=usual.hidden, help="width of a hidden layer, 0 for none"
     )
-    parser.add_argument("--strength", type=float, help="pull towards 0; left out: chosen by cross-validation")
+    parser.add_argument(
+        "--strength", type=float, help="strength of the regularisation; chosen by cross-validation by default"
+    )
     parser.add_argument(
         "--holdout", type=float, default=usual.holdout, help="share of prompts to measure with"
     )

@@ -53,7 +53,7 @@ class Params:
     ) -> str | None:
         value = self._take(key, default)
         if value is not None and not isinstance(value, str):
-            raise self.fault(key, f"{value!r} is not a text")
+            raise self.fault(key, f"{value!r} is not text")
         if allowed is not None and value is not None and value not in allowed:
             raise self.fault(key, f"unknown value {value!r}", hint=f"one of: {', '.join(allowed)}")
         return value

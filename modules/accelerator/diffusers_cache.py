@@ -68,8 +68,8 @@ class DiffusersCache(Accelerator):
     def advice(self, num_inference_steps: int | None) -> Iterator[str]:
         if num_inference_steps is not None and num_inference_steps <= FEW_STEPS:
             yield (
-                f"{self.method} with {num_inference_steps} steps: so few steps differ much from one another, so it "
-                "reuses little, or what no longer fits; measure the gain or leave it out"
+                f"{self.method} with {num_inference_steps} steps: with so few steps it reuses little, or harms the "
+                "images; measure the gain, or remove it"
             )
         expected = self._settings.get("num_inference_steps", 28 if self.method == "MagCache" else None)
         if expected is not None and num_inference_steps not in (None, expected):
@@ -93,7 +93,7 @@ class DiffusersCache(Accelerator):
         reason = (
             "a UNet has no stack of equal transformer blocks to reuse"
             if kind.startswith("UNet")
-            else "diffusers offers its caches for this class of model not at all"
+            else "diffusers offers no cache for this class of model"
         )
         raise UnsupportedError(
             f"diffusers_cache does not work on {kind} ({role}): {reason}",

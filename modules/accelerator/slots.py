@@ -183,9 +183,7 @@ def check_slots(
                 errors.append(error)
                 continue
             if entry.name in seen:
-                errors.append(
-                    ConfigError(f"{entry.name} stands in this list twice", entry.field, "remove one of them")
-                )
+                errors.append(ConfigError(f"{entry.name} is listed twice", entry.field, "remove one of them"))
                 continue
             seen.add(entry.name)
             errors += _faults(entry, type(one), slot, paradigm)
@@ -200,11 +198,10 @@ def check_slots(
 
 def _swapping(entry: Entry) -> ConfigError:
     return ConfigError(
-        f"{entry.name} with CUDA graphs keeps the addresses of the weights, and the reference of an existing "
-        "adapter or the old policy of DGPO and NFT puts other weights in their place: the graphs would go on reading "
-        "the old ones",
+        f"{entry.name} with CUDA graphs keeps the addresses of the weights, but the reference of an existing adapter "
+        "or the old policy of DGPO and NFT swaps the weights: the graphs would keep reading the old ones",
         entry.field,
-        "use mode default or max-autotune-no-cudagraphs, or, where the reference does it, start from a new adapter",
+        "use mode default or max-autotune-no-cudagraphs, or, if the reference is the reason, start from a new adapter",
     )
 
 
@@ -220,4 +217,4 @@ def _remarks(slots: Slots, checked: Checked, paradigm: Paradigm) -> Iterator[str
     if {"attention_backend", "torch_compile"} <= set(names) and names.index("torch_compile") < names.index(
         "attention_backend"
     ):
-        yield "attention_backend stands after torch_compile: put it first, or the compiled code is thrown away"
+        yield "attention_backend is listed after torch_compile: put it first, or the compiled code is thrown away"

@@ -81,7 +81,7 @@ def _of_layers(options: AdapterOptions, source: AdapterFile, model: Model) -> It
             f"the adapter {source.source} is on other layers than the filter chooses:\n"
             f"{list_offenders(unlike, _SHOWN)}",
             field="layer_filter_preset",
-            hint="leave layer_filter_preset as it usually is: the file decides the layers",
+            hint="leave layer_filter_preset at its default: the file decides the layers",
         )
 
 

@@ -108,7 +108,9 @@ def check_writable(model: Model, kind: str, decomposed: bool, places: list[Place
         layout.spell(model, part, original.name)
         whole = all((part, piece) in own for piece in original.pieces)
         if (original.fused and kind != "LORA") or (original.swapped and kind == "LOKR"):
-            fault = f"{path} is part of {original.name} there, and the {kind} adapters of its pieces make no {kind}"
+            fault = (
+                f"{path} is part of {original.name} there, and {kind} adapters of its pieces cannot be joined"
+            )
         elif original.fused and decomposed and not whole:
             fault = f"{path} is part of {original.name} there, of which other pieces have no magnitude"
         else:

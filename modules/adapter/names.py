@@ -118,7 +118,7 @@ def comfy_name(model: Model, part: str, name: str) -> str:
         return f"diffusion_model.{name}"
     if not spec.comfy_name:
         raise UnsupportedError(
-            f"no name is known that ComfyUI has for {part} of {model.spec.label}",
+            f"ComfyUI's name for {part} of {model.spec.label} is not known",
             field="output_model_format",
             hint="use KOHYA_LORA",
         )

@@ -85,7 +85,7 @@ def match_adapter(
         else:
             if split[1] == "dora_scale" and _of_inputs(key, tensor):
                 raise UnsupportedError(
-                    f"{source} has a magnitude for each input of {split[0]}, and those of outputs are read here",
+                    f"{source} has a magnitude for each input of {split[0]}; only magnitudes of outputs can be read",
                     field=FIELD,
                     hint="train it with decomposition of the outputs, or without DoRA",
                 )
@@ -113,7 +113,7 @@ def match_adapter(
         kind,
         {place: layers[place] for place in places},
         metadata,
-        (f"{source}: {len(left_out)} tensors of embeddings are left out ({EMBEDDING}*)",) if left_out else (),
+        (f"{source}: {len(left_out)} tensors of embeddings are ignored ({EMBEDDING}*)",) if left_out else (),
     )
 
 

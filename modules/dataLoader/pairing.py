@@ -99,8 +99,8 @@ def _caption_faults(pairs: Sequence[Pair], chosen_name: str, rejected_name: str)
     if lines:
         faults.append(
             DataError(
-                f"the captions of {len(lines)} pairs have several lines that are not the same {between}, so "
-                f"both sides would not take the same one:\n{list_offenders(lines)}",
+                f"the captions of {len(lines)} pairs have several lines that differ {between}, so the two sides could "
+                f"get different prompts:\n{list_offenders(lines)}",
                 hint="give both images the same caption file, or one line each",
             )
         )

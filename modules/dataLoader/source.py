@@ -299,7 +299,7 @@ def reference_cache_faults(units: UnitSet, rules: Sequence[Rules]) -> list[UserE
     if several:
         faults.append(
             ConfigError(
-                f"needs one prompt for each pair, and {len(several)} have several, {several[0]} among them",
+                f"needs one prompt for each pair, but {len(several)} pairs have several, such as {several[0]}",
                 "rlhf_dpo_reference_cache",
                 "leave one line in their caption files, or switch the cache off",
             )

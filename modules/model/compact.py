@@ -137,7 +137,7 @@ def quantize(module: nn.Module, kind: str, compute: torch.dtype) -> int:
         UnsupportedError: the library for it is not installed.
     """
     if kind not in QUANTIZED:
-        raise ValueError(f"{kind!r} is no quantised type")
+        raise ValueError(f"{kind!r} is not a quantised type")
     count = 0
     for parent, name, layer in roundable_layers(module):
         setattr(parent, name, _quantized(layer, kind, compute))

@@ -42,7 +42,7 @@ class WeightFile(ABC):
         for name in names:
             if name.rpartition(".")[2] == SECOND_SCALE:
                 raise UserError(
-                    f"{path} has weights in 4 bits, which are not read",
+                    f"{path} has weights in 4 bits, which are not supported",
                     hint="use the version of this model in 8 or 16 bits",
                 )
         self.shapes = {name: shape for name, shape in names.items() if name.rpartition(".")[2] not in _SILENT}
@@ -189,10 +189,10 @@ def _check_archive(path: Path) -> None:
             entries = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise UserError(
-            f"{path} is no checkpoint as torch has written it since version 1.6, or is damaged", hint=hint
+            f"{path} is not a checkpoint of torch 1.6 or later, or it is damaged", hint=hint
         ) from error
     if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-        raise UserError(f"{path} is packed, which torch's checkpoints are not", hint=hint)
+        raise UserError(f"{path} is compressed, which torch's checkpoints are not", hint=hint)
     if sum(entry.file_size for entry in entries) > path.stat().st_size:
         raise UserError(f"{path} claims to hold more than its size", hint=hint)
     for entry in entries:

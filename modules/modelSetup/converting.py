@@ -52,7 +52,7 @@ def check_target(target: Path, source: Path, force: bool, folder: bool = False) 
         folder: whether a folder is to be written.
     """
     if target.exists() and source.exists() and target.resolve() == source.resolve():
-        raise UserError(f"{target} is what is to be read", hint="choose another name")
+        raise UserError(f"{target} is the input itself", hint="choose another name")
     if target.exists() and not force:
         raise UserError(f"{target} exists already", hint="choose another name, or replace it with --force")
     owned = Owned(target.parent, local=True)
@@ -176,7 +176,7 @@ def merge_adapter(
     lost = [part for part in file.parts() if part not in one_file.file_parts(setup.spec)]
     if kind == "SAFETENSORS" and lost:
         report(
-            f"left out: the adapter's layers of {' and '.join(lost)}, which a file of {setup.spec.label} has not"
+            f"omitted: the adapter's layers of {' and '.join(lost)}, which a file of {setup.spec.label} does not hold"
         )
     report(f"merging {file.kind} into {len(file.layers)} layers")
     merge(model, file, strength)
@@ -250,7 +250,7 @@ def _check_room(target: Path, needed: int) -> None:
     if free < needed:
         raise DataError(
             f"{target} needs {needed / 1e9:.2f} GB, and the disk has {free / 1e9:.2f} GB left",
-            hint="make room, or choose another disk; what is to be replaced stays until all is written",
+            hint="free some space, or choose another disk; what is there stays until the new file is complete",
         )
 
 
@@ -281,7 +281,7 @@ def convert_pickle(source: Path, target: Path, report: Report = lambda _: None) 
     if not source.is_file():
         raise DataError(f"{source} does not exist", hint="check the path")
     if source.suffix.lower() not in PICKLED:
-        raise UnsupportedError(f"{source} is no pickle: those end in {', '.join(PICKLED)}")
+        raise UnsupportedError(f"{source} is not a pickle: its name must end in {', '.join(PICKLED)}")
     report(f"reading {source}")
     entries = checkpoint_entries(source, old=True)
     tensors = {name: lazily(value) for name, value in entries.items() if isinstance(value, torch.Tensor)}
@@ -289,7 +289,7 @@ def convert_pickle(source: Path, target: Path, report: Report = lambda _: None) 
         raise DataError(f"{source} holds no tensors")
     others = sorted(name for name in entries if name not in tensors)
     if others:
-        report(f"left out, because they are no tensors: {', '.join(others[:10])}")
+        report(f"omitted, because they are not tensors: {', '.join(others[:10])}")
     report(f"writing {len(tensors)} tensors to {target}")
     with atomic_path(target) as temporary:
         write_lazily(tensors, temporary, {"format": "pt"})

@@ -199,7 +199,7 @@ def _check_rewards(reward_RN: torch.Tensor, group_N: torch.Tensor, names: Sequen
             f"{float(reward_RN[r, i])}"
             for r, i in bad
         ]
-        raise DataError(f"rewards that are no numbers:\n{list_offenders(lines)}")
+        raise DataError(f"rewards that are NaN or infinite:\n{list_offenders(lines)}")
 
 
 def _check_groups(

@@ -46,7 +46,7 @@ class RewardTerm:
         weight: factor in the sum; below 0 turns the reward over.
         clip_low, clip_high: values beyond become these.
         threshold: values below it become 0.
-        normalise: divide by a moving average of the deviation within prompts.
+        normalise: divide by a moving average of the standard deviation within prompts.
     """
 
     reward: Reward
@@ -171,7 +171,7 @@ class RewardSet:
                 raw_RN[row] = self._score_what_can_be(term.reward, batch, dropped)
         kept_N = torch.tensor([group not in dropped for group in batch.groups.tolist()], dtype=torch.bool)
         for group, reason in dropped.items():
-            log.warning("group %d is left out: %s", group, reason)
+            log.warning("group %d is skipped: %s", group, reason)
         return Scores(raw_RN * kept_N, kept_N, dropped)
 
     def _score_what_can_be(self, reward: Reward, batch: RewardBatch, dropped: dict[int, str]) -> Tensor:
@@ -181,7 +181,7 @@ class RewardSet:
         except RewardUnavailable:
             raise
         except RewardError as error:
-            log.info("reward %s failed on a batch (%s); asking group by group", reward.name, error)
+            log.info("reward %s failed on a batch (%s); scoring group by group", reward.name, error)
         score_N = torch.zeros(len(batch))
         for group in batch.group_ids():
             index = batch.members(group)
@@ -244,7 +244,7 @@ class RewardSet:
         return self._scale.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with moving averages saved earlier; names that are gone are forgotten.
+        """Take over moving averages saved earlier; names that no longer exist are dropped.
 
         Raises:
             DataError: not what ``state_dict`` gives.
@@ -256,13 +256,13 @@ def _nothing_left(gone: set[int], dropped: Mapping[int, str]) -> RewardError:
     first = min(dropped, default=None)
     why = "" if first is None else f"; of group {first}: {dropped[first]}"
     return RewardError(
-        f"no image could be scored: all {len(gone)} groups of the epoch are left out{why}",
-        hint="the log says why for every group; mend the reward or its settings, or choose another one",
+        f"no image could be scored: all {len(gone)} groups of the epoch are skipped{why}",
+        hint="the log says why for every group; fix the reward or its settings, or choose another one",
     )
 
 
 class _MovingScale:
-    """Averages of deviations, without the pull of a starting value (as Adam corrects its own)."""
+    """Averages of standard deviations, without the pull of a starting value (as Adam corrects its own)."""
 
     def __init__(self, decay: float) -> None:
         self.decay = decay
@@ -270,7 +270,7 @@ class _MovingScale:
         self._mass: dict[str, float] = {}
 
     def update(self, name: str, spread: float) -> float:
-        """Take a deviation in and return the average; 0 says nothing and is not taken in. 1 at first."""
+        """Add a standard deviation and return the average; 0 carries no information and is ignored. 1 at first."""
         if spread > 0:
             self._sum[name] = self.decay * self._sum.get(name, 0.0) + (1 - self.decay) * spread
             self._mass[name] = self.decay * self._mass.get(name, 0.0) + (1 - self.decay)

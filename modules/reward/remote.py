@@ -134,7 +134,7 @@ class RemoteReward(Reward):
         except UserError as error:
             raise ConfigError(error.message, "url", "is this a reward server?") from error
         if not isinstance(health, dict) or health.get("status") != "ok":
-            raise ConfigError(f"{self.url}/health does not say that all is well", "url")
+            raise ConfigError(f"{self.url}/health does not answer with status ok", "url")
         if health.get("version") != VERSION:
             raise ConfigError(
                 f"{self.url} speaks version {health.get('version')!r}, this program {VERSION}", "url"
@@ -167,7 +167,7 @@ class RemoteReward(Reward):
             limit = self._limits.get("max_body_bytes")
             if limit is not None and len(body) > limit:
                 raise ConfigError(
-                    f"{len(index)} images make {len(body)} bytes, {self.url} takes {limit}",
+                    f"{len(index)} images need {len(body)} bytes, but {self.url} accepts {limit}",
                     "batch_size",
                     "lower it, or raise the server's --max-megabytes",
                 )
@@ -185,7 +185,7 @@ class RemoteReward(Reward):
             index = batch.members(group)
             if len(index) > self._limits.get("max_images", len(index)):
                 raise ConfigError(
-                    f"{self.url} takes {most} images at once, a group has {len(index)}", "batch_size"
+                    f"{self.url} accepts {most} images at once, but a group has {len(index)}", "batch_size"
                 )
             if chunks and len(chunks[-1]) + len(index) <= most:
                 chunks[-1] += index
@@ -217,7 +217,7 @@ class RemoteReward(Reward):
             return answer
         if status in (401, 403):
             raise ConfigError(
-                f"{self.url} does not let us in ({status})", "token_env", f"set the variable {self.token_env}"
+                f"{self.url} refuses access ({status})", "token_env", f"set the variable {self.token_env}"
             )
         if status in (400, 422):
             raise RewardError(f"{self.url} refused the images: {self._excerpt(answer)}")

@@ -173,9 +173,9 @@ class GroupSampler(ABC):
     def __init__(self, layout: SamplerLayout, dataset_size: int, seed: int) -> None:
         if layout.prompts > dataset_size:
             raise ConfigError(
-                f"an epoch takes {layout.prompts} different prompts, and there are {dataset_size}",
+                f"an epoch needs {layout.prompts} different prompts, but there are {dataset_size}",
                 field=_PROMPTS,
-                hint="take fewer or add prompts",
+                hint="use fewer, or add prompts",
             )
         self.layout, self.dataset_size, self.seed = layout, dataset_size, seed
         self.check()

@@ -140,7 +140,7 @@ def valid_steps(options: TimestepOptions, rollout_timesteps: Sequence[float], tr
     if not valid:
         raise ConfigError(
             f"no step of the rollout lies between {low} and {high} of the way from noise to image"
-            + (", the first one aside" if options.sampler == WITHOUT_INIT else ""),
+            + (", apart from the first one" if options.sampler == WITHOUT_INIT else ""),
             field="rlhf_timestep_range_low",
             hint="widen the interval or take more rollout steps",
         )

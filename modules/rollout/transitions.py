@@ -1,6 +1,6 @@
 """One denoising step as a Gaussian: where it leads, how much noise it adds and how likely an outcome is.
 
-x, predictions and means are (B, C, h, w); arithmetic is float32, or float64 where x is. Step sizes and
+x, predictions and means are (B, C, h, w); arithmetic is float32, or float64 where x is. Step sizes and standard
 deviations are Python floats: every image of a batch is at the same step of the same path.
 """
 
@@ -64,7 +64,7 @@ class Transition:
 
     Args:
         mean: (B, C, h, w).
-        std: its deviation, with temperature; 0 for a step that adds no noise.
+        std: its standard deviation, with temperature; 0 for a step that adds no noise.
     """
 
     mean: torch.Tensor
@@ -76,7 +76,7 @@ def deviation(kind: str, position: Position, noise_level: float, temperature: fl
 
     Args:
         noise_level: eta of the transition; the means depend on it too, so that marginals are kept.
-        temperature: multiplies the deviation alone, which narrows or widens the marginals.
+        temperature: multiplies only the standard deviation, which narrows or widens the marginals.
     """
     if not (math.isfinite(temperature) and temperature > 0.0):
         raise ConfigError(
@@ -184,7 +184,7 @@ def _flow_sde_mean(x: torch.Tensor, v: torch.Tensor, at: Position, eta: float) -
 
 
 def _flow_strength(at: Position, eta: float) -> float:
-    """g = eta sqrt(s / (1 - s)); 1 - s would be 0 at pure noise, so the next level stands in."""
+    """g = eta sqrt(s / (1 - s)); 1 - s would be 0 at pure noise, so the next level is used instead."""
     sigma = at.noise
     safe = at.safe if sigma > _PURE else sigma
     if safe > _PURE:
@@ -224,7 +224,7 @@ def _ddim_std(at: Position, eta: float) -> float:
     std = eta * math.sqrt(max(variance, 0.0))
     if std**2 > (1.0 - a_next) * (1.0 + 1e-9):
         raise ConfigError(
-            f"DDIM cannot add noise of deviation {std:.4g} where the path has {at.noise_next:.4g}",
+            f"DDIM cannot add noise of standard deviation {std:.4g} where the path has {at.noise_next:.4g}",
             field="rlhf_rollout_noise_level",
             hint="use a noise level up to 1",
         )
@@ -235,7 +235,7 @@ def _epsilon_mean(x: torch.Tensor, noise: torch.Tensor, at: Position, std: float
     """sqrt(a') x_0 + sqrt(1 - a' - std^2) eps, with x_0 = (x - sqrt(1 - a) eps) / sqrt(a)"""
     if at.signal == 0.0:
         raise ConfigError(
-            "at pure noise nothing can be made of epsilon",
+            "at pure noise the image cannot be computed from epsilon",
             field="rescale_noise_scheduler_to_zero_terminal_snr",
             hint="use a v-prediction model",
         )
@@ -293,8 +293,8 @@ def log_prob(
         x_next: (B, C, h, w), as stored.
         reduction: ``MEAN`` or ``SUM`` over the C*h*w numbers; ratios of the sum are the mean's to the power
             of C*h*w, so clip ranges differ by about that factor.
-        form: ``GAUSSIAN``, or ``SQUARED_ERROR``: -(x' - mean)^2 without deviation and constant, which some
-            programs use for CPS. It is no log-density: ratios are on another scale.
+        form: ``GAUSSIAN``, or ``SQUARED_ERROR``: -(x' - mean)^2 without standard deviation and constant, which some
+            programs use for CPS. It is not a log-density: ratios are on another scale.
 
     Raises:
         ValueError: the step adds no noise.

@@ -75,7 +75,7 @@ class RunDirectory:
         try:
             target = (self.path / name).resolve()
         except (OSError, ValueError, RuntimeError) as error:
-            raise UserError(f"{name!r} is no name of a file: {error}") from error
+            raise UserError(f"{name!r} is not a file name: {error}") from error
         if not target.is_relative_to(self.path.resolve()):
             raise UserError(f"{name!r} is not inside the run's folder {self.path}")
         return target
@@ -83,7 +83,8 @@ class RunDirectory:
     # --- the trainer's side -----------------------------------------------------------------------------
 
     def lock(self, device: str = "") -> None:
-        """Claim the run for this process; the claim dies with it. Orders left over from earlier are dropped.
+        """Claim the run for this process; the claim dies with it. Commands left over from an earlier trainer are
+        dropped.
 
         Args:
             device: what it will compute on, as far as that is known; see ``compute_on``.
@@ -172,7 +173,7 @@ class RunDirectory:
         return EventWriter(self.events_path)
 
     def take_commands(self) -> tuple[list[Command], list[str]]:
-        """Orders given since the last call, and the names of files that hold none."""
+        """Commands given since the last call, and the names of files that hold none."""
         return take_commands(self.commands_dir)
 
     # --- everybody else's side --------------------------------------------------------------------------
@@ -216,7 +217,7 @@ class RunDirectory:
             return None
 
     def post(self, kind: str, **arguments: Any) -> str:
-        """Order something of the running trainer; returns the id that comes back in its ``command`` events.
+        """Send a command to the running trainer; returns the id that comes back in its ``command`` events.
 
         Raises:
             UserError: nothing is running here, or there is no such command.

@@ -72,7 +72,7 @@ class QueueEntry:
 
 
 def _damaged(message: str) -> DataError:
-    return DataError(message, hint="move the file away to begin with an empty queue")
+    return DataError(message, hint="move the file away to start with an empty queue")
 
 
 class RunQueue:
@@ -168,7 +168,7 @@ class RunQueue:
         data = read_json(self.path, "queue of runs")
         entries = data.get("entries") if isinstance(data, dict) and data.get("version") == VERSION else None
         if not isinstance(entries, list):
-            raise _damaged(f"{self.path} is no queue of runs")
+            raise _damaged(f"{self.path} is not a run queue")
         return [QueueEntry.from_dict(entry, f"{self.path}, entry {n}") for n, entry in enumerate(entries)]
 
     @contextmanager
@@ -177,7 +177,7 @@ class RunQueue:
             until = time.monotonic() + LOCK_SECONDS
             while not try_lock(handle):
                 if time.monotonic() > until:
-                    raise UserError(f"the queue {self.path} is in use by a program that does not answer")
+                    raise UserError(f"the queue {self.path} is in use by a program that does not respond")
                 time.sleep(0.01)
             entries = self._load()
             before = [asdict(entry) for entry in entries]
@@ -207,7 +207,7 @@ def _find(entries: list[QueueEntry], entry_id: str) -> QueueEntry:
     for entry in entries:
         if entry.id == entry_id:
             return entry
-    raise UserError(f"there is no entry {entry_id!r} in the queue", hint="it was taken out meanwhile")
+    raise UserError(f"there is no entry {entry_id!r} in the queue", hint="it was removed in the meantime")
 
 
 class QueueRunner:

@@ -76,6 +76,6 @@ def _locked(path: Path, patience: float) -> Iterator[None]:
         until = time.monotonic() + patience
         while not try_lock(handle):
             if time.monotonic() > until:
-                raise UserError(f"{path} is in use by a program that does not answer")
+                raise UserError(f"{path} is in use by a program that does not respond")
             time.sleep(0.01)
         yield

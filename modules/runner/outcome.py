@@ -123,11 +123,11 @@ def interpret(returncode: int | None, log: str) -> Outcome:
     if name is not None:
         return _by_signal(name)
     if "Traceback (most recent call last)" in log:
-        hint = "this is a fault of the program: please report it with log.txt of the run"
+        hint = "this is a bug of the program: please report it with log.txt of the run"
         return Outcome("bug", f"the trainer failed: {last_lines(log, 1)}", hint)
     if returncode is None:
-        hint = f"if nobody ended it, memory ran out: {_LESS_MEMORY}"
-        return Outcome("killed", "the trainer ended without saying why", hint)
+        hint = f"if nobody ended it: {_LESS_MEMORY}"
+        return Outcome("killed", "training stopped unexpectedly, probably because memory ran out", hint)
     return Outcome("bug", f"the trainer ended with status {returncode}", "log.txt of the run may say why")
 
 
@@ -138,7 +138,7 @@ def _refusal(log: str) -> str:
 
 
 def explain(text: str) -> Outcome | None:
-    """What a traceback or a log says about a cause the user can mend; ``None`` when it names none."""
+    """What a traceback or a log says about a cause the user can fix; ``None`` when it names none."""
     for pattern, outcome in _LOG_PATTERNS:
         if match := pattern.search(text):
             return _with_detail(outcome, match)
@@ -163,7 +163,7 @@ def _by_signal(name: str) -> Outcome:
         return Outcome(
             "crash",
             f"the trainer crashed inside a library ({name})",
-            "log.txt shows where; a new driver, train_device cpu, or a fresh set-up (remove .venv) may help",
+            "log.txt shows where; a new driver, train_device cpu, or a fresh setup (remove .venv) may help",
         )
     return Outcome("killed", f"the trainer was ended by {name}")
 

@@ -375,11 +375,11 @@ class GenericTrainer:
             )
             if verdict.undefined:
                 self.callback.warning(
-                    f"{', '.join(verdict.undefined)} is no number; it counts as no progress"
+                    f"{', '.join(verdict.undefined)} is NaN or infinite; counted as no progress"
                 )
             if verdict.stop:
                 self.callback.warning(
-                    f"{', '.join(verdict.stalled)} did not get better in {verdict.counter} validations: training stops"
+                    f"{', '.join(verdict.stalled)} did not improve in {verdict.counter} validations: training stops"
                 )
         self._pace.leave_out()
 
@@ -428,7 +428,7 @@ class GenericTrainer:
             raise UserError(
                 f"the model cannot be saved to {path}: {error.strerror or error}",
                 field="output_model_destination",
-                hint="make room or choose another place, then go on with continue_last_backup",
+                hint="free some space or choose another place, then resume with continue_last_backup",
             ) from error
         self.callback.saved(self.progress, made)
         return made

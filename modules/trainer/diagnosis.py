@@ -19,8 +19,8 @@ def memory(device: torch.device) -> dict[str, float]:
 def diagnosis(error: Exception, trace: str) -> tuple[str, str]:
     """(category, hint) of an unexpected error."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "disk", "free some space (old backups, caches), then go on with continue_last_backup"
+        return "disk", "free some space (old backups, caches), then resume with continue_last_backup"
     found = explain(trace)
     if found is not None:
         return found.category, found.hint
-    return "bug", "this is a fault of the program: please report it with the log of the run"
+    return "bug", "this is a bug of the program: please report it with the log of the run"

@@ -85,7 +85,7 @@ class SupervisedStep:
             return setup.calculate_loss(model, batch, draw, self._loss)
         if model.adapter is None:
             raise UnsupportedError(
-                "prior preservation compares with the model without its adapter, and none is trained",
+                "prior preservation compares with the model without its adapter, but no adapter is trained",
                 field="training_method",
                 hint="set training_method to LORA, or disable the PRIOR_PREDICTION concepts",
             )

@@ -406,7 +406,7 @@ class Owned:
         foreign = list(islice(_foreign_files(path), 6))
         if foreign:
             names = ", ".join(shown(found) for found in foreign[:5]) + (", ..." if foreign[5:] else "")
-            raise self.refusal(name, f"holds files that this program did not write there ({names})", path)
+            raise self.refusal(name, f"holds files that its list {LIST_NAME} does not name ({names})", path)
 
     def replace_folder(self, fresh: Path, name: str, keep: Iterable[Name] = ()) -> None:
         """Put a finished folder (of ``fresh_folder``) in the place of another one, with a list of its files.

@@ -31,7 +31,7 @@ def read_prompts_file(path: str | Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not UTF-8 text", "rlhf_prompts_file", "save it as UTF-8") from error
     if "\0" in text:
-        raise DataError(f"{file} is no text", "rlhf_prompts_file")
+        raise DataError(f"{file} is not a text file", "rlhf_prompts_file")
     prompts = []
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
@@ -39,12 +39,14 @@ def read_prompts_file(path: str | Path) -> list[str]:
             continue
         if len(line) > MAX_PROMPT_LETTERS:
             raise DataError(
-                f"{file}, line {number}: a prompt of {len(line)} letters; at most {MAX_PROMPT_LETTERS}",
+                f"{file}, line {number}: the prompt has {len(line)} characters; the maximum is {MAX_PROMPT_LETTERS}",
                 "rlhf_prompts_file",
             )
         prompts.append(line)
     if not prompts:
-        raise DataError(f"{file} holds no prompt", "rlhf_prompts_file", "write one prompt a line")
+        raise DataError(f"{file} holds no prompt", "rlhf_prompts_file", "write one prompt per line")
     if len(prompts) > MAX_PROMPTS:
-        raise DataError(f"{file} holds {len(prompts)} prompts; at most {MAX_PROMPTS}", "rlhf_prompts_file")
+        raise DataError(
+            f"{file} holds {len(prompts)} prompts; the maximum is {MAX_PROMPTS}", "rlhf_prompts_file"
+        )
     return prompts

@@ -306,7 +306,7 @@ def load_module(
     absent = sorted(info["missing_keys"])
     if absent:
         raise UserError(
-            f"{part} of {folder} lacks {len(absent)} weights its config asks for, {absent[0]} among them",
+            f"{part} of {folder} lacks {len(absent)} weights that its config needs, such as {absent[0]}",
             field=FIELD,
             hint="weights and config.json belong to different models",
         )

@@ -214,13 +214,13 @@ def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, bare: bool =
 
 def _misfit(path: Path, spec: FamilySpec, part: PartSpec, plan: Plan, kind: str) -> UserError:
     lines = [
-        f"the {part.name} in {path} is none of {spec.label}" + (f"; it looks like {kind}" if kind else "")
+        f"the {part.name} in {path} is not one of {spec.label}" + (f"; it looks like {kind}" if kind else "")
     ]
     if plan.faults:
         lines.append(f"missing or of another shape ({len(plan.faults)}):\n{list_offenders(plan.faults)}")
     if plan.extra:
         lines.append(f"unknown ({len(plan.extra)}):\n{list_offenders(plan.extra)}")
-    hint = f"if it is one of another size, put its config at {beside_file(path) / part.name / 'config.json'}"
+    hint = f"if it has another size, put its config at {beside_file(path) / part.name / 'config.json'}"
     return UserError("\n".join(lines), hint="choose that model type" if kind else hint)
 
 
@@ -277,8 +277,8 @@ def _remedy(missing: Sequence[str], spec: FamilySpec) -> str:
         words.append(f"or set {', '.join(fields)} to a folder or file that has them")
     if len(fields) < len(missing):
         words.append(
-            "tokenizers, of which only that of CLIP comes with this program, are read from such folders and hub "
-            "names, or from a folder of their name beside the file"
+            "only the tokenizer of CLIP comes with this program; others are read from such folders and hub "
+            "names, or from a folder of their name next to the file"
         )
     return "; ".join(words)
 

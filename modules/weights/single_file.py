@@ -402,7 +402,7 @@ def fill(
             module = make()
     except (TypeError, ValueError, ZeroDivisionError) as error:
         raise UserError(
-            f"the {kind} in {source} has widths such a part cannot have: {str(error).strip().splitlines()[0]}",
+            f"the {kind} in {source} has widths that such a part cannot have: {str(error).strip().splitlines()[0]}",
             field=FIELD,
             hint="the file may hold a model of another family",
         ) from error

@@ -108,7 +108,7 @@ def test_removed_names_say_what_replaces_them(slot, name, words):
 
 def test_twice_in_a_slot():
     with pytest.raises(
-        ConfigError, match=r"acceleration\.shared\[1\]: torch_compile stands in this list twice"
+        ConfigError, match=r"acceleration\.shared\[1\]: torch_compile is listed twice"
     ):
         build_plan({"shared": [COMPILE, COMPILE]}, "decoupled")
 
@@ -182,7 +182,7 @@ def test_all_faults_are_reported_together():
     ("entry", "words"),
     [
         ({"name": "attention_backend"}, r"acceleration\.shared\.params\.backend: no backend is named"),
-        ({"name": "attention_backend", "params": {"backend": 3}}, "3 is not a text"),
+        ({"name": "attention_backend", "params": {"backend": 3}}, "3 is not text"),
         ({"name": "attention_backend", "params": {"backend": "native", "x": 1}}, "unknown parameter 'x'"),
         ({"name": "torch_compile", "params": {"scope": "half"}}, "one of: regional, full"),
         ({"name": "torch_compile", "params": {"mode": "fast"}}, "one of: default"),

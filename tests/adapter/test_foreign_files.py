@@ -145,7 +145,7 @@ def test_kinds_that_are_not_read_are_named(tmp_path: Path, key: str, kind: str) 
 def test_embeddings_in_the_file_are_left_out_and_told(tmp_path: Path) -> None:
     tensors = made()
     file = read(tmp_path, tensors | {"bundle_emb.token.string_to_param.*": torch.ones(2, 8)})
-    assert len(file.notes) == 1 and "1 tensors of embeddings are left out" in file.notes[0]
+    assert len(file.notes) == 1 and "1 tensors of embeddings are ignored" in file.notes[0]
     handle = attach(tiny_model(), AdapterOptions(rank=4, alpha=16.0), file)
     assert handle.notes == list(file.notes)
     assert read(tmp_path, tensors).notes == ()

@@ -45,7 +45,7 @@ def test_poisoned_checkpoints_run_nothing(tmp_path: Path, archived: bool) -> Non
         torch.save(poisoned, path)
     else:
         path.write_bytes(pickle.dumps(Poison(mark)))
-    with pytest.raises(UserError, match="more than weights" if archived else "no checkpoint") as caught:
+    with pytest.raises(UserError, match="more than weights" if archived else "not a checkpoint") as caught:
         open_weights(path, "vae.model_name")
     assert caught.value.field == "vae.model_name"
     assert "safetensors" in str(caught.value.hint)

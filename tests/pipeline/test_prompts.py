@@ -42,7 +42,7 @@ def test_captions_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     for content, reason in (
         (b"\xff\xfe\x00", "not UTF-8"),
-        (b"a\0b", "no text"),
+        (b"a\0b", "not text"),
         (b"x" * (2 << 20), "larger"),
     ):
         path.write_bytes(content)

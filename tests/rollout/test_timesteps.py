@@ -111,7 +111,7 @@ def test_intervals_without_a_step() -> None:
     with pytest.raises(ConfigError, match="no step of the rollout") as caught:
         drawn(TimestepOptions("DISCRETE", 1, (0.02, 0.05)))
     assert caught.value.field == "rlhf_timestep_range_low"
-    with pytest.raises(ConfigError, match="first one aside"):
+    with pytest.raises(ConfigError, match="apart from the first one"):
         drawn(TimestepOptions("DISCRETE_WO_INIT", 1, (0.0, 0.05)))
     with pytest.raises(ConfigError, match="no step"):
         drawn(TimestepOptions("DISCRETE", 0, (0.02, 0.05)))

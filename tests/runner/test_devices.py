@@ -169,7 +169,7 @@ def test_a_program_that_hangs_while_it_starts_a_run_is_named(monkeypatch):
     begin = time.monotonic()
     with (
         one_start_at_a_time(),
-        pytest.raises(UserError, match="does not answer"),
+        pytest.raises(UserError, match="does not respond"),
         one_start_at_a_time(),
     ):
         pass

@@ -166,7 +166,7 @@ def test_a_trainer_started_by_hand_is_found_and_old_logs_are_not_held_against_it
     by_hand.wait()
     outcome = found.poll()
     assert outcome.category == "killed"
-    assert "without saying why" in outcome.message
+    assert "stopped unexpectedly" in outcome.message
 
 
 def test_ending_it_is_not_called_a_fault_of_the_machine(run):

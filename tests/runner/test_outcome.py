@@ -40,7 +40,7 @@ CUDA = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
         (-12, "", "killed", "SIGUSR2"),
         (1, "Signal 9 (SIGKILL) received by PID 7", "memory", "SIGKILL"),
         (1, "  exitcode  : -11 (pid: 7)", "crash", "SIGSEGV"),
-        (None, "", "killed", "without saying why"),
+        (None, "", "killed", "stopped unexpectedly"),
         (None, TRACEBACK + CUDA, "gpu_memory", "graphics card"),
     ],
 )

@@ -281,7 +281,7 @@ def test_a_clean_pickle_becomes_an_adapter(tmp_path: Path, capsys: pytest.Captur
     assert convert("pickle", tmp_path / "a.pt", tmp_path / "a.safetensors") == 0
     assert "copy.lora_up.weight" in load_file(tmp_path / "a.safetensors")
     assert convert("pickle", tmp_path / "b.pt", tmp_path / "b.safetensors") == 0
-    assert "left out, because they are no tensors: step" in capsys.readouterr().err
+    assert "omitted, because they are not tensors: step" in capsys.readouterr().err
     model = tiny_model(SD)
     attach(model, AdapterOptions(), read_adapter(tmp_path / "b.safetensors", model))
     assert torch.allclose(image(model), image(handle.model), atol=1e-6)

@@ -129,7 +129,7 @@ def test_dry_run_says_what_would_be_done_and_does_nothing(
     assert main(["--config-path", str(config), "--dry-run", "--set", "epochs=7"]) == 0
     said = capsys.readouterr().out
     assert "6 pairs to train on" in said and "21 in the run" in said
-    assert f"no prediction of the memory: {NOT_HERE} is not on this machine" in said
+    assert f"memory cannot be estimated: {NOT_HERE} is not on this machine" in said
     assert not (tmp_path / "run").exists() and not (tmp_path / "cache").exists()
 
 

@@ -61,7 +61,7 @@ def test_a_fault_of_the_model_ends_a_dry_run_and_a_run_before_loading(
         shown = capsys.readouterr()
         assert shown.err.startswith("error: ") and said.split(".*")[-1] in shown.err, shown.err
         assert said.split(".*")[0] in shown.err and "Traceback" not in shown.err
-        assert "no prediction" not in shown.out
+        assert "cannot be estimated" not in shown.out
     assert events(tmp_path / "run")[-1]["status"] == "failed"
 
 
@@ -101,7 +101,7 @@ def test_a_model_that_was_downloaded_is_foreseen_like_its_folder(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = write_config(tmp_path, base_model_name="someone/a-model")
-    assert "no prediction of the memory: someone/a-model is not on this machine" in dry_run(capsys, config)
+    assert "cannot be estimated of the memory: someone/a-model is not on this machine" in dry_run(capsys, config)
     snapshot = put_into_the_cache(cache, "someone/a-model", tiny_folder())
     made = dry_run(capsys, config)
     assert "predicted GPU memory" in made and made == dry_run(capsys, write_config(tmp_path))

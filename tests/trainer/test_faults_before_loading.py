@@ -84,7 +84,7 @@ def test_a_folder_where_the_model_is_to_be_saved(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     check(load_config(write_config(tmp_path, **changes)), 1)
     full = load_config(write_config(tmp_path, **{**changes, "output_model_destination": str(tmp_path)}))
-    with pytest.raises(DataError, match="did not write there"):
+    with pytest.raises(DataError, match="does not name"):
         check(full, 1)
 
 

@@ -130,7 +130,7 @@ class PutInTheWay(Callback):
 
 def test_what_is_put_in_the_way_during_a_run_stays_and_so_does_what_was_learnt(tmp_path: Path) -> None:
     config = sd15(tmp_path, output_model_destination=str(tmp_path / "m"), output_model_format="DIFFUSERS")
-    with pytest.raises(UserError, match=r"did not write there \(mine\)"):
+    with pytest.raises(UserError, match=r"does not name \(mine\)"):
         run_here(config, callback=PutInTheWay(tmp_path / "m" / "mine"))
     assert [p.name for p in (tmp_path / "m").iterdir()] == ["mine"]
     (backup,) = list_backups(tmp_path / "run" / "backup")

@@ -22,8 +22,8 @@ def test_lines_count_unless_empty_or_comments(tmp_path: Path) -> None:
     [
         (b"# only\n\n", "holds no prompt"),
         (b"\xff\xfe\x00", "not UTF-8"),
-        (b"a\x00b", "is no text"),
-        (b"x" * (MAX_PROMPT_LETTERS + 1), "line 1: a prompt of"),
+        (b"a\x00b", "is not a text file"),
+        (b"x" * (MAX_PROMPT_LETTERS + 1), "line 1: the prompt has"),
     ],
 )
 def test_what_is_no_list_of_prompts_says_so_at_the_field(tmp_path: Path, content: bytes, words: str) -> None:
@@ -40,7 +40,7 @@ def test_missing_and_large_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path = tmp_path / "prompts.txt"
     path.write_text("a\nb\nc\n", encoding="utf-8")
     monkeypatch.setattr(prompts_file, "MAX_PROMPTS", 2)
-    with pytest.raises(DataError, match="3 prompts; at most 2"):
+    with pytest.raises(DataError, match="3 prompts; the maximum is 2"):
         read_prompts_file(path)
     monkeypatch.setattr(prompts_file, "MAX_FILE_BYTES", 3)
     with pytest.raises(DataError, match="larger than"):

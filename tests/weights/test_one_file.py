@@ -82,7 +82,7 @@ def test_an_adapter_merged_into_a_file(key: str, tmp_path: Path, capsys: pytest.
     to_file = ("--to", "SAFETENSORS", "--family", key)
     assert convert("merge", folder, adapter, alone, *to_file) == 0
     said = capsys.readouterr().err
-    assert ("left out: the adapter's layers of text_encoder" in said) == (
+    assert ("omitted: the adapter's layers of text_encoder" in said) == (
         "text_encoder" in {place.partition(".")[0] for place in trained_family(key).layers}
     )
     assert convert("merge", folder, adapter, tmp_path / "whole", "--to", "DIFFUSERS", "--family", key) == 0
@@ -164,7 +164,7 @@ def test_parts_from_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert_same(again, setup.load(str(tmp_path / "first"), parts={"transformer"}))
     capsys.readouterr()
     assert convert("merge", folder, adapter, part, *to_file, "--force") == 2
-    assert "is what is to be read" in capsys.readouterr().err
+    assert "is the input itself" in capsys.readouterr().err
     assert convert("merge", folder, adapter, tmp_path / "x", *words, "unet=a") == 2
     assert "there is no part 'unet'" in capsys.readouterr().err and part.is_file()
 

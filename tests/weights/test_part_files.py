@@ -179,7 +179,7 @@ def test_second_generation(key: str, tmp_path: Path) -> None:
 
 
 def test_the_unet_of_another_first_generation_model(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"unet in .* is none of Stable Diffusion 2\.1") as caught:
+    with pytest.raises(UserError, match=r"unet in .* is not one of Stable Diffusion 2\.1") as caught:
         model = tiny_model()
         state = file_tensors(model.spec.part("unet"), model.denoiser, model.denoiser.state_dict())
         save_file({name: t.contiguous().clone() for name, t in state.items()}, tmp_path / "m.safetensors")

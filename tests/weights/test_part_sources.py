@@ -163,7 +163,7 @@ def test_everything_in_one_file(tmp_path: Path, suffix: str) -> None:
         in str(caught.value.hint)
     )
     assert "vae.model_name" in str(caught.value.hint)
-    assert "only that of CLIP comes with this program" in str(caught.value.hint)
+    assert "only the tokenizer of CLIP comes with this program" in str(caught.value.hint)
     # a folder for one of them has the tokenizers too
     again = setup.load(str(path), part_sources={"vae": str(folder)})
     model = setup.load(str(folder))

@@ -79,8 +79,8 @@ class DiscreteSchedule(Schedule):
     def __init__(self, alphas_cumprod_T: torch.Tensor, prediction: PredictionKind) -> None:
         if prediction not in ("epsilon", "v_prediction"):
             raise DataError(
-                f"prediction type {prediction!r} is not one a discrete schedule can be trained with",
-                hint="epsilon and v_prediction are",
+                f"a discrete schedule cannot be trained with prediction type {prediction!r}",
+                hint="use a model that predicts epsilon or v_prediction",
             )
         if prediction == "epsilon" and float(alphas_cumprod_T[-1]) == 0.0:
             raise ConfigError(

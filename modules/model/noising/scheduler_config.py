@@ -89,15 +89,15 @@ def check_scheduler_config(config: Mapping[str, Any], flow: bool, label: str, so
                 f"the scheduler config of {source} has {name} = {str(config.get(name))[:80]!r}, with which a "
                 f"{label} model cannot be used",
                 field="base_model_name",
-                hint="choose the model type the model is of, or correct scheduler/scheduler_config.json",
+                hint="choose the matching model type, or correct scheduler/scheduler_config.json",
             )
     ignored = unfollowed(config, flow)
     if ignored:
         shown = ", ".join(f"{name} = {str(value)[:40]}" for name, value in sorted(ignored.items())[:SHOWN])
         more = f" and {len(ignored) - SHOWN} more" if len(ignored) > SHOWN else ""
         _log.warning(
-            "the scheduler config of %s asks for what training and samples here do not follow: %s%s; "
-            "the sampler's name (such as DPMPP_KARRAS) decides instead",
+            "the scheduler config of %s has options that training and samples here ignore: %s%s; the sampler's name "
+            "(such as DPMPP_KARRAS) decides instead",
             source,
             shown,
             more,

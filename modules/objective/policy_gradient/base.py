@@ -185,7 +185,7 @@ def require_finite(what: str, value: torch.Tensor, mask: torch.Tensor | None = N
     place = "".join(f", {axis} {i}" for axis, i in zip(("image", "step"), at, strict=False))
     raise NonFiniteError(
         f"{what} is {float(value.detach()[bad][0])}{place} ({int(bad.sum())} of {bad.numel()} values)",
-        hint="a lower learning rate, float32 arithmetic or a smaller noise level usually mend this",
+        hint="a lower learning rate, float32 arithmetic or a smaller noise level usually fix this",
     )
 
 

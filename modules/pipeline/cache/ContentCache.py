@@ -116,7 +116,7 @@ class ContentCache:
 
     def _set_aside(self, name: str, reason: str) -> None:
         _log.warning(
-            "the cache file %s is damaged, its entries are made anew (%s)", self.folder / name, reason
+            "the cache file %s is damaged; its entries are made again (%s)", self.folder / name, reason
         )
         self._forget(name)
         try:

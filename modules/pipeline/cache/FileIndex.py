@@ -81,7 +81,7 @@ class FileIndex:
                 for path, *values in connection.execute(f"SELECT {_COLUMNS} FROM files"):
                     self._rows[path] = _Row(*values)
         except (sqlite3.Error, TypeError) as error:
-            _log.warning("the file index %s is damaged and is made anew (%s)", self._path, error)
+            _log.warning("the file index %s is damaged and is made again (%s)", self._path, error)
             self._rows.clear()
             try:
                 Owned(self._path.parent, local=True).remove(self._path.name)

@@ -110,7 +110,7 @@ def _read_captions(concept: Any, index: int, tag: str, folder: Path, paths: list
         relative = path.relative_to(folder).as_posix()
         if not relative.isprintable() or not _encodable(str(path)):
             found.faults.append(
-                DataError(f"concept {tag!r}: {relative!a} is no name to work with", hint="rename the file")
+                DataError(f"concept {tag!r}: {relative!a} is not a usable file name", hint="rename the file")
             )
             found.broken.add(dpo_pair_key(path, folder))
             continue
@@ -136,7 +136,7 @@ def _read_captions(concept: Any, index: int, tag: str, folder: Path, paths: list
         found.faults.append(
             DataError(
                 f"concept {tag!r}: {len(missing)} images have no caption file:\n{list_offenders(missing)}",
-                hint="put a .txt with the same name beside each (an empty one for the empty prompt), or take "
+                hint="put a .txt with the same name next to each (an empty one for the empty prompt), or take "
                 "the prompts from the file names or from one file for the concept",
             )
         )
@@ -158,7 +158,7 @@ def concept_prompts(concept: Any, tag: str) -> tuple[str, ...]:
         DataError: no such file, or no text.
     """
     path = str(concept.text.prompt_path).strip()
-    hint = "set the prompt file of the concept, one prompt a line"
+    hint = "set the prompt file of the concept, with one prompt per line"
     if not path:
         raise DataError(f"concept {tag!r} takes its prompts from a file but names none", hint=hint)
     try:

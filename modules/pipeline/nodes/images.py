@@ -79,9 +79,9 @@ def _fault(path: Path, error: BaseException) -> DataError:
 
 def _check_size(path: Path, width: int, height: int) -> None:
     if min(width, height) < MIN_SIDE:
-        raise DataError(f"{path}: {width}x{height} is too small, the least side is {MIN_SIDE}")
+        raise DataError(f"{path}: {width}x{height} is too small: the minimum side is {MIN_SIDE}")
     if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
-        raise DataError(f"{path}: {width}x{height} is too large, at most {MAX_PIXELS} pixels")
+        raise DataError(f"{path}: {width}x{height} is too large: the maximum is {MAX_PIXELS} pixels")
 
 
 def _orientation(image: Image.Image) -> int:

@@ -42,7 +42,7 @@ def read_lines(path: Path, max_bytes: int = MAX_CAPTION_BYTES) -> tuple[str, ...
             f"the caption {path} is not UTF-8 text (byte {error.start})", hint="save it as UTF-8"
         ) from error
     if "\0" in text:
-        raise DataError(f"the caption {path} holds zero bytes and is no text")
+        raise DataError(f"the caption {path} contains NUL bytes and is not text")
     return tuple(line.strip() for line in text.splitlines() if line.strip()) or ("",)
 
 

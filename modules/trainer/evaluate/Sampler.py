@@ -69,9 +69,9 @@ class Sampler:
                 "the negative prompts of %d of %d samples have no effect: %s; the first is %.80r",
                 len(idle),
                 len(self._samples),
-                f"{spec.label} takes its guidance as a number"
+                f"{spec.label} takes its guidance scale as an input"
                 if spec.embeds_guidance
-                else "at a CFG scale of 1 or less nothing is steered away from",
+                else "a CFG scale of 1 or less does not use them",
                 idle[0].negative_prompt,
             )
 
@@ -114,10 +114,11 @@ class Sampler:
         if too_large:
             sizes = sorted({f"{width}x{height}" for height, width in (sample.size for sample in too_large)})
             raise UserError(
-                f"{len(too_large)} of {len(self._samples)} samples were not made: the device's memory is too small for "
-                f"{', '.join(sizes)} beside what is trained",
+                f"{len(too_large)} of {len(self._samples)} samples were not made: the device's memory is too small "
+                f"for {', '.join(sizes)} during training",
                 field="samples",
-                hint="make them smaller, or have weight_dtype of the frozen parts in fewer bits and ema on the CPU",
+                hint="make them smaller, choose a weight_dtype with fewer bits for the frozen parts, or keep ema on "
+                "the CPU",
             )
 
     def _image(

@@ -186,7 +186,7 @@ def choose_execution_mode(
     if device.type != "cuda":
         return _in_mode(
             config, MODES[0]
-        ), f"execution mode {MODES[0]}: memory is not looked at on {device.type}"
+        ), f"execution mode {MODES[0]}: memory is not estimated on {device.type}"
     free, _ = torch.cuda.mem_get_info(device)
 
     def needs() -> dict[str, int]:
@@ -199,10 +199,12 @@ def choose_execution_mode(
             fetch(config)
             needed = needs()
     except ModelNotLocal as error:
-        return _in_mode(config, MODES[-1]), f"execution mode {MODES[-1]}, the leanest: {error.message}"
+        return _in_mode(
+            config, MODES[-1]
+        ), f"execution mode {MODES[-1]}, which needs the least memory: {error.message}"
     mode = choose_mode(free, needed)
     return _in_mode(config, mode), (
-        f"execution mode {mode}: it takes {needed[mode] / GIB:.1f} GiB of the {free / GIB:.1f} GiB that are free"
+        f"execution mode {mode}: it needs {needed[mode] / GIB:.1f} GiB, and {free / GIB:.1f} GiB are free"
     )
 
 

@@ -165,7 +165,7 @@ def _here(name: str, field: str, spec: FamilySpec, parts: Sequence[str], **also:
         raise ModelNotLocal(
             f"{name} is not on this machine, so the memory it takes cannot be estimated",
             field=field,
-            hint="download the model to estimate its memory; a run does so",
+            hint="download the model to estimate its memory; a run downloads it too",
         )
     return str(folder)
 

@@ -111,7 +111,7 @@ class OnlineLoader:
                 raise DataError(
                     f"{idle} epochs in a row had no image to learn from",
                     field="rlhf_reward",
-                    hint="all images of a prompt get the same reward: choose another one, or more images per prompt",
+                    hint="all images of a prompt get the same reward: choose another reward, or more images per prompt",
                 )
             yield from self._cutter.groups(made, plan, start)
             epoch, start = epoch + 1, 0
@@ -150,7 +150,7 @@ class OnlineLoader:
             DataError: it is damaged.
         """
         if state is None:
-            raise DataError("the backup holds no images of the epoch under way")
+            raise DataError("the backup does not hold the images of the current epoch")
         try:
             self._maker.judge.rewards.load_state_dict(state["rewards"])
             if "epoch" not in state:

@@ -28,7 +28,7 @@ def collect_prompts(config: TrainConfig) -> list[str]:
         raise ConfigError(
             "there are no prompts: the enabled concepts have no captions",
             "rlhf_prompts_file",
-            "name a text file with one prompt a line",
+            "name a text file with one prompt per line",
         )
     return prompts
 

@@ -115,7 +115,8 @@ def forget_old(folder: Path, keep: int) -> None:
         raise UserError(
             f"images of old epochs cannot be removed: {problems[0]}",
             field="rlhf_keep_image_epochs",
-            hint="the run goes on and tries again; look at the permissions, or whether another program holds them",
+            hint="the run continues and tries again; check the permissions, and whether another program uses these "
+            "files",
         )
 
 

@@ -263,7 +263,7 @@ def dgpo_strategy(config: TrainConfig, sampler: GroupSampler) -> GroupStrategy:
     elif chosen is GroupStrategy.STASH and not groups_are_local(sampler):
         problem = "STASH needs all images of a prompt in one process"
     elif chosen is GroupStrategy.STASH and config.rlhf_kl_beta > 0:
-        problem = "STASH holds gradients that are weighted later, and those of a KL would be among them"
+        problem = "STASH weights its gradients later, which would also weight those of the KL"
     if problem:
         raise UnsupportedError(problem, "rlhf_dgpo_group_strategy", "use AUTO or TWO_PASS")
     return chosen

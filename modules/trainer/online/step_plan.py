@@ -70,7 +70,7 @@ def plan_steps(order: Sequence[int], images: Sequence[int], rule: StepRule) -> I
                 raise DataError(
                     f"{empty} micro-batches in a row have no image left to train on",
                     field="rlhf_max_empty_batches",
-                    hint="look at the rewards: perhaps all images of a prompt get the same one",
+                    hint="check the rewards: perhaps all images of a prompt get the same one",
                 )
         total = sum(images[one] for one in open_step)
         if rule.images:
@@ -112,7 +112,7 @@ def check_plan(count: int, images: int, rule: StepRule) -> None:
         if found % rule.multiple:
             which = "a step" if planned.images >= rule.images else "the last step of an epoch"
             raise ConfigError(
-                f"{which} has {found} micro-batches of {images} images, which is no multiple of {rule.multiple}",
+                f"{which} has {found} micro-batches of {images} images, which is not a multiple of {rule.multiple}",
                 "rlhf_docs_per_step_multiple",
-                "set it to 1, or choose images per step and prompts per epoch that fill such multiples",
+                "set it to 1, or change the images per step and prompts per epoch so that they do",
             )

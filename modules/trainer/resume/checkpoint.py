@@ -1,4 +1,4 @@
-"""Backups: everything a run needs to go on as if it had never stopped, written whole or not at all.
+"""Backups: everything a run needs to resume as if it had never stopped, written completely or not at all.
 
 A backup is a folder ``<time>-backup-<global>-<epoch>-<step>`` of files and a ``manifest.json`` with their digests. It
 is made under a temporary name, flushed to the disk and renamed. A folder whose manifest does not hold is passed over
@@ -62,7 +62,7 @@ class Snapshot:
 
 
 def write_backup(folder: Path, snapshot: Snapshot, keep: int | None = None) -> Path:
-    """Write a backup below ``folder``; with ``keep`` only the newest so many stay.
+    """Write a backup below ``folder``; of the backups there, the newest ``keep`` stay (all if ``None``).
 
     Raises:
         UserError: the disk is full or cannot be written; earlier backups are untouched.
@@ -130,7 +130,7 @@ def _digest(path: Path) -> str:
 
 
 def remove_backup(path: Path) -> None:
-    """Delete a backup; killed on the way, what is left is no backup.
+    """Delete a backup; if this is interrupted, what is left is not a valid backup.
 
     Raises:
         UserError: there are files in it that this program did not put there.
@@ -176,7 +176,7 @@ def backup_problem(path: Path) -> str | None:
     except UserError as error:
         return error.message
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
-        return "its manifest is none"
+        return "its manifest is not valid"
     if manifest.get("format") != FORMAT:
         return f"it has format {manifest.get('format')!r}, this program knows {FORMAT}"
     for name in (META, CONFIG, OPTIMIZER):
@@ -209,13 +209,13 @@ def _problem_inside(path: Path, files: Mapping[str, str]) -> str | None:
 
 
 def find_backup(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest backup that is whole, and why newer ones are passed over."""
+    """The newest backup that is whole, and why newer ones are skipped."""
     problems: list[str] = []
     for path in list_backups(folder):
         problem = backup_problem(path)
         if problem is None:
             return path, problems
-        problems.append(f"the backup {path.name} is passed over: {problem}")
+        problems.append(f"the backup {path.name} is skipped: {problem}")
     return None, problems
 
 
@@ -227,7 +227,7 @@ def read_backup(path: Path) -> Snapshot:
     """
     problem = backup_problem(path)
     if problem:
-        raise DataError(f"the backup {path} cannot be used: {problem}", hint="continue from another one")
+        raise DataError(f"the backup {path} cannot be used: {problem}", hint="resume from another one")
     meta, config = read_json(path / META, "backup"), read_json(path / CONFIG, "config")
     tensors: dict[str, Mapping[str, torch.Tensor]] = {}
     files: dict[str, Path] = {}

@@ -1,4 +1,4 @@
-"""Where a run begins: at a backup, or anew with those of the run before put aside."""
+"""Where a run starts: at a backup, or from the beginning with the backups of the previous run moved aside."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def find_resume(folder: Path, go_on: bool, processes: Processes, warn: Warn) -> 
         if processes.first and list_backups(folder):
             raise DataError(
                 f"none of the backups in {folder} can be used",
-                hint="start anew without continue_last_backup",
+                hint="start a new run without continue_last_backup",
             )
-        warn(f"there is no backup in {folder} yet: the run starts at the beginning")
+        warn(f"there is no backup in {folder} yet: the run starts from the beginning")
         return None
     return path, read_backup(path)
 
@@ -47,4 +47,4 @@ def _put_aside(folder: Path, warn: Warn) -> None:
     if list_backups(folder):
         aside = folder.with_name(f"{folder.name}-before-{time.strftime('%Y-%m-%d_%H-%M-%S')}")
         Owned(folder.parent, local=True).move(folder.name, aside.name)
-        warn(f"this run starts anew; the backups of the one before are now in {aside}")
+        warn(f"this is a new run; the backups of the previous one are now in {aside}")

@@ -42,7 +42,7 @@ LENGTH = {"epochs", "max_steps"}
 """May change when the learning rate does not depend on the length of the run."""
 
 _REFERENCE = {
-    DPORefMode.NEW_ADAPTER: "the bare base model",
+    DPORefMode.NEW_ADAPTER: "the base model",
     DPORefMode.EXISTING_ADAPTER: "the adapter it started from",
 }
 
@@ -51,7 +51,7 @@ PART_FREE = set().union(*(_free(part) for part in PARTS))
 
 
 def check_resumable(config: TrainConfig, saved: Mapping[str, Any]) -> None:
-    """Refuse to go on with settings that would train other weights than the interrupted run.
+    """Refuse to resume with settings that would train other weights than the interrupted run.
 
     Args:
         config: of now.
@@ -76,9 +76,9 @@ def check_resumable(config: TrainConfig, saved: Mapping[str, Any]) -> None:
             changed.append(f"{name}: {before[name]} in the backup, {value} now")
     if changed:
         raise ConfigError(
-            "the run cannot go on from its backup with other settings:\n"
+            "the run cannot resume from its backup with other settings:\n"
             + "\n".join(f"    {c}" for c in changed),
-            hint="set them back, or start a new run in another workspace or without continue_last_backup",
+            hint="restore them, or start a new run in another workspace or without continue_last_backup",
         )
 
 
@@ -100,14 +100,15 @@ def check_same_start(
     )
     if config.rlhf_enabled and now is not before:
         raise ConfigError(
-            f"the run compares with {_REFERENCE[before]}, and would now compare with {_REFERENCE[now]}",
+            f"the reference was {_REFERENCE[before]}, and would now be {_REFERENCE[now]}",
             "lora_model_name",
-            "set it back, or start a new run in another workspace or without continue_last_backup",
+            "restore it, or start a new run in another workspace or without continue_last_backup",
         )
     count = int(state.get("processes", processes))
     if count != processes:
         raise ConfigError(
-            f"the run was made by {count} processes and cannot go on with {processes}: its steps would hold other data",
+            f"the run was started with {count} processes and cannot resume with {processes}: its steps would use "
+            "other data",
             hint=f"start {count} processes, or start a new run from the saved model with lora_model_name",
         )
 

@@ -114,9 +114,9 @@ def _check_identity(now: Mapping[str, str], saved: Mapping[str, str], base: str)
         )
     if now["data"] != saved["data"]:
         raise DataError(
-            "images, captions, pairs or prompts have changed since the backup was made: the run cannot go on from it",
+            "images, captions, pairs or prompts have changed since the backup was made: the run cannot resume from it",
             field="concepts",
-            hint="bring the data back, or start a new run from the saved model with lora_model_name",
+            hint="restore the data, or start a new run from the saved model with lora_model_name",
         )
 
 

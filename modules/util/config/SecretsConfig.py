@@ -47,9 +47,7 @@ class SecretsConfig(BaseConfig):
         try:
             return cls.from_dict(data)
         except UserError:
-            raise UserError(
-                f"the {cls.WHAT} {source} does not hold what it should", hint="enter the token again"
-            ) from None
+            raise UserError(f"the {cls.WHAT} {source} is damaged", hint="enter the token again") from None
 
     def save(self, path: str | os.PathLike[str] | None = None) -> None:
         """Write atomically to a file that nobody else can read, not even for a moment."""

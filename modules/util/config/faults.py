@@ -116,7 +116,7 @@ def describe_type(annotation: Any) -> str:
         names = {bool: "true or false", int: "a whole number", float: "a number", str: "text in quotes"}
         names |= {list: "a list [...]", dict: "an object {...}"}
         words = names.get(get_origin(plain) or plain, "of another kind")
-    return f"{words}, or null" if optional else words
+    return f"{words}, or empty (null)" if optional else words
 
 
 _LIMITS = {

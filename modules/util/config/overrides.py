@@ -61,7 +61,7 @@ def _apply(model: type[BaseModel], data: dict[str, Any], text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ConfigError("holds a character that cannot be written down", shown(name)) from None
+        raise ConfigError("contains a character that cannot be stored", shown(name)) from None
     place = parse_place(name.strip())
     if not equals or not place:
         raise ConfigError(

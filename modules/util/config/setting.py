@@ -37,7 +37,7 @@ def _path(value: str) -> str:
         try:
             value.encode()
         except UnicodeEncodeError:
-            fault = "contains a character that cannot be written down"
+            fault = "contains a character that cannot be stored"
     if fault:
         hint = "choose another name"
         raise PydanticCustomError(

@@ -87,7 +87,7 @@ def check_output(config: TrainConfig) -> None:
     except DataError:
         raise
     except UserError as error:
-        raise DataError(error.message, FIELD, "choose another name; what is there stays") from error
+        raise DataError(error.message, FIELD, "choose another name, or move away what is there") from error
 
 
 def output_fault(config: TrainConfig) -> DataError | None:

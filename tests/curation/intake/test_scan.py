@@ -234,7 +234,7 @@ def test_folders_in_which_pairs_were_picked_are_left_out(tmp_path: Path) -> None
     assert [one.name for one in found if isinstance(one, ImageFile)] == ["a.png", "site/a.png"]
     faults = {(one.path, one.reason) for one in found if isinstance(one, ScanFault)}
     assert faults == {
-        (tmp_path / name, "a folder of pairs, left out") for name in ("pairs", "deep/old", "work")
+        (tmp_path / name, "a folder of pairs, skipped") for name in ("pairs", "deep/old", "work")
     }
     inside = list(walk_images(tmp_path / "pairs"))
     assert [one.name for one in inside if isinstance(one, ImageFile)] == ["chosen/a.png"], "asked for by name"

@@ -24,7 +24,7 @@ def test_prompts_file(tmp_path: Path) -> None:
     for content, what in (
         (b"\n# nothing\n", "holds no prompt"),
         (b"\xff\xfe\x00a", "not UTF-8"),
-        (b"a\0b", "is no text"),
+        (b"a\0b", "is not a text file"),
         (b"x" * 20_001, "line 1: a prompt of 20001 letters"),
     ):
         file.write_bytes(content)

@@ -266,7 +266,7 @@ def test_a_damaged_file_sends_the_run_to_the_backup_before(
     damage(newer / name)
     found, problems = find_backup(tmp_path)
     assert found == older
-    assert problems == [f"the backup {newer.name} is passed over: {name} is missing or damaged"]
+    assert problems == [f"the backup {newer.name} is skipped: {name} is missing or damaged"]
     with pytest.raises(DataError, match=f"{name} is missing or damaged"):
         read_backup(newer)
 
@@ -276,9 +276,9 @@ def test_a_damaged_file_sends_the_run_to_the_backup_before(
     [
         (None, "does not exist"),
         ("", "not valid JSON"),
-        ("[]", "its manifest is none"),
-        ('{"format": 1}', "its manifest is none"),
-        ('{"format": 1, "files": []}', "its manifest is none"),
+        ("[]", "its manifest is not valid"),
+        ('{"format": 1}', "its manifest is not valid"),
+        ('{"format": 1, "files": []}', "its manifest is not valid"),
         ('{"format": 2, "files": {}}', "it has format 2, this program knows 1"),
         ('{"format": 1, "files": {}}', "its manifest does not name meta.json"),
     ],

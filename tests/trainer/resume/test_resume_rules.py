@@ -26,7 +26,7 @@ def refused(before: TrainConfig, now: TrainConfig) -> list[str]:
         check_resumable(now, before.to_dict())
     except ConfigError as error:
         head, *lines = error.message.splitlines()
-        assert head == "the run cannot go on from its backup with other settings:"
+        assert head == "the run cannot resume from its backup with other settings:"
         assert error.hint
         return [line.strip() for line in lines]
     return []
@@ -157,7 +157,7 @@ def test_a_backup_of_before_a_setting_existed_has_its_default() -> None:
 def test_a_preference_run_keeps_its_kind_of_reference(names: tuple[str, str]) -> None:
     before, now = (config(lora_model_name=name, rlhf_enabled=True) for name in names)
     check_same_start(before, before.to_dict(), {}, 1)
-    with pytest.raises(ConfigError, match="the run compares with"):
+    with pytest.raises(ConfigError, match="the reference was"):
         check_same_start(now, before.to_dict(), {}, 1)
     check_same_start(config(lora_model_name=names[1]), before.to_dict(), {}, 1)
 
@@ -165,7 +165,7 @@ def test_a_preference_run_keeps_its_kind_of_reference(names: tuple[str, str]) ->
 def test_a_run_keeps_its_number_of_processes() -> None:
     same = config()
     check_same_start(same, same.to_dict(), {"processes": 2}, 2)
-    with pytest.raises(ConfigError, match="made by 2 processes and cannot go on with 1"):
+    with pytest.raises(ConfigError, match="started with 2 processes and cannot resume with 1"):
         check_same_start(same, same.to_dict(), {"processes": 2}, 1)
 
 

@@ -49,8 +49,8 @@ _FORMATS = {
 }
 _DTYPES = {"TFLOAT_32": "FLOAT_32"}
 _WEIGHTS = {
-    "INT_W8A8": ("INT_8", "the weights alone have 8 bits, and are computed with in more"),
-    "FLOAT_W8A8": ("FLOAT_8", "the weights alone have 8 bits, and are computed with in more"),
+    "INT_W8A8": ("INT_8", "only the weights have 8 bits, computation uses more"),
+    "FLOAT_W8A8": ("FLOAT_8", "only the weights have 8 bits, computation uses more"),
     "GGUF": ("NFLOAT_4", "take the plain weights as the model, not a .gguf file"),
     "GGUF_A8_FLOAT": ("NFLOAT_4", "take the plain weights as the model, not a .gguf file"),
     "GGUF_A8_INT": ("NFLOAT_4", "take the plain weights as the model, not a .gguf file"),
@@ -314,7 +314,9 @@ def _leave_out_what_contradicts(config: TrainConfig, notes: Notes) -> None:
     errors = find_problems(config).errors
     if config.optimizer.fused_back_pass and any("fused_back_pass" in error.message for error in errors):
         config.optimizer.fused_back_pass = False
-        notes.add("optimizer.fused_back_pass", " = true: left out, it does not go with other settings here")
+        notes.add(
+            "optimizer.fused_back_pass", " = true: omitted, it cannot be combined with other settings here"
+        )
         errors = find_problems(config).errors
     for error in errors:
         notes.add(error.field or "", f": {error.message}; change it before you start")

@@ -40,7 +40,7 @@ def _guidance_is_not_embedded(c: TrainConfig) -> Iterator[Finding]:
         and c.transformer.guidance_scale != 1
     ):
         yield ConfigWarning(
-            f"has no effect: {family.label} is not told a guidance scale", "transformer.guidance_scale"
+            f"has no effect: {family.label} does not take a guidance scale", "transformer.guidance_scale"
         )
 
 

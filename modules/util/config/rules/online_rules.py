@@ -91,7 +91,7 @@ def _scale_counts(c: TrainConfig) -> Iterator[Finding]:
     combined = c.rlhf_reward_combination is RewardCombination.GDPO
     if c.trains_online and combined and c.rlhf_advantage_scale is not AdvantageScale.GLOBAL_STD:
         yield ConfigError(
-            f"{c.rlhf_advantage_scale} would do nothing: GDPO divides by deviations of its own",
+            f"{c.rlhf_advantage_scale} has no effect: GDPO divides by its own standard deviations",
             "rlhf_advantage_scale",
             "set rlhf_reward_combination to SUM, or this back to GLOBAL_STD",
         )
@@ -112,7 +112,7 @@ def _trained_steps(c: TrainConfig) -> Iterator[Finding]:
         return
     first, last = window or (0, steps - 2)
     if last >= steps:
-        yield ConfigError(f"step {last} is not among the {steps} from 0 on", "rlhf_sde_window")
+        yield ConfigError(f"step {last} does not exist: the steps are 0 to {steps - 1}", "rlhf_sde_window")
     elif (usable := min(last, steps - 2) - first + 1) < max(c.rlhf_num_sde_steps, 1):
         yield ConfigError(
             f"{c.rlhf_num_sde_steps or 1} steps are to be trained but only {max(usable, 0)} can be: the last one "
@@ -134,7 +134,7 @@ def _text_is_not_trained(c: TrainConfig) -> Iterator[Finding]:
 def _average_is_there(c: TrainConfig) -> Iterator[Finding]:
     if _acts(c, "decoupled") and c.rlhf_off_policy and c.ema is EMAMode.OFF:
         yield ConfigError(
-            "the average is to make the images, and none is kept", "rlhf_off_policy", "switch ema on"
+            "the moving average is to make the images, but none is kept", "rlhf_off_policy", "switch ema on"
         )
 
 
@@ -161,7 +161,7 @@ def _guided_reference_is_there(c: TrainConfig) -> Iterator[Finding]:
     frozen = c.rlhf_mode.spec.needs_reference(c)
     if _acts(c, "group_loss") and c.rlhf_dgpo_kl_cfg > 1 and not frozen:
         yield ConfigError(
-            "guides the frozen reference, which this run does not ask",
+            "guides the frozen reference, which this run does not use",
             "rlhf_dgpo_kl_cfg",
             "set it to 1, rlhf_kl_beta above 0, or rlhf_dgpo_use_ema_ref to false",
         )
@@ -171,8 +171,8 @@ def _guided_reference_is_there(c: TrainConfig) -> Iterator[Finding]:
 def _reference_is_guided(c: TrainConfig) -> Iterator[Finding]:
     if _acts(c, "group_loss") and c.rlhf_dgpo_kl_cfg > 1 and c.model_type.spec.embeds_guidance:
         yield UnsupportedError(
-            f"{c.rlhf_dgpo_kl_cfg:g} would do nothing: {c.model_type.label} is told its guidance in one pass, the "
-            "reference as the trained model",
+            f"{c.rlhf_dgpo_kl_cfg:g} has no effect: {c.model_type.label} takes its guidance scale as an input, in the "
+            "reference as in the trained model",
             "rlhf_dgpo_kl_cfg",
             "set it to 1; rlhf_rollout_cfg_scale is the guidance of both",
         )
@@ -222,7 +222,7 @@ def _divisor(c: TrainConfig) -> Iterator[Finding]:
     if not _acts(c, "coupled"):
         return
     if constant and not given:
-        yield ConfigError("CONSTANT divides by this, and it is not given", "rlhf_loss_aggregation_divisor")
+        yield ConfigError("CONSTANT divides by this number, but it is empty", "rlhf_loss_aggregation_divisor")
     if given and not constant:
         yield ConfigError(
             f"is given, but {c.rlhf_loss_aggregation} has no divisor",
@@ -323,7 +323,9 @@ def _clip_is_small(c: TrainConfig) -> Iterator[Finding]:
     for name in ("rlhf_clip_range_low", "rlhf_clip_range_high"):
         if getattr(c, name) >= SMALL_CLIP:
             yield ConfigWarning(
-                "is that of language models: with means over latent numbers nothing is ever clipped", name
+                "is usual for language models only: here log-probabilities are means over a latent, and nothing would "
+                "be clipped",
+                name,
             )
 
 
@@ -331,7 +333,7 @@ def _clip_is_small(c: TrainConfig) -> Iterator[Finding]:
 def _nothing_to_accelerate(c: TrainConfig) -> Iterator[Finding]:
     if not c.trains_online and c.acceleration.rollout:
         yield ConfigError(
-            "acts while images are made to learn from, which this run does not do",
+            "applies to rollouts only, and this run makes none",
             "acceleration.rollout",
             "leave it empty",
         )
@@ -341,7 +343,7 @@ def _nothing_to_accelerate(c: TrainConfig) -> Iterator[Finding]:
 def _anchored_once(c: TrainConfig) -> Iterator[Finding]:
     if c.trains_online and not c.rlhf_mode.spec.takes_kl and c.rlhf_kl_beta > 0:
         yield UnsupportedError(
-            f"{c.rlhf_mode} is anchored to the reference by its own beta and takes no KL besides",
+            f"{c.rlhf_mode} is held to the reference by its own beta and takes no KL",
             "rlhf_kl_beta",
             "set it to 0",
         )
@@ -351,7 +353,7 @@ def _anchored_once(c: TrainConfig) -> Iterator[Finding]:
 def _nothing_to_validate_on(c: TrainConfig) -> Iterator[Finding]:
     if c.trains_online and c.validation:
         yield UnsupportedError(
-            f"{c.rlhf_mode} makes its images itself and has none to validate on",
+            f"{c.rlhf_mode} makes its own images and has none to validate on",
             "validation",
             "switch it off and watch rl/reward_mean",
         )

@@ -74,6 +74,6 @@ def _adafactor_scales_its_rate(c: TrainConfig) -> Iterator[Finding]:
     if params.get("relative_step") is True:
         for place, rate in _rates(c):
             yield ConfigWarning(
-                f"{rate:g} has no effect: with relative_step, ADAFACTOR takes its rate from the number of the step",
+                f"{rate:g} has no effect: with relative_step, ADAFACTOR derives its rate from the number of the step",
                 place,
             )

@@ -102,7 +102,7 @@ def _step_in_the_backward_pass(c: TrainConfig) -> Iterator[Finding]:
     }
     for name, (there, hint) in obstacles.items():
         if there:
-            reason = "does not go with optimizer.fused_back_pass, which uses each gradient before the others are there"
+            reason = "cannot be combined with optimizer.fused_back_pass, which uses gradients one by one"
             yield UnsupportedError(reason, name, hint)
 
 
@@ -327,7 +327,7 @@ def _adapters_that_read_weights(c: TrainConfig) -> Iterator[Finding]:
         offloaded = getattr(part, "offload_fraction", 0.0) > 0
         if part.train and decomposed and (offloaded or part.weight_dtype.quantized):
             yield UnsupportedError(
-                f"DoRA has to read the weights of {name}, which are rounded or elsewhere",
+                f"DoRA has to read the weights of {name}, which are quantised or offloaded",
                 "lora_decompose",
                 f"switch it off, or change {name}.weight_dtype"
                 + (f" and {name}.offload_fraction" if offloaded else ""),
