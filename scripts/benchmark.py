@@ -1,4 +1,4 @@
-"""Measure Tastemaker: ratios between alternatives timed side by side in one process, limits beside them.
+"""Measure Tastemaker: ratios between alternatives timed side by side in one process, with their limits.
 
 scripts/benchmark.py step --json step.json
 """
@@ -51,7 +51,7 @@ def parser_of(known: dict[str, str]) -> argparse.ArgumentParser:
 
 
 def machine() -> dict[str, Any]:
-    """What figures must be read beside: processor, system, versions, date."""
+    """What figures depend on: processor, system, versions, date."""
     versions: dict[str, str | None] = {}
     for name in VERSIONS:
         try:

@@ -43,7 +43,7 @@ def check_python(
     has_module: Callable[[str], bool] = lambda name: importlib.util.find_spec(name) is not None,
     platform: str = sys.platform,
 ) -> None:
-    """Refuse an interpreter that cannot run the program, naming the package that would mend it."""
+    """Refuse an interpreter that cannot run the program, naming the package that would fix it."""
     short = ".".join(str(part) for part in version[:2])
     if version < MINIMUM:
         raise SetupError(
@@ -140,7 +140,7 @@ def _try_lock(handle: object) -> bool:
 
 
 def make_venv(venv: Path, runner: Run) -> None:
-    """Create the environment, or create it anew where a half one or another Python's stands."""
+    """Create the environment; one that is incomplete or of another Python is replaced."""
     python = venv_python(venv)
     works = f"import pip, sys; sys.exit(sys.version_info < {MINIMUM})"
     if python.is_file() and runner([str(python), "-c", works]) == 0:

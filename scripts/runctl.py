@@ -1,10 +1,10 @@
-"""Watch a training run and give it orders through its folder, from any terminal.
+"""Watch a training run and send it commands through its folder, from any terminal.
 
     scripts/runctl.py workspace/run status
     scripts/runctl.py workspace/run backup --wait
     scripts/runctl.py workspace/run follow
 
-Orders are carried out between two steps. stop makes a backup first, so that continue_last_backup goes on from there;
+Commands are carried out between two steps. stop makes a backup first, so that continue_last_backup resumes from there;
 with --wait it returns when the trainer has ended. Exit status: 0 done, 2 not possible, failed or no answer in time.
 """
 

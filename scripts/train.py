@@ -1,6 +1,6 @@
 """Train what a config says. Settings come from a preset, a config file and --set, later ones winning.
 
-Exit status: 0 finished or stopped with a backup, 2 something the user can put right, 1 a fault of the program.
+Exit status: 0 finished or stopped with a backup, 2 an error the user can fix, 1 a bug of the program.
 Several processes: torchrun --nproc-per-node N scripts/train.py ...
 """
 
@@ -91,7 +91,7 @@ def memory(config: TrainConfig) -> list[str]:
         return [f"memory cannot be estimated: {error.message}{hint}"]
 
 
-def foresee(config: TrainConfig) -> None:
+def predict_memory(config: TrainConfig) -> None:
     """Print what a model's configs tell, then see whether the run could load it."""
     from modules.trainer.assembly import check_model
 
@@ -184,7 +184,7 @@ def main(argv: list[str] | None = None) -> int:
                 print(line)
         if options.dry_run:
             if rank == 0:
-                foresee(config)
+                predict_memory(config)
             return 0
         run = RunDirectory(config.workspace_dir)
         if rank == 0:

@@ -87,7 +87,7 @@ class AdapterFile:
                 key = next((k for k in _own_names(place, name) if k in own), f"{place}.{name}")
                 fits = key in own and own[key].numel() == tensor.numel()
                 state[key] = tensor.reshape(own[key].shape) if fits else tensor
-        # index tables some kinds keep beside their weights are not in files
+        # index tables that some kinds keep in addition to their weights are not in files
         for name, tensor in own.items():
             if not isinstance(tensor, torch.nn.Parameter):
                 state.setdefault(name, tensor)

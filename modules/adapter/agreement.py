@@ -1,4 +1,4 @@
-"""Whether what a config asks of an adapter is what the file it goes on with has."""
+"""Whether a config fits the adapter file that training starts from."""
 
 from __future__ import annotations
 

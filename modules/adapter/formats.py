@@ -55,7 +55,7 @@ class Layout:
         original: (model, part, path) -> the layer it has for one of ours.
         spell: (model, part, name of that layer) -> first part of its keys.
         suffixes: canonical tensor name -> last part of its keys, where they differ.
-        alpha: whether alpha is kept beside the weights; else it is folded into ``lora_B``.
+        alpha: whether alpha is kept next to the weights; else it is folded into ``lora_B``.
         kinds: of adapters it can hold.
     """
 
@@ -162,7 +162,7 @@ def layout_tensors(
     """Adapters as a file of a layout holds them, on the CPU.
 
     Args:
-        layout: KOHYA_LORA, LEGACY_LORA and COMFY_LORA keep alpha beside the weights, DIFFUSERS_LORA folds it into
+        layout: KOHYA_LORA, LEGACY_LORA and COMFY_LORA keep alpha next to the weights, DIFFUSERS_LORA folds it into
             ``lora_B``.
         dtype: of the weights; as they are if ``None``. Alphas are float32.
 
@@ -282,7 +282,7 @@ def spec_metadata(model: Model, tensors: Mapping[str, torch.Tensor], title: str)
 
 
 def diffusers_metadata(layers: Mapping[Place, tuple[int, bool]]) -> dict[str, str]:
-    """The configuration that diffusers reads beside weights of unlike rank, alpha being folded into them.
+    """The configuration that diffusers reads with weights of different ranks, alpha being folded into them.
 
     Empty where all ranks are one: it says nothing then that the weights do not.
 
@@ -334,7 +334,7 @@ def save_adapter(
     """Write an adapter file atomically.
 
     Args:
-        metadata: facts about the run beside those the adapter knows itself.
+        metadata: facts about the run besides those the adapter knows itself.
         title: of the file's metadata; its name by default.
     """
     target = Path(path)

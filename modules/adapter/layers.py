@@ -79,7 +79,7 @@ def select_layers(names: Sequence[str], patterns: Sequence[str], regex: bool = F
     """The names that contain (with ``regex``: match somewhere) at least one pattern; all without patterns.
 
     Raises:
-        ConfigError: a pattern that is no regular expression or that matches nothing.
+        ConfigError: a pattern that is not a regular expression or that matches nothing.
     """
     if not patterns:
         return list(names)
@@ -108,7 +108,7 @@ def by_pattern(
         field: setting they come from, for messages.
 
     Raises:
-        ConfigError: a pattern that is no regular expression or that matches no name.
+        ConfigError: a pattern that is not a regular expression or that matches no name.
     """
     matchers = {p: _compile(p if regex else re.escape(p), field) for p in values}
     useless = [p for p, matcher in matchers.items() if not any(matcher.search(name) for name in names)]

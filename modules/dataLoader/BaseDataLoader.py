@@ -171,7 +171,7 @@ class BaseDataLoader(ABC):
     def accumulation_groups(self, progress: Any) -> Iterator[AccumulationGroup]:
         """The optimizer steps of the run from a position on, to the end of the last epoch.
 
-        With ``max_steps`` set, epochs go on for as long as they are asked for.
+        With ``max_steps`` set, there are as many epochs as are asked for.
 
         Args:
             progress: its ``epoch`` and ``epoch_step`` are where to begin.

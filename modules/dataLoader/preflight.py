@@ -73,7 +73,7 @@ class PreflightReport:
         steps_per_epoch: optimizer steps of the first epoch.
         total_steps: of the whole run.
         cache_bytes: (least, most) the cache will grow by; ``free_bytes`` is what its disk has left.
-        faults: what must be put right.
+        faults: what must be fixed.
         warnings: what is allowed and probably not meant.
     """
 

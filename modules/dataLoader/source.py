@@ -74,7 +74,7 @@ class DataSource:
         concepts: enabled concepts as configured; the items' concept index points here.
         rules: one for each of ``concepts``.
         train, validation: what is used; ``validation`` is ``None`` when it is off.
-        faults: everything that must be put right before training.
+        faults: everything that must be fixed before training.
         warnings: what is allowed and probably not meant.
         found: what each concept's folder holds, ``None`` for concepts this run does not use.
     """

@@ -149,7 +149,7 @@ class Model:
             give_back(self.device)
 
     def autocast(self) -> AbstractContextManager[object]:
-        """The mixed-precision region of one forward pass; entered anew in each so that nothing is remembered
+        """The mixed-precision region of one forward pass; entered in each pass, so that nothing is remembered
         from weights that were swapped since.
         """
         if self.compute_dtype == torch.float32:

@@ -116,7 +116,7 @@ class BaseModelSetup(ModelFamily):
         return self.with_images(model, text, batch)
 
     def with_images(self, model: Model, cond: Conditioning, batch: ImageBatch) -> Conditioning:
-        """The conditioning with what the denoiser is told about the images of a batch beside their prompts."""
+        """The conditioning with what the denoiser is told about the images of a batch besides their prompts."""
         told = {
             "geometry_B6": batch.geometry_B6 if self.spec.size_conditioning else None,
             "inpaint_BChw": batch.inpaint_BChw if self.spec.inpainting else None,
@@ -220,7 +220,7 @@ class BaseModelSetup(ModelFamily):
         draw: NoiseDraw,
         size: tuple[int, int],
     ) -> Prediction:
-        """Add the drawn noise, denoise, and set the target beside it, both float32 (float64 is kept).
+        """Add the drawn noise, denoise, and set the target, both float32 (float64 is kept).
 
         Args:
             latents_BChw: clean latents as ``encode_image`` gives them.

@@ -44,7 +44,7 @@ class LoadOptions:
 
 def widen_vae(model: Model) -> None:
     """Give an autoencoder of Stable Diffusion XL that would be in float16 full precision: its decoder leaves the range
-    of float16 and makes black images; the config of a mended one says so.
+    of float16 and makes black images; the config of a fixed one says so.
     """
     vae: Any = model.vae
     if vae.config.force_upcast and next(vae.parameters()).dtype == torch.float16:

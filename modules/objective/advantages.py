@@ -2,7 +2,7 @@
 
 Rewards of a whole rollout, N images of all ranks gathered in one place; arithmetic is float64, results are
 float32 (float64 for float64 rewards). Sources: DeepSeekMath (arXiv 2402.03300), Dr. GRPO (arXiv 2503.20783)
-for leaving the deviation out, Flow-GRPO (arXiv 2505.05470) for the deviation of the whole batch.
+for leaving the standard deviation out, Flow-GRPO (arXiv 2505.05470) for the standard deviation of the whole batch.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def group_advantages(
     Args:
         reward: (N,), or (R, N) for several rewards.
         group_N: int64, unique per (epoch, prompt slot).
-        group_size: K; every group must have exactly so many. ``None`` asks for two at least.
+        group_size: K; every group must have exactly this many images. ``None`` requires at least two.
         weights: one per reward, finite, not all 0; ones if left out.
         names: what to call each image's group in errors (uids), N of them.
 

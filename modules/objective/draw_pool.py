@@ -26,7 +26,7 @@ def draw_index(seed: int, pair_id: str, visit: int, draws: int) -> int:
         draws: N, the size of the pool, >= 1.
 
     Returns:
-        An index in [0, N); over visits kN to kN + N - 1 each index occurs once, in an order drawn anew for
+        An index in [0, N); over visits kN to kN + N - 1 each index occurs once, in an order drawn for
         every round k and every pair.
     """
     if draws < 1:

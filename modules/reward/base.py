@@ -177,7 +177,7 @@ class Reward(ABC):
         self.device = torch.device("cpu")
 
     def load(self, device: torch.device | str = "cpu") -> None:
-        """Make ready on ``device``. Loading twice is allowed. Errors a user can mend are ``UserError``."""
+        """Make ready on ``device``. Loading twice is allowed. Errors a user can fix are ``UserError``."""
         self.device = torch.device(device)
 
     def contacts(self) -> list[str]:

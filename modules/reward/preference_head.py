@@ -40,7 +40,7 @@ class FeatureOptions:
         kind: ``clip`` (a CLIP folder or repository name) or ``vae`` (a diffusers folder, or one of a VAE).
         source: where the model is.
         size: ``vae``: images are scaled to this square first; 0 takes the size the VAE was made for.
-        grid: ``vae``: cells a side; every cell gives the mean and the deviation of each latent channel.
+        grid: ``vae``: cells a side; every cell gives the mean and the standard deviation of each latent channel.
     """
 
     kind: FeatureKind

@@ -74,7 +74,7 @@ class StepOutput:
     Args:
         logp_B: log-probability of the step that was taken, float32.
         mean_BChw: mean of the transition.
-        std: its deviation, temperature and step size included.
+        std: its standard deviation, temperature and step size included.
         predicted_BChw: the guided prediction, float32.
     """
 

@@ -32,7 +32,7 @@ class PlanOptions:
         kind: transition of the trained steps; AUTO is DDIM or FLOW_SDE, ODE trains none (decoupled modes). All
             other steps are ODE.
         noise_level: eta; ``None`` takes the transition's default.
-        temperature: multiplies the deviation of the noise, in generation and log-probability alike.
+        temperature: multiplies the standard deviation of the noise, in generation and log-probability alike.
         window: (first, last), inclusive: the steps that may be trained; ``None`` for all but the last.
         count: how many of them are trained in an epoch; 0 for all.
         choice: ``RANDOM`` (any subset) or ``CONTIGUOUS`` (neighbours, at a random place).
@@ -73,7 +73,7 @@ class RolloutPlan:
     Args:
         positions: one a step, from noise to image.
         trained: numbers of the steps that add noise and are trained on, rising.
-        stds: deviation of each step's noise, with temperature; 0 for those not trained.
+        stds: standard deviation of each step's noise, with temperature; 0 for those not trained.
     """
 
     positions: tuple[Position, ...]
@@ -136,7 +136,7 @@ def make_plan(
 ) -> RolloutPlan:
     """The plan of an epoch.
 
-    The last step and steps whose noise has no deviation (eta 0, or equal noise levels) are never trained:
+    The last step and steps without noise (eta 0, or equal noise levels) are never trained:
     their log-probability does not exist.
 
     Raises:

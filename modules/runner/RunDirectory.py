@@ -220,7 +220,7 @@ class RunDirectory:
         """Send a command to the running trainer; returns the id that comes back in its ``command`` events.
 
         Raises:
-            UserError: nothing is running here, or there is no such command.
+            UserError: nothing is running here, or the command does not exist.
         """
         if self.trainer() is None:
             raise UserError(f"no training is running in {self.path}", hint="start it first")

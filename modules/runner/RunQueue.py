@@ -52,7 +52,7 @@ class QueueEntry:
 
     @classmethod
     def from_dict(cls, data: object, where: str) -> QueueEntry:
-        """Raises ``DataError`` for anything but an entry."""
+        """Raises ``DataError`` for anything that is not an entry."""
         if not isinstance(data, dict) or not data.keys() <= cls.__dataclass_fields__.keys():
             raise _damaged(f"{where} is no entry of a queue")
         texts = [data.get(name, "") for name in ("id", "run_dir", "title", "state", "note")]
@@ -154,7 +154,7 @@ class RunQueue:
         return None
 
     def set_state(self, entry_id: str, state: str, note: str = "") -> None:
-        """Note how an entry stands; one that was taken out meanwhile is left out."""
+        """Note how an entry stands; one that was removed in the meantime is ignored."""
         if state not in STATES:
             raise ValueError(f"no state {state!r}")
         with self._changing() as entries:

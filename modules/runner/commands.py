@@ -1,4 +1,4 @@
-"""Orders to a running process: one small file each, taken exactly once.
+"""Commands to a running process: one small file each, taken exactly once.
 
 A poster writes under a temporary name and renames; the trainer moves a file away before it reads it.
 """
@@ -23,7 +23,7 @@ MAX_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Command:
-    """One order. ``id`` comes back in the ``command`` events that answer it."""
+    """One command. ``id`` comes back in the ``command`` events that answer it."""
 
     id: str
     kind: str
@@ -31,10 +31,10 @@ class Command:
 
 
 def post_command(folder: str | os.PathLike[str], kind: str, **arguments: Any) -> str:
-    """Leave an order in a run's ``commands`` folder; returns its id.
+    """Leave a command in a run's ``commands`` folder; returns its id.
 
     Raises:
-        UserError: there is no such command, or its arguments are too long.
+        UserError: the command does not exist, or its arguments are too long.
     """
     if kind not in COMMANDS:
         raise UserError(f"there is no command {kind!r}", hint=f"possible: {', '.join(COMMANDS)}")
@@ -47,12 +47,12 @@ def post_command(folder: str | os.PathLike[str], kind: str, **arguments: Any) ->
 
 
 def take_commands(folder: str | os.PathLike[str]) -> tuple[list[Command], list[str]]:
-    """All orders in their order, and the names of files that hold none (they are removed too)."""
+    """All commands, oldest first, and the names of files that hold none (they are removed too)."""
     taken: list[Command] = []
     refused: list[str] = []
     base = Path(folder)
     for path in sorted(base.glob("*.json")):
-        if path.name.startswith(".") or not path.is_file():  # still being written, or no order at all
+        if path.name.startswith(".") or not path.is_file():  # still being written, or not a command at all
             continue
         owned, mine = Owned(base, local=True), path.with_suffix(".taken")
         try:

@@ -53,7 +53,7 @@ SAMPLING = "making sample"
 
 
 class EventWriter:
-    """Appends events to ``events.jsonl``; numbers go on where an earlier process of the run left off.
+    """Appends events to ``events.jsonl``; numbers continue where an earlier process of the run stopped.
 
     Safe to use from several threads. One process writes at a time (``RunDirectory.lock``).
     """
@@ -98,7 +98,7 @@ class EventWriter:
             return sequence
 
     def answer(self, command: Command, state: str, message: str = "") -> int:
-        """The ``command`` event that tells the giver of an order how it went (``COMMAND_STATES``)."""
+        """The ``command`` event that tells the sender how a command went (``COMMAND_STATES``)."""
         if state not in COMMAND_STATES:
             raise ValueError(f"unknown state of a command {state!r}")
         return self.emit("command", id=command.id, command=command.kind, state=state, message=message)

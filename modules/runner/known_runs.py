@@ -38,7 +38,7 @@ def note_run(folder: Path) -> None:
 
 
 def known_runs() -> list[Path]:
-    """The folders in the list; one that was damaged counts as empty, and the next start begins it anew."""
+    """The folders in the list; one that was damaged counts as empty, and the next start writes a new one."""
     path = settings_folder() / FILE_NAME
     if not path.exists():
         return []

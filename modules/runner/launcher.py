@@ -215,7 +215,7 @@ def resume_point(run: RunDirectory) -> str:
         at = progress.get("global_step") if isinstance(progress, dict) else None
         if event["kind"] == "run_started":
             total = event["total_steps"] if isinstance(event.get("total_steps"), int) else 0
-            # one that starts anew moves the backups of the previous run aside
+            # a new run moves the backups of the previous run aside
             step = at if event.get("resumed_from") and isinstance(at, int) else 0
         elif event["kind"] == "backup" and isinstance(at, int):
             step = at

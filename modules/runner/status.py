@@ -1,4 +1,4 @@
-"""How a run stands, put together from its events and its process."""
+"""The status of a run, derived from its events and its process."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class StatusFollower:
 
 
 def read_status(run: RunDirectory) -> RunStatus:
-    """How a run stands now."""
+    """The current status of a run."""
     follower = StatusFollower(run)
     follower.poll()
     return follower.status

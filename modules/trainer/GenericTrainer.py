@@ -263,7 +263,7 @@ class GenericTrainer:
         return float(norm)
 
     def _undefined(self, loss: float, norm: float) -> None:
-        """A loss or gradient that is no number: the weights stay as they are; too many in a row end the run."""
+        """A NaN or infinite loss or gradient: the weights stay as they are; too many in a row end the run."""
         self._counters.undefined_steps += 1
         where = f"step {self.progress.global_step}: the loss is {loss:g} and the gradient's norm {norm:g}"
         if self._counters.undefined_steps <= self.config.nan_patience:
@@ -500,7 +500,7 @@ class GenericTrainer:
         )
 
     def _tell(self, what: str, done: int, total: int) -> bool:
-        """Progress of long work; ``False`` cancels it. With several processes it goes on to the next step."""
+        """Progress of long work; ``False`` cancels it. With several processes it continues until the next step."""
         now = time.monotonic()
         if done == total or now - self._last_phase > PHASE_SECONDS:
             self._last_phase = now

@@ -112,7 +112,7 @@ class Run:
             yield
 
     def identity(self) -> dict[str, str]:
-        """Digests of base model, adapter scales and data, for a backup: a run cannot go on with others."""
+        """Digests of base model, adapter scales and data, for a backup: a run cannot resume with others."""
         model = self.model
         base = [f"{name}={model.fingerprint(name)}" for name in (model.spec.denoiser, *model.text_encoders)]
         adapter = (

@@ -49,7 +49,7 @@ class Callback:
         """The trained model was written."""
 
     def command(self, command: Command, state: str, message: str = "") -> None:
-        """An order was ``taken``, is ``done`` or has ``failed``."""
+        """A command was ``taken``, is ``done`` or has ``failed``."""
 
     def warning(self, message: str) -> None:
         """Something the user should know."""
@@ -220,7 +220,7 @@ class TensorBoardLog(Callback):
     def started(self, facts: Mapping[str, Any]) -> None:
         step = int(facts["progress"]["global_step"])
         if step:
-            # what was logged after the backup this run goes on from is no part of it
+            # what was logged after the backup this run resumes from does not belong to it
             session = self._event.SessionLog(status=self._event.SessionLog.START)
             self._writer.add_event(
                 self._event.Event(wall_time=time.time(), step=step + 1, session_log=session)

@@ -27,7 +27,7 @@ def choose_device(name: str, local_rank: int = 0) -> torch.device:
     """The device that ``train_device`` means in this process.
 
     Raises:
-        ConfigError: there is no such device here.
+        ConfigError: this machine does not have the device.
     """
     if name == "auto":
         name = f"cuda:{local_rank}" if torch.cuda.is_available() else "cpu"

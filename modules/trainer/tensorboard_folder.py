@@ -1,4 +1,4 @@
-"""Where a run's curves go: one folder for each start from the beginning, the last one when a run goes on."""
+"""Where a run's curves go: one folder for each start from the beginning, the last one when a run is resumed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 
-def log_folder(root: Path, goes_on: bool) -> Path:
+def log_folder(root: Path, resumes: bool) -> Path:
     """The folder for this process's event file, below the run's ``tensorboard`` folder."""
     former = sorted(path for path in root.glob("*") if path.is_dir())
-    return former[-1] if goes_on and former else root / time.strftime("%Y-%m-%d_%H-%M-%S")
+    return former[-1] if resumes and former else root / time.strftime("%Y-%m-%d_%H-%M-%S")

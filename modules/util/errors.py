@@ -1,4 +1,4 @@
-"""The errors a user can mend, apart from the bugs a user can only report.
+"""The errors a user can fix, apart from the bugs a user can only report.
 
 A ``UserError`` says what is wrong, where, and what to do. Command lines print it without a traceback and exit
 with status 2; the window marks the field. Every other exception is a bug and keeps its traceback.
@@ -14,7 +14,7 @@ MAX_OFFENDERS = 20
 
 
 class UserError(Exception):
-    """Something the user can put right.
+    """Something the user can fix.
 
     Args:
         message: what is wrong, in one sentence, with the offending value.

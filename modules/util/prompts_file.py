@@ -15,10 +15,10 @@ MAX_PROMPTS = 1_000_000
 def read_prompts_file(path: str | Path) -> list[str]:
     """One prompt a line; empty lines and lines that begin with ``#`` do not count, blanks around a prompt neither.
 
-    The same prompt may be there twice: it is then drawn twice as often.
+    A prompt that is listed twice is drawn twice as often.
 
     Raises:
-        DataError: the file cannot be read, is no UTF-8 text, is too large or holds no prompt.
+        DataError: the file cannot be read, is not UTF-8 text, is too large or holds no prompt.
     """
     file = Path(path)
     try:

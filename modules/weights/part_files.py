@@ -189,15 +189,15 @@ def beside_file(file: Path) -> Path:
 
 
 def configs(spec: FamilySpec, part: PartSpec, file: Path, base: Path | None) -> list[dict[str, Any]]:
-    """Configs a part of a file may have: the one beside the file alone if there is one, else that of the folder
+    """Configs a part of a file may have: only the one next to the file if there is one, else that of the folder
     with the rest of the model and those of the published models.
 
     Raises:
         UserError: a damaged one.
     """
-    beside = beside_file(file) / part.name / "config.json"
-    if beside.is_file():
-        return [_read(beside)]
+    given = beside_file(file) / part.name / "config.json"
+    if given.is_file():
+        return [_read(given)]
     places = [base / part.name / "config.json"] if base is not None else []
     return [_read(place) for place in (*places, *shipped(spec.key, part.name)) if place.is_file()]
 

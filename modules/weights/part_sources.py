@@ -230,7 +230,7 @@ def _misfit(path: Path, spec: FamilySpec, part: PartSpec, plan: Plan, kind: str)
 def load_whole_file(
     sources: Sources, spec: FamilySpec, wanted: Sequence[str], dtypes: PartDtypes
 ) -> dict[str, Any]:
-    """The wanted parts of a file, and what files never hold: tokenizers from beside it or from the folders other
+    """The wanted parts of a file, and what files never hold: tokenizers from next to it or from the folders other
     parts come from (else CLIP's own), the scheduler's config as published.
 
     Raises:
@@ -284,8 +284,8 @@ def _remedy(missing: Sequence[str], spec: FamilySpec) -> str:
 
 
 def _scheduler(file: WeightFile, spec: FamilySpec) -> dict[str, Any] | None:
-    beside = beside_file(file.path) / "scheduler" / "scheduler_config.json"
-    places = [beside] if beside.is_file() else shipped(spec.key, "scheduler")
+    given = beside_file(file.path) / "scheduler" / "scheduler_config.json"
+    places = [given] if given.is_file() else shipped(spec.key, "scheduler")
     config = read_json(places[0], "scheduler config") if places else None
     if not isinstance(config, dict):
         return None
@@ -298,8 +298,8 @@ def _marked(file: WeightFile, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def find_tokenizer(part: PartSpec, sources: Sources) -> Any:
     """The tokenizer of a model that comes from files; ``None`` if there is none and it is not CLIP's."""
-    beside = [beside_file(sources.base), sources.base.parent] if sources.base.is_file() else []
-    for folder in (*beside, *sources.folders):
+    nearby = [beside_file(sources.base), sources.base.parent] if sources.base.is_file() else []
+    for folder in (*nearby, *sources.folders):
         if (folder / part.name).is_dir():
             return load_tokenizer(part_class(part), folder / part.name)
     return make_clip_tokenizer(part.pad_token) if part.pad_token else None

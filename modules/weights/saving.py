@@ -150,7 +150,7 @@ def _ends_in_noise(model: Model) -> bool:
 
 
 def model_index(model: Model) -> dict[str, Any]:
-    """``model_index.json`` for the parts that are loaded, with what the model's own says beside its parts."""
+    """``model_index.json`` for the parts that are loaded, with what else the model's own one says."""
     index: dict[str, Any] = {
         **_settings_of(Path(model.source)),
         "_class_name": model.spec.pipeline_class,

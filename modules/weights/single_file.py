@@ -443,11 +443,11 @@ def find_tokenizer(path: Path, part: PartSpec, folders: Sequence[Path] = ()) -> 
     CLIP was published with.
 
     Raises:
-        UserError: the one beside the file is damaged.
+        UserError: the one next to the file is damaged.
     """
-    kind, beside, first = part_class(part), path.parent / part.name, path.parent / "tokenizer"
-    if beside.is_dir():
-        return load_tokenizer(kind, beside)
+    kind, own, first = part_class(part), path.parent / part.name, path.parent / "tokenizer"
+    if own.is_dir():
+        return load_tokenizer(kind, own)
     if first.is_dir():
         # both encoders read the same tokens; they differ in what stands for nothing
         return load_tokenizer(kind, first, pad_token=part.pad_token)

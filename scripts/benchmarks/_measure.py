@@ -89,7 +89,7 @@ def interleave(
 ) -> dict[str, list[float]]:
     """Time every case once a round, so that drift of the machine touches all alike.
 
-    The order is shuffled anew every round: what runs before a case leaves its traces in caches and
+    The order is shuffled in every round: what runs before a case leaves its traces in caches and
         allocators.
 
     Args:
@@ -127,11 +127,11 @@ def ratios(seconds: Mapping[str, Sequence[float]], baseline: str) -> dict[str, Q
 
 
 def table(results: Sequence[Result]) -> str:
-    """Plain text: one line a result, every limit beside its figure."""
+    """Plain text: one line per result, with its figure and limit."""
     header = ["model", "case", "ratio", "quartiles", "limit", "memory", "limit", ""]
-    counted = any("foreseen_bytes" in result.extra for result in results)
+    counted = any("predicted_bytes" in result.extra for result in results)
     if counted:
-        header[3:3] = ["foreseen", "measured"]
+        header[3:3] = ["predicted", "measured"]
     rows = [header]
     for result in results:
         quartiles = result.extra.get("quartiles")
@@ -155,7 +155,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def _mebibytes(result: Result) -> list[str]:
-    sizes = (result.extra.get(name) for name in ("foreseen_bytes", "measured_bytes"))
+    sizes = (result.extra.get(name) for name in ("predicted_bytes", "measured_bytes"))
     return ["" if size is None else f"{size / 2**20:.1f} MiB" for size in sizes]
 
 

@@ -116,7 +116,7 @@ def several_pairs(size: int, groups: int) -> list[Result]:
 
 
 def generated_file(seed: int) -> bytes:
-    """A small PNG file as A1111 writes it; its pixels are beside the point."""
+    """A small PNG file as A1111 writes it; its pixels do not matter."""
     info = PngInfo()
     words = random.Random(seed).choices(["fox", "harbour", "portrait", "storm", "tower", "meadow"], k=40)
     settings = f"Steps: 28, Sampler: Euler a, CFG scale: 7, Seed: {seed}"
@@ -127,7 +127,8 @@ def generated_file(seed: int) -> bytes:
 
 
 def scan(options: argparse.Namespace) -> list[Result]:
-    """Files per second of the scan, prompts parsed, from a warm cache on one core; beside opening and reading alone."""
+    """Files per second of the scan, prompts parsed, from a warm cache on one core; compared with opening and reading
+    alone."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         originals = [generated_file(seed) for seed in range(50)]

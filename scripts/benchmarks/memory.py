@@ -1,7 +1,7 @@
-"""Memory of a preference step: what is foreseen over what it takes, which is to be within 15 %.
+"""Memory of a preference step: the estimate divided by what the step takes, which must be within 15 %.
 
 On the CPU the bytes saved for the backward pass and the bytes alive are counted in a real step of the demo's model,
-on CUDA the allocator is asked. Models of real size are only foreseen.
+on CUDA the allocator is asked. Models of real size are only estimated.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="what to measure")
     parser.add_argument(
-        "--real", nargs="*", choices=REAL_SIDES, default=list(REAL_SIDES), help="real sizes to foresee"
+        "--real", nargs="*", choices=REAL_SIDES, default=list(REAL_SIDES), help="real sizes to estimate"
     )
     parser.add_argument(
         "--card",
@@ -87,24 +87,24 @@ def run(options: argparse.Namespace) -> list[Result]:
     for name in options.cases:
         values = {"__version": 1, "rlhf_enabled": True, "train_dtype": "FLOAT_32", **CASES[name]}
         config: TrainConfig = read_config({**values, "base_model_name": str(options.folder)})
-        foreseen = _foreseen(config, options.pairs, options.side, device.type == "cuda")
+        predicted = _predicted(config, options.pairs, options.side, device.type == "cuda")
         measured = _measured(config, options.pairs, options.side, device)
-        results += _compared(options.folder.name, name, foreseen, measured)
+        results += _compared(options.folder.name, name, predicted, measured)
     return results + _real(options.real)
 
 
-def _compared(model: str, case: str, foreseen: StepBytes, measured: Taken) -> list[Result]:
-    """One line for each kind of bytes; too little foreseen is as wrong as too much."""
-    kinds = [("alive", foreseen.peak, measured.peak)]
+def _compared(model: str, case: str, predicted: StepBytes, measured: Taken) -> list[Result]:
+    """One line for each kind of bytes; too low an estimate is as wrong as too high a one."""
+    kinds = [("alive", predicted.peak, measured.peak)]
     if measured.saved is not None:
-        kinds.append(("saved", foreseen.saved, measured.saved))
+        kinds.append(("saved", predicted.saved, measured.saved))
     return [
         Result(
             model,
             f"{case}: {kind}",
             max(said / found, found / said),
             LIMIT,
-            extra={"foreseen_bytes": said, "measured_bytes": found},
+            extra={"predicted_bytes": said, "measured_bytes": found},
         )
         for kind, said, found in kinds
     ]
@@ -128,13 +128,13 @@ def _real(names: Sequence[str]) -> list[Result]:
             name,
             f"a pair at {REAL_SIDES[name]}, checkpointing: alive",
             step.peak / steps[names[0]].peak,
-            extra={"foreseen_bytes": step.peak},
+            extra={"predicted_bytes": step.peak},
         )
         for name, step in steps.items()
     ]
 
 
-def _foreseen(config: TrainConfig, pairs: int, side: int, cuda: bool) -> StepBytes:
+def _predicted(config: TrainConfig, pairs: int, side: int, cuda: bool) -> StepBytes:
     setup = create_model_setup(config.model_type)
     dry_run = ShapeDryRun(setup, shape_only_model(setup, config), config, cuda)
     return dry_run.step(pairs, (side, side), config.rlhf_dpo_execution_mode.value)

@@ -1,7 +1,7 @@
 """The pair tool: seconds from a key to the next two images on the screen, and from the start to the first two.
 
 Images of 1024 x 1024 pixels with a prompt each, on a virtual screen where there is no other, keys as quick as a
-quick person's. Processor time is in the JSON file beside wall time, because other work on the machine disturbs
+quick person's. Processor time is in the JSON file next to wall time, because other work on the machine disturbs
 it less.
 """
 

@@ -1,7 +1,7 @@
 """The window: seconds from the start of the program to the window, to each page, and to the help of the scripts.
 
-Every round starts the program anew in a process of its own, on a virtual screen where there is no other. A
-figure is the median of the rounds as a share of what is allowed; processor time is in the JSON file beside it,
+Every round starts the program in a new process, on a virtual screen where there is no other. A
+figure is the median of the rounds as a share of what is allowed; processor time is also in the JSON file,
 because other work on the machine disturbs it less.
 """
 

@@ -183,7 +183,7 @@ def train_denoiser(folder: Path, seed: int, recipe: DenoiserRecipe, report: Repo
 
 @dataclass
 class _Leg:
-    """All that the next step of an interrupted training depends on, in one file beside the weights."""
+    """All that the next step of an interrupted training depends on, in one file next to the weights."""
 
     path: Path
     parameters: list[nn.Parameter]

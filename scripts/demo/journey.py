@@ -1,4 +1,4 @@
-"""The whole way: images, picks, preference training, a supervised run beside it, and a report in numbers."""
+"""The whole way: images, picks, preference training, a supervised run for comparison, and a report in numbers."""
 
 from __future__ import annotations
 

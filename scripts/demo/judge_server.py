@@ -90,11 +90,11 @@ class JudgeServer(ThreadingHTTPServer):
         """Rewards for the body of a request.
 
         Raises:
-            UserError: it is no request, or an image or prompt is none of the demo's world.
+            UserError: it is not a request, or an image or prompt is not of the demo's world.
         """
         asked: Any = parse_json(body, "request")
         if not isinstance(asked, dict) or asked.get("version") != VERSION or asked.get("kind") != "pointwise":
-            raise RewardError("this is no request for a pointwise reward")
+            raise RewardError("this is not a request for a pointwise reward")
         prompts: Any = asked.get("prompts")
         images: Any = asked.get("images")
         if not _texts(prompts) or not _texts(images) or len(prompts) != len(images):
@@ -127,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        # a timeout of the socket would begin anew with every byte
+        # a timeout of the socket would start again with every byte
         self._deadline = threading.Timer(REQUEST_SECONDS, self.server.hang_up, (self.connection,))
         self._deadline.daemon = True
         self._deadline.start()

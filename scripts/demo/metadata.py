@@ -93,7 +93,7 @@ def comfy_graph(made: Made) -> dict[str, Any]:
 
 
 def comfy_workflow(made: Made) -> dict[str, Any]:
-    """What the ComfyUI window saves beside the graph, as far as it says something about the image."""
+    """What the ComfyUI window saves besides the graph, as far as it says something about the image."""
     nodes = [
         {"id": 3, "type": "KSampler", "widgets_values": [made.seed, "fixed", made.steps, made.cfg, "ddim"]},
         {"id": 6, "type": "CLIPTextEncode", "widgets_values": [made.prompt]},

@@ -65,7 +65,7 @@ class Wish:
         """The wish a caption says, the inverse of ``caption``.
 
         Raises:
-            DataError: the text is no sentence of this world.
+            DataError: the text is not a sentence of this world.
         """
         found = _SENTENCE.fullmatch(" ".join(caption.lower().split()))
         if found is None:

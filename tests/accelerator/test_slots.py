@@ -107,9 +107,7 @@ def test_removed_names_say_what_replaces_them(slot, name, words):
 
 
 def test_twice_in_a_slot():
-    with pytest.raises(
-        ConfigError, match=r"acceleration\.shared\[1\]: torch_compile is listed twice"
-    ):
+    with pytest.raises(ConfigError, match=r"acceleration\.shared\[1\]: torch_compile is listed twice"):
         build_plan({"shared": [COMPILE, COMPILE]}, "decoupled")
 
 

@@ -1,4 +1,4 @@
-"""Whole runs of every family: preference pairs of mixed shapes, going on after a stop, and full fine-tuning."""
+"""Whole runs of every family: preference pairs of mixed shapes, resuming after a stop, and full fine-tuning."""
 
 from __future__ import annotations
 

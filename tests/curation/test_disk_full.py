@@ -48,7 +48,7 @@ def expected(pair_ids: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize(("limit", "size"), [(40_000, 20), (60_000, 59_000), (50_000, 90_000), (120_000, 20)])
-def test_no_acknowledged_pick_is_lost_and_room_lets_it_go_on(tmp_path, limit, size):
+def test_no_acknowledged_pick_is_lost_and_room_lets_it_continue(tmp_path, limit, size):
     files = make_images(tmp_path / "in", size)
     out = tmp_path / "out"
     store = CurationStore(out)
@@ -76,7 +76,7 @@ def test_no_acknowledged_pick_is_lost_and_room_lets_it_go_on(tmp_path, limit, si
     assert len(load_manifest(out)["pairs"]) == len(acknowledged) + 1
 
 
-def test_a_session_goes_on_in_the_same_window_once_there_is_room(tmp_path):
+def test_a_session_resumes_in_the_same_window_once_there_is_room(tmp_path):
     files = make_images(tmp_path / "in", 900_000)
     with CurationStore(tmp_path / "out") as store:
         with largest_file(500_000), pytest.raises(UserError, match="cannot copy"):

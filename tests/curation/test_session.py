@@ -58,7 +58,7 @@ def test_certain_modes_stop_by_themselves_with_the_best_over_the_worst(tmp_path,
     assert len(state.alive) == 6
 
 
-def test_elo_picks_when_told_and_asks_whether_to_go_on(tmp_path):
+def test_elo_picks_when_told_and_asks_whether_to_continue(tmp_path):
     session, group = open_session(tmp_path, 4, mode=CurationMode.ELO)
     for _ in range(12):
         prefer_high_index(session)
@@ -163,7 +163,7 @@ def test_ranked_review_exports_many_pairs_in_one_event(tmp_path):
     assert session.pairs() == []
 
 
-def test_a_session_goes_on_after_reopening(tmp_path):
+def test_a_session_resumes_after_reopening(tmp_path):
     session, group = open_session(tmp_path, 8, mode=CurationMode.SMART)
     for _ in range(4):
         prefer_high_index(session)

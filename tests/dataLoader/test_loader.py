@@ -288,7 +288,7 @@ def test_balancing_changes_the_epoch(tmp_path: Path) -> None:
     assert sorted(flat(groups)) == sorted((f"a/{n}.png", visit) for n in (1, 2) for visit in range(6))
 
 
-def test_max_steps_goes_on_past_the_epochs(tmp_path: Path) -> None:
+def test_max_steps_resumes_past_the_epochs(tmp_path: Path) -> None:
     made = images(tmp_path, 2, max_steps=50, epochs=1)
     own = loader(made)
     assert own.total_steps == 50 and len(list(islice(own.accumulation_groups(at()), 50))) == 50

@@ -132,7 +132,7 @@ def test_epochs_and_seeds_differ_and_repeat() -> None:
 
 
 def test_the_order_is_pinned() -> None:
-    """A run backed up by one version goes on with the same items in the next."""
+    """A run backed up by one version resumes with the same items in the next."""
     steps = list(BucketBatchSampler([table(0, 1, 0, 1, 0, 0, 1)], 2, 2, 42).steps(1))
     assert [[micro.visits for micro in step.micro_batches] for step in steps] == [
         [((6, 1),), ((3, 1), (1, 1))],

@@ -1,4 +1,4 @@
-"""Runs that only count on a device of its own memory; taken by ``test_another_device.py`` with the plugin beside it."""
+"""Runs that only count on a device with its own memory; used by ``test_another_device.py`` with the plugin."""
 
 from __future__ import annotations
 

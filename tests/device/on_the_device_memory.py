@@ -1,4 +1,4 @@
-"""The memory a whole run takes of a device, beside what was foreseen; taken by ``test_another_device.py``."""
+"""The memory a whole run takes of a device, compared with the prediction; taken by ``test_another_device.py``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def job(folder: Path, key: str, kind: str) -> Path:
-    """Two steps of a batch of two pairs with captions as long as is foreseen."""
+    """Two steps of a batch of two pairs with captions as long as is predicted."""
     spec = tiny_setup(key).spec
     concepts = write_pairs(folder / "long", 4, sizes=((SIDE, SIDE),))
     for caption in (folder / "long").rglob("*.txt"):
@@ -47,7 +47,7 @@ def job(folder: Path, key: str, kind: str) -> Path:
     return family_config(folder, key, rlhf_dpo_execution_mode=MODE, sample_after_unit="NEVER", **changes)
 
 
-def foreseen(path: Path) -> MemoryPlan:
+def predicted(path: Path) -> MemoryPlan:
     config = load_config(path, [])
     setup = tiny_setup(config.model_type)
     # as on CUDA, without what its context and its allocator's blocks take
@@ -68,9 +68,9 @@ def taken(path: Path) -> int:
 
 @pytest.mark.parametrize("kind", ["half", "plain"])
 @pytest.mark.parametrize("key", CASES)
-def test_a_run_takes_what_was_foreseen(key: str, kind: str, tmp_path: Path) -> None:
+def test_a_run_takes_what_was_predicted(key: str, kind: str, tmp_path: Path) -> None:
     path = job(tmp_path, key, kind)
-    plan = foreseen(path)
+    plan = predicted(path)
     phases = {phase.name: phase.total for phase in plan.phases}
     whole = taken(path)
     shutil.rmtree(json.loads(path.read_text(encoding="utf-8"))["workspace_dir"])
@@ -82,10 +82,10 @@ def test_a_run_takes_what_was_foreseen(key: str, kind: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("key", CASES)
-def test_what_is_not_kept_takes_what_was_foreseen(key: str, tmp_path: Path) -> None:
+def test_what_is_not_kept_takes_what_was_predicted(key: str, tmp_path: Path) -> None:
     path = job(tmp_path, key, "half")
     made = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**made, "latent_caching": False}), encoding="utf-8")
-    plan, whole = foreseen(path), taken(path)
+    plan, whole = predicted(path), taken(path)
     print(f"{key} nothing kept: run {plan.total / whole:.3f}, {plan.largest.name}")
     assert plan.total == pytest.approx(whole, rel=WITHIN)

@@ -1,4 +1,4 @@
-"""Parts in fewer bits on a device of its own memory; taken by ``test_another_device.py`` with the plugin beside it."""
+"""Parts in fewer bits on a device of its own memory; taken by ``test_another_device.py`` with the plugin next to it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ FILES = [
 ]
 USUAL = (
     "on_the_device.py or a_stopped_run or same_gradient or in_an_epoch "
-    "or (was_foreseen and half and (SANA or XL_10_BASE))"
+    "or (was_predicted and half and (SANA or XL_10_BASE))"
 )
 """Of these files, what stands for the rest: every family, every setting, every online method."""
 

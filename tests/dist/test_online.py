@@ -150,7 +150,7 @@ def test_two_processes_learn_what_one_does(tmp_path: Path, two: Path, name: str)
     assert sum(m.get("rl/dropped_groups", 0) for m in told) == (1 if name.endswith("lost") else 0)
 
 
-def test_two_processes_go_on_bit_equal_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+def test_two_processes_resume_bit_equal_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"batch_size": 2, "rlhf_rewards": NORMALISED, "backup_after": 1}
     run_two(write_online(tmp_path / "one", **changes, backup_after_unit="NEVER"))
     config = write_online(tmp_path / "two", **changes, backup_after_unit="STEP")

@@ -108,7 +108,7 @@ def _validations(config: Path, changes: dict[str, Any]) -> list[float]:
     return told
 
 
-def test_two_processes_stop_together_and_go_on_bit_equal(tmp_path: Path) -> None:
+def test_two_processes_stop_together_and_resume_bit_equal(tmp_path: Path) -> None:
     changes = {**COMMON, "epochs": 60}
     whole = write_config(tmp_path / "one", **changes)
     run_two(whole)

@@ -214,7 +214,7 @@ COMPUTED = {
     "SANA": {"y_embedder.y_embedding": (5, 20), "pos_embed": (1, 64, 24)},
     "Z_IMAGE": {"norm_final.weight": (32,)},
 }
-"""Tensors the published files have beside those of the module, by name: shapes in the tiny models."""
+"""Tensors the published files have besides those of the module, by name: shapes in the tiny models."""
 
 
 def to_original(state: Mapping[str, torch.Tensor], layout: Layout) -> State:

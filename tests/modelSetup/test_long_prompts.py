@@ -1,4 +1,4 @@
-"""Prompts in several chunks, from their text states to preference steps: alone and beside short ones."""
+"""Prompts in several chunks, from their text states to preference steps: alone and with short ones."""
 
 from __future__ import annotations
 

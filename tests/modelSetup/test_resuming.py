@@ -1,4 +1,4 @@
-"""Settings that an adapter to go on with decides otherwise: refused where they were given."""
+"""Settings that an adapter to start from decides differently: refused where they were given."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def whole(key: str, folders: dict[str, Path], place: Path) -> tuple[Path, State]:
-    """A file with everything, and what is in it; its tokenizer beside it."""
+    """A file with everything, and what is in it; its tokenizer next to it."""
     shutil.copytree(folders[key] / "tokenizer", place / "tokenizer", dirs_exist_ok=True)
     path = save_single_file(tiny_setup(key).load(str(folders[key])), place / "model.safetensors")
     return path, load_file(path)

@@ -245,7 +245,7 @@ def test_a_full_disk_is_an_error_that_says_so(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.child
 @pytest.mark.skipif(os.name == "nt", reason="needs SIGKILL")
-def test_killed_at_any_moment_it_goes_on_with_what_is_written(tmp_path: Path) -> None:
+def test_killed_at_any_moment_it_resumes_with_what_is_written(tmp_path: Path) -> None:
     script = """
         import sys, torch
         torch.set_num_threads(1)

@@ -83,7 +83,7 @@ def test_a_first_rollout_of_equal_rewards_is_not_divided_by_zero():
     assert out.terms_RN[0].tolist() == [7, 7, 1, 1] and out.stats["table/scale"] == 1
 
 
-def test_moving_averages_go_on_after_a_restart():
+def test_moving_averages_continue_after_a_restart():
     def fresh(names=("a", "b")):
         return RewardSet([RewardTerm(Table(name), normalise=True) for name in names])
 
@@ -174,7 +174,7 @@ def test_nothing_left_in_any_process_is_an_error(caplog):
     with pytest.raises(RewardError, match="no image could be scored"):
         rewards.combine(scores.raw_RN, scores.kept_N, batch.groups)
     with pytest.raises(
-        RewardError, match="all 2 groups of the epoch are left out; of group 5: table: all odd"
+        RewardError, match="all 2 groups of the epoch are skipped; of group 5: table: all odd"
     ):
         rewards.combine(scores.raw_RN, scores.kept_N, batch.groups, scores.dropped)
     fine = rewards.score(batch_with([1, 2, 3, 4], [1, 1, 2, 2]))

@@ -1,4 +1,4 @@
-"""Rewards of other packages, by stand-ins with the packages' own calls (they do not install beside ours)."""
+"""Rewards of other packages, by stand-ins with the packages' own calls (they do not install next to ours)."""
 
 from __future__ import annotations
 

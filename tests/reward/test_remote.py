@@ -208,7 +208,7 @@ def test_a_slow_server_is_given_up(server, drip):
     reward = client(server, retries=1)
     server.connections.clear()
     reward.timeout = 0.2
-    # the server would go on for ever
+    # the server would continue for ever
     with pytest.raises(RewardUnavailable, match=r"not done after 0.2 s.*2 tries"):
         reward.score(batch_of(noise_images(1)))
     given_up.set()
@@ -254,12 +254,12 @@ def test_no_server_is_noticed_at_the_start():
 @pytest.mark.parametrize(
     ("health", "words"),
     [
-        ({**HEALTH, "status": "loading"}, "well"),
+        ({**HEALTH, "status": "loading"}, "status ok"),
         ({**HEALTH, "version": 2}, "version 2"),
         ({**HEALTH, "kind": "groupwise"}, "'groupwise'"),
         ({**HEALTH, "required_fields": "prompt"}, "required_fields"),
         (b"hello", "reward server"),
-        ([], "well"),
+        ([], "status ok"),
     ],
 )
 def test_another_kind_of_server_is_noticed_at_the_start(server, health, words):

@@ -19,7 +19,7 @@ from modules.runner.events import EventReader, EventWriter, last_sequence
 from modules.util.errors import UserError
 
 
-def test_numbers_go_on_over_the_processes_of_a_run(tmp_path):
+def test_numbers_continue_over_the_processes_of_a_run(tmp_path):
     path = tmp_path / "events.jsonl"
     for _ in range(3):
         with EventWriter(path) as writer:

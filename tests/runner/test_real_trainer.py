@@ -40,7 +40,7 @@ def steps_done(run: RunDirectory) -> int:
     return step["progress"]["global_step"] if step else 0
 
 
-def test_a_run_is_steered_killed_and_goes_on(run, tmp_path):
+def test_a_run_is_steered_killed_and_resumes(run, tmp_path):
     config = settings(tmp_path, epochs=100_000)
     trainer = launch(run, config)
     wait_until(lambda: steps_done(run) >= 2, 120)

@@ -125,7 +125,7 @@ def test_a_running_entry_is_left_alone_until_stopped(queue):
 
 
 @pytest.mark.child
-def test_a_trainer_goes_on_while_the_program_restarts(queue):
+def test_a_trainer_resumes_while_the_program_restarts(queue):
     entry = add(queue, "a", "obey")
     add(queue, "b", "finish")
     restarted(queue).tick()

@@ -262,7 +262,7 @@ def test_a_real_environment_with_nothing_to_download(root):
     failed = call(root)
     assert failed.returncode == 2
     assert "a-package-that-is-nowhere" in failed.stderr
-    assert failed.stderr.rstrip().endswith("Run this again to go on")
+    assert failed.stderr.rstrip().endswith("Run this again to continue")
     assert "Traceback" not in failed.stderr
 
 

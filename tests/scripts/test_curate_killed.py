@@ -1,4 +1,4 @@
-"""A picking session killed at random moments: it goes on exactly where it was, and no file is half there.
+"""A picking session killed at random moments: it resumes exactly where it was, and no file is incomplete.
 
 The same requests go to a session in this process that is never killed. After every kill the real one must stand
 where that one stands, with or without the request whose answer never came.

@@ -135,7 +135,7 @@ class TestScan:
 
 
 class TestMistakes:
-    def test_a_second_session_is_refused_and_the_first_goes_on(self, source, tmp_path):
+    def test_a_second_session_is_refused_and_the_first_resumes(self, source, tmp_path):
         out = tmp_path / "out"
         first = Served(source, out)
         assert first.read()["type"] == "hello"

@@ -133,7 +133,7 @@ def test_dry_run_says_what_would_be_done_and_does_nothing(
     assert not (tmp_path / "run").exists() and not (tmp_path / "cache").exists()
 
 
-def test_dry_run_foresees_the_memory_of_a_folder(tmp_path: Path) -> None:
+def test_dry_run_predicts_the_memory_of_a_folder(tmp_path: Path) -> None:
     made = train(write_config(tmp_path), "--dry-run")
     assert made.returncode == 0, made.stderr
     lines = made.stdout.splitlines()
@@ -246,7 +246,7 @@ def wait_for(
             return
         time.sleep(0.05)
     raise AssertionError(
-        f"it did not happen; the run {'has ended' if process.poll() is not None else 'goes on'}"
+        f"it did not happen; the run {'has ended' if process.poll() is not None else 'continues'}"
     )
 
 

@@ -97,11 +97,13 @@ def dry_run(capsys: pytest.CaptureFixture[str], config: Path) -> str:
     return without_free_space(shown.out)
 
 
-def test_a_model_that_was_downloaded_is_foreseen_like_its_folder(
+def test_a_model_that_was_downloaded_is_predicted_like_its_folder(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = write_config(tmp_path, base_model_name="someone/a-model")
-    assert "cannot be estimated of the memory: someone/a-model is not on this machine" in dry_run(capsys, config)
+    assert "cannot be estimated of the memory: someone/a-model is not on this machine" in dry_run(
+        capsys, config
+    )
     snapshot = put_into_the_cache(cache, "someone/a-model", tiny_folder())
     made = dry_run(capsys, config)
     assert "predicted GPU memory" in made and made == dry_run(capsys, write_config(tmp_path))
@@ -114,7 +116,7 @@ def test_a_model_that_was_downloaded_is_foreseen_like_its_folder(
     )
 
 
-def test_a_folder_without_weights_is_foreseen_and_refused(
+def test_a_folder_without_weights_is_predicted_and_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = dry_run(capsys, write_config(tmp_path))
@@ -126,7 +128,7 @@ def test_a_folder_without_weights_is_foreseen_and_refused(
     assert "unet holds no .safetensors weights" in shown.err
 
 
-def test_parts_from_elsewhere_are_what_is_foreseen(
+def test_parts_from_elsewhere_are_what_is_predicted(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put_into_the_cache(cache, "someone/a-unet", tiny_folder() / "unet")

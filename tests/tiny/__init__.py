@@ -31,7 +31,7 @@ def _tiny_modules() -> list[ModuleType]:
 
 
 def pipeline_options(key: str, cfg: float) -> dict[str, Any]:
-    """What the family's own pipeline is called with beside prompt, size and steps: the ``PIPELINE`` of the module
+    """What the family's own pipeline is called with besides prompt, size and steps: the ``PIPELINE`` of the module
     that knows the family, model type -> function of the guidance scale; ``None`` takes an argument out.
     """
     for module in _tiny_modules():

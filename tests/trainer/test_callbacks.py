@@ -66,7 +66,7 @@ def tell_everything(callback: Callback, root: Path) -> None:
     callback.sample(at(1), root / "samples" / "0 - a cat" / "x.png", "a cat", 0)
     callback.saved(at(1), Path("/elsewhere/model.safetensors"))
     callback.warning("look out")
-    callback.error("it broke", "user", "mend it", "lines")
+    callback.error("it broke", "user", "fix it", "lines")
     callback.finished("failed", at(1))
 
 
@@ -128,7 +128,7 @@ def test_events_are_in_the_file_with_their_fields(tmp_path: Path) -> None:
         "sample": {"path": "samples/0 - a cat/x.png", "prompt": "a cat", "number": 0},
         "save": {"path": "/elsewhere/model.safetensors"},
         "warning": {"message": "look out"},
-        "error": {"message": "it broke", "category": "user", "hint": "mend it", "traceback": "lines"},
+        "error": {"message": "it broke", "category": "user", "hint": "fix it", "traceback": "lines"},
         "run_finished": {"status": "failed", "progress": at(1).to_dict()},
     }
     for kind, fields in expected.items():
@@ -223,7 +223,7 @@ def test_samples_are_read_back_by_tensorboard(tmp_path: Path, ending: str) -> No
         assert shown.size == (24, 16)
 
 
-def test_what_came_after_the_backup_is_dropped_when_the_run_goes_on(tmp_path: Path) -> None:
+def test_what_came_after_the_backup_is_dropped_when_the_run_resumes(tmp_path: Path) -> None:
     first = TensorBoardLog(tmp_path)
     first.started(FACTS)
     for step in range(1, 6):
@@ -308,7 +308,7 @@ def test_a_terminal_is_left_on_a_new_line(clock: Clock) -> None:
     assert stream.getvalue().endswith("\n")
 
 
-def test_a_run_that_goes_on_says_where(clock: Clock) -> None:
+def test_a_run_that_resumes_says_where(clock: Clock) -> None:
     stream = io.StringIO()
     Console(stream).started({**FACTS, "progress": at(12).to_dict(), "resumed_from": "b12"})
     assert stream.getvalue().rstrip().endswith("40 steps from step 12")

@@ -144,7 +144,7 @@ def test_pieces_of_unlike_types_become_the_wider(monkeypatch: pytest.MonkeyPatch
 
 
 def test_parts_from_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A denoiser's file beside a folder that has another denoiser, or none of its weights."""
+    """A denoiser's file next to a folder that has another denoiser, or none of its weights."""
     setup, folder = tiny_setup(FLUX), tiny_folder(FLUX)
     tuned = tiny_model(FLUX)
     with torch.no_grad():

@@ -110,7 +110,7 @@ def test_files_of_text_encoders_and_autoencoders(tmp_path: Path) -> None:
     ],
 )
 def test_language_models_in_the_names_of_their_publishers(key: str, prefix: str, tmp_path: Path) -> None:
-    """Which ComfyUI keeps too: layers in ``model``, what reads images beside it."""
+    """Which ComfyUI keeps too: layers in ``model``, what reads images next to it."""
     state = part_state(key, "text_encoder")
     plain = ("model.", "lm_head.", "visual.")
     state = {name if name.startswith(plain) else f"model.{name}": t for name, t in state.items()}

@@ -31,7 +31,7 @@ def standard(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def file(standard: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model as one file, with the first encoder's tokenizer beside it."""
+    """The model as one file, with the first encoder's tokenizer next to it."""
     place = tmp_path_factory.mktemp("file")
     shutil.copytree(standard / "tokenizer", place / "tokenizer")
     return save_single_file(tiny_setup(KEY).load(str(standard)), place / "model.safetensors")

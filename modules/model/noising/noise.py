@@ -21,7 +21,7 @@ class NoiseOptions:
 
     Args:
         distribution: UNIFORM, SIGMOID (density rising like a sigmoid of slope ``weight`` around
-            ``0.5 + bias``) or LOGIT_NORMAL (sigmoid of a normal with mean ``bias`` and deviation
+            ``0.5 + bias``) or LOGIT_NORMAL (sigmoid of a normal with mean ``bias`` and standard deviation
             ``1 + weight``).
         shift: > 1 moves timesteps towards noise: x -> shift x / (1 + (shift - 1) x).
         min_strength, max_strength: the range of noise levels used, in [0, 1]; applied after the shift.

@@ -61,7 +61,7 @@ class ClipReader:
         return in_chunks(self.tokenizer, prompts, self.length - MARKS, most)
 
     def read(self, chunks: Sequence[Tokens]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token states (N, L, E) and pooled states (N, E) of so many chunks."""
+        """Token states (N, L, E) and pooled states (N, E) of N chunks."""
         start, end = self.tokenizer("").input_ids
         rows = [[start, *(number for number, _ in chunk), end] for chunk in chunks]
         fill = self.tokenizer.pad_token_id

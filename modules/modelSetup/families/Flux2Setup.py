@@ -100,7 +100,7 @@ def _positions(height: int, width: int, depth: int, device: torch.device) -> tor
 
 
 def _statistics(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and deviation of the patches of the autoencoder's raw latents, (C, 1, 1) each."""
+    """Mean and standard deviation of the patches of the autoencoder's raw latents, (C, 1, 1) each."""
     vae: Any = model.vae
     deviation_C = (vae.bn.running_var.float() + vae.config.batch_norm_eps).sqrt()
     return vae.bn.running_mean.float()[:, None, None], deviation_C[:, None, None]

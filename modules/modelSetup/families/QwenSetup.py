@@ -82,7 +82,7 @@ class QwenSetup(BaseModelSetup):
 
 
 def _statistics(model: Model, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and deviation of the autoencoder's raw latents, (C, 1, 1) each."""
+    """Mean and standard deviation of the autoencoder's raw latents, (C, 1, 1) each."""
     config: Any = model.vae.config
     mean_C, deviation_C = (torch.tensor(v, device=device) for v in (config.latents_mean, config.latents_std))
     return mean_C[:, None, None], deviation_C[:, None, None]

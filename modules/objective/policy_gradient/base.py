@@ -35,7 +35,7 @@ class StepTerms:
         ref_kl_BT: KL to the reference of each step (``transition_kl``), with gradient.
         image_steps_B: unmasked steps of each image, where T is not all of them (one step at a time).
         mean_gap_BT: mean over the latent of (mu_new - mu_old)^2, with gradient; GRPO-Guard.
-        guard_scale_BT: k = sqrt(-dt) times the deviation of a unit step, that is the deviation of the
+        guard_scale_BT: k = sqrt(-dt) times the standard deviation of a unit step, that is the standard deviation of the
             transition; GRPO-Guard.
     """
 
@@ -175,7 +175,7 @@ def require_wide(name: str, value: torch.Tensor | None) -> None:
 
 
 def require_finite(what: str, value: torch.Tensor, mask: torch.Tensor | None = None) -> None:
-    """Raise ``NonFiniteError`` with the name and place of the first unmasked value that is no number."""
+    """Raise ``NonFiniteError`` with the name and place of the first unmasked value that is NaN or infinite."""
     bad = ~value.detach().isfinite()
     if mask is not None:
         bad = bad & mask.bool()
@@ -189,9 +189,9 @@ def require_finite(what: str, value: torch.Tensor, mask: torch.Tensor | None = N
     )
 
 
-def require_gradient(what: str, value: torch.Tensor, beside: torch.Tensor) -> None:
+def require_gradient(what: str, value: torch.Tensor, like: torch.Tensor) -> None:
     """A term computed under no_grad would teach nothing, silently."""
-    if beside.requires_grad and not value.requires_grad:
+    if like.requires_grad and not value.requires_grad:
         raise RuntimeError(f"{what} carries no gradient; compute it outside no_grad")
 
 
@@ -205,12 +205,12 @@ def transition_kl(
     """KL of a denoising step to that of the reference, (B,), with the gradient of ``new_BChw``.
 
     ``exact`` is mean (mu - mu_ref)^2 / (2 std^2), the KL of two Gaussians per latent dimension; ``flow_grpo``
-    divides by the squared deviation of a unit step instead, std^2 / -dt, so it is -dt times ``exact``; ``x``
+    divides by the variance of a unit step instead, std^2 / -dt, so it is -dt times ``exact``; ``x``
     divides by nothing; ``v`` is the mean squared difference of two predictions.
 
     Args:
         new_BChw, reference_BChw: means of the transitions; predictions for ``v``. The reference is detached.
-        std: deviation of the transition, step size and temperature included; a number or (B,).
+        std: standard deviation of the transition, step size and temperature included; a number or (B,).
         dt: change of the noise level, below 0; ``flow_grpo`` only.
     """
     if kl_type not in KL_TYPES:

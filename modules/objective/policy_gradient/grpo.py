@@ -33,7 +33,7 @@ def grpo(terms: StepTerms, options: StepOptions, counts: GlobalCounts) -> Policy
         The share of this micro-batch; coefficients ``logp``, ``kl`` and ``mean_gap``.
 
     Raises:
-        NonFiniteError: a log-probability, ratio or KL that is no number.
+        NonFiniteError: a log-probability, ratio or KL that is NaN or infinite.
     """
     dtype = terms.logp_new_BT.dtype
     mask_BT = terms.mask_BT.bool()

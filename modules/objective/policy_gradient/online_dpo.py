@@ -36,7 +36,7 @@ def rank_pairs(
         pairing: the best and the worst image of a group (of equal ones the first), or every two images.
 
     Raises:
-        NonFiniteError: a reward that is no number.
+        NonFiniteError: a reward that is NaN or infinite.
     """
     if pairing not in ("best_worst", "all"):
         raise ValueError(f"pairing is {pairing!r}, not 'best_worst' or 'all'")

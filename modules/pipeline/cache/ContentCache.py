@@ -2,7 +2,7 @@
 
 Entries lie in safetensors shards. A shard appears complete, by an atomic rename, and is never changed after,
 so a process that is killed loses only what it had not written yet, and any number of processes may add to one
-folder. A shard that is damaged is set aside with a warning and its entries are made anew.
+folder. A shard that is damaged is set aside with a warning and its entries are made again.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ class ContentCache:
         """The tensors of an entry, on the CPU. Do not write into them.
 
         Raises:
-            KeyError: there is no such entry.
-            DataError: it was damaged since the start; it is removed and made anew at the next start.
+            KeyError: the entry does not exist.
+            DataError: it was damaged since the start; it is removed and made again at the next start.
         """
         with self._lock:
             if key in self._pending:

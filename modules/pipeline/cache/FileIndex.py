@@ -59,7 +59,7 @@ class FileIndex:
     """Facts about image files; callable from several threads.
 
     Args:
-        path: the SQLite file; ``None`` keeps everything in memory. A damaged file is started anew, one that
+        path: the SQLite file; ``None`` keeps everything in memory. A damaged file is replaced by an empty one, one that
             cannot be written is used in memory only; both with a warning.
     """
 

@@ -14,7 +14,7 @@ from modules.util.errors import DataError, list_offenders
 from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS, dpo_pair_key
 
 MASK_SUFFIXES = ("-masklabel", "-condlabel")
-"""Stems of files that belong to an image beside them and are no images to train on."""
+"""Stems of files that belong to an image next to them and are not trained on themselves."""
 
 
 @dataclass

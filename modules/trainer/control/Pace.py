@@ -38,5 +38,5 @@ class Pace:
         self._last = self._clock()
 
     def seconds_left(self, steps: int) -> float | None:
-        """For so many more steps; ``None`` while nothing is known."""
+        """Seconds for ``steps`` more steps; ``None`` while nothing is known."""
         return None if self._average is None else steps * self._average

@@ -21,7 +21,7 @@ class Verdict:
         stalled: names of the metrics that are no better than their best so far.
         counter: validations in a row that counted as lost.
         stop: whether patience is at an end.
-        undefined: names of the metrics that were no number (they are among ``stalled``).
+        undefined: names of the metrics that were NaN or infinite (they are among ``stalled``).
     """
 
     stalled: tuple[str, ...]
@@ -73,7 +73,7 @@ class Patience:
         return {"counter": self.counter, "bests": bests}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue; metrics that were not watched before start anew."""
+        """Continue; metrics that were not watched before start from zero."""
         self.counter = int(state["counter"])
         for name in self.bests:
             if name in state["bests"]:

@@ -22,7 +22,7 @@ def keep_sample_texts(
     setup: BaseModelSetup, model: Model, samples: Sequence[SampleConfig], progress: Progress
 ) -> None:
     """Encode the prompts of the samples that are enabled, so that making them needs no text encoder; those of a text
-    encoder that is trained change, and are encoded anew each time.
+    encoder that is trained change, and are encoded again each time.
 
     Raises:
         LoadingCancelled: ``progress`` said so.

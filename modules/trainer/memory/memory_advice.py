@@ -39,7 +39,7 @@ def changed(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
 
 
 def savings(config: TrainConfig) -> Iterator[dict[str, Any]]:
-    """Changes that save memory, the cheapest in time and quality first, each beside all before it."""
+    """Changes that save memory, the cheapest in time and quality first, each on top of all before it."""
     part = config.model_type.denoiser
     settings = getattr(config, part)
     frozen = config.training_method is TrainingMethod.LORA

@@ -1,4 +1,4 @@
-"""What a run will take of the GPU's memory, foreseen from its config and the configs of its model.
+"""How much GPU memory a run needs, estimated from its config and the configs of its model.
 
 Every phase of a run holds something else; the plan is the largest of them. Weights, adapter, gradients and optimizer
 state are counted exactly, activations by taking the step without contents (``memory_step``). What CUDA and the
@@ -33,7 +33,7 @@ GIB = 2**30
 CONTEXT_BYTES = 450 << 20
 """Assumed: kernels and library handles of one process on the GPU."""
 SLACK = 0.05
-"""Assumed: share of what comes and goes that lies in gaps between the allocator's blocks."""
+"""Assumed: share of the temporary memory that is lost in gaps between the allocator's blocks."""
 _MEASURED_NUMEL = 1 << 20
 _SHARED = "qmap"
 """Tables of the 8 bit optimizers that all parameters share."""
@@ -108,7 +108,7 @@ def _gib(size: int) -> str:
 
 
 def plan_memory(config: TrainConfig, mode: str | None = None, cuda: bool = True) -> MemoryPlan:
-    """Foresee the memory of a run; no weights are read.
+    """Estimate the memory of a run; no weights are read.
 
     Args:
         mode: execution mode of preference steps; the config's by default.
@@ -181,7 +181,7 @@ class Planner:
 
     def _encoding(self) -> Iterator[Phase]:
         """What encodes is alone there while the cache is made; without one, and where images to learn from are made,
-        it is beside everything.
+        everything else is on the device too.
         """
         config = self.config
         online = config.trains_online
@@ -194,7 +194,7 @@ class Planner:
         if not online:
             working = self.dry_run.images(1, self.size)
             vae = self._weights(self.spec.vae)
-            yield Phase("encoding images", {**beside, **vae, "working memory": working})
+            yield Phase("encoding images", {**resident, **vae, "working memory": working})
 
     def _training(self, mode: str) -> Phase:
         config, gradients = self.config, self.gradient_bytes()
@@ -276,7 +276,7 @@ def size_of(tensor: torch.Tensor) -> int:
 
 
 def state_bytes(config: TrainConfig, shape: Sequence[int], dtype: torch.dtype) -> int:
-    """Bytes the optimizer keeps for a parameter, found by letting it take a step.
+    """Bytes of optimizer state for a parameter, found by taking a step.
 
     Of large parameters smaller ones are tried: what is kept grows evenly along their longest side.
     """

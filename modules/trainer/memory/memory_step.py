@@ -1,4 +1,4 @@
-"""The memory a training step takes beside weights and optimizer, found by taking it on tensors without contents."""
+"""The memory a training step needs besides weights and optimizer, found by running it on tensors without contents."""
 
 from __future__ import annotations
 
@@ -180,8 +180,8 @@ class ShapeDryRun:
     """What can be done with a shape-only model, and the bytes it would take.
 
     Args:
-        cuda: what is foreseen is the memory of a CUDA device.
-        cond: what prompts become, for models without tokenizers; encoding them is then not foreseen.
+        cuda: estimate the memory of a CUDA device.
+        cond: what prompts become, for models without tokenizers; encoding them is then not estimated.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class ShapeDryRun:
             yield saved, live
 
     def texts(self, count: int) -> int:
-        """Bytes alive at most while ``count`` prompts are encoded, beside the encoders."""
+        """Peak of live bytes while ``count`` prompts are encoded, without the encoders themselves."""
         if self._cond is not None:
             self._conds[count] = self._cond(count)
             return 0
@@ -215,7 +215,7 @@ class ShapeDryRun:
         return live.peak
 
     def images(self, count: int, size: tuple[int, int]) -> int:
-        """Bytes alive at most while images of ``size`` (height, width) are encoded, beside the VAE."""
+        """Peak of live bytes while images of ``size`` (height, width) are encoded, without the VAE itself."""
         with self._counting(autocast=False) as (_, live), torch.no_grad():
             self.setup.encode_image(self.model, torch.empty(count, 3, *size))
         return live.peak

@@ -171,7 +171,7 @@ def _here(name: str, field: str, spec: FamilySpec, parts: Sequence[str], **also:
 
 
 def _typed(module: nn.Module, dtype: torch.dtype) -> None:
-    """As loading would: some weights stay in full precision beside half precision."""
+    """As loading would: some weights stay in full precision where the others have half."""
     kept = tuple(getattr(module, "_keep_in_fp32_modules", None) or ()) if dtype == torch.float16 else ()
     for name, parameter in module.named_parameters():
         wide = any(piece in kept for piece in name.split("."))

@@ -48,7 +48,7 @@ class Judge:
         self._loaded = False
 
     def load(self) -> None:
-        """Bring the rewards' weights into memory; errors a user can mend come now, not after a rollout."""
+        """Bring the rewards' weights into memory; errors a user can fix come now, not after a rollout."""
         device = "cpu" if self._config.rlhf_reward_swap else self._device()
         self.rewards.load(device)
         self._loaded = True
@@ -67,7 +67,7 @@ class Judge:
 
         Raises:
             RewardError: a reward failed, or every group of the epoch is left out.
-            DataError: a reward that is no number, or a group that is not whole.
+            DataError: a reward that is NaN or infinite, or a group that is not complete.
         """
         scores, ids = self._scores(rollouts, rgb_NCHW)
         if check is not None:
@@ -189,6 +189,6 @@ def member_id(epoch: int, group: int, member: int) -> str:
 
 
 def all_different(parts: Sequence[Sequence[int]]) -> bool:
-    """Whether no number occurs twice."""
+    """Whether all numbers are different."""
     flat = [one for part in parts for one in part]
     return len(set(flat)) == len(flat)

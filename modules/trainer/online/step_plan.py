@@ -15,12 +15,12 @@ class StepRule:
 
     Args:
         accumulation: micro-batches of a step, where ``images`` is 0.
-        images: a step goes on until it has at least so many images over all processes,
-        multiple: and so many micro-batches that this divides them; a short last step need not have.
+        images: a step continues until it has at least this many images over all processes,
+        multiple: the number of micro-batches is a multiple of this, except in a short last step.
         short_is_error: whether a last step with fewer images is an error instead of being trained.
         unit: micro-batches that hold whole groups; their order is kept and no step parts them where ``whole``.
         whole: whether a step must hold whole groups.
-        max_empty: so many micro-batches in a row may be empty.
+        max_empty: up to this many consecutive micro-batches may be empty.
     """
 
     accumulation: int = 1
@@ -102,7 +102,7 @@ def check_plan(count: int, images: int, rule: StepRule) -> None:
         images: of a micro-batch over all processes.
 
     Raises:
-        ConfigError: the micro-batches of a step are no multiple of ``multiple``.
+        ConfigError: the micro-batches of a step are not a multiple of ``multiple``.
         DataError: a short last step where that is an error.
     """
     if not rule.images:

@@ -1,4 +1,4 @@
-"""A moving average of the trained weights, kept beside them."""
+"""A moving average of the trained weights, kept in addition to them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class MovingAverage:
 def kept(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None]:
     """Whatever happens to the values of the parameters inside the block, they are back afterwards, bit for bit.
 
-    The copies are in main memory: of a whole model they may not fit beside it on its device.
+    The copies are in main memory: those of a whole model may not fit on its device together with it.
     """
     copies = [parameter.detach().to("cpu", copy=True) for parameter in parameters]
     try:

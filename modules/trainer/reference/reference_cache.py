@@ -5,7 +5,7 @@ draw alone. ``modules.objective.draw_pool`` gives every pair a pool of draws; th
 them.
 
 A folder holds one file a process, all of the same ``key``: a digest of whatever else the scores depend on. A
-pair is known by its id together with its content, so a changed image or caption is scored anew and an added
+pair is known by its id together with its content, so a changed image or caption is scored again and an added
 pair costs its own scores only.
 """
 
@@ -125,7 +125,7 @@ class ReferenceCache:
         return {bytes(name): row for name, row in zip(names, scores.astype(np.float32), strict=True)}
 
     def save(self) -> None:
-        """Write this process's file anew, atomically. Nothing is written while there is nothing.
+        """Replace this process's file atomically. Nothing is written while there are no scores.
 
         Raises:
             DataError: the disk is full or cannot be written.

@@ -14,16 +14,18 @@ from modules.util.owned_files import Owned
 Warn = Callable[[str], None]
 
 
-def find_resume(folder: Path, go_on: bool, processes: Processes, warn: Warn) -> tuple[Path, Snapshot] | None:
+def find_resume(
+    folder: Path, resumes: bool, processes: Processes, warn: Warn
+) -> tuple[Path, Snapshot] | None:
     """The newest backup that can be used, the same in every process; ``None`` to begin at the start.
 
     Args:
-        go_on: ``False`` puts what is in ``folder`` aside.
+        resumes: ``False`` moves what is in ``folder`` aside.
 
     Raises:
         DataError: there are backups, and none of them can be used.
     """
-    if not go_on:
+    if not resumes:
         if processes.first:
             _put_aside(folder, warn)
         processes.barrier()

@@ -1,4 +1,4 @@
-"""Everything a run is at one moment, taken into a backup and brought back from it."""
+"""The complete state of a run: writing it to a backup and restoring it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def take_snapshot(
 
 
 def restore(parts: Run, backup: Snapshot, counters: Counters, base: str, writes: bool) -> None:
-    """Everything as it was when the backup was made.
+    """Restore the state from a backup.
 
     Args:
         base: name of the base model, for the error.

@@ -63,7 +63,7 @@ class BaseConfig(BaseModel):
         """A copy of ``data`` in the present format, without its version keys, nested objects included.
 
         Raises:
-            ConfigError: the data are of a newer version than this program knows, or the version is no number.
+            ConfigError: the data are of a newer version than this program knows, or the version is not a number.
         """
         made = dict(data)
         if cls.VERSION:

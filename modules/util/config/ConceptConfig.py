@@ -121,7 +121,7 @@ class ConceptTextConfig(BaseConfig):
         ge=0,
         le=10000,
         title="Tags to keep",
-        tip="So many tags at the start are neither moved nor dropped.",
+        tip="This many tags at the start are neither moved nor dropped.",
     )
     tag_dropout_enable: bool = setting(False, title="Drop tags", tip="Leave tags out at random.")
     tag_dropout_mode: TagDropoutMode = setting(

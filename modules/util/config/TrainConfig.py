@@ -174,7 +174,7 @@ class TrainConfig(
         return ConceptConfig.load_all(source, base_dir)
 
     def load_samples(self, base_dir: str | os.PathLike[str] | None = None) -> list[SampleConfig]:
-        """The samples in the config, or else those of its sample file; none if there is no such file."""
+        """The samples in the config, or else those of its sample file; none if that file does not exist."""
         if self.samples is not None:
             return SampleConfig.load_all(self.samples, base_dir)
         path = Path(base_dir or "") / self.sample_definition_file_name

@@ -83,13 +83,13 @@ def _apply(model: type[BaseModel], data: dict[str, Any], text: str) -> None:
 
 
 def parse_place(name: str) -> tuple[str, ...]:
-    """``a.b[0].c`` -> ``("a", "b", "0", "c")``; empty if it is no such thing."""
+    """``a.b[0].c`` -> ``("a", "b", "0", "c")``; empty if it is not a path."""
     parts = _INDEX.sub(r".\1", name).split(".")
     return tuple(parts) if all(parts) else ()
 
 
 def _step_into(model: type[BaseModel], before: tuple[str, ...], container: Any, part: str) -> Any:
-    """The key of ``part`` in ``container``; a ConfigError if there is no such thing."""
+    """The key of ``part`` in ``container``; a ConfigError if it does not exist."""
     place = join_place(before)
     field = join_place((*before, part))
     if isinstance(container, list):

@@ -10,7 +10,7 @@ def parse_resolutions(text: str) -> list[int]:
     """The numbers of a comma-separated list, in order, without repeats.
 
     Raises:
-        ValueError: something in the list is no whole number between 32 and 8192.
+        ValueError: something in the list is not a whole number between 32 and 8192.
     """
     found: list[int] = []
     for part in text.split(","):

@@ -23,7 +23,7 @@ Kind = Literal["bool", "int", "float", "text", "choice", "choices", "list", "tab
 
 @dataclass(frozen=True)
 class Limits:
-    """What numbers are allowed; None is no limit."""
+    """Which numbers are allowed; None: no limit."""
 
     ge: float | None = None
     gt: float | None = None

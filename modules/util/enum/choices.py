@@ -222,7 +222,7 @@ class DPOPatienceMetric(BaseEnum):
 
 
 class PromptSource(BaseEnum):
-    """Where the prompts of a concept come from: a text file beside each image, one text file for all images,
+    """Where the prompts of a concept come from: a text file next to each image, one text file for all images,
     or the image's file name. The values are those concept files have always used."""
 
     SAMPLE = "sample"
@@ -296,7 +296,7 @@ class OnlinePairs(BaseEnum):
 
 
 class AdvantageScale(BaseEnum):
-    """By which deviation rewards are divided."""
+    """Which standard deviation rewards are divided by."""
 
     GLOBAL_STD = "GLOBAL_STD"
     GROUP_STD = "GROUP_STD"

@@ -97,7 +97,7 @@ class OpenFolder:
         return (name, {"dir_fd": self._handle}) if _HANDLES else (str(self.path / name), {})
 
     def enter(self, name: str, make: bool = False) -> None:
-        """Go on into a folder of this one.
+        """Enter a folder of this one.
 
         Raises:
             NotADirectoryError: it is something else, a link included.
@@ -260,7 +260,7 @@ def _hold(handle: int, wait: bool) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        return wait  # a disk without locks: who writes goes on, who sweeps leaves it alone
+        return wait  # a disk without locks: writers continue, sweepers leave it alone
     return True
 
 

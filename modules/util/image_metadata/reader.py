@@ -191,7 +191,7 @@ def open_fields(source: Source) -> Fields:
     """Size and texts of an open file.
 
     Raises:
-        Unusable: it is no image of a known kind, or its header is damaged.
+        Unusable: it is not an image of a known kind, or its header is damaged.
     """
     head = source.head
     if head.startswith(PNG_SIGNATURE):

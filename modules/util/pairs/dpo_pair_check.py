@@ -17,7 +17,7 @@ _NO_FAULTS = ("matched", "empty_captions")
 class PairCheck:
     """What is wrong between a chosen and a rejected folder; empty lists mean fine.
 
-    ``empty_captions`` is no fault: the empty prompt is trained for these.
+    ``empty_captions`` is not a fault: the empty prompt is trained for these.
     """
 
     matched: list[str] = field(default_factory=list)

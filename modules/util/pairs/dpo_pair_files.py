@@ -90,7 +90,7 @@ def caption_of(prompt: str) -> str:
 
 
 def write_caption(image: Path, prompt: str) -> None:
-    """Write the caption of ``prompt`` beside ``image``; no prompt is a file without a byte."""
+    """Write the caption of ``prompt`` next to ``image``; without a prompt the file is empty."""
     write_caption_in(Owned(image.parent, local=True), image.name, prompt)
 
 
@@ -158,7 +158,7 @@ def name_below(output_dir: str | os.PathLike[str], image: Path) -> str:
 
 
 def read_caption(image: Path | None, max_bytes: int = 1 << 20) -> str | None:
-    """The caption beside an image, stripped; ``None`` when there is none."""
+    """The caption next to an image, stripped; ``None`` when there is none."""
     if image is None:
         return None
     path = image.with_suffix(".txt")

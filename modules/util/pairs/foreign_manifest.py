@@ -15,7 +15,8 @@ _SHAPE = re.compile(r"\s*(\d{1,7}(?:\.\d{1,7})?)(?:\s*[:/xX×]\s*(\d{1,7}(?:\.\d
 
 
 def adopt_entry(entry: Any) -> Any:
-    """A manifest entry in this program's form; one that has it already, or is no entry at all, comes back as it is.
+    """A manifest entry in this program's form; one that has it already, or is not an entry at all, is returned
+    unchanged.
 
     OneTrainer counts its pairs (``"pair_id": 0``), names files without their folder (``pair_0000.png``), and keeps
     sources and hashes next to each other (``chosen_source``, ``chosen_sha256``).

@@ -123,7 +123,7 @@ def _entry(path: Path, start: int, facts: Mapping[str, Any]) -> LazyTensor:
 
 
 def _bytes(stream: BinaryIO, count: int) -> bytearray:
-    """So many bytes of a file. ``OSError`` if it ends before."""
+    """A number of bytes of a file. ``OSError`` if it ends earlier."""
     buffer = bytearray(count)
     view, done = memoryview(buffer), 0
     while done < count:

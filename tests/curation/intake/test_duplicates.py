@@ -242,7 +242,7 @@ def test_a_cache_in_use_elsewhere_is_left_alone(tmp_path: Path) -> None:
     other.close()
 
 
-def test_a_cache_that_fails_on_the_way_goes_on_in_memory(tmp_path: Path) -> None:
+def test_a_cache_that_fails_on_the_way_resumes_in_memory(tmp_path: Path) -> None:
     image, place = tmp_path / "a.png", tmp_path / "hashes.sqlite"
     scene(1).save(image)
     with HashCache(place) as cache:

@@ -96,7 +96,7 @@ def test_only_images_count_and_hidden_names_do_not(tmp_path: Path) -> None:
     assert names(tmp_path) == ["a.png", "e.PnG"]
 
 
-def test_every_hazard_is_a_reason_and_the_scan_goes_on(tmp_path: Path) -> None:
+def test_every_hazard_is_a_reason_and_the_scan_resumes(tmp_path: Path) -> None:
     for hazard in HAZARDS:
         hazard.put(tmp_path)
     put(tmp_path, "zz/last.png")

@@ -110,12 +110,12 @@ def test_whole_files_of_other_families(tmp_path: Path) -> None:
     assert ends == {"tokenizer": 49407, "tokenizer_2": 0, "tokenizer_3": None}
 
 
-@pytest.mark.parametrize("place", ["beside", "folder"])
+@pytest.mark.parametrize("place", ["next to it", "folder"])
 def test_tokenizers_in_folders_come_first(place: str, tmp_path: Path) -> None:
     key = "STABLE_DIFFUSION_3"
     (tmp_path / "model.safetensors").touch()
     folder = tiny_folder(key)
-    if place == "beside":
+    if place == "next to it":
         shutil.copytree(folder / "tokenizer_2", tmp_path / "tokenizer_2")
     sources = Sources(tmp_path / "model.safetensors", {"vae": folder} if place == "folder" else {})
     words = len(tiny_model(key).parts["tokenizer_2"])

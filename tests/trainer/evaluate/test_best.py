@@ -43,10 +43,10 @@ def files(folder: Path) -> list[str]:
         pytest.param([(0.5, 0.6), (0.5, 0.6)], 0, id="the earlier of equals"),
         pytest.param([(0.5, 0.6), (0.500004, 0.7)], 0, id="a difference below five decimals is a tie"),
         pytest.param([(0.5, 0.6), (0.50001, 0.7)], 1, id="a difference in the fifth decimal counts"),
-        pytest.param([(0.5, 0.6), (0.9, NAN)], 0, id="a loss that is no number"),
+        pytest.param([(0.5, 0.6), (0.9, NAN)], 0, id="a loss that is NaN"),
         pytest.param([(0.5, 0.6), (0.9, INF)], 0, id="an infinite loss"),
-        pytest.param([(0.5, 0.6), (NAN, 0.1)], 0, id="an accuracy that is no number"),
-        pytest.param([(NAN, NAN), (0.0, 9.0)], 1, id="anything beats no number"),
+        pytest.param([(0.5, 0.6), (NAN, 0.1)], 0, id="an accuracy that is NaN"),
+        pytest.param([(NAN, NAN), (0.0, 9.0)], 1, id="anything beats NaN"),
         pytest.param([(0.2, 1.0), (0.8, 1.0), (0.6, 1.0), (0.8, 0.9), (0.8, 0.95)], 3, id="a longer run"),
     ],
 )
@@ -97,7 +97,7 @@ def test_restored_weights_are_the_kept_ones_bit_for_bit_after_an_average_was_cop
         assert torch.equal(parameter, expected)
 
 
-def test_state_goes_on_in_another_process(tmp_path: Path) -> None:
+def test_state_resumes_in_another_process(tmp_path: Path) -> None:
     first = BestKeeper(tmp_path, weights(3.0))
     first.offer(7, 0.75, 0.5)
     named = weights()

@@ -79,7 +79,7 @@ def test_metrics_nobody_watches_do_not_matter() -> None:
     assert patience.update(values) == Verdict((), 0, False)
 
 
-def test_it_goes_on_from_json_as_if_never_interrupted() -> None:
+def test_it_resumes_from_json_as_if_never_interrupted() -> None:
     rows = [(0.5, 0.7), (0.5, 0.8), (0.6, 0.9), (0.55, 0.6), (0.6, 0.6), (0.6, 0.6)]
     for mode in Mode:
         straight = counters(mode, rows)

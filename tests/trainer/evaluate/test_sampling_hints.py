@@ -31,7 +31,9 @@ def test_negative_prompts_without_effect_are_reported(
 ) -> None:
     (line,) = hints("FLUX_DEV_1", tmp_path, caplog, negative_prompt="red", cfg_scale=5.0)
     assert (
-        "1 of 1 samples" in line and "FLUX.1 dev takes its guidance scale as an input" in line and "'red'" in line
+        "1 of 1 samples" in line
+        and "FLUX.1 dev takes its guidance scale as an input" in line
+        and "'red'" in line
     )
     # the usual scale of step-distilled models
     (line,) = hints("Z_IMAGE", tmp_path, caplog, negative_prompt="red")

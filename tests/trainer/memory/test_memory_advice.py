@@ -74,7 +74,7 @@ def test_auto_without_cuda_and_modes_that_are_given() -> None:
     assert choose_execution_mode(given, torch.device("cpu"), model_plan) == (given, "")
 
 
-def test_auto_is_careful_where_nothing_can_be_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_careful_where_nothing_can_be_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(_config: TrainConfig) -> MemoryPlan:
         raise ModelNotLocal("not known")
 

@@ -1,4 +1,4 @@
-"""What is foreseen of a run's memory is what the run takes: bytes of the real thing, counted while it runs."""
+"""What is predicted of a run's memory is what the run takes: bytes of the real thing, counted while it runs."""
 
 from __future__ import annotations
 
@@ -130,10 +130,10 @@ def test_copies_of_online_training_are_counted_where_they_are_kept(tmp_path: Pat
 @pytest.mark.parametrize("key", KEYS)
 def test_activations_are_those_of_a_real_step(key: str) -> None:
     config = config_of(key, layer_filter_preset="full")
-    foreseen = planner(config).dry_run.step(2, SIZE, "FULL_CONCURRENT")
+    predicted = planner(config).dry_run.step(2, SIZE, "FULL_CONCURRENT")
     real = real_step(config, "FULL_CONCURRENT")
-    assert foreseen.saved == pytest.approx(real.saved, rel=0.15)
-    assert foreseen.peak == pytest.approx(real.peak, rel=0.15)
+    assert predicted.saved == pytest.approx(real.saved, rel=0.15)
+    assert predicted.peak == pytest.approx(real.peak, rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -149,16 +149,16 @@ def test_activations_are_those_of_a_real_step(key: str) -> None:
 )
 def test_recomputed_activations_count_too(key: str, mode: str) -> None:
     config = config_of(key, checkpointing=True, layer_filter_preset="full")
-    foreseen, real = planner(config).dry_run.step(2, SIZE, mode), real_step(config, mode)
-    assert foreseen.peak == pytest.approx(real.peak, rel=0.15)
+    predicted, real = planner(config).dry_run.step(2, SIZE, mode), real_step(config, mode)
+    assert predicted.peak == pytest.approx(real.peak, rel=0.15)
 
 
 @pytest.mark.parametrize("key", ["STABLE_DIFFUSION_15", "FLUX_DEV_1"])
-def test_half_precision_is_foreseen(key: str) -> None:
+def test_half_precision_is_predicted(key: str) -> None:
     config = config_of(key, part={"weight_dtype": "BFLOAT_16"}, train_dtype="BFLOAT_16")
-    foreseen, real = planner(config).dry_run.step(2, SIZE), real_step(config, "FULL_CONCURRENT")
-    assert foreseen.saved == pytest.approx(real.saved, rel=0.15)
-    assert foreseen.peak == pytest.approx(real.peak, rel=0.15)
+    predicted, real = planner(config).dry_run.step(2, SIZE), real_step(config, "FULL_CONCURRENT")
+    assert predicted.saved == pytest.approx(real.saved, rel=0.15)
+    assert predicted.peak == pytest.approx(real.peak, rel=0.15)
 
 
 @pytest.mark.parametrize("kind", ["FLOAT_8", "INT_8", "NFLOAT_4"])
@@ -276,7 +276,7 @@ def test_more_memory_where_more_is_asked_for() -> None:
     ("key", "write"),
     [("STABLE_DIFFUSION_15", write_standard_pipeline), ("STABLE_DIFFUSION_XL_10_BASE", write_standard)],
 )
-def test_a_model_in_one_file_is_foreseen_like_its_folder(
+def test_a_model_in_one_file_is_predicted_like_its_folder(
     key: str, write: Callable[[Path], object], tmp_path: Path
 ) -> None:
     write(tmp_path / "folder")
@@ -288,7 +288,7 @@ def test_a_model_in_one_file_is_foreseen_like_its_folder(
     assert plan_memory(config).to_dict() == plan_memory(same).to_dict()
 
 
-def test_what_cannot_be_foreseen_is_told_from_what_is_not_there(tmp_path: Path) -> None:
+def test_what_cannot_be_predicted_is_told_from_what_is_not_there(tmp_path: Path) -> None:
     config = config_of("STABLE_DIFFUSION_15")
     config.base_model_name = "nobody/no-such-model-here"
     with pytest.raises(ModelNotLocal, match="cannot be estimated"):

@@ -1,4 +1,4 @@
-"""The presets fit the cards they are meant for, by what is foreseen for models of their real size."""
+"""The presets fit the cards they are meant for, by what is predicted for models of their real size."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_prompts_file(tmp_path: Path) -> None:
         (b"\n# nothing\n", "holds no prompt"),
         (b"\xff\xfe\x00a", "not UTF-8"),
         (b"a\0b", "is not a text file"),
-        (b"x" * 20_001, "line 1: a prompt of 20001 letters"),
+        (b"x" * 20_001, "line 1: the prompt has 20001 characters"),
     ):
         file.write_bytes(content)
         with pytest.raises(DataError, match=what) as caught:

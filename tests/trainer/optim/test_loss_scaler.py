@@ -74,7 +74,7 @@ def test_small_float16_gradients_survive_by_it() -> None:
     assert float(unscaled) == tiny
 
 
-def test_it_goes_on_from_json() -> None:
+def test_it_resumes_from_json() -> None:
     straight, resumed = LossScaler(True), LossScaler(True)
     for step in range(GROW_AFTER + 100):
         straight.update(step != 50)

@@ -1,4 +1,4 @@
-"""Update rules: every one of them trains, and goes on from its saved state as if it had never stopped."""
+"""Update rules: every one of them trains, and resumes from its saved state as if it had never stopped."""
 
 from __future__ import annotations
 

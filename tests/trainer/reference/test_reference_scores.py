@@ -98,7 +98,7 @@ def test_a_step_gets_the_scores_of_the_reference_at_its_draws(run: tuple[Run, Tr
     try:
         with torch.no_grad():
             for parameter in parts.parameters:
-                parameter.add_(0.1)  # training goes on; the reference does not
+                parameter.add_(0.1)  # training continues; the reference does not change
         for pair in training_batches(parts):
             drawn, cached = scores.draws(pair)
             assert pair.rejected is not None
@@ -134,7 +134,7 @@ def test_each_draw_is_scored_once_and_known_in_the_next_run(
     again.draws(training_batches(parts, 1)[0])
 
 
-def test_stopped_on_the_way_it_goes_on_where_it_was(
+def test_stopped_on_the_way_it_resumes_where_it_was(
     run: tuple[Run, TrainConfig], computed: list[int]
 ) -> None:
     parts, made = run

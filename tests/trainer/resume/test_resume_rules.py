@@ -1,4 +1,4 @@
-"""What may change between a backup and the run that goes on from it."""
+"""What may change between a backup and the run that resumes from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def config(**changes: Any) -> TrainConfig:
 
 
 def refused(before: TrainConfig, now: TrainConfig) -> list[str]:
-    """The lines of the refusal; none if the run may go on."""
+    """The lines of the refusal; none if the run may resume."""
     try:
         check_resumable(now, before.to_dict())
     except ConfigError as error:
@@ -97,7 +97,7 @@ def test_every_setting_is_free_or_compared(name: str, inner: str | None) -> None
         assert lines == [f"{label}: {former} in the backup, {value} now"]
 
 
-def test_the_same_settings_may_go_on() -> None:
+def test_the_same_settings_may_resume() -> None:
     assert refused(config(seed=3), config(seed=3)) == []
 
 

@@ -259,7 +259,7 @@ def chapters(page: str) -> dict[str, list[str]]:
     """The settings listed in each chapter of the page."""
     _, *parts = re.split(r"^## ", page, flags=re.MULTILINE)
     named = [(part.partition("\n")[0], re.findall(r"^\| `([^`]+)` \|", part, re.MULTILINE)) for part in parts]
-    assert len(dict(named)) == len(named), "a chapter is there twice"
+    assert len(dict(named)) == len(named), "a chapter is listed twice"
     return dict(named)
 
 

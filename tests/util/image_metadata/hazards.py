@@ -49,7 +49,7 @@ def graph_png(graph: object) -> bytes:
 
 
 def cycle() -> dict[str, object]:
-    """A sampler whose positive side runs in a circle, and a text beside it."""
+    """A sampler whose positive side runs in a circle, and a text next to it."""
     return {
         "1": node("KSampler", positive=["2", 0], negative=["3", 0], seed=1, steps=2),
         "2": node("ConditioningCombine", conditioning_1=["3", 0], conditioning_2=["2", 0]),

@@ -110,4 +110,8 @@ def test_what_a_file_says_as_a_dictionary(tmp_path: Path) -> None:
         "error": None,
     }
     nothing = extract_metadata(tmp_path / "none.png")
-    assert (nothing["prompt"], nothing["aspectratio"], nothing["error"]) == (None, "", "the file no longer exists")
+    assert (nothing["prompt"], nothing["aspectratio"], nothing["error"]) == (
+        None,
+        "",
+        "the file no longer exists",
+    )

@@ -1,4 +1,4 @@
-"""Real files, where a folder with them lies beside the project; the file ``expected.json`` says what they hold."""
+"""Real files, where a folder with them lies next to the project; the file ``expected.json`` says what they hold."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_its_entries_come_in_our_form(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("split", ["", "train"])
-def test_its_folder_goes_on_being_used(tmp_path: Path, split: str) -> None:
+def test_its_folder_resumes_being_used(tmp_path: Path, split: str) -> None:
     folder = put(tmp_path / "out", entry(0), entry(1, prompt="<lora:x>", aspectratio=""), split=split)
     with CurationStore(folder) as store:
         assert [pair["pair_id"] for pair in store.pairs()] == ["pair_0000", "pair_0001"]

@@ -40,7 +40,7 @@ class TrainedStep:
         logp: with gradient where it was asked for.
         kl: to the reference, or ``None``.
         gap: squared distance of the mean from that of the rollout, or ``None``.
-        std: deviation of the transition.
+        std: standard deviation of the transition.
     """
 
     logp: torch.Tensor
@@ -128,13 +128,13 @@ class CoupledStep:
 
     def _trained_step(self, batch: OnlineBatch, step: int, settings: RolloutSettings) -> TrainedStep:
         """In the gradient mode it is called in; what it is compared with never has a gradient."""
-        beside: StepOutput | None = None
+        reference: StepOutput | None = None
         if self._reference is not None:
             # before the pass with gradients: weights must not be exchanged between it and its backward pass
             with torch.no_grad(), self._reference.active():
-                beside = self._asked(batch, step, settings)
+                reference = self._asked(batch, step, settings)
         out = self._asked(batch, step, settings)
-        kl = None if beside is None else self._kl(out, beside, settings.plan.positions[step].dt)
+        kl = None if reference is None else self._kl(out, reference, settings.plan.positions[step].dt)
         gap = None
         if batch.means_BSChw is not None:
             old_BChw = batch.means_BSChw[:, batch.rollouts.column(step)].to(out.mean_BChw)
@@ -144,14 +144,14 @@ class CoupledStep:
     def _asked(self, batch: OnlineBatch, step: int, settings: RolloutSettings) -> StepOutput:
         return step_log_prob(self._setup, self._model, batch.rollouts, step, settings, self._hooks)
 
-    def _kl(self, out: StepOutput, beside: StepOutput, dt: float) -> torch.Tensor:
+    def _kl(self, out: StepOutput, reference: StepOutput, dt: float) -> torch.Tensor:
         kind = self._config.rlhf_kl_type
         if kind is KlType.V:
-            return transition_kl("v", out.predicted_BChw, beside.predicted_BChw)
+            return transition_kl("v", out.predicted_BChw, reference.predicted_BChw)
         return transition_kl(
             kind.lower(),  # type: ignore[arg-type]
             out.mean_BChw,
-            beside.mean_BChw,
+            reference.mean_BChw,
             std=out.std,
             dt=dt,
         )

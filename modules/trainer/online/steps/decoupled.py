@@ -132,7 +132,7 @@ class DecoupledStep:
     def group(self) -> OnlineGroup:
         """The optimizer step under way."""
         if self._group is None:
-            raise RuntimeError("there is no optimizer step under way")
+            raise RuntimeError("no optimizer step is in progress")
         return self._group
 
     def forward_backward(self, group: AccumulationGroup, step: int, backward: Backward) -> None:

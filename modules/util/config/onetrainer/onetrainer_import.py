@@ -424,15 +424,15 @@ def _mend_or_drop(
     name = known[-1]
     if name not in container:
         return
-    mended = _mended(type_at(kind, place), container[name])
-    if mended is None:
+    converted = _converted(type_at(kind, place), container[name])
+    if converted is None:
         notes.add(fault.field or name, f" = {show(container.pop(name))} left at the default: {fault.message}")
     else:
-        container[name] = mended
+        container[name] = converted
 
 
-def _mended(annotation: Any, value: Any) -> int | float | None:
-    """A number written as text or as a float, as the type it should have; None if it is no such thing."""
+def _converted(annotation: Any, value: Any) -> int | float | None:
+    """A number written as text or as a float, as the type it should have; None if it is neither."""
     plain, _ = unwrap(annotation)
     if plain not in (int, float) or isinstance(value, bool):
         return None

@@ -22,7 +22,7 @@ def rollout_size(config: TrainConfig) -> tuple[int, int]:
     """(height, width) of the images that are made to learn from.
 
     Raises:
-        ConfigError: the text is no size.
+        ConfigError: the text is not a size.
     """
     text = config.rlhf_rollout_size
     if not text.strip():

@@ -172,7 +172,7 @@ def _table(text: str, field: str, whole: bool) -> dict[str, float]:
             what = f"a whole number from 1 to {_MAX_RANK}" if whole else f"a number above 0, at most {_LIMIT}"
             raise ConfigError(f"{entry!r} is not a pattern with {what}", field, "write it like attn=32, ff=8")
         if pattern in table:
-            raise ConfigError(f"the pattern {pattern!r} is there twice", field)
+            raise ConfigError(f"the pattern {pattern!r} is listed twice", field)
         table[pattern] = value
     return table
 

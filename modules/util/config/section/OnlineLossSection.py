@@ -115,7 +115,7 @@ class OnlineLossSection(BaseConfig):
         title="Form",
         group="Policy loss",
         tip=(
-            "SQUARED_ERROR leaves out the deviation, as some programs do for CPS; ratios are then on "
+            "SQUARED_ERROR leaves out the standard deviation, as some programs do for CPS; ratios are then on "
             "another scale."
         ),
     )

@@ -250,7 +250,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Trained steps per image",
         group="Rollout",
-        tip=("Steps trained in an epoch, drawn anew for each; the others add no noise. 0 for all."),
+        tip="Denoising steps trained in an epoch, drawn for each epoch; the others add no noise. 0 for all.",
     )
     rlhf_sde_choice: SdeChoice = setting(
         SdeChoice.RANDOM,
@@ -386,7 +386,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Epsilon",
         group="Advantage",
-        tip="Added to the deviation against division by zero; above 0.",
+        tip="Added to the standard deviation to avoid division by zero; above 0.",
     )
     rlhf_advantage_clip: Float = setting(
         5.0,

@@ -41,7 +41,7 @@ class ProjectSection(BaseConfig):
         free=True,
         title="Continue from last backup",
         group="Run",
-        tip="Go on from the newest backup in the workspace instead of starting anew.",
+        tip="Resume from the newest backup in the workspace instead of starting a new run.",
     )
     only_cache: bool = setting(
         False,

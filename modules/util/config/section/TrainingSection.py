@@ -232,7 +232,7 @@ class TrainingSection(BaseConfig):
         free=False,
         title="Distribution weight",
         group="Noise",
-        tip="SIGMOID: slope. LOGIT_NORMAL: the deviation is 1 plus this.",
+        tip="SIGMOID: slope. LOGIT_NORMAL: the standard deviation is 1 plus this.",
     )
     noising_bias: Float = setting(
         0.0,

@@ -21,7 +21,7 @@ _XMP_KEY = "XML:com.adobe.xmp"
 
 
 class PngFields(Fields):
-    """Size and texts of a PNG file. The walk stops at the pixels; ``more`` goes on behind them."""
+    """Size and texts of a PNG file. The walk stops at the pixels; ``more`` continues after them."""
 
     kind: ClassVar[str] = "PNG"
     __slots__ = ("_chunks", "_next")

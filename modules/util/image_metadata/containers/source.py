@@ -39,7 +39,7 @@ class Source:
         known_regular: it was just seen to be one (spares a system call; a device is never opened to find out).
 
     Raises:
-        Unusable: it cannot be opened, is no regular file, or is empty.
+        Unusable: it cannot be opened, is not a regular file, or is empty.
     """
 
     __slots__ = ("_fd", "head", "mtime_ns", "size")

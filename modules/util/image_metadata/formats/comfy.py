@@ -2,7 +2,7 @@
 
 Nodes are recognised by their inputs rather than by their names, because most come from somebody's extension. The walk
 is bounded in depth and steps, so that cyclic and enormous graphs end. Where the graph does not hold the text, or holds
-several pictures of different texts, there is no prompt: none is better than a wrong one.
+several images of different texts, there is no prompt: no prompt is better than a wrong one.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def values_of_members(group: dict[str, Any], values: list[Any]) -> list[dict[str
 
 
 def inputs_by_place(group: dict[str, Any], slots: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """(number of the group's input, input of its box): boxes name inputs anew where two nodes have the same name."""
+    """(number of the group's input, input of its box): boxes rename inputs if two nodes have the same name."""
     inner = [number for number, one in enumerate(group["inputs"]) if not isinstance(one["widget"], dict)]
     outer = [slot for slot in slots if not isinstance(slot.get("widget"), dict)]
     return list(zip(inner, outer, strict=True)) if len(inner) == len(outer) else []

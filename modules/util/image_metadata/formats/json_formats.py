@@ -190,7 +190,7 @@ def _stability_matrix(data: dict[str, Any]) -> Found | None:
 
 
 def _plain(data: dict[str, Any]) -> Found | None:
-    """An object with a ``prompt`` text; the keys beside it tell whose it is."""
+    """An object with a ``prompt`` text; the keys next to it tell which program wrote it."""
     prompt = data.get("prompt", data.get("Prompt"))
     if isinstance(prompt, str) and prompt.lstrip()[:1] == "{":
         return None
