@@ -29,7 +29,7 @@ REMOVED = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One accelerator as it stands in the config."""
+    """One accelerator as written in the config."""
 
     name: str
     params: dict[str, Any]

@@ -21,7 +21,7 @@ class Contestant:
 
     Args:
         name: for people; hidden until the end.
-        key: stands in the votes for the model and adapter that made the images; another adapter has another one.
+        key: identifies in the votes the model and adapter that made the images; another adapter has another one.
         images: an image file for each prompt and seed.
     """
 

@@ -46,7 +46,7 @@ def interval(wins: int, losses: int, ties: int = 0) -> tuple[float, float]:
     """Between which shares the truth lies, at any time with 95 %.
 
     Args:
-        ties: count as half for either side: the bounds for votes that are no ties are moved towards one half by the
+        ties: count as half for either side: the bounds for votes that are not ties are moved towards one half by the
             part of the votes that are.
     """
     count = wins + losses

@@ -38,7 +38,7 @@ class CurationSession:
     Args:
         store: the open store of the output folder.
         settings: how to choose.
-        distance: visual distance of two image files, for pairing images that look alike; 0 for all when absent.
+        distance: visual distance of two image files, for pairing similar images; 0 for all when absent.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class CurationSession:
         return self._log("done", {"automatic": automatic, "left": left, "wanted": wanted})
 
     def reopen(self) -> GroupState:
-        """Ask about a group that is done as if it were not; verdicts on single images are given anew.
+        """Ask about a group that is done as if it were not; verdicts on single images are given again.
 
         Raises:
             Refused: fewer than two of its images are in no pair.

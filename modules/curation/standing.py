@@ -41,7 +41,7 @@ class Answer:
 
     @property
     def skipped(self) -> bool:
-        """No information: shown and passed over."""
+        """No information: shown and skipped."""
         return self.best is None and self.worst is None and not self.tie and not self.both_bad
 
     def comparisons(self) -> list[Comparison]:

@@ -1,7 +1,7 @@
 """One SQLite file per output folder: every answer, pair and undo of a picking session, durable before it is
 shown.
 
-The log is append-only: a session's state is the fold of its events that are not undone, so going on after a
+The log is append-only: a session's state is the fold of its events that are not undone, so resuming after a
 crash and undoing without limit need no further machinery. SQLite runs in WAL mode with
 ``synchronous=FULL``: what ``append`` has returned survives a power cut.
 """
@@ -107,7 +107,7 @@ class CurationStore(EventLog):
         """Write the manifest if it is behind.
 
         Raises:
-            UserError: it cannot be written; everything is closed and safe in the store all the same.
+            UserError: it cannot be written; everything is closed and safe in the store nevertheless.
         """
         with self._saving():
             self.write_manifest()

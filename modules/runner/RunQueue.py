@@ -54,7 +54,7 @@ class QueueEntry:
     def from_dict(cls, data: object, where: str) -> QueueEntry:
         """Raises ``DataError`` for anything that is not an entry."""
         if not isinstance(data, dict) or not data.keys() <= cls.__dataclass_fields__.keys():
-            raise _damaged(f"{where} is no entry of a queue")
+            raise _damaged(f"{where} is not a queue entry")
         texts = [data.get(name, "") for name in ("id", "run_dir", "title", "state", "note")]
         times = [data.get(name, 0.0) for name in ("added", "claimed")]
         starter = data.get("starter")
@@ -67,7 +67,7 @@ class QueueEntry:
             or not all(type(value) in (int, float) for value in times)
             or not (starter is None or isinstance(starter, dict))
         ):
-            raise _damaged(f"{where} is no entry of a queue")
+            raise _damaged(f"{where} is not a queue entry")
         return cls(**data)
 
 

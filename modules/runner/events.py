@@ -89,7 +89,7 @@ class EventWriter:
         with self._lock:
             sequence = self._sequence + 1
             event = {"t": time.time(), "seq": sequence, "kind": kind, **plain}
-            # ASCII, because file names may hold bytes that are no text and cannot be encoded otherwise.
+            # ASCII, because file names may hold bytes that are not text and cannot be encoded otherwise.
             line = json.dumps(event, allow_nan=False).encode("ascii") + b"\n"
             if len(line) > MAX_LINE:
                 raise ValueError(f"an event of {len(line)} bytes is too large")

@@ -1,7 +1,7 @@
 """The folders in which trainers of this computer were started, newest last, whoever started them.
 
 A run folder may lie anywhere, so a program that wants to know whether a graphics card is in use needs a list of them.
-It is kept with the settings of the user. A trainer that cannot write there trains all the same.
+It is kept with the settings of the user. A trainer that cannot write there still trains.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class TrainProgress:
         self.epoch_sample = 0
 
     def label(self) -> str:
-        """``global-epoch-epochstep``, as it stands in file names."""
+        """``global-epoch-epochstep``, as used in file names."""
         return f"{self.global_step}-{self.epoch}-{self.epoch_step}"
 
     def to_dict(self) -> dict[str, int]:

@@ -82,7 +82,7 @@ def pick_pairs(
     """
     questions = 0
     output.mkdir(parents=True, exist_ok=True)
-    # flat images look alike to a hash made for photographs
+    # flat images look the same to a hash made for photographs
     options = ScanOptions(seed=seed, near_duplicates=None)
     with CurationStore(output) as store:
         session = CurationSession(store, SessionSettings(pairs_per_group=pairs_per_prompt, seed=seed))

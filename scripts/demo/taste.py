@@ -90,7 +90,7 @@ class Person:
         self._seed = seed
 
     def prefer(self, first: float, second: float, *question: int | str) -> int | None:
-        """0 for the first, 1 for the second, ``None`` when it is all the same.
+        """0 for the first, 1 for the second, ``None`` for a tie.
 
         Args:
             first, second: scores of the two images.

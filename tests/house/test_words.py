@@ -1,4 +1,4 @@
-"""The texts of the repository are about the product alone."""
+"""The texts of the repository are about the product alone, in the words of the glossary (CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
@@ -64,3 +64,83 @@ def test_texts_are_about_the_product_alone():
 def test_other_words_are_found(text):
     assert offending(text.replace("_", ""))
     assert not offending("a session of rating; workspace/run; a brief look; specification; #12 in the list")
+
+
+# -- plain English -----------------------------------------------------------------------------------------------
+
+GLOSSARY = {
+    r"(go|goes|going|went) on": "resume (a run), continue (a list)",
+    r"beside": "next to, besides",
+    r"so many": "up to N, this many",
+    r"foresee(s|n|ing)?|foresaw": "estimate, predict",
+    r"(is|are|was|were) no numbers?": "is NaN or infinite, is not a number",
+    r"no multiple": "is not a multiple of",
+    r"put right": "fix",
+    r"mend(s|ed|ing)?": "fix",
+    r"look-?alikes?|look(s|ed)? alike": "near-duplicate, similar",
+    r"there twice": "is listed twice",
+    r"(?<!standard\s)deviations?(?!\()": "standard deviation",
+    r"passed over": "skipped",
+    r"anew": "again",
+    r"all the same": "still, nevertheless",
+    r"(give|gives|gave|given|take|takes|taken|carry out|carries out|carried out) (an )?orders?": "command",
+    r"(?<!there\s)(is|are) no (?!longer|more|better|worse|less|different|one|need|use)[a-z]+": "is not a ...",
+    r"without a word": "silently",
+    r"torn apart": "split",
+    r"told from": "distinguished from",
+    r"stands? (in|at) (?!for)": "is in, is shown at",
+    r"set-up": "setup",
+}
+"""Idioms that were translated word for word (as regular expressions, whole words), and what to write instead."""
+GAP = r"[\s#]+"
+PLAIN = re.compile(rf"\b(?:{'|'.join(GLOSSARY)})\b".replace(" ", GAP), re.IGNORECASE)
+TITLE = re.compile(r'title=\(?"(?:Most |Least |[^"]*\bof them\b)')
+READ = ("modules/", "scripts/", "docs/", "README.md", "CONTRIBUTING.md")
+NOT_YET = ("modules/ui/",)
+TRANSLATED: dict[str, str] = {
+    "CONTRIBUTING.md": "its glossary lists what not to write",
+}
+
+
+def translated(text: str) -> list[tuple[int, str]]:
+    """Lines with idioms of the glossary; a phrase may go over line breaks and comment marks."""
+    places = [match.start() for words in (PLAIN, TITLE) for match in words.finditer(text)]
+    lines = text.split("\n")
+    numbers = sorted({text.count("\n", 0, place) for place in places})
+    return [(number + 1, lines[number].strip()[:100]) for number in numbers]
+
+
+def test_texts_are_in_the_words_of_the_glossary():
+    found = {
+        name: "; ".join(f"line {line}: {words}" for line, words in lines)
+        for name, text in repository_texts()
+        if name.startswith(READ) and name.endswith((".py", ".md")) and not name.startswith(NOT_YET)
+        if (lines := translated(text))
+    }
+    faults = breaches(found, TRANSLATED)
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the run goes on from its backup",
+        "the file beside\n    the image",
+        "# stop after so\n    # many steps",
+        "the loss is no number",
+        "'a' is there twice",
+        "the deviation of the noise",
+        "it is no regular file",
+        'title="How many of them"',
+        'title=(\n"Most steps")'.replace("\n", ""),
+        "Takes orders while it runs",
+    ],
+)
+def test_translated_idioms_are_found(text):
+    assert translated(text)
+
+
+def test_plain_english_is_not_found():
+    assert not translated(
+        "resume; besides; there is no backup; it is no longer there; standard\ndeviation; most of them; amend; in order"
+    )

@@ -1,4 +1,4 @@
-"""TRIAGE: one image after the other, good or bad; then pairs of a good and a bad image that look alike."""
+"""TRIAGE: one image after the other, good or bad; then pairs of a similar good and bad image."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from modules.curation.standing import Distance, Situation, pools_to_pairs
 class Triage(WayOfChoosing):
     order = 5
     title = "Triage"
-    text = "One at a time, good or bad; then good and bad images that look alike are paired."
+    text = "One at a time, good or bad; then similar good and bad images are paired."
     kind = AnswerKind.JUDGE
 
     def keys(self, images: int) -> tuple[Key, ...]:

@@ -78,7 +78,7 @@ def import_pairs(
     """Copy pairs into the folder of ``store``; each is durable before the next one is copied.
 
     Prompts are normalised like those of images, so that their tags are neither captions nor groups of their own.
-    A pair whose prompt and both images the folder already has is passed over, so an import that was
+    A pair whose prompt and both images the folder already has is skipped, so an import that was
     interrupted is finished by starting it again. What cannot be used is left out and listed.
 
     Args:

@@ -33,7 +33,7 @@ hash, so there is only one."""
 _FINGERPRINT_VERSION = 2
 """Counts changes of what a fingerprint is, so that those of different kinds are never compared."""
 _ALIKE = 0.985
-"""Correlation of brightness from which on images with near hashes are alike. Copies that were compressed anew, resized
+"""Correlation of brightness from which on images with near hashes are alike. Copies that were compressed again, resized
 or brightened have 0.995 and more; of flat drawings with near hashes, which differ in where things are, one in eight has
 this much."""
 _PLAIN = 1.0

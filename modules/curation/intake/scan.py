@@ -113,8 +113,8 @@ def walk_images(
 ) -> Iterator[ImageFile | ScanFault]:
     """Image files below ``root``: those of a folder in natural order, then its folders in the same order.
 
-    A folder in which pairs were picked is left out, for its images are copies. Names that start with a dot are passed
-    over, and so are files that are not images by their extension; images and films of kinds that are not read are
+    A folder in which pairs were picked is skipped, because its images are copies. Names that start with a dot are
+    skipped, and so are files that are not images by their extension; images and films of kinds that are not read are
     faults.
 
     Args:

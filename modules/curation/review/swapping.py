@@ -49,7 +49,7 @@ def swap_sides(output_dir: Path, pair: FinalizedPair) -> None:
 def finish_swaps(output_dir: Path) -> None:
     """Finish every swap a crash has left half done, or take it back where it had hardly begun.
 
-    Files that only look like one are passed over.
+    Files that only look like one are skipped.
     """
     owned = owned_pairs(output_dir)
     for split in PLACES:

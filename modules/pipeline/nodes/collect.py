@@ -32,7 +32,7 @@ class Found:
 
 
 def image_paths(folder: Path, subfolders: bool) -> Iterator[Path]:
-    """Images below a folder, unsorted. Hidden files and folders and mask files are no images of the concept.
+    """Images below a folder, unsorted. Hidden files and folders and mask files are not images of the concept.
 
     Links are followed; a folder that is reached twice, as in a loop of links, is entered once.
     """

@@ -53,7 +53,7 @@ def plan_steps(order: Sequence[int], images: Sequence[int], rule: StepRule) -> I
 
     Args:
         order: numbers of micro-batches.
-        images: of each micro-batch over all processes; empty ones are passed over.
+        images: of each micro-batch over all processes; empty ones are skipped.
 
     Raises:
         DataError: a short last step where that is an error; too many empty micro-batches in a row.

@@ -1,8 +1,8 @@
 """Backups: everything a run needs to resume as if it had never stopped, written completely or not at all.
 
 A backup is a folder ``<time>-backup-<global>-<epoch>-<step>`` of files and a ``manifest.json`` with their digests. It
-is made under a temporary name, flushed to the disk and renamed. A folder whose manifest does not hold is passed over
-for the one before it.
+is made under a temporary name, flushed to the disk and renamed. A folder whose manifest does not match is skipped in
+favour of the one before it.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ _ONETRAINER_ONLY = {
     "quantization",
     "secrets",
 }
-"""Top-level keys by which a OneTrainer config is told from one of ours."""
+"""Top-level keys by which a OneTrainer config is recognised."""
 
 
 class TrainConfig(
@@ -100,7 +100,7 @@ class TrainConfig(
         """What can be read of the data, what is wrong with the rest, and the top-level names of that rest.
 
         Raises:
-            ConfigError: the data are no config of this program at all.
+            ConfigError: the data are not a config of this program at all.
         """
         if not isinstance(data, Mapping):
             raise ConfigError(f"must be an object {{...}}, not {type(data).__name__}", where or None)

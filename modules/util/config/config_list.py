@@ -13,7 +13,7 @@ from modules.util.errors import ConfigError, UserError, UserErrors
 from modules.util.jsonio import read_json, write_json
 
 _FOREIGN = {"concept_stats", "frames", "sample_inpainting"}
-"""Keys by which OneTrainer's lists are told from ours."""
+"""Keys by which OneTrainer's lists are recognised."""
 
 Item = TypeVar("Item", bound=BaseConfig)
 

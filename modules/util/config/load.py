@@ -67,7 +67,7 @@ def load_layered(
     """Defaults, then a preset, then a config, then ``name=value`` texts: later ones win, key by key.
 
     Preset and config may each hold any part of the settings and may be of different versions; a preset has to name
-    its own, since those of other programs look alike and mean other defaults.
+    its own, since those of other programs look the same but mean other defaults.
 
     Args:
         check: whether the values have to fit each other too.

@@ -79,7 +79,7 @@ class Setting:
         limits: allowed numbers.
         visible: when it is shown, see ``is_visible``; empty is always.
         widget: hint for the form (``file``, ``folder``, ``save_file``, ``multiline``, ``device``, ``layers``,
-            ``model``, ``reward``, ``accelerator``, ``bound``: empty is no bound).
+            ``model``, ``reward``, ``accelerator``, ``bound``: empty: no bound).
         hidden: never a row of a form.
     """
 

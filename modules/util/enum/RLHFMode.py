@@ -7,7 +7,7 @@ class RLHFMode(BaseEnum):
     """How preferences are learned: from fixed pairs (DPO), or from rewards of images made while training.
 
     The members are the keys of ``modules/spec/modes``, in that order. What a mode needs is asked of its ``spec``,
-    never told from its name.
+    never derived from its name.
     """
 
     vars().update({key: key for key in MODES})

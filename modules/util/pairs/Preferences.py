@@ -12,7 +12,7 @@ class Preferences:
         self._ways: dict[bytes, int] = {}
 
     def add(self, prompt: str, chosen: str, rejected: str) -> None:
-        """Note a preference; images are named by the hashes of their bytes, and passed over without one."""
+        """Note a preference; images are named by the hashes of their bytes, and skipped without one."""
         if chosen and rejected and chosen != rejected:
             key, way = _key(prompt, chosen, rejected)
             self._ways[key] = self._ways.get(key, 0) | way

@@ -156,7 +156,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Weight of an image",
         group="Policy loss",
-        tip="LENGTH counts each image by its trained steps, DOCUMENT counts all the same.",
+        tip="LENGTH counts each image by its trained steps, DOCUMENT weights all alike.",
     )
     rlhf_normalize_by_documents: bool = setting(
         False,
@@ -300,7 +300,7 @@ class OnlineLossSection(BaseConfig):
         le=100,
         visible=f"{_DECOUPLED},rlhf_timestep_sampler=LOGIT_NORMAL",
         free=False,
-        title="Deviation",
+        title="Standard deviation",
         group="Group loss",
         tip="Width of the logit-normal distribution.",
     )

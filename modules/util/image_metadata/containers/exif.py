@@ -42,7 +42,7 @@ def parse_exif(data: bytes) -> dict[str, str]:
         data: a TIFF block, with or without the leading ``Exif`` marker.
 
     Raises:
-        Unusable: it is no TIFF block.
+        Unusable: it is not a TIFF block.
     """
     if data[:6] == b"Exif\0\0":
         data = data[6:]
@@ -53,7 +53,7 @@ def read_tiff(read: Read) -> dict[str, str]:
     """The same out of a TIFF block or file that is read piece by piece.
 
     Raises:
-        Unusable: it is no TIFF block.
+        Unusable: it is not a TIFF block.
     """
     head = read(0, 8)
     mark = head[:4]

@@ -77,7 +77,7 @@ class Fields:
         self._spent = 0
 
     def add(self, key: str, place: Place) -> None:
-        """A text under ``key``; beyond a sane number they are passed over."""
+        """A text under ``key``; beyond a sane number they are ignored."""
         same = self.places.setdefault(key, [])
         if len(same) < MAX_SAME_KEY:
             same.append(place)

@@ -37,7 +37,7 @@ _LAYOUTS = {
     "easy fullLoader": (*("model",) * 10, "positive", "negative"),
     "ttN pipeLoader_v2": (*("model",) * 5, "positive", "how", "how", "negative"),
 }
-"""The first values of nodes by name, in their order; ``size``, ``model`` and ``how`` are passed over."""
+"""The first values of nodes by name, in their order; ``size``, ``model`` and ``how`` are skipped."""
 _PASSED_OVER = ("size", "model", "how", "style")
 _SHOWN = re.compile(r"show.?text|preview.?any|display.?(?:text|any)|text.?(?:preview|output)", re.IGNORECASE)
 _FOR_TEXTS = re.compile(r"text|string|prompt|primitive|positive|negative|wildcard|encode", re.IGNORECASE)

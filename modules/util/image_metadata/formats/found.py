@@ -63,7 +63,7 @@ def _check_memory(text: str) -> None:
 
 
 def load_objects(text: str) -> Iterator[Any]:
-    """The JSON objects in a text that holds other things between them; those that are damaged are passed over.
+    """The JSON objects in a text that holds other things between them; those that are damaged are skipped.
 
     Raises:
         Unusable: it would take too much memory, or there is none.

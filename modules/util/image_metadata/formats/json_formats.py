@@ -124,7 +124,7 @@ def _invoke(data: dict[str, Any]) -> Found | None:
 
 
 def split_invoke(text: str) -> tuple[str, str]:
-    """InvokeAI's first syntax: negative words stand in brackets within the prompt."""
+    """InvokeAI's first syntax: negative words are in brackets within the prompt."""
     pieces = _BRACKETED.split(text)
     if len(pieces) == 1:
         return text.strip(), ""
