@@ -43,7 +43,7 @@ PHASE_SECONDS = 0.25
 
 
 class GenericTrainer:
-    """Trains what a config says, in a run directory, from the start or from a backup.
+    """Runs the training that a config describes, in a run directory, from the start or from a backup.
 
     ``run`` does everything; ``start``, ``train`` and ``end`` are its parts.
 
@@ -89,7 +89,7 @@ class GenericTrainer:
     # -- the run -----------------------------------------------------------------------------------------------
 
     def run(self) -> str:
-        """Start, train, end; returns ``finished`` or ``stopped``. Errors are told to the callback and raised."""
+        """Start, train, end; returns ``finished`` or ``stopped``. Errors are reported to the callback and raised."""
         status = FAILED
         try:
             with self._signals:
@@ -122,7 +122,7 @@ class GenericTrainer:
         return status
 
     def close(self) -> None:
-        """Give back what the run held; commands nobody carried out are answered."""
+        """Release what the run held; commands that were not carried out are answered."""
         for bit in (STOP, BACKUP, SAMPLE, SAVE, PAUSE, RESUME):
             self._commands.failed(bit, "the run has ended")
         if self._parts is not None:
@@ -130,7 +130,7 @@ class GenericTrainer:
         self.callback.close()
 
     def start(self) -> str | None:
-        """Load, encode, take up a backup; how the run ended if it did so here."""
+        """Load, encode, restore a backup; returns how the run ended if it ended here."""
         config = self.config
         if config.cpu_threads:
             torch.set_num_threads(config.cpu_threads)
@@ -163,7 +163,7 @@ class GenericTrainer:
         return FINISHED if config.only_cache else None
 
     def train(self) -> str:
-        """Take the steps that are left; returns ``finished`` or ``stopped``."""
+        """Take the remaining optimizer steps; returns ``finished`` or ``stopped``."""
         self._announce()
         if self.config.sample_before_training and self.progress.global_step == 0:
             self._try(self._sample)
@@ -185,7 +185,7 @@ class GenericTrainer:
         return FINISHED
 
     def _groups(self) -> Iterator[AccumulationGroup | None]:
-        """The steps that are left; ``None`` where the run was told to stop while images to learn from were made."""
+        """The remaining optimizer steps; ``None`` if the run was stopped during a rollout."""
         try:
             yield from self.parts.loader.accumulation_groups(self.progress)
         except SamplingCancelled:
@@ -195,7 +195,7 @@ class GenericTrainer:
             yield None
 
     def end(self) -> None:
-        """Settle on the final weights and save them."""
+        """Choose the final weights and save them."""
         parts, config = self.parts, self.config
         if parts.validation is not None and self._counters.validated_at != self.progress.global_step:
             self._validate()
@@ -279,7 +279,7 @@ class GenericTrainer:
         )
 
     def _advance(self, group: AccumulationGroup, metrics: dict[str, float]) -> None:
-        """Log at the step just done, then move on."""
+        """Log the step just done, then advance."""
         self.progress.advance(group.total)
         self._pace.step()
         left = self._pace.seconds_left(self.total_steps - self.progress.global_step)
@@ -319,19 +319,19 @@ class GenericTrainer:
             self._backup(must=False)
 
     def _tenth_ends(self) -> bool:
-        """Whether a backup is due besides those by the clock: no kill may cost more than a tenth of the run."""
+        """Whether a backup is due in addition to those by time: a kill may cost at most a tenth of the run."""
         by_the_clock = self._backup_interval.in_time and self.config.backup_each_tenth
         return by_the_clock and ends_a_tenth(self.progress.global_step, self.total_steps)
 
     def _try(self, act: Callable[[], str]) -> None:
-        """Something the run can do without: a full disk costs a sample, not the run."""
+        """For work that may fail: a full disk costs a sample, not the run."""
         try:
             act()
         except UserError as error:
             self.callback.warning(str(error))
 
     def _obey(self, wishes: int) -> bool:
-        """Do what was asked; whether to stop."""
+        """Carry out the commands; returns whether to stop."""
         if wishes & PAUSE:
             self.callback.phase("paused", 0, 0)
             # what came with the pause is done while it lasts
@@ -388,7 +388,7 @@ class GenericTrainer:
         return patience is not None and patience.counter >= patience.value
 
     def _sample(self) -> str:
-        """Make the samples, with the average and if asked also without it; returns where they are."""
+        """Make the samples, with the moving average and if asked also without it; returns their paths."""
         if not len(self.parts.sampler):
             return "there are no samples to make"
         with self._others_waiting():
@@ -416,7 +416,7 @@ class GenericTrainer:
         return str(path)
 
     def _save(self, path: Path) -> Path:
-        """Write the model as the weights are now; in the first process alone."""
+        """Write the model with the current weights; in the first process only."""
         parts, config = self.parts, self.config
         if not self.processes.first:
             return path
@@ -434,7 +434,7 @@ class GenericTrainer:
         return made
 
     def _backup(self, must: bool = True) -> str:
-        """Write a backup; one that is made by the clock may fail, and is tried again at the next interval."""
+        """Write a backup; one that is due by time may fail, and is tried again at the next interval."""
         path: Path | None = None
         # every process has images of its own to add
         rollout = self.parts.loader.snapshot(self.progress)
@@ -460,7 +460,7 @@ class GenericTrainer:
         self.parts.optimizer.zero_grad(set_to_none=True)
 
     def _rescue_backup(self) -> None:
-        """A backup before the run ends, if anything was learnt since the one before."""
+        """A backup before the run ends, if any step was taken since the last one."""
         if self.processes.world_size > 1 or not self.progress.global_step:
             # the others do not know of this one's error and would be waited for
             return
@@ -470,7 +470,7 @@ class GenericTrainer:
 
     @contextmanager
     def _others_waiting(self) -> Iterator[None]:
-        """The other processes wait behind the block, even if the first one meets with an error the run survives."""
+        """The other processes wait after the block, even if the first one has an error that the run survives."""
         try:
             yield
         except UserError:

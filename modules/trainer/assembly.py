@@ -1,4 +1,4 @@
-"""Everything a run consists of, put together from its config: model, data, optimizer, and what watches over them."""
+"""Builds everything a run consists of from its config: model, data, optimizer, validation and the rest."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from modules.util.files.output_place import check_output
 Named = list[tuple[str, torch.nn.Parameter]]
 Group = tuple[str, float, Named]
 Tell = Callable[[str, int, int], bool | None]
-"""Told (what, done, of how many); ``False`` cancels."""
+"""Called with (what is done, done, total); returning ``False`` cancels."""
 
 BEST_FOLDER, ROLLOUT_FOLDER = "best", "rollouts"
 
@@ -94,7 +94,7 @@ class Run:
     fused: FusedSteps | None = None
 
     def norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
-        """The norm of the step's gradients, also of those that are used already."""
+        """The norm of the step's gradients, including those already used by a fused optimizer."""
         return get_total_norm(gradients) if self.fused is None else self.fused.norm()
 
     @property
@@ -103,7 +103,8 @@ class Run:
 
     @contextmanager
     def exported_weights(self, averaged: bool = True) -> Iterator[None]:
-        """The weights as they would be saved, for the length of a block: those the optimizer means, averaged."""
+        """Inside the block the weights are those that would be saved: schedule-free weights, or their moving
+        average."""
         with ExitStack() as stack:
             stack.enter_context(evaluation_weights(self.optimizer))
             if averaged and self.ema is not None:
@@ -125,7 +126,7 @@ class Run:
         }
 
     def facts(self, step: int) -> dict[str, object]:
-        """What a saved model says about how it was made."""
+        """Metadata of a saved model: how it was trained."""
         config = self.config
         facts: dict[str, object] = {"step": step, "seed": config.seed}
         if config.trains_online:
@@ -150,15 +151,15 @@ class Run:
         return self.step.warnings() + self.loader.warnings()
 
     def ready(self) -> None:
-        """After the weights are final (a backup taken up): accelerators go to work, and images are made with the
-        weights they are meant to be made with.
+        """Called once the weights are final (after a backup is restored): sets up accelerators, and the weights that
+        rollouts use.
         """
         self.acceleration.setup({self.model.spec.denoiser: self.model.denoiser})
         self.loader.ready(self._weights)
 
     @contextmanager
     def _weights(self, step: int) -> Iterator[None]:
-        """The weights that make images at optimizer step ``step``."""
+        """The weights that rollouts use at optimizer step ``step``."""
         config = self.config
         if self.old_policy is not None and step > config.rlhf_switch_ema_ref:
             with self.old_policy.active():
@@ -170,7 +171,7 @@ class Run:
             yield
 
     def close(self) -> None:
-        """Give threads and files back, and the denoiser its plain form."""
+        """Release threads and files, and undo changes of the denoiser."""
         if self.fused is not None:
             self.fused.close()
         self.acceleration.teardown()
@@ -184,7 +185,7 @@ def _close(*loaders: Loader | None) -> None:
 
 
 def check_settings(config: TrainConfig, world_size: int = 1) -> None:
-    """What can be found wrong with the settings of the model, the adapter and the optimizer without loading anything.
+    """Check the settings of the model, the adapter and the optimizer without loading anything.
 
     Raises:
         UserError: the first fault.
@@ -203,8 +204,7 @@ def check_settings(config: TrainConfig, world_size: int = 1) -> None:
 
 
 def check_model(config: TrainConfig) -> None:
-    """What can be found wrong with the model, the adapter, the choice of layers or of noise levels while no weights
-    are read.
+    """Check the model, the adapter, the choice of layers and the noise levels without reading weights.
 
     Raises:
         UserError: the model or the adapter is not there or of another family, or has no such layers.
@@ -217,7 +217,7 @@ def check_model(config: TrainConfig) -> None:
 
 @dataclass(frozen=True)
 class _Basis:
-    """What everything else is made from.
+    """The parts from which the others are built.
 
     Args:
         folder: of the run.
@@ -235,7 +235,7 @@ class _Basis:
 
 @dataclass(frozen=True)
 class _Data:
-    """What is trained and validated on, ready to deliver.
+    """The loaders of training and validation, ready to deliver.
 
     Args:
         loader: of training; one of the two below it.
@@ -252,7 +252,7 @@ class _Data:
 def assemble(
     config: TrainConfig, folder: Path, samples: Path, processes: Processes, tell: Tell
 ) -> Run | None:
-    """Load the model, encode the data, make all that trains; ``None`` where the cache alone was to be filled.
+    """Load the model, encode the data and build the run; ``None`` if only the cache was to be filled.
 
     Args:
         folder: of the run.
@@ -339,7 +339,7 @@ def _load(config: TrainConfig, processes: Processes, folder: Path, tell: Tell) -
 
 
 def _sampler(basis: _Basis, samples: Path) -> Sampler:
-    """What makes the samples, which the model is known to be able to."""
+    """The sampler; sizes and samplers that the model cannot use are refused here."""
     config = basis.config
     made = Sampler(basis.setup, basis.model, config.load_samples(), samples, config.sample_image_format)
     made.check()
@@ -363,7 +363,7 @@ def _groups(basis: _Basis) -> list[Group]:
 
 
 def _reference(basis: _Basis) -> Reference | None:
-    """What the policy is compared with, where it is compared with anything."""
+    """The reference that the policy is compared with, if the run has one."""
     config = basis.config
     if not online_settings.needs_reference(config):
         return None
@@ -398,7 +398,7 @@ def _average(config: TrainConfig, named: Named, processes: Processes) -> MovingA
 
 
 def _prompts(config: TrainConfig, processes: Processes) -> list[str]:
-    """What images are made of, if any are; too few of them are found before a model is loaded."""
+    """The prompts of an online run; too few of them are an error before a model is loaded."""
     if not config.trains_online:
         return []
     prompts = collect_prompts(config)
@@ -407,7 +407,7 @@ def _prompts(config: TrainConfig, processes: Processes) -> list[str]:
 
 
 def _encoded(basis: _Basis, prompts: list[str], acceleration: AccelerationPlan) -> _Data:
-    """The data of training and validation, with all encoded that is encoded ahead."""
+    """The data of training and validation; everything that is cached is encoded."""
     data = _online(basis, prompts, acceleration) if prompts else _images(basis)
     if basis.processes.first and are_samples_due(basis.config):
         keep_sample_texts(basis.setup, basis.model, basis.config.load_samples(), basis.tell)
@@ -468,7 +468,7 @@ def _step(
 def _watchers(
     basis: _Basis, named: Named, validation_loader: BaseDataLoader | None
 ) -> tuple[Patience | None, BestKeeper | None]:
-    """What stops early and what keeps the best weights; there only where validation on pairs asks for them."""
+    """Early stopping and the best weights; only with validation on pairs."""
     config = basis.config
     if not config.trains_pairs or validation_loader is None:
         return None, None

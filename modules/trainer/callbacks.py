@@ -1,4 +1,4 @@
-"""Who is told what happens in a run: its event log, TensorBoard, a terminal, and whoever started it."""
+"""What is reported during a run, and to whom: its event log, TensorBoard, a terminal, and the caller."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ CONSOLE_SECONDS = {True: 0.2, False: 10.0}
 
 
 class Callback:
-    """Override what you want to hear of. Called in the first process, between optimizer steps."""
+    """Override the methods you need. They are called in the first process, between optimizer steps."""
 
     def started(self, facts: Mapping[str, Any]) -> None:
         """The run is about to take its first step."""
 
     def memory_plan(self, plan: Mapping[str, Any]) -> None:
-        """What the run will take of the device's memory, before it starts."""
+        """The estimated memory on the device, before the run starts."""
 
     def phase(self, name: str, done: int, total: int) -> None:
         """Work that is not a step: loading, caching, reference scores, sampling."""
@@ -61,11 +61,11 @@ class Callback:
         """The run ended: ``finished``, ``stopped`` or ``failed``."""
 
     def close(self) -> None:
-        """Give files back."""
+        """Close files."""
 
 
 class Callbacks(Callback):
-    """Tells several, in order."""
+    """Calls several callbacks, in order."""
 
     def __init__(self, members: Sequence[Callback]) -> None:
         self.members = list(members)
@@ -259,7 +259,7 @@ class TensorBoardLog(Callback):
 
 
 class Console(Callback):
-    """Lines for people: one that is written over on a terminal, one now and then in a file.
+    """Progress lines: on a terminal one line that is overwritten, in a file one line now and then.
 
     Args:
         stream: where to write.

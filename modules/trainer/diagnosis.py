@@ -1,4 +1,4 @@
-"""What can be told of the machine, and of an error nobody expected."""
+"""Facts about the machine, and the cause of an unexpected error."""
 
 from __future__ import annotations
 

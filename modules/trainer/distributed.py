@@ -1,4 +1,4 @@
-"""Several processes that train one adapter together: the only place that talks to other processes.
+"""Several processes that train one adapter together: the only module that communicates between processes.
 
 Weights are replicated. Every process computes the gradient of its share of the step, one flat sum makes them all
 equal, and every process takes the same optimizer step. Started by ``torchrun`` or ``accelerate launch``, both of
@@ -62,7 +62,7 @@ class Processes:
 
     @classmethod
     def start(cls, train_device: str = "cpu") -> Processes:
-        """Join the group the environment describes, if it describes one of several."""
+        """Join the process group described in the environment, if there are several processes."""
         world_size = int(os.environ.get("WORLD_SIZE", "1"))
         rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
         device = choose_device(train_device, local_rank if world_size > 1 else 0)
@@ -103,7 +103,7 @@ class Processes:
         return total
 
     def gather(self, value: Any) -> list[Any]:
-        """What every process has, in the order of their ranks, in all of them."""
+        """The values of all processes in the order of their ranks, in all of them."""
         if self.world_size == 1:
             return [value]
         made: list[Any] = [None] * self.world_size
@@ -111,7 +111,7 @@ class Processes:
         return made
 
     def agree(self, wishes: int) -> int:
-        """Wishes of any process (bits), heard by all."""
+        """The union of bits from all processes, the same in all of them."""
         if self.world_size == 1:
             return wishes
         bits = torch.tensor([wishes >> shift & 1 for shift in range(32)], dtype=torch.int64)
@@ -119,7 +119,7 @@ class Processes:
         return sum(int(bit) << shift for shift, bit in enumerate(bits.tolist()))
 
     def broadcast(self, value: Any) -> Any:
-        """What the first process has, in all of them."""
+        """The value of the first process, in all of them."""
         if self.world_size == 1:
             return value
         box = [value]

@@ -1,4 +1,4 @@
-"""What a run is asked to do from outside: commands in its folder, signals of the system."""
+"""Commands to a run from outside: files in its folder, and signals of the system."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAUSE_SECONDS = 0.2
 
 
 class Commands:
-    """Commands and signals of all processes as one set of bits, heard by all of them alike.
+    """Commands and signals of all processes as one set of bits, the same in all of them.
 
     Args:
         run: whose commands are taken; by the first process alone.
@@ -44,11 +44,11 @@ class Commands:
         return wishes
 
     def stop_wanted(self) -> bool:
-        """Whether this process was asked to stop; what else is asked waits. For the middle of long work."""
+        """Whether this process was asked to stop, for use during long work; other commands wait."""
         return bool(self._poll() & STOP)
 
     def hear(self) -> int:
-        """All wishes, the same in every process; each process calls this equally often."""
+        """All pending commands, the same in every process; each process must call this equally often."""
         return self._processes.agree(self._poll())
 
     def done(self, bit: int, message: str = "") -> None:
@@ -65,7 +65,7 @@ class Commands:
             self._callback.command(command, state, message)
 
     def wait_while_paused(self, other: Callable[[int], None]) -> int:
-        """After PAUSE was heard: wait for RESUME or STOP, doing what else is asked; returns the last wishes."""
+        """After PAUSE: wait for RESUME or STOP, carrying out other commands; returns the last commands."""
         self.done(PAUSE)
         while True:
             wishes = self.hear()

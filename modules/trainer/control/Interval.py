@@ -1,4 +1,4 @@
-"""When something is due that happens every so often."""
+"""When something that repeats is due."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def ends_a_tenth(step: int, total: int) -> bool:
 class Interval:
     """Every ``after`` units.
 
-    Intervals in steps and epochs depend on the position alone, so a resumed run does the same things at the same
-    places as one that was never interrupted. Intervals in time count from the start of the process.
+    Intervals in steps and epochs depend only on the position, so a resumed run does everything at the same positions as
+    an uninterrupted one. Intervals in time count from the start of the process.
 
     Args:
         after: how many units; at least 1 unless the unit is NEVER or ALWAYS.

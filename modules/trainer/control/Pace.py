@@ -1,4 +1,4 @@
-"""How long the rest of a run will take."""
+"""Estimates the remaining time of a run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Pace:
         self._average = taken if self._average is None else self._average + weight * (taken - self._average)
 
     def leave_out(self) -> None:
-        """What happened since the last step is not to count."""
+        """Do not count the time since the last step."""
         self._last = self._clock()
 
     def seconds_left(self, steps: int) -> float | None:

@@ -1,4 +1,4 @@
-"""Ctrl+C and termination as a wish to stop, heard between optimizer steps."""
+"""Ctrl+C and termination as a request to stop, handled between optimizer steps."""
 
 from __future__ import annotations
 

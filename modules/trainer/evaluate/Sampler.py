@@ -26,14 +26,14 @@ from modules.util.TrainProgress import TrainProgress
 
 _log = logging.getLogger(__name__)
 Tell = Callable[[str, int, int], bool | None]
-"""Told (what, done, of how many); ``False`` cancels."""
+"""Called with (what is done, done, total); returning ``False`` cancels."""
 
 
 class Sampler:
     """Makes the run's samples.
 
     Args:
-        samples: what to make; those that are not enabled are left out.
+        samples: what to make; those that are not enabled are skipped.
         folder: each sample gets a folder of its own in it.
     """
 
@@ -53,7 +53,8 @@ class Sampler:
         return len(self._samples)
 
     def check(self) -> None:
-        """``UserError`` if a sample has a size or a sampler this model cannot have; what does nothing is warned of."""
+        """``UserError`` if a sample has a size or a sampler that this model cannot use; settings without effect give a
+        warning."""
         for _, sample in self._samples:
             check_sample(self._setup, self._model, sample)
         texts = [text for _, s in self._samples for text in (s.prompt, s.negative_prompt)]

@@ -69,7 +69,7 @@ class BestKeeper:
         """Give the parameters the best values.
 
         Raises:
-            DataError: the file is gone or damaged, or holds other weights.
+            DataError: the file is missing or damaged, or holds other weights.
         """
         if self.path is None:
             raise RuntimeError("there is no best yet")

@@ -1,4 +1,4 @@
-"""When validation has stopped getting better."""
+"""Early stopping: when validation has stopped improving."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ DECIMALS = 5
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one validation came to.
+    """The result of one validation.
 
     Args:
         stalled: names of the metrics that are no better than their best so far.
         counter: validations in a row that counted as lost.
-        stop: whether patience is at an end.
+        stop: whether patience has run out.
         undefined: names of the metrics that were NaN or infinite (they are among ``stalled``).
     """
 
@@ -48,7 +48,7 @@ class Patience:
         self.bests = {m.value: -math.inf if m.higher_is_better else math.inf for m in self.metrics}
 
     def update(self, values: Mapping[str, float]) -> Verdict:
-        """Take in a validation.
+        """Add the values of a validation.
 
         Args:
             values: by metric name (``val_accuracy``).

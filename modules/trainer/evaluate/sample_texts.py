@@ -1,4 +1,4 @@
-"""Prompts of the run's samples, encoded while the denoiser is not on the device yet."""
+"""Prompts of the run's samples, encoded before the denoiser is moved to the device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from modules.util.enum.choices import TimeUnit
 
 
 def are_samples_due(config: TrainConfig) -> bool:
-    """Whether a run makes samples without being asked to."""
+    """Whether a run makes samples without a command."""
     return config.sample_before_training or config.sample_after_unit is not TimeUnit.NEVER
 
 

@@ -10,7 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 
 class _Held:
-    """A saved tensor; its end of life is how we learn that autograd let go of it."""
+    """A saved tensor; when it is deleted, autograd has released it."""
 
     __slots__ = ("__weakref__", "tensor")
 

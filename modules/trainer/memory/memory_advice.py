@@ -1,4 +1,4 @@
-"""Whether a run fits a card, what would make it fit, and which execution mode it can afford."""
+"""Whether a run fits a card, which changes would make it fit, and which execution mode fits."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def savings(config: TrainConfig) -> Iterator[dict[str, Any]]:
 def cheapest_saving(
     config: TrainConfig, limit: int, plan: Plan = plan_memory
 ) -> tuple[dict[str, Any], int] | None:
-    """The first change that brings a run under ``limit`` bytes, and what it takes then; ``None`` if none does.
+    """The first change that brings a run below ``limit`` bytes, and what the run needs then; ``None`` if none does.
 
     Each is tried as it is and, where something that encodes is on the device when it is fullest, with that in 16 bits.
     """
@@ -121,7 +121,7 @@ def advise(config: TrainConfig) -> list[str]:
 
 
 def log_memory(config: TrainConfig, callback: Callback, planner: Plan = plan_memory) -> None:
-    """Tell what a run on a CUDA device will take, and warn if it is more than is free."""
+    """Report the estimated memory of a run on a CUDA device, and warn if it exceeds the free memory."""
     try:
         plan = planner(config)
     except UserError as error:
@@ -153,12 +153,12 @@ def _settings(changes: Mapping[str, Any]) -> str:
 
 
 def fetch_model(config: TrainConfig) -> None:
-    """Download what a run's model consists of, if it is not on this machine."""
+    """Download the files of a run's model that are not on this machine."""
     training.fetch(config.model_type.spec, config)
 
 
 def choose_mode(free: int, needed: Mapping[str, int]) -> str:
-    """The fastest execution mode whose step fits; the leanest if none does.
+    """The fastest execution mode whose step fits; the one that needs the least memory if none does.
 
     Args:
         free: bytes there are for the step.
@@ -173,7 +173,7 @@ def choose_execution_mode(
     plan: Plan = plan_memory,
     fetch: Callable[[TrainConfig], object] = fetch_model,
 ) -> tuple[TrainConfig, str]:
-    """The config with its execution mode decided, and a sentence about it; nothing to say if it was not AUTO.
+    """The config with its execution mode chosen, and a sentence about it; an empty one if the mode was not AUTO.
 
     Args:
         fetch: brings a model to this machine that nothing is known about yet, as loading would do next.

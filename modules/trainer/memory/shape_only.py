@@ -1,4 +1,4 @@
-"""A model with everything but its weights, made from the configs in its folder: to count bytes without having them."""
+"""A model without weights, built from the configs in its folder, to count bytes without allocating them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BLOCK, _SECOND_BLOCK = 64, 256
 
 
 class ModelNotLocal(UnsupportedError):
-    """The model is on the hub and not on this machine, so nothing is known about it; no fault of the config."""
+    """The model is on the hub and not on this machine, so its memory is unknown; this is not an error of the config."""
 
 
 class ShapeOnlyLinear(FrozenLinear):

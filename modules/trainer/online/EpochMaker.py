@@ -36,7 +36,7 @@ def _live(_: int) -> AbstractContextManager[None]:
 
 
 class EpochMaker:
-    """Makes the images of an epoch, has them scored and compares them.
+    """Makes the images of an epoch, has them scored and computes advantages.
 
     Args:
         prompts: of the run.
@@ -74,18 +74,18 @@ class EpochMaker:
         setup.check_size(model, self.settings(0).size)
 
     def settings(self, epoch: int) -> RolloutSettings:
-        """What generation and training of an epoch agree on."""
+        """The rollout settings that generation and training of an epoch share."""
         return online_settings.rollout_settings(self.config, self.setup, self.model, epoch)
 
     def prepare(self) -> None:
-        """Load the rewards, so that what is wrong with them is found before the first image is made."""
+        """Load the rewards, so that their errors appear before the first image is made."""
         self.judge.load()
         told = told_of_cut_prompts(self.setup, self.model, self.prompts)
         if told:
             self._warnings.append(told)
 
     def make_with(self, weights: Weights) -> None:
-        """Whose images are learned from; the trained weights if this is never called."""
+        """Set the weights that make the images; the trained weights if this is never called."""
         self._weights = weights
 
     def warnings(self) -> list[str]:
@@ -94,11 +94,11 @@ class EpochMaker:
         return found
 
     def close(self) -> None:
-        """Give the memory of the rewards back."""
+        """Release the memory of the rewards."""
         self.judge.rewards.unload()
 
     def make(self, epoch: int, step: int) -> MadeEpoch:
-        """The images of an epoch, made with the weights of optimizer step ``step``, scored and compared.
+        """The images of an epoch, made with the weights of optimizer step ``step``, with rewards and advantages.
 
         Raises:
             SamplingCancelled: ``tell`` said so; the epoch can be made again.

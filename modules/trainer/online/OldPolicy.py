@@ -17,9 +17,9 @@ def decay_at(step: int, highest: float, rise: float) -> float:
 
 
 class OldPolicy:
-    """A copy of the trained weights that follows them more and more slowly; what DGPO and NFT call the old policy.
+    """The old policy of DGPO and NFT: a copy of the trained weights that follows them more and more slowly.
 
-    It has nothing to do with the moving average that samples are made with.
+    It is independent of the moving average that samples are made with.
 
     Args:
         parameters: names and parameters; the copy starts at their values.

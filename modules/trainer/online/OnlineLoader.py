@@ -1,4 +1,4 @@
-"""The data of online training: images the model makes, epoch by epoch, cut into optimizer steps."""
+"""The data of online training: images that the model makes, epoch by epoch, split into optimizer steps."""
 
 from __future__ import annotations
 
@@ -47,29 +47,29 @@ class OnlineLoader:
 
     @property
     def sampler(self) -> GroupSampler:
-        """Who makes which images."""
+        """Which process makes which images."""
         return self._maker.sampler
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps of an epoch none of whose images are left out."""
+        """Optimizer steps of an epoch in which no image is skipped."""
         return online_settings.nominal_steps_per_epoch(self.config, self.world_size)
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of the whole run; fewer are taken where images are left out."""
+        """Optimizer steps of the whole run; there are fewer if images are skipped."""
         return self.config.max_steps or self.steps_per_epoch * self.config.epochs
 
     def settings(self, epoch: int) -> RolloutSettings:
-        """What generation and training of an epoch agree on."""
+        """The rollout settings that generation and training of an epoch share."""
         return self._maker.settings(epoch)
 
     def data_digest(self) -> str:
-        """Tells the run's prompts from others."""
+        """Digest of the run's prompts."""
         return digest_of(self._prompts)
 
     def facts(self) -> dict[str, object]:
-        """What a saved model says about how its images were made and scored."""
+        """Metadata of a saved model: how its images were made and scored."""
         return {"prompts": len(self), "reward": ", ".join(self._maker.judge.rewards.names)}
 
     def warnings(self) -> list[str]:
@@ -77,15 +77,15 @@ class OnlineLoader:
         return self._maker.warnings()
 
     def prepare(self) -> None:
-        """Load the rewards, so that what is wrong with them is found before the first image is made."""
+        """Load the rewards, so that their errors appear before the first image is made."""
         self._maker.prepare()
 
     def ready(self, weights: Weights) -> None:
-        """Images are made with ``weights`` from now on."""
+        """Make images with ``weights`` from now on."""
         self._maker.make_with(weights)
 
     def close(self) -> None:
-        """Give memory back."""
+        """Release memory."""
         self._maker.close()
         self._made = None
 
@@ -119,7 +119,7 @@ class OnlineLoader:
     # -- backups ----------------------------------------------------------------------------------------------
 
     def snapshot(self, progress: TrainProgress) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """The images of the epoch under way, of all processes: tensors by rank and name, and JSON values.
+        """The images of the current epoch, of all processes: tensors by rank and name, and JSON values.
 
         Every process calls this; the result is the same in each.
         """
@@ -144,7 +144,7 @@ class OnlineLoader:
         return tensors, state
 
     def restore(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None) -> None:
-        """Take up what ``snapshot`` made.
+        """Restore what ``snapshot`` returned.
 
         Raises:
             DataError: it is damaged.

@@ -1,4 +1,4 @@
-"""What an optimizer step of online training came to, brought together from its micro-batches and all processes."""
+"""Metrics of an optimizer step of online training, combined over its micro-batches and all processes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class OnlineMetrics:
         self._facts: dict[str, float] = {}
 
     def clear(self, facts: Mapping[str, float]) -> None:
-        """Begin a step; ``facts`` are logged with it as they are."""
+        """Begin a step; ``facts`` are logged with it unchanged."""
         self._outs.clear()
         self._facts = dict(facts)
 
     def add(self, out: PolicyOut) -> None:
-        """Take in a micro-batch, without its graph."""
+        """Add a micro-batch, without its graph."""
         self._outs.append(PolicyOut(out.loss.detach(), {}, dict(out.shares), dict(out.maxima)))
 
     def _own(self) -> tuple[dict[str, float], dict[str, float]]:

@@ -11,7 +11,7 @@ from modules.util.config.TrainConfig import TrainConfig
 
 
 class StepCutter:
-    """Cuts the images of an epoch into optimizer steps, the same ones every time.
+    """Splits the images of an epoch into optimizer steps, the same ones every time.
 
     Args:
         sampler: who made the images, and in which batches.

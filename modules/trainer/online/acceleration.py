@@ -10,7 +10,7 @@ from modules.rollout.generate import RolloutHooks
 
 
 class _Hooks:
-    """Hands each call of the denoiser to the rollout that is open."""
+    """Passes each call of the denoiser to the active rollout."""
 
     def __init__(self, plan: AccelerationPlan) -> None:
         self._plan = plan
@@ -33,7 +33,7 @@ class _Hooks:
 
 
 def hooks_of(plan: AccelerationPlan) -> RolloutHooks:
-    """What the making of images calls so that the accelerators of a run can act."""
+    """The hooks that rollouts call, so that the accelerators of a run take effect."""
     hooks = _Hooks(plan)
     return RolloutHooks(rollout_context=hooks.around, branch=hooks.branch)
 

@@ -20,7 +20,7 @@ from modules.util.config.TrainConfig import TrainConfig
 
 @dataclass(frozen=True)
 class Judged:
-    """What this process's images are worth.
+    """Advantages and rewards of this process's images.
 
     Args:
         adv_N, reward_N: float32; 0 where not kept.
@@ -48,7 +48,7 @@ class Judge:
         self._loaded = False
 
     def load(self) -> None:
-        """Bring the rewards' weights into memory; errors a user can fix come now, not after a rollout."""
+        """Load the rewards' weights; errors a user can fix come now, not after a rollout."""
         device = "cpu" if self._config.rlhf_reward_swap else self._device()
         self.rewards.load(device)
         self._loaded = True

@@ -34,7 +34,7 @@ def collect_prompts(config: TrainConfig) -> list[str]:
 
 
 def online_summary(config: TrainConfig, world_size: int = 1) -> list[str]:
-    """What an online run would do and whom it would contact, found out without a model.
+    """What an online run would do and which servers it would contact, without loading a model.
 
     Raises:
         UserError: prompts that cannot be used, or too few of them.
@@ -55,7 +55,7 @@ def online_summary(config: TrainConfig, world_size: int = 1) -> list[str]:
 
 
 def digest_of(prompts: Sequence[str]) -> str:
-    """Tells lists of prompts apart."""
+    """Digest of a list of prompts."""
     hasher = hashlib.blake2b(digest_size=16)
     for prompt in prompts:
         hasher.update(f"{len(prompt)}:{prompt}".encode(errors="surrogatepass"))

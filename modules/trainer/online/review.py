@@ -1,4 +1,4 @@
-"""Images of an epoch kept in the run's folder, with prompt and reward, for people to look at."""
+"""Images of an epoch kept in the run's folder, with prompt and reward, for review by a person."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN = re.compile(r"\d{4,}\.png|images\.json|\.tastemaker-[0-9a-f]+\.tmp")
 
 
 class ReviewFolder:
-    """Images of the latest epochs in a folder; what goes wrong costs images, never the run.
+    """Images of the latest epochs in a folder; an error here costs images, never the run.
 
     Args:
         folder: holds a folder for each epoch.

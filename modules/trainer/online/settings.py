@@ -1,4 +1,4 @@
-"""What a config says about online training, as the parts that do the work take it."""
+"""Converts the settings of online training into the arguments of the modules that use them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def rollout_settings(config: TrainConfig, setup: BaseModelSetup, model: Model, e
 
 
 def create_sampler(config: TrainConfig, prompts: int, rank: int, world_size: int) -> GroupSampler:
-    """Who makes which images. AUTO spreads groups over the processes where batches hold whole ones.
+    """Which process makes which images. AUTO spreads groups over the processes if batches hold whole groups.
 
     Raises:
         ConfigError: the numbers do not fit together.
@@ -117,7 +117,7 @@ def create_sampler(config: TrainConfig, prompts: int, rank: int, world_size: int
 
 
 def whole_groups_unit(sampler: GroupSampler) -> int:
-    """Micro-batches after which no group is left half seen."""
+    """The number of micro-batches that holds whole groups."""
     layout = sampler.layout
     if sampler.kind != samplers.CONTIGUOUS:
         return 1
@@ -270,7 +270,7 @@ def dgpo_strategy(config: TrainConfig, sampler: GroupSampler) -> GroupStrategy:
 
 
 def needs_whole_groups(config: TrainConfig) -> bool:
-    """Whether all images of a prompt have to be in one optimizer step."""
+    """Whether all images of a prompt must be in one optimizer step."""
     if config.rlhf_mode.spec.whole_groups:
         return True
     return config.rlhf_mode.coupled and config.rlhf_loss_aggregation is LossAggregation.PROMPT_MEAN
@@ -286,7 +286,7 @@ def gspo_strategy(config: TrainConfig) -> GroupStrategy:
 
 
 def swaps_weights(config: TrainConfig) -> bool:
-    """Whether other weights are put in place by pointer: those of an existing adapter, or the old policy's."""
+    """Whether weights are swapped by pointer: those of an existing adapter, or the old policy's."""
     existing = config.effective_dpo_ref_mode() is DPORefMode.EXISTING_ADAPTER
     return (needs_reference(config) and existing) or needs_old_policy(config)
 

@@ -11,7 +11,7 @@ from modules.util.rng import python_random
 
 @dataclass(frozen=True)
 class StepRule:
-    """How optimizer steps are cut.
+    """How micro-batches are grouped into optimizer steps.
 
     Args:
         accumulation: micro-batches of a step, where ``images`` is 0.
@@ -95,7 +95,7 @@ def plan_steps(order: Sequence[int], images: Sequence[int], rule: StepRule) -> I
 
 
 def check_plan(count: int, images: int, rule: StepRule) -> None:
-    """Whether an epoch that loses no image is cut as the rule asks for.
+    """Check that an epoch without skipped images can be split as the rule requires.
 
     Args:
         count: micro-batches of an epoch.

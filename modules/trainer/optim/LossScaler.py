@@ -1,4 +1,4 @@
-"""Losses made larger so that float16 gradients do not vanish, by a factor that finds itself."""
+"""Dynamic loss scaling, so that float16 gradients do not vanish."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LossScaler:
     Every process sees the same reduced gradients and so keeps the same scale.
 
     Args:
-        enabled: otherwise the scale is 1 for ever.
+        enabled: otherwise the scale is always 1.
     """
 
     def __init__(self, enabled: bool) -> None:
@@ -42,7 +42,7 @@ class LossScaler:
 
     @property
     def searching(self) -> bool:
-        """Whether an overflow is still cured by a smaller scale."""
+        """Whether a smaller scale can still fix an overflow."""
         return self.enabled and self.scale > 1.0
 
     def state_dict(self) -> dict[str, float]:

@@ -39,7 +39,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """After optimizer step ``step`` (from 0); does nothing between the intervals."""
+        """Update after optimizer step ``step`` (from 0); does nothing between the intervals."""
         if (step + 1) % self.interval:
             return
         weight = 1.0 - decay_at(step, self.decay)
@@ -49,13 +49,13 @@ class MovingAverage:
 
     @torch.no_grad()
     def copy_to_parameters(self) -> None:
-        """Give the parameters the averages, for good."""
+        """Copy the averages into the parameters permanently."""
         for name, parameter in self.parameters:
             parameter.copy_(self._average[name])
 
     @contextmanager
     def swapped_in(self, keep: bool = True) -> Iterator[None]:
-        """The averages as parameters inside the block, exactly the former values afterwards.
+        """Inside the block the parameters have the averages, afterwards exactly their former values.
 
         Args:
             keep: unless the caller brings the former values back.
@@ -81,7 +81,7 @@ class MovingAverage:
 
 @contextmanager
 def kept(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None]:
-    """Whatever happens to the values of the parameters inside the block, they are back afterwards, bit for bit.
+    """Restores the values of the parameters after the block, bit for bit.
 
     The copies are in main memory: those of a whole model may not fit on its device together with it.
     """

@@ -1,4 +1,4 @@
-"""Update rules by name, with only the settings each of them really has."""
+"""Optimizers by name; each accepts only its own settings."""
 
 from __future__ import annotations
 
@@ -143,14 +143,14 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
 
 def trains_elsewhere(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the weights the optimizer trains at are others than those it means (schedule-free methods)."""
+    """Whether the optimizer trains other weights than it evaluates and saves (schedule-free methods)."""
     return hasattr(optimizer, "eval")
 
 
 @contextmanager
 def evaluation_weights(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """The weights the optimizer would have used, where they differ from those it trains at (schedule-free methods);
-    the trained ones are back afterwards, bit for bit.
+    """Inside the block the weights to evaluate and save (schedule-free methods); afterwards the trained ones, bit for
+    bit.
     """
     if not trains_elsewhere(optimizer):
         yield

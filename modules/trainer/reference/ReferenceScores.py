@@ -34,7 +34,7 @@ FOLDER = "reference"
 
 
 class ReferenceScores:
-    """The pools of draws of a run's pairs and what the reference thinks of them.
+    """The pools of draws of a run's pairs and the reference's scores of them.
 
     Args:
         reference: the frozen policy.
@@ -132,5 +132,5 @@ class ReferenceScores:
 
 
 def _levels(schedule: Schedule) -> list[float]:
-    """What tells one schedule of noise from another: the share of the image at some of its levels."""
+    """Values that identify a noise schedule: the share of the image at some of its levels."""
     return schedule.coefficients(schedule.timestep(torch.linspace(0.0, 0.999, 9)))[0].tolist()

@@ -100,7 +100,7 @@ class ReferenceCache:
         self.reload()
 
     def reload(self) -> None:
-        """Take in what all processes have written; scores known here already stay."""
+        """Read what all processes have written; scores that are already known are kept."""
         for path in sorted(self.folder.glob(f"{self.key}-*.safetensors")):
             for name, row in self._read(path).items():
                 known = self._rows.get(name)
@@ -148,7 +148,7 @@ class ReferenceCache:
             ) from error
 
     def _name(self, pair: PairBatch, index: int) -> bytes:
-        """What pair ``index`` of the batch is filed under; its content is hashed once a run."""
+        """The key of pair ``index`` of the batch; its content is hashed once per run."""
         pair_id = pair.pair_ids[index]
         if pair_id not in self._names:
             self._names[pair_id] = _content(pair, index)
@@ -190,7 +190,7 @@ class ReferenceCache:
         progress: Progress | None = None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Compute whatever is missing and keep it on disk as it comes.
+        """Compute missing scores and write them to disk continuously.
 
         Killed at any moment, it loses at most the last half minute of work.
 

@@ -1,4 +1,4 @@
-"""What a run has learnt outlives the exhaustion of the device's memory."""
+"""A backup is written when the device runs out of memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from modules.model.memory import give_back
 
 
 class Rescue:
-    """Sees to a backup when the device's memory is exhausted, before the run ends with that error.
+    """Writes a backup when the device's memory is exhausted, before the run ends with that error.
 
     Attributes:
         whole: whether the weights are those of one optimizer step; to be false while they change.

@@ -1,4 +1,4 @@
-"""What a killed run left in its folders, put in order at the next start."""
+"""Cleans up at the start what a killed run left in its folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from modules.util.owned_files import TEMPORARY, Owned
 
 
 def clear_leftovers(config: TrainConfig, run: RunDirectory) -> None:
-    """Bring back a model whose replacement was cut off, and remove temporary files that no process is writing."""
+    """Restore a model whose replacement was interrupted, and remove temporary files that no process is writing."""
     place = output_place(
         config.output_model_destination,
         config.output_model_format.value,
