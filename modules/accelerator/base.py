@@ -1,4 +1,4 @@
-"""What an accelerator is: a named change to a denoiser that can be made, used in rollouts, and taken back."""
+"""The base class of accelerators: a named change of a denoiser that can be made, used in rollouts, and undone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Params:
 
     Args:
         values: the mapping from the config.
-        field: where it stands (``acceleration.shared[0].params``).
+        field: its place in the config (``acceleration.shared[0].params``).
     """
 
     def __init__(self, values: Mapping[str, Any], field: str) -> None:
@@ -83,7 +83,7 @@ class Params:
         return left
 
     def finish(self) -> None:
-        """Complain about parameters nobody asked for."""
+        """Raise an error for unknown parameters."""
         for key in self._left:
             known = ", ".join(self._known) or "none"
             raise self.fault(key, f"unknown parameter {key!r}", hint=f"parameters: {known}")
@@ -151,12 +151,12 @@ class Accelerator(ABC):
         return nullcontext()
 
     def advice(self, num_inference_steps: int | None) -> Iterator[str]:
-        """What the user should know about this setting before the run; not faults."""
+        """Warnings about this setting for the user, before the run."""
         yield from ()
 
     @abstractmethod
     def teardown(self) -> None:
-        """Take back what ``setup`` changed."""
+        """Undo what ``setup`` changed."""
 
 
 def peel(model: nn.Module) -> nn.Module:

@@ -1,4 +1,4 @@
-"""All accelerators of a run together: set up once, used around rollouts, taken back at the end."""
+"""All accelerators of a run: set up once, used around rollouts, undone at the end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Rollout:
             yield
 
     def new_images(self) -> None:
-        """Forget the work for the images so far; every rollout begins like this."""
+        """Drop cached work of earlier images; called at the start of every rollout."""
         for one in self._accelerators:
             one.reset()
 
@@ -142,7 +142,7 @@ class AccelerationPlan:
             yield self._current
 
     def teardown(self) -> None:
-        """Take everything back, the last first; all of it even if one fails. May be called twice."""
+        """Undo everything, the last first, even if one fails. May be called twice."""
         self._models = None
         self._undo.close()
 

@@ -20,7 +20,7 @@ class AdapterFile:
         kind: LORA, LOHA, LOKR or OFT_2.
         layers: (part, path) -> its tensors by canonical name, alpha (the rank where the file had none) and rank.
         metadata: of the file.
-        notes: what was left out of the file, one sentence each.
+        notes: what was ignored in the file, one sentence each.
     """
 
     source: str

@@ -1,4 +1,4 @@
-"""The weights preference training is anchored to: the bare base, or the adapter as it was at the start."""
+"""The reference weights of preference training: the base model, or the adapter as it was at the start."""
 
 from __future__ import annotations
 

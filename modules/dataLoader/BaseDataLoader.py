@@ -136,7 +136,7 @@ class BaseDataLoader(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Encode whatever is not in the cache yet; batched, cancellable, continued where it stopped.
+        """Encode whatever is not in the cache yet; batched, cancellable, resumable.
 
         Raises:
             LoadingCancelled: the progress callback said so; what is finished is kept.
@@ -250,7 +250,7 @@ class BaseDataLoader(ABC):
             self._barrier()
 
     def data_digest(self) -> str:
-        """Tells the images, captions and concepts from others."""
+        """Digest of the images, captions and concepts."""
         data = hashlib.blake2b(digest_size=16)
         for rules, count in self.units.groups:
             data.update(f"{rules.name}:{count}\n".encode())
@@ -260,7 +260,7 @@ class BaseDataLoader(ABC):
         return data.hexdigest()
 
     def pair_digest(self) -> str:
-        """Tells the pairs from others, wherever their images lie and in whatever order the concepts are.
+        """Digest of the pairs, independent of where their images are stored and of the order of the concepts.
 
         A hash of their ids, the contents of both images and the captions, as hex; empty where there are none.
         """
@@ -290,7 +290,7 @@ class BaseDataLoader(ABC):
         return {"pairs": len(self), "pairs_hash": self.pair_digest()}
 
     def warnings(self) -> list[str]:
-        """Findings since the last call: none, images on disk were looked at before."""
+        """Findings since the last call: none, because images on disk were checked before."""
         return []
 
     def ready(self, weights: Callable[[int], Any]) -> None:
@@ -298,15 +298,15 @@ class BaseDataLoader(ABC):
         return
 
     def snapshot(self, progress: TrainProgress) -> None:
-        """The position is all a backup needs."""
+        """A backup needs nothing besides the position."""
         return
 
     def restore(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None) -> None:
-        """There is nothing to take up but the position."""
+        """There is nothing to restore besides the position."""
         return
 
     def close(self) -> None:
-        """Give threads and open files back."""
+        """Release threads and open files."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None

@@ -14,7 +14,7 @@ Weights = Callable[[int], AbstractContextManager[None]]
 
 
 class Loader(Protocol):
-    """What the training loop asks of a run's data, images on disk and images made while training alike."""
+    """What the training loop needs from a run's data, whether images are on disk or made during training."""
 
     world_size: int
 
@@ -29,10 +29,10 @@ class Loader(Protocol):
         """The optimizer steps of the run from a position on."""
 
     def data_digest(self) -> str:
-        """Tells the run's data from others."""
+        """Digest of the run's data."""
 
     def facts(self) -> dict[str, object]:
-        """What a saved model says about the data it learned from."""
+        """Metadata of a saved model: the data it was trained on."""
 
     def warnings(self) -> list[str]:
         """Findings since the last call."""
@@ -52,7 +52,7 @@ class Loader(Protocol):
         """
 
     def restore(self, tensors: Mapping[str, torch.Tensor], state: Mapping[str, Any] | None) -> None:
-        """Take up what ``snapshot`` made; ``DataError`` if it is damaged."""
+        """Restore what ``snapshot`` returned; ``DataError`` if it is damaged."""
 
     def close(self) -> None:
-        """Give threads, files and memory back."""
+        """Release threads, files and memory."""

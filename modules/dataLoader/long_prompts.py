@@ -1,4 +1,4 @@
-"""Prompts that are longer than a model reads, in words."""
+"""A warning about prompts that are longer than a model reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def told_of_cut_prompts(
     setup: BaseModelSetup, model: Model, prompts: Sequence[str], what: str = "prompts"
 ) -> str:
-    """How many of them are cut, and which is the longest; empty if none is."""
+    """How many prompts are truncated, and the longest of them; empty if none is."""
     cut = setup.cut_prompts(model, prompts)
     if not cut:
         return ""

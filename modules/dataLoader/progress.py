@@ -1,4 +1,4 @@
-"""Telling how far a long piece of work is, and being told to stop."""
+"""Progress of long work, and cancelling it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ R = TypeVar("R")
 
 
 class LoadingCancelled(Exception):
-    """The progress callback said to stop. Everything finished so far is kept."""
+    """The progress callback cancelled the work. Everything finished so far is kept."""
 
 
 def report(progress: Progress | None, what: str, done: int, total: int) -> None:
-    """Tell ``progress``; raises ``LoadingCancelled`` if it says to stop."""
+    """Call ``progress``; raises ``LoadingCancelled`` if it cancels."""
     if progress is not None and progress(what, done, total) is False:
         raise LoadingCancelled(what)
 

@@ -122,7 +122,7 @@ class Model:
         return self
 
     def release(self, *parts: str) -> None:
-        """Drop parts that are no longer needed and give their memory back."""
+        """Drop parts that are no longer needed and release their memory."""
         for name in parts:
             self.parts.pop(name, None)
 
@@ -200,7 +200,7 @@ class Model:
                 self.set_mode(before)
 
     def layers_changed(self) -> None:
-        """To be told after modules were added or ``train``/``eval`` was called from outside."""
+        """Call this after modules were added or ``train``/``eval`` was called from outside."""
         self._mode = None
 
     def set_gradient_checkpointing(self, part: str, enabled: bool) -> None:

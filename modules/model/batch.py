@@ -63,7 +63,7 @@ class _Batched:
 
 @dataclass(frozen=True)
 class Conditioning(_Batched):
-    """What a prompt became: named tensors, batch-first, all with the same B (``hidden_BLE``).
+    """An encoded prompt: named tensors, batch-first, all with the same B (``hidden_BLE``).
 
     Which names there are is the model family's business. Where prompts keep their own lengths, ``mask_BL`` (bool)
     marks the tokens that count, and everything whose name ends in ``_BL`` or ``_BLE`` is padded with zeros.
@@ -282,7 +282,7 @@ class ImageBatch(_Batched):
 
 
 def _cat_known(tensors: Sequence[torch.Tensor | None], what: str) -> torch.Tensor | None:
-    """What joined batches know of their images; all or none of them know it."""
+    """A fact about the images of joined batches; all or none of them must have it."""
     known = [tensor for tensor in tensors if tensor is not None]
     if known and len(known) != len(tensors):
         raise ValueError(f"some batches know {what} and others do not")

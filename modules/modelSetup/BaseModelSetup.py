@@ -1,4 +1,4 @@
-"""What training and sampling need of a model, the same for every family.
+"""What training and sampling need from a model, the same for every family.
 
 A family supplies a ``FamilySpec`` and two methods; conditioning, noise, predictions and losses live here. Loading from
 a config, adapters and saving are in ``training``, scores of pairs in ``ModelPairScorer``, images in ``sample_images``.
@@ -88,7 +88,7 @@ class BaseModelSetup(ModelFamily):
 
     @torch.no_grad()
     def decode_latents(self, model: Model, latents_BChw: torch.Tensor) -> torch.Tensor:
-        """Latents as the denoiser knows them to [0, 1] images (B, 3, H, W), float32."""
+        """Latents, scaled as for the denoiser, to [0, 1] images (B, 3, H, W), float32."""
         weight = next(model.vae.parameters())
         z_BChw = latents_BChw.to(weight.device).float() / model.latent_scale + model.latent_shift
         return (self._decode(model, z_BChw.to(weight.dtype)).float() / 2.0 + 0.5).clamp(0.0, 1.0)

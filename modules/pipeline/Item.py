@@ -1,4 +1,4 @@
-"""What the data side knows of an image before it is decoded."""
+"""What is known about an image before it is decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one place that decides whose base classes the pipeline modules have.
+"""Decides which base classes the pipeline modules have.
 
 With ``mgds`` installed (``requirements-mgds.txt``) our modules are mgds modules and can be used in its
 pipelines, and its modules in ours. Without it they have the in-tree base classes, with the same contract.

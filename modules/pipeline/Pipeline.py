@@ -10,7 +10,7 @@ from modules.pipeline.Node import Node, PipelineModule
 
 
 class PipelineError(RuntimeError):
-    """A pipeline whose modules do not fit together: a mistake in the program, found when it is built."""
+    """A pipeline whose modules do not fit together: a bug of the program, found when the pipeline is built."""
 
 
 class Output(Node):
@@ -35,7 +35,7 @@ class Pipeline:
     """Modules in order; the items of the last one are the items of the pipeline.
 
     Args:
-        modules: in order, nested lists allowed; ``None`` entries are left out.
+        modules: in order, nested lists allowed; ``None`` entries are skipped.
         outputs: names of what an item holds.
         seed: base of the modules' own random streams.
 

@@ -1,4 +1,4 @@
-"""What a reward is: something that gives every generated image one finite number, larger being better.
+"""The base class of rewards: each gives every generated image one finite number; higher is better.
 
 Images are (B, 3, H, W) float32 on the CPU with values in [0, 1]. Every answer is checked, because a reward that
 is silently NaN, short or constant spoils a run that looks healthy.

@@ -39,7 +39,7 @@ class RewardSettings(Protocol):
 
 @dataclass(frozen=True)
 class RewardTerm:
-    """One reward and what is done to its numbers, in this order.
+    """One reward and what is done to its scores, in this order.
 
     Args:
         reward: whose ``name`` it is logged under.
@@ -69,7 +69,7 @@ class RewardTerm:
 
 @dataclass(frozen=True)
 class Scores:
-    """What the rewards said.
+    """The answers of the rewards.
 
     Args:
         raw_RN: float32, rows in the order of the set's names; 0 where an image has no score.
@@ -156,7 +156,7 @@ class RewardSet:
             term.reward.to(device)
 
     def score(self, batch: RewardBatch) -> Scores:
-        """Ask every reward.
+        """Score with every reward.
 
         Raises:
             RewardError: a reward failed (``fail``). With ``skip_group`` the reasons are logged, and it is

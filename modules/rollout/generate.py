@@ -28,7 +28,7 @@ def _nothing(*_: object) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True)
 class RolloutHooks:
-    """What an accelerator wants to know of.
+    """Hooks for accelerators.
 
     Args:
         rollout_context: entered around the making of each batch of images.

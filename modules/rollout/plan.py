@@ -95,7 +95,7 @@ class RolloutPlan:
         return self.kind if index in self.trained else transitions.ODE
 
     def timestep(self, index: int, batch: int, schedule: Schedule) -> torch.Tensor:
-        """What the denoiser is told at a step, (B,): int64 for discrete schedules, float32 for flow."""
+        """The timestep given to the denoiser, (B,): int64 for discrete schedules, float32 for flow."""
         value = self.positions[index].timestep
         if isinstance(schedule, DiscreteSchedule):
             return torch.full((batch,), int(value), dtype=torch.int64)

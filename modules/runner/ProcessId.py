@@ -1,4 +1,4 @@
-"""Which process is meant. Numbers are used again, so a process is its number and when it started."""
+"""Identifies a process by its number and its start time, because numbers are reused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ProcessId:
 
     Args:
         pid: its number.
-        started: when it started, in words only this machine's present boot gives to it.
+        started: when it started, as text that is unique within the current boot of this machine.
     """
 
     pid: int

@@ -1,4 +1,4 @@
-"""The folder through which a run and everybody who watches it talk."""
+"""The folder through which a run communicates with everything that watches it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class RunDirectory:
             raise self._not_writable(error) from error
 
     def compute_on(self, device: str) -> None:
-        """Say which device this process uses, so that other runs can wait for it."""
+        """Record which device this process uses, so that other runs can wait for it."""
         write_json(self.process_path, {**ProcessId.own().to_dict(), "device": device})
 
     def _take_over(self) -> None:
@@ -133,7 +133,7 @@ class RunDirectory:
             self._owned().remove(f"{self.commands_dir.name}/{half.name}")
 
     def unlock(self) -> None:
-        """Give the run back."""
+        """Release the run."""
         if self._lock is not None:
             self._owned().remove(self.process_path.name)
             self._lock.close()
@@ -150,7 +150,7 @@ class RunDirectory:
 
     @contextmanager
     def undisturbed(self) -> Iterator[bool]:
-        """Keep trainers out for a moment, for a watcher; yields ``False`` when one is at work."""
+        """Keep trainers out for a moment, for a watcher; yields ``False`` if one is running."""
         handle = self._claim(0.0) if self.path.is_dir() else None
         try:
             yield handle is not None

@@ -122,7 +122,7 @@ class RunQueue:
             entries.insert(max(0, position), entry)
 
     def requeue(self, entry_id: str) -> None:
-        """Let an ended run wait again; it continues from its last backup if its config says so."""
+        """Let an ended run wait again; it resumes from its last backup if its config says so."""
         with self._changing() as entries:
             entry = _find(entries, entry_id)
             if entry.state == "running":
@@ -130,7 +130,7 @@ class RunQueue:
             entry.state, entry.note, entry.starter = "waiting", "", None
 
     def clear_ended(self) -> None:
-        """Take out what is over."""
+        """Remove runs that have ended."""
         with self._changing() as entries:
             entries[:] = [entry for entry in entries if entry.state in ("waiting", "running")]
 

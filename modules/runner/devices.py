@@ -1,4 +1,4 @@
-"""Which device a run uses, and who uses it already: two trainers on one device get in each other's way."""
+"""Which device a run uses, and which run uses it already: two trainers on one device slow each other down."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run_using(device: str, besides: RunDirectory | None = None) -> RunDirectory 
 
 
 def waiting_for(run: RunDirectory, device: str) -> str:
-    """What to tell a person whose run has to wait."""
+    """The message for a run that has to wait."""
     return f"waits for the training in {run.path}, which uses {_words(device, device_of(run))}"
 
 

@@ -177,7 +177,7 @@ def settle(run: RunDirectory, returncode: int | None = None) -> Outcome | None:
 def _last_words(
     run: RunDirectory, after: object
 ) -> tuple[bool, dict[str, Any] | None, dict[str, Any] | None]:
-    """Of the last start: whether it got going, its ``error`` event and its ``run_finished`` event."""
+    """Of the last start: whether training began, its ``error`` event and its ``run_finished`` event."""
     started, error, finished = False, None, None
     for event in run.reader().poll():
         if isinstance(after, int) and event["seq"] <= after:
@@ -198,7 +198,7 @@ def _ended_by_user(run: RunDirectory, record: dict[str, Any]) -> Outcome | None:
 
 
 def _with_resume(run: RunDirectory, outcome: Outcome) -> Outcome:
-    """With where the run resumes, for an end that cost steps."""
+    """Adds where the run resumes, if it lost steps."""
     if outcome.ok or outcome.category in ("user", "setup"):
         return outcome
     where = resume_point(run)

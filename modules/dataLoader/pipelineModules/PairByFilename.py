@@ -8,7 +8,7 @@ from modules.pipeline.Node import Node
 
 
 class PairByFilename(Node):
-    """The beginning of a pipeline of pairs: images of a chosen and a rejected concept, matched by their path
+    """The first module of a pipeline of pairs: images of a chosen and a rejected concept, matched by their path
     below the concept folder without extension.
 
     Gives ``chosen_item``, ``rejected_item`` and ``name``, the pair's id. The matching and everything that can

@@ -197,7 +197,7 @@ class ContentCache:
                 self.flush()
 
     def flush(self) -> None:
-        """Write what was put since the last time as one shard.
+        """Write the entries that were added since the last flush as one shard.
 
         Raises:
             DataError: the disk is full or the folder cannot be written.
@@ -232,7 +232,7 @@ class ContentCache:
         return name
 
     def close(self) -> None:
-        """Write what is left, and remember which shards were found whole."""
+        """Write the remaining entries, and remember which shards were verified."""
         with self._lock:
             self.flush()
             self._open.clear()

@@ -107,7 +107,7 @@ class FileIndex:
             self._path = None
 
     def _row(self, path: str) -> _Row:
-        """The believed row of a file, or a new empty one. A file is looked at once by this object."""
+        """The valid row of a file, or a new empty one. This object looks at each file once."""
         with self._lock:
             if path in self._seen:
                 return self._rows[path]
@@ -125,7 +125,7 @@ class FileIndex:
             return self._rows[path]
 
     def check_unchanged(self, path: str) -> None:
-        """``DataError`` if the file is no longer the one that was looked at."""
+        """``DataError`` if the file has changed since it was looked at."""
         row = self._row(path)
         try:
             stat = Path(path).stat()
