@@ -147,7 +147,7 @@ class CurationStore(EventLog):
                 raise
             aside = f"manifest.unreadable-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}.json"
             self._owned.move(MANIFEST_NAME, aside)
-            log.warning("%s; it is kept as %s and made anew from %s", error.message, aside, STORE_NAME)
+            log.warning("%s; it is kept as %s and made again from %s", error.message, aside, STORE_NAME)
             found = {pair["pair_id"]: self._where_it_is(pair) for pair in self.pairs()}
             return {name: pair for name, pair in found.items() if pair is not None}
         return {pair["pair_id"]: pair for pair in manifest["pairs"]}

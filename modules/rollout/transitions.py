@@ -248,7 +248,7 @@ def _velocity_mean(x: torch.Tensor, v: torch.Tensor, at: Position, std: float) -
 
 
 def _coefficients_kept(clean: torch.Tensor, noise: torch.Tensor, at: Position, std: float) -> torch.Tensor:
-    """Signal and noise of the next level; of its noise, ``std`` will be drawn anew."""
+    """Signal and noise of the next level; of its noise, ``std`` will be drawn again."""
     return at.signal_next * clean + math.sqrt(max(at.noise_next**2 - std**2, 0.0)) * noise
 
 

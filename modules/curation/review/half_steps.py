@@ -1,6 +1,6 @@
 """A removal or a new caption that a kill has cut in half is finished when the pairs are next looked at.
 
-The journal names the step before it is done. What a kill left is told from what a person did by hand by the order in
+The journal names the step before it is done. What a kill left is distinguished from what a person did by the order in
 which the program changes things: only a state that lies on that way is touched.
 """
 

@@ -186,11 +186,13 @@ class Planner:
         config = self.config
         online = config.trains_online
         # images and prompts on disk are encoded one at a time
-        beside = self._lasting() if online or not config.latent_caching else {}
+        resident = self._lasting() if online or not config.latent_caching else {}
         encoders = () if self.model.trains_text else self.model.text_encoders
         if encoders:
             working = self.dry_run.texts(rollout_batch_size(config) if online else 1)
-            yield Phase("encoding prompts", {**beside, **self._weights(*encoders), "working memory": working})
+            yield Phase(
+                "encoding prompts", {**resident, **self._weights(*encoders), "working memory": working}
+            )
         if not online:
             working = self.dry_run.images(1, self.size)
             vae = self._weights(self.spec.vae)

@@ -23,7 +23,7 @@ class Counters:
     """What the loop itself remembers.
 
     Args:
-        undefined_steps: steps in a row whose loss or gradient was no number.
+        undefined_steps: consecutive steps whose loss or gradient was NaN or infinite.
         saves_due: saves on the way that were due so far, made or skipped.
         validated_at: the step of the last validation.
     """
