@@ -101,9 +101,7 @@ def test_a_model_that_was_downloaded_is_predicted_like_its_folder(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = write_config(tmp_path, base_model_name="someone/a-model")
-    assert "cannot be estimated of the memory: someone/a-model is not on this machine" in dry_run(
-        capsys, config
-    )
+    assert "memory cannot be estimated: someone/a-model is not on this machine" in dry_run(capsys, config)
     snapshot = put_into_the_cache(cache, "someone/a-model", tiny_folder())
     made = dry_run(capsys, config)
     assert "predicted GPU memory" in made and made == dry_run(capsys, write_config(tmp_path))
