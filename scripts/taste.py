@@ -74,7 +74,7 @@ def run_new(options: Options, progress: ProgressLine) -> Json:
 
 
 def move(options: Options, generator: Json) -> Json:
-    """Of a project that exists only what differs from computer to computer may be said anew."""
+    """Of a project that exists only what differs from computer to computer may be given again."""
     if options.prompts or options.adapter or options.preset:
         raise UserError(
             f"{options.dir} is a project already",

@@ -54,7 +54,7 @@ def find_preset(file: ProjectFile) -> Path:
 
 
 def _of_pairs(path: Path) -> TrainConfig | None:
-    """A preset that learns from pairs; ``None`` for others, and for a file of somebody's own that is no preset."""
+    """A preset that learns from pairs; ``None`` for others, and for a file of somebody's own that is not one."""
     try:
         config: TrainConfig = load_layered(path, None, check=False)
     except UserError:

@@ -28,7 +28,7 @@ def train(
 ) -> dict[str, Any]:
     """Train on the picks of the round at work, or resume a run that was stopped.
 
-    Ctrl+C (``KeyboardInterrupt``) stops the run with a backup; a run whose starter was killed goes on by itself and is
+    Ctrl+C (``KeyboardInterrupt``) stops the run with a backup; a run whose starter was killed continues by itself and is
     found again.
 
     Args:
@@ -45,7 +45,7 @@ def train(
             one.forget_training()
         if one.trained:
             raise UserError(
-                f"{one.name} is trained already", hint="compare or next come now; --again trains it anew"
+                f"{one.name} is trained already", hint="compare or next come now; --again trains it once more"
             )
         outcome = settle(one.run) if process is None else None
         if outcome is None or outcome.category != "finished" or not one.adapter_path.is_file():

@@ -244,7 +244,7 @@ class GenericTrainer:
         elif not (sound and parts.scaler.searching):
             self._undefined(metrics["loss/train_step"], norm)
         if sound:
-            # the loss itself is not scaled: a smaller scale mends gradients alone
+            # the loss itself is not scaled: a smaller scale fixes gradients only
             parts.scaler.update(finite)
         parts.optimizer.zero_grad(set_to_none=True)
         self._rescue.whole = True

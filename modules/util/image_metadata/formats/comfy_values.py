@@ -83,7 +83,7 @@ def is_link(value: Any) -> TypeGuard[list[Any]]:
 
 
 def parse_graph(data: dict[str, Any]) -> Graph:
-    """The nodes among parsed JSON; what is no type or no inputs counts as empty."""
+    """The nodes among parsed JSON; what is not a type or not inputs counts as empty."""
     graph: Graph = {}
     for name, node in data.items():
         if isinstance(node, dict) and "class_type" in node:
