@@ -48,7 +48,7 @@ def run_new(options: Options, progress: ProgressLine) -> Json:
     if (options.dir / NAME).is_file():
         return move(options, generator)
     if options.prompts is None:
-        raise UserError("a project needs prompts", "--prompts", "name a text file with one prompt a line")
+        raise UserError("a project needs prompts", "--prompts", "name a text file with one prompt per line")
     base = Path(options.base_model).expanduser()
     image = {name: getattr(options, name) for name in IMAGE_OPTIONS if getattr(options, name) is not None}
     settings = {
@@ -265,7 +265,9 @@ def add_new(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--model-type", type=str.upper, default="STABLE_DIFFUSION_15", help="(STABLE_DIFFUSION_15)"
     )
-    command.add_argument("--prompts", type=Path, metavar="FILE", help="one prompt a line, {a|b} for choices")
+    command.add_argument(
+        "--prompts", type=Path, metavar="FILE", help="one prompt per line, {a|b} for choices"
+    )
     command.add_argument(
         "--generator", choices=list(GENERATORS), default="own", help="what makes the images (own)"
     )

@@ -28,7 +28,7 @@ def train(
 ) -> dict[str, Any]:
     """Train on the picks of the round at work, or resume a run that was stopped.
 
-    Ctrl+C (``KeyboardInterrupt``) stops the run with a backup; a run whose starter was killed continues by itself and is
+    Ctrl+C (``KeyboardInterrupt``) stops the run with a backup; a run whose starter was killed continues and is
     found again.
 
     Args:

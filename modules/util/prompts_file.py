@@ -1,4 +1,4 @@
-"""Files with one prompt a line."""
+"""Files with one prompt per line."""
 
 from __future__ import annotations
 

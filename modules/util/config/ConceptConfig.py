@@ -31,13 +31,13 @@ class ConceptImageConfig(BaseConfig):
     enable_random_flip: bool = setting(False, title="Random flip", tip="Mirror half of the variations.")
     enable_fixed_flip: bool = setting(False, title="Fixed flip", tip="Mirror every image.")
     enable_random_rotate: bool = setting(
-        False, title="Random rotation", tip="Rotate by a random angle up to the largest angle."
+        False, title="Random rotation", tip="Rotate by a random angle up to the maximum angle."
     )
     enable_fixed_rotate: bool = setting(
-        False, title="Fixed rotation", tip="Rotate every image by the largest angle."
+        False, title="Fixed rotation", tip="Rotate every image by the maximum angle."
     )
     random_rotate_max_angle: Float = setting(
-        0.0, ge=-180, le=180, title="Largest angle", tip="In degrees, counter-clockwise."
+        0.0, ge=-180, le=180, title="Maximum angle", tip="In degrees, counter-clockwise."
     )
     enable_random_brightness: bool = setting(
         False, title="Random brightness", tip="Change the brightness by a random amount up to the strength."
@@ -46,7 +46,7 @@ class ConceptImageConfig(BaseConfig):
         False, title="Fixed brightness", tip="Change the brightness of every image by the strength."
     )
     random_brightness_max_strength: Float = setting(
-        0.0, ge=-1, le=1, title="Brightness strength", tip="0 changes nothing, 1 the most."
+        0.0, ge=-1, le=1, title="Brightness strength", tip="0: no change, 1: strongest."
     )
     enable_random_contrast: bool = setting(
         False, title="Random contrast", tip="Change the contrast by a random amount up to the strength."
@@ -55,7 +55,7 @@ class ConceptImageConfig(BaseConfig):
         False, title="Fixed contrast", tip="Change the contrast of every image by the strength."
     )
     random_contrast_max_strength: Float = setting(
-        0.0, ge=-1, le=1, title="Contrast strength", tip="0 changes nothing, 1 the most."
+        0.0, ge=-1, le=1, title="Contrast strength", tip="0: no change, 1: strongest."
     )
     enable_random_saturation: bool = setting(
         False, title="Random saturation", tip="Change the saturation by a random amount up to the strength."
@@ -64,7 +64,7 @@ class ConceptImageConfig(BaseConfig):
         False, title="Fixed saturation", tip="Change the saturation of every image by the strength."
     )
     random_saturation_max_strength: Float = setting(
-        0.0, ge=-1, le=1, title="Saturation strength", tip="0 changes nothing, 1 the most."
+        0.0, ge=-1, le=1, title="Saturation strength", tip="0: no change, 1: strongest."
     )
     enable_random_hue: bool = setting(
         False, title="Random hue", tip="Turn the hue by a random amount up to the strength."
@@ -73,7 +73,7 @@ class ConceptImageConfig(BaseConfig):
         False, title="Fixed hue", tip="Turn the hue of every image by the strength."
     )
     random_hue_max_strength: Float = setting(
-        0.0, ge=-1, le=1, title="Hue strength", tip="0 changes nothing; 1 is half a turn of the colour wheel."
+        0.0, ge=-1, le=1, title="Hue strength", tip="0: no change, 1: half a turn of the colour wheel."
     )
     enable_resolution_override: bool = setting(
         False, title="Own resolution", tip="Train this concept at its own resolution."
@@ -111,7 +111,7 @@ class ConceptTextConfig(BaseConfig):
         tip="One prompt a line; a line is drawn for each image and variation.",
     )
     enable_tag_shuffling: bool = setting(
-        False, title="Shuffle tags", tip="Put the tags of a prompt in another order on each variation."
+        False, title="Shuffle tags", tip="Shuffle the tags of a prompt in each variation."
     )
     tag_delimiter: str = setting(
         ",", min_length=1, title="Tag delimiter", tip="What separates the tags of a prompt."
@@ -123,7 +123,7 @@ class ConceptTextConfig(BaseConfig):
         title="Tags to keep",
         tip="This many tags at the start are neither moved nor dropped.",
     )
-    tag_dropout_enable: bool = setting(False, title="Drop tags", tip="Leave tags out at random.")
+    tag_dropout_enable: bool = setting(False, title="Drop tags", tip="Drop tags at random.")
     tag_dropout_mode: TagDropoutMode = setting(
         TagDropoutMode.FULL,
         visible=".tag_dropout_enable",
@@ -196,7 +196,7 @@ class ConceptConfig(BaseConfig):
     VERSION: ClassVar[int] = 1
     WHAT: ClassVar[str] = "concept"
 
-    name: str = setting("", title="Name", tip="For you; empty shows the folder's name.")
+    name: str = setting("", title="Name", tip="Name in lists and messages. Empty: the folder's name.")
     path: PathText = setting("", widget="folder", title="Path", tip="The folder with the images.")
     type: ConceptType = setting(
         ConceptType.STANDARD,
@@ -215,7 +215,7 @@ class ConceptConfig(BaseConfig):
         ge=-(2**53) + 1,
         le=2**53 - 1,
         title="Seed",
-        tip="Another number gives other variations and another choice of samples.",
+        tip="A different number gives different variations and a different choice of samples.",
     )
     image_variations: int = setting(
         1,

@@ -42,9 +42,9 @@ class SampleConfig(BaseConfig):
     WHAT: ClassVar[str] = "sample"
 
     enabled: bool = setting(True, title="Enabled", tip="Make this sample.")
-    prompt: str = setting("", widget="multiline", title="Prompt", tip="What to draw.")
+    prompt: str = setting("", widget="multiline", title="Prompt", tip="What the image should show.")
     negative_prompt: str = setting(
-        "", widget="multiline", title="Negative prompt", tip="What to stay away from."
+        "", widget="multiline", title="Negative prompt", tip="What the image should not show."
     )
     width: int | None = setting(
         None,
@@ -72,8 +72,8 @@ class SampleConfig(BaseConfig):
     )
     random_seed: bool = setting(
         False,
-        title="Other seed each time",
-        tip="Take another seed at each sampling; which one follows from the step.",
+        title="New seed each time",
+        tip="Use a different seed at each sampling. It is derived from the step.",
     )
     diffusion_steps: int | None = setting(
         None, ge=1, le=1000, title="Steps", tip="Denoising steps. Empty takes the family's usual number."

@@ -29,8 +29,8 @@ class BackupSection(BaseConfig):
         free=True,
         title="Also after each tenth",
         group="Backups",
-        tip="Back up after each tenth of the steps too, so that a killed run loses no more than that. Turn it off "
-        "where a backup takes long, as in full fine-tuning.",
+        tip="Also back up after each tenth of the steps, so that a killed run loses no more than that. Turn it off if "
+        "a backup takes long, as in full fine-tuning.",
     )
     rolling_backup: bool = setting(
         True, free=True, title="Keep only the newest", group="Backups", tip="Delete older backups of the run."
@@ -43,7 +43,7 @@ class BackupSection(BaseConfig):
         free=True,
         title="Backups kept",
         group="Backups",
-        tip="How many of the newest backups stay.",
+        tip="Number of newest backups that are kept.",
     )
     backup_before_save: bool = setting(
         False,
@@ -60,7 +60,7 @@ class BackupSection(BaseConfig):
         free=True,
         title="Save every",
         group="Saves",
-        tip="Interval between saves of the model on the way, in the unit next to it.",
+        tip="Interval between saves of the model during training, in the unit next to it.",
     )
     save_every_unit: TimeUnit = setting(
         TimeUnit.NEVER, free=True, title="Unit", group="Saves", tip="Unit of the save interval."
@@ -81,5 +81,5 @@ class BackupSection(BaseConfig):
         free=True,
         title="File name prefix",
         group="Saves",
-        tip="Put before the names of models saved on the way.",
+        tip="Beginning of the file names of models saved during training.",
     )

@@ -68,7 +68,7 @@ class DataSection(BaseConfig):
         group="Cache",
         tip=(
             "Images decoded ahead of the one that is encoded while the cache is filled. Each is encoded by itself, so "
-            "that its latents depend on nothing else. More takes main memory; 4 is usual."
+            "that its latents depend on nothing else. More need more main memory; 4 is usual."
         ),
     )
     dataloader_threads: int = setting(
@@ -78,7 +78,7 @@ class DataSection(BaseConfig):
         free=True,
         title="Loader threads",
         group="Cache",
-        tip="Threads that read and decode images; 0 does it between the steps.",
+        tip="Threads that read and decode images. 0: read images between the steps.",
     )
 
     @field_validator("resolution")

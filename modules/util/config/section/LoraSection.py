@@ -22,7 +22,7 @@ class LoraSection(BaseConfig):
         free=False,
         title="Kind",
         group="Adapter",
-        tip="LORA is read by every program; the others are experiments with the same idea.",
+        tip="LORA files work in every program; the other kinds are variants of the same idea.",
     )
     lora_model_name: PathText = setting(
         "",
@@ -31,7 +31,7 @@ class LoraSection(BaseConfig):
         free=True,
         title="Start from adapter",
         group="Adapter",
-        tip="An adapter to train further. In preference training a frozen copy of it is the reference.",
+        tip="An adapter file to continue training from. In preference training a frozen copy of it is the reference.",
     )
     lora_rank: int = setting(
         16,
@@ -41,7 +41,7 @@ class LoraSection(BaseConfig):
         free=False,
         title="Rank",
         group="Adapter",
-        tip="Size of the adapter: more can learn more and weighs more. For OFT_2 the size of its blocks.",
+        tip="Size of the adapter. A higher rank can learn more and makes a larger file. For OFT_2: the block size.",
     )
     lora_alpha: Float = setting(
         16.0,
@@ -60,8 +60,8 @@ class LoraSection(BaseConfig):
         title="Ranks by layer",
         group="Adapter",
         tip=(
-            "Other ranks for some layers: pattern=rank, separated by commas. A pattern is a part of the layer's name, "
-            "like attn or text_encoder; the first that fits counts."
+            "Different ranks for some layers: pattern=rank, separated by commas. A pattern is a part of the layer's "
+            "name, such as attn or text_encoder. The first match counts."
         ),
     )
     lora_alpha_pattern: str = setting(
@@ -70,7 +70,7 @@ class LoraSection(BaseConfig):
         free=False,
         title="Alphas by layer",
         group="Adapter",
-        tip="Other alphas for some layers: pattern=alpha, separated by commas.",
+        tip="Different alphas for some layers: pattern=alpha, separated by commas.",
     )
     lora_decompose: bool = setting(
         False,
@@ -78,7 +78,7 @@ class LoraSection(BaseConfig):
         free=False,
         title="DoRA",
         group="Adapter",
-        tip="Train the length of the weights apart from their direction (weight-decomposed LoRA).",
+        tip="Train the length and the direction of the weights separately (weight-decomposed LoRA).",
     )
     lora_rs: bool = setting(
         False,
@@ -86,7 +86,7 @@ class LoraSection(BaseConfig):
         free=False,
         title="Rank-stabilised",
         group="Adapter",
-        tip="Scale by alpha / sqrt(rank), so that the learning rate need not change with the rank.",
+        tip="Scale by alpha / sqrt(rank), so that one learning rate suits every rank.",
     )
     lora_weight_dtype: DataType = setting(
         DataType.FLOAT_32,

@@ -92,8 +92,8 @@ class TransformerConfig(DenoiserConfig):
         free=False,
         title="Guidance",
         tip=(
-            "The guidance scale a guidance-distilled model is told while it is trained. 1 keeps what is learnt "
-            "valid at every scale."
+            "The guidance scale that a guidance-distilled model gets as input during training. With 1 the result "
+            "works at every scale."
         ),
     )
 
@@ -105,7 +105,7 @@ class FurtherTextEncoderConfig(ModelPartConfig):
         False,
         free=False,
         title="Train",
-        tip="Train the text encoder too. Prompts are then encoded again in every step instead of once.",
+        tip="Train this text encoder as well. Prompts are then encoded in every step instead of once.",
     )
 
 

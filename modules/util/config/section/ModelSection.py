@@ -109,7 +109,7 @@ class ModelSection(BaseConfig):
         group="Prompts",
         tip=(
             "Read (word), [word] and (word:1.3) in captions and sample prompts as more or less weight of these words. "
-            "Off, brackets are text like any other."
+            "If off, brackets are ordinary text."
         ),
     )
     max_prompt_chunks: int = setting(
@@ -131,7 +131,7 @@ class ModelSection(BaseConfig):
         free=False,
         title="Force v-prediction",
         group="Prediction",
-        tip="Train as a v-prediction model whatever the model's own scheduler config says.",
+        tip="Train as a v-prediction model, regardless of the model's own scheduler config.",
     )
     force_epsilon_prediction: bool = setting(
         False,
@@ -139,7 +139,7 @@ class ModelSection(BaseConfig):
         free=False,
         title="Force epsilon prediction",
         group="Prediction",
-        tip="Train as an epsilon-prediction model whatever the model's own scheduler config says.",
+        tip="Train as an epsilon-prediction model, regardless of the model's own scheduler config.",
     )
     rescale_noise_scheduler_to_zero_terminal_snr: bool = setting(
         False,

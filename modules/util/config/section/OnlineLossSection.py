@@ -58,7 +58,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="KL strength",
         group="Policy loss",
-        tip="Keeps the model near the reference: 0.01 to 0.04 is common with a KL of EXACT.",
+        tip="How strongly the model is held to the reference; 0: not at all. 0.01 to 0.04 is usual with EXACT.",
     )
     rlhf_kl_type: KlType = setting(
         KlType.EXACT,
@@ -77,7 +77,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Regulated ratio",
         group="Policy loss",
-        tip="GRPO-Guard: bring the ratios of all steps to one scale before clipping.",
+        tip="GRPO-Guard: bring the ratios of all denoising steps to the same scale before clipping.",
     )
     rlhf_loss_aggregation: LossAggregation = setting(
         LossAggregation.SAMPLE_MEAN,
@@ -86,8 +86,8 @@ class OnlineLossSection(BaseConfig):
         title="Aggregation",
         group="Policy loss",
         tip=(
-            "How steps and images are averaged. All are the same unless images have different numbers of "
-            "trained steps."
+            "How the losses of steps and images are averaged. The choices differ only if images have different "
+            "numbers of trained steps."
         ),
     )
     rlhf_loss_aggregation_divisor: Float | None = setting(
@@ -126,8 +126,8 @@ class OnlineLossSection(BaseConfig):
         title="Old probabilities",
         group="Policy loss",
         tip=(
-            "RECOMPUTE asks once more in the batches of training, which makes the first ratio exactly 1 "
-            "in any setup."
+            "RECOMPUTE computes them once more in the batches of training, which makes the first ratio exactly 1 in "
+            "any setup."
         ),
     )
     rlhf_ratio_check: RatioCheck = setting(
@@ -144,10 +144,11 @@ class OnlineLossSection(BaseConfig):
         le=1e9,
         visible=f"{_COUPLED},rlhf_ratio_check=AUTO|WARN|ERROR",
         free=True,
-        title="Tolerance",
+        title="Ratio tolerance",
         group="Policy loss",
         tip=(
-            "How far from 1 it may be; empty is 0 where it must be exact, else a quarter of the clip range."
+            "How far the first ratio may be from 1. Empty: 0 if it must be exact, otherwise a quarter of the clip "
+            "range."
         ),
     )
     rlhf_gspo_weighting: GspoWeighting = setting(
@@ -156,7 +157,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Weight of an image",
         group="Policy loss",
-        tip="LENGTH counts each image by its trained steps, DOCUMENT weights all alike.",
+        tip="LENGTH counts each image by its trained steps, DOCUMENT weights all images equally.",
     )
     rlhf_normalize_by_documents: bool = setting(
         False,
@@ -176,7 +177,7 @@ class OnlineLossSection(BaseConfig):
         title="Whole trajectories",
         group="Policy loss",
         tip=(
-            "EXACT keeps the graphs of all steps, STASH adds up gradients, TWO_PASS asks twice. All give "
+            "EXACT keeps the graphs of all steps, STASH adds up gradients, TWO_PASS runs the model twice. All give "
             "the same gradient."
         ),
     )
@@ -197,7 +198,7 @@ class OnlineLossSection(BaseConfig):
         title="Whole groups",
         group="Group loss",
         tip=(
-            "EXACT needs whole groups in a batch, STASH adds up gradients, TWO_PASS asks twice. All give "
+            "EXACT needs whole groups in a batch, STASH adds up gradients, TWO_PASS runs the model twice. All give "
             "the same gradient."
         ),
     )
@@ -207,7 +208,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Clip",
         group="Group loss",
-        tip="Images that have moved far enough from the old policy no longer pull.",
+        tip="Images that have moved far enough from the old policy no longer count.",
     )
     rlhf_dgpo_clip_kl: bool = setting(
         False,
@@ -233,7 +234,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Reference CFG",
         group="Group loss",
-        tip="Guidance of the reference; 1 is without.",
+        tip="Guidance scale of the reference. 1: no guidance.",
     )
     rlhf_dgpo_noise: GroupNoise = setting(
         GroupNoise.GROUP_FIXED,
@@ -252,8 +253,8 @@ class OnlineLossSection(BaseConfig):
         title="Timesteps",
         group="Group loss",
         tip=(
-            "Noise levels each image is trained at in a pass; 0 takes as many as rollout steps lie in the"
-            " range."
+            "Noise levels that each image is trained at in a pass. 0: as many as there are rollout steps in "
+            "the range."
         ),
     )
     rlhf_timestep_range_low: Float = setting(
@@ -264,7 +265,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Range from",
         group="Group loss",
-        tip="Where training begins along denoising: 0 is pure noise.",
+        tip="Where the trained range of denoising begins: 0 is pure noise.",
     )
     rlhf_timestep_range_high: Float = setting(
         0.6,
@@ -274,7 +275,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Range to",
         group="Group loss",
-        tip="Where it ends: 1 is the finished image.",
+        tip="Where the trained range of denoising ends: 1 is the finished image.",
     )
     rlhf_timestep_sampler: TimestepSampler = setting(
         TimestepSampler.DISCRETE,
@@ -322,7 +323,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Highest decay",
         group="Old policy",
-        tip="Share of the old policy that stays at each optimizer step, at most.",
+        tip="Maximum share of the old policy that is kept at each optimizer step.",
     )
     rlhf_ema_ref_ramp_rate: Float = setting(
         0.001,
@@ -332,7 +333,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Decay ramp",
         group="Old policy",
-        tip="By how much that share rises with each step; it begins at 0.",
+        tip="How much that share rises with each optimizer step, starting at 0.",
     )
     rlhf_ema_ref_device: EMAMode = setting(
         EMAMode.GPU,
@@ -350,7 +351,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Beta",
         group="Pair loss",
-        tip="Strength of the anchor to the reference, as in DPO.",
+        tip="How strongly the model is held to the reference, as in DPO: higher = smaller change.",
     )
     rlhf_online_dpo_pairs: OnlinePairs = setting(
         OnlinePairs.BEST_WORST,
@@ -359,8 +360,8 @@ class OnlineLossSection(BaseConfig):
         title="Pairs",
         group="Pair loss",
         tip=(
-            "BEST_WORST compares the best with the worst image of a prompt, ALL every better with every "
-            "worse one."
+            "BEST_WORST compares the best with the worst image of a prompt, ALL compares every better image with "
+            "every worse one."
         ),
     )
     rlhf_nft_beta: Float = setting(

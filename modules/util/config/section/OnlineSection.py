@@ -32,8 +32,8 @@ class OnlineSection(BaseConfig):
         title="Prompts",
         group="Prompts",
         tip=(
-            "A text file with one prompt a line; empty lines and lines that begin with # do not count. "
-            "Empty takes the captions of the enabled concepts."
+            "A text file with one prompt per line; empty lines and lines that begin with # are ignored. If no file is "
+            "set, the captions of the enabled concepts are used."
         ),
     )
     rlhf_prompts_per_epoch: int = setting(
@@ -44,7 +44,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Prompts per epoch",
         group="Prompts",
-        tip="Different prompts images are made of before each round of training.",
+        tip="How many different prompts get images in each epoch.",
     )
     rlhf_group_size: int = setting(
         8,
@@ -55,8 +55,7 @@ class OnlineSection(BaseConfig):
         title="Images per prompt",
         group="Prompts",
         tip=(
-            "Images made of each prompt and compared with each other: K. More give a better measure of "
-            "what is good."
+            "Images made of each prompt and compared with each other. More give better advantages and take longer."
         ),
     )
     rlhf_sampler: RolloutSampler = setting(
@@ -89,8 +88,8 @@ class OnlineSection(BaseConfig):
         title="Images per step",
         group="Prompts",
         tip=(
-            "Images of an optimizer step over all processes, counted after those that were left out; 0 "
-            "takes batch size and accumulation steps."
+            "Images of an optimizer step over all processes, not counting skipped ones. 0: follows from batch size "
+            "and accumulation steps."
         ),
     )
     rlhf_docs_per_step_multiple: int = setting(
@@ -99,11 +98,12 @@ class OnlineSection(BaseConfig):
         le=1024,
         visible=f"{_ONLINE},rlhf_docs_per_step",
         free=False,
-        title="Micro-batches a multiple of",
+        title="Micro-batch multiple",
         group="Prompts",
         tip=(
-            "The micro-batches of such a step are a multiple of this, or the run does not begin. Where images are "
-            "left out, a step continues to the next multiple, and the last one of an epoch takes what there is."
+            "The number of micro-batches of such a step must be a multiple of this, or the run does not start. If "
+            "images are skipped, a step continues to the next multiple; the last step of an epoch takes what is "
+            "left."
         ),
     )
     rlhf_short_step: ShortStep = setting(
@@ -112,7 +112,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Short last step",
         group="Prompts",
-        tip=("Train the last step of an epoch with fewer images than asked for, or end with an error."),
+        tip=("Train the last step of an epoch with fewer images than requested, or end with an error."),
     )
     rlhf_max_empty_batches: int = setting(
         16,
@@ -122,7 +122,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Empty micro-batches",
         group="Prompts",
-        tip=("Stop with an error after this many micro-batches in a row that have lost all their images."),
+        tip=("Stop with an error after this many consecutive micro-batches without a usable image."),
     )
     rlhf_rollout_steps: int = setting(
         10,
@@ -132,20 +132,17 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Steps",
         group="Rollout",
-        tip=(
-            "Denoising steps of the images that are learned from. Few are enough: they need not look "
-            "finished."
-        ),
+        tip=("Denoising steps of the training images. A few are enough: the images need not look finished."),
     )
     rlhf_rollout_size: str = setting(
         "",
         visible=_ONLINE,
         free=False,
-        title="Size",
+        title="Image size",
         group="Rollout",
         tip=(
-            "Width x height in pixels, as 512x768, or one number; empty takes the first resolution of the"
-            " data."
+            "Width x height in pixels, such as 512x768, or one number for a square. Empty: the first "
+            "resolution of the data."
         ),
     )
     rlhf_rollout_cfg_scale: Float = setting(
@@ -156,7 +153,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="CFG scale",
         group="Rollout",
-        tip="Guidance of these images; 1 is without. Training steps are guided in the same way.",
+        tip="Guidance scale of the rollout. 1: no guidance. Training is guided in the same way.",
     )
     rlhf_rollout_negative_prompt: str = setting(
         "",
@@ -165,7 +162,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Negative prompt",
         group="Rollout",
-        tip="What guidance leads away from.",
+        tip="What the images should not show.",
     )
     rlhf_rollout_batch_size: int = setting(
         0,
@@ -175,9 +172,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Batch size",
         group="Rollout",
-        tip=(
-            "Images made at once; 0 takes the batch size of training, so that both compute the same numbers."
-        ),
+        tip=("Images made at once. 0: the batch size of training, so that both compute the same numbers."),
     )
     rlhf_rollout_cfg_layout: GuidanceLayout = setting(
         GuidanceLayout.SPLIT,
@@ -186,8 +181,7 @@ class OnlineSection(BaseConfig):
         title="Guided steps",
         group="Rollout",
         tip=(
-            "SPLIT asks the model twice and keeps gradients of one half; JOINT asks once with twice the "
-            "batch."
+            "SPLIT runs the model twice and keeps gradients of one half; JOINT runs it once with twice the batch."
         ),
     )
     rlhf_shared_start_noise: bool = setting(
@@ -196,7 +190,10 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Same first noise",
         group="Rollout",
-        tip=("All images of a prompt start from one noise, so that they differ by their steps' noise alone."),
+        tip=(
+            "All images of a prompt start from the same noise, so that they differ only by the noise of their "
+            "denoising steps."
+        ),
     )
     rlhf_rollout_transition: RolloutTransition = setting(
         RolloutTransition.AUTO,
@@ -217,7 +214,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Noise level",
         group="Rollout",
-        tip="Strength of the steps' noise (eta); empty takes the transition's own.",
+        tip="Strength of the noise in denoising steps (eta). Empty: the usual level of the transition.",
     )
     rlhf_rollout_temperature: Float = setting(
         1.0,
@@ -239,7 +236,8 @@ class OnlineSection(BaseConfig):
         title="Trained steps",
         group="Rollout",
         tip=(
-            "First and last step that may be trained, as 0-4 (0 is the noisiest); empty for all but the last."
+            "First and last denoising step that may be trained, such as 0-4 (0 is the noisiest). Empty: all except "
+            "the last."
         ),
     )
     rlhf_num_sde_steps: int = setting(
@@ -258,7 +256,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Choice of trained steps",
         group="Rollout",
-        tip="RANDOM takes any, CONTIGUOUS takes neighbours.",
+        tip="RANDOM takes any steps, CONTIGUOUS takes consecutive ones.",
     )
     rlhf_rollout_storage_dtype: DataType = setting(
         DataType.FLOAT_32,
@@ -267,7 +265,8 @@ class OnlineSection(BaseConfig):
         title="Precision of kept latents",
         group="Rollout",
         tip=(
-            "Number format of the latents kept of each step. Probabilities are those of the rounded numbers."
+            "Number format of the stored latents of each denoising step. Probabilities are computed from the rounded "
+            "numbers."
         ),
     )
     rlhf_off_policy: bool = setting(
@@ -276,10 +275,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Average makes the images",
         group="Rollout",
-        tip=(
-            "Make the images with the moving average of the weights (EMA) instead of the weights of the "
-            "moment."
-        ),
+        tip=("Make the images with the moving average of the weights (EMA) instead of the current weights."),
     )
     rlhf_switch_ema_ref: int = setting(
         200,
@@ -289,7 +285,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Old policy after",
         group="Rollout",
-        tip="After this many optimizer steps the old policy makes the images, where there is one.",
+        tip="After this many optimizer steps the old policy makes the images, if the mode has one.",
     )
     rlhf_keep_images: int = setting(
         16,
@@ -299,7 +295,7 @@ class OnlineSection(BaseConfig):
         free=True,
         title="Kept for review",
         group="Rollout",
-        tip=("Images of an epoch that stay in the run's folder with prompt and reward; 0 for none."),
+        tip=("Images of each epoch that are kept in the run's folder, with prompt and reward. 0: none."),
     )
     rlhf_keep_image_epochs: int = setting(
         20,
@@ -309,7 +305,7 @@ class OnlineSection(BaseConfig):
         free=True,
         title="Epochs of images kept",
         group="Rollout",
-        tip="Epochs whose images stay; older folders are removed.",
+        tip="Number of recent epochs whose images are kept; older folders are removed.",
     )
     rlhf_reward: str = setting(
         "brightness",
@@ -318,7 +314,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Reward",
         group="Reward",
-        tip="What is good. One name, or several with weights: aesthetic 1, clip_score 0.5.",
+        tip="What scores the images: one name, or several with weights, such as aesthetic 1, clip_score 0.5.",
     )
     rlhf_rewards: list[RewardConfig] = setting(
         factory=list,
@@ -327,7 +323,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Rewards",
         group="Reward",
-        tip=("The rewards with all their settings; taken instead of the line above when not empty."),
+        tip=("The rewards with all their settings. If the list is not empty, the field above is ignored."),
     )
     rlhf_reward_combination: RewardCombination = setting(
         RewardCombination.SUM,
@@ -336,8 +332,8 @@ class OnlineSection(BaseConfig):
         title="Several rewards",
         group="Reward",
         tip=(
-            "SUM adds them as they are; GDPO brings each to one scale within a prompt first, so that weights mean what "
-            "they say however different the scales."
+            "SUM adds the rewards as they are. GDPO first brings each to the same scale within a prompt, so that "
+            "weights are comparable between rewards of different scales."
         ),
     )
     rlhf_reward_on_error: RewardFailure = setting(
@@ -346,7 +342,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="When a reward fails",
         group="Reward",
-        tip="End the run, or leave out the images of that prompt.",
+        tip="End the run, or skip the images of that prompt.",
     )
     rlhf_reward_device: str = setting(
         "auto",
@@ -355,7 +351,7 @@ class OnlineSection(BaseConfig):
         free=True,
         title="Device",
         group="Reward",
-        tip="Where reward models compute; auto takes the device of the run.",
+        tip="The device of reward models; auto takes the device of the run.",
     )
     rlhf_reward_swap: bool = setting(
         False,

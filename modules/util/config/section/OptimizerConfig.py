@@ -30,7 +30,7 @@ class OptimizerConfig(BaseConfig):
         free=False,
         title="Beta 1",
         group="Optimizer",
-        tip="Memory of the gradient's average.",
+        tip="Decay of the moving average of gradients; 0.9 is usual.",
     )
     beta2: Float | None = setting(
         None,
@@ -39,7 +39,7 @@ class OptimizerConfig(BaseConfig):
         free=False,
         title="Beta 2",
         group="Optimizer",
-        tip="Memory of the gradient's squared average.",
+        tip="Decay of the moving average of squared gradients; 0.99 to 0.999 is usual.",
     )
     eps: Float | None = setting(
         None,
@@ -48,7 +48,7 @@ class OptimizerConfig(BaseConfig):
         free=False,
         title="Epsilon",
         group="Optimizer",
-        tip="Added to the denominator against division by zero.",
+        tip="Added to the denominator to avoid division by zero.",
     )
     weight_decay: Float | None = setting(
         None,
@@ -66,7 +66,7 @@ class OptimizerConfig(BaseConfig):
         free=False,
         title="Momentum",
         group="Optimizer",
-        tip="For optimizers with a plain momentum (SGD, RMSPROP).",
+        tip="Momentum of SGD and RMSPROP.",
     )
     fused_back_pass: bool = setting(
         False,
@@ -74,8 +74,8 @@ class OptimizerConfig(BaseConfig):
         title="Step in the backward pass",
         group="Optimizer",
         tip=(
-            "Use each gradient as soon as it is there and drop it: fine-tuning a whole model then needs no memory for "
-            "gradients. Not with accumulation, clipping, FLOAT_16, preferences or several processes."
+            "Use each gradient as soon as it is computed, then drop it: fine-tuning a whole model then needs no "
+            "memory for gradients. Not with accumulation, clipping, FLOAT_16, preferences or several processes."
         ),
     )
     params: dict[str, Scalar] = setting(
@@ -84,7 +84,7 @@ class OptimizerConfig(BaseConfig):
         free=False,
         title="Further parameters",
         group="Optimizer",
-        tip="Any other argument of the optimizer's class, by its name.",
+        tip="Other arguments of the optimizer's class, by name.",
     )
 
     @field_validator("params", mode="before")

@@ -82,8 +82,8 @@ class ProjectSection(BaseConfig):
         title="Autocast",
         group="Hardware",
         tip=(
-            "Number format of the computation. FLOAT_32 switches autocast off: slower, exactly repeatable on "
-            "the CPU."
+            "Number format of the computation. FLOAT_32 switches autocast off: slower, but exactly repeatable on the "
+            "CPU."
         ),
     )
     cpu_threads: int = setting(

@@ -76,14 +76,14 @@ class AccelerationConfig(BaseConfig):
         hidden=True,
         free=False,
         title="In training and rollouts",
-        tip="Accelerators that act wherever the denoiser is called.",
+        tip="Accelerators that apply whenever the denoiser is called.",
     )
     rollout: list[AcceleratorConfig] = setting(
         factory=list,
         hidden=True,
         free=False,
         title="In rollouts only",
-        tip="Accelerators that act only while images are made to learn from.",
+        tip="Accelerators that apply only while training images are made.",
     )
 
     @field_validator("shared", "rollout", mode="before")

@@ -33,7 +33,7 @@ class RlhfSection(BaseConfig):
         free=False,
         title="Preference training",
         group="Mode",
-        tip="Train on what you prefer instead of on images as such.",
+        tip="Learn from preferences instead of from images alone.",
     )
     rlhf_mode: RLHFMode = setting(
         RLHFMode("DPO"),
@@ -90,7 +90,7 @@ class RlhfSection(BaseConfig):
         free=False,
         title="IPO tau",
         group="Loss",
-        tip="The margin IPO aims at is 1 / (2 tau): larger stays nearer to the reference.",
+        tip="IPO aims at a margin of 1 / (2 tau): higher values stay closer to the reference.",
     )
     rlhf_dpo_adaptive_beta: bool = setting(
         False,
@@ -98,7 +98,7 @@ class RlhfSection(BaseConfig):
         free=False,
         title="Adaptive beta",
         group="Loss",
-        tip="Let the margins of the last pairs move beta between a quarter and four times its value.",
+        tip="Adapt beta to the margins of recent pairs, between a quarter and four times its value.",
     )
     rlhf_supervised_mix: Float = setting(
         0.0,
@@ -109,7 +109,7 @@ class RlhfSection(BaseConfig):
         title="Supervised mix",
         group="Loss",
         tip=(
-            "Adds so much of the ordinary loss on the chosen images, which keeps them likely. 0.25 suits "
+            "Adds the ordinary loss on the chosen images with this weight, which keeps them likely. 0.25 suits "
             "flow-matching models."
         ),
     )
@@ -120,8 +120,8 @@ class RlhfSection(BaseConfig):
         title="Reference",
         group="Reference",
         tip=(
-            "Follows from the adapter: a new one is compared with the bare model, a loaded one with its own "
-            "start."
+            "Follows from the adapter: a new one is compared with the base model, a loaded one with its own initial "
+            "weights."
         ),
     )
 
@@ -197,8 +197,7 @@ class RlhfSection(BaseConfig):
         title="Draws per pair",
         group="Memory",
         tip=(
-            "Timesteps and noises each pair has in the cache. More are better for the model and longer to "
-            "fill."
+            "Timesteps and noises each pair has in the cache. More are better for the model but take longer to compute."
         ),
     )
 
@@ -238,7 +237,7 @@ class RlhfSection(BaseConfig):
         free=True,
         title="Margin by timestep",
         group="Validation",
-        tip="Log the margin apart for each quarter of the timesteps.",
+        tip="Log the margin separately for each quarter of the timesteps.",
     )
     rlhf_dpo_save_best: bool = setting(
         True,
@@ -254,7 +253,7 @@ class RlhfSection(BaseConfig):
         free=True,
         title="Stop early",
         group="Validation",
-        tip="Stop when validation no longer gets better.",
+        tip="Stop when validation no longer improves.",
     )
     rlhf_dpo_patience_value: int = setting(
         5,
@@ -264,7 +263,7 @@ class RlhfSection(BaseConfig):
         free=True,
         title="Patience",
         group="Validation",
-        tip="Validations in a row without progress before training stops.",
+        tip="Number of consecutive validations without progress before training stops.",
     )
     rlhf_dpo_patience_mode: DPOPatienceMode = setting(
         DPOPatienceMode.EITHER,
@@ -281,5 +280,5 @@ class RlhfSection(BaseConfig):
         free=True,
         title="Metrics watched",
         group="Validation",
-        tip="The validation metrics that must get better.",
+        tip="The validation metrics that must improve.",
     )

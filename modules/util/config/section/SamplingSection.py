@@ -58,7 +58,7 @@ class SamplingSection(BaseConfig):
         False,
         visible="!ema=OFF",
         free=True,
-        title="Also without EMA",
+        title="Samples without EMA",
         group="Files",
-        tip="Make each sample a second time with the weights as they are.",
+        tip="Make each sample a second time with the trained weights instead of their average.",
     )

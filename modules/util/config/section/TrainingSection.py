@@ -18,7 +18,7 @@ class TrainingSection(BaseConfig):
         free=False,
         title="Epochs",
         group="Steps",
-        tip="How often the whole data set is gone through.",
+        tip="Number of passes over the whole data set.",
     )
     max_steps: int = setting(
         0,
@@ -46,8 +46,8 @@ class TrainingSection(BaseConfig):
         title="Accumulation",
         group="Steps",
         tip=(
-            "Batches whose gradients are added up before the weights move: a larger batch in the memory of a "
-            "small one."
+            "Batches whose gradients are added up before the weights change: the effect of a larger batch with the "
+            "memory of a small one."
         ),
     )
     clip_grad_norm: Float | None = setting(
@@ -80,8 +80,7 @@ class TrainingSection(BaseConfig):
         title="Learning rate",
         group="Learning rate",
         tip=(
-            "Size of the steps. Around 1e-4 for a LoRA, 1e-5 or less for preference training and fine- "
-            "tuning."
+            "Step size of the optimizer. Around 1e-4 for a LoRA, 1e-5 or less for preference training and fine-tuning."
         ),
     )
     learning_rate_scheduler: LearningRateScheduler = setting(
@@ -89,7 +88,7 @@ class TrainingSection(BaseConfig):
         free=False,
         title="Schedule",
         group="Learning rate",
-        tip="How the learning rate moves after the warm-up.",
+        tip="How the learning rate changes after the warm-up.",
     )
     learning_rate_warmup_steps: Float = setting(
         0.0,
@@ -140,7 +139,7 @@ class TrainingSection(BaseConfig):
         free=False,
         title="EMA decay",
         group="EMA",
-        tip="How much of the average stays at each update; nearer to 1 averages over longer times.",
+        tip="Share of the average that is kept at each update; values closer to 1 average over more steps.",
     )
     ema_update_step_interval: int = setting(
         5,
@@ -242,7 +241,7 @@ class TrainingSection(BaseConfig):
         free=False,
         title="Distribution bias",
         group="Noise",
-        tip="Moves the centre of the distribution; positive is towards noise.",
+        tip="Shifts the centre of the distribution; positive values shift it towards noise.",
     )
     timestep_shift: Float = setting(
         1.0,
@@ -251,7 +250,7 @@ class TrainingSection(BaseConfig):
         free=False,
         title="Timestep shift",
         group="Noise",
-        tip="Above 1 moves timesteps towards noise.",
+        tip="Values above 1 shift timesteps towards noise. 1: no shift.",
     )
     min_noising_strength: Float = setting(
         0.0,
@@ -290,5 +289,5 @@ class TrainingSection(BaseConfig):
         free=False,
         title="Perturbation noise",
         group="Noise",
-        tip="Adds noise to the model's input alone, against overfitting to the exact noise.",
+        tip="Adds noise to the model's input only, to reduce overfitting to the exact noise.",
     )
