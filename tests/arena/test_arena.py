@@ -41,7 +41,7 @@ def shade(path: str) -> int:
 
 
 class Voter:
-    """Opens the arena anew for every batch of requests."""
+    """Opens the arena again for every batch of requests."""
 
     def __init__(self, root: Path, *names: str, **settings: Any) -> None:
         self.root = root

@@ -41,7 +41,7 @@ def model_without_short_tokenizers(key: str) -> tuple[Model, int]:
 
 
 def of_length(tokenizer: object, length: int) -> tuple[str, str]:
-    """A text of exactly so many tokens, and what it is made of."""
+    """A text of exactly this many tokens, and what it is made of."""
     for piece in ("a ", "a"):
         for count in range(1, length + 1):
             tokens = len(tokenizer((piece * count).strip()).input_ids)  # type: ignore[operator]

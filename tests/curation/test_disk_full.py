@@ -35,7 +35,7 @@ def make_images(folder: Path, size: int, count: int = 4) -> list[Path]:
     files = [folder / f"{i}.png" for i in range(count)]
     for i, file in enumerate(files):
         Image.new("L", (1, 1), i).save(file)
-        file.write_bytes(file.read_bytes().ljust(size, b"\0"))  # what follows the last chunk is passed over
+        file.write_bytes(file.read_bytes().ljust(size, b"\0"))  # what follows the last chunk is ignored
     return files
 
 

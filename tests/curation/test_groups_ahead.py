@@ -65,7 +65,7 @@ def test_only_a_few_groups_are_decoded_ahead(tmp_path):
         wait(lambda: len(ahead.coming(99)) == AHEAD)
         time.sleep(0.1)
         assert len(ahead.coming(99)) == AHEAD
-        assert ahead.status().groups == AHEAD + 6, "the number of all is known all the same"
+        assert ahead.status().groups == AHEAD + 6, "the number of all is known nevertheless"
         assert ahead.next() is not None
         wait(lambda: len(ahead.coming(99)) == AHEAD)
 

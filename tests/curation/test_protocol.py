@@ -34,7 +34,7 @@ def make_groups(root: Path, sizes: dict[str, int]) -> list[ImageGroup]:
 
 
 class Client:
-    """A server on the same thread: requests in, replies back, the session opened anew each time."""
+    """A server on the same thread: requests in, replies back, the session opened again each time."""
 
     def __init__(self, folder: Path, sizes: dict[str, int] | None = None, **settings: Any) -> None:
         self.folder = folder

@@ -44,7 +44,7 @@ class Subject:
     Args:
         prepare: makes the folder as it is before; the same every time.
         work: does the steps from one on (0 is the first), and acknowledges each.
-        reopen: what the next start does, before the work goes on.
+        reopen: what the next start does, before the work continues.
         state: what is in the folder, without what differs from run to run.
         steps: how many there are.
         expected: errors that a caller turns into a warning or exit 2.

@@ -35,7 +35,7 @@ from tests.faults.pair_folders import make_pairs, write_images
 from tests.trainer.resume.test_checkpoint import at
 
 _DRAWN = re.compile(rb"\.[0-9a-f]{8}/")
-"""The part of names in the trash that is drawn anew each time."""
+"""The part of names in the trash that is drawn again each time."""
 LEFT, PICK, UNDO = {"do": "answer", "best": 0}, {"do": "pick"}, {"do": "undo"}
 MODES: dict[str, list[dict[str, Any]]] = {
     "ELO": [LEFT, PICK, UNDO, LEFT, PICK, {"do": "finish_group"}, {"do": "tie"}, PICK],

@@ -1,4 +1,4 @@
-"""What a rule finds, against the list of what is allowed all the same."""
+"""What a rule finds, against the list of allowed exceptions."""
 
 from __future__ import annotations
 

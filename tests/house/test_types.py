@@ -15,7 +15,7 @@ UNCHECKED: dict[str, str] = {}
 
 
 def unchecked(folders: Iterable[str], packages: Iterable[str]) -> dict[str, str]:
-    """Rooms that mypy does not look at, and packages it is told that are no rooms."""
+    """Rooms that mypy does not look at, and packages it checks that are not rooms."""
     rooms, told = set(folders), set(packages)
     missing = dict.fromkeys(sorted(rooms - told), "add it to packages in pyproject.toml")
     return missing | dict.fromkeys(

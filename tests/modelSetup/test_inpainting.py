@@ -1,4 +1,4 @@
-"""Models that paint into images: what their denoiser is given, and that they are told from others."""
+"""Models that paint into images: what their denoiser is given, and that they are distinguished from others."""
 
 from __future__ import annotations
 

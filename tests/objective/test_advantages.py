@@ -38,7 +38,7 @@ def doubles(values: list[float]) -> torch.Tensor:
 
 
 def test_worked_example() -> None:
-    """Group 0 has mean 2 and deviation 1, group 1 mean 6 and deviation 2; all four rewards have sqrt(6.5)."""
+    """Group 0 has mean 2 and std 1, group 1 mean 6 and std 2; all four rewards have sqrt(6.5) as std."""
     reward, group = doubles([1, 3, 4, 8]), torch.tensor([0, 0, 1, 1])
     own = group_advantages(reward, group, AdvantageOptions(scale="group", eps=1e-9))
     assert own.adv_N.tolist() == pytest.approx([-1, 1, -1, 1], abs=1e-8)

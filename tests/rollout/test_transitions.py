@@ -60,7 +60,7 @@ def exact(prediction: str, at: Position) -> float:
 
 
 def final_std(kind: str, prediction: str, positions, eta: float, tau: float = 1.0) -> float:
-    """Deviation at the end of a run that starts from unit noise."""
+    """Standard deviation at the end of a run that starts from unit noise."""
     variance = 1.0
     for at in positions:
         made = step(kind, number(1.0), number(exact(prediction, at)), at, prediction, eta, tau)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ def step(writer: EventWriter, number: int) -> None:
 
 
 def obey(run: RunDirectory, writer: EventWriter, fails: str = "") -> None:
-    """Take orders until told to stop; an order named ``fails`` goes wrong."""
+    """Take commands until told to stop; a command named ``fails`` goes wrong."""
     until, number = time.monotonic() + LIFETIME, 0
     while time.monotonic() < until:
         number += 1

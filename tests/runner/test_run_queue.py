@@ -43,7 +43,7 @@ def states(queue: RunQueue) -> list[str]:
 
 
 def restarted(queue: RunQueue) -> QueueRunner:
-    """The program begins anew: a runner that has never heard of these trainers."""
+    """The program starts again: a runner that has never heard of these trainers."""
     runner = QueueRunner(RunQueue(queue.path), start)
     runner.active = True
     return runner

@@ -1,4 +1,4 @@
-"""The set-up script, without a network: pip is a stub that notes how it was called."""
+"""The setup script, without a network: pip is a stub that notes how it was called."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_changed_requirements_are_installed_into_the_same_environment(root, name
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
     runner = Runner()
     bootstrap.bootstrap(root, False, runner)
-    assert runner.commands == []  # other line ends are no change
+    assert runner.commands == []  # other line ends are not a change
     path.write_text("some-package==2\n")
     bootstrap.bootstrap(root, False, runner)
     assert runner.kinds() == ["probe", "pip"]
@@ -188,7 +188,7 @@ def test_an_interrupted_install_is_taken_up_again(root):
     assert runner.kinds() == ["probe", "pip"]
 
 
-def test_half_an_environment_is_made_anew(root):
+def test_half_an_environment_is_made_again(root):
     python = venv_python(root / ".venv")
     python.parent.mkdir(parents=True)
     python.touch()

@@ -214,6 +214,6 @@ def test_told_to_stop(source, tmp_path, stop):
     assert served.process.returncode == (130 if stop is signal.SIGINT else -signal.SIGTERM)
     again = Served(source, tmp_path / "out")
     again.read()
-    # A skip is no answer, but the question it passed over does not come again at once.
+    # A skip is not an answer, but the skipped question does not come again at once.
     assert again.read()["show"] != first["show"]
     again.end()

@@ -1,4 +1,4 @@
-"""The shell wrappers, with a set-up and an interpreter that only note how they were called."""
+"""The shell wrappers, with a setup and an interpreter that only note how they were called."""
 
 from __future__ import annotations
 

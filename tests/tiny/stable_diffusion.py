@@ -66,7 +66,7 @@ def build_unet(
     """A UNet with the block types of SD 1.5.
 
     Args:
-        linear: as SD 2 has it: inputs and outputs of attention are no convolutions.
+        linear: as SD 2 has it: inputs and outputs of attention are not convolutions.
     """
     from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 

@@ -127,7 +127,7 @@ class SpoiledLoss(SpoiledStep):
 
 
 def test_a_nan_loss_in_float16_counts_at_once(tmp_path: Path) -> None:
-    """No smaller scale of the loss mends it."""
+    """No smaller scale of the loss fixes it."""
     told = Keeping()
     with started(tmp_path, told, nan_patience=1, train_dtype="FLOAT_16", epochs=3) as trainer:
         trainer.parts.step = SpoiledLoss(trainer.parts.step, {1, 2, 3})

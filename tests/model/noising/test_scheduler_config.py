@@ -1,4 +1,4 @@
-"""No field of a model's scheduler config is ignored without a word."""
+"""No field of a model's scheduler config is silently ignored."""
 
 from __future__ import annotations
 

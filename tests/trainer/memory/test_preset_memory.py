@@ -32,5 +32,5 @@ def test_presets_fit_their_cards(preset: str) -> None:
     config = TrainConfig.from_dict(json.loads((PRESETS / preset).read_text(encoding="utf-8")))
     assert config.model_type.value == MODELS[name][0]
     plan = Planner(config, real_dry_run(name, config), cuda=True).plan(MODES[0])
-    # a card of so many GB has a little less for programs
+    # a card of this size has a little less for programs
     assert plan.total < 0.97 * card * GIB, "\n".join(plan.lines())

@@ -146,7 +146,7 @@ def test_old_images_that_cannot_be_removed_are_told_of_once(
     run_here(config, callback=heard)
     [told] = [text for text in heard.warnings if "rlhf_keep_image_epochs" in text]
     assert "epoch-0: Permission denied" in told
-    # the others were removed all the same
+    # the others were removed nevertheless
     assert sorted(path.name for path in (tmp_path / "run" / "rollouts").iterdir()) == ["epoch-0", "epoch-3"]
 
 

@@ -43,7 +43,7 @@ def test_it_doubles_after_so_many_good_steps_in_a_row_and_has_a_limit() -> None:
     assert scaler.scale == START
     for _ in range(GROW_AFTER - 1):
         scaler.update(True)
-    assert scaler.scale == START  # counted anew
+    assert scaler.scale == START  # counted again
     for _ in range(20 * GROW_AFTER):
         scaler.update(True)
     assert scaler.scale == LARGEST

@@ -393,7 +393,7 @@ def test_foreign_facts_with_fitting_digests_send_the_run_to_the_backup_before(
     sign(newer, META)
     found, problems = find_backup(tmp_path)
     assert found == older
-    assert len(problems) == 1 and "passed over" in problems[0] and len(problems[0]) < 200
+    assert len(problems) == 1 and "is skipped" in problems[0] and len(problems[0]) < 200
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -406,9 +406,7 @@ def test_weights_that_are_nan_or_infinite_send_the_run_to_the_backup_before(
     newer = write_backup(tmp_path, snapshot)
     found, problems = find_backup(tmp_path)
     assert found == older
-    assert problems == [
-        f"the backup {newer.name} is passed over: {name}.safetensors: a holds NaN or infinity"
-    ]
+    assert problems == [f"the backup {newer.name} is skipped: {name}.safetensors: a holds NaN or infinity"]
 
 
 def test_a_backup_under_the_name_of_another_step_is_refused(tmp_path: Path) -> None:
