@@ -252,8 +252,9 @@ BY_CHANCE = (
     (r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", "DATE"),
     (r"cache-\d{8}-[0-9a-f]{32}", "cache"),
     (r"tfevents\..*", "tfevents"),
+    (r"[\d.]+ [KMGT]iB free", "space free"),
 )
-"""What is different in the names of files at every run."""
+"""What is different at every run."""
 
 
 def without_places(text: str, folder: Path) -> str:

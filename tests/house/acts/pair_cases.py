@@ -36,7 +36,7 @@ VALIDATION = [
     Case("rlhf_dpo_validation_draws", validated_pairs, 3, see.validations),
     Case("rlhf_dpo_timestep_margin_logging", pairs, True, see.metrics),
     Case("rlhf_dpo_save_best", validated_pairs, False, see.weights, {
-        "epochs": 3, "learning_rate": 50.0, "rlhf_dpo_patience_enabled": False}),
+        "epochs": 3, "rlhf_dpo_patience_enabled": False}),
     Case("rlhf_dpo_patience_enabled", validated_pairs, False, see.steps, {"epochs": 6}),
     Case("rlhf_dpo_patience_value", validated_pairs, 2, see.steps, {"epochs": 6}),
     Case("rlhf_dpo_patience_mode", validated_pairs, "BOTH", see.steps,
