@@ -15,7 +15,7 @@ from random import Random
 
 import numpy as np
 
-from modules.curation.choosing.base import DEFAULT_THRESHOLD
+from modules.curation.choosing.base import DEFAULT_THRESHOLD, AnswerKind
 from modules.curation.CurationMode import CurationMode
 from modules.curation.ranking import Floats
 from modules.curation.standing import Answer, Situation, ranked_pairs
@@ -95,7 +95,12 @@ def gap_curve(
     """Share of the largest possible quality gap after 1..``clicks`` clicks, for one group.
 
     A question of four costs two clicks (one for the best, one for the worst).
+
+    Raises:
+        ValueError: ``mode`` asks about one image at a time, which no comparison answers.
     """
+    if mode.way.kind is AnswerKind.JUDGE:
+        raise ValueError(f"{mode} asks for no comparisons, which are what is simulated")
     rng = np.random.default_rng(seed)
     quality = rng.normal(size=images) * annotator.spread
     ideal_order = [int(i) for i in np.argsort(-quality)]

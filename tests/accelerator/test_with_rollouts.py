@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from modules.accelerator.plan import AccelerationPlan, build_plan
-from modules.rollout.generate import RolloutHooks, generate, step_log_prob
+from modules.rollout.generate import RolloutHooks, generate
 from modules.rollout.plan import PlanOptions, plan_for
 from modules.rollout.Rollouts import RolloutSettings
 from modules.rollout.transitions import ODE
 from tests.accelerator.models import counted, inner_layers
-from tests.rollout.helpers import SETUP, adapted_model, requests, settings_for
+from tests.rollout.helpers import requests
 from tests.tiny import tiny_model, tiny_setup
 
 torch.set_num_threads(1)
@@ -26,27 +26,6 @@ def fresh_dynamo():
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
-
-
-@pytest.mark.parametrize("layout", ["SPLIT", "JOINT"])
-def test_compiled_rollouts_keep_the_ratio(layout):
-    """The eager backend changes no number, so what is left is the way the programs are called."""
-    model = adapted_model()
-    names = list(model.denoiser.state_dict())
-    plan = build_plan({"shared": {"name": "torch_compile", "params": {"backend": "eager"}}}, "coupled")
-    plan.setup({"unet": model.denoiser})
-    settings = settings_for(model, {"steps": 3}, layout=layout)
-    made = generate(SETUP, model, requests(2), settings, 2, hooks=hooks_of(plan))
-    assert not made.states_NPChw.requires_grad and not made.logp_NS.requires_grad
-    model.set_mode("train")
-    for step in made.steps:
-        with plan.branch():
-            out = step_log_prob(SETUP, model, made, step, settings)
-        assert out.logp_B.requires_grad
-        assert torch.equal(out.logp_B.detach(), made.logp_NS[:, made.column(step)])
-    out.logp_B.sum().backward()
-    assert list(model.denoiser.state_dict()) == names
-    plan.teardown()
 
 
 @pytest.mark.parametrize("method", ["TaylorSeerCache", "PyramidAttentionBroadcast"])

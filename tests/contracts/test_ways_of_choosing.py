@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ from modules.curation.GroupsAhead import GroupsAhead
 from modules.curation.GroupWalk import GroupWalk
 from modules.curation.PairServer import PairServer
 from modules.curation.session import CurationSession, ImageGroup, Phase, SessionSettings
+from modules.curation.simulation import Annotator, gap_curve
 from modules.curation.standing import Situation
 from modules.curation.store import CurationStore
+from modules.ui.curation.PairToolMemory import PairToolMemory
 from scripts.curate import make_parser
 from tests.curation.test_session import make_group
+from tests.source_tree import ROOT
 
 MODES = list(CurationMode)
 PAGE_KEYS = {"p", "r", "Control-z", "BackSpace", "z", "h", "t", "F1", "e", "f", "plus", "minus", "Escape"}
@@ -178,6 +182,56 @@ def test_the_line_protocol_leads_to_a_pair(tmp_path, mode):
             assert (reply["type"] == "error") == (kind is not mode.way.kind), reply
             if reply["type"] != "error":
                 server.reply(b'{"do": "undo"}')
+
+
+VERBS = {
+    AnswerKind.COMPARE: {"answer", "tie", "both_bad", "skip", "pick", "ranking", "rank"},
+    AnswerKind.CHOOSE: {"choose"},
+    AnswerKind.JUDGE: {"judge"},
+}
+
+
+@every_mode
+def test_the_documents_say_what_it_asks_and_which_requests_it_takes(mode):
+    text = (ROOT / "docs" / "curation.md").read_text(encoding="utf-8")
+    assert len(re.findall(rf"^\| `{mode.value}` \| [^|]{{10,}} \| [^|]{{5,}} \|$", text, re.MULTILINE)) == 1
+    taken = set()
+    for requests, modes in re.findall(r"^\| (`[^|]+) \| ([A-Z_, ]+) \| ", text, re.MULTILINE):
+        if mode.value in modes.split(", "):
+            taken |= set(re.findall(r"`([a-z_]+)`", requests))
+    assert taken & set().union(*VERBS.values()) == VERBS[mode.way.kind]
+
+
+@every_mode
+@pytest.mark.parametrize("images", SIZES)
+def test_the_documents_name_its_keys(mode, images):
+    text = (ROOT / "docs" / "pair-tool.md").read_text(encoding="utf-8")
+    rows = re.search(r"\| key \| meaning \|\n(.*?)\n\n", text, re.DOTALL)[1]
+    named = {name for row in rows.splitlines() for name in re.split(r"[,;] ", row.split("|")[1].strip())}
+    named |= {"1", "2", "3", "4"} if "1 to 4" in named else set()
+    words = {"space": "Space", "Return": "Enter"}
+    for key in keys_of(mode, images):
+        mine = [name for name in key.keys if not name.startswith("KP_")]
+        assert {words.get(name, name if len(name) > 1 else name.upper()) for name in mine} <= named, key.label
+
+
+@every_mode
+@pytest.mark.parametrize("images", [2, 5])
+def test_a_person_is_simulated_where_images_are_compared(mode, images):
+    if mode.way.kind is AnswerKind.JUDGE:
+        with pytest.raises(ValueError, match=f"{mode.value} asks for no comparisons"):
+            gap_curve(mode, images, 30, 1, Annotator())
+    else:
+        shares = [
+            gap_curve(mode, images, 40, seed, Annotator(careless=0.0, tie=0.0))[-1] for seed in range(5)
+        ]
+        assert sum(shares) / len(shares) > 0.8
+
+
+@every_mode
+def test_the_window_remembers_it(tmp_path, mode):
+    PairToolMemory(mode=mode.value).save(tmp_path)
+    assert PairToolMemory.load(tmp_path).mode == mode.value
 
 
 def request(session: CurationSession, now: dict[str, Any], group: ImageGroup) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from modules.accelerator.base import ACCELERATORS, Accelerator
-from tests.trainer.builders import run_here
+from tests.trainer.builders import run_here, same_weights
 from tests.trainer.online.builders import Listening, write_online
 
 SAMPLE = {"prompt": "a red circle", "width": 64, "height": 64, "diffusion_steps": 2, "seed": 1}
@@ -87,6 +87,27 @@ class TwoPrograms(Watching):
             return made
 
         self._denoiser.forward = off  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("layout", ["SPLIT", "JOINT"])
+def test_compiled_programs_keep_the_first_ratio_and_the_names_of_weights(
+    tmp_path: Path, layout: str, fresh_dynamo: None
+) -> None:
+    """The eager backend changes no number, so what is left is the way the programs are called."""
+    compiled = {"shared": [{"name": "torch_compile", "params": {"backend": "eager"}}]}
+    changes = {"epochs": 1, "rlhf_rollout_cfg_scale": 3.0, "rlhf_rollout_cfg_layout": layout}
+    heard = Listening()
+    run_here(write_online(tmp_path / "compiled", acceleration=compiled, **changes), callback=heard)
+    assert [m["rl/ratio_error"] for m in heard.metrics if "rl/reward_mean" in m] == [0.0]
+    run_here(write_online(tmp_path / "plain", **changes))
+    assert same_weights(tmp_path / "compiled" / "out.safetensors", tmp_path / "plain" / "out.safetensors")
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("source", ["ROLLOUT", "RECOMPUTE"])
