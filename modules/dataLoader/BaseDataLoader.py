@@ -20,6 +20,7 @@ from modules.dataLoader.source import (
     UnitSet,
     check_crops,
     check_files,
+    epoch_faults,
     file_faults,
     raise_faults,
 )
@@ -109,6 +110,7 @@ class BaseDataLoader(ABC):
         files.flush()
         raise_faults(check_crops(source, files))
         table = BucketTable.of(units, files, once=validation)
+        raise_faults(epoch_faults(table))
         self.sizes = table.sizes
         self._table = table
         self.sampler = self._sampler(table)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from modules.dataLoader.BaseDataLoader import BaseDataLoader, open_file_index
 from modules.dataLoader.progress import Progress
-from modules.dataLoader.source import collect_source, raise_faults
+from modules.dataLoader.source import collect_source, leave_out_identical, raise_faults
 from modules.dataLoader.Text2ImageDataLoader import Text2ImageDataLoader
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def create_data_loader(
         source = collect_source(config, config.load_concepts(), multiple)
         files = open_file_index(config)
         raise_faults(source.faults)
+        leave_out_identical(source, files)
     units = source.validation if validation else source.train
     if units is None:
         raise ValueError("this run has no validation data: validation is switched off")

@@ -6,7 +6,6 @@ All faults are listed at once. Nothing here needs torch, so a window can check a
 from __future__ import annotations
 
 import collections
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,10 +24,13 @@ from modules.dataLoader.source import (
     check_crops,
     check_files,
     collect_source,
+    epoch_faults,
     file_faults,
+    leave_out_identical,
     reference_cache_faults,
 )
 from modules.pipeline.cache.FileIndex import FileIndex
+from modules.util.counted import counted
 from modules.util.errors import DataError, UserError, list_offenders
 from modules.util.files.output_place import output_fault
 from modules.util.pairs.dpo_pair_files import free_bytes
@@ -143,7 +145,7 @@ def inspect_data(
     result.dpo = source.dpo
     result.faults += source.faults
     if source.dpo and config.rlhf_dpo_reference_cache:
-        result.faults += reference_cache_faults(source.train, source.rules)
+        result.faults += reference_cache_faults(source.rules)
     result.warnings += source.warnings
     files = FileIndex(Path(config.cache_dir) / FILE_INDEX)
     threads = max(1, int(config.dataloader_threads))
@@ -170,29 +172,24 @@ def _check(files: FileIndex, decode: bool) -> Callable[[str], None]:
 def _check_sides_differ(
     source: DataSource, files: FileIndex, bad: dict[str, DataError], result: PreflightReport
 ) -> None:
-    same_file, same_bytes = [], []
-    sets = [units for units in (source.train, source.validation) if units is not None]
-    for pair in (pair for units in sets for pair in units.entries):
-        ours, theirs = pair.chosen.path, pair.rejected.path
-        if ours in bad or theirs in bad:
-            continue
-        if os.path.realpath(ours) == os.path.realpath(theirs):
-            same_file.append(pair.id)
-        elif files.same_content(ours, theirs):
-            same_bytes.append(pair.id)
+    same_bytes, same_file = leave_out_identical(source, files, bad)
     if same_file:
         result.faults.append(
             DataError(
-                f"chosen and rejected are one and the same file in {len(same_file)} pairs:\n"
+                f"chosen and rejected are one and the same file in {counted(len(same_file), 'pair')}:\n"
                 f"{list_offenders(same_file)}",
                 hint="check the folders of the concepts",
             )
         )
     if same_bytes:
         result.warnings.append(
-            f"chosen and rejected are equal in {len(same_bytes)} pairs, which teach nothing:\n"
+            f"{counted(len(same_bytes), 'pair')} left out, for both sides are the same image and teach nothing:\n"
             f"{list_offenders(same_bytes)}"
         )
+        if not source.train.entries:
+            result.faults.append(
+                DataError("every pair has the same image on both sides", field="concepts", hint="add others")
+            )
 
 
 # -- folders and disks -------------------------------------------------------------------------------------
@@ -289,6 +286,10 @@ def _summarise(
     for group in table.groups:
         counts.update(f"{table.sizes[n][1]}x{table.sizes[n][0]}" for n in group.buckets[:, 0].tolist())
     result.buckets = dict(counts.most_common())
+    too_many = epoch_faults(table)
+    result.faults += too_many
+    if too_many:
+        return
     accumulation = config.gradient_accumulation_steps
     sampler = BucketBatchSampler(table.groups, config.batch_size * world_size, accumulation, config.seed)
     result.steps_per_epoch = sampler.steps_in_epoch(0)

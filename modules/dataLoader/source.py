@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,14 @@ class UnitSet:
     def add(self, rules: Rules, entries: Sequence[Any]) -> None:
         self.entries.extend(entries)
         self.groups.append((rules, len(entries)))
+
+    def keep(self, wanted: Callable[[Any], bool]) -> None:
+        """Leave out the entries that are not ``wanted``."""
+        made, start = UnitSet(dpo=self.dpo), 0
+        for rules, count in self.groups:
+            made.add(rules, [entry for entry in self.entries[start : start + count] if wanted(entry)])
+            start += count
+        self.entries, self.groups = made.entries, made.groups
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -166,9 +175,63 @@ def _find(source: DataSource, index: int) -> list[Item]:
     found = source.found[index]
     if found is None:
         found = collect_items(source.concepts[index], index, source.rules[index].name)
+        if source.rules[index].is_dpo:
+            _one_prompt_each(found, source.rules[index].name, str(source.concepts[index].text.prompt_source))
         source.found[index] = found
         source.faults.extend(found.faults)
     return found.items
+
+
+def _one_prompt_each(found: Found, name: str, prompt_source: str) -> None:
+    """A pair has the prompt its images were made from: the lines of its caption are one text, no alternatives."""
+    several = [item for item in found.items if len(item.prompts) > 1]
+    if several and prompt_source != "sample":
+        found.faults.append(
+            DataError(
+                f"concept {name!r} has {len(several[0].prompts)} prompts in its prompt file; a pair has one",
+                hint="leave one line in the file, or put a caption file next to each image",
+            )
+        )
+    elif several:
+        found.items = [
+            replace(item, prompts=(" ".join(item.prompts),)) if len(item.prompts) > 1 else item
+            for item in found.items
+        ]
+
+
+def leave_out_identical(
+    source: DataSource, files: FileIndex, ignore: Collection[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Take pairs out whose sides are the same image: they teach nothing.
+
+    Args:
+        ignore: paths of images that are faults already.
+
+    Returns:
+        The pairs that were taken out, and those whose sides are one and the same file, which stay: they are faults.
+    """
+    same_bytes: list[str] = []
+    same_file: list[str] = []
+
+    def differs(pair: Pair) -> bool:
+        ours, theirs = pair.chosen.path, pair.rejected.path
+        if ours in ignore or theirs in ignore:
+            return True
+        if os.path.realpath(ours) == os.path.realpath(theirs):
+            same_file.append(pair.id)
+            return True
+        try:
+            same = files.same_content(ours, theirs)
+        except DataError:
+            return True  # reported with the other files that cannot be read
+        if same:
+            same_bytes.append(pair.id)
+        return not same
+
+    for units in (source.train, source.validation):
+        if units is not None and units.dpo:
+            units.keep(differs)
+    return same_bytes, same_file
 
 
 def _of_kind(source: DataSource, *kinds: str) -> list[int]:
@@ -292,18 +355,9 @@ def _note_leaks(source: DataSource) -> None:
         )
 
 
-def reference_cache_faults(units: UnitSet, rules: Sequence[Rules]) -> list[UserError]:
+def reference_cache_faults(rules: Sequence[Rules]) -> list[UserError]:
     """Why reference scores of these pairs cannot be kept: a pair must look the same on every visit."""
     faults: list[UserError] = []
-    several = [pair.id for pair in units.entries if len(set(pair.chosen.prompts)) > 1]
-    if several:
-        faults.append(
-            ConfigError(
-                f"needs one prompt for each pair, but {len(several)} pairs have several, such as {several[0]}",
-                "rlhf_dpo_reference_cache",
-                "leave one line in their caption files, or switch the cache off",
-            )
-        )
     if any(len(rule.resolutions) > 1 for rule in rules if rule.is_dpo):
         faults.append(
             ConfigError(
@@ -375,6 +429,25 @@ def check_crops(source: DataSource, files: FileIndex, ignore: Collection[str] = 
         if units is not None and units.dpo:
             faults.extend(crop_faults(units.entries, crops))
     return faults
+
+
+MAX_EPOCH_ITEMS = 10_000_000
+
+
+def epoch_faults(table: BucketTable) -> list[UserError]:
+    """Why an epoch cannot be planned: it would take weeks, and more memory than there is."""
+    largest = max(table.groups, key=lambda group: group.rate * len(group), default=None)
+    items = int(sum(group.rate * len(group) for group in table.groups))
+    if largest is None or items <= MAX_EPOCH_ITEMS:
+        return []
+    return [
+        DataError(
+            f"an epoch would have {items:,} items, more than {MAX_EPOCH_ITEMS:,}; most of them are of concept "
+            f"{largest.name!r}, with {float(largest.rate):,.6g} repeats of {len(largest):,}",
+            field="concepts",
+            hint="lower its balancing, and train more epochs instead",
+        )
+    ]
 
 
 @dataclass

@@ -93,7 +93,7 @@ def test_all_faults_of_pairs_are_found_together(tmp_path: Path) -> None:
     (chosen / "pair_0005.txt").unlink()
     text = faults(collected(made))
     for wanted in ("'chosen' have no partner", "'rejected' have no partner", "differ only in their extension",
-                   "the prompts of 1 pairs differ", "several lines", "no caption file"):  # fmt: skip
+                   "the prompts of 2 pairs differ", "no caption file"):  # fmt: skip
         assert wanted in text
     assert "pair_0005.png" in text and "chosen/pair_0005:" not in text
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+import time
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -8,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from modules.pipeline.nodes.Pattern import Pattern
 from modules.pipeline.nodes.prompts import (
     augment_text,
     choose_line,
@@ -142,3 +146,52 @@ def test_capitals() -> None:
 def test_own_delimiter() -> None:
     settings = settings_of(enable_tag_shuffling=True, tag_delimiter=";", keep_tags_count=0)
     assert set(many(settings, 50, "a, b; c")) == {"a, b; c", "c; a, b"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "texts"),
+    [
+        (r"(a+)+$", ["a", "aaa", "", "b", "a" * 40 + "!"]),
+        (r"(?:a|aa)*b?", ["", "aaab", "b", "c"]),
+        (r"red|blue (eyes|hair)", ["red", "blue eyes", "red eyes", "blue"]),
+        (r"\d{1,3} girls?", ["1 girl", "1234 girls", "12 girls"]),
+        (r"[^x-z]{2,}?", ["ab", "a", "ax"]),
+        (r"(?i)Red.*\bfox\b", ["red hot FOX", "redfox", "RED fox"]),
+        (r"^a$", ["a", "aa"]),
+        (r"(?:)*a{0}", ["", "a"]),
+    ],
+)
+def test_patterns_match_as_regular_expressions_do(pattern: str, texts: list[str]) -> None:
+    made = Pattern(pattern)
+    for text in texts[:-1] if "+)+" in pattern else texts:
+        assert made.matches(text) == (re.fullmatch(pattern, text) is not None), text
+
+
+@given(st.text("ab|*+?().[]^$", max_size=8), st.text("ab", max_size=6))
+def test_random_patterns_match_as_regular_expressions_do(pattern: str, text: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            expected = re.fullmatch(pattern, text) is not None
+            made = Pattern(pattern)
+        except (re.error, ValueError):
+            return
+    assert made.matches(text) == expected
+
+
+def test_a_pattern_that_would_never_end_ends() -> None:
+    settings = settings_of(
+        tag_dropout_enable=True, tag_dropout_probability=1.0, tag_dropout_mode="RANDOM",
+        tag_dropout_special_tags_mode="WHITELIST", tag_dropout_special_tags="(a+)+$",
+        tag_dropout_special_tags_regex=True,
+    )  # fmt: skip
+    start = time.process_time()
+    assert augment_text(f"main, {'a' * 40}!, {'a' * 40}", settings, 1, "x", 0) == f"main, {'a' * 40}"
+    assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize("pattern", [r"(a)\1", "(?=a)b", "(?<!a)b", "((a{300}){300})", "(", "(?>a)"])
+def test_patterns_that_are_not_taken_are_named(pattern: str) -> None:
+    with pytest.raises(DataError, match="special tag") as caught:
+        special_tags(settings_of(tag_dropout_special_tags=pattern, tag_dropout_special_tags_regex=True))
+    assert repr(pattern) in str(caught.value)

@@ -15,6 +15,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 
 from modules.pipeline.nodes.images import load_rgb, read_size
 from modules.util.errors import DataError, UserError
@@ -115,6 +116,8 @@ class FileIndex:
             stat = Path(path).stat()
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+        if not S_ISREG(stat.st_mode):
+            raise DataError(f"{path}: is not a file")
         with self._lock:
             row = self._rows.get(path)
             if path not in self._seen and (row is None or not row.describes(stat)):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from modules.pipeline.nodes.Pattern import Pattern
 from modules.util.errors import DataError
+from modules.util.files.OpenFolder import read_plain
 from modules.util.owned_files import fault_of_path, shown
 from modules.util.rng import python_random
 
@@ -27,8 +28,7 @@ def read_lines(path: Path, max_bytes: int = MAX_CAPTION_BYTES) -> tuple[str, ...
         DataError: unreadable, too large, or not UTF-8.
     """
     try:
-        with path.open("rb") as stream:
-            data = stream.read(max_bytes + 1)
+        data = read_plain(path, max_bytes + 1)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -123,8 +123,11 @@ def _droppable(tag: str, settings: Any) -> bool:
 
 def _matches(tag: str, special: str, settings: Any) -> bool:
     if settings.tag_dropout_special_tags_regex:
-        return re.fullmatch(special, tag) is not None
+        return _pattern(special).matches(tag)
     return tag == special
+
+
+_pattern = lru_cache(maxsize=1024)(Pattern)
 
 
 def special_tags(settings: Any) -> list[str]:
@@ -158,9 +161,12 @@ def _special_tags_once(text: str, delimiter: str, patterns: bool) -> tuple[str, 
     if patterns:
         for tag in tags:
             try:
-                re.compile(tag)
-            except re.error as error:
-                raise DataError(f"the special tag {tag!r} is not a valid pattern: {error}") from error
+                _pattern(tag)
+            except ValueError as error:
+                raise DataError(
+                    f"the special tag {shown(tag)!r} is not a valid pattern: {error}",
+                    hint="letters, classes, groups, alternatives, repeats and anchors are taken",
+                ) from error
     return tuple(tags)
 
 

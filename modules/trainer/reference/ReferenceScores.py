@@ -88,7 +88,7 @@ class ReferenceScores:
 
     def check(self, loader: BaseDataLoader) -> None:
         """``ConfigError`` if a pair does not look the same on every visit: its scores would not either."""
-        for fault in reference_cache_faults(loader.units, loader.rules):
+        for fault in reference_cache_faults(loader.rules):
             raise fault
 
     def prepare(self, loader: BaseDataLoader, progress: Progress, should_stop: Callable[[], bool]) -> bool:

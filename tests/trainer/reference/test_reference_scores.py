@@ -211,14 +211,12 @@ def test_another_reference_has_another_key(run: tuple[Run, TrainConfig], tmp_pat
     assert len(keys) == 3
 
 
-def test_pairs_with_several_prompts_are_refused(tmp_path: Path) -> None:
+def test_the_lines_of_a_pair_s_caption_are_one_prompt_and_can_be_kept(tmp_path: Path) -> None:
     made = job(tmp_path, rlhf_dpo_reference_cache=False)
     for side in ("chosen", "rejected"):
         (tmp_path / "data" / side / "001.txt").write_text("one prompt\nanother prompt")
     with closing(together(made)) as parts:
-        with pytest.raises(ConfigError, match="1 have several, .*001") as caught:
-            scores_of(parts, made).check(parts.loader)
-        assert caught.value.field == "rlhf_dpo_reference_cache"
+        scores_of(parts, made).check(parts.loader)
 
 
 def test_pairs_of_several_resolutions_are_refused(tmp_path: Path) -> None:

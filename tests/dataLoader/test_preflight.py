@@ -1,0 +1,93 @@
+"""What is found in the data before anything is loaded, and what a run then trains on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from modules.dataLoader.preflight import inspect_data
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import DataError
+from tests.dataLoader.builders import (
+    AveragingModel,
+    concept,
+    config,
+    dpo_config,
+    loader,
+    write_image,
+    write_pairs,
+)
+
+
+def faults(made: TrainConfig) -> str:
+    return "\n".join(str(fault) for fault in inspect_data(made).faults)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_pipes_in_place_of_images_and_captions_are_listed_and_nothing_waits(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    write_image(folder / "good.png")
+    write_image(folder / "caption.png", caption=None)
+    os.mkfifo(folder / "caption.txt")
+    os.mkfifo(folder / "pipe.png")
+    (folder / "pipe.txt").write_text("x", encoding="utf-8")
+    start = time.monotonic()
+    found = faults(config(tmp_path, [concept(folder)]))
+    assert f"{folder / 'pipe.png'}: is not a file" in found
+    assert "caption.txt cannot be read" in found
+    assert time.monotonic() - start < 5
+    with pytest.raises(DataError, match="pipe"):
+        loader(config(tmp_path, [concept(folder)]))
+
+
+def test_pairs_with_the_same_image_on_both_sides_are_left_out_and_counted(tmp_path: Path) -> None:
+    made = dpo_config(tmp_path, 5)
+    for number in (1, 3):
+        name = f"pair_{number:04d}.png"
+        shutil.copy(tmp_path / "chosen" / name, tmp_path / "rejected" / name)
+    report = inspect_data(made)
+    assert (report.units, report.faults) == (3, [])
+    assert any("2 pairs left out" in line and "pair_0003" in line for line in report.lines())
+    given = loader(made)
+    assert [pair.id[-4:] for pair in given.units.entries] == ["0000", "0002", "0004"]
+    assert sum(len(batch) for batch in given.batches()) == 3
+
+
+def test_pairs_that_are_all_the_same_are_refused(tmp_path: Path) -> None:
+    made = dpo_config(tmp_path, 2)
+    shutil.rmtree(tmp_path / "rejected")
+    shutil.copytree(tmp_path / "chosen", tmp_path / "rejected")
+    assert "every pair has the same image on both sides" in faults(made)
+
+
+def test_the_lines_of_a_pair_s_caption_are_one_prompt(tmp_path: Path) -> None:
+    made = dpo_config(tmp_path, 2)
+    for side in ("chosen", "rejected"):
+        (tmp_path / side / "pair_0000.txt").write_text("a fox\nin the snow\n", encoding="utf-8")
+    model = AveragingModel()
+    loader(made, model)
+    assert {prompt for asked in model.texts_encoded for prompt in asked} == {"a fox in the snow", "prompt 1"}
+
+
+def test_a_prompt_file_of_several_lines_is_refused_for_pairs(tmp_path: Path) -> None:
+    chosen, rejected = write_pairs(tmp_path, 2)
+    (tmp_path / "prompts.txt").write_text("one\ntwo\n", encoding="utf-8")
+    text = {"prompt_source": "concept", "prompt_path": str(tmp_path / "prompts.txt")}
+    sides = [concept(chosen, "DPO_CHOSEN", text=text), concept(rejected, "DPO_REJECTED", text=text)]
+    assert "a pair has one" in faults(config(tmp_path, sides, rlhf_enabled=True))
+
+
+def test_an_epoch_of_more_than_ten_million_items_is_refused_at_once(tmp_path: Path) -> None:
+    for number in range(11):
+        write_image(tmp_path / "images" / f"{number}.png")
+    made = config(tmp_path, [concept(tmp_path / "images", balancing=1_000_000)])
+    start = time.process_time()
+    assert "an epoch would have 11,000,000 items" in faults(made)
+    assert time.process_time() - start < 3
+    with pytest.raises(DataError, match="11,000,000"):
+        loader(made)
+    assert faults(config(tmp_path, [concept(tmp_path / "images", balancing=100)])) == ""
