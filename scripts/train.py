@@ -66,9 +66,11 @@ def check(config: TrainConfig, world_size: int) -> list[str]:
     from modules.dataLoader.preflight import preflight
     from modules.trainer.assembly import check_settings
     from modules.trainer.online.prompts import online_summary
+    from modules.trainer.online.settings import acceleration_plan
 
     lines = [f"warning: {warning}" for warning in check_config(config)]
     check_settings(config, world_size)
+    lines += [f"warning: acceleration: {warning}" for warning in acceleration_plan(config).warnings]
     if config.trains_online:
         return lines + online_summary(config, world_size)
     show = _progress if sys.stderr.isatty() else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,6 @@ from modules.accelerator.slots import Checked, Paradigm, check_slots, parse_slot
 
 if TYPE_CHECKING:
     from torch import nn
-
-log = logging.getLogger(__name__)
 
 
 class Rollout:
@@ -87,8 +84,6 @@ class AccelerationPlan:
             self._undo = stack.pop_all()
         outer = list(models.values())
         self._models = list(dict.fromkeys([*outer, *map(peel, outer)]))
-        for warning in self.warnings:
-            log.warning(warning)
 
     @contextmanager
     def rollout(self) -> Iterator[Rollout]:

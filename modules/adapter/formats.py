@@ -259,6 +259,7 @@ def model_metadata(
         "rank_stabilized": options.rank_stabilized,
         "base_model": model.source_name,
         "base_model_hash": model.source_hash() or None,
+        "base_model_commit": model.hub_commits,
         **extra,
     }
     ours = {f"{METADATA_PREFIX}{key}": _text(value) for key, value in facts.items() if value is not None}

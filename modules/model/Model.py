@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ CHECKPOINTING = (
     "gradient_checkpointing_enable",
 )
 ADAPTER_MARKS = ("lora_", "hada_", "lokr_", "oft_")
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass
@@ -230,6 +233,21 @@ class Model:
     def source_name(self) -> str:
         """What the model is called: its hub name, or the name of its folder or file without the path."""
         return self.hub_name or Path(self.source).name
+
+    @property
+    def hub_commits(self) -> str | None:
+        """The commits that what comes from the hub was downloaded at, of the model and of a denoiser of its own;
+        ``None`` for local files.
+        """
+        places = [Path(place) for place in (self.source, self.denoiser_source) if place]
+        # the hub's cache names its folders by the commit
+        found = [
+            part
+            for place in places
+            for part, above in zip(place.parts[1:], place.parts, strict=False)
+            if above == "snapshots" and _COMMIT.fullmatch(part)
+        ]
+        return " ".join(dict.fromkeys(found)) or None
 
     @property
     def short_name(self) -> str:

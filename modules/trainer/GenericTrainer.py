@@ -70,6 +70,7 @@ class GenericTrainer:
         self._pace = Pace()
         self._last_phase = -math.inf
         self._resumed_from: Path | None = None
+        self._moved = False
         self._counters = Counters()
         self._rescue = Rescue(self.processes.device)
         self._parts: Run | None = None
@@ -197,6 +198,7 @@ class GenericTrainer:
     def end(self) -> None:
         """Choose the final weights and save them."""
         parts, config = self.parts, self.config
+        self._check_moved()
         if parts.validation is not None and self._counters.validated_at != self.progress.global_step:
             self._validate()
         fault = output_fault(config)
@@ -211,6 +213,19 @@ class GenericTrainer:
                 self.callback.phase(f"keeping the best weights, of step {parts.best.step}", 1, 1)
             self._save(Path(config.output_model_destination))
         self.processes.barrier()
+
+    def _check_moved(self) -> None:
+        """``DataError`` where images were made and judged, and not one step had a gradient to learn from."""
+        # what was learned before a backup is not known here
+        whole = self._resumed_from is None and self.progress.global_step > 0
+        if self.config.trains_online and whole and not self._moved:
+            raise DataError(
+                f"nothing was learned in {self.progress.global_step} steps: no gradient was greater than 0. Nothing "
+                "is saved",
+                field="rlhf_reward",
+                hint="the images of a prompt probably got equal rewards: check the reward, or make images differ more "
+                "(rlhf_group_size, rlhf_rollout_noise_level)",
+            )
 
     # -- one step ----------------------------------------------------------------------------------------------
 
@@ -235,6 +250,7 @@ class GenericTrainer:
         finite = math.isfinite(norm) and sound
         self._rescue.whole = False
         if finite:
+            self._moved = self._moved or norm > 0
             parts.optimizer.step()
             if parts.ema is not None:
                 parts.ema.update(step)
@@ -487,6 +503,7 @@ class GenericTrainer:
             {
                 "pid": os.getpid(),
                 "model_type": self.config.model_type.value,
+                "base_model_commit": parts.model.hub_commits,
                 "method": self.config.training_method.value,
                 "units": len(parts.loader),
                 "pairs": self.config.trains_pairs,

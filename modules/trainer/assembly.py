@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -92,6 +92,7 @@ class Run:
     acceleration: AccelerationPlan
     old_policy: OldPolicy | None = None
     fused: FusedSteps | None = None
+    said: list[str] = field(default_factory=list)
 
     def norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
         """The norm of the step's gradients, including those already used by a fused optimizer."""
@@ -148,13 +149,15 @@ class Run:
 
     def warnings(self) -> list[str]:
         """Findings since the last call."""
-        return self.step.warnings() + self.loader.warnings()
+        said, self.said = self.said, []
+        return said + self.step.warnings() + self.loader.warnings()
 
     def ready(self) -> None:
         """Called once the weights are final (after a backup is restored): sets up accelerators, and the weights that
         rollouts use.
         """
         self.acceleration.setup({self.model.spec.denoiser: self.model.denoiser})
+        self.said += self.acceleration.warnings
         self.loader.ready(self._weights)
 
     @contextmanager

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -12,11 +14,13 @@ from safetensors import safe_open
 from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.formats import save_adapter
 from modules.adapter.PeftAdapter import attach
+from modules.trainer.callbacks import Callback
 from modules.util.config.SecretsConfig import SecretsConfig, secrets_path
 from modules.util.errors import UserError
 from modules.weights.hub import hub_token
 from modules.weights.loading import find_source
 from tests.tiny import tiny_folder, tiny_setup
+from tests.trainer.builders import run_here, write_config
 
 TOKEN = "hf_TestToken_4711"
 
@@ -86,7 +90,30 @@ def test_a_model_of_the_hub_keeps_its_name(monkeypatch: pytest.MonkeyPatch, tmp_
     path = save_adapter(attach(model, AdapterOptions(rank=2)), tmp_path / "a.safetensors")
     with safe_open(str(path), framework="pt") as file:
         assert file.metadata()["tastemaker.base_model"] == "someone/a-model-1.5"
+        assert file.metadata()["tastemaker.base_model_commit"] == "4f" * 20
     local = setup.load(str(tiny_folder()))
+    assert local.hub_commits is None
     assert local.source_name == local.short_name == tiny_folder().name
     file = replace(local, source="models/my.model.safetensors")
     assert (file.source_name, file.short_name) == ("my.model.safetensors", "my.model")
+
+
+def test_a_run_tells_the_commit_of_its_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    snapshot = tmp_path / "snapshots" / ("4f" * 20)
+    snapshot.parent.mkdir()
+    snapshot.symlink_to(tiny_folder())
+
+    def fetch(name: str, allow_patterns: object = None, token: object = None, **options: object) -> str:
+        return str(snapshot)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    told: list[object] = []
+
+    class Hearing(Callback):
+        def started(self, facts: Mapping[str, Any]) -> None:
+            told.append(facts["base_model_commit"])
+
+    for number, name in enumerate(("someone/a-model-1.5", str(tiny_folder()))):
+        config = write_config(tmp_path / str(number), base_model_name=name, max_steps=1)
+        run_here(config, callback=Hearing())
+    assert told == ["4f" * 20, None]

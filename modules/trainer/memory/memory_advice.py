@@ -116,8 +116,20 @@ def advise(config: TrainConfig) -> list[str]:
     free = device_bytes(config.train_device)
     lines = plan.lines()
     if free is None:
-        return [*lines, "no CUDA device here to compare with"]
+        return [*lines, *_without_a_card(config, plan), "no CUDA device here to compare with"]
     return [*lines, *verdict(config, plan, free)]
+
+
+def _without_a_card(config: TrainConfig, plan: MemoryPlan) -> list[str]:
+    """What lowers the whole need where encoding takes more than a training step."""
+    halved = _encoders_halved(config, plan)
+    if plan.largest.name == "training step" or not halved:
+        return []
+    less = plan_memory(changed(config, halved))
+    return [
+        f"{plan.largest.name} takes the most; the whole run would take {less.total / GIB:.2f} GiB with: "
+        f"{_settings(halved)}"
+    ]
 
 
 def log_memory(config: TrainConfig, callback: Callback, planner: Plan = plan_memory) -> None:

@@ -126,6 +126,7 @@ class EpochMaker:
         self._tell("scoring images", 0, len(rollouts))
         scales = self.judge.rewards.state_dict()
         judged = self.judge.judge(rollouts, rgb_NCHW, self._stop_if_asked)
+        self._warnings += self.judge.warnings()
         batch = OnlineBatch(rollouts, judged.adv_N, judged.reward_N, torch.arange(len(rollouts)))
         micro = self._micro_batches(judged.kept_N)
         try:

@@ -14,6 +14,7 @@ from modules.reward.base import RewardBatch
 from modules.reward.combine import Combined, RewardSet, Scores
 from modules.rollout.Rollouts import Rollouts
 from modules.trainer.distributed import Processes, choose_device
+from modules.trainer.online.RewardWatch import RewardWatch
 from modules.trainer.online.settings import advantage_options, needs_whole_groups, reward_set
 from modules.util.config.TrainConfig import TrainConfig
 
@@ -46,6 +47,11 @@ class Judge:
         self.rewards: RewardSet = reward_set(config)
         self._options = advantage_options(config)
         self._loaded = False
+        self._watch = RewardWatch()
+
+    def warnings(self) -> list[str]:
+        """Findings about the scores since the last call."""
+        return self._watch.warnings()
 
     def load(self) -> None:
         """Load the rewards' weights; errors a user can fix come now, not after a rollout."""
@@ -90,7 +96,10 @@ class Judge:
         kept_A = torch.tensor([found[one][1] for one in names])
         dropped = {group: why for _, part in rows for group, why in part.dropped.items()}
         made = self.rewards.combine(raw_RA, kept_A, group_A, dropped)
-        return self._compare(rollouts, names, group_A, made)
+        judged, all_equal = self._compare(rollouts, names, group_A, made)
+        ids = [one for one, kept in zip(names, made.kept_N.tolist(), strict=True) if kept]
+        self._watch.see(self.rewards.names, raw_RA[:, made.kept_N], ids, all_equal)
+        return judged
 
     def _compare(
         self,
@@ -98,7 +107,8 @@ class Judge:
         names: list[str],
         group_A: torch.Tensor,
         made: Combined,
-    ) -> Judged:
+    ) -> tuple[Judged, bool]:
+        """What this process's images are worth, and whether all images of every prompt are worth the same."""
         kept_A = made.kept_N
         compared = group_advantages(
             made.terms_RN[:, kept_A],
@@ -122,7 +132,8 @@ class Judge:
             "rl/advantage_clipped": compared.clipped_ratio,
             "rl/images": float(trained_A.sum()),
         }
-        return Judged(adv_A[mine], made.total_N[mine].float(), trained_A[mine], facts)
+        judged = Judged(adv_A[mine], made.total_N[mine].float(), trained_A[mine], facts)
+        return judged, compared.zero_std_ratio == 1.0
 
     def _teaches(self, adv_A: torch.Tensor, group_A: torch.Tensor) -> torch.Tensor:
         """Images worth training on; where groups must stay whole, all or none of a group."""

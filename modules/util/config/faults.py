@@ -132,6 +132,20 @@ def _limit_text(number: Any) -> str:
     return f"{number:.12g}" if isinstance(number, float) else str(number)
 
 
+REMOVED = {
+    "attn_backend": "use the accelerator attention_backend: "
+    '"acceleration": {"shared": [{"name": "attention_backend", "params": {"backend": "..."}}]}',
+}
+"""Settings that are gone, and what is there instead."""
+
+
+def no_such_setting(name: str, field: str | None, known: Iterable[str]) -> ConfigError:
+    """The fault of a name no setting has."""
+    return ConfigError(
+        "there is no such setting", field, REMOVED.get(name) or did_you_mean(name, known) or None
+    )
+
+
 def translate(error: ValidationError, model: type[BaseModel], prefix: str = "") -> list[ConfigError]:
     """Every finding of pydantic as a ``ConfigError`` about a place below ``prefix``."""
     return [_translate_one(detail, model, prefix) for detail in error.errors(include_url=False)]
@@ -144,7 +158,7 @@ def _translate_one(detail: ErrorDetails, model: type[BaseModel], prefix: str) ->
     if kind == "extra_forbidden":
         owner, _ = unwrap(type_at(model, place[:-1]))
         known = owner.model_fields if isinstance(owner, type) and issubclass(owner, BaseModel) else ()
-        return ConfigError("there is no such setting", field, did_you_mean(str(place[-1]), known) or None)
+        return no_such_setting(str(place[-1]), field, known)
     if kind == "missing":
         return ConfigError("is missing", field)
     if kind in _LIMITS:

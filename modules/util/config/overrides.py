@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from modules.util.config.faults import (
-    did_you_mean,
     item_type,
     join_place,
+    no_such_setting,
     older_fields,
     type_at,
     unwrap,
@@ -101,8 +101,7 @@ def _step_into(model: type[BaseModel], before: tuple[str, ...], container: Any, 
     owner, _ = unwrap(type_at(model, before))
     known = isinstance(owner, type) and issubclass(owner, BaseModel)
     if known and part not in owner.model_fields and part not in older_fields(owner):
-        hint = did_you_mean(part, owner.model_fields)
-        raise ConfigError("there is no such setting", field, hint or None)
+        raise no_such_setting(part, field, owner.model_fields)
     return part
 
 

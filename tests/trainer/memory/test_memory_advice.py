@@ -100,6 +100,22 @@ def test_auto_waits_for_a_model_that_has_to_be_downloaded(monkeypatch: pytest.Mo
     assert settled.rlhf_dpo_execution_mode == "FULL_CONCURRENT" and fetched == ["someone/a-model"]
 
 
+def test_what_lowers_the_need_is_said_without_a_card_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(config: TrainConfig) -> MemoryPlan:
+        half = config.vae.weight_dtype.value == "BFLOAT_16"
+        images = Phase("encoding images", {"weights: vae": (6 if half else 11) * GIB})
+        return MemoryPlan((images, Phase("training step", {"weights: unet": 8 * GIB})), "", (1024, 1024))
+
+    monkeypatch.setattr(memory_advice, "plan_memory", plan)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    lines = memory_advice.advise(config_of(vae={"weight_dtype": "FLOAT_32"}))
+    assert any("encoding images takes the most" in one and "would take 8.00 GiB with" in one for one in lines)
+    assert any("vae.weight_dtype=BFLOAT_16" in one for one in lines)
+    assert not any(
+        "takes the most" in one for one in memory_advice.advise(config_of(vae={"weight_dtype": "BFLOAT_16"}))
+    )
+
+
 def test_auto_does_not_hide_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(_config: TrainConfig) -> MemoryPlan:
         raise UserError("no such layer")

@@ -9,6 +9,7 @@ import pytest
 
 from modules.util.config.load import find_problems, load_config
 from modules.util.enum.ModelType import ModelType
+from modules.util.enum.RLHFMode import RLHFMode
 
 FOLDER = Path(__file__).resolve().parents[3] / "training_presets"
 PRESETS = sorted(FOLDER.glob("**/#?*.json"))
@@ -45,3 +46,22 @@ def test_a_preset_is_right(path: Path) -> None:
     parts = {part for family in ModelType for part in family.parts}
     foreign = (parts & data.keys()) - set(config.model_type.parts)
     assert not foreign, "settings of parts the family has not"
+
+
+ONLINE = [mode for mode in RLHFMode if mode.spec.online]
+
+
+@pytest.mark.parametrize("mode", ONLINE, ids=str)
+def test_every_online_mode_has_a_preset_of_a_real_family_that_passes_the_dry_run(mode: RLHFMode) -> None:
+    from scripts.train import check
+
+    found = [
+        config
+        for path in PRESETS
+        if path.parent != FOLDER and (config := load_config(path)).trains_online and config.rlhf_mode is mode
+    ]
+    assert found
+    for config in found:
+        lines = check(config, 1)
+        assert not [line for line in lines if line.startswith("warning")]
+        assert config.rlhf_reward == "pickscore" and config.rlhf_group_size >= 4
