@@ -33,8 +33,9 @@ class Outcome:
 
 
 _LESS_GPU_MEMORY = (
-    "lower the batch size or the resolution, switch gradient checkpointing on, set rlhf_dpo_execution_mode "
-    "to SEQUENTIAL or AUTO, and close other programs that use the graphics card"
+    "close other programs that use the graphics card, and switch gradient checkpointing on: the run can resume "
+    "with it. Or start a new run: lower the batch size or the resolution, or set rlhf_dpo_execution_mode to "
+    "SEQUENTIAL or AUTO"
 )
 _LESS_MEMORY = (
     "close other programs, lower dataloader_threads and cache_batch_size, set weight_dtype to BFLOAT_16 or "
