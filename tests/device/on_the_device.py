@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from modules.model.batch import ImageBatch
 from modules.model.noising.noise import NoiseOptions
+from modules.trainer import distributed
 from modules.trainer.callbacks import Callback
+from modules.trainer.optim.optimizers import create_optimizer
 from modules.trainer.resume.checkpoint import list_backups
+from modules.util.config.section.OptimizerConfig import OptimizerConfig
 from modules.util.enum.choices import Optimizer
 from modules.util.TrainProgress import TrainProgress
-from tests.contracts.test_family_training import family_config
+from tests.contracts.test_family_training import CASES, family_config
+from tests.device import plugin
 from tests.device.plugin import NAME as DEVICE
 from tests.tiny import tiny_model, tiny_setup
-from tests.trainer.builders import run_here, train, write_config, write_pairs
+from tests.trainer.builders import run_here, write_config, write_pairs
 
 SAMPLE = {"prompt": "a cat", "width": 64, "height": 64, "diffusion_steps": 2}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -67,19 +72,66 @@ def test_settings(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["ADAMW", "SGD"])
-def test_what_is_learnt_is_what_a_cpu_learns(optimizer: str, tmp_path: Path) -> None:
+def test_what_is_learnt_is_what_a_cpu_learns(
+    optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     changes: dict[str, Any] = {"optimizer": {"optimizer": optimizer}}
     if optimizer == "SGD":
         changes["learning_rate"] = 1.0
     path = write_config(tmp_path / "device", **changes)
     run_here(path)
-    done = train(write_config(tmp_path / "cpu", **changes))
-    assert done.returncode == 0, done.stderr
+    with monkeypatch.context() as undone:
+        undone.setattr(distributed.Processes, "__init__", plugin.as_it_was)
+        here = run_here(write_config(tmp_path / "cpu", **changes))
+    assert here.parts.model.device.type == "cpu"
     assert distance(tmp_path / "device" / "out.safetensors", tmp_path / "cpu" / "out.safetensors") < 1e-3
 
 
-@pytest.mark.parametrize("optimizer", [name for name in Optimizer if not name.value.endswith("8BIT")])
-def test_optimizers(optimizer: Optimizer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", CASES)
+def test_every_family(key: str, tmp_path: Path) -> None:
+    """Two shapes, a step each; stopping and resuming them is the same code as on the CPU, and tried in full there."""
+    assert run_here(family_config(tmp_path, key, epochs=1)).progress.global_step == 2
+
+
+OPTIMIZERS = [name for name in Optimizer if not name.value.endswith("8BIT")]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_optimizers(optimizer: Optimizer) -> None:
+    """Steps, and steps after a restart, of weights of several shapes."""
+    config = OptimizerConfig.from_dict({"optimizer": optimizer.value})
+
+    def made() -> tuple[list[torch.nn.Parameter], torch.optim.Optimizer]:
+        torch.manual_seed(1)
+        shapes = ((4, 3), (3,), (2, 3, 3, 3), ())
+        parameters = [torch.nn.Parameter(torch.randn(shape).to(DEVICE)) for shape in shapes]
+        return parameters, create_optimizer(
+            config, [("all", 0.01, [(str(i), p) for i, p in enumerate(parameters)])]
+        )
+
+    def step(parameters: list[torch.nn.Parameter], made: torch.optim.Optimizer) -> None:
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        made.step()
+
+    first, optimizer_of_first = made()
+    before = [parameter.detach().cpu().clone() for parameter in first]
+    step(first, optimizer_of_first)
+    second, optimizer_of_second = made()
+    optimizer_of_second.load_state_dict(copy.deepcopy(optimizer_of_first.state_dict()))
+    for parameter, value in zip(second, first, strict=True):
+        parameter.data.copy_(value.data)
+    step(first, optimizer_of_first)
+    step(second, optimizer_of_second)
+    for parameter, value, old in zip(second, first, before, strict=True):
+        assert parameter.device.type == DEVICE
+        assert torch.equal(parameter.detach().cpu(), value.detach().cpu())
+        assert not torch.equal(value.detach().cpu(), old)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_runs_of_all_optimizers(optimizer: Optimizer, tmp_path: Path) -> None:
     path = write_config(tmp_path, optimizer={"optimizer": optimizer.value}, epochs=1, ema="GPU")
     assert run_here(path).progress.global_step == 3
 

@@ -17,11 +17,11 @@ from tests.device import second_device
 NAME = os.environ.get("TEST_DEVICE", second_device.NAME)
 if NAME == second_device.NAME:
     second_device.register(second_device.build(Path(os.environ["SECOND_DEVICE_FOLDER"])))
-_make = distributed.Processes.__init__
+as_it_was = distributed.Processes.__init__
 
 
 def _elsewhere(self: distributed.Processes, *args: Any, **kwargs: Any) -> None:
-    _make(self, *args, **kwargs)
+    as_it_was(self, *args, **kwargs)
     self.device = torch.device(NAME, 0)
 
 

@@ -6,6 +6,7 @@ Registering changes the process for good, so tests do it in processes of their o
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import subprocess
@@ -25,6 +26,15 @@ def build(folder: Path) -> Path:
     if made.exists():
         return made
     folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "being made").open("w") as door:
+        # of two test processes, one compiles and the other waits
+        fcntl.flock(door, fcntl.LOCK_EX)
+        if not made.exists():
+            _compile(made)
+    return made
+
+
+def _compile(made: Path) -> None:
     home = Path(torch.__file__).parent
     fresh = made.with_suffix(f".{os.getpid()}")
     include = [f"-I{home / 'include'}", f"-I{home / 'include/torch/csrc/api/include'}"]
@@ -32,7 +42,6 @@ def build(folder: Path) -> Path:
     flags = ["-O1", "-w", "-shared", "-fPIC", "-std=c++20"]
     subprocess.run(["g++", *flags, *include, str(_SOURCE), *libraries, "-o", str(fresh)], check=True)
     fresh.replace(made)
-    return made
 
 
 class SecondDevice(types.ModuleType):

@@ -28,11 +28,27 @@ FILES = [
     "tests/trainer/evaluate/test_validation.py",
     "tests/trainer/memory/test_what_is_on_the_device.py",
 ]
-USUAL = (
-    "on_the_device.py or a_stopped_run or same_gradient or in_an_epoch "
-    "or (was_predicted and half and (SANA or XL_10_BASE))"
-)
-"""Of these files, what stands for the rest: every family, every setting, every online method."""
+ALL = ("-k", "not slow or test_runs_of_all_optimizers", "-m", "not gpu and not mgds")
+"""Of the tests marked slow, these."""
+HERE = "tests/device/on_the_device.py::"
+MEMORY = "tests/device/on_the_device_memory.py::test_a_run_takes_what_was_predicted"
+FAMILIES = [
+    f"{HERE}test_every_family",
+    f"{HERE}test_half_precision",
+    f"{MEMORY}[SANA-half]",
+    f"{MEMORY}[STABLE_DIFFUSION_XL_10_BASE-half]",
+    "tests/contracts/test_family_training.py::test_a_stopped_run_ends_with_the_same_weights[FLUX_DEV_1]",
+]
+SETTINGS = [
+    "tests/device/on_the_device.py",
+    "tests/device/packed_on_the_device.py",
+    "tests/trainer/online/test_steps.py::test_all_ways_give_the_same_gradient",
+    "tests/trainer/online/test_resume_online.py::test_stopped_and_continued_is_bit_equal[in_an_epoch]",
+    "tests/trainer/memory/test_what_is_on_the_device.py",
+    *(f"--deselect={HERE}{name}" for name in ("test_every_family", "test_half_precision")),
+]
+SHARES = {"families": FAMILIES, "settings and methods": SETTINGS}
+"""What stands for the rest: every family, every setting, every online method; for two workers at once."""
 
 
 @pytest.fixture(scope="module")
@@ -45,20 +61,9 @@ def library() -> Path:
     return folder
 
 
-def _run(*arguments: str, **environment: str) -> None:
+def _run(*tests: str, **environment: str) -> None:
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "tests.device.plugin",
-            "-p",
-            "no:cacheprovider",
-            *FILES,
-            *arguments,
-        ],
+        [sys.executable, "-m", "pytest", "-q", "-p", "tests.device.plugin", "-p", "no:cacheprovider", *tests],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
         capture_output=True,
@@ -69,17 +74,18 @@ def _run(*arguments: str, **environment: str) -> None:
     assert " passed" in done.stdout
 
 
-def test_on_a_device_made_for_tests(library: Path) -> None:
-    _run("-k", USUAL, TEST_DEVICE=second_device.NAME, SECOND_DEVICE_FOLDER=str(library))
+@pytest.mark.parametrize("share", SHARES)
+def test_on_a_device_made_for_tests(share: str, library: Path) -> None:
+    _run(*SHARES[share], TEST_DEVICE=second_device.NAME, SECOND_DEVICE_FOLDER=str(library))
 
 
 @pytest.mark.slow
 def test_all_on_a_device_made_for_tests(library: Path) -> None:
-    _run(TEST_DEVICE=second_device.NAME, SECOND_DEVICE_FOLDER=str(library))
+    _run(*FILES, *ALL, TEST_DEVICE=second_device.NAME, SECOND_DEVICE_FOLDER=str(library))
 
 
 @pytest.mark.gpu
 def test_on_a_gpu() -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    _run(TEST_DEVICE="cuda")
+    _run(*FILES, TEST_DEVICE="cuda")
