@@ -72,7 +72,7 @@ def stir(handle: AdapterHandle, seed: int, amount: float = 0.05) -> None:
 
 
 def test_every_family_has_a_tiny_model() -> None:
-    assert set(factories()) == set(MODEL_SETUPS.keys())
+    assert set(factories()) == set(MODEL_SETUPS.keys()), "each family has a tiny model in tests/tiny"
 
 
 @pytest.mark.parametrize("key", factories())

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import ValidationError
 
+from modules.spec.registry import MODES
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.load import check_config
@@ -97,14 +98,7 @@ def test_settings_cover_the_config_in_the_order_of_the_sections() -> None:
     rate = by_path["unet.learning_rate"]
     assert (rate.section, rate.group, rate.optional) == ("Model", "UNet", True)
     assert rate.visible == f"{families_with('unet')},unet.train"
-    assert [c.value for c in by_path["rlhf_mode"].choices] == [
-        "DPO",
-        "DGPO",
-        "GRPO",
-        "GSPO",
-        "ONLINE_DPO",
-        "NFT",
-    ]
+    assert [c.value for c in by_path["rlhf_mode"].choices] == list(MODES)
     assert by_path["rlhf_dpo_patience_metrics"].kind == "choices"
     assert by_path["rlhf_dpo_patience_metrics"].default == ["val_accuracy", "val_loss"]
     assert by_path["optimizer.params"].kind == "table"
@@ -250,7 +244,7 @@ def test_schema_describes_what_is_written() -> None:
     assert schema["properties"]["__version"]["const"] == TrainConfig.VERSION
     assert schema["properties"]["rlhf_dpo_label_smoothing"]["exclusiveMaximum"] == 0.5
     assert schema["properties"]["clip_grad_norm"]["anyOf"][0]["minimum"] == 0
-    assert schema["$defs"]["RLHFMode"]["enum"] == ["DPO", "DGPO", "GRPO", "GSPO", "ONLINE_DPO", "NFT"]
+    assert schema["$defs"]["RLHFMode"]["enum"] == list(MODES)
     for name, part in schema["properties"].items():
         assert not {"group", "visible", "widget", "hidden", "free", "ge", "le"} & part.keys(), name
 
