@@ -12,4 +12,4 @@ if [ "${1:-}" = --quick ]; then
 fi
 "$PYTHON" -m ruff check .
 "$PYTHON" -m mypy
-exec "$PYTHON" -m pytest -n "${TEST_WORKERS:-2}" "$@"
+exec "$PYTHON" -m pytest -n "${TEST_WORKERS:-2}" --dist worksteal "$@"

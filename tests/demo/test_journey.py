@@ -22,13 +22,13 @@ FIELDS = {
 
 def test_a_small_journey(tmp_path: Path) -> None:
     told: list[str] = []
-    size = Size(prompts=8, images_per_prompt=4, pairs_per_prompt=1, judged=12, epochs=3)
+    size = Size(prompts=5, images_per_prompt=4, pairs_per_prompt=1, judged=4, epochs=2)
     out = tmp_path / "a folder with spaces"
     made = run_journey(Journey(out, seed=3, size=size, overrides=("cpu_threads=1",)), told.append)
     written = json.loads((out / "report.json").read_text(encoding="utf-8"))
     assert written == made
     assert set(made) >= FIELDS
-    assert made["pairs"] + made["heldout_pairs"] == 8 and made["steps"] == 3
+    assert made["pairs"] + made["heldout_pairs"] == 5 and made["steps"] == 2
     for name in (
         "win_rate",
         "fidelity_base",
@@ -41,9 +41,9 @@ def test_a_small_journey(tmp_path: Path) -> None:
         assert sheet.width > 500 and sheet.height > 200
     with safe_open(out / "adapter-dpo.safetensors", framework="pt") as adapter:
         assert adapter.metadata()["tastemaker.objective"] == "SIGMOID"
-    assert len(list((out / "images").iterdir())) == 32
+    assert len(list((out / "images").iterdir())) == 20
     assert {p.suffix for p in (out / "images").iterdir()} == {".png", ".webp"}
-    assert any("chose 8 pairs" in line for line in told)
+    assert any("chose 5 pairs" in line for line in told)
 
 
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -205,4 +205,7 @@ def test_the_quick_run_leaves_windows_and_several_processes_out(program):
     assert not folders & {"tests/ui", "tests/dist", "tests/device", "tests/trainer", "tests/scripts"}
     assert all((ROOT / folder).exists() for folder in folders)
     _, calls = call(program, "scripts/test.sh", "-x")
+    assert "worksteal" in programs(calls)[-1], (
+        "a worker with nothing left takes over what waits for the other"
+    )
     assert not [argument for argument in programs(calls)[-1] if argument.startswith("tests/")]
