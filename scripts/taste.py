@@ -36,15 +36,17 @@ from modules.project.rounds import new_round, next_step, status  # noqa: E402
 from modules.project.training import train  # noqa: E402
 from modules.util.counted import counted  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
+from modules.util.jsonio import read_json  # noqa: E402
 from scripts.curate import INTERRUPTED, USER_ERROR, ProgressLine, describe, positive  # noqa: E402
 
 Options = argparse.Namespace
 Json = dict[str, Any]
+GENERATOR_OPTIONS = ("device", "url", "remote", "checkpoint", "lora_folder")
 IMAGE_OPTIONS = {"width": int, "height": int, "steps": int, "cfg": float, "sampler": str, "negative": str}
 
 
 def run_new(options: Options, progress: ProgressLine) -> Json:
-    generator = {name: value for name in ("device",) if (value := getattr(options, name)) is not None}
+    generator = generator_of(options)
     if (options.dir / NAME).is_file():
         return move(options, generator)
     if options.prompts is None:
@@ -73,13 +75,22 @@ def run_new(options: Options, progress: ProgressLine) -> Json:
     }
 
 
+def generator_of(options: Options) -> Json:
+    """What is said of the generator."""
+    made = {name: value for name in GENERATOR_OPTIONS if (value := getattr(options, name))}
+    if options.workflow is not None:
+        made["workflow"] = read_json(options.workflow, "workflow")
+    slots = dict(text.partition("=")[::2] for text in options.slot)
+    return made | ({"slots": slots} if slots else {})
+
+
 def move(options: Options, generator: Json) -> Json:
     """Of a project that exists only what differs from computer to computer may be given again."""
-    if options.prompts or options.adapter or options.preset:
+    if options.prompts or options.adapter or options.preset or options.workflow or options.checkpoint:
         raise UserError(
             f"{options.dir} is a project already",
             "DIR",
-            "choose a new folder; of this one only --base-model and --device can be changed",
+            "choose a new folder; of this one only --base-model, --device, --url, --remote and --lora-folder change",
         )
     project = Project(options.dir)
     project.move_base(options.base_model, generator)
@@ -279,6 +290,20 @@ def add_new(command: argparse.ArgumentParser) -> None:
         "--preset", default="", metavar="NAME", help="of training_presets; found by model and card"
     )
     command.add_argument("--device", help="auto, cpu, cuda or cuda:N")
+    command.add_argument("--url", help="address of ComfyUI, SwarmUI or A1111; by default the usual one")
+    command.add_argument(
+        "--remote", action="store_true", help="the address may be outside this computer's network"
+    )
+    command.add_argument("--checkpoint", metavar="NAME", help="the base model's name in that program")
+    command.add_argument(
+        "--lora-folder", metavar="FOLDER", help="that program's LoRA folder, for handing adapters over"
+    )
+    command.add_argument("--workflow", type=Path, metavar="FILE", help="a workflow of ComfyUI in API format")
+    command.add_argument(
+        "--slot", action="append", default=[], metavar="NAME=NODE.INPUT",
+        help="where prompt, negative, seed, width, height, steps, cfg, sampler or checkpoint belong in it, if it is "
+        "not found",
+    )  # fmt: skip
     command.add_argument("--seed", type=int, default=1, help="of images, orders and the held-out prompts (1)")
     command.add_argument("--near-duplicates", type=int, default=2, metavar="BITS", help="as in picking (2)")
     for name, kind in IMAGE_OPTIONS.items():

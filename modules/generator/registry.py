@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from modules.generator.A1111 import A1111
+from modules.generator.ComfyUi import ComfyUi
 from modules.generator.Generator import Generator
 from modules.generator.OwnSampler import OwnSampler
+from modules.generator.SwarmUi import SwarmUi
 from modules.util.errors import ConfigError
 
 Settings = Mapping[str, Any]
-GENERATORS: dict[str, Callable[[Settings], Generator]] = {"own": OwnSampler}
+GENERATORS: dict[str, Callable[[Settings], Generator]] = {
+    "own": OwnSampler,
+    "comfyui": ComfyUi,
+    "swarmui": SwarmUi,
+    "a1111": A1111,
+}
 """Key, as in ``project.json``, to what makes the generator from the project's settings."""
 
 

@@ -1,0 +1,252 @@
+"""ComfyUI, with the person's own workflow or a plain one."""
+
+from __future__ import annotations
+
+import copy
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from modules.generator.Generator import ImageRequest
+from modules.generator.HttpClient import Refused
+from modules.generator.Remote import DEFAULT_SIDE, Offer, Remote
+from modules.util.errors import ConfigError, UserError
+
+POLL_SECONDS = 0.2
+TRIES = 3
+LORA_NODE = "tastemaker-lora"
+Graph = dict[str, Any]
+_LOADERS = {"CheckpointLoaderSimple": 2, "UNETLoader": 1}
+"""Nodes that load a model, and how many of their outputs a LoRA changes (model, text encoder)."""
+
+
+class ComfyUi(Remote):
+    """Queues a graph for each image and fetches what it saved.
+
+    Args:
+        settings: of ``Remote``, and ``workflow`` (a graph in API format) and ``slots`` (``{"seed": "3.seed"}``).
+    """
+
+    WHAT = "ComfyUI"
+    URL = "http://127.0.0.1:8188"
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        super().__init__(settings)
+        own = settings.get("workflow")
+        self._graph: Graph = copy.deepcopy(own) if own else plain_graph(self.checkpoint)
+        self._slots = find_slots(self._graph, settings.get("slots", {}))
+        self._client_id = f"tastemaker-{uuid.uuid4().hex}"
+        self._running = ""
+
+    def offer(self) -> Offer:
+        def choices(node: str, name: str) -> tuple[str, ...]:
+            found = self.client.get_json(f"object_info/{quote(node)}")
+            try:
+                return tuple(map(str, found[node]["input"]["required"][name][0]))
+            except (KeyError, TypeError, IndexError) as error:
+                raise UserError(f"ComfyUI does not say what {name} of {node} can be") from error
+
+        return Offer(
+            choices("CheckpointLoaderSimple", "ckpt_name"),
+            tuple(map(str, self.client.get_json("models/loras"))),
+            choices("KSampler", "sampler_name"),
+        )
+
+    def make(self, request: ImageRequest, adapter: str) -> bytes:
+        graph = self.filled(request, adapter)
+        for _ in range(TRIES):
+            entry = self._run(graph)
+            if entry is not None:
+                return self._fetch(entry)
+        raise UserError("ComfyUI lost the image several times", hint="look at its window; then call again")
+
+    def filled(self, request: ImageRequest, adapter: str) -> Graph:
+        """The graph of one image."""
+        graph = copy.deepcopy(self._graph)
+        values = {
+            "prompt": request.prompt, "negative": request.negative, "seed": request.seed, "width": request.width,
+            "height": request.height, "steps": request.steps, "cfg": request.cfg, "sampler": request.sampler,
+            "checkpoint": self.checkpoint or None,
+        }  # fmt: skip
+        for name, value in values.items():
+            if name in self._slots and value is not None:
+                node, field = self._slots[name]
+                graph[node]["inputs"][field] = value
+        if adapter:
+            add_lora(graph, adapter, request.strength)
+        return graph
+
+    def _run(self, graph: Graph) -> Mapping[str, Any] | None:
+        """Queue it and wait; the entry of its history, ``None`` if the server has forgotten it (it was restarted)."""
+        try:
+            answer = self.client.post("prompt", {"prompt": graph, "client_id": self._client_id})
+        except Refused as error:
+            raise UserError(f"ComfyUI refused the workflow: {faults_of(error.said)}", "workflow") from error
+        self._running = str(answer["prompt_id"])
+        while True:
+            waits = self._is_queued()
+            entry = self.client.get_json(f"history/{self._running}").get(self._running)
+            if entry is not None and entry.get("status", {}).get("status_str") in ("success", "error"):
+                self._running = ""
+                return dict(entry)
+            # first the queue, then the history: what has left the one is in the other, unless the server forgot it
+            if entry is None and not waits:
+                return None
+            time.sleep(POLL_SECONDS)
+
+    def _is_queued(self) -> bool:
+        queue = self.client.get_json("queue")
+        waiting = [*queue.get("queue_running", []), *queue.get("queue_pending", [])]
+        return any(entry[1] == self._running for entry in waiting)
+
+    def _fetch(self, entry: Mapping[str, Any]) -> bytes:
+        if entry["status"]["status_str"] == "error":
+            raise UserError(f"ComfyUI could not make an image: {_message(entry)}", hint="look at its window")
+        images = [image for node in entry.get("outputs", {}).values() for image in node.get("images", [])]
+        saved = [image for image in images if image.get("type") == "output"] or images
+        if not saved:
+            raise UserError("the workflow saved no image", "workflow", "it needs a node that saves images")
+        place = {name: str(saved[0].get(name, "")) for name in ("filename", "subfolder", "type")}
+        return self.client.get("view", place)
+
+    def interrupt(self) -> None:
+        if self._running:
+            self.client.post("queue", {"delete": [self._running]})
+            if self._is_queued():
+                self.client.post("interrupt", {})
+
+
+def _message(entry: Mapping[str, Any]) -> str:
+    for kind, data in reversed(entry["status"].get("messages", [])):
+        if kind == "execution_error":
+            return f"{data.get('node_type', 'a node')}: {data.get('exception_message', 'unknown')}".strip()
+        if kind == "execution_interrupted":
+            return "it was interrupted"
+    return "it does not say why"
+
+
+def faults_of(said: Any) -> str:
+    """What a refusal names: the fault, and the faults of each node."""
+    if not isinstance(said, Mapping):
+        return str(said)
+    error = said.get("error", {})
+    parts = [str(error.get("message", error)) if isinstance(error, Mapping) else str(error)]
+    for node, found in (said.get("node_errors") or {}).items():
+        details = "; ".join(str(one.get("details") or one.get("message")) for one in found.get("errors", []))
+        parts.append(f"node {node} ({found.get('class_type', '?')}): {details}")
+    return "; ".join(parts)
+
+
+def plain_graph(checkpoint: str) -> Graph:
+    """Text to image with a checkpoint."""
+    if not checkpoint:
+        raise ConfigError(
+            "ComfyUI needs a model or a workflow", "--checkpoint", "name one of its checkpoints"
+        )
+    sampler = {
+        "seed": 0,
+        "steps": 20,
+        "cfg": 7.0,
+        "sampler_name": "euler",
+        "scheduler": "normal",
+        "denoise": 1.0,
+    }
+    links = {"model": ["4", 0], "positive": ["6", 0], "negative": ["7", 0], "latent_image": ["5", 0]}
+    size = {"width": DEFAULT_SIDE, "height": DEFAULT_SIDE, "batch_size": 1}
+    return {
+        "3": {"class_type": "KSampler", "inputs": {**sampler, **links}},
+        "4": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": checkpoint}},
+        "5": {"class_type": "EmptyLatentImage", "inputs": size},
+        "6": {"class_type": "CLIPTextEncode", "inputs": {"text": "", "clip": ["4", 1]}},
+        "7": {"class_type": "CLIPTextEncode", "inputs": {"text": "", "clip": ["4", 1]}},
+        "8": {"class_type": "VAEDecode", "inputs": {"samples": ["3", 0], "vae": ["4", 2]}},
+        "9": {"class_type": "SaveImage", "inputs": {"filename_prefix": "tastemaker", "images": ["8", 0]}},
+    }
+
+
+def find_slots(graph: Graph, told: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Where prompt, seed and the rest belong in a graph: (node, input) by name.
+
+    Args:
+        told: ``{"seed": "3.seed"}``; these win.
+
+    Raises:
+        ConfigError: the graph is none in API format, or has no place for prompt or seed.
+    """
+    if not isinstance(graph, Mapping) or not all(
+        isinstance(node, Mapping) and isinstance(node.get("inputs"), Mapping) for node in graph.values()
+    ):
+        raise ConfigError(
+            "the workflow is not in API format", "--workflow", "export it with Export (API) in ComfyUI"
+        )
+    found: dict[str, tuple[str, str]] = {}
+    for key, node in graph.items():
+        inputs = node["inputs"]
+        for field in ("seed", "noise_seed"):
+            if isinstance(inputs.get(field), int) and "positive" in inputs:
+                found |= {"seed": (key, field)} | {
+                    name: (key, field_of)
+                    for name, field_of in (("steps", "steps"), ("cfg", "cfg"), ("sampler", "sampler_name"))
+                    if field_of in inputs
+                }
+                for side, name in (("positive", "prompt"), ("negative", "negative")):
+                    text = _text_above(graph, inputs.get(side))
+                    if text is not None:
+                        found[name] = text
+        if {"width", "height", "batch_size"} <= inputs.keys():
+            found |= {"width": (key, "width"), "height": (key, "height")}
+        if "ckpt_name" in inputs:
+            found["checkpoint"] = (key, "ckpt_name")
+    for name, place in told.items():
+        node_key, _, field = str(place).partition(".")
+        if field not in graph.get(node_key, {}).get("inputs", {}):
+            raise ConfigError(
+                f"the workflow has no input {place!r}", f"--slot {name}", "for example seed=3.seed"
+            )
+        found[name] = (node_key, field)
+    for name in ("prompt", "seed"):
+        if name not in found:
+            raise ConfigError(
+                f"no place for the {name} is found in the workflow", "--slot", f"say {name}=NODE.INPUT"
+            )
+    return found
+
+
+def _text_above(graph: Graph, link: object) -> tuple[str, str] | None:
+    """The input with text that a link leads up to."""
+    waiting, seen = [link], set()
+    while waiting:
+        one = waiting.pop(0)
+        if not isinstance(one, list) or not one or str(one[0]) in seen or str(one[0]) not in graph:
+            continue
+        key = str(one[0])
+        seen.add(key)
+        inputs = graph[key]["inputs"]
+        for field in ("text", "prompt", "value", "string"):
+            if isinstance(inputs.get(field), str):
+                return key, field
+        waiting += list(inputs.values())
+    return None
+
+
+def add_lora(graph: Graph, name: str, strength: float) -> None:
+    """Put a LoRA behind every node that loads a model."""
+    loaders = [(key, _LOADERS[node.get("class_type")]) for key, node in graph.items()
+               if node.get("class_type") in _LOADERS]  # fmt: skip
+    if not loaders:
+        raise ConfigError(
+            "the workflow has no node that loads a model", "--workflow", "use one with a checkpoint"
+        )
+    for number, (key, outputs) in enumerate(loaders):
+        lora = f"{LORA_NODE}-{number}"
+        for node in graph.values():
+            for field, value in node["inputs"].items():
+                if isinstance(value, list) and len(value) == 2 and value[0] == key and value[1] < outputs:
+                    node["inputs"][field] = [lora, value[1]]
+        inputs: dict[str, Any] = {"lora_name": name, "strength_model": strength, "model": [key, 0]}
+        if outputs == 2:
+            inputs |= {"strength_clip": strength, "clip": [key, 1]}
+        kind = "LoraLoader" if outputs == 2 else "LoraLoaderModelOnly"
+        graph[lora] = {"class_type": kind, "inputs": inputs}

@@ -1,0 +1,145 @@
+"""Requests to a program that makes images, on this computer or in this network."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+
+from modules.util.errors import ConfigError, UserError
+from modules.util.files.user_folder import settings_folder
+from modules.util.jsonio import parse_json, read_json
+
+CONNECT_SECONDS, READ_SECONDS = 5.0, 600.0
+MOST_BYTES = 256 << 20
+READ_TRIES, RETRY_SECONDS = 3, 0.3
+LOGINS = "generators.json"
+
+
+class HttpClient:
+    """Talks to one server. Only reading is tried again; what makes an image is asked once.
+
+    Args:
+        what: the program's name, for messages.
+        url: where it is; only this computer and private networks, unless ``remote`` is set.
+        remote: the person has said that any address will do.
+    """
+
+    def __init__(self, what: str, url: str, remote: bool = False) -> None:
+        self.what, self.url = what, url.rstrip("/")
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"{url!r} is not an address", "--url", "for example http://127.0.0.1:8188")
+        if not remote:
+            self._check_near(parts.hostname)
+        self._session = requests.Session()
+        self._session.trust_env = False
+        self._log_in()
+
+    def _check_near(self, host: str) -> None:
+        try:
+            found = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
+        except OSError as error:
+            raise UserError(
+                f"{self.what}: the computer {host!r} is not known", "--url", "check the address"
+            ) from error
+        near = (ipaddress.ip_address(str(one).split("%")[0]) for one in found)
+        if not all(one.is_loopback or one.is_private for one in near):
+            raise UserError(
+                f"{self.what}: {self.url} is outside this computer and its network",
+                "--url",
+                "prompts and adapters would go there; --remote allows it",
+            )
+
+    def _log_in(self) -> None:
+        """With what the settings folder has for this address: ``user`` and ``password``, or ``cookies``."""
+        path = settings_folder() / LOGINS
+        if not path.is_file():
+            return
+        data = read_json(path, "file of logins")
+        login = data.get(self.url, {}) if isinstance(data, Mapping) else {}
+        if "user" in login:
+            self._session.auth = (str(login["user"]), str(login.get("password", "")))
+        self._session.cookies.update({str(k): str(v) for k, v in login.get("cookies", {}).items()})
+
+    def get(self, path: str, parameters: Mapping[str, str] | None = None) -> bytes:
+        """A body that can be read again. ``UserError`` after a few tries."""
+        for left in reversed(range(READ_TRIES)):
+            try:
+                return self._ask("GET", path, None, parameters)[1]
+            except _Passing as error:
+                if not left:
+                    raise UserError(error.message, hint=error.hint) from error
+                time.sleep(RETRY_SECONDS)
+        raise AssertionError("unreachable")
+
+    def get_json(self, path: str) -> Any:
+        """``get``, as JSON."""
+        return parse_json(self.get(path), f"answer of {self.what}")
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Ask once. The JSON it answers; ``None`` for an empty answer.
+
+        Raises:
+            Refused: it understood, and said no.
+            UserError: it cannot be reached, or failed.
+        """
+        status, data = self._ask("POST", path, body, None)
+        if 400 <= status < 500:
+            raise Refused(self, status, data)
+        return parse_json(data, f"answer of {self.what}") if data.strip() else None
+
+    def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None, parameters: Mapping[str, str] | None
+    ) -> tuple[int, bytes]:
+        hint = f"is {self.what} running at {self.url}?"
+        try:
+            with self._session.request(
+                method, f"{self.url}/{path}", params=parameters, json=body, stream=True, allow_redirects=False,
+                timeout=(CONNECT_SECONDS, READ_SECONDS),
+            ) as response:  # fmt: skip
+                data = bytearray()
+                for block in response.iter_content(1 << 16):
+                    data += block
+                    if len(data) > MOST_BYTES:
+                        raise UserError(f"{self.what} sent more than {MOST_BYTES >> 20} MiB for {path}")
+        except requests.ConnectionError as error:
+            raise _Passing(f"{self.what} at {self.url} cannot be reached, or broke off", hint=hint) from error
+        except requests.RequestException as error:
+            raise _Passing(f"{self.what} at {self.url}: {type(error).__name__}", hint=hint) from error
+        if response.status_code in (401, 403):
+            raise UserError(
+                f"{self.what} at {self.url} wants a login",
+                hint=f"write it into {settings_folder() / LOGINS}; see docs/taste.md",
+            )
+        if response.status_code >= 500 or 300 <= response.status_code < 400:
+            said = bytes(data[:300]).decode("utf-8", "replace").strip()
+            raise _Passing(f"{self.what} failed with status {response.status_code}: {said}", hint=hint)
+        if response.status_code >= 400 and method == "GET":
+            raise UserError(f"{self.what} has no {path} (status {response.status_code})", hint=hint)
+        return response.status_code, bytes(data)
+
+
+class _Passing(UserError):
+    """May be over when one tries again."""
+
+
+class Refused(UserError):
+    """The server understood and said no.
+
+    Args:
+        data: what it said.
+    """
+
+    def __init__(self, client: HttpClient, status: int, data: bytes) -> None:
+        try:
+            self.said: Any = json.loads(data)
+        except ValueError:
+            self.said = data[:300].decode("utf-8", "replace")
+        super().__init__(f"{client.what} refused (status {status}): {str(self.said)[:600]}")

@@ -1,0 +1,174 @@
+"""What generators in other programs have in common: a server, a folder of adapters, images that are checked."""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import struct
+from abc import abstractmethod
+from collections.abc import Generator as Stream
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from modules.generator.Generator import Generator, ImageRequest, MadeImage
+from modules.generator.HttpClient import HttpClient
+from modules.util.errors import DataError, UserError
+from modules.util.owned_files import Owned, shown
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_HEADER_END = 33
+DEFAULT_SIDE = 1024
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a program has; an empty list of names means that it does not say."""
+
+    models: tuple[str, ...]
+    adapters: tuple[str, ...]
+    samplers: tuple[str, ...] = ()
+
+
+class Remote(Generator):
+    """A generator behind HTTP.
+
+    Args:
+        settings: ``url``; ``checkpoint``: the model's name in that program; ``lora_folder``: its folder of adapters;
+            ``remote``: whether any address will do.
+    """
+
+    WHAT: ClassVar[str]
+    URL: ClassVar[str]
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settings = settings
+        self.checkpoint = str(settings.get("checkpoint", ""))
+        self.client = HttpClient(
+            self.WHAT, str(settings.get("url", self.URL)), bool(settings.get("remote", False))
+        )
+
+    @abstractmethod
+    def offer(self) -> Offer:
+        """What there is."""
+
+    @abstractmethod
+    def make(self, request: ImageRequest, adapter: str) -> bytes:
+        """One image; ``adapter`` is its name in the program, empty for none."""
+
+    @abstractmethod
+    def interrupt(self) -> None:
+        """Stop what it is making for us."""
+
+    def refresh_adapters(self) -> None:
+        """Let the program look for new adapters, where it does not do so by itself."""
+
+    def adapter_folder(self) -> Path | None:
+        """The program's folder of adapters, where it is on this computer."""
+        folder = str(self.settings.get("lora_folder", ""))
+        return Path(folder).expanduser() if folder else None
+
+    def check(self, requests: Sequence[ImageRequest]) -> None:
+        offer = self.offer()
+        if self.checkpoint and offer.models:
+            self._known(self.checkpoint, offer.models, "model", "--checkpoint")
+        for sampler in {request.sampler for request in requests if request.sampler}:
+            if offer.samplers:
+                self._known(sampler, offer.samplers, "sampler", "--sampler")
+        for file in {request.adapter for request in requests if request.adapter is not None}:
+            self._adapter_name(file, offer)
+
+    def _known(self, name: str, names: Sequence[str], what: str, field: str) -> None:
+        if name not in names:
+            listed = ", ".join(names[:20])
+            raise DataError(f"{self.WHAT} has no {what} {name!r}", field, f"it has: {listed or 'none'}")
+
+    def _adapter_name(self, file: Path, offer: Offer) -> str:
+        """The name of an adapter file in the program, which is given the file if it has not got it.
+
+        The name follows from the content: a file of another origin is never replaced.
+        """
+        if not file.is_file():
+            raise DataError(
+                f"there is no adapter file {shown(file)}", "--adapter", "check the path, or train first"
+            )
+        stem = f"tastemaker-{hashlib.sha256(file.read_bytes()).hexdigest()[:16]}"
+        found = _named(stem, offer.adapters)
+        if found:
+            return found
+        folder = self.adapter_folder()
+        if folder is None or not folder.is_dir():
+            raise DataError(
+                f"{self.WHAT} has not got the adapter {shown(file)}",
+                "--lora-folder",
+                f"name its folder of adapters, or copy the file there as {stem}.safetensors",
+            )
+        target = folder / f"{stem}.safetensors"
+        if not target.is_file():
+            Owned(folder, local=True).take(file, target.name)
+        self.refresh_adapters()
+        found = _named(stem, self.offer().adapters)
+        if not found:
+            raise DataError(
+                f"{self.WHAT} does not see {target.name} in {shown(folder)}",
+                "--lora-folder",
+                "is it its folder?",
+            )
+        return found
+
+    def generate(self, requests: Sequence[ImageRequest]) -> Stream[MadeImage, None, None]:
+        offer = self.offer()
+        names = {
+            file: self._adapter_name(file, offer)
+            for file in {r.adapter for r in requests}
+            if file is not None
+        }
+        for number, request in enumerate(requests):
+            adapter = names[request.adapter] if request.adapter is not None else ""
+            try:
+                data = self.make(request, adapter)
+            except KeyboardInterrupt:
+                self.interrupt()
+                raise
+            yield MadeImage(number, self._checked(request, data))
+
+    def _checked(self, request: ImageRequest, data: bytes) -> bytes:
+        """The image with how it was made. ``UserError`` if it is no whole PNG."""
+        if not data.startswith(_PNG) or b"IEND" not in data[-12:]:
+            raise UserError(
+                f"{self.WHAT} sent something that is not a whole PNG image", hint="let it save images as PNG"
+            )
+        return with_parameters(data, parameters(request, self.checkpoint))
+
+
+def _named(stem: str, names: Sequence[str]) -> str:
+    """The name among these that is a file of this stem, in whatever folder."""
+    return next(
+        (name for name in names if Path(name.replace("\\", "/")).name.removesuffix(".safetensors") == stem),
+        "",
+    )
+
+
+def parameters(request: ImageRequest, model: str) -> str:
+    """How an image was made, as the pair tool reads it."""
+    facts = {
+        "Steps": request.steps,
+        "Sampler": request.sampler,
+        "CFG scale": request.cfg,
+        "Seed": request.seed,
+    }
+    if request.width and request.height:
+        facts["Size"] = f"{request.width}x{request.height}"
+    facts["Model"] = model.replace(",", " ") or None
+    lines = [request.prompt, *([f"Negative prompt: {request.negative}"] if request.negative else [])]
+    return "\n".join(
+        [*lines, ", ".join(f"{name}: {value}" for name, value in facts.items() if value is not None)]
+    )
+
+
+def with_parameters(png: bytes, text: str) -> bytes:
+    """A PNG file whose first text is ``parameters``; the program's own texts stay behind it."""
+    body = b"iTXt" + b"parameters\0\0\0\0\0" + text.encode()
+    chunk = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", binascii.crc32(body))
+    return png[:_HEADER_END] + chunk + png[_HEADER_END:]

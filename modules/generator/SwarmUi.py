@@ -1,0 +1,89 @@
+"""SwarmUI."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+from modules.generator.Generator import ImageRequest
+from modules.generator.Remote import DEFAULT_SIDE, Offer, Remote
+from modules.util.errors import ConfigError, UserError
+
+
+class SwarmUi(Remote):
+    """One image a request. A session that has ended is replaced, and what was asked is asked once more.
+
+    Args:
+        settings: of ``Remote``; ``checkpoint`` is needed.
+    """
+
+    WHAT = "SwarmUI"
+    URL = "http://127.0.0.1:7801"
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        super().__init__(settings)
+        if not self.checkpoint:
+            raise ConfigError("SwarmUI needs a model", "--checkpoint", "name one of its models")
+        self._session = ""
+
+    def _call(self, name: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        for last in (False, True):
+            if not self._session:
+                answer = self.client.post("API/GetNewSession", {}) or {}
+                self._session = str(answer.get("session_id", ""))
+            said = self.client.post(f"API/{name}", {**body, "session_id": self._session})
+            if not isinstance(said, Mapping):
+                raise UserError(f"SwarmUI answered {name} with something else than an object")
+            if said.get("error_id") == "invalid_session_id" and not last:
+                self._session = ""
+                continue
+            if said.get("error") or said.get("error_id"):
+                raise UserError(f"SwarmUI: {said.get('error') or said['error_id']}", hint="look at its log")
+            return said
+        raise AssertionError("unreachable")
+
+    def _list(self, kind: str) -> tuple[str, ...]:
+        body = {
+            "path": "",
+            "depth": 8,
+            "subtype": kind,
+            "sortBy": "Name",
+            "allowRemote": True,
+            "sortReverse": False,
+        }
+        return tuple(
+            str(one["name"]).removesuffix(".safetensors") for one in self._call("ListModels", body)["files"]
+        )
+
+    def offer(self) -> Offer:
+        return Offer(self._list("Stable-Diffusion"), self._list("LoRA"))
+
+    def _known(self, name: str, names: Any, what: str, field: str) -> None:
+        super()._known(name.removesuffix(".safetensors"), names, what, field)
+
+    def refresh_adapters(self) -> None:
+        self._call("TriggerRefresh", {"strong": True})
+
+    def make(self, request: ImageRequest, adapter: str) -> bytes:
+        body: dict[str, Any] = {
+            "images": 1, "prompt": request.prompt, "negativeprompt": request.negative, "model": self.checkpoint,
+            "seed": request.seed, "width": request.width or DEFAULT_SIDE, "height": request.height or DEFAULT_SIDE,
+        }  # fmt: skip
+        usual = {"steps": request.steps, "cfgscale": request.cfg, "sampler": request.sampler}
+        body |= {name: value for name, value in usual.items() if value is not None}
+        if adapter:
+            body |= {"loras": adapter, "loraweights": str(request.strength)}
+        images = self._call("GenerateText2Image", body).get("images") or []
+        if not images:
+            raise UserError("SwarmUI made no image and does not say why", hint="look at its log")
+        place = str(images[0])
+        if place.startswith("data:"):
+            try:
+                return base64.b64decode(place.partition(",")[2], validate=True)
+            except ValueError as error:
+                raise UserError("SwarmUI sent something that is not an image") from error
+        return self.client.get(place.lstrip("/"))
+
+    def interrupt(self) -> None:
+        self._call("InterruptAll", {"other_sessions": False})

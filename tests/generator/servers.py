@@ -1,0 +1,238 @@
+"""Small servers that speak the protocols of ComfyUI (as recorded from 0.8.0), SwarmUI and A1111, with faults."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from PIL import Image
+
+Answer = tuple[int, Any]
+
+
+def png(seed: int) -> bytes:
+    """An image that tells its seed."""
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8), (seed % 256, seed // 256 % 256, 0)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def seed_of(data: bytes) -> int:
+    with Image.open(io.BytesIO(data)) as image:
+        image.load()
+        red, green, _ = image.getpixel((0, 0))
+    return red + 256 * green
+
+
+class Server:
+    """Answers requests; remembers what it was asked to make.
+
+    Args:
+        loras: folder of its adapters.
+    """
+
+    KEY: ClassVar[str]
+    SETTINGS: ClassVar[dict[str, Any]] = {"checkpoint": "sd15.safetensors"}
+    MAKES: ClassVar[str]
+    """Part of the path that makes an image."""
+    IMAGE_SAMPLER = "euler"
+
+    def __init__(self, loras: Path) -> None:
+        self.loras = loras
+        self.asked: list[dict[str, Any]] = []
+        self.faults: deque[str] = deque()
+        """For the next images, in order: "", "500", "cut", "html", "failed" or "lost"."""
+        self.read_faults: deque[str] = deque()
+        """The same for requests that only read."""
+        self.refreshed = 0
+        self.fault = ""
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.loras.glob("*.safetensors"))
+
+    def get(self, path: str, query: dict[str, str]) -> Answer:
+        raise NotImplementedError
+
+    def post(self, path: str, body: dict[str, Any]) -> Answer:
+        raise NotImplementedError
+
+    @contextmanager
+    def running(self) -> Iterator[str]:
+        """Its address."""
+        server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+def _handler(owner: Server) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *arguments: object) -> None:
+            """Silent."""
+
+        def do_GET(self) -> None:
+            parts = urlsplit(self.path)
+            query = {
+                name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()
+            }
+            fault = owner.read_faults.popleft() if owner.read_faults else ""
+            self._send(owner.get(unquote(parts.path), query), fault)
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            makes = self.path.startswith(owner.MAKES)
+            fault = owner.fault = owner.faults.popleft() if makes and owner.faults else ""
+            if fault == "500":
+                self._send((500, {"error": "boom"}), "")
+                return
+            self._send(owner.post(urlsplit(self.path).path, body), fault)
+
+        def _send(self, answer: Answer, fault: str) -> None:
+            status, content = (503, "busy") if fault == "503" else answer
+            data = content if isinstance(content, bytes) else json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data) + (100 if fault == "cut" else 0)))
+            self.end_headers()
+            self.wfile.write(data)
+            self.close_connection = True
+
+    return Handler
+
+
+class ComfyServer(Server):
+    KEY, MAKES = "comfyui", "/prompt"
+
+    def __init__(self, loras: Path) -> None:
+        super().__init__(loras)
+        self.history: dict[str, Any] = {}
+        self.images: dict[str, bytes] = {}
+        self.deleted: list[str] = []
+
+    def get(self, path: str, query: dict[str, str]) -> Answer:
+        if path == "/object_info/CheckpointLoaderSimple":
+            required = {"ckpt_name": [["sd15.safetensors"], {"tooltip": "..."}]}
+            return 200, {"CheckpointLoaderSimple": {"input": {"required": required}}}
+        if path == "/object_info/KSampler":
+            return 200, {"KSampler": {"input": {"required": {"sampler_name": [["euler", "ddim"], {}]}}}}
+        if path == "/models/loras":
+            return 200, self.names()
+        if path == "/queue":
+            return 200, {"queue_running": [], "queue_pending": []}
+        if path.startswith("/history/"):
+            key = path.rpartition("/")[2]
+            return 200, {key: self.history[key]} if key in self.history else {}
+        if path == "/view":
+            return 200, self.images[query["filename"]]
+        return 404, {}
+
+    def post(self, path: str, body: dict[str, Any]) -> Answer:
+        if path == "/queue":
+            self.deleted += body["delete"]
+            return 200, {}
+        graph = body["prompt"]
+        name = graph["4"]["inputs"]["ckpt_name"]
+        if name != "sd15.safetensors":
+            details = f"ckpt_name: '{name}' not in ['sd15.safetensors']"
+            error = {"type": "value_not_in_list", "message": "Value not in list", "details": details}
+            return 400, {
+                "error": {"type": "prompt_outputs_failed_validation", "message": "Prompt outputs failed validation",
+                          "details": "", "extra_info": {}},
+                "node_errors": {"4": {"errors": [error], "dependent_outputs": ["9"],
+                                      "class_type": "CheckpointLoaderSimple"}},
+            }  # fmt: skip
+        key, seed = f"id-{len(self.asked)}", graph["3"]["inputs"]["seed"]
+        model = graph["3"]["inputs"]["model"][0]
+        lora = graph[model]["inputs"] if model != "4" else {}
+        self.asked.append({
+            "prompt": graph["6"]["inputs"]["text"], "negative": graph["7"]["inputs"]["text"], "seed": seed,
+            "width": graph["5"]["inputs"]["width"], "lora": lora.get("lora_name", "").removesuffix(".safetensors"),
+            "strength": lora.get("strength_model"),
+        })  # fmt: skip
+        fault = self.fault
+        if fault != "lost":
+            self.images[f"{key}.png"] = b"<html>" if fault == "html" else png(seed)
+            image = {"filename": f"{key}.png", "subfolder": "", "type": "output"}
+            status = {"status_str": "success", "completed": True, "messages": []}
+            self.history[key] = {"outputs": {"9": {"images": [image]}}, "status": status}
+        if fault == "failed":
+            messages = [["execution_error", {"node_type": "KSampler", "exception_message": "out of memory"}]]
+            self.history[key]["status"] = {"status_str": "error", "completed": False, "messages": messages}
+        return 200, {"prompt_id": key, "number": 0, "node_errors": {}}
+
+
+class SwarmServer(Server):
+    KEY, MAKES = "swarmui", "/API/GenerateText2Image"
+
+    def __init__(self, loras: Path) -> None:
+        super().__init__(loras)
+        self.sessions = 0
+        self.images: dict[str, bytes] = {}
+
+    def get(self, path: str, query: dict[str, str]) -> Answer:
+        return (200, self.images[path]) if path in self.images else (404, {})
+
+    def post(self, path: str, body: dict[str, Any]) -> Answer:
+        if path == "/API/GetNewSession":
+            self.sessions += 1
+            return 200, {"session_id": f"s{self.sessions}"}
+        if body.get("session_id") != f"s{self.sessions}":
+            return 200, {"error_id": "invalid_session_id", "error": "Invalid session ID."}
+        if path == "/API/ListModels":
+            names = self.names() if body["subtype"] == "LoRA" else ["sd15.safetensors"]
+            return 200, {"folders": [], "files": [{"name": name} for name in names]}
+        if path == "/API/TriggerRefresh":
+            self.refreshed += 1
+            return 200, {"success": True}
+        self.asked.append({
+            "prompt": body["prompt"], "negative": body["negativeprompt"], "seed": body["seed"], "width": body["width"],
+            "lora": body.get("loras", "").removesuffix(".safetensors"),
+            "strength": float(body["loraweights"]) if "loraweights" in body else None,
+        })  # fmt: skip
+        fault = self.fault
+        if fault == "failed":
+            return 200, {"error": "out of memory"}
+        place = f"/View/local/raw/{len(self.asked)}.png"
+        self.images[place] = b"<html>" if fault == "html" else png(body["seed"])
+        return 200, {"images": [place[1:]]}
+
+
+class A1111Server(Server):
+    KEY, MAKES = "a1111", "/sdapi/v1/txt2img"
+
+    def get(self, path: str, query: dict[str, str]) -> Answer:
+        answers = {
+            "/sdapi/v1/sd-models": [{"title": "sd15.safetensors", "model_name": "sd15"}],
+            "/sdapi/v1/loras": [{"name": name.removesuffix(".safetensors")} for name in self.names()],
+            "/sdapi/v1/samplers": [{"name": "euler"}],
+        }
+        return (200, answers[path]) if path in answers else (404, {})
+
+    def post(self, path: str, body: dict[str, Any]) -> Answer:
+        if path == "/sdapi/v1/refresh-loras":
+            self.refreshed += 1
+            return 200, None
+        prompt, _, tag = body["prompt"].partition(" <lora:")
+        name, _, strength = tag.rstrip(">").partition(":")
+        self.asked.append({
+            "prompt": prompt, "negative": body["negative_prompt"], "seed": body["seed"], "width": body["width"],
+            "lora": name, "strength": float(strength) if strength else None,
+        })  # fmt: skip
+        fault = self.fault
+        if fault == "failed":
+            return 422, {"error": "OutOfMemoryError", "errors": "out of memory"}
+        data = b"<html>" if fault == "html" else png(body["seed"])
+        return 200, {"images": [base64.b64encode(data).decode()], "info": "{}"}
