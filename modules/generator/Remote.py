@@ -134,7 +134,7 @@ class Remote(Generator):
             yield MadeImage(number, self._checked(request, data))
 
     def _checked(self, request: ImageRequest, data: bytes) -> bytes:
-        """The image with how it was made. ``UserError`` if it is no whole PNG."""
+        """The image with how it was made. ``UserError`` unless it is a whole PNG."""
         if not data.startswith(_PNG) or b"IEND" not in data[-12:]:
             raise UserError(
                 f"{self.WHAT} sent something that is not a whole PNG image", hint="let it save images as PNG"
