@@ -283,7 +283,7 @@ class DemoWindow(Dialog):
         self._focus_next()
 
     def stop_making(self) -> None:
-        """End the process; what it has finished stays, and "Make the rest" goes on from there."""
+        """End the process; what it has finished stays, and "Make the rest" continues from there."""
         maker = self._maker
         if maker is not None and not maker.cancelled:
             maker.cancelled = True

@@ -45,7 +45,7 @@ MOST_EPOCHS = 60
 MANY_PAIRS = 50
 STEPS_FOR_MANY, BETA_FOR_MANY = 144, 80.0
 STEPS_FOR_FEW = 120
-"""Few pairs are shown more often, up to so many steps, and held nearer to the base model: on 38 pairs a beta of 60
+"""Few pairs are shown more often, up to this many steps, and held nearer to the base model: on 38 pairs a beta of 60
 and 200 steps lost the colours. Many bear a wider step."""
 SIZE_NAME = "demo-size.json"
 LOOKS = 4
@@ -131,7 +131,7 @@ class DemoProject:
         """Its fields for this project, in the project's own folder. Raises ``OSError`` if that cannot be written."""
         memory = PairToolMemory(
             source=str(self.images), output=str(self.pairs), pairs_per_group=2, certainty=80.0,
-            # flat images look alike to a hash made for photographs
+            # flat images look the same to a hash made for photographs
             near_duplicates=-1, ask_to_continue=False, validation=VALIDATION_PERCENTAGE,
         )  # fmt: skip
         memory.save(self.folder)
@@ -184,7 +184,7 @@ class DemoProject:
         made.sample_before_training = True
         made.sample_after, made.sample_after_unit = made.epochs // LOOKS, TimeUnit.EPOCH
         made.validate_after, made.validate_after_unit = made.epochs // LOOKS, TimeUnit.EPOCH
-        # Stop keeps a backup; with this, Start goes on from it.
+        # Stop keeps a backup; with this, Start resumes from it.
         made.continue_last_backup = True
         return made
 
@@ -213,7 +213,7 @@ class MakerProcess:
             )  # fmt: skip
         except OSError as error:
             raise UserError(
-                f"{line[0]} cannot be started: {error.strerror}", hint="run the set-up again"
+                f"{line[0]} cannot be started: {error.strerror}", hint="run the setup again"
             ) from error
         self.process = ProcessId.of(self._popen.pid) or ProcessId(self._popen.pid, "gone")
         self._reader = threading.Thread(target=self._read, daemon=True, name="demo-maker")

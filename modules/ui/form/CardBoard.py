@@ -83,15 +83,15 @@ class CardBoard(ttk.Frame):
             self.configure(height=max(tall, 10))
 
 
-def wrap_within(label: ttk.Label, card: tk.Misc, theme: Theme, beside: int = 0) -> None:
+def wrap_within(label: ttk.Label, card: tk.Misc, theme: Theme, taken: int = 0) -> None:
     """Break a label's lines where its card ends.
 
     Args:
-        beside: what stands in the same line, in pixels at 100 %.
+        taken: pixels at 100 % that other widgets in the same line need.
     """
 
     def follow(_event: object) -> None:
-        wide = card.winfo_width() - theme.px(32 + beside)
+        wide = card.winfo_width() - theme.px(32 + taken)
         if wide > 1 and label.winfo_exists():
             label.configure(wraplength=wide)
 

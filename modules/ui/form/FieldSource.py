@@ -54,7 +54,7 @@ class ObjectSource:
         return self._faults.get(path)
 
     def faults(self) -> list[tuple[Setting, UserError]]:
-        """Every text that is no value."""
+        """Every text that is not a value."""
         return [(self.settings[path], fault) for path, fault in self._faults.items()]
 
     def is_default(self, path: str) -> bool:

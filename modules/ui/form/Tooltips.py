@@ -1,4 +1,4 @@
-"""A text that appears beside the pointer when it rests on a widget."""
+"""A text that appears next to the pointer when it rests on a widget."""
 
 from __future__ import annotations
 

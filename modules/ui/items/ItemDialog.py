@@ -67,7 +67,7 @@ class ItemDialog(Dialog):
         """A value changed."""
 
     def accept(self) -> None:
-        """Hand the copy over and close, unless a text in it is no value."""
+        """Hand the copy over and close, unless a text in it is not a value."""
         faults = self.source.faults()
         if faults:
             setting, fault = faults[0]

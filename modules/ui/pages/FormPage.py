@@ -40,7 +40,7 @@ class FormPage(Page):
         """Widgets between the title and the form."""
 
     def add_to_form(self) -> None:
-        """Cards beside those of the settings, widgets below their rows."""
+        """Cards besides those of the settings, widgets below their rows."""
 
     def _focused(self, setting: Setting) -> None:
         self.ui.status(f"{setting.title}: {setting.tip}")

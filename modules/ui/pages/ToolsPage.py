@@ -1,4 +1,4 @@
-"""Tools beside training: pairs, import, help."""
+"""Tools besides training: pairs, import, help."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ToolsPage(Page):
             button = ttk.Button(card, text=text, command=command, width=14)
             button.grid(row=row, column=1, sticky="w", pady=px(3), padx=(0, px(10)))
             label = ttk.Label(card, text=about, style="Muted.TLabel", justify="left")
-            wrap_within(label, card, self.ui.theme, beside=190)
+            wrap_within(label, card, self.ui.theme, taken=190)
             label.grid(row=row, column=2, sticky="w")
 
     def _keys(self, board: CardBoard) -> None:
@@ -66,7 +66,7 @@ class ToolsPage(Page):
             label = ttk.Label(card, text=keys, wraplength=px(200), justify="left")
             label.grid(row=row, column=1, sticky="w", pady=px(2), padx=(0, px(12)))
             about = ttk.Label(card, text=meaning, style="Muted.TLabel", justify="left")
-            wrap_within(about, card, self.ui.theme, beside=225)
+            wrap_within(about, card, self.ui.theme, taken=225)
             about.grid(row=row, column=2, sticky="w")
 
     def _demo(self) -> None:

@@ -1,4 +1,4 @@
-"""What the page of preference training has beside its rows for modes that make their own images."""
+"""What the page of preference training has besides its rows for modes that make their own images."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ def _shortened(text: str) -> str:
 
 
 def reward_text(reward: RewardConfig) -> str:
-    """What is set beside name and weight."""
+    """What is set besides name and weight."""
     facts = [reward.name and words.AS_NAME.format(name=reward.name), "normalised" if reward.normalise else ""]
     for label, value in (
         ("from", reward.clip_low),

@@ -25,7 +25,7 @@ class ReviewState:
     """What a page shows.
 
     Args:
-        checked: so many pairs have been looked at for faults, of ``len(pairs)``.
+        checked: how many pairs have been checked for faults, of ``len(pairs)``.
     """
 
     pairs: tuple[FinalizedPair, ...]
@@ -125,7 +125,7 @@ class ReviewFolder:
         return self._review.empty_trash()
 
     def fix(self, name: str | None = None) -> ReviewState:
-        """Mend every fault of one pair, or of all pairs, that can be mended."""
+        """Fix every fault of one pair, or of all pairs, that can be fixed."""
         names = list(self._faults) if name is None else [name]
         faults = [fault for one in names for fault in self._faults.get(one, ())]
         try:

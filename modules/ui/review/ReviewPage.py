@@ -1,4 +1,4 @@
-"""Walking through finalised pairs: remove, swap, re-caption, mend faults, each with an undo."""
+"""Walking through finalised pairs: remove, swap, re-caption, fix faults, each with an undo."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ReviewPage(ttk.Frame):
             Action(words.REMOVE, ("Delete", "KP_Delete"), self.remove),
             Action(words.SWAP, ("s",), self.swap),
             Action(words.EDIT, ("e",), self.edit),
-            Action(words.FIX, ("x",), self.mend),
+            Action(words.FIX, ("x",), self.fix),
             Action(words.FIX_ALL, ("a",), self.mend_all),
             Action(words.ONLY_FAULTS, ("o",), self.toggle_faults),
             Action(words.UNDO, ("Control-z", "BackSpace"), self.undo),
@@ -324,7 +324,7 @@ class ReviewPage(ttk.Frame):
         """Chosen becomes rejected and the other way round."""
         self._act(lambda review, name: review.swap(name))
 
-    def mend(self) -> None:
+    def fix(self) -> None:
         """The fix of this pair's faults."""
         pair = self.pair
         if pair is not None:

@@ -56,7 +56,7 @@ class RunActions:
             return
         if self._check.errors_of_settings():
             self._refused()
-        elif self._check.errors():  # perhaps they were mended meanwhile
+        elif self._check.errors():  # perhaps they were fixed in the meantime
             self._ui.status(words.CHECKING_AGAIN)
             self._check.now(self._start_if_fine)
         else:
@@ -158,5 +158,5 @@ class RunActions:
             self._ui.error(UserError(outcome.message, hint=hint or None))
 
     def close(self) -> None:
-        """Stop looking; the run goes on."""
+        """Stop looking; the run continues."""
         self._ui.root.after_cancel(self._timer)

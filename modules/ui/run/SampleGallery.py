@@ -1,4 +1,4 @@
-"""The samples of a run: for each prompt the image at the start beside the one at the chosen step."""
+"""The samples of a run: for each prompt the image at the start next to the one at the chosen step."""
 
 from __future__ import annotations
 

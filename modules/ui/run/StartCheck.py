@@ -72,7 +72,7 @@ class StartCheck:
         self._timer = self._ui.root.after(SETTLED_MS, self._look)
 
     def after_absence(self) -> None:
-        """The person comes back to the window, perhaps from mending files."""
+        """The person comes back to the window, perhaps from fixing files."""
         if _errors(self._of_files) and not self.checking:
             self.soon()
 

@@ -85,7 +85,7 @@ class TensorBoard:
                     self.close()
                     raise UserError(
                         f"TensorBoard does not start: {_last_words(said)}",
-                        hint="run the set-up again if a package is missing",
+                        hint="run the setup again if a package is missing",
                     )
                 if time.monotonic() > end:
                     self.close()

@@ -47,7 +47,7 @@ class Autosave:
         threading.Thread(target=self._write, args=(session, memory), daemon=True, name="autosave").start()
 
     def now(self) -> None:
-        """Write before going on; for the end of the program."""
+        """Write before continuing; for the end of the program."""
         if self._timer is not None:
             self._root.after_cancel(self._timer)
             self._timer = None

@@ -88,7 +88,7 @@ class FileActions:
         return path is not None and self.save_to(path)
 
     def save_to(self, path: Path) -> bool:
-        """Write the config; texts that are no values are not in it, and stay on the screen."""
+        """Write the config; texts that are not values are left out, and stay on the screen."""
         try:
             self._ui.state.config.save(path)
         except OSError as error:

@@ -20,7 +20,7 @@ LONGEST, LONGEST_SHOWN = 48, 28
 
 
 class PresetMenu(ttk.Menubutton):
-    """Opens with a click, Space or Down; the entries are read anew each time.
+    """Opens with a click, Space or Down; the entries are read again each time.
 
     Args:
         parent: the bar it stands in.

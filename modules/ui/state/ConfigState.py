@@ -1,4 +1,4 @@
-"""The settings being edited: values, texts that are no values yet, undo and redo. No Tk here."""
+"""The settings being edited: values, texts that are not values yet, undo and redo. No Tk here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_UNDO = 500
 
 @dataclass(frozen=True)
 class Cell:
-    """What a field holds: its last good value, and the text typed over it when that is no value."""
+    """What a field holds: its last good value, and the text typed over it when that is not a value."""
 
     value: Any
     text: str | None = None
@@ -87,7 +87,7 @@ class ConfigState:
         return typed if typed is not None else value_text(self.value(path))
 
     def typed(self) -> dict[str, str]:
-        """The texts that are no values, by field."""
+        """The texts that are not values, by field."""
         return dict(self._texts)
 
     def fault(self, path: str) -> UserError | None:
@@ -116,7 +116,7 @@ class ConfigState:
     # -- changing --------------------------------------------------------------------------------------------
 
     def set_text(self, path: str, text: str) -> UserError | None:
-        """Take what a person typed; a text that is no value is kept and its fault returned."""
+        """Take what a person typed; a text that is not a value is kept and its fault returned."""
         cell, fault = self._read(path, text)
         self._change(self.settings[path].title, {path: cell}, {path: fault}, typing=True)
         return fault

@@ -161,7 +161,7 @@ class RunControl:
         return self.outcome
 
     def progress(self) -> Progress:
-        """For the bars and the line beside them."""
+        """For the bars and the line next to them."""
         status = self.status
         if status.state == "new":
             return Progress()

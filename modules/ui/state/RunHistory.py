@@ -29,7 +29,7 @@ class Series:
         if not math.isfinite(value):
             return
         if self.steps and step <= self.steps[-1]:
-            self._rewind(step)  # the run went on from an earlier backup
+            self._rewind(step)  # the run resumed from an earlier backup
         self.newest = value
         self._held.append((step, value))
         if len(self._held) < self._share:

@@ -101,7 +101,7 @@ class SessionStore:
     def claim(self) -> int:
         """Keep other windows away from this window's session for as long as the process (or ``release``) goes.
 
-        The first window has ``session.json``; one opened beside it begins with a copy in ``session-2.json``, so that
+        The first window has ``session.json``; one opened next to it begins with a copy in ``session-2.json``, so that
         neither overwrites what the other saves. Returns the number.
 
         What a killed program left half written in the folder is removed.
@@ -161,7 +161,7 @@ class SessionStore:
     def _read_session(self) -> Session:
         data = read_json(self.session_path, "saved session")
         if not isinstance(data, Mapping) or not isinstance(data.get("config"), Mapping):
-            raise UserError(f"{self.session_path} is no saved session")
+            raise UserError(f"{self.session_path} is not a saved session")
         if data.get("version") != VERSION:
             raise UserError(
                 f"the saved session has format {data.get('version')}; this program knows format {VERSION}",

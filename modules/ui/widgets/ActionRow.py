@@ -1,4 +1,4 @@
-"""A row of widgets that goes on in a second row where the window is too narrow."""
+"""A row of widgets that continues in a second row where the window is too narrow."""
 
 from __future__ import annotations
 

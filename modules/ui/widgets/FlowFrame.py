@@ -1,4 +1,4 @@
-"""Widgets in a row that goes on in the next line where there is no more room."""
+"""Widgets in a row that continues in the next line where there is no more room."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def load_fitted(path: Path, box: Box | None) -> Image.Image:
     JPEG is decoded at a fraction of its size where that is enough.
 
     Raises:
-        OSError, ValueError, SyntaxError, Image.DecompressionBombError: it is no readable image.
+        OSError, ValueError, SyntaxError, Image.DecompressionBombError: it is not a readable image.
     """
     with Image.open(path) as opened:
         turned = opened.format == "JPEG" and opened.getexif().get(0x0112, 1) >= 5

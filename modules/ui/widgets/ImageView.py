@@ -103,7 +103,7 @@ class ImageView(tk.Canvas):
         self.redraw()
 
     def forget(self) -> None:
-        """The file may hold another image now: draw it anew when it is decoded."""
+        """The file may hold another image now: draw it again when it is decoded."""
         self._photo_key, self.shown = None, None
 
     def destroy(self) -> None:

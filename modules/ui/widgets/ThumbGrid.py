@@ -100,7 +100,7 @@ class ThumbGrid(ttk.Frame):
         return self.cell - 2 * PAD, self.cell - 2 * PAD
 
     def columns(self) -> int:
-        """How many images stand in one row."""
+        """How many images are in one row."""
         return max(1, self.canvas.winfo_width() // self.cell)
 
     def _rows(self) -> int:

@@ -82,7 +82,7 @@ def nearest_folder(paths: list[Path]) -> Path:
     """
     first = paths[0]
     if not first.exists():
-        raise UserError(f"{first} is no file or folder of this computer", hint="drop a folder of images")
+        raise UserError(f"{first} is not a file or folder of this computer", hint="drop a folder of images")
     return first if first.is_dir() else first.parent
 
 

@@ -400,7 +400,7 @@ def style_text(theme: Theme, widget: tk.Text | tk.Listbox, mono: bool = False) -
 
 
 def style_menu(theme: Theme, menu: tk.Menu) -> None:
-    """Give a menu the theme's present looks; menus are filled anew when they open."""
+    """Give a menu the theme's present looks; menus are filled again when they open."""
     p = theme.palette
     menu.configure(
         background=p.field, foreground=p.text, activebackground=p.selected, activeforeground=p.text,

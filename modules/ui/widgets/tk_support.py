@@ -196,7 +196,7 @@ class ErrorDialog(tk.Toplevel):
     """One problem, with details that can be copied; looks like the window it belongs to.
 
     Args:
-        details: traceback of a fault in the program; empty for something the person can put right.
+        details: traceback of a fault in the program; empty for something the person can fix.
     """
 
     def __init__(self, parent: tk.Misc, error: BaseException, details: str) -> None:

@@ -153,7 +153,7 @@ def test_the_pair_tool_takes_a_folder_or_a_file_in_it(root: tk.Tk, tmp_path: Pat
         drop(page.entries["source"], [what])
         assert page.source.get() == str(folder)
     drop(page.entries["source"], ["https://example.org/x.png"])
-    assert "is no file or folder of this computer" in str(page.errors["source"].cget("text"))
+    assert "is not a file or folder of this computer" in str(page.errors["source"].cget("text"))
     assert page.source.get() == str(folder)
     drop(page.entries["output"], [folder])
     assert page.output.get() == str(folder)

@@ -51,8 +51,8 @@ def test_nothing_saved_is_no_trouble(tmp_path: Path) -> None:
     ("content", "said"),
     [
         ("{", "not valid JSON"),
-        ("[]", "no saved session"),
-        ('{"version": 1}', "no saved session"),
+        ("[]", "not a saved session"),
+        ('{"version": 1}', "not a saved session"),
         ('{"version": 1, "config": {"__version": 1, "epochs": "ten"}}', "epochs"),
         ('{"version": 1, "config": {"__version": 1, "nonsense": 1}}', "nonsense"),
     ],
