@@ -93,13 +93,13 @@ def memory(config: TrainConfig) -> list[str]:
         return [f"memory cannot be estimated: {error.message}{hint}"]
 
 
-def predict_memory(config: TrainConfig) -> None:
+def predict_memory(config: TrainConfig, world_size: int) -> None:
     """Print what a model's configs tell, then see whether the run could load it."""
     from modules.trainer.assembly import check_model
 
     for line in memory(config):
         print(line)
-    check_model(config)
+    check_model(config, world_size)
 
 
 def findings(options: argparse.Namespace, world_size: int) -> dict[str, list[Any]]:
@@ -114,7 +114,7 @@ def findings(options: argparse.Namespace, world_size: int) -> dict[str, list[Any
         return {"errors": _as_data([error]), "warnings": []}
     parts: tuple[Callable[[], object], ...] = (
         lambda: lines.extend(check(config, world_size)),
-        lambda: check_model(config),
+        lambda: check_model(config, world_size),
     )
     for part in parts:
         try:
@@ -186,7 +186,7 @@ def main(argv: list[str] | None = None) -> int:
                 print(line)
         if options.dry_run:
             if rank == 0:
-                predict_memory(config)
+                predict_memory(config, world_size)
             return 0
         run = RunDirectory(config.workspace_dir)
         if rank == 0:

@@ -206,7 +206,7 @@ def check_settings(config: TrainConfig, world_size: int = 1) -> None:
     create_optimizer(config.optimizer, [("weight", config.learning_rate, [("weight", weight)])])
 
 
-def check_model(config: TrainConfig) -> None:
+def check_model(config: TrainConfig, world_size: int = 1) -> None:
     """Check the model, the adapter, the choice of layers and the noise levels without reading weights.
 
     Raises:
@@ -215,7 +215,8 @@ def check_model(config: TrainConfig) -> None:
     # what is not on this machine yet is looked at when it is loaded
     with suppress(ModelNotLocal):
         setup = create_model_setup(config.model_type)
-        online_settings.check_online(config, model=(setup, shape_only_model(setup, config, weights=True)))
+        model = shape_only_model(setup, config, weights=True)
+        online_settings.check_online(config, world_size, (setup, model))
 
 
 @dataclass(frozen=True)
