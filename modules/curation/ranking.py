@@ -92,10 +92,18 @@ class Posterior:
     def expected_spread(self, images: Sequence[int]) -> float:
         """Expected difference of quality between the truly best and the truly worst of ``images``, in logits,
         over fixed draws from the posterior."""
+        return float(self._spreads(images).mean())
+
+    def probability_apart(self, images: Sequence[int], difference: float) -> float:
+        """Posterior probability that any two of ``images`` differ by more than ``difference`` logits."""
+        return float((self._spreads(images) > difference).mean())
+
+    def _spreads(self, images: Sequence[int]) -> Floats:
+        """Best minus worst quality (DRAWS,) of ``images``, over fixed draws."""
         picked = np.ix_(images, images)
         factor = np.linalg.cholesky(self.covariance[picked])
         quality = self.mean[list(images)] + _normals(len(images)) @ factor.T
-        return float((quality.max(axis=1) - quality.min(axis=1)).mean())
+        return np.asarray(quality.max(axis=1) - quality.min(axis=1), dtype=np.float64)
 
     def order(self) -> list[int]:
         """Indices from best to worst; equal means keep their index order."""
