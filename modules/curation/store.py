@@ -78,6 +78,8 @@ class CurationStore(EventLog):
     def __init__(self, output_dir: str | os.PathLike[str]) -> None:
         self._manifest_dirty = False
         self._removed: list[Pair] = []
+        database = Path(output_dir) / STORE_NAME
+        self._was_emptied = database.is_file() and not database.stat().st_size
         super().__init__(owned_pairs(output_dir), Path(output_dir).absolute())
 
     def __enter__(self) -> CurationStore:
@@ -123,6 +125,12 @@ class CurationStore(EventLog):
         self._db.execute("DELETE FROM intents")
         listed = self._listed()
         if not known and not self._ever_used():
+            if self._was_emptied and listed:
+                log.warning(
+                    "%s was empty: the pairs are taken from %s, the answers are lost",
+                    self.output_dir / STORE_NAME,
+                    MANIFEST_NAME,
+                )
             with self._transaction():
                 for pair in listed.values():
                     self._insert_pair(f"manifest:{pair['prompt']}", pair)
@@ -344,7 +352,8 @@ class CurationStore(EventLog):
         for side in SIDES:
             unlink_with_caption(self._owned, pair[f"{side}_file"])
             while (file := find_exported_file(self.output_dir, side, pair["pair_id"])) is not None:
-                unlink_with_caption(self._owned, name_below(self.output_dir, file))
+                if not unlink_with_caption(self._owned, name_below(self.output_dir, file)):
+                    break  # it is listed, and yet not there: a disk that was taken away
 
     # --- the readable file ---
 

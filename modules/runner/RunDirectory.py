@@ -60,6 +60,13 @@ class RunDirectory:
             raise self._not_writable(error) from error
         return self
 
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Keep the settings of the run. ``UserError`` when that is not possible."""
+        try:
+            write_json(self.config_path, config)
+        except OSError as error:
+            raise self._not_writable(error) from error
+
     def _owned(self) -> Owned:
         return Owned(self.path, local=True)
 

@@ -101,7 +101,7 @@ class RunQueue:
             if run.trainer() is not None or run.launched() is not None:
                 raise UserError(f"training is running in {run.path}", hint=_ANOTHER)
             run.create()
-            write_json(run.config_path, config)
+            run.write_config(config)
             entry = QueueEntry(uuid.uuid4().hex, str(run.path), title or run.path.name, added=time.time())
             entries.append(entry)
         return entry

@@ -93,7 +93,7 @@ def launch(
     if run.trainer() is not None or run.launched() is not None:
         raise UserError(f"training is already running in {run.path}", hint="stop it or take another folder")
     if config is not None:
-        write_json(run.config_path, dict(config))
+        run.write_config(dict(config))
     elif command is None and not run.config_path.is_file():
         raise UserError(f"{run.config_path} does not exist", hint="save the settings of the run there first")
     line = list(command) if command is not None else train_command(run)

@@ -27,12 +27,12 @@ from tests.guard import Guard
 Acknowledge = Callable[[], None]
 State = Any
 
-HANG_S = 60.0
+HANG_S = 20.0
 NEEDS_ROOM = ("create", "write", "fsync", "folder", "link", "commit")
 DISKS: dict[str, tuple[int, tuple[str, ...]]] = {
     "full": (errno.ENOSPC, NEEDS_ROOM),
     "read-only": (errno.EROFS, (*NEEDS_ROOM, "rename", "delete")),
-    "vanished": (errno.ENOENT, (*NEEDS_ROOM, "rename", "delete")),
+    "vanished": (errno.ESTALE, (*NEEDS_ROOM, "rename", "delete")),
 }
 """How a disk fails: the error, and the kinds of changes that meet with it."""
 
@@ -47,6 +47,7 @@ class Subject:
         reopen: what the next start does, before the work continues.
         state: what is in the folder, without what differs from run to run.
         steps: how many there are.
+        between: whether a state after a kill is one between two steps that loses nothing of the one before.
         expected: errors that a caller turns into a warning or exit 2.
     """
 
@@ -56,6 +57,7 @@ class Subject:
     state: Callable[[Path], State]
     steps: int
     expected: tuple[type[Exception], ...] = (UserError,)
+    between: Callable[[State, State, State], bool] = lambda found, before, after: False
 
 
 @dataclass
@@ -226,6 +228,10 @@ class Runs:
         self.subject.reopen(folder)
         found, ready = self._seen(folder), outcome.acknowledged
         fitting = [number for number, state in enumerate(self.states) if state == found]
+        following = self.states[min(ready + 1, self.subject.steps)]
+        if not fitting and self.subject.between(found, self.states[ready], following):
+            outcome.rests += [f"{label}: {rest}" for rest in rests(folder)]
+            return
         if not fitting:
             outcome.half.append(f"{label}: {_difference(found, self.states[ready])}")
             return

@@ -74,7 +74,23 @@ def _pick(mode: str) -> Subject:
                     raise UserError(reply["message"])
                 acknowledge()
 
-    return Subject(_images, work, _open, pair_state, len(requests))
+    return Subject(_images, work, _open, pair_state, len(requests), between=_one_answer_more)
+
+
+def _one_answer_more(found: State, before: State, after: State) -> bool:
+    """An answer that settles a pair is noted before the pair is made, and taken back after it: meanwhile it is a
+    question once more.
+    """
+
+    def files(state: State) -> State:
+        return {name: data for name, data in state.items() if name != "events"}
+
+    def begins(longer: State) -> bool:
+        return bool(longer["events"][:-1].startswith(found["events"][:-1]))
+
+    if files(found) == files(before):
+        return bool(found["events"][:-1].startswith(before["events"][:-1]))
+    return files(found) == files(after) and (begins(before) or begins(after))
 
 
 def _open(folder: Path) -> None:
@@ -107,7 +123,7 @@ def _finalise() -> Subject:
         """Finalising that was cut off is finished by doing it again; until then every pair is whole, here or there."""
         _open(folder)
 
-    return Subject(lambda folder: make_pairs(folder, 4), work, settle, _whole_pairs, 2)
+    return Subject(lambda folder: make_pairs(folder, 4), work, settle, _whole_pairs, 2, (UserError, OSError))
 
 
 def _whole_pairs(folder: Path) -> State:
@@ -143,7 +159,14 @@ def _review() -> Subject:
         PairReview(folder / "out")
         _open(folder)
 
-    return Subject(lambda folder: make_pairs(folder, 3, finalised=True), work, reopen, pair_state, len(acts))
+    return Subject(
+        lambda folder: make_pairs(folder, 3, finalised=True),
+        work,
+        reopen,
+        pair_state,
+        len(acts),
+        (UserError, OSError),
+    )
 
 
 def _import() -> Subject:
@@ -162,7 +185,7 @@ def _import() -> Subject:
 
         import_file(folder / "in" / "rows.jsonl", folder / "out", None, done)
 
-    return Subject(prepare, work, _open, pair_state, 4)
+    return Subject(prepare, work, _open, pair_state, 4, (UserError, OSError))
 
 
 def _queue() -> Subject:
@@ -288,7 +311,7 @@ def _saved_model(layout: str) -> Subject:
             if path.is_file()
         }
 
-    return Subject(lambda folder: None, work, reopen, state, 3)
+    return Subject(lambda folder: None, work, reopen, state, 3, (UserError, OSError))
 
 
 def _cache() -> Subject:

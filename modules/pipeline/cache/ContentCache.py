@@ -240,7 +240,11 @@ class ContentCache:
                 known = {
                     name: self._verified[name] for name in sorted(self._shards) if name in self._verified
                 }
-                write_json(self.folder / _VERIFIED, known, indent=None)
+                try:
+                    write_json(self.folder / _VERIFIED, known, indent=None)
+                except OSError as error:
+                    # it saves reading the files at the next start, no more
+                    _log.warning("%s cannot be written (%s)", self.folder / _VERIFIED, error)
 
     def compact(self) -> None:
         """Join small shards into large ones: many short sessions leave many small files."""

@@ -146,10 +146,10 @@ def pair_images(base: Path, side: str) -> Iterator[Path]:
             )
 
 
-def unlink_with_caption(owned: Owned, image: str) -> None:
-    """Remove an image, by its name in a folder, and its caption; what is already gone is fine."""
-    owned.remove(image)
-    owned.remove(caption_name(image))
+def unlink_with_caption(owned: Owned, image: str) -> bool:
+    """Remove an image, by its name in a folder, and its caption; returns whether there was one of them."""
+    there = owned.remove(image)
+    return owned.remove(caption_name(image)) or there
 
 
 def name_below(output_dir: str | os.PathLike[str], image: Path) -> str:

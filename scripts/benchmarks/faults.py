@@ -1,0 +1,44 @@
+"""Injected faults (kills, full disks, damage, hostile names and input): what came of them, and what is allowed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from scripts.benchmarks._measure import Result
+
+STRICT = True
+"""A figure above what is allowed ends the command with 1, also without ``--check``."""
+SIZES = {"usual": (), "long": (2000, 1000, 60, 20, 20_000, 1), "quick": (4, 4, 0, 1, 10, 40)}
+"""Numbers of kills, full disks, kills of training, seeds of damage, inputs of a reader, and the share of names."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--size", choices=sorted(SIZES), default="usual", help="how much is tried")
+    parser.add_argument("--seed", type=int, default=1, help="which cases are drawn")
+
+
+def run(options: argparse.Namespace) -> list[Result]:
+    from tests.faults.campaign import Size, campaign
+
+    with tempfile.TemporaryDirectory(prefix="faults-") as name:
+        rows, faults = campaign(Path(name), Size(*SIZES[options.size]), options.seed, _report)
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    extra = {"seed": options.seed, "size": options.size}
+    return [Result("faults", row.figure, row.value, row.allowed, extra=extra) for row in rows]
+
+
+def _report(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def table(results: Sequence[Result]) -> str:
+    """One line a figure, with what is allowed."""
+    from tests.faults.campaign import Row
+    from tests.faults.campaign import table as lines
+
+    return lines([Row(result.case, result.ratio, result.limit) for result in results])

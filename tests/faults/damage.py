@@ -1,0 +1,236 @@
+"""Each kind of file damaged in each way: found and named, or proved harmless; never other results in silence."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from modules.curation.store import CurationStore
+from modules.pipeline.cache.ContentCache import ContentCache
+from modules.pipeline.cache.FileIndex import FileIndex
+from modules.runner.RunQueue import RunQueue
+from modules.trainer.resume.checkpoint import find_backup, read_backup, write_backup
+from modules.ui.state.SessionStore import Session, SessionStore
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.dpo_curation_util import load_manifest
+from modules.util.errors import UserError
+from modules.util.pairs.decoding import undecodable
+from tests.faults.pair_folders import make_pairs, write_images
+from tests.guard import Guard
+from tests.trainer.resume.test_checkpoint import at
+
+Damage = Callable[[bytes, bytes, random.Random], bytes]
+DAMAGES: dict[str, Damage] = {
+    "flip": lambda data, other, draw: _flipped(data, draw),
+    "cut": lambda data, other, draw: data[: draw.randrange(len(data))],
+    "empty": lambda data, other, draw: b"",
+    "extend": lambda data, other, draw: data + draw.randbytes(1 + draw.randrange(4096)),
+    "swap": lambda data, other, draw: other,
+}
+
+
+def _flipped(data: bytes, draw: random.Random) -> bytes:
+    made = bytearray(data)
+    made[draw.randrange(len(made))] ^= 1 << draw.randrange(8)
+    return bytes(made)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file.
+
+    Args:
+        make: writes sound files below a folder and returns the one to be damaged.
+        use: reads it as the program does; what it returns is compared with that of the sound file.
+    """
+
+    make: Callable[[Path], Path]
+    use: Callable[[Path], Any]
+
+
+@dataclass
+class DamageTally:
+    """Figures of many damaged files."""
+
+    tried: int = 0
+    found: int = 0
+    harmless: int = 0
+    silent: list[str] = field(default_factory=list)
+    crashes: list[str] = field(default_factory=list)
+    guards: list[str] = field(default_factory=list)
+
+    @property
+    def faults(self) -> list[str]:
+        return [*self.silent, *self.crashes, *self.guards]
+
+
+def _backup_kind(name: str) -> Kind:
+    def make(folder: Path) -> Path:
+        write_backup(folder / "backup", at(1))
+        return write_backup(folder / "backup", at(2)) / name
+
+    def use(folder: Path) -> Any:
+        path, _ = find_backup(folder / "backup")
+        if path is None:
+            return None
+        made = read_backup(path)
+        tensors = {n: t.tolist() for n, t in made.tensors["weights"].items()}
+        return [made.progress.to_dict(), tensors, made.state, made.config]
+
+    return Kind(make, use)
+
+
+def _cache_kind() -> Kind:
+    def make(folder: Path) -> Path:
+        cache = ContentCache(folder / "cache")
+        for number in range(3):
+            cache.put(f"{number:032x}", {"latents": torch.full((300,), float(number))})
+        cache.close()
+        (folder / "cache" / "verified.json").unlink()
+        return next((folder / "cache").glob("*.safetensors"))
+
+    def use(folder: Path) -> Any:
+        cache = ContentCache(folder / "cache")
+        return {n: cache.get(f"{n:032x}")["latents"].tolist() for n in range(3) if f"{n:032x}" in cache}
+
+    return Kind(make, use)
+
+
+def _index_kind() -> Kind:
+    def make(folder: Path) -> Path:
+        (image,) = write_images(folder / "in", 1)
+        index = FileIndex(folder / "files.sqlite")
+        index.digest(str(image))
+        index.flush()
+        return folder / "files.sqlite"
+
+    def use(folder: Path) -> Any:
+        return FileIndex(folder / "files.sqlite").digest(str(folder / "in" / "0.png"))
+
+    return Kind(make, use)
+
+
+def _pair_kind(name: str, use: Callable[[Path], Any]) -> Kind:
+    def make(folder: Path) -> Path:
+        return make_pairs(folder, 2, finalised=True) / name
+
+    return Kind(make, use)
+
+
+def _store_of(folder: Path) -> Any:
+    with CurationStore(folder / "out") as store:
+        return [store.pairs(), [(e.kind, e.payload) for e in store.events()]]
+
+
+def _queue_kind() -> Kind:
+    def make(folder: Path) -> Path:
+        entry = {"id": "a", "run_dir": "/x", "title": "t", "state": "waiting", "note": "", "added": 1.0, "claimed": 0.0,
+                 "starter": None}  # fmt: skip
+        (folder / "queue.json").write_text(json.dumps({"version": 1, "entries": [entry]}))
+        return folder / "queue.json"
+
+    return Kind(make, lambda folder: [vars(e) for e in RunQueue(folder / "queue.json").entries()])
+
+
+def _session_kind() -> Kind:
+    def make(folder: Path) -> Path:
+        SessionStore(folder).save_session(Session(TrainConfig(epochs=7).to_dict()))
+        return folder / "session.json"
+
+    def use(folder: Path) -> Any:
+        config, _, trouble = SessionStore(folder).load_session()
+        if trouble:
+            raise UserError(trouble)
+        return config and config.to_dict()
+
+    return Kind(make, use)
+
+
+def _image_kind() -> Kind:
+    def make(folder: Path) -> Path:
+        draw = random.Random(1)
+        image = Image.new("RGB", (32, 32))
+        image.putdata([tuple(draw.randbytes(3)) for _ in range(1024)])
+        image.save(folder / "a.png")
+        return folder / "a.png"
+
+    def use(folder: Path) -> Any:
+        (fault,) = undecodable([folder / "a.png"])
+        if fault is not None:
+            raise fault
+        with Image.open(folder / "a.png") as image:
+            return image.tobytes()
+
+    return Kind(make, use)
+
+
+KINDS: dict[str, Kind] = {
+    **{f"backup {name}": _backup_kind(name) for name in (
+        "meta.json", "config.json", "manifest.json", "optimizer/optimizer.pt", "weights/weights.safetensors")},
+    "cache": _cache_kind(),
+    "file index": _index_kind(),
+    "manifest": _pair_kind("manifest.json", lambda folder: load_manifest(folder / "out")),
+    "database": _pair_kind("curation.sqlite", _store_of),
+    "queue": _queue_kind(),
+    "session": _session_kind(),
+    "image": _image_kind(),
+}  # fmt: skip
+TEXTS = ("manifest", "queue", "session")
+"""Readable files without a digest: a person may edit them, so a changed letter of a text or number is a change."""
+
+
+class _Heard(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+def damage(base: Path, kind: str, how: str, seed: int, tally: DamageTally) -> None:
+    """One case; a person's files lie next to it."""
+    label, draw = f"{kind} {how} {seed}", random.Random(f"{kind} {how} {seed}")
+    folder, one = base / "case", KINDS[kind]
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    guard, file = Guard(base / "person"), one.make(folder)
+    sound, data = one.use(folder), file.read_bytes()
+    others = [p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file() and p != file]
+    other = next((found for found in others if found not in (data, b"")), b"another file")
+    file.write_bytes(DAMAGES[how](data, other, draw))
+    tally.tried += 1
+    heard = _Heard()
+    logging.getLogger().addHandler(heard)
+    try:
+        after = one.use(folder)
+    except UserError:
+        tally.found += 1
+    except Exception as error:  # noqa: BLE001 - a traceback is what is looked for
+        tally.crashes.append(f"{label}: {error!r}")
+    else:
+        older = kind.startswith("backup ") and after is not None and after[0]["global_step"] == 1
+        if after == sound and not heard.said:
+            tally.harmless += 1
+        elif heard.said or older or after is None:
+            tally.found += 1
+        elif kind in TEXTS and how in ("flip", "swap"):
+            tally.harmless += 1  # another text that a person might have written, and shown as such
+        else:
+            tally.silent.append(label)
+    finally:
+        logging.getLogger().removeHandler(heard)
+    try:
+        guard.check()
+    except AssertionError as error:
+        tally.guards.append(f"{label}: {error}")
+    shutil.rmtree(guard.folder)

@@ -1,0 +1,135 @@
+"""The campaign of injected faults, in the size that runs with all tests; a failing case is named, to be repeated."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from modules.util.files.OpenFolder import announced
+from tests.faults import campaign
+from tests.faults.cases import Outcome, Runs, Subject, Tally
+from tests.faults.subjects import SUBJECTS
+
+SEED = int(os.environ.get("FAULTS_SEED", "1"))
+SIZE = campaign.Size()
+QUICK = [name for name in SUBJECTS if not name.startswith("save")]
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="faults-") as name, campaign.silence():
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Runs]]:
+    with campaign.silence():
+        yield [Runs(name, SUBJECTS[name](), tmp_path_factory.mktemp("subjects")) for name in QUICK]
+
+
+def test_killed_at_any_change_nothing_is_lost_half_or_left(runs: list[Runs]) -> None:
+    tally = Tally()
+    with campaign.silence():
+        campaign.kills(runs, SIZE.kills, SEED, tally)
+    assert not tally.faults, "\n".join(tally.faults)
+    assert tally.tried >= SIZE.kills * 3 // 4 and tally.acknowledged > 20
+
+
+def test_a_disk_that_fails_at_any_change_costs_no_more_than_a_message(runs: list[Runs]) -> None:
+    tally = Tally()
+    with campaign.silence():
+        campaign.disks(runs, SIZE.disks, SEED, tally)
+    assert not tally.faults, "\n".join(tally.faults)
+    assert tally.tried >= SIZE.disks
+
+
+def test_every_damage_of_every_kind_of_file_is_found_or_harmless(base: Path) -> None:
+    import logging
+
+    logging.disable(logging.NOTSET)
+    tally = campaign.every_damage(base, SIZE.damages)
+    assert not tally.faults, "\n".join(tally.faults)
+    assert tally.found > tally.tried // 2
+
+
+def test_hostile_names_in_every_field_touch_nothing(base: Path) -> None:
+    tally = campaign.every_name(base, SIZE.share_of_names)
+    assert not tally.faults, "\n".join(tally.faults)
+    assert tally.refused > tally.tried // 5
+
+
+def test_every_reader_survives_damaged_and_hostile_input(base: Path) -> None:
+    tallies = campaign.every_reader(base, SIZE.inputs)
+    faults = [fault for tally in tallies for fault in tally.faults]
+    assert not faults, "\n".join(faults)
+    assert len(tallies) >= 16 and all(tally.accepted for tally in tallies if tally.name != "adapter")
+
+
+@pytest.mark.slow
+def test_the_whole_campaign_at_length(base: Path) -> None:
+    size = campaign.Size(2000, 1000, 60, 20, 20_000, 1)
+    rows, faults = campaign.campaign(base, size, SEED)
+    assert not faults, "\n".join(faults)
+    assert all(row.within for row in rows), campaign.table(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_every_change_of_the_small_works(name: str, tmp_path: Path) -> None:
+    with campaign.silence():
+        one, tally = Runs(name, SUBJECTS[name](), tmp_path), Tally()
+        for number in range(1, one.changes + 1):
+            for done in (False, True):
+                tally.add(one.killed(number, done))
+    assert not tally.faults, "\n".join(tally.faults)
+
+
+# -- the campaign itself: what it looks for is found -----------------------------------------------------------
+
+
+def _numbers(write_whole: bool, acknowledge_first: bool = False, leave: bool = False) -> Subject:
+    """A program that counts in a file, soundly or not."""
+
+    def work(folder: Path, start: int, acknowledge: object) -> None:
+        for number in range(start + 1, 4):
+            file, fresh = folder / "number", folder / (".tastemaker-x.tmp" if leave else "fresh")
+            if acknowledge_first:
+                acknowledge()  # type: ignore[operator]
+            with announced("write", file):
+                (fresh if write_whole else file).write_text("")
+            with announced("write", file):
+                (fresh if write_whole else file).write_text(f"{number} whole")
+            if write_whole:
+                with announced("rename", file):
+                    fresh.replace(file)
+            if not acknowledge_first:
+                acknowledge()  # type: ignore[operator]
+
+    def state(folder: Path) -> str:
+        return (folder / "number").read_text() if (folder / "number").exists() else "none"
+
+    return Subject(lambda folder: None, work, lambda folder: None, state, 3)
+
+
+@pytest.mark.parametrize(
+    ("subject", "finds"),
+    [
+        (_numbers(True), ""),
+        (_numbers(False), "half"),
+        (_numbers(True, acknowledge_first=True), "other_end"),
+        (_numbers(True, leave=True), "rests"),
+    ],
+    ids=["sound", "half", "acknowledged too early", "rests"],
+)
+def test_an_unsound_program_is_seen_through(subject: Subject, finds: str, tmp_path: Path) -> None:
+    one = Runs("numbers", subject, tmp_path)
+    outcomes: list[Outcome] = [
+        one.killed(n, done) for n in range(1, one.changes + 1) for done in (True, False)
+    ]
+    assert {name for name in campaign.OUTCOMES for o in outcomes if getattr(o, name)} == (
+        {finds} if finds else set()
+    )
