@@ -23,7 +23,7 @@ from modules.trainer.evaluate.best import read_tensors
 from modules.trainer.resume.backup_contents import problem_of_facts, problem_of_weights
 from modules.util.errors import DataError, UserError
 from modules.util.jsonio import read_json, write_json
-from modules.util.owned_files import TEMPORARY, Owned, fault_of_path, fsync_path, shown
+from modules.util.owned_files import TEMPORARY, Owned, fault_of_path, fsync_path
 from modules.util.tensors.tensor_files import write_safetensors, write_torch
 from modules.util.TrainProgress import TrainProgress
 
@@ -185,7 +185,7 @@ def backup_problem(path: Path) -> str | None:
     for name, digest in manifest["files"].items():
         file = path / name
         if fault_of_path(name) or not file.resolve().is_relative_to(path.resolve()):
-            return f"its manifest names {shown(name)!r}"
+            return f"its manifest names {name!r:.300}"
         if not file.is_file() or _digest(file) != digest:
             return f"{name} is missing or damaged"
     return _problem_inside(path, manifest["files"])
