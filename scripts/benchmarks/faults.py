@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from scripts.benchmarks._measure import Result
 
@@ -22,10 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> list[Result]:
-    from tests.faults.campaign import Size, campaign
-
+    made = _campaign()
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
-        rows, faults = campaign(Path(name), Size(*SIZES[options.size]), options.seed, _report)
+        rows, faults = made.campaign(Path(name), made.Size(*SIZES[options.size]), options.seed, _report)
     for fault in faults:
         print(fault, file=sys.stderr)
     extra = {"seed": options.seed, "size": options.size}
@@ -38,7 +39,10 @@ def _report(text: str) -> None:
 
 def table(results: Sequence[Result]) -> str:
     """One line a figure, with what is allowed."""
-    from tests.faults.campaign import Row
-    from tests.faults.campaign import table as lines
+    made = _campaign()
+    return str(made.table([made.Row(result.case, result.ratio, result.limit) for result in results]))
 
-    return lines([Row(result.case, result.ratio, result.limit) for result in results])
+
+def _campaign() -> Any:
+    # the cases are tests, which come with the source and are no package the program needs
+    return importlib.import_module("tests.faults.campaign")
