@@ -44,5 +44,5 @@ def table(results: Sequence[Result]) -> str:
 
 
 def _campaign() -> Any:
-    # the cases are tests, which come with the source and are no package the program needs
+    # the cases are tests: they come with the source, and the program does not need them
     return importlib.import_module("tests.faults.campaign")
