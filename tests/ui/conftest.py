@@ -95,3 +95,39 @@ def root(display: None) -> Iterator[tk.Tk]:
         window.destroy()
     if errors:
         raise errors[0]
+
+
+class Desktop:
+    """A desktop with a file window of its own, which answers at once.
+
+    Args:
+        folder: where its program lies; ``PATH`` names it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def answers(self, path: Path | str, code: int = 0, program: str = "zenity") -> None:
+        """From now on the person chooses this; 1 as ``code`` is Cancel."""
+        script = self._folder / program
+        script.write_text(
+            f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {self._folder}/asked\n"
+            f"printf '%s\\n' {shlex.quote(str(path))}\nexit {code}\n"
+        )
+        script.chmod(0o755)
+
+    def asked(self) -> list[str]:
+        """The arguments of the last question."""
+        return (self._folder / "asked").read_text().splitlines()
+
+
+@pytest.fixture
+def desktop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desktop:
+    """Only on Linux have desktops such programs."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("the desktop's file windows are Tk's here")
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("XDG_CURRENT_DESKTOP", raising=False)
+    return Desktop(folder)

@@ -17,6 +17,8 @@ from modules.ui.curation.PairToolMemory import FILE_NAME, PairToolMemory
 from modules.ui.curation.StartPage import StartPage
 from modules.ui.curation.windows import make_window
 from modules.ui.state.SessionStore import SessionStore
+from modules.ui.texts import export as export_words
+from modules.ui.texts import start as words
 from modules.util.dpo_curation_util import load_manifest
 from tests.ui.curation.drivers import Hands, make_images
 
@@ -262,3 +264,54 @@ def test_pairs_without_a_prompt_are_told_of_while_choosing_and_after_finalising(
     assert "2 pairs in train" in str(page.result.cget("text"))
     assert "1 pair has no prompt" in str(page.warning.cget("text"))
     assert sorted(p.read_bytes() for p in (tmp_path / "pairs" / "chosen" / "train").glob("*.txt"))[0] == b""
+
+
+def press_button(hands, page, text):
+    """Click the button that says so with the mouse."""
+    waiting = [page]
+    while waiting:
+        widget = waiting.pop()
+        waiting += widget.winfo_children()
+        if widget.winfo_class() == "TButton" and str(widget.cget("text")) == text:
+            for event in ("<Enter>", "<ButtonPress-1>", "<ButtonRelease-1>"):
+                widget.event_generate(event, x=5, y=5)
+            return
+    raise AssertionError(f"no button says {text}")
+
+
+def test_folders_are_asked_for_in_the_window_of_the_desktop(sit_down, tmp_path, desktop):
+    hands = sit_down()
+    hands.open_start()
+    page = hands.start_page
+    photos = make_images(tmp_path / "my photos", 1, 2)
+    desktop.answers(photos)
+    hands.root.update()
+    press_button(hands, page, words.BROWSE)
+    hands.until(lambda: page.source.get() == str(photos), "the answer in the field")
+    assert "--directory" in desktop.asked() and f"--title={words.IMAGES}" in desktop.asked()
+    assert f"--filename={tmp_path / 'images'}/" in desktop.asked(), "it begins where the field points to"
+    desktop.answers("", code=1)
+    press_button(hands, page, words.BROWSE)
+    assert page.source.get() == str(photos), "Cancel changes nothing"
+    hands.close()
+    assert PairToolMemory.load(tmp_path / "settings").folder == str(photos)
+
+
+def test_the_folder_of_an_export_is_asked_for_in_the_window_of_the_desktop(sit_down, tmp_path, desktop):
+    hands = sit_down(groups=2, per_group=2)
+    hands.begin(CurationMode.ELO)
+    while hands.tool._shot.group is not None:
+        hands.press("Left")
+    hands.press("e")
+    page = hands.tool.page
+    assert isinstance(page, ExportPage)
+    hands.until(lambda: page.go.instate(["!disabled"]), "pairs")
+    page.finalise()
+    hands.until(lambda: "Ready to train" in str(page.result.cget("text")), "finalised pairs")
+    target = tmp_path / "exported here"
+    target.mkdir()
+    desktop.answers(target)
+    press_button(hands, page, export_words.EXPORT_JSONL)
+    hands.until(lambda: list(target.iterdir()), "the export")
+    hands.settle()
+    assert "--directory" in desktop.asked() and str(target) in str(page.result.cget("text"))

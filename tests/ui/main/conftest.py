@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shlex
 import sys
 import tkinter as tk
 from collections.abc import Callable, Iterator
@@ -17,7 +15,7 @@ from modules.ui.state.PresetStore import PresetStore
 from modules.ui.state.RunControl import RunControl
 from modules.ui.state.SessionStore import SessionStore, WindowMemory
 from modules.util.config.TrainConfig import TrainConfig
-from tests.ui.conftest import take_focus
+from tests.ui.conftest import Desktop, take_focus
 from tests.ui.main.drivers import Hands
 from tests.ui.main.dry_run import DRY_RUN
 from tests.ui.main.trainer import TRAINER
@@ -61,42 +59,6 @@ def open_window(display: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     errors = [error for hands in opened for error in hands.unexpected()]
     if errors:
         raise errors[0]
-
-
-class Desktop:
-    """A desktop with a file window of its own, which answers at once.
-
-    Args:
-        folder: where its program lies; ``PATH`` names it.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def answers(self, path: Path | str, code: int = 0, program: str = "zenity") -> None:
-        """From now on the person chooses this; 1 as ``code`` is Cancel."""
-        script = self._folder / program
-        script.write_text(
-            f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {self._folder}/asked\n"
-            f"printf '%s\\n' {shlex.quote(str(path))}\nexit {code}\n"
-        )
-        script.chmod(0o755)
-
-    def asked(self) -> list[str]:
-        """The arguments of the last question."""
-        return (self._folder / "asked").read_text().splitlines()
-
-
-@pytest.fixture
-def desktop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desktop:
-    """Only on Linux have desktops such programs."""
-    if not sys.platform.startswith("linux"):
-        pytest.skip("the desktop's file windows are Tk's here")
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.delenv("XDG_CURRENT_DESKTOP", raising=False)
-    return Desktop(folder)
 
 
 @pytest.fixture

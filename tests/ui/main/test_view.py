@@ -185,3 +185,17 @@ def test_colours_can_be_read() -> None:
                 assert (bright + 0.05) / (dim + 0.05) >= 4.5, (text, under)
         bright, dim = sorted((light(palette.on_accent), light(palette.accent)), reverse=True)
         assert (bright + 0.05) / (dim + 0.05) >= 4.5
+
+
+@pytest.mark.parametrize("scale", [100, 150, 200])
+@pytest.mark.parametrize("width", [760, 1240])
+def test_the_hint_of_the_search_is_never_cut(open_window: OpenWindow, scale: int, width: int) -> None:
+    geometry = f"{width}x680+10+10"
+    hands = open_window(memory=WindowMemory(geometry=geometry, appearance="Light", scale=scale))
+    hands.rest(0.1)
+    box = hands.window.top_bar.search
+    hint = box._hint
+    assert str(hint.cget("text")).endswith(("(Ctrl+F)", "Ctrl+F")) or box.entry.winfo_width() < 90
+    if hint.winfo_ismapped():
+        right = hint.winfo_rootx() + hint.winfo_reqwidth()
+        assert right <= box.entry.winfo_rootx() + box.entry.winfo_width()

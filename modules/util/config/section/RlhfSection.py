@@ -269,9 +269,13 @@ class RlhfSection(BaseConfig):
         DPOPatienceMode.EITHER,
         visible=_PATIENCE,
         free=True,
-        title="Progress needs",
+        title="Stalled metrics needed",
         group="Validation",
-        tip="EITHER counts a validation as lost when any metric stalls, BOTH only when all do.",
+        tip=(
+            "How many of the watched metrics must stall before a validation counts as lost. EITHER: one is enough, "
+            "whatever the others do. BOTH: all of them. A metric stalls when it is not better than its best so far; "
+            "an accuracy of 1.0 can only stall."
+        ),
     )
     rlhf_dpo_patience_metrics: list[_Metric] = setting(
         factory=_metrics,
