@@ -270,7 +270,7 @@ def press_button(hands, page, text):
     """Click the button that says so with the mouse."""
     waiting = [page]
     while waiting:
-        widget = waiting.pop()
+        widget = waiting.pop(0)
         waiting += widget.winfo_children()
         if widget.winfo_class() == "TButton" and str(widget.cget("text")) == text:
             for event in ("<Enter>", "<ButtonPress-1>", "<ButtonRelease-1>"):
@@ -300,9 +300,7 @@ def test_folders_are_asked_for_in_the_window_of_the_desktop(sit_down, tmp_path, 
 def test_the_folder_of_an_export_is_asked_for_in_the_window_of_the_desktop(sit_down, tmp_path, desktop):
     hands = sit_down(groups=2, per_group=2)
     hands.begin(CurationMode.ELO)
-    while hands.tool._shot.group is not None:
-        hands.press("Left")
-    hands.press("e")
+    hands.press("Left", "p", "e")
     page = hands.tool.page
     assert isinstance(page, ExportPage)
     hands.until(lambda: page.go.instate(["!disabled"]), "pairs")
