@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from modules.util.errors import UserError
 from tests.trainer.builders import events, run_here, same_weights, train
 from tests.trainer.online.builders import Listening, write_online
 
@@ -79,9 +80,8 @@ def test_other_prompts_are_refused(tmp_path: Path) -> None:
     config = write_online(tmp_path)
     run_here(config, callback=Listening(stop_at=1))
     (tmp_path / "prompts.txt").write_text("something else\nand more\nof it\n", encoding="utf-8")
-    made = train(config, "--set", "continue_last_backup=true")
-    assert made.returncode == 2
-    assert "prompts" in made.stderr
+    with pytest.raises(UserError, match="prompts"):
+        run_here(config, "continue_last_backup=true")
 
 
 def test_command_line_tells_what_it_does(tmp_path: Path) -> None:
