@@ -51,8 +51,13 @@ def difference(first: Path, second: Path) -> float:
     return gap / max(float(one[n].abs().max()) for n in names)
 
 
+PLAIN: dict[str, Any] = {"optimizer": {"optimizer": "SGD"}, "clip_grad_norm": 0.0, "learning_rate": 0.5}
+"""Adam would hide a gradient of the wrong length, and would make much of the rounding of a tiny one."""
+
 CASES: dict[str, dict[str, Any]] = {
     "preference": {
+        **PLAIN,
+        "rlhf_dpo_beta": 10.0,  # scores are float32: a larger one would show their rounding
         "rlhf_dpo_validation": True,
         "rlhf_dpo_validation_percentage": 30.0,
         "rlhf_dpo_adaptive_beta": True,
@@ -62,8 +67,8 @@ CASES: dict[str, dict[str, Any]] = {
     "cached_reference": {"rlhf_dpo_reference_cache": True, "rlhf_dpo_reference_cache_draws": 2},
     "sequential": {"rlhf_dpo_execution_mode": "SEQUENTIAL"},
     "supervised": {"rlhf_enabled": False, "text_encoder": {"dropout_probability": 0.3}},
-    # three in the first process and two in the second; Adam would hide a gradient of the wrong length
-    "five_pairs": {"optimizer": {"optimizer": "SGD"}, "clip_grad_norm": 0.0, "learning_rate": 0.5},
+    # three in the first process and two in the second
+    "five_pairs": PLAIN,
 }
 BATCH_SIZES = {"five_pairs": (5, 3)}
 """Of one process and of each of two, where they are not 4 and 2."""
