@@ -10,7 +10,15 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from modules.util.config.faults import did_you_mean, item_type, raise_all, translate, unwrap
+from modules.util.config.faults import (
+    did_you_mean,
+    few_strangers,
+    item_type,
+    older_fields,
+    raise_all,
+    translate,
+    unwrap,
+)
 from modules.util.errors import ConfigError
 from modules.util.jsonio import write_json
 
@@ -72,6 +80,7 @@ class BaseConfig(BaseModel):
             for step in range(version, cls.VERSION):
                 migrate = cls.MIGRATIONS.get(step)
                 made = migrate(made) if migrate else made
+        made = few_strangers(made, {*cls.model_fields, *older_fields(cls)})
         for name, field in cls.model_fields.items():
             if name in made:
                 place = f"{where}.{name}" if where else name

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Container, Iterable, Sequence
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
@@ -16,6 +17,11 @@ from pydantic_core import ErrorDetails
 from modules.util.errors import ConfigError, UserError, UserErrors
 
 Place = tuple[int | str, ...]
+LONGEST = 100
+"""Characters of a name in which a known one is looked for."""
+MOST_STRANGERS = 20
+"""Unknown names of an object that are reported one by one."""
+_OTHERS = re.compile(r"\.\.\. and [\d,]+ more")
 
 
 def raise_all(errors: Sequence[UserError], title: str = "") -> None:
@@ -41,7 +47,8 @@ def did_you_mean(wrong: str, known: Iterable[str], listed: int = 8) -> str:
     """A hint: the nearest known name, or the known names where there are few."""
     names = sorted(known)
     lowered = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(wrong.lower(), list(lowered), n=1, cutoff=0.6)
+    # what is much longer than every known name is near to none
+    near = difflib.get_close_matches(wrong[:LONGEST].lower(), list(lowered), n=1, cutoff=0.6)
     if near:
         return f"did you mean {lowered[near[0]]!r}?"
     return f"known: {', '.join(names)}" if 0 < len(names) <= listed else ""
@@ -80,6 +87,21 @@ def item_type(annotation: Any) -> Any | None:
     if get_origin(plain) in (list, dict):
         return get_args(plain)[-1]
     return None
+
+
+def few_strangers(data: dict[str, Any], known: Container[str]) -> dict[str, Any]:
+    """``data`` with at most ``MOST_STRANGERS`` names that are not known; a name of its own counts the others.
+
+    A file may hold millions of them; each costs a search for the name that was meant.
+    """
+    strangers = [name for name in data if name not in known]
+    if len(strangers) == MOST_STRANGERS + 1 and _OTHERS.fullmatch(strangers[-1]):
+        return data  # they were counted before
+    dropped = set(strangers[MOST_STRANGERS:])
+    if not dropped:
+        return data
+    made = {name: value for name, value in data.items() if name not in dropped}
+    return {**made, f"... and {len(dropped):,} more": None}
 
 
 def older_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:

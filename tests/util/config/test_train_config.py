@@ -336,3 +336,29 @@ def test_import_is_light() -> None:
         "assert not heavy, heavy\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("place", ["", "unet"])
+def test_of_very_many_unknown_names_twenty_are_named_and_the_others_counted(
+    tmp_path: Path, place: str
+) -> None:
+    strange: dict[str, object] = {f"learning_rate_{n}": n for n in range(100_000)}
+    path = tmp_path / "config.json"
+    path.write_text(
+        json.dumps({"__version": 1, **({place: strange} if place else strange)}), encoding="utf-8"
+    )
+    with pytest.raises(UserErrors) as caught:
+        load_config(path)
+    told = [str(error).splitlines()[0] for error in caught.value.errors]
+    prefix = f"{place}." if place else ""
+    assert told[:2] == [f"{prefix}learning_rate_{n}: there is no such setting" for n in (0, 1)]
+    assert [line for line in told if line.startswith(prefix)][20] == (
+        f"{prefix}... and 99,980 more: there is no such setting"
+    )
+    assert len(str(caught.value)) < 10_000
+
+
+def test_a_very_long_unknown_name_is_compared_by_its_beginning_alone() -> None:
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig.from_dict({"batch_sise" + "x" * 5_000_000: 1})
+    assert caught.value.hint is None
