@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,13 +85,20 @@ def read_bytes(path: str | os.PathLike[str], what: str = "file", max_bytes: int 
 
 
 def parse_json(data: bytes | str, what: str) -> Any:
-    """Parse JSON bytes or text; every defect is a ``UserError`` naming ``what`` and the place."""
+    """Parse JSON bytes or text; every defect is a ``UserError`` naming ``what`` and the place.
+
+    A name that an object has twice is a defect: programs differ in which of the values they take.
+    """
     try:
         text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=_object)
         if _HALF.search(text):
             json.dumps(found, ensure_ascii=False).encode()
         return found
+    except _NameTwice as error:
+        raise UserError(
+            f"the {what} is ambiguous: an object in it has the name {error} twice", hint="remove one of them"
+        ) from None
     except UnicodeEncodeError as error:
         half = ascii(error.object[error.start : error.start + 1])
         raise UserError(
@@ -106,3 +114,15 @@ def parse_json(data: bytes | str, what: str) -> Any:
         raise UserError(f"the {what} is nested too deeply") from None
     except ValueError as error:
         raise UserError(f"the {what} is not valid JSON: {error}") from error
+
+
+class _NameTwice(Exception):
+    """An object with two values of one name."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = dict(pairs)
+    if len(made) != len(pairs):
+        names = Counter(name for name, _ in pairs)
+        raise _NameTwice(ascii(names.most_common(1)[0][0][:60]))
+    return made

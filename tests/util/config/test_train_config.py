@@ -362,3 +362,14 @@ def test_a_very_long_unknown_name_is_compared_by_its_beginning_alone() -> None:
     with pytest.raises(ConfigError) as caught:
         TrainConfig.from_dict({"batch_sise" + "x" * 5_000_000: 1})
     assert caught.value.hint is None
+
+
+@pytest.mark.parametrize(
+    "text", ['{"learning_rate": 1e-4, "learning_rate": 1.0}', '{"unet": {"train": true, "train": false}}']
+)
+def test_a_setting_with_two_values_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=r"ambiguous: .* '(learning_rate|train)' twice") as caught:
+        load_config(path)
+    assert caught.value.hint == "remove one of them"
