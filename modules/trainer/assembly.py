@@ -47,7 +47,7 @@ from modules.trainer.reference.ReferenceScores import ReferenceScores
 from modules.trainer.steps import PreferenceStep, SupervisedStep, TrainStep
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import DataType, EMAMode
-from modules.util.errors import UnsupportedError
+from modules.util.errors import ConfigError, UnsupportedError
 from modules.util.files.output_place import check_output
 
 Named = list[tuple[str, torch.nn.Parameter]]
@@ -196,6 +196,7 @@ def check_settings(config: TrainConfig, world_size: int = 1) -> None:
     training.check_settings(config, create_model_setup(config.model_type).spec)
     check_output(config)
     online_settings.check_online(config, world_size)
+    _check_sample_list(config)
     if config.optimizer.fused_back_pass and world_size > 1:
         raise UnsupportedError(
             "several processes add their gradients up before the step",
@@ -204,6 +205,17 @@ def check_settings(config: TrainConfig, world_size: int = 1) -> None:
         )
     weight = torch.nn.Parameter(torch.zeros(2, 2))
     create_optimizer(config.optimizer, [("weight", config.learning_rate, [("weight", weight)])])
+
+
+def _check_sample_list(config: TrainConfig) -> None:
+    """Samples that are wanted have to be listed somewhere."""
+    path = config.sample_definition_file_name
+    if are_samples_due(config) and config.samples is None and not Path(path).is_file():
+        raise ConfigError(
+            f"the list of samples {path!r} does not exist, so no samples could be made",
+            "sample_definition_file_name",
+            "add samples, or set sample_after_unit to NEVER and sample_before_training to false",
+        )
 
 
 def check_model(config: TrainConfig, world_size: int = 1) -> None:

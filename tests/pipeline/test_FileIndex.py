@@ -4,6 +4,7 @@ import hashlib
 import os
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,42 @@ def test_a_changed_file_is_looked_at_again(tmp_path: Path, reads: list[str]) -> 
     assert after[0] == (16, 48) and after[1] != before[1] and len(reads) == 3
 
 
+def test_a_file_with_other_bytes_and_the_same_length_time_and_inode_is_looked_at_again(
+    tmp_path: Path,
+) -> None:
+    path, other = write_image(tmp_path / "a.bmp", seed=1), write_image(tmp_path / "b.bmp", seed=2)
+    before = old(path).stat()
+    index = FileIndex(tmp_path / "files.sqlite")
+    first = index.digest(str(path))
+    index.flush()
+    with path.open("r+b") as stream:
+        stream.write(other.read_bytes())
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = path.stat()
+    assert (after.st_size, after.st_mtime_ns, after.st_ino) == (
+        before.st_size,
+        before.st_mtime_ns,
+        before.st_ino,
+    )
+    assert FileIndex(tmp_path / "files.sqlite").digest(str(path)) != first
+    with pytest.raises(DataError, match="changed while"):
+        index.check_unchanged(str(path))
+
+
+def test_an_index_of_an_earlier_version_is_made_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, path = tmp_path / "files.sqlite", old(write_image(tmp_path / "a.png"))
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("CREATE TABLE files (path TEXT PRIMARY KEY, length INTEGER, digest TEXT)")
+        connection.execute("INSERT INTO files VALUES (?, 1, 'wrong')", (str(path),))
+    index = FileIndex(file)
+    wanted = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    assert index.digest(str(path)) == wanted
+    index.flush()
+    assert FileIndex(file).digest(str(path)) == wanted and not caplog.text
+
+
 def test_a_file_younger_than_the_clock_step_is_not_believed(tmp_path: Path, reads: list[str]) -> None:
     path = write_image(tmp_path / "a.png")
     index = FileIndex(tmp_path / "files.sqlite")
@@ -80,7 +117,7 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path, caplog: pytest.LogCaptureF
     assert "damaged" in caplog.text
     ask(index, path)
     index.flush()
-    assert sqlite3.connect(file).execute("SELECT count(*) FROM files").fetchone() == (1,)
+    assert sqlite3.connect(file).execute("SELECT count(*) FROM facts").fetchone() == (1,)
 
 
 def test_an_index_that_cannot_be_written_is_only_a_warning(

@@ -27,6 +27,16 @@ CASES: dict[str, tuple[type[UserError], str, dict[str, Any]]] = {
         "optimizer",
         {"optimizer": {"optimizer": "SGD", "params": {"nesterov": True}}},
     ),
+    "samples every step": (
+        ConfigError,
+        "sample_definition_file_name",
+        {"sample_after_unit": "ALWAYS", "samples": None, "sample_definition_file_name": "nowhere.json"},
+    ),
+    "samples before training": (
+        ConfigError,
+        "sample_definition_file_name",
+        {"sample_before_training": True, "samples": None, "sample_definition_file_name": ""},
+    ),
     "part that is not in the file": (
         ConfigError,
         "output_model_format",

@@ -1,7 +1,8 @@
 """What was once found out about image files: content hash, size, whether they decode.
 
-A row is believed as long as path, length, modification time and inode are unchanged, so a second start reads
-no image. The rows lie in one SQLite file; losing it costs time, never correctness.
+A row is believed as long as path, length, inode and the times of the last modification and change are the same, so a
+second start reads no image. The time of change is the file system's own: programs that set the modification time back
+cannot set that. The rows lie in one SQLite file; losing it costs time, never correctness.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from modules.util.owned_files import Owned
 _log = logging.getLogger(__name__)
 
 _SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, length INTEGER, mtime_ns INTEGER, "
-    "inode INTEGER, checked_ns INTEGER, width INTEGER, height INTEGER, digest TEXT, decodes INTEGER)"
+    "CREATE TABLE IF NOT EXISTS facts (path TEXT PRIMARY KEY, length INTEGER, mtime_ns INTEGER, "
+    "ctime_ns INTEGER, inode INTEGER, checked_ns INTEGER, width INTEGER, height INTEGER, digest TEXT, decodes INTEGER)"
 )
-_COLUMNS = "path, length, mtime_ns, inode, checked_ns, width, height, digest, decodes"
+_COLUMNS = "path, length, mtime_ns, ctime_ns, inode, checked_ns, width, height, digest, decodes"
 # a file changed twice within the clock step of its file system looks unchanged: trust only older files
 _RACY_NS = 2_000_000_000
 
@@ -36,6 +37,7 @@ _RACY_NS = 2_000_000_000
 class _Row:
     length: int
     mtime_ns: int
+    ctime_ns: int
     inode: int
     checked_ns: int
     width: int = 0
@@ -44,11 +46,15 @@ class _Row:
     decodes: bool = False
 
     def describes(self, stat: os.stat_result) -> bool:
-        return (self.length, self.mtime_ns, self.inode) == (
-            stat.st_size,
-            stat.st_mtime_ns,
-            _inode(stat),
-        ) and self.mtime_ns < self.checked_ns - _RACY_NS
+        return self.identity == _identity(stat) and self.mtime_ns < self.checked_ns - _RACY_NS
+
+    @property
+    def identity(self) -> tuple[int, int, int, int]:
+        return self.length, self.mtime_ns, self.ctime_ns, self.inode
+
+
+def _identity(stat: os.stat_result) -> tuple[int, int, int, int]:
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, _inode(stat)
 
 
 def _inode(stat: os.stat_result) -> int:
@@ -79,8 +85,10 @@ class FileIndex:
             return
         try:
             with closing(sqlite3.connect(self._path, timeout=30)) as connection:
-                for path, *values in connection.execute(f"SELECT {_COLUMNS} FROM files"):
-                    self._rows[path] = _Row(*values)
+                # a file of an earlier version has another table, which knew less
+                if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'facts'").fetchone():
+                    for path, *values in connection.execute(f"SELECT {_COLUMNS} FROM facts"):
+                        self._rows[path] = _Row(*values)
         except (sqlite3.Error, TypeError) as error:
             _log.warning("the file index %s is damaged and is made again (%s)", self._path, error)
             self._rows.clear()
@@ -101,7 +109,7 @@ class FileIndex:
             with closing(sqlite3.connect(self._path, timeout=30)) as connection, connection:
                 connection.execute(_SCHEMA)
                 connection.executemany(
-                    f"INSERT OR REPLACE INTO files ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)", rows
+                    f"INSERT OR REPLACE INTO facts ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?)", rows
                 )
         except (sqlite3.Error, OSError) as error:
             _log.warning("the file index %s cannot be written (%s)", self._path, error)
@@ -121,7 +129,7 @@ class FileIndex:
         with self._lock:
             row = self._rows.get(path)
             if path not in self._seen and (row is None or not row.describes(stat)):
-                row = _Row(stat.st_size, stat.st_mtime_ns, _inode(stat), time.time_ns())
+                row = _Row(*_identity(stat), time.time_ns())
                 self._rows[path] = row
                 self._fresh.add(path)
             self._seen.add(path)
@@ -134,7 +142,7 @@ class FileIndex:
             stat = Path(path).stat()
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-        if (row.length, row.mtime_ns, row.inode) != (stat.st_size, stat.st_mtime_ns, _inode(stat)):
+        if row.identity != _identity(stat):
             raise DataError(f"{path}: the file was changed while it was being read", hint="start again")
 
     def size(self, path: str) -> tuple[int, int]:
@@ -185,7 +193,7 @@ class FileIndex:
 
 def _values(row: _Row) -> tuple[int | str, ...]:
     size = (row.width, row.height)
-    return (row.length, row.mtime_ns, row.inode, row.checked_ns, *size, row.digest, int(row.decodes))
+    return (*row.identity, row.checked_ns, *size, row.digest, int(row.decodes))
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:
