@@ -106,5 +106,5 @@ def test_pairs_whose_reference_scores_cannot_be_kept(tmp_path: Path) -> None:
     config = load_config(write_config(tmp_path, **changes))
     with pytest.raises(DataError) as caught:
         check(config, 1)
-    assert "one prompt for each pair" in str(caught.value)
     assert "one resolution for each pair" in str(caught.value)
+    assert "1 problem" in str(caught.value), "the lines of a pair's caption are one prompt"
