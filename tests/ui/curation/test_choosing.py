@@ -321,10 +321,11 @@ def test_images_that_look_equal_end_by_themselves(sit_down, tmp_path):
     hands = sit_down(groups=2, per_group=4)
     hands.begin(CurationMode.SMART)
     first = hands.shot.group.key
-    for _ in range(160):
-        assert hands.shot.group.key == first
+    ties = 0
+    while hands.shot.group.key == first and ties < 60:
         hands.press("Up")
-    assert hands.shot.group.key != first
+        ties += 1
+    assert 18 <= ties <= 40
     assert "These look equal: no pair was saved." in str(hands.page.count_label.cget("text"))
     hands.press("Left")
     assert "without a pair 1" in str(hands.page.count_label.cget("text"))
