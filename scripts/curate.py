@@ -8,7 +8,7 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -239,18 +239,10 @@ def describe(error: OSError | sqlite3.DatabaseError) -> str:
     return str(error)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status; see ``--help``."""
-    options = make_parser().parse_args(arguments)
-    progress = ProgressLine()
+def exit_status(work: Callable[[], int], progress: ProgressLine) -> int:
+    """What ``work`` returns, or the status of the error that ended it, which is printed."""
     try:
-        result = options.run(options, progress)
-        if result is None:
-            pass
-        elif options.json is None:
-            print(json.dumps(result, indent=2, ensure_ascii=False))
-        else:
-            write_json(options.json, result)
+        return work()
     except UserError as error:
         progress.end()
         print(f"error: {error}", file=sys.stderr)
@@ -265,8 +257,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         progress.end()
         print(f"error: {describe(error)}", file=sys.stderr)
         return USER_ERROR
-    progress.end()
-    return FAULTS_FOUND if result is not None and result.get("ok") is False else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status; see ``--help``."""
+    options = make_parser().parse_args(arguments)
+    progress = ProgressLine()
+
+    def work() -> int:
+        result = options.run(options, progress)
+        if result is None:
+            pass
+        elif options.json is None:
+            print(json.dumps(result, indent=2, ensure_ascii=False))
+        else:
+            write_json(options.json, result)
+        progress.end()
+        return FAULTS_FOUND if result is not None and result.get("ok") is False else 0
+
+    return exit_status(work, progress)
 
 
 if __name__ == "__main__":

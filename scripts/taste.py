@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,7 +35,7 @@ from modules.project.training import train  # noqa: E402
 from modules.util.counted import counted  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
 from modules.util.jsonio import read_json  # noqa: E402
-from scripts.curate import INTERRUPTED, USER_ERROR, ProgressLine, describe, positive  # noqa: E402
+from scripts.curate import ProgressLine, exit_status, positive  # noqa: E402
 
 Options = argparse.Namespace
 Json = dict[str, Any]
@@ -332,26 +330,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status; see ``--help``."""
     options = make_parser().parse_args(arguments)
     progress = ProgressLine()
-    try:
+
+    def work() -> int:
         result = options.run(options, progress)
         progress.end()
         if result is not None:
             print(json.dumps(result, indent=2, ensure_ascii=False) if options.json else lines(result))
-    except UserError as error:
-        progress.end()
-        print(f"error: {error}", file=sys.stderr)
-        return USER_ERROR
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        progress.end("stopped")
-        return INTERRUPTED
-    except (OSError, sqlite3.DatabaseError) as error:
-        progress.end()
-        print(f"error: {describe(error)}", file=sys.stderr)
-        return USER_ERROR
-    return 0
+
+    return exit_status(work, progress)
 
 
 if __name__ == "__main__":

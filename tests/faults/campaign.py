@@ -33,7 +33,7 @@ class Size:
         training_kills: of a preference run.
         damages: seeds for each kind of file and way.
         inputs: for each reader.
-        share_of_names: one in so many of the pairs of a field and a name.
+        share_of_names: one in this many of the pairs of a field and a name.
     """
 
     kills: int = 40
