@@ -22,6 +22,7 @@ CALLED_BY_NAME = (
     # (file, name): found by a scan of a folder, by getattr, or called by a class of the library below it
     ("modules/spec/(families|modes)/.*", r"[A-Z0-9_]+"),
     ("modules/ui/pages/.*", r"\w+Page"),
+    ("modules/ui/texts/.*", "PAGE"),
     ("modules/ui/state/RunHistory.py", r"_take_\w+"),
     ("modules/pipeline/base.py", r"_get_\w+"),
     ("scripts/demo/judge_server.py", r"do_(GET|POST)|log_message"),

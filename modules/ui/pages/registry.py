@@ -1,33 +1,46 @@
-"""The pages of the main window, in order. A page's module is imported when the page is first opened."""
+"""The pages of the main window, found by a scan of their texts; a page's module is imported when it is first opened."""
 
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 
+from modules.spec.registry import found_in
 from modules.ui.pages.Page import Page
 from modules.ui.pages.PageSpec import PageSpec
-from modules.ui.texts import pages as words
 from modules.util.config.settings import Setting
 
-PAGES = (
-    PageSpec("project", words.PROJECT, ("Project",), about=words.PROJECT_ABOUT),
-    PageSpec("model", words.MODEL, ("Model",), about=words.MODEL_ABOUT),
-    PageSpec("data", words.DATA, ("Data",), "DataPage", words.DATA_ABOUT),
-    PageSpec("training", words.TRAINING, ("Training", "Validation"), "TrainingPage", words.TRAINING_ABOUT),
-    PageSpec("lora", words.LORA, ("LoRA",), about=words.LORA_ABOUT),
-    PageSpec("rlhf", words.RLHF, ("RLHF",), "RlhfPage", words.RLHF_ABOUT),
-    PageSpec("sampling", words.SAMPLING, ("Sampling",), "SamplingPage", words.SAMPLING_ABOUT),
-    PageSpec("backup", words.BACKUP, ("Backup",), about=words.BACKUP_ABOUT),
-    PageSpec("tools", words.TOOLS, module="ToolsPage", about=words.TOOLS_ABOUT),
-    PageSpec("run", words.RUN, module="RunPage", about=words.RUN_ABOUT),
-)
+
+def scan(package: str) -> tuple[PageSpec, ...]:
+    """The pages whose entries the modules of a package hold, in their order.
+
+    Args:
+        package: dotted name of a package; its modules are imported, so they have to be light.
+
+    Raises:
+        RuntimeError: two pages have one key, or one place in the order.
+    """
+    pages = sorted((spec for _, spec in found_in(package, PageSpec)), key=lambda page: page.order)
+    for name, given in (("key", [p.key for p in pages]), ("order", [p.order for p in pages])):
+        if twice := [value for value, count in Counter(given).items() if count > 1]:
+            raise RuntimeError(f"two pages of {package} have the {name} {twice[0]}")
+    return tuple(pages)
+
+
+PAGES = scan("modules.ui.texts")
+"""The pages in the order of the sidebar."""
 
 
 def pages_for(settings: dict[str, Setting]) -> tuple[PageSpec, ...]:
     """``PAGES``, and a page for every section of the settings that none of them shows."""
     known = {section for page in PAGES for section in page.sections}
     missing = dict.fromkeys(s.section for s in settings.values() if s.section not in known)
-    return (*PAGES, *(PageSpec(name.lower(), name, (name,)) for name in missing))
+    last = max(page.order for page in PAGES)
+    added = (
+        PageSpec(name.lower(), name, order=place, sections=(name,))
+        for place, name in enumerate(missing, start=last + 1)
+    )
+    return (*PAGES, *added)
 
 
 def page_of(pages: tuple[PageSpec, ...], setting: Setting) -> PageSpec:

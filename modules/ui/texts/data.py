@@ -1,5 +1,16 @@
 """Texts of the page of images and of the window of a concept."""
 
+from modules.ui.pages.PageSpec import PageSpec
+
+PAGE = PageSpec(
+    "data",
+    "Data & concepts",
+    order=30,
+    sections=("Data",),
+    module="DataPage",
+    about="The images, and what each folder is for.",
+)
+
 # the page
 CONCEPTS = "Concepts"
 COLUMN_NAME, COLUMN_TYPE, COLUMN_IMAGES, COLUMN_FOLDER = "Name", "Type", "Images", "Folder"

@@ -1,6 +1,11 @@
 """Texts of the page of preference training."""
 
+from modules.ui.pages.PageSpec import PageSpec
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
+
+PAGE = PageSpec(
+    "rlhf", "RLHF", order=60, sections=("RLHF",), module="RlhfPage", about="Learning from what you prefer."
+)
 
 # pairs
 PAIRS_CARD = "Pairs and reference"

@@ -1,5 +1,9 @@
 """Texts about the run: its page, curves, samples, queue, and what its commands answer."""
 
+from modules.ui.pages.PageSpec import PageSpec
+
+PAGE = PageSpec("run", "Run", order=100, module="RunPage", about="Curves, samples and log of the run.")
+
 # the page
 WATCH_ANOTHER, WATCH_ANOTHER_TIP = "Watch another\u2026", "Watch the run in another folder, live or ended"
 FOLDER, FOLDER_TIP = "Folder", "Open the run's folder"

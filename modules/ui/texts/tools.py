@@ -1,5 +1,15 @@
 """Texts of the page of tools, and of the window of the Hugging Face account."""
 
+from modules.ui.pages.PageSpec import PageSpec
+
+PAGE = PageSpec(
+    "tools",
+    "Tools",
+    order=90,
+    module="ToolsPage",
+    about="Everything besides training: pairs, imports, accounts, help.",
+)
+
 PAIRS = "Preference pairs"
 DEMO, DEMO_ABOUT = "Demo project\u2026", "From generated images to a trained adapter, step by step."
 PAIR_TOOL = "Pair tool"
