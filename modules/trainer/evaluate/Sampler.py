@@ -46,10 +46,7 @@ class Sampler:
         kind: ImageFormat,
     ) -> None:
         self._setup, self._model = setup, model
-        published = model.published
-        self._samples = [
-            (n, sample.filled(model.spec, published)) for n, sample in enumerate(samples) if sample.enabled
-        ]
+        self._samples = [(n, sample.filled(model.spec)) for n, sample in enumerate(samples) if sample.enabled]
         self._folder, self._ending = folder, kind.value.lower()
 
     def __len__(self) -> int:

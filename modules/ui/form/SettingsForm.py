@@ -48,8 +48,13 @@ class SettingsForm:
         self.rows: dict[str, FieldRow] = {}
         self.cards: dict[str, ttk.Frame] = {}
         self._members: dict[str, list[FieldRow]] = {}
+        self._asides: list[ttk.Frame] = []
+        self.has_more = False
+        """Whether some rows are shown on demand, see ``show_more``."""
+        self.more_shown = True
         for group, members in groupby([s for s in settings if has_row(s)], key=lambda s: s.group):
             self._add_group(group, list(members))
+        self.has_more = any(row.setting.first for row in self.rows.values())
         self.refresh()
         theme.on_change(self._restyle, self.board)
 
@@ -76,17 +81,43 @@ class SettingsForm:
         """Hide a card of the page's own, or bring it back."""
         self.board.show(self.cards[title], shown)
 
-    def extend_card(self, group: str) -> ttk.Frame:
-        """A frame below the rows of a group, for what the page adds to it."""
+    def extend_card(self, group: str, first: bool = True) -> ttk.Frame:
+        """A frame below the rows of a group, for what the page adds to it.
+
+        Args:
+            first: whether it is shown without "More" too.
+        """
         frame = ttk.Frame(self.cards[group])
         frame.grid(row=500, column=0, columnspan=4, sticky="ew", pady=(self._theme.px(6), 0))
+        if not first:
+            self._asides.append(frame)
         return frame
+
+    def show_more(self, shown: bool) -> None:
+        """Show all rows, or only those of the settings that matter first."""
+        self.more_shown = shown or not self.has_more
+        for frame in self._asides:
+            frame.grid() if self.more_shown else frame.grid_remove()
+        self.refresh()
+
+    def hides(self, path: str) -> bool:
+        """Whether a row would be shown if all were."""
+        row = self.rows.get(path)
+        return row is not None and not row.shown and self.source.is_visible(path)
+
+    def behind_more(self) -> list[str]:
+        """Fields whose rows are shown only with "More" at the present settings."""
+        if not self.has_more:
+            return []
+        visible = self.source.is_visible
+        return [path for path, row in self.rows.items() if not row.setting.first and visible(path)]
 
     def refresh(self, paths: Iterable[str] | None = None) -> None:
         """Show new values (``None``: of all rows) and the rows that fit them."""
         wanted = self.rows.keys() if paths is None else self.rows.keys() & set(paths)
         for row in self.rows.values():
-            row.show(self.source.is_visible(row.setting.path))
+            wanted_now = self.more_shown or row.setting.first
+            row.show(wanted_now and self.source.is_visible(row.setting.path))
         for path in wanted:
             if self.rows[path].shown:
                 self.rows[path].refresh()

@@ -10,6 +10,7 @@ from modules.ui.form.SettingsForm import SettingsForm
 from modules.ui.pages.Page import Page
 from modules.ui.pages.PageSpec import PageSpec
 from modules.ui.state.ConfigState import Problem
+from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.util.config.settings import Setting
@@ -34,7 +35,44 @@ class FormPage(Page):
             ui.chooser,
             self._focused,
         )
+        self.more = ttk.Button(self.scroll.inside, style="Back.TButton", command=self._turn_more)
+        self.more.bind("<Return>", lambda _event: self.more.invoke())
+        self._wrong: set[str] = set()
         self.add_to_form()
+        if self.form.has_more:
+            ui.services.tooltips.add(self.more, words.MORE_TIP)
+            self.form.show_more(spec.key in ui.services.memory.more)
+            self._name_more()
+
+    # -- the settings that matter first ----------------------------------------------------------------------
+
+    def _turn_more(self) -> None:
+        self.show_more(not self.form.more_shown)
+        self.scroll.see(self.more)
+
+    def show_more(self, shown: bool) -> None:
+        """Show all settings of the page, or only those that matter first; the window remembers which."""
+        if shown is self.form.more_shown:
+            return
+        self.form.show_more(shown)
+        memory, key = self.ui.services.memory, self.spec.key
+        memory.more = [other for other in memory.more if other != key] + ([key] if shown else [])
+        self.ui.services.remember()
+        self._name_more()
+
+    def _name_more(self) -> None:
+        """Say how many settings there are behind the button, and how many of them are not at their defaults."""
+        hidden = self.form.behind_more()
+        changed = sum(not self.ui.state.is_default(path) for path in hidden)
+        text = words.FEWER if self.form.more_shown else words.more_settings(len(hidden), changed)
+        self.more.configure(text=text)
+        if hidden:
+            px = self.ui.theme.px
+            self.more.pack(anchor="w", padx=px(14), pady=(px(4), px(14)))
+        else:
+            self.more.pack_forget()
+
+    # -- the page --------------------------------------------------------------------------------------------
 
     def add_before(self, parent: ttk.Frame) -> None:
         """Widgets between the title and the form."""
@@ -47,9 +85,16 @@ class FormPage(Page):
 
     def refresh(self, paths: Iterable[str] | None) -> None:
         self.form.refresh(paths)
+        self._name_more()
 
     def show_problems(self, problems: Mapping[str, Problem]) -> None:
         self.form.show_problems(problems)
+        wrong = {path for path, problem in problems.items() if not problem.warning and path in self.form.rows}
+        fresh, self._wrong = wrong - self._wrong, wrong
+        if any(self.form.hides(path) for path in fresh):
+            self.show_more(True)
 
     def focus_field(self, path: str) -> bool:
+        if self.form.hides(path):
+            self.show_more(True)
         return self.form.focus(path)

@@ -27,11 +27,11 @@ class TrainingPage(FormPage):
     def add_to_form(self) -> None:
         px, setting = self.ui.theme.px, self.ui.state.settings[FIELD]
         card = self.form.cards[setting.group]
-        frame = self.form.extend_card(setting.group)
-        self.more = ttk.Button(frame, text=f"{setting.title}\u2026", command=self.open_parameters)
-        self.more.pack(anchor="w")
-        self.more.bind("<Return>", lambda _event: self.more.invoke())
-        self.ui.services.tooltips.add(self.more, lambda: setting.tip)
+        frame = self.form.extend_card(setting.group, first=False)
+        self.parameters = ttk.Button(frame, text=f"{setting.title}\u2026", command=self.open_parameters)
+        self.parameters.pack(anchor="w")
+        self.parameters.bind("<Return>", lambda _event: self.parameters.invoke())
+        self.ui.services.tooltips.add(self.parameters, lambda: setting.tip)
         self.set_now = ttk.Label(frame, style="Muted.TLabel", justify="left")
         self.set_now.pack(anchor="w", pady=(px(3), 0))
         wrap_within(self.set_now, card, self.ui.theme)
@@ -66,7 +66,7 @@ class TrainingPage(FormPage):
         return window
 
     def _taken_over(self, values: dict[str, Scalar]) -> None:
-        self.more.focus_set()
+        self.parameters.focus_set()
         try:
             self.ui.state.set_value(FIELD, values)
         except UserError as error:
@@ -74,7 +74,8 @@ class TrainingPage(FormPage):
 
     def focus_field(self, path: str) -> bool:
         if path == FIELD:
-            self.scroll.see(self.more)
-            self.more.focus_set()
+            self.show_more(True)
+            self.scroll.see(self.parameters)
+            self.parameters.focus_set()
             return True
         return super().focus_field(path)

@@ -34,6 +34,7 @@ class WindowMemory:
         recent: config files, newest first.
         folder: what was chosen last when a folder or file was asked for.
         demo_answered: whether the person has taken or declined the offer of the demo project.
+        more: keys of the pages that show all their settings.
     """
 
     geometry: str = ""
@@ -44,6 +45,7 @@ class WindowMemory:
     recent: list[str] = field(default_factory=list)
     folder: str = ""
     demo_answered: bool = False
+    more: list[str] = field(default_factory=list)
 
     @classmethod
     def from_dict(cls, data: object) -> WindowMemory:
@@ -55,6 +57,7 @@ class WindowMemory:
                 if type(value) is type(getattr(made, one.name)):
                     setattr(made, one.name, value)
         made.recent = [name for name in made.recent if isinstance(name, str)][:MAX_RECENT]
+        made.more = [key for key in made.more if isinstance(key, str)]
         made.scale = min(200, max(75, made.scale))
         return made
 

@@ -87,6 +87,10 @@ CHANGED_TIP = "Changed. Click to reset it to {default}"
 RESET_ROW = "Reset to default"
 COPY_NAME = "Copy name: {name}"
 
+# settings behind the ones that matter first
+FEWER = "Fewer settings"
+MORE_TIP = "The settings above are enough for a first run. The others have defaults that suit most runs."
+
 # images in a window of their own
 IMAGE_TITLE = "{name} \u2013 {number} of {count}"
 
@@ -100,6 +104,11 @@ CLOSE_WHILE_TRAINING = (
     "The run in {folder} continues without this window. Open Tastemaker again to watch, pause or stop it."
 )
 CLOSE_WINDOW, KEEP_WINDOW = "Close the window", "Keep it open"
+
+
+def more_settings(hidden: int, changed: int) -> str:
+    """``38 more settings (2 changed)``."""
+    return counted(hidden, "more setting") + (f" ({changed:,} changed)" if changed else "")
 
 
 def problem_counts(errors: int, warnings: int) -> str:

@@ -32,6 +32,8 @@ class ScrollFrame(ttk.Frame):
         self.inside = ttk.Frame(self.canvas, style="Back.TFrame")
         self._item = self.canvas.create_window(0, 0, anchor="nw", window=self.inside)
         self.inside.bind("<Configure>", self._content_changed)
+        # content that becomes so short that it is out of sight is not configured, but taken off the screen
+        self.inside.bind("<Unmap>", self._content_changed)
         self._fill = fill
         self.canvas.bind("<Configure>", self._resized)
         self._theme, self._auto_hide = theme, auto_hide
@@ -49,7 +51,11 @@ class ScrollFrame(ttk.Frame):
     def _content_changed(self, _event: object) -> None:
         if self._fill:
             self.canvas.itemconfigure(self._item, height=self._height())
-        self.canvas.configure(scrollregion=(0, 0, 1, self._height()))
+        whole = self._height()
+        self.canvas.configure(scrollregion=(0, 0, 1, whole))
+        room = whole - self.canvas.winfo_height()
+        if self.canvas.canvasy(0) > max(0, room):  # the content became shorter than where it was scrolled to
+            self.canvas.yview_moveto(max(0, room) / max(1, whole))
 
     def _moved(self, first: float, last: float) -> None:
         self._bar.set(first, last)

@@ -72,7 +72,7 @@ def _tidy(node: Any) -> Any:
     return {
         _LIMIT_NAMES.get(key, key): _tidy(value)
         for key, value in node.items()
-        if key not in ("group", "visible", "widget", "hidden", "free")
+        if key not in ("group", "visible", "widget", "hidden", "first", "free")
     }
 
 
@@ -124,8 +124,12 @@ def _first_line(kind: type[BaseConfig]) -> str:
 
 
 def _tables(settings: list[Setting]) -> list[str]:
-    """One table for each group, where its first setting stands."""
+    """The settings that matter first, then one table for each group of the others."""
     lines: list[str] = []
+    first = [setting for setting in settings if setting.first]
+    if first:
+        lines += ["\n### To begin with\n", _TABLE, *map(_row, first)]
+        settings = [setting for setting in settings if not setting.first]
     for group in dict.fromkeys(setting.group for setting in settings):
         lines.append(f"\n### {group}\n" if group else "")
         lines.append(_TABLE)

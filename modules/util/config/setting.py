@@ -78,6 +78,7 @@ def setting(
     visible: str = "",
     widget: str = "",
     hidden: bool = False,
+    first: bool = False,
     factory: Any = None,
     free: bool | None = None,
 ) -> Any:
@@ -95,12 +96,14 @@ def setting(
         widget: a hint for forms where the type does not say enough: ``file``, ``folder``, ``save_file``,
             ``multiline``, ``device``, ``layers``, ``model``.
         hidden: not a row of a form (lists with windows of their own, derived values).
+        first: one of the few that matter in a first run; on pages that have such settings, the others are shown on
+            demand.
         factory: makes the default where it is mutable.
         free: whether it may change between a backup and the run that resumes from it, because it leaves the weights as
             they are or is compared by what it means (base model, data). Every setting of a training run says so; a
             group of settings with ``False`` leaves it to its members.
     """
-    extra = {"group": group, "visible": visible, "widget": widget, "hidden": hidden}
+    extra = {"group": group, "visible": visible, "widget": widget, "hidden": hidden, "first": first}
     limits: dict[str, Any] = {
         "ge": ge,
         "gt": gt,

@@ -81,6 +81,7 @@ class Setting:
         widget: hint for the form (``file``, ``folder``, ``save_file``, ``multiline``, ``device``, ``layers``,
             ``model``, ``reward``, ``accelerator``, ``bound``: empty: no bound).
         hidden: never a row of a form.
+        first: one of the few of its page that matter in a first run.
     """
 
     path: str
@@ -96,6 +97,7 @@ class Setting:
     visible: str
     widget: str
     hidden: bool
+    first: bool
 
 
 @cache
@@ -163,6 +165,7 @@ def _setting(
         visible=_both(outer, _absolute(str(extra.get("visible", "")), prefix)),
         widget=str(extra.get("widget", "")),
         hidden=bool(extra.get("hidden", False)),
+        first=bool(extra.get("first", False)),
     )
 
 

@@ -57,6 +57,9 @@ class Hands:
         page = self.window.current_page()
         assert isinstance(page, FormPage)
         row = page.form.rows[path]
+        if page.form.hides(path):
+            page.more.invoke()
+            self.rest()
         assert row.shown, f"{path} is not shown"
         return row
 

@@ -169,6 +169,8 @@ def test_tab_reaches_every_field_of_a_page_and_the_focus_is_in_sight(hands: Hand
     hands.window.show_page("training")
     hands.rest()
     page = hands.window.current_page()
+    page.show_more(True)  # type: ignore[attr-defined]
+    hands.rest()
     wanted = {str(row.input.focus_widget) for row in page.form.rows.values() if row.shown}  # type: ignore[attr-defined]
     hands.focus(page.form.rows["epochs"].input.focus_widget)  # type: ignore[attr-defined]
     canvas = page.scroll.canvas  # type: ignore[attr-defined]
@@ -188,6 +190,8 @@ def test_the_focus_moves_the_page_only_as_far_as_needed(hands: Hands) -> None:
     hands.window.show_page("training")
     hands.rest(0.2)
     page = hands.window.current_page()
+    page.show_more(True)  # type: ignore[attr-defined]
+    hands.rest(0.2)
     rows = page.form.rows  # type: ignore[attr-defined]
     hands.focus(rows["batch_size"].input.focus_widget)
     assert page.scroll.canvas.canvasy(0) == 0  # type: ignore[attr-defined]

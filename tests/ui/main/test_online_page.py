@@ -31,6 +31,7 @@ def page(hands: Hands) -> RlhfPage:
     hands.rest()
     found = hands.window.current_page()
     assert isinstance(found, RlhfPage)
+    found.show_more(True)
     return found
 
 

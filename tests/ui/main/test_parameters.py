@@ -62,12 +62,14 @@ def training_page(hands: Hands) -> TrainingPage:
     hands.rest()
     page = hands.window.current_page()
     assert isinstance(page, TrainingPage)
+    page.show_more(True)
+    hands.rest()
     return page
 
 
 def opened(hands: Hands) -> ParametersWindow:
     page = training_page(hands)
-    hands.focus(page.more)
+    hands.focus(page.parameters)
     hands.keys("<Return>")
     window = hands.dialog()
     assert isinstance(window, ParametersWindow)
@@ -188,4 +190,4 @@ def test_a_problem_leads_to_the_button(hands: Hands) -> None:
     hands.window.jump("optimizer.params")
     hands.rest()
     page = training_page(hands)
-    hands.wait(lambda: hands.window.focus_get() is page.more)
+    hands.wait(lambda: hands.window.focus_get() is page.parameters)

@@ -16,6 +16,7 @@ class OptimizerConfig(BaseConfig):
     optimizer: Optimizer = setting(
         Optimizer.ADAMW,
         free=False,
+        first=True,
         title="Optimizer",
         group="Optimizer",
         tip=(

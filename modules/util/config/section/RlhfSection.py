@@ -31,6 +31,7 @@ class RlhfSection(BaseConfig):
     rlhf_enabled: bool = setting(
         False,
         free=False,
+        first=True,
         title="Preference training",
         group="Mode",
         tip="Learn from preferences instead of from images alone.",
@@ -39,6 +40,7 @@ class RlhfSection(BaseConfig):
         RLHFMode("DPO"),
         visible=_ON,
         free=False,
+        first=True,
         title="Mode",
         group="Mode",
         tip=(
@@ -52,6 +54,7 @@ class RlhfSection(BaseConfig):
         DPOObjective.SIGMOID,
         visible=_DPO,
         free=False,
+        first=True,
         title="Objective",
         group="Loss",
         tip=(
@@ -65,12 +68,12 @@ class RlhfSection(BaseConfig):
         le=1e9,
         visible=_DPO,
         free=False,
+        first=True,
         title="Beta",
         group="Loss",
         tip=(
-            "How strongly the model is held to the original: higher = smaller change. Usual: 2500 for Stable Diffusion "
-            "1.5, 2, XL and PixArt, 200 with a supervised mix of 0.25 for flow-matching models. The value of the "
-            "Diffusion-DPO paper is twice this one."
+            "How strongly the model is held to the original: higher = smaller change. The value of the Diffusion-DPO "
+            "paper is twice this one."
         ),
     )
     rlhf_dpo_label_smoothing: Float = setting(
@@ -79,6 +82,7 @@ class RlhfSection(BaseConfig):
         lt=0.5,
         visible=f"{_DPO},rlhf_dpo_objective=SIGMOID",
         free=False,
+        first=True,
         title="Label smoothing",
         group="Loss",
         tip="Share of your picks that are taken to be mistakes.",
@@ -107,6 +111,7 @@ class RlhfSection(BaseConfig):
         le=1e6,
         visible=_DPO,
         free=False,
+        first=True,
         title="Supervised mix",
         group="Loss",
         tip=(
@@ -163,6 +168,7 @@ class RlhfSection(BaseConfig):
         DPOExecutionMode.FULL_CONCURRENT,
         visible=_DPO,
         free=False,
+        first=True,
         title="Execution",
         group="Memory",
         tip=(
@@ -182,6 +188,7 @@ class RlhfSection(BaseConfig):
         False,
         visible=_DPO,
         free=False,
+        first=True,
         title="Cache reference scores",
         group="Memory",
         tip=(
@@ -206,6 +213,7 @@ class RlhfSection(BaseConfig):
         False,
         visible=_DPO,
         free=False,
+        first=True,
         title="Validation",
         group="Validation",
         tip="Measure loss and accuracy on pairs that are not trained on.",
@@ -244,6 +252,7 @@ class RlhfSection(BaseConfig):
         True,
         visible=_VALIDATION,
         free=True,
+        first=True,
         title="Keep the best",
         group="Validation",
         tip="Save the weights with the best validation accuracy (then loss) instead of the last ones.",

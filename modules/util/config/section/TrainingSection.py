@@ -16,6 +16,7 @@ class TrainingSection(BaseConfig):
         ge=1,
         le=1_000_000,
         free=False,
+        first=True,
         title="Epochs",
         group="Steps",
         tip="Number of passes over the whole data set.",
@@ -25,6 +26,7 @@ class TrainingSection(BaseConfig):
         ge=0,
         le=1_000_000_000,
         free=False,
+        first=True,
         title="Maximum steps",
         group="Steps",
         tip="Stop after this many optimizer steps. 0: no limit, epochs decide.",
@@ -34,6 +36,7 @@ class TrainingSection(BaseConfig):
         ge=1,
         le=4096,
         free=False,
+        first=True,
         title="Batch size",
         group="Steps",
         tip="Images (or pairs) computed at once. More need more memory.",
@@ -43,6 +46,7 @@ class TrainingSection(BaseConfig):
         ge=1,
         le=4096,
         free=False,
+        first=True,
         title="Accumulation",
         group="Steps",
         tip=(
@@ -77,16 +81,17 @@ class TrainingSection(BaseConfig):
         ge=0,
         le=100,
         free=False,
+        first=True,
         title="Learning rate",
         group="Learning rate",
         tip=(
-            "Step size of the optimizer. Usual for a LoRA with alpha equal to its rank: 1e-4 on plain images, 5e-5 on "
-            "pairs. Whole weights: 1e-5 or less."
+            "Step size of the optimizer. Around 1e-4 for a LoRA, 1e-5 or less for preference training and fine-tuning."
         ),
     )
     learning_rate_scheduler: LearningRateScheduler = setting(
         LearningRateScheduler.CONSTANT,
         free=False,
+        first=True,
         title="Schedule",
         group="Learning rate",
         tip="How the learning rate changes after the warm-up.",
@@ -96,6 +101,7 @@ class TrainingSection(BaseConfig):
         ge=0,
         le=1_000_000_000,
         free=False,
+        first=True,
         title="Warm-up",
         group="Learning rate",
         tip="The learning rate rises from 0 over this many steps; up to 1 it is a share of the whole run.",
@@ -220,6 +226,7 @@ class TrainingSection(BaseConfig):
     timestep_distribution: TimestepDistribution = setting(
         TimestepDistribution.UNIFORM,
         free=False,
+        first=True,
         title="Timestep distribution",
         group="Noise",
         tip="How timesteps are drawn.",
@@ -249,6 +256,7 @@ class TrainingSection(BaseConfig):
         gt=0,
         le=1000,
         free=False,
+        first=True,
         title="Timestep shift",
         group="Noise",
         tip="Values above 1 shift timesteps towards noise. 1: no shift.",
