@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
 from modules.model.Model import Model
@@ -20,6 +20,7 @@ class ModelPairScorer:
 
     Args:
         draws: of the chosen and the rejected side, as ``draw_pair_noise`` makes them.
+        errors: give prediction minus target along with the scores, as the safeguard needs them.
 
     Raises:
         RuntimeError: the rejected side is missing; in calls: dropout is on, which would score the two sides with
@@ -31,6 +32,7 @@ class ModelPairScorer:
     pair: PairBatch
     draws: tuple[NoiseDraw, NoiseDraw]
     options: LossOptions = field(default_factory=LossOptions)
+    errors: bool = False
 
     def __post_init__(self) -> None:
         self.pair.both_sides()
@@ -41,7 +43,7 @@ class ModelPairScorer:
     def select(self, start: int, stop: int) -> ModelPairScorer:
         index = slice(start, stop)
         draws = (self.draws[0].select(index), self.draws[1].select(index))
-        return ModelPairScorer(self.setup, self.model, self.pair.select(index), draws, self.options)
+        return replace(self, pair=self.pair.select(index), draws=draws)
 
     def __call__(self, side: Side, with_supervised: bool = False) -> ScoreOut:
         if with_supervised and side == "rejected":
@@ -51,14 +53,15 @@ class ModelPairScorer:
         batch, draw, cond = self._inputs(side)
         prediction = self.setup.predict(self.model, batch.latents_BChw, cond, draw, batch.size)
         score_B = -mse_per_sample(prediction.predicted, prediction.target)
+        error_BD = (prediction.predicted - prediction.target).detach().flatten(1) if self.errors else None
         if not with_supervised:
-            return ScoreOut(score_B)
+            return ScoreOut(score_B, error_BD=error_BD)
         count = len(self)
         chosen = type(prediction)(prediction.predicted[:count], prediction.target[:count])
         supervised_B = self.setup.supervised_loss(
             self.model, chosen, self.draws[0], self.pair.chosen, self.options
         )
-        return ScoreOut(score_B, supervised_B)
+        return ScoreOut(score_B, supervised_B, error_BD)
 
     def _inputs(self, side: Side) -> tuple[ImageBatch, NoiseDraw, Conditioning]:
         chosen, rejected = self.pair.both_sides()

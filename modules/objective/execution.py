@@ -21,12 +21,14 @@ from dataclasses import dataclass
 import torch
 
 from modules.objective.gradient_stash import has_backward_hooks, has_sharded, stash_gradients
-from modules.objective.preference import ObjectiveOptions, PreferenceLoss
+from modules.objective.preference import LossOut, ObjectiveOptions, PreferenceLoss
+from modules.objective.safeguard import rejected_share
 from modules.objective.scores import (
     Backward,
     PairOut,
     PairScorer,
     ReferenceFactory,
+    ScoreGradient,
     ScoreOut,
     ScorePair,
     Side,
@@ -47,6 +49,7 @@ class Step:
         supervised_mix: weight of the supervised loss of the chosen images; 0 skips it.
         parameters: what is trained; only the stashing schedule touches their gradients.
         backward: back-propagates a scalar.
+        safeguard_mu: mu of ``safeguard.rejected_share``; ``None`` trains without the safeguard.
     """
 
     scorer: PairScorer
@@ -56,6 +59,7 @@ class Step:
     backward: Backward
     scale: float = 1.0
     supervised_mix: float = 0.0
+    safeguard_mu: float | None = None
 
     def forward(self, side: Side) -> ScoreOut:
         """Score ``side`` with gradients, with the supervised loss if it counts and chosen images are in."""
@@ -72,6 +76,27 @@ class Step:
                 "the scorer gave no supervised loss of shape (B,) although a supervised mix is set"
             )
         return out
+
+    def weigh(
+        self,
+        scores: ScorePair,
+        reference: ScorePair | None,
+        errors: tuple[torch.Tensor | None, torch.Tensor | None],
+    ) -> tuple[LossOut, ScoreGradient, torch.Tensor | None]:
+        """The loss, the coefficient of every score, and the safeguard's share of each pair, (B,).
+
+        Args:
+            errors: of the chosen and the rejected side, each (B, D); used by the safeguard alone.
+        """
+        out, gradient = differentiate(self.objective, self.options, scores, reference, self.scale)
+        if self.safeguard_mu is None:
+            return out, gradient, None
+        chosen_BD, rejected_BD = errors
+        if chosen_BD is None or rejected_BD is None:
+            raise RuntimeError("the scorer gave no errors although the safeguard is on")
+        share_B = rejected_share(chosen_BD, rejected_BD, self.safeguard_mu)
+        rejected_B = gradient.rejected_B * share_B.to(gradient.rejected_B)
+        return out, ScoreGradient(gradient.chosen_B, rejected_B), share_B
 
     def surrogate(self, out: ScoreOut, weight: torch.Tensor) -> torch.Tensor:
         """A scalar whose gradient is ``sum(weight * dS)`` plus that of the supervised share."""
@@ -94,6 +119,7 @@ def run(
     loss_scale: float = 1.0,
     cached_reference: ScorePair | None = None,
     backward: Backward | None = None,
+    safeguard_mu: float | None = None,
 ) -> PairOut:
     """Forward and backward of one micro-batch of B pairs; gradients are added to the parameters' ``.grad``.
 
@@ -111,6 +137,8 @@ def run(
         cached_reference: known reference scores (chosen, rejected), each (B,); saves the reference passes.
         backward: back-propagates a scalar, for gradient scalers; plain ``.backward()`` by default. What it is
             given is a surrogate with the right gradient, not the loss.
+        safeguard_mu: multiply each pair's rejected side by ``safeguard.rejected_share`` with this mu; the scorer
+            has to give errors. The loss that is reported stays that of the objective.
 
     Returns:
         Detached losses, rewards and margins; the loss is not multiplied by ``loss_scale``.
@@ -125,7 +153,14 @@ def run(
     strategy = resolve_strategy(strategy, parameters) if schedule is _sequential else ""
     _refuse_autocast(parameters)
     step = Step(
-        scorer, objective, options, parameters, backward or _plain_backward, loss_scale, supervised_mix
+        scorer,
+        objective,
+        options,
+        parameters,
+        backward or _plain_backward,
+        loss_scale,
+        supervised_mix,
+        safeguard_mu,
     )
     together = schedule is _full_concurrent
     anchor = reference_scores(scorer, reference, objective, cached_reference, together=together)
@@ -241,20 +276,19 @@ def _score_sides(scorer: PairScorer, together: bool) -> ScorePair:
 def _full_concurrent(step: Step, reference: ScorePair | None, _strategy: str) -> PairOut:
     """One policy pass over both sides, one backward."""
     both = step.forward("both")
-    out, gradient = differentiate(
-        step.objective, step.options, split_both(both.score_B), reference, step.scale
-    )
+    chosen_BD, rejected_BD = (None, None) if both.error_BD is None else both.error_BD.tensor_split(2)
+    out, gradient, share_B = step.weigh(split_both(both.score_B), reference, (chosen_BD, rejected_BD))
     step.backward(step.surrogate(both, torch.cat((gradient.chosen_B, gradient.rejected_B))))
-    return summarise(out, both.supervised_B, step.supervised_mix)
+    return summarise(out, both.supervised_B, step.supervised_mix, share_B)
 
 
 def _policy_concurrent(step: Step, reference: ScorePair | None, _strategy: str) -> PairOut:
     """Two policy passes whose graphs live side by side, one backward."""
     chosen, rejected = step.forward("chosen"), step.forward("rejected")
     scores = (chosen.score_B, rejected.score_B)
-    out, gradient = differentiate(step.objective, step.options, scores, reference, step.scale)
+    out, gradient, share_B = step.weigh(scores, reference, (chosen.error_BD, rejected.error_BD))
     step.backward(step.surrogate(chosen, gradient.chosen_B) + step.surrogate(rejected, gradient.rejected_B))
-    return summarise(out, chosen.supervised_B, step.supervised_mix)
+    return summarise(out, chosen.supervised_B, step.supervised_mix, share_B)
 
 
 def _sequential(step: Step, reference: ScorePair | None, strategy: str) -> PairOut:
@@ -266,16 +300,15 @@ def _sequential(step: Step, reference: ScorePair | None, strategy: str) -> PairO
 def _three_forward(step: Step, reference: ScorePair | None) -> PairOut:
     """Learn the rejected score without a graph, then differentiate one side after the other."""
     with torch.no_grad():
-        rejected_B = detached_float32(step.scorer("rejected").score_B)
+        rejected = step.scorer("rejected")
     chosen = step.forward("chosen")
-    out, gradient = differentiate(
-        step.objective, step.options, (chosen.score_B, rejected_B), reference, step.scale
-    )
+    scores = (chosen.score_B, detached_float32(rejected.score_B))
+    out, gradient, share_B = step.weigh(scores, reference, (chosen.error_BD, rejected.error_BD))
     step.backward(step.surrogate(chosen, gradient.chosen_B))
     supervised_B = None if chosen.supervised_B is None else chosen.supervised_B.detach()
     del chosen
     step.backward(step.surrogate(step.forward("rejected"), gradient.rejected_B))
-    return summarise(out, supervised_B, step.supervised_mix)
+    return summarise(out, supervised_B, step.supervised_mix, share_B)
 
 
 def _grad_stash(step: Step, reference: ScorePair | None) -> PairOut:
@@ -299,6 +332,7 @@ def _grad_stash(step: Step, reference: ScorePair | None) -> PairOut:
             step.backward,
             step.scale / count,
             step.supervised_mix,
+            step.safeguard_mu,
         )
         parts.append(_grad_stash_pair(single, anchor))
     return _concatenate(parts)
@@ -315,13 +349,14 @@ def _grad_stash_pair(step: Step, reference: ScorePair | None) -> PairOut:
         rejected_B = detached_float32(rejected.score_B)
         provisional = _provisional_weight(step, rejected_B, reference)
         step.backward(step.surrogate(rejected, provisional))
+        error_BD = rejected.error_BD
         del rejected
         chosen = step.forward("chosen")
         scores = (chosen.score_B, rejected_B)
-        out, gradient = differentiate(step.objective, step.options, scores, reference, step.scale)
+        out, gradient, share_B = step.weigh(scores, reference, (chosen.error_BD, error_BD))
         stash.merge(gradient.rejected_B / provisional)
     step.backward(step.surrogate(chosen, gradient.chosen_B))
-    return summarise(out, chosen.supervised_B, step.supervised_mix)
+    return summarise(out, chosen.supervised_B, step.supervised_mix, share_B)
 
 
 def _provisional_weight(step: Step, rejected_B: torch.Tensor, reference: ScorePair | None) -> torch.Tensor:
@@ -339,6 +374,7 @@ def _provisional_weight(step: Step, rejected_B: torch.Tensor, reference: ScorePa
 def _concatenate(parts: Sequence[PairOut]) -> PairOut:
     """Join single pairs; their mean loss is the loss of the batch."""
     supervised = [part.supervised_B for part in parts if part.supervised_B is not None]
+    shares = [part.safeguard_B for part in parts if part.safeguard_B is not None]
     return PairOut(
         loss=torch.stack([part.loss for part in parts]).mean(),
         raw_loss_B=torch.cat([part.raw_loss_B for part in parts]),
@@ -347,6 +383,7 @@ def _concatenate(parts: Sequence[PairOut]) -> PairOut:
         rejected_reward_B=torch.cat([part.rejected_reward_B for part in parts]),
         margin_B=torch.cat([part.margin_B for part in parts]),
         accuracy_B=torch.cat([part.accuracy_B for part in parts]),
+        safeguard_B=torch.cat(shares) if shares else None,
     )
 
 

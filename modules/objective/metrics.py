@@ -11,7 +11,18 @@ from modules.objective.scores import PairOut
 QUARTILES = 4
 TIMESTEPS = 1000.0
 
-_SUMS = ("pairs", "loss", "raw_loss", "supervised", "chosen_reward", "rejected_reward", "margin", "accuracy")
+_SUMS = (
+    "pairs",
+    "loss",
+    "raw_loss",
+    "supervised",
+    "chosen_reward",
+    "rejected_reward",
+    "margin",
+    "accuracy",
+    "safeguarded",
+    "safeguard",
+)
 _WIDTH = len(_SUMS) + 2 * QUARTILES
 
 
@@ -52,6 +63,7 @@ class PairMetrics:
                 out.rejected_reward_B,
                 out.margin_B,
                 out.accuracy_B,
+                *_safeguard(out),
             )
             total[: len(_SUMS)] += torch.stack(columns).cpu().double().sum(1)
             if timestep_B is not None:
@@ -61,6 +73,13 @@ class PairMetrics:
     def averages(self) -> dict[str, float]:
         """``averages_of`` this process's sums."""
         return averages_of(self.sums())
+
+
+def _safeguard(out: PairOut) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whether a pair was under the safeguard, and the share it let through."""
+    if out.safeguard_B is None:
+        return torch.zeros_like(out.margin_B), torch.zeros_like(out.margin_B)
+    return torch.ones_like(out.margin_B), out.safeguard_B.to(out.margin_B)
 
 
 def _by_quartile(margin_B: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:
@@ -77,7 +96,8 @@ def averages_of(sums: torch.Tensor) -> dict[str, float]:
     Returns:
         ``pairs`` (how many), ``loss`` (total), ``raw_loss``, ``supervised``, ``chosen_reward``,
         ``rejected_reward``, ``margin``, ``accuracy``, and ``margin_by_t/q1`` to ``q4`` for the quarters of
-        the timesteps that any pair fell into. Without pairs only ``pairs`` = 0.
+        the timesteps that any pair fell into; ``safeguard`` (share of the rejected side's gradient that was let
+        through) where the safeguard is on. Without pairs only ``pairs`` = 0.
     """
     values = [float(value) for value in sums]
     pairs = values[0]
@@ -85,6 +105,8 @@ def averages_of(sums: torch.Tensor) -> dict[str, float]:
         return {"pairs": 0.0}
     averages = {name: value / pairs for name, value in zip(_SUMS, values, strict=False)}
     averages["pairs"] = pairs
+    if not averages.pop("safeguarded"):
+        del averages["safeguard"]
     for quarter in range(QUARTILES):
         count = values[len(_SUMS) + quarter]
         if count:
@@ -101,6 +123,7 @@ def training_tags(averages: Mapping[str, float]) -> dict[str, float]:
         "dpo/rejected_reward": "rejected_reward",
         "dpo/accuracy": "accuracy",
         "dpo/reward_margin": "margin",
+        "dpo/safeguard": "safeguard",
     }
     tags = {tag: averages[name] for tag, name in names.items() if name in averages}
     return tags | {

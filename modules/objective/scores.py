@@ -26,10 +26,13 @@ class ScoreOut:
             first.
         supervised_B: the ordinary training loss of the chosen images, (B,), taken from the same forward pass;
             ``None`` unless it was asked for.
+        error_BD: prediction minus target of every image of ``score_B``, flattened, without a graph; ``None`` from
+            scorers that were not made to give it.
     """
 
     score_B: torch.Tensor
     supervised_B: torch.Tensor | None = None
+    error_BD: torch.Tensor | None = None
 
 
 class PairScorer(Protocol):
@@ -60,7 +63,8 @@ class PairOut:
     ``loss`` (scalar) is the total: smoothed preference loss plus the supervised share. ``raw_loss_B`` is the
     preference loss without smoothing. ``supervised_B`` is the unweighted supervised loss, ``None`` without a
     supervised share. Rewards and margin are free of beta. ``accuracy_B`` is 1 where chosen beats rejected
-    strictly.
+    strictly. ``safeguard_B`` is the share of the rejected side's gradient that the safeguard let through, ``None``
+    without a safeguard.
     """
 
     loss: torch.Tensor
@@ -70,6 +74,7 @@ class PairOut:
     rejected_reward_B: torch.Tensor
     margin_B: torch.Tensor
     accuracy_B: torch.Tensor
+    safeguard_B: torch.Tensor | None = None
 
     @property
     def pairs(self) -> int:
@@ -143,7 +148,12 @@ def differentiate(
     return out, ScoreGradient(d_chosen_B, d_rejected_B)
 
 
-def summarise(out: LossOut, supervised_B: torch.Tensor | None, supervised_mix: float) -> PairOut:
+def summarise(
+    out: LossOut,
+    supervised_B: torch.Tensor | None,
+    supervised_mix: float,
+    safeguard_B: torch.Tensor | None = None,
+) -> PairOut:
     """Detach everything and add up the total."""
     loss = out.loss_B.detach().mean()
     if supervised_B is not None:
@@ -158,4 +168,5 @@ def summarise(out: LossOut, supervised_B: torch.Tensor | None, supervised_mix: f
         rejected_reward_B=rejected_B,
         margin_B=out.margin_B.detach(),
         accuracy_B=(chosen_B > rejected_B).to(chosen_B.dtype),
+        safeguard_B=safeguard_B,
     )

@@ -175,7 +175,9 @@ class PreferenceStep:
             out = execution.run(
                 config.rlhf_dpo_execution_mode.value,
                 config.rlhf_dpo_sequential_strategy.value,
-                ModelPairScorer(self._setup, self._model, batch, draws, self._loss),
+                ModelPairScorer(
+                    self._setup, self._model, batch, draws, self._loss, config.dpo_safeguard_mu is not None
+                ),
                 self._reference,
                 self._objective,
                 options,
@@ -184,6 +186,7 @@ class PreferenceStep:
                 loss_scale=len(batch) / group.total,
                 cached_reference=cached,
                 backward=backward,
+                safeguard_mu=config.dpo_safeguard_mu,
             )
             wanted = config.rlhf_dpo_timestep_margin_logging
             self._metrics.add(out, draws[0].timestep_B if wanted else None)

@@ -358,12 +358,14 @@ def saved_bytes_peak(work: Callable[[], None]) -> int:
     return counter.peak
 
 
+@pytest.mark.parametrize("safeguard_mu", [None, 0.1])
 @pytest.mark.parametrize("strategy", ["THREE_FORWARD", "GRAD_STASH"])
-def test_sequential_holds_half_the_activations(strategy: str) -> None:
+def test_sequential_holds_half_the_activations(strategy: str, safeguard_mu: float | None) -> None:
     peaks = {}
     for mode in ("FULL_CONCURRENT", "POLICY_CONCURRENT", "SEQUENTIAL"):
         net = ToyNet(blocks=6)
         scorer = toy_pairs(net, 1, tokens=256)
+        scorer.errors = safeguard_mu is not None
         reference = ToyReference(net, existing=False)
 
         def work(
@@ -377,6 +379,7 @@ def test_sequential_holds_half_the_activations(strategy: str) -> None:
                 objective_named("SIGMOID"),
                 OPTIONS["SIGMOID"],
                 parameters=net.trained(),
+                safeguard_mu=safeguard_mu,
             )
 
         peaks[mode] = saved_bytes_peak(work)

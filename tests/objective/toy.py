@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -115,6 +115,7 @@ class ToyScorer:
     reference: ToyReference | None = None
     fail_at: int = -1
     calls: list[tuple[Side, bool]] = field(default_factory=list)
+    errors: bool = False
 
     def __len__(self) -> int:
         return self.chosen[0].shape[0]
@@ -123,9 +124,7 @@ class ToyScorer:
         def part(side: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
             return side[0][start:stop], side[1][start:stop]
 
-        return ToyScorer(
-            self.net, part(self.chosen), part(self.rejected), self.reference, self.fail_at, self.calls
-        )
+        return replace(self, chosen=part(self.chosen), rejected=part(self.rejected))
 
     def __call__(self, side: Side, with_supervised: bool = False) -> ScoreOut:
         self.calls.append((side, torch.is_grad_enabled()))
@@ -144,7 +143,8 @@ class ToyScorer:
             assert side != "rejected"
             first = slice(0, len(self))
             supervised = (predicted[first] - targets[first]).abs().flatten(1).mean(1)
-        return ScoreOut(score, supervised)
+        error = (predicted - targets).detach().flatten(1) if self.errors else None
+        return ScoreOut(score, supervised, error)
 
 
 def toy_pairs(net: ToyNet, count: int, seed: int = 1, tokens: int = 2, width: int = 6) -> ToyScorer:

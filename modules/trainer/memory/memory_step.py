@@ -259,13 +259,16 @@ class ShapeDryRun:
         execution.run(
             mode,
             config.rlhf_dpo_sequential_strategy.value,
-            ModelPairScorer(self.setup, self.model, pair, (draw, draw)),
+            ModelPairScorer(
+                self.setup, self.model, pair, (draw, draw), errors=config.dpo_safeguard_mu is not None
+            ),
             reference,
             get_preference_loss(config.rlhf_dpo_objective),
             ObjectiveOptions(beta=config.rlhf_dpo_beta),
             parameters=self._trained(),
             supervised_mix=config.rlhf_supervised_mix,
             cached_reference=known,
+            safeguard_mu=config.dpo_safeguard_mu,
         )
 
     def _trained(self) -> list[nn.Parameter]:

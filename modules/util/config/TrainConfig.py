@@ -27,6 +27,7 @@ from modules.util.config.section.RlhfSection import RlhfSection
 from modules.util.config.section.SamplingSection import SamplingSection
 from modules.util.config.section.TrainingSection import TrainingSection
 from modules.util.config.section.ValidationSection import ValidationSection
+from modules.util.enum.choices import DPOSafeguard
 from modules.util.enum.DPORefMode import DPORefMode
 from modules.util.errors import ConfigError, UserError, UserErrors
 
@@ -154,6 +155,12 @@ class TrainConfig(
     def effective_dpo_ref_mode(self) -> DPORefMode:
         """EXISTING_ADAPTER when training starts from an adapter, else NEW_ADAPTER."""
         return DPORefMode.EXISTING_ADAPTER if self.lora_model_name.strip() else DPORefMode.NEW_ADAPTER
+
+    @property
+    def dpo_safeguard_mu(self) -> float | None:
+        """mu of the safeguard of chosen images, ``None`` while it is off."""
+        on = self.rlhf_dpo_safeguard is DPOSafeguard.OUTPUT
+        return self.rlhf_dpo_safeguard_mu if on else None
 
     def trains_text(self) -> bool:
         """Whether a text encoder of the model's family is trained."""

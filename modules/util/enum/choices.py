@@ -206,6 +206,13 @@ class DPOTimestepSampling(BaseEnum):
     STRATIFIED = "STRATIFIED"
 
 
+class DPOSafeguard(BaseEnum):
+    """Whether the rejected image of a pair may push the chosen one away, and where that is measured."""
+
+    OFF = "OFF"
+    OUTPUT = "OUTPUT"
+
+
 class DPOPatienceMetric(BaseEnum):
     """Validation metrics that early stopping can watch; the values are the names they are logged under."""
 

@@ -5,7 +5,12 @@ from pydantic import Field
 from modules.spec.registry import MODES
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.setting import Float, setting
-from modules.util.enum.choices import DPOPatienceMetric, DPOSequentialStrategy, DPOTimestepSampling
+from modules.util.enum.choices import (
+    DPOPatienceMetric,
+    DPOSafeguard,
+    DPOSequentialStrategy,
+    DPOTimestepSampling,
+)
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.enum.DPOObjective import DPOObjective
 from modules.util.enum.DPOPatienceMode import DPOPatienceMode
@@ -118,6 +123,27 @@ class RlhfSection(BaseConfig):
             "Adds the ordinary loss on the chosen images with this weight, which keeps them likely. 0.25 suits "
             "flow-matching models."
         ),
+    )
+    rlhf_dpo_safeguard: DPOSafeguard = setting(
+        DPOSafeguard.OFF,
+        visible=_DPO,
+        free=False,
+        title="Safeguard",
+        group="Loss",
+        tip=(
+            "OUTPUT weakens the push away from a rejected image where it would make the chosen image less likely too, "
+            "measured on the model's predictions. It protects fidelity with a small beta or many steps."
+        ),
+    )
+    rlhf_dpo_safeguard_mu: Float = setting(
+        0.0,
+        ge=0,
+        le=0.2,
+        visible=f"{_DPO},rlhf_dpo_safeguard=OUTPUT",
+        free=False,
+        title="Safeguard mu",
+        group="Loss",
+        tip="How much of the chosen image's own progress is kept in any case. Higher protects more.",
     )
     rlhf_dpo_ref_mode: DPORefMode = setting(
         DPORefMode.NEW_ADAPTER,
