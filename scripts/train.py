@@ -20,6 +20,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.runner.RunDirectory import RunDirectory  # noqa: E402
+from modules.trainer.control.PeerWatch import EXIT_STATUS, HINT, PeerLost  # noqa: E402
 from modules.util.config.load import check_config, load_layered  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.errors import UserError, UserErrors  # noqa: E402
@@ -172,6 +173,13 @@ def tidy(config: TrainConfig, run: RunDirectory) -> None:
     clear_leftovers(config, run)
 
 
+def leave_at_once() -> None:
+    """End without tidying up: it would wait for messages to the process that is gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(EXIT_STATUS)
+
+
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -200,6 +208,9 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except PeerLost as error:
+        print(f"error: {error}\n  -> {HINT}", file=sys.stderr)
+        leave_at_once()
     except KeyboardInterrupt:
         print("interrupted; continue_last_backup resumes from the last backup", file=sys.stderr)
         return INTERRUPTED

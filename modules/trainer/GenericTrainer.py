@@ -23,6 +23,7 @@ from modules.trainer.callbacks import Callback
 from modules.trainer.control.Commands import BACKUP, PAUSE, RESUME, SAMPLE, SAVE, STOP, Commands
 from modules.trainer.control.Interval import Interval, ends_a_tenth
 from modules.trainer.control.Pace import Pace
+from modules.trainer.control.PeerWatch import HINT, PeerLost
 from modules.trainer.control.StopSignals import StopSignals
 from modules.trainer.diagnosis import diagnosis, memory
 from modules.trainer.distributed import Processes
@@ -108,6 +109,10 @@ class GenericTrainer:
             status = FAILED
             where = f"{error.field}: " if error.field else ""
             self.callback.error(f"{where}{error.message}", "user", error.hint or "")
+            raise
+        except PeerLost as error:
+            status = FAILED
+            self.callback.error(str(error), "killed", HINT)
             raise
         except Exception as error:
             status = FAILED

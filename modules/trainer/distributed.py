@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,10 +17,13 @@ from typing import Any
 
 import torch
 
+from modules.trainer.control.PeerWatch import PeerWatch
 from modules.util.errors import ConfigError
 
 # others wait while the first process makes samples or is paused
 PATIENCE = timedelta(days=30)
+JOINING = timedelta(minutes=5)
+ROUND = timedelta(seconds=1)
 BUCKET_BYTES = 256 * 1024 * 1024
 
 
@@ -59,6 +63,7 @@ class Processes:
     local_rank: int
     device: torch.device
     _control: Any = field(default=None, repr=False)
+    _watch: PeerWatch | None = field(default=None, repr=False)
 
     @classmethod
     def start(cls, train_device: str = "cpu") -> Processes:
@@ -72,9 +77,13 @@ class Processes:
         if world_size == 1:
             return cls(0, 1, 0, device)
         import torch.distributed as dist
+        from torch.distributed import rendezvous  # type: ignore[attr-defined]
 
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
-        made = cls(rank, world_size, local_rank, device)
+        store, rank, world_size = next(rendezvous("env://", rank, world_size, timeout=JOINING))
+        store.set_timeout(PATIENCE)
+        made = cls(rank, world_size, local_rank, device, None, _watching(rank, world_size))
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=PATIENCE)
         # decisions travel on the CPU, so that nobody waits for a GPU to hear them
         made._control = dist.new_group(backend="gloo", timeout=PATIENCE) if device.type == "cuda" else None
         return made
@@ -85,46 +94,84 @@ class Processes:
         return self.rank == 0
 
     def stop(self) -> None:
-        """Leave the group."""
-        if self.world_size > 1 and torch.distributed.is_initialized():
+        """Leave the group. After ``PeerLost`` its messages under way are left alone: they would be waited for."""
+        if self._watch is not None:
+            self._watch.leave()
+        if self.world_size > 1 and torch.distributed.is_initialized() and not self._is_broken():
             torch.distributed.destroy_process_group()
 
     def barrier(self) -> None:
-        """Wait for all."""
+        """Wait for all.
+
+        Raises:
+            PeerLost: one of them is gone, here and wherever processes wait for each other.
+        """
         if self.world_size > 1:
-            torch.distributed.barrier(group=self._control)
+            self._wait(torch.distributed.barrier(group=self._control, async_op=True))
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """The sum of a CPU tensor over all processes, in a new tensor."""
         if self.world_size == 1:
             return values
         total = values.clone()
-        torch.distributed.all_reduce(total, group=self._control)
+        self._wait(torch.distributed.all_reduce(total, group=self._control, async_op=True))
         return total
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all processes in the order of their ranks, in all of them."""
         if self.world_size == 1:
             return [value]
-        made: list[Any] = [None] * self.world_size
-        torch.distributed.all_gather_object(made, value, group=self._control)
-        return made
+        own = _packed(value)
+        sizes = self._gather(torch.tensor([own.numel()]))
+        room = int(max(size.item() for size in sizes))
+        parts = self._gather(torch.nn.functional.pad(own, (0, room - own.numel())))
+        return [_unpacked(part[: int(size.item())]) for part, size in zip(parts, sizes, strict=True)]
+
+    def _gather(self, own: torch.Tensor) -> list[torch.Tensor]:
+        """Tensors of one shape from all processes."""
+        parts = [torch.empty_like(own) for _ in range(self.world_size)]
+        self._wait(torch.distributed.all_gather(parts, own, group=self._control, async_op=True))
+        return parts
 
     def agree(self, wishes: int) -> int:
         """The union of bits from all processes, the same in all of them."""
         if self.world_size == 1:
             return wishes
         bits = torch.tensor([wishes >> shift & 1 for shift in range(32)], dtype=torch.int64)
-        torch.distributed.all_reduce(bits, torch.distributed.ReduceOp.MAX, group=self._control)
+        maximum = torch.distributed.ReduceOp.MAX
+        self._wait(torch.distributed.all_reduce(bits, maximum, group=self._control, async_op=True))
         return sum(int(bit) << shift for shift, bit in enumerate(bits.tolist()))
 
     def broadcast(self, value: Any) -> Any:
         """The value of the first process, in all of them."""
         if self.world_size == 1:
             return value
-        box = [value]
-        torch.distributed.broadcast_object_list(box, src=0, group=self._control)
-        return box[0]
+        own = _packed(value)
+        size = torch.tensor([own.numel()])
+        self._wait(torch.distributed.broadcast(size, 0, group=self._control, async_op=True))
+        box = own if self.first else torch.empty(int(size.item()), dtype=torch.uint8)
+        self._wait(torch.distributed.broadcast(box, 0, group=self._control, async_op=True))
+        return value if self.first else _unpacked(box)
+
+    def _wait(self, message: Any) -> None:
+        """Until a message among the CPUs has arrived everywhere."""
+        while True:
+            if self._is_broken():
+                assert self._watch is not None and self._watch.lost is not None
+                raise self._watch.lost
+            try:
+                message.wait(ROUND)
+                return
+            except RuntimeError as error:
+                if not message.is_completed():
+                    continue
+                lost = self._watch.explain() if self._watch is not None else None
+                if lost is None:
+                    raise
+                raise lost from error
+
+    def _is_broken(self) -> bool:
+        return self._watch is not None and self._watch.lost is not None
 
     @torch.no_grad()
     def reduce_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -136,7 +183,11 @@ class Processes:
                 parameter.grad = torch.zeros_like(parameter)
         for bucket in _buckets(parameters):
             flat = torch.cat([p.grad.reshape(-1) for p in bucket])  # type: ignore[union-attr]
-            torch.distributed.all_reduce(flat)
+            if flat.is_cuda:
+                # a device waits for it, not this thread
+                torch.distributed.all_reduce(flat)
+            else:
+                self._wait(torch.distributed.all_reduce(flat, async_op=True))
             pieces = flat.split([p.numel() for p in bucket])
             for parameter, piece in zip(bucket, pieces, strict=True):
                 parameter.grad.copy_(piece.view_as(parameter))  # type: ignore[union-attr]
@@ -151,6 +202,29 @@ class Processes:
             hasher.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         if self.broadcast(hasher.hexdigest()) != hasher.hexdigest():
             raise RuntimeError("the processes of this run start from different weights")
+
+
+def _watching(rank: int, world_size: int) -> PeerWatch:
+    """A watch that is under way, over a connection of its own."""
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+    client = TCPStore(
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False,
+        timeout=JOINING,
+    )  # fmt: skip
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    watch = PeerWatch(PrefixStore(f"peers/{attempt}", client), rank, world_size)
+    watch.start()
+    return watch
+
+
+def _packed(value: Any) -> torch.Tensor:
+    """A value as bytes; read only by the processes of this run."""
+    return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+
+
+def _unpacked(data: torch.Tensor) -> Any:
+    return pickle.loads(data.numpy().tobytes())
 
 
 def _buckets(parameters: Sequence[torch.nn.Parameter]) -> list[list[torch.nn.Parameter]]:

@@ -1,0 +1,178 @@
+"""Notices when another process of the run was killed or stopped, so that nobody waits for it for ever.
+
+Every process counts up a beat of its own in a store that all can reach, and watches those of the others. One on the
+same machine that no longer exists is noticed within a beat, any other by its silence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Protocol
+
+from modules.runner.ProcessId import ProcessId
+
+BEAT_SECONDS = 5.0
+SILENCE_SECONDS = 300.0
+"""Without a beat of another process, counted while this one runs: a computer may sleep."""
+LEAVING_SECONDS = 20.0
+"""``torchrun`` kills the others 30 seconds after the first has failed."""
+EXPLAINING_SECONDS = 10.0
+HURRIED_SECONDS = 0.2
+EXIT_STATUS = 2
+HINT = "start all processes again: continue_last_backup resumes from the last backup"
+
+
+class PeerLost(Exception):
+    """Another process of the run is gone; says which and why."""
+
+
+class Store(Protocol):
+    """The part of ``torch.distributed.Store`` that is used here. Every call may raise ``RuntimeError``."""
+
+    def add(self, key: str, amount: int, /) -> int: ...
+
+    def set(self, key: str, value: str, /) -> None: ...
+
+    def get(self, key: str, /) -> bytes: ...
+
+    def check(self, keys: list[str], /) -> bool: ...
+
+
+class PeerWatch:
+    """A thread that beats for this process and listens to the others.
+
+    Once one is lost, ``lost`` says so. A process that does not end by itself then, because it waits in a library for
+    the lost one, is ended.
+
+    Args:
+        store: reached by all processes; no other thread may use it.
+        rank, world_size: which process this is, of how many.
+    """
+
+    def __init__(self, store: Store, rank: int, world_size: int) -> None:
+        self._store, self._rank = store, rank
+        self._others = [peer for peer in range(world_size) if peer != rank]
+        self._beats = dict.fromkeys(self._others, 0)
+        self._silent = dict.fromkeys(self._others, 0.0)
+        self._known: dict[int, ProcessId | None] = {}
+        self._unreached = 0.0
+        self._heard_at = time.monotonic()
+        self._leaving, self._asked, self._wake = threading.Event(), threading.Event(), threading.Event()
+        self._told = threading.Event()
+        self.lost: PeerLost | None = None
+        self._thread = threading.Thread(target=self._run, name="PeerWatch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to beat and to listen."""
+        self._store.set(f"who/{self._rank}", json.dumps({"host": _host(), **ProcessId.own().to_dict()}))
+        self._thread.start()
+
+    def leave(self) -> None:
+        """This process goes of its own accord; its silence means nothing from now on."""
+        self._leaving.set()
+        self._wake.set()
+        self._thread.join(EXPLAINING_SECONDS)
+
+    def explain(self) -> PeerLost | None:
+        """Why a message to the others failed: which one is gone; ``None`` if all seem to be there after a while."""
+        self._asked.set()
+        self._wake.set()
+        self._told.wait(EXPLAINING_SECONDS)
+        return self.lost
+
+    def _run(self) -> None:
+        while True:
+            self.lost = self._look()
+            if self.lost is not None:
+                break
+            if self._leaving.is_set():
+                self._say_goodbye()
+                return
+            if self._wake.wait(HURRIED_SECONDS if self._asked.is_set() else BEAT_SECONDS):
+                self._wake.clear()
+        self._told.set()
+        if not self._leaving.wait(LEAVING_SECONDS):
+            sys.stderr.write(f"error: {self.lost}\n  -> {HINT}\n")
+            sys.stderr.flush()
+            os._exit(EXIT_STATUS)
+
+    def _look(self) -> PeerLost | None:
+        """Beat, and find out whether another process is gone."""
+        now = time.monotonic()
+        # no more than this process would have waited: it may have been stopped itself
+        passed, self._heard_at = min(now - self._heard_at, 2 * BEAT_SECONDS), now
+        try:
+            self._store.add(f"beat/{self._rank}", 1)
+            found = self._missing() or self._silent_one(passed)
+        except RuntimeError as error:
+            self._unreached += passed
+            if (killed := self._killed()) is not None:
+                return PeerLost(f"process {killed} was killed")
+            if self._unreached < SILENCE_SECONDS:
+                return None
+            return PeerLost(f"what holds the group of processes together no longer responds ({error})")
+        self._unreached = 0.0
+        return found
+
+    def _missing(self) -> PeerLost | None:
+        """One that no longer exists, or has said that it goes where it is needed."""
+        killed = self._killed()
+        # asked last: a process says goodbye before it ends
+        if killed is not None and not self._has_left(killed):
+            return PeerLost(f"process {killed} was killed")
+        if self._asked.is_set():
+            for peer in self._others:
+                if self._has_left(peer):
+                    return PeerLost(f"process {peer} ended with an error of its own, which it has printed")
+        return None
+
+    def _killed(self) -> int | None:
+        """A process of this machine that no longer exists."""
+        return next((peer for peer, one in self._known.items() if one is not None and not one.alive()), None)
+
+    def _silent_one(self, passed: float) -> PeerLost | None:
+        """One whose last beat is long ago.
+
+        Args:
+            passed: seconds since it was last asked for.
+        """
+        for peer in self._others:
+            beats = self._store.add(f"beat/{peer}", 0)
+            self._silent[peer] = self._silent[peer] + passed if beats == self._beats[peer] else 0.0
+            self._beats[peer] = beats
+            if peer not in self._known and self._store.check([f"who/{peer}"]):
+                self._known[peer] = _on_this_machine(self._store.get(f"who/{peer}"))
+            if self._silent[peer] >= SILENCE_SECONDS and not self._has_left(peer):
+                return PeerLost(
+                    f"process {peer} has not responded for {SILENCE_SECONDS:.0f} seconds: it was stopped, or its "
+                    "machine is gone"
+                )
+        return None
+
+    def _has_left(self, peer: int) -> bool:
+        return self._store.add(f"left/{peer}", 0) > 0
+
+    def _say_goodbye(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            # the store goes first where its process ends first
+            self._store.add(f"left/{self._rank}", 1)
+
+
+def _host() -> str:
+    """Names this machine, and where it numbers its processes."""
+    space = Path("/proc/self/ns/pid").readlink() if sys.platform == "linux" else ""
+    return f"{socket.gethostname()} {space}"
+
+
+def _on_this_machine(said: bytes) -> ProcessId | None:
+    """The process that another one says it is, if it can be seen from here."""
+    data = json.loads(said)
+    process = ProcessId.from_dict(data)
+    return process if process is not None and data["host"] == _host() and process.alive() else None
