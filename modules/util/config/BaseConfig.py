@@ -96,7 +96,7 @@ class BaseConfig(BaseModel):
             raise ConfigError(
                 f"this {cls.WHAT} has format {version}; this program knows formats up to {cls.VERSION}",
                 field,
-                "update the program, or import the file if another program wrote it",
+                "update the program; if another program wrote the file, import it by scripts/import_config.py",
             )
 
     @classmethod

@@ -47,14 +47,15 @@ SECTIONS: tuple[type[BaseConfig], ...] = (
 """The sections in the order they are shown."""
 
 _ONETRAINER_ONLY = {
-    "additional_embeddings",
-    "cloud",
-    "fallback_train_dtype",
-    "prior",
-    "quantization",
-    "secrets",
+    *("attention_mechanism", "async_offloading", "clear_cache_before_training", "cloud", "compile"),
+    *("enable_autocast_cache", "fallback_train_dtype", "frames", "include_train_config", "lokr_dim"),
+    *("multi_gpu", "oft_block_size", "optimizer_defaults", "prior", "quantization", "secrets"),
+    *("temp_device", "additional_embeddings"),
 }
 """Top-level keys by which a OneTrainer config is recognised."""
+
+
+IMPORT_IT = "import it instead: the import window, or scripts/import_config.py"
 
 
 class TrainConfig(
@@ -193,8 +194,7 @@ class TrainConfig(
 def refuse_other_programs(data: Mapping[str, Any], where: str = "") -> None:
     """``ConfigError`` for a config of OneTrainer, which has settings that ours lacks."""
     if not data.keys().isdisjoint(_ONETRAINER_ONLY):
-        hint = "import it instead: the import window, or scripts/import_onetrainer.py"
-        raise ConfigError("this is a OneTrainer config", where or None, hint)
+        raise ConfigError("this is a OneTrainer config", where or None, IMPORT_IT)
 
 
 def _without_older_names(data: dict[str, Any], where: str, faults: list[UserError]) -> dict[str, Any]:

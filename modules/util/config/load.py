@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from modules.util.config.BaseConfig import VERSION_KEY
@@ -83,11 +84,12 @@ def load_layered(
             if not isinstance(data, Mapping):
                 raise ConfigError(f"{path} is not a config: it must be an object {{...}}")
             refuse_other_programs(data)
-            if path == preset_path and VERSION_KEY not in data:
+            built_in = Path(path).name.startswith("#")
+            if VERSION_KEY not in data and (path == preset_path or built_in):
                 raise ConfigError(
                     f"the preset {path} does not say its format, as presets of OneTrainer do not",
                     VERSION_KEY,
-                    "convert those by scripts/import_onetrainer.py; in a preset of your own, add "
+                    "convert those by scripts/import_config.py; in a preset of your own, add "
                     f'"{VERSION_KEY}": {model.VERSION}',
                 )
             merged = merge(merged, model.upgrade(data))

@@ -238,9 +238,9 @@ def test_copies_share_nothing() -> None:
 
 def test_lists_of_onetrainer_are_one_error(tmp_path: Path) -> None:
     for item in ({"__version": 2, "path": "a"}, {"path": "a", "concept_stats": {}}):
-        with pytest.raises(ConfigError, match="import_onetrainer"):
+        with pytest.raises(ConfigError, match="import_config"):
             ConceptConfig.load_all([item, item])
-    with pytest.raises(ConfigError, match="import_onetrainer"):
+    with pytest.raises(ConfigError, match="import_config"):
         SampleConfig.load_all([{"prompt": "a", "frames": 1}])
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from modules.util.config.faults import show
-from modules.util.config.onetrainer.Notes import Notes
+from modules.util.config.foreign.Notes import Notes
 from modules.util.enum.ModelType import ModelType
 
 
@@ -31,5 +30,7 @@ def import_layers(full: Mapping[str, Any], family: ModelType, notes: Notes) -> d
 def _known(preset: str, family: ModelType, notes: Notes) -> str:
     if preset in family.spec.layer_presets:
         return preset
-    notes.add("layer_filter_preset", f" = {show(preset)}: unknown for {family.label}; all layers are trained")
+    notes.add(
+        "layer_filter_preset", preset, f"unknown for {family.label}; all layers are trained", ours="full"
+    )
     return "full"

@@ -7,7 +7,7 @@ from typing import Any
 
 from modules.util.config.BaseConfig import VERSION_KEY
 from modules.util.config.faults import show
-from modules.util.config.onetrainer.Notes import Notes
+from modules.util.config.foreign.Notes import Notes
 from modules.util.enum.choices import Optimizer
 from modules.util.errors import ConfigError, UnsupportedError
 
@@ -57,19 +57,47 @@ _PARAMS = {
     "SGD": ("nesterov", "dampening"),
 }
 """Further arguments of update rules that mean the same here and there."""
+_RENAMED = {
+    "PRODIGY": {"decouple": ("weight_decouple", True), "use_bias_correction": ("bias_correction", False)},
+}
+"""Switches of theirs: our name, and what our class does without it."""
+_IDLE = ("slice_p", "log_every", "stochastic_rounding", "fsdp_in_use", "use_triton")
+"""Arguments that change memory or messages alone, and stochastic rounding, which is looked at by itself."""
 _ALWAYS = {"ADAFACTOR": ("scale_parameter", "relative_step")}
 """Arguments that are carried over at their default too, which is another one here."""
 _AS_BUILT = {"block_wise": True, "fused": True, "percentile_clipping": 100, "optim_bits": 32}
 """What our update rules do anyway."""
 
 
-def import_optimizer(given: Any, defaults: Mapping[str, Any], notes: Notes) -> Data:
-    """Our optimizer section.
+_NEAREST = {
+    "MUON": "ADAMW",
+    "LARS": "LAMB",
+    "LARS_8BIT": "LAMB",
+    "AIDA": "ADABELIEF",
+    "YOGI": "ADAM",
+    "SIGNSGD_ADV": "LION",
+    "ADAMUON_ADV": "ADAMW",
+}
+"""Update rules that are not offered, and the nearest of their kind where the name does not say it."""
+_HIGHEST_RATE = 1e-2
+_USUAL_RATE = 1e-4
+
+
+def import_optimizer(
+    full: Mapping[str, Any], defaults: Mapping[str, Any], notes: Notes, lenient: bool = False
+) -> Data:
+    """Our optimizer section, and the learning rate if the one in the file is not meant for it.
+
+    Args:
+        full: the config with its defaults.
+        defaults: of its optimizer.
+        lenient: take the nearest update rule that is offered, and note it.
 
     Raises:
         UnsupportedError: an update rule that is not offered.
         ConfigError: no optimizer at all.
     """
+    given = full["optimizer"]
     if not isinstance(given, Mapping):
         raise ConfigError(
             f"{show(given)} is not an object", "optimizer", "export the config from OneTrainer again"
@@ -77,14 +105,14 @@ def import_optimizer(given: Any, defaults: Mapping[str, Any], notes: Notes) -> D
     theirs = str(given.get("optimizer"))
     name = _SAME_RULE.get(theirs, theirs)
     if name not in Optimizer.__members__:
-        raise UnsupportedError(
-            f"the optimizer {show(theirs)} is not offered",
-            "optimizer.optimizer",
-            _instead(theirs),
-        )
+        return _nearest(theirs, full, notes, lenient)
     if theirs.endswith("_8BIT") and name != theirs:
         notes.add(
-            "optimizer.optimizer", f" = {theirs}: its 8-bit states are not offered; {name} instead", True
+            "optimizer.optimizer",
+            theirs,
+            f"{name} instead, whose state has 32 bits: only memory",
+            ours=name,
+            changes_weights=True,
         )
     numbers = _NUMBERS.get(name, _USUAL_NUMBERS)
     params = {
@@ -92,16 +120,54 @@ def import_optimizer(given: Any, defaults: Mapping[str, Any], notes: Notes) -> D
         for key in _PARAMS.get(name, ())
         if given.get(key) is not None and (given[key] != defaults.get(key) or key in _ALWAYS.get(name, ()))
     }
-    carried = {"optimizer", "fused_back_pass", *numbers, *params, VERSION_KEY}
+    params |= _renamed(name, given, notes)
+    carried = {
+        "optimizer",
+        "fused_back_pass",
+        *numbers,
+        *params,
+        *_RENAMED.get(name, {}),
+        *_IDLE,
+        VERSION_KEY,
+    }
     rest = {key: value for key, value in given.items() if value is not None and value != _AS_BUILT.get(key)}
     notes.differences(rest, defaults, carried, "optimizer")
     made = {"optimizer": name, "params": params, **{key: given.get(key) for key in numbers}}
     if given.get("fused_back_pass") is True:
         made["fused_back_pass"] = True
+    return {"optimizer": made}
+
+
+def _renamed(name: str, given: Mapping[str, Any], notes: Notes) -> Data:
+    """Arguments that have another name here."""
+    made: Data = {}
+    for theirs, (ours, default) in _RENAMED.get(name, {}).items():
+        value = given.get(theirs)
+        if ours == "weight_decouple" and not given.get("weight_decay"):
+            continue  # there is nothing to decouple
+        if isinstance(value, bool) and value is not default:
+            made[ours] = value
+            notes.moved(f"optimizer.{theirs}", value, f"optimizer.params.{ours}", "another name")
     return made
 
 
-def _instead(theirs: str) -> str:
-    near = "PRODIGY" if "PRODIGY" in theirs or theirs.startswith("DADAPT") else theirs.split("_")[0]
-    offered = near if near in Optimizer.__members__ else ", ".join(Optimizer.__members__)
-    return f"choose another one in OneTrainer and export the config again: {offered}"
+def _nearest(theirs: str, full: Mapping[str, Any], notes: Notes, lenient: bool) -> Data:
+    plain = theirs.removesuffix("_8BIT").removesuffix("_ADV")
+    near = "PRODIGY" if "PRODIGY" in theirs or theirs.startswith("DADAPT") else _NEAREST.get(theirs, plain)
+    if near not in Optimizer.__members__:
+        near = ""
+    if not lenient or not near:
+        raise UnsupportedError(
+            f"the optimizer {show(theirs)} is not offered",
+            "optimizer.optimizer",
+            f"nearest: {near}; --lenient takes it" if near else "docs/config.md lists what is offered",
+        )
+    notes.add("optimizer.optimizer", theirs, f"not offered; {near} instead, with its own numbers", ours=near)
+    made: Data = {"optimizer": {"optimizer": near}}
+    rate = full["learning_rate"]
+    if near == "ADAMW" and isinstance(rate, (int, float)) and rate > _HIGHEST_RATE:
+        notes.add(
+            "learning_rate", rate, f"{_USUAL_RATE:g} instead, as ADAMW does not adapt it", ours=_USUAL_RATE
+        )
+        made["learning_rate"] = _USUAL_RATE
+    return made

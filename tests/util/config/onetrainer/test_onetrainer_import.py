@@ -23,7 +23,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import Optimizer
 from modules.util.enum.ModelType import ModelType
 from modules.util.errors import UserError
-from scripts import import_onetrainer as script
+from scripts import import_config as script
 
 SHARED = Path(__file__).parents[4] / ".." / "shared" / "data" / "onetrainer"
 LISTS = {"concepts": [], "samples": []}
@@ -103,7 +103,7 @@ def test_a_current_config_is_carried_over(tmp_path: Path) -> None:
         **LISTS,
     }
     config, notes = load(tmp_path, data)
-    assert about(notes) == ["optimizer.use_bias_correction"]
+    assert about(notes) == []
     assert config.model_type is ModelType.STABLE_DIFFUSION_21
     assert config.optimizer.to_dict() == {
         "optimizer": "PRODIGY",
@@ -113,7 +113,7 @@ def test_a_current_config_is_carried_over(tmp_path: Path) -> None:
         "weight_decay": None,
         "momentum": None,
         "fused_back_pass": False,
-        "params": {"d_coef": 0.5},
+        "params": {"d_coef": 0.5, "bias_correction": True},
     }
     assert config.unet.learning_rate == 5e-5
     assert config.text_encoder.dropout_probability == 0.1
@@ -223,12 +223,12 @@ def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: 
         "output_model_format": "ORIGINAL_LORA",
         "unet": {
             "train": True,
-            "weight_dtype": "NFLOAT_4",
+            "weight_dtype": "FLOAT_8",
             "offload_fraction": 0.4,
             "stop_training_after": 0,
         },
         "text_encoder": {"train": False},
-        "quantization": {"svd_rank": 32, "layer_filter": ""},
+        "quantization": {"svd_dtype": "BFLOAT_16", "svd_rank": 32, "layer_filter": ""},
         "cloud": {"enabled": True},
         "secrets": {"huggingface_token": "hf_secret"},
         "made_up": 1,
@@ -251,8 +251,8 @@ def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: 
             "timestep_distribution",
             "resolution",
             "output_model_format",
+            "quantization.svd_dtype",
             "quantization.svd_rank",
-            "unet.offload_fraction",
             "cloud",
             "secrets",
             "made_up",
@@ -264,7 +264,7 @@ def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: 
     )
     assert not [note for note in notes if "hf_secret" in note]
     assert "hf_secret" not in json.dumps(config.to_dict())
-    assert (config.unet.weight_dtype, config.unet.offload_fraction) == ("NFLOAT_4", 0.4)
+    assert (config.unet.weight_dtype, config.unet.offload_fraction) == ("FLOAT_8", 0.4)
     assert config.concepts is not None
     assert config.concepts[0].text.tag_dropout_mode == "RANDOM_WEIGHTED"
 
@@ -329,8 +329,8 @@ def test_what_is_no_onetrainer_file_is_an_error(tmp_path: Path) -> None:
 
 def test_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in.json").write_text(json.dumps({"__version": 11, "masked_training": True, **LISTS}))
-    assert script.main([str(tmp_path / "in.json"), str(tmp_path / "out.json")]) == 0
-    assert "not carried over: masked_training" in capsys.readouterr().out
+    assert script.main([str(tmp_path / "in.json"), str(tmp_path / "out.json")]) == 3
+    assert "masked_training = true: not offered" in capsys.readouterr().out
     assert load_config(tmp_path / "out.json").learning_rate == 3e-6
     assert script.main([str(tmp_path / "none.json"), str(tmp_path / "out.json")]) == 2
 

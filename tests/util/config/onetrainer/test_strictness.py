@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from modules.util.config.foreign.Notes import Note
 from modules.util.config.load import check_config, find_problems, load_config, load_layered
-from modules.util.config.onetrainer.Notes import Note
 from modules.util.config.onetrainer.onetrainer_import import import_onetrainer
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import ModelFormat, Optimizer
 from modules.util.enum.ModelType import ModelType
 from modules.util.errors import UserError
-from scripts import import_onetrainer as script
+from scripts import import_config as script
 
 LISTS = {"concepts": [], "samples": []}
 THEIR_FAMILIES = (
@@ -77,7 +77,7 @@ def test_all_that_is_not_offered_is_named_at_once(tmp_path: Path) -> None:
     assert '"KREA_2"' in text
     assert '"EMBEDDING"' in text
     assert '"PRODIGY_ADV"' in text
-    assert "PRODIGY\n" in text or text.endswith("PRODIGY")
+    assert "nearest: PRODIGY;" in text
 
 
 @pytest.mark.parametrize("family", [one.value for one in ModelType])
@@ -110,7 +110,7 @@ def test_number_formats_of_weights(theirs: str, ours: str, tmp_path: Path) -> No
         text_encoder_2={"weight_dtype": theirs, "train": False},
     )
     assert (config.transformer.weight_dtype, config.text_encoder_2.weight_dtype) == (ours, ours)
-    said = lines(notes, "transformer.weight_dtype")
+    said = lines(notes, "transformer, text_encoder_2.weight_dtype")
     assert bool(said) is (theirs not in ("TFLOAT_32", "INT_8", "NFLOAT_4"))
     assert all(ours in line for line in said)
 
@@ -287,6 +287,7 @@ LOST = {
     "debug_mode": True,
     "made_up": 1,
     "include_train_config": "ALL",
+    "huggingface_cache_dir": "hub",
 }
 
 
@@ -297,8 +298,7 @@ def test_what_changes_the_weights_comes_first(tmp_path: Path) -> None:
     assert {note.partition(" ")[0]: note.changes_weights for note in notes} == {
         "masked_training": True,
         "made_up": True,
-        "debug_mode": False,
-        "include_train_config": False,
+        "huggingface_cache_dir": False,
     }
 
 
@@ -312,14 +312,18 @@ def test_a_strict_import_writes_nothing_when_the_weights_would_be_others(
     assert run(tmp_path, "--strict", **without, masked_training=True) == 2
     captured = capsys.readouterr()
     assert "masked_training = true" in captured.err
-    assert "debug_mode" not in captured.err
+    assert "huggingface" not in captured.err
     assert not (tmp_path / "out.json").exists()
-    assert run(tmp_path, **without, masked_training=True) == 0
+    assert run(tmp_path, **without, masked_training=True) == 3
     out = capsys.readouterr().out.splitlines()
-    assert out[0] == "These change the weights that are trained:"
-    assert out[1] == "not carried over: masked_training = true: not offered"
-    assert out[2] == "These do not:"
-    assert out[-1].startswith("wrote ")
+    noted = [
+        "changes training:",
+        "  masked_training = true: not offered",
+        "no effect here:",
+        "  huggingface_cache_dir = hub: not offered",
+    ]
+    assert out == [*noted, f"wrote {tmp_path / 'out.json'}"]
+    assert (tmp_path / "out.json.notes.txt").read_text().splitlines() == noted
 
 
 def test_a_strict_import_of_a_list(tmp_path: Path) -> None:
@@ -327,7 +331,7 @@ def test_a_strict_import_of_a_list(tmp_path: Path) -> None:
     arguments = [str(tmp_path / "in.json"), str(tmp_path / "out.json")]
     assert script.main([*arguments, "--strict"]) == 2
     assert not (tmp_path / "out.json").exists()
-    assert script.main(arguments) == 0
+    assert script.main(arguments) == 3
 
 
 def test_the_written_file_holds_only_what_differs_so_that_a_preset_below_it_acts(tmp_path: Path) -> None:
@@ -350,16 +354,30 @@ def test_the_written_file_holds_only_what_differs_so_that_a_preset_below_it_acts
 
 
 def test_contradictions_are_said_at_the_import(tmp_path: Path) -> None:
-    config, notes = load(
-        tmp_path,
-        training_method="FINE_TUNE",
-        unet={"weight_dtype": "INT_W8A8"},
-        text_encoder={"train": False},
-    )
+    config, notes = load(tmp_path, training_method="FINE_TUNE", unet={"offload_fraction": 0.5})
     errors = find_problems(config).errors
     assert errors
     for error in errors:
         assert [note for note in notes if error.message in note]
+
+
+@pytest.mark.parametrize("dtype", ["INT_W8A8", "FLOAT_8", "NFLOAT_4", "GGUF"])
+def test_weights_of_few_bits_that_would_be_trained_are_refused(dtype: str, tmp_path: Path) -> None:
+    part = {"weight_dtype": dtype}
+    for options in ([], ["--lenient"]):
+        assert run(tmp_path, *options, training_method="FINE_TUNE", unet=part) == 2
+    assert run(tmp_path, training_method="FINE_TUNE", text_encoder={**part, "train": False}) in (0, 3)
+
+
+def test_weights_that_are_not_offloaded_get_eight_bits_and_never_more(tmp_path: Path) -> None:
+    for dtype in ("INT_8", "NFLOAT_4", "INT_W8A8", "GGUF_A8_INT"):
+        part = {"weight_dtype": dtype, "offload_fraction": 0.5}
+        config, notes = load(tmp_path, training_method="LORA", unet=part, text_encoder={"train": False})
+        assert config.unet.weight_dtype == "FLOAT_8"
+        assert lines(notes, "unet.weight_dtype")
+        check_config(config)
+    config, notes = load(tmp_path, training_method="LORA", vae={"weight_dtype": "FLOAT_8"})
+    assert config.vae.weight_dtype == "BFLOAT_16"
 
 
 def test_a_preset_of_onetrainer_is_refused_and_sent_to_the_import(tmp_path: Path) -> None:
@@ -368,9 +386,12 @@ def test_a_preset_of_onetrainer_is_refused_and_sent_to_the_import(tmp_path: Path
         json.dumps({"base_model_name": "x", "batch_size": 2, "learning_rate": 3e-4, "lora_alpha": 1.0})
     )
     for config in (None, path):
-        with pytest.raises(UserError, match="scripts/import_onetrainer.py") as caught:
+        with pytest.raises(UserError, match="scripts/import_config.py") as caught:
             load_layered(path, config)
         assert caught.value.field == "__version"
     assert load_config(path).batch_size == 2
+    built_in = path.rename(tmp_path / "#preset.json")
+    with pytest.raises(UserError, match="scripts/import_config.py"):
+        load_config(built_in)
     path.write_text(json.dumps({"__version": TrainConfig.VERSION, "batch_size": 2}))
     assert load_layered(path, None).batch_size == 2

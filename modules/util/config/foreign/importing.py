@@ -1,0 +1,200 @@
+"""Files of other programs, one or a whole folder of them, turned into ours with a list of what is different."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
+from modules.util.config.config_list import save_list
+from modules.util.config.foreign.Notes import Note, Notes
+from modules.util.config.onetrainer.onetrainer_import import (
+    import_onetrainer_list,
+    read_onetrainer,
+    their_settings,
+)
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.counted import counted
+from modules.util.errors import UserError
+from modules.util.jsonio import read_json, write_json, write_text
+
+DONE, REFUSED, CHANGED = 0, 2, 3
+"""How an import ends: the training is the same; nothing is written; written, and the training is another."""
+MOST_FILES = 10_000
+
+
+@dataclass(frozen=True)
+class Import:
+    """What was made of a file.
+
+    Args:
+        made: the config, or the concepts or samples of a list.
+        notes: what is not carried over as it is.
+    """
+
+    made: TrainConfig | Sequence[BaseConfig]
+    notes: Notes
+
+    def outcome(self) -> int:
+        return CHANGED if any(note.changes_weights for note in self.notes.listed()) else DONE
+
+    def write(self, target: Path, full: bool) -> None:
+        """Write ours to ``target``, and the notes next to it.
+
+        Args:
+            full: write all settings, not only those that differ from their defaults.
+        """
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(self.made, TrainConfig):
+            write_json(target, self.made.to_dict() if full else self.made.sparse_dict())
+        else:
+            save_list(self.made, target)
+        neighbour = target.with_name(f"{target.name}.notes.txt")
+        lines = report(self.notes.listed())
+        if lines or neighbour.exists():
+            write_text(neighbour, "\n".join([*lines, ""]) if lines else "everything is carried over\n")
+
+
+def import_file(source: str | os.PathLike[str], lenient: bool = False, strict: bool = False) -> Import:
+    """Read a file of another program.
+
+    Args:
+        source: a config, a concept list or a sample list.
+        lenient: take the nearest of what is not offered, instead of refusing it.
+        strict: refuse whatever changes the training, unknown settings and values of the wrong kind.
+
+    Raises:
+        UserError: it cannot be read, asks for what is not offered, or ``strict`` refuses it.
+    """
+    made: TrainConfig | Sequence[BaseConfig]
+    if isinstance(read_json(source, "OneTrainer file"), list):
+        made, lost = import_onetrainer_list(source)
+        notes = Notes()
+        notes.extend(lost)
+    else:
+        made, notes = read_onetrainer(source, lenient)
+    if strict:
+        _refuse(notes.listed())
+    return Import(made, notes)
+
+
+def _refuse(notes: Sequence[Note]) -> None:
+    refused = [note for note in notes if note.changes_weights or note.faulty]
+    if refused:
+        listed = "\n".join(f"    {note}" for note in refused)
+        raise UserError(
+            f"not carried over as it is:\n{listed}",
+            hint="change these settings in the other program and export the config again, or leave out --strict",
+        )
+
+
+def report(notes: Sequence[Note]) -> list[str]:
+    """The notes under their two headings."""
+    lines: list[str] = []
+    for heading, changes in (("changes training:", True), ("no effect here:", False)):
+        found = [f"  {note}" for note in notes if note.changes_weights is changes]
+        lines += [heading, *found] if found else []
+    return lines
+
+
+def comparison(notes: Notes) -> list[str]:
+    """What is changed, lost, or means the same elsewhere: name, their value, our value, why."""
+    lines: list[str] = []
+    for heading, found in notes.compared():
+        rows = [f"  {note.place}: {note.theirs or '-'} -> {note.ours or '-'}  ({note.why})" for note in found]
+        lines += [f"{heading}:", *rows] if rows else []
+    return lines or ["everything is carried over under its own name"]
+
+
+# -- folders -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class FolderImport:
+    """All files of a folder, imported one after the other.
+
+    Args:
+        source: the folder with files of another program.
+        target: the folder that mirrors it; None writes nothing.
+        lenient, strict: as ``import_file``.
+        full: as ``Import.write``.
+        user_only: leave out built-in presets, whose names begin with ``#``.
+        outcome: the worst of all files.
+    """
+
+    source: Path
+    target: Path | None
+    lenient: bool = False
+    strict: bool = False
+    full: bool = False
+    user_only: bool = False
+    outcome: int = field(default=DONE, init=False)
+
+    def lines(self) -> Iterator[str]:
+        """Import file after file; a line about each.
+
+        Raises:
+            UserError: the folder holds no such file, or more than ``MOST_FILES``.
+        """
+        found = 0
+        for path in self._files():
+            name = path.relative_to(self.source)
+            if self.user_only and path.name.startswith("#"):
+                continue
+            try:
+                if not _theirs(read_json(path, "OneTrainer file")):
+                    continue
+                found += 1
+                yield f"{name}: {self._one(path, name)}"
+            except UserError as error:
+                found += 1
+                self._worst(REFUSED)
+                yield f"{name}: refused: {str(error).splitlines()[0]}"
+        if not found:
+            raise UserError(f"{self.source} holds no config, concept list or sample list of another program")
+
+    def _files(self) -> list[Path]:
+        found: list[Path] = []
+        for folder, folders, names in os.walk(self.source):
+            here = Path(folder)
+            folders[:] = sorted(
+                name
+                for name in folders
+                if self.target is None or (here / name).resolve() != self.target.resolve()
+            )
+            found += [here / name for name in sorted(names) if name.lower().endswith(".json")]
+            if len(found) > MOST_FILES:
+                raise UserError(
+                    f"{self.source} holds more than {MOST_FILES:,} files", hint="name a folder within it"
+                )
+        return [path for path in found if path.is_file() and path.name != "secrets.json"]
+
+    def _one(self, path: Path, name: Path) -> str:
+        imported = import_file(path, self.lenient, self.strict)
+        self._worst(imported.outcome())
+        if self.target is not None:
+            imported.write(self.target / name, self.full)
+        notes = imported.notes.listed()
+        changing = sum(note.changes_weights for note in notes)
+        return f"{counted(len(notes), 'note')}, {changing} of them {'change' if changing != 1 else 'changes'} training"
+
+    def _worst(self, outcome: int) -> None:
+        self.outcome = max(self.outcome, outcome, key=(DONE, CHANGED, REFUSED).index)
+
+
+def _theirs(data: Any) -> bool:
+    """Whether JSON data look like a config or a list of another program, and not like one of ours."""
+    if isinstance(data, list):
+        fields = set().union(*(item for item in data if isinstance(item, Mapping)))
+        return bool(fields) and bool(fields & {"path", "prompt", "image", "text"})
+    if not isinstance(data, Mapping):
+        return False
+    known = sum(name in their_settings() for name in data)
+    ours = (
+        data.get(VERSION_KEY) == TrainConfig.VERSION
+        and data.keys() - {VERSION_KEY} <= TrainConfig.model_fields.keys()
+    )
+    return known >= 2 and not ours

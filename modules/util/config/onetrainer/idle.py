@@ -1,0 +1,182 @@
+"""Settings of OneTrainer without a counterpart here: which say nothing, which only at times, and which are noted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from modules.util.config.BaseConfig import VERSION_KEY
+from modules.util.config.foreign.Notes import Notes
+from modules.util.enum.ModelType import ModelType
+
+Data = dict[str, Any]
+Acts = Callable[[Mapping[str, Any]], bool]
+
+WITHOUT_MEANING: Mapping[str, str] = {
+    VERSION_KEY: "the format of the file",
+    "optimizer_defaults": "what its window remembers of other optimizers",
+    "debug_mode": "for its authors",
+    "debug_dir": "for its authors",
+    "include_train_config": "ours is always in the run folder",
+    "clear_cache_before_training": "our cache knows what changed",
+    "temp_device": "parts are moved as memory needs it",
+    "enable_autocast_cache": "memory only",
+    "tensorboard_expose": "the window starts TensorBoard",
+    "tensorboard_always_on": "the window starts TensorBoard",
+    "samples_to_tensorboard": "samples are files of the run folder",
+    "sample_video_format": "no videos are made",
+    "sample_audio_format": "no sound is made",
+    "frames": "no videos are made",
+    "async_offloading": "how layers are copied",
+    "gradient_reduce_precision": "how gradients of several GPUs are added up",
+    "fused_gradient_reduce": "how gradients of several GPUs are added up",
+    "async_gradient_reduce": "how gradients of several GPUs are added up",
+    "async_gradient_reduce_buffer": "how gradients of several GPUs are added up",
+    "lokr_vec_trick": "another order of the same computation",
+    "secrets": "tokens are never copied into configs",
+    "embedding": "the word that EMBEDDING trains, which is not offered",
+    "prior": "of families that are not offered",
+    "unconditional_transformer": "of families that are not offered",
+    "text_encoder_4": "of families that are not offered",
+    "text_encoder_4_layer_skip": "of families that are not offered",
+    "effnet_encoder": "of families that are not offered",
+    "decoder": "of families that are not offered",
+    "decoder_text_encoder": "of families that are not offered",
+    "decoder_vqgan": "of families that are not offered",
+}
+"""Settings that may have any value: nothing follows from it here, and why."""
+
+
+def _embeds(full: Mapping[str, Any]) -> bool:
+    return bool(full["additional_embeddings"])
+
+
+def _masked(full: Mapping[str, Any]) -> bool:
+    return bool(full["masked_training"] is True)
+
+
+def _of_kind(kind: str) -> Acts:
+    return lambda full: bool(full["training_method"] == "LORA" and full["peft_type"] == kind)
+
+
+def _decomposed(full: Mapping[str, Any]) -> bool:
+    return bool(full["lora_decompose"] is True or full["lokr_weight_decompose"] is True)
+
+
+def _custom_rates(full: Mapping[str, Any]) -> bool:
+    return bool(full["learning_rate_scheduler"] == "CUSTOM")
+
+
+ACTS_ONLY: Mapping[str, Acts] = {
+    "unmasked_probability": _masked,
+    "unmasked_weight": _masked,
+    "normalize_masked_area_loss": _masked,
+    "masked_prior_preservation_weight": _masked,
+    "embedding_learning_rate": _embeds,
+    "preserve_embedding_norm": _embeds,
+    "embedding_weight_dtype": _embeds,
+    "bundle_additional_embeddings": _embeds,
+    "oft_block_share": _of_kind("OFT_2"),
+    "oft_scaled": _of_kind("OFT_2"),
+    "lokr_decompose_both": _of_kind("LOKR"),
+    "lokr_decompose_factor": _of_kind("LOKR"),
+    "lokr_use_tucker": _of_kind("LOKR"),
+    "lokr_weight_decompose": _of_kind("LOKR"),
+    "lokr_full_matrix": _of_kind("LOKR"),
+    "lokr_dora_on_output": lambda full: full["lokr_weight_decompose"] is True,
+    "lora_decompose_norm_epsilon": _decomposed,
+    "lora_decompose_output_axis": _decomposed,
+    "custom_learning_rate_scheduler": _custom_rates,
+    "scheduler_params": _custom_rates,
+    "multi_gpu": lambda full: full["multi_gpu"] is True,
+    "device_indexes": lambda full: full["multi_gpu"] is True,
+}
+"""Settings that act with some values of others alone."""
+_ELSEWHERE = (
+    "attention_mechanism",
+    "compile",
+    "quantization",
+    "cloud",
+    "vb_loss_strength",
+    "oft_block_size",
+    "lokr_dim",
+)
+"""Settings that are looked at one by one."""
+_SIZES = ("oft_block_size", "lokr_dim")
+"""Other names of the rank."""
+_LENGTHS = ("text_encoder_sequence_length", "text_encoder_2_sequence_length")
+_LENGTH_OF = {
+    "FLUX_DEV_1": "text_encoder_2_sequence_length",
+    "FLUX_SCHNELL_1": "text_encoder_2_sequence_length",
+}
+"""Families whose prompts have another length there by default, and the field that says it."""
+_PREDICTS_VARIANCE = ("PIXART_ALPHA",)
+_FEW_BITS = ("FLOAT_8", "INT_8", "NFLOAT_4", "INT_W8A8", "FLOAT_W8A8", "GGUF")
+_WITHOUT_CUTS = ("", "full")
+
+
+def note_rest(
+    given: Mapping[str, Any],
+    full: Mapping[str, Any],
+    family: ModelType,
+    carried: Collection[str],
+    defaults: Mapping[str, Any],
+    notes: Notes,
+) -> None:
+    """List what is set, differs from OneTrainer's default, acts in this config and is not ours.
+
+    Args:
+        given: what the file says, in the newest format.
+        full: the same with the defaults.
+        carried: top-level settings that are dealt with.
+    """
+    idle = {name for name, acts in ACTS_ONLY.items() if not acts(full)}
+    known = {*carried, *WITHOUT_MEANING, *_ELSEWHERE, *_SIZES, *idle, *_LENGTHS}
+    notes.differences(given, defaults, known, "")
+    _lengths(full, family, defaults, notes)
+    _variational(full, family, notes)
+    _quantization(full, family, defaults, notes)
+    secrets = given.get("secrets")
+    if isinstance(secrets, Mapping) and any(v for k, v in secrets.items() if k not in (VERSION_KEY, "cloud")):
+        notes.say("secrets", "never copied; enter the token in the settings")
+    cloud = given.get("cloud")
+    if isinstance(cloud, Mapping) and cloud.get("enabled"):
+        notes.say("cloud", "training on rented machines is not offered")
+
+
+def _lengths(full: Mapping[str, Any], family: ModelType, defaults: Mapping[str, Any], notes: Notes) -> None:
+    """Lengths of prompts. Their default is ours too, or the field is not read, except in the families below."""
+    ours = family.spec.prompt_tokens
+    for name in _LENGTHS:
+        differs = full[name] != (ours if name == _LENGTH_OF.get(family.value) else defaults[name])
+        if differs and full[name] != ours:
+            notes.add(name, full[name], f"not offered; prompts have up to {ours} tokens", ours=ours)
+
+
+def _variational(full: Mapping[str, Any], family: ModelType, notes: Notes) -> None:
+    strength = full["vb_loss_strength"]
+    if family.value in _PREDICTS_VARIANCE and strength != 0:
+        notes.add("vb_loss_strength", strength, "not offered; the predicted variance is not trained")
+
+
+def _quantization(
+    full: Mapping[str, Any], family: ModelType, defaults: Mapping[str, Any], notes: Notes
+) -> None:
+    """Which layers are quantised; ours are those of the blocks, which their preset of that name means too."""
+    given = full["quantization"]
+    if not isinstance(given, Mapping):
+        notes.add("quantization", given, "not an object", faulty=True)
+        return
+    dtypes = [full[part].get("weight_dtype") for part in family.parts if isinstance(full[part], Mapping)]
+    if not any(isinstance(dtype, str) and dtype.startswith(_FEW_BITS) for dtype in dtypes):
+        return
+    if given.get("svd_dtype") not in (None, "NONE"):
+        notes.add("quantization.svd_dtype", given["svd_dtype"], "not offered; changes memory and rounding")
+        notes.differences(given, defaults["quantization"], set(given) - {"svd_rank"}, "quantization")
+    preset, text = given.get("layer_filter_preset"), given.get("layer_filter")
+    if preset in ("full", "blocks"):
+        return
+    if text or preset not in _WITHOUT_CUTS:
+        notes.add(
+            "quantization.layer_filter", text or preset, "not offered; all layers of the blocks are quantised"
+        )

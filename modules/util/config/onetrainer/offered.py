@@ -1,0 +1,134 @@
+"""What of a OneTrainer config is offered here, what is nearest to the rest, and what is refused."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from modules.util.config.faults import raise_all, show
+from modules.util.config.foreign.Notes import Notes
+from modules.util.config.onetrainer.optimizer_import import import_optimizer
+from modules.util.enum.choices import PeftType, TrainingMethod
+from modules.util.enum.ModelType import ModelType
+from modules.util.errors import ConfigError, UnsupportedError, UserError
+
+Data = dict[str, Any]
+
+_FAMILIES = {
+    "STABLE_DIFFUSION_20_DEPTH": ("STABLE_DIFFUSION_20_BASE", "it takes a depth image"),
+    "WUERSTCHEN_2": ("STABLE_DIFFUSION_XL_10_BASE", "a cascade of two denoisers"),
+    "STABLE_CASCADE_1": ("STABLE_DIFFUSION_XL_10_BASE", "a cascade of two denoisers"),
+    "FLUX_FILL_DEV_1": ("FLUX_DEV_1", "it takes an image with a hole"),
+    "HUNYUAN_VIDEO": ("FLUX_DEV_1", "it makes videos"),
+    "HI_DREAM_FULL": ("FLUX_DEV_1", "this family is not trained here yet"),
+    "ERNIE": ("FLUX_2", "this family is not trained here yet"),
+    "IDEOGRAM_4": ("FLUX_2", "this family is not trained here yet"),
+    "KREA_2": ("QWEN", "this family is not trained here yet"),
+    "ANIMA": ("QWEN", "this family is not trained here yet"),
+}
+"""Families that are not offered: the nearest one, and why."""
+_METHODS = {
+    "EMBEDDING": ("LORA", "words of the vocabulary are not trained here"),
+    "FINE_TUNE_VAE": ("FINE_TUNE", "the VAE is always frozen here"),
+}
+
+
+def offered(
+    full: Mapping[str, Any], defaults: Mapping[str, Any], notes: Notes, lenient: bool
+) -> tuple[ModelType, Data]:
+    """The model family, and what replaces values of ``full`` on the way: method, kind of adapter, optimizer, rate.
+
+    Args:
+        lenient: take the nearest that is offered, and note it.
+
+    Raises:
+        UserError: what is asked for is not offered; several faults together.
+    """
+    faults: list[UserError] = []
+    made: Data = {}
+    family = _choose("model_type", full, list(ModelType.__members__), _FAMILIES, lenient, notes, faults)
+    made["training_method"] = _choose(
+        "training_method", full, list(TrainingMethod.__members__), _METHODS, lenient, notes, faults
+    )
+    if made["training_method"] == "LORA":
+        made["peft_type"] = _choose("peft_type", full, list(PeftType.__members__), {}, lenient, notes, faults)
+    try:
+        made |= import_optimizer(full, defaults["optimizer"], notes, lenient)
+    except UserError as fault:
+        faults.append(fault)
+    if family in ModelType.__members__:
+        faults += _impossible(full, ModelType(family), made)
+    raise_all(faults, f"this OneTrainer config asks for {len(faults)} things that are not offered")
+    return ModelType(family), made
+
+
+def _choose(
+    field: str,
+    full: Mapping[str, Any],
+    known: list[str],
+    nearest: Mapping[str, tuple[str, str]],
+    lenient: bool,
+    notes: Notes,
+    faults: list[UserError],
+) -> str:
+    value = full[field]
+    if isinstance(value, str) and value in known:
+        return value
+    near, why = nearest.get(value, ("", "")) if isinstance(value, str) else ("", "")
+    if not near:
+        found = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
+        near = found[0] if found else ""
+    if lenient and near:
+        notes.add(field, value, f"not offered; {near} instead" + (f" ({why})" if why else ""), ours=near)
+        return near
+    hint = f"nearest: {near}; --lenient takes it" if near else "docs/config.md lists what is offered"
+    faults.append(
+        UnsupportedError(f"{show(value)} is not offered" + (f": {why}" if why else ""), field, hint)
+    )
+    return ""
+
+
+def _impossible(full: Mapping[str, Any], family: ModelType, made: Data) -> list[UserError]:
+    """Values whose meaning is undefined for what is trained, and files that cannot be read."""
+    faults: list[UserError] = []
+    weighting = full.get("loss_weight_fn")
+    if weighting == "SIGMA" and not family.spec.flow_matching:
+        faults.append(
+            ConfigError(
+                f"SIGMA is not defined for {family.label}, which does not match flows",
+                "loss_weight_fn",
+                "choose CONSTANT or MIN_SNR_GAMMA",
+            )
+        )
+    named = [("base_model_name", full.get("base_model_name"))]
+    for part in family.parts:
+        section = full.get(part)
+        section = section if isinstance(section, Mapping) else {}
+        named.append((f"{part}.model_name", section.get("model_name")))
+        trained = made["training_method"] == "FINE_TUNE" and part != "vae" and section.get("train") is True
+        dtype = str(section.get("weight_dtype")).removesuffix("_COMPRESSED")
+        if trained and dtype in _FEW_BITS:
+            faults.append(
+                UnsupportedError(
+                    f"weights kept in {show(section['weight_dtype'])} cannot be trained themselves",
+                    f"{part}.weight_dtype",
+                    "nearest: BFLOAT_16, or train a LORA",
+                )
+            )
+    for field, name in named:
+        if isinstance(name, str) and name.lower().endswith(".gguf"):
+            faults.append(
+                UnsupportedError(
+                    f"{show(name)} is a GGUF file, which is not read",
+                    field,
+                    "take the same model in FLOAT_8 or BFLOAT_16, as .safetensors",
+                )
+            )
+    return faults
+
+
+_FEW_BITS = (
+    *("INT_8", "FLOAT_8", "NFLOAT_4", "INT_W8A8", "FLOAT_W8A8"),
+    *("GGUF", "GGUF_A8_FLOAT", "GGUF_A8_INT"),
+)

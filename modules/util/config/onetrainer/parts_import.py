@@ -1,0 +1,98 @@
+"""Parts of a model: their weights, their number formats, and what is not offered for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from modules.util.config.BaseConfig import VERSION_KEY
+from modules.util.config.faults import unwrap
+from modules.util.config.foreign.Notes import Notes
+from modules.util.config.TrainConfig import TrainConfig
+
+Data = dict[str, Any]
+
+_SAME_NUMBERS = {"TFLOAT_32": "FLOAT_32"}
+_NEAREST = {
+    "INT_W8A8": ("INT_8", "computation uses more bits"),
+    "FLOAT_W8A8": ("FLOAT_8", "computation uses more bits"),
+    "GGUF": ("NFLOAT_4", "from plain weights, not a .gguf file"),
+    "GGUF_A8_FLOAT": ("NFLOAT_4", "from plain weights, not a .gguf file"),
+    "GGUF_A8_INT": ("NFLOAT_4", "from plain weights, not a .gguf file"),
+}
+"""Number formats of weights that are not offered: the nearest one that is not wider, and what else is different."""
+_FEW_BITS = ("FLOAT_8", "INT_8", "NFLOAT_4")
+_NOT_OFFLOADED = ("INT_8", "NFLOAT_4")
+_OF_NO_VAE = (
+    *("train", "learning_rate", "gradient_checkpointing", "dropout_probability"),
+    *("stop_training_after", "stop_training_after_unit", "offload_fraction", "activation_offloading"),
+)
+
+
+def import_part(part: str, full: Mapping[str, Any], defaults: Mapping[str, Any], notes: Notes) -> Data:
+    """Our section of a part of the model.
+
+    Args:
+        part: its name, the same there and here.
+        full: the config with its defaults.
+        defaults: of the part.
+    """
+    given = full[part]
+    if not isinstance(given, Mapping):
+        notes.add(part, given, "not an object", faulty=True)
+        return {}
+    owner, _ = unwrap(TrainConfig.model_fields[part].annotation)
+    ours = owner.model_fields
+    made = {name: value for name, value in given.items() if name in ours}
+    made["weight_dtype"] = _weights(part, given, notes)
+    idle = {"guidance_scale", "include", VERSION_KEY}
+    if not (full["additional_embeddings"] or full["training_method"] == "EMBEDDING"):
+        idle.add("train_embedding")
+    if part != "transformer":
+        idle.add("attention_mask")
+    if part == "vae":
+        idle.update(_OF_NO_VAE)
+    else:
+        _note_end(part, given, full, notes)
+        idle.update(("stop_training_after", "stop_training_after_unit"))
+    if not given.get("train"):
+        idle.add("learning_rate")
+    notes.differences(given, defaults, {*ours, *idle}, part)
+    return made
+
+
+def _note_end(part: str, given: Mapping[str, Any], full: Mapping[str, Any], notes: Notes) -> None:
+    """A part that is frozen before the run ends."""
+    after, unit = given.get("stop_training_after"), given.get("stop_training_after_unit")
+    epochs = full["epochs"]
+    if not given.get("train") or unit == "NEVER" or after is None:
+        return
+    if (
+        unit == "EPOCH"
+        and isinstance(after, (int, float))
+        and isinstance(epochs, (int, float))
+        and after >= epochs
+    ):
+        return
+    notes.add(f"{part}.stop_training_after", f"{after} {unit}", "it is trained to the end")
+
+
+def _weights(part: str, given: Mapping[str, Any], notes: Notes) -> Any:
+    """The number format of weights, never a wider one; compressed ones are kept as they are without."""
+    value = given["weight_dtype"]
+    place = f"{part}.weight_dtype"
+    name = value.removesuffix("_COMPRESSED") if isinstance(value, str) else ""
+    name = _SAME_NUMBERS.get(name, name)
+    ours, difference = _NEAREST.get(name, (name, ""))
+    fraction = given.get("offload_fraction")
+    if part == "vae" and ours in _FEW_BITS:
+        ours, difference = "BFLOAT_16", "the VAE has 16 or 32 bits"
+    elif ours in _NOT_OFFLOADED and isinstance(fraction, (int, float)) and fraction > 0:
+        ours, difference = "FLOAT_8", "weights of that kind are not offloaded"
+    if not ours:
+        return value
+    if difference:
+        notes.add(place, value, f"{ours} instead; {difference}", ours=ours)
+    elif ours != value:
+        notes.moved(place, value, ours, "the same numbers")
+    return ours

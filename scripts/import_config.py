@@ -1,0 +1,89 @@
+"""Turn a config, concept list or sample list of another program into one of ours; list what is different.
+
+Exit status: 0 written, and the training is the same; 3 written, and something that changes the training is not carried
+over; 2 refused, and nothing is written. Of a folder, every file below it is imported, and the status is the worst.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from modules.util.config.foreign.importing import (  # noqa: E402
+    REFUSED,
+    FolderImport,
+    comparison,
+    import_file,
+    report,
+)
+from modules.util.errors import UserError  # noqa: E402
+
+
+def arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("source", help="a config, concept list or sample list, or a folder with such files")
+    parser.add_argument("target", nargs="?", help="the file (or folder) to write")
+    parser.add_argument(
+        "--from", dest="program", choices=("auto", "onetrainer"), default="auto",
+        help="the program that wrote the file; auto looks at the file",
+    )  # fmt: skip
+    parser.add_argument(
+        "--lenient", action="store_true",
+        help="take the nearest family, method, adapter and optimizer that is offered, and note it",
+    )  # fmt: skip
+    parser.add_argument(
+        "--strict", action="store_true",
+        help="write nothing if something that changes the training is not carried over, or a setting is unknown",
+    )  # fmt: skip
+    parser.add_argument("--diff", action="store_true", help="write nothing; show what is changed or lost")
+    parser.add_argument("--full", action="store_true", help="write all settings, not only changed ones")
+    parser.add_argument(
+        "--user-only", action="store_true", help="of a folder, leave out built-in presets (#name.json)"
+    )
+    options = parser.parse_args(argv)
+    if options.target is None and not options.diff:
+        parser.error("TARGET is needed, unless --diff is given")
+    return options
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0, 2 or 3, as the description of the command says."""
+    options = arguments(argv)
+    try:
+        return _folder(options) if Path(options.source).is_dir() else _file(options)
+    except UserError as error:
+        print(f"{error}\nnothing was written", file=sys.stderr)
+        return REFUSED
+
+
+def _file(options: argparse.Namespace) -> int:
+    imported = import_file(options.source, options.lenient, options.strict)
+    if options.diff:
+        print("\n".join(comparison(imported.notes)))
+        return imported.outcome()
+    imported.write(Path(options.target), options.full)
+    for line in report(imported.notes.listed()):
+        print(line)
+    print(f"wrote {options.target}")
+    return imported.outcome()
+
+
+def _folder(options: argparse.Namespace) -> int:
+    target = None if options.diff else Path(options.target)
+    work = FolderImport(
+        Path(options.source), target, options.lenient, options.strict, options.full, options.user_only
+    )
+    for line in work.lines():
+        print(line, flush=True)
+    return work.outcome
+
+
+if __name__ == "__main__":
+    sys.exit(main())
