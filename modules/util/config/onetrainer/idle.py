@@ -105,12 +105,7 @@ _ELSEWHERE = (
 _SIZES = ("oft_block_size", "lokr_dim")
 """Other names of the rank."""
 _LENGTHS = ("text_encoder_sequence_length", "text_encoder_2_sequence_length")
-_LENGTH_OF = {
-    "FLUX_DEV_1": "text_encoder_2_sequence_length",
-    "FLUX_SCHNELL_1": "text_encoder_2_sequence_length",
-}
-"""Families whose prompts have another length there by default, and the field that says it."""
-_PREDICTS_VARIANCE = ("PIXART_ALPHA",)
+_PREDICTS_VARIANCE = ("PixArtAlphaPipeline",)
 _FEW_BITS = ("FLOAT_8", "INT_8", "NFLOAT_4", "INT_W8A8", "FLOAT_W8A8", "GGUF")
 _WITHOUT_CUTS = ("", "full")
 
@@ -145,17 +140,19 @@ def note_rest(
 
 
 def _lengths(full: Mapping[str, Any], family: ModelType, defaults: Mapping[str, Any], notes: Notes) -> None:
-    """Lengths of prompts. Their default is ours too, or the field is not read, except in the families below."""
+    """Lengths of prompts. Their default is ours too, or the field is not read, except where a T5 is the second encoder."""
     ours = family.spec.prompt_tokens
+    # a transformer with a CLIP and a T5 (FLUX.1) reads prompts by the second, with 77 tokens there by default
+    second = family.text_encoders == ("text_encoder", "text_encoder_2") and "transformer" in family.parts
     for name in _LENGTHS:
-        differs = full[name] != (ours if name == _LENGTH_OF.get(family.value) else defaults[name])
+        differs = full[name] != (ours if second and name == _LENGTHS[1] else defaults[name])
         if differs and full[name] != ours:
             notes.add(name, full[name], f"not offered; prompts have up to {ours} tokens", ours=ours)
 
 
 def _variational(full: Mapping[str, Any], family: ModelType, notes: Notes) -> None:
     strength = full["vb_loss_strength"]
-    if family.value in _PREDICTS_VARIANCE and strength != 0:
+    if family.spec.pipeline_class in _PREDICTS_VARIANCE and strength != 0:
         notes.add("vb_loss_strength", strength, "not offered; the predicted variance is not trained")
 
 
