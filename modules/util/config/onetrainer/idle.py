@@ -140,7 +140,7 @@ def note_rest(
 
 
 def _lengths(full: Mapping[str, Any], family: ModelType, defaults: Mapping[str, Any], notes: Notes) -> None:
-    """Lengths of prompts. Their default is ours too, or the field is not read, except where a T5 is the second encoder."""
+    """Lengths of prompts. Their default is ours, or is not read, except where a T5 is the second encoder."""
     ours = family.spec.prompt_tokens
     # a transformer with a CLIP and a T5 (FLUX.1) reads prompts by the second, with 77 tokens there by default
     second = family.text_encoders == ("text_encoder", "text_encoder_2") and "transformer" in family.parts
