@@ -109,11 +109,14 @@ class GroupWalk:
 
     def act(self, verb: Callable[[CurationSession], GroupState]) -> None:
         """Carry a verb of the session out, and open the next group if that ended this one."""
-        state = verb(self.session)
-        if state.phase is Phase.CONTINUE and not self._ask:
-            state = self.session.finish_group(automatic=True)
+        self._end(verb(self.session))
         self._count(self.session.store.events(after=self._counted_to))
         self.advance()
+
+    def _end(self, state: GroupState) -> GroupState:
+        """End the open group if it has enough pairs and nobody is to be asked whether to continue."""
+        asks = self._ask or state.phase is not Phase.CONTINUE
+        return state if asks else self.session.finish_group(automatic=True)
 
     def advance(self) -> None:
         """Take in images found since the group was opened; where it is done, or there is none, open the next one
@@ -127,7 +130,7 @@ class GroupWalk:
             self.closed += 1
         self._open = None
         while (group := self._ahead.next(self._wait)) is not None:
-            state = self.session.open(group)
+            state = self._end(self.session.open(group))
             if state.phase is not Phase.DONE:
                 self._show(group)
                 return

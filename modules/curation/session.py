@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from modules.curation.choosing.base import AnswerKind, WayOfChoosing
+from modules.curation.choosing.base import AnswerKind, Settled, WayOfChoosing
 from modules.curation.finished import FinishedGroups
 from modules.curation.group_state import GroupState, Phase, SessionSettings, fold
 from modules.curation.ImageGroup import ImageGroup
@@ -25,6 +25,7 @@ from modules.curation.standing import Answer, all_comparisons, ranked_pairs
 from modules.curation.store import CurationStore
 from modules.util.dpo_curation_util import Pair
 from modules.util.errors import UserError
+from modules.util.files.EventLog import Event
 from modules.util.pairs.decoding import UndecodableImage
 
 
@@ -78,7 +79,7 @@ class CurationSession:
         """Show ``group`` from where it was left, without images that went away since it was found."""
         self._group = group.without(self._gone.get(group.key, ()))
         self._state = None
-        return self._settle(self.state())
+        return self._finish_step(self.state())
 
     def state(self) -> GroupState:
         """The state of the open group."""
@@ -99,13 +100,38 @@ class CurationSession:
             raise RuntimeError(f"this is for a way of choosing of the kind {kind}, not {self.settings.mode}")
         return state
 
+    def _answer(self, kind: str, payload: dict[str, Any]) -> GroupState:
+        """Note an answer, and whether pairs or the end follow from it; then do that.
+
+        What a kill or a full disk keeps from being done is done when the group is opened again.
+        """
+        key = self.group.key
+        events = [*self.store.events(key), Event(0, key, kind, payload, 0.0)]
+        state = fold(self.group, self.settings, events)
+        settled = self._settled(state)
+        self.store.append(key, kind, payload if settled is None else {**payload, "settles": True})
+        self._state = state
+        return state if settled is None else self._carry_out(settled, state)
+
+    def _finish_step(self, state: GroupState) -> GroupState:
+        """Do what followed from the last event, if that was cut off."""
+        events = self.store.events(self.group.key)
+        last = events[-1] if events else None
+        if last is not None and last.kind == "pick" and state.phase is Phase.DONE:
+            return self.finish_group(automatic=True)
+        return self._settle(state, answered=last is not None and last.payload.get("settles") is True)
+
     def _settle(self, state: GroupState, answered: bool = False) -> GroupState:
         """Export the pairs, or end the group, where that follows from an answer or from there being no question."""
-        if state.phase is not Phase.QUESTION or (state.question and not answered):
-            return state
-        settled = self.way.settle(state.situation, self.settings.threshold, self._image_distance)
-        if settled is None:
-            return state
+        settled = None if state.question and not answered else self._settled(state)
+        return state if settled is None else self._carry_out(settled, state)
+
+    def _settled(self, state: GroupState) -> Settled | None:
+        if state.phase is not Phase.QUESTION:
+            return None
+        return self.way.settle(state.situation, self.settings.threshold, self._image_distance)
+
+    def _carry_out(self, settled: Settled, state: GroupState) -> GroupState:
         if settled.pairs:
             certainty = state.certainty if self.way.compares else None
             return self._settle(self._pick(settled.pairs, certainty, automatic=True))
@@ -135,7 +161,7 @@ class CurationSession:
             "tie": tie,
             "both_bad": both_bad,
         }
-        return self._settle(self._log("answer", payload), answered=True)
+        return self._answer("answer", payload)
 
     def skip(self) -> GroupState:
         """Pass over the open question."""
@@ -172,7 +198,7 @@ class CurationSession:
         """
         state = self._need(Phase.QUESTION, kind=AnswerKind.JUDGE)
         verdict = {"file": self.group.files[state.question[0]], "good": good}
-        return self._settle(self._log("judge", verdict), answered=True)
+        return self._answer("judge", verdict)
 
     def _image_distance(self, first: int, second: int) -> float:
         if self._distance is None:
@@ -257,9 +283,7 @@ class CurationSession:
         Returns:
             The key of the group it was in (open that one to show it), or ``None`` when there is nothing left.
         """
-        event = self.store.undo_last()
-        while event is not None and event.payload.get("automatic"):
-            event = self.store.undo_last()
+        event = self.store.undo_last(lambda event: bool(event.payload.get("automatic")))
         self._state = None
         return None if event is None else event.group_key
 

@@ -13,11 +13,12 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from modules.curation.review.half_steps import finish_steps
 from modules.util.dpo_curation_util import (
     MANIFEST_NAME,
     SIDES,
@@ -118,6 +119,8 @@ class CurationStore(EventLog):
 
     def _recover(self) -> None:
         self._sweep()
+        with suppress(BrokenManifest):  # which is made again below
+            finish_steps(self.output_dir)
         known = {pair["pair_id"] for pair in self.pairs()}
         for pair_id, text in self._db.execute("SELECT pair_id, entry FROM intents").fetchall():
             if pair_id not in known:
@@ -227,11 +230,10 @@ class CurationStore(EventLog):
         )
         return {str(row[0]) for row in rows}
 
-    def _forget(self, event: Event) -> None:
-        """A pair that an undone event exported leaves the folder with it."""
-        self._removed = [
-            pair for pair in map(self.pair, event.payload.get("pair_ids", [])) if pair is not None
-        ]
+    def _forget(self, events: Sequence[Event]) -> None:
+        """Pairs that undone events exported leave the folder with them."""
+        names = [name for event in events for name in event.payload.get("pair_ids", [])]
+        self._removed = [pair for pair in map(self.pair, names) if pair is not None]
         for pair in self._removed:
             self._db.execute("DELETE FROM pairs WHERE pair_id = ?", (pair["pair_id"],))
             self._insert_intent(pair)

@@ -8,6 +8,7 @@ happened.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import select
@@ -22,6 +23,7 @@ from typing import Any
 
 from modules.util.errors import UserError
 from modules.util.files.OpenFolder import observe
+from modules.util.owned_files import LIST_NAME
 from tests.guard import Guard
 
 Acknowledge = Callable[[], None]
@@ -47,7 +49,6 @@ class Subject:
         reopen: what the next start does, before the work continues.
         state: what is in the folder, without what differs from run to run.
         steps: how many there are.
-        between: whether a state after a kill is one between two steps that loses nothing of the one before.
         expected: errors that a caller turns into a warning or exit 2.
     """
 
@@ -57,7 +58,6 @@ class Subject:
     state: Callable[[Path], State]
     steps: int
     expected: tuple[type[Exception], ...] = (UserError,)
-    between: Callable[[State, State, State], bool] = lambda found, before, after: False
 
 
 @dataclass
@@ -228,10 +228,6 @@ class Runs:
         self.subject.reopen(folder)
         found, ready = self._seen(folder), outcome.acknowledged
         fitting = [number for number, state in enumerate(self.states) if state == found]
-        following = self.states[min(ready + 1, self.subject.steps)]
-        if not fitting and self.subject.between(found, self.states[ready], following):
-            outcome.rests += [f"{label}: {rest}" for rest in rests(folder)]
-            return
         if not fitting:
             outcome.half.append(f"{label}: {_difference(found, self.states[ready])}")
             return
@@ -252,13 +248,25 @@ def _difference(found: State, wanted: State) -> str:
 
 
 def rests(folder: Path) -> list[str]:
-    """Temporary files of the program that are left in a folder."""
+    """Temporary files of the program that are left in a folder; the list of a saved folder belongs to it."""
     return [
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
         if path.name.startswith((".tastemaker-", ".pair_", ".tmp-"))
         or path.suffix in (".tmp", ".swap", ".taken")
+        if path.name != LIST_NAME or not _is_list_of(path)
     ]
+
+
+def _is_list_of(path: Path) -> bool:
+    """Whether a list names exactly the files it lies among, with their sizes."""
+    listed = json.loads(path.read_text())["files"]
+    found = {
+        file.relative_to(path.parent).as_posix(): file.stat().st_size
+        for file in path.parent.rglob("*")
+        if file.is_file() and file != path
+    }
+    return bool(found) and found == listed
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A removal or a new caption that a kill has cut in half is finished when the pairs are next looked at.
+"""What a kill has cut in half of a review is finished before the folder is next read: by its store, or its review.
 
 The journal names the step before it is done. What a kill left is distinguished from what a person did by the order in
 which the program changes things: only a state that lies on that way is touched.
@@ -8,16 +8,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from modules.curation.review.review_journal import Step
+from modules.curation.review.review_journal import ReviewJournal, Step
+from modules.curation.review.swapping import finish_swaps
 from modules.util.dpo_curation_util import SIDES, load_manifest, save_manifest
 from modules.util.owned_files import Owned
 from modules.util.pairs.dpo_pair_files import (
     TRASH_NAME,
     find_exported_file,
     name_below,
+    owned_pairs,
     read_caption,
     write_caption_in,
 )
+
+
+def finish_steps(output_dir: Path) -> ReviewJournal:
+    """Finish swaps, a removal or a new caption that are half done; returns the journal of the folder."""
+    finish_swaps(output_dir)
+    journal = ReviewJournal(output_dir)
+    finish_half_step(owned_pairs(output_dir), output_dir, journal.last())
+    return journal
 
 
 def finish_half_step(owned: Owned, output_dir: Path, step: Step | None) -> None:
@@ -31,13 +41,17 @@ def finish_half_step(owned: Owned, output_dir: Path, step: Step | None) -> None:
 
 
 def _finish_removal(owned: Owned, output_dir: Path, step: Step) -> None:
+    """The entry leaves the manifest first, then the files leave their folders one by one."""
     moves = [(name, f"{TRASH_NAME}/{kept}") for name, kept in step["files"]]
     left = [(name, kept) for name, kept in moves if not owned.path(kept).exists()]
-    if len(left) == len(moves) or not all(owned.path(name).is_file() for name, _ in left):
+    if not left or not all(owned.path(name).is_file() for name, _ in left):
         return
     manifest = load_manifest(output_dir)
     others = [entry for entry in manifest["pairs"] if entry["pair_id"] != step["pair_id"]]
-    if len(others) < len(manifest["pairs"]):
+    listed = len(others) < len(manifest["pairs"])
+    if len(left) == len(moves) and (listed or step.get("entry") is None):
+        return  # it was never begun
+    if listed:
         manifest["pairs"] = others
         save_manifest(output_dir, manifest)
     for name, kept in left:
@@ -55,6 +69,6 @@ def _finish_caption(owned: Owned, output_dir: Path, step: Step) -> None:
     for side, image in images.items():
         if image is not None and read_caption(image) == step["captions"][side]:
             write_caption_in(owned, name_below(output_dir, image), text)
-    if entry is not None and entry["prompt"] == step["prompt"] != text:
+    if entry is not None and entry["prompt"] == step.get("prompt") != text:
         entry["prompt"] = text
         save_manifest(output_dir, manifest)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from modules.curation.review.half_steps import finish_half_step
-from modules.curation.review.review_journal import ReviewJournal, Step, TrashSize
-from modules.curation.review.swapping import finish_swaps, swap_sides
+from modules.curation.review.half_steps import finish_steps
+from modules.curation.review.review_journal import Step, TrashSize
+from modules.curation.review.swapping import swap_sides
 from modules.util.bucket import bucket_of
 from modules.util.dpo_curation_util import (
     IMAGE_EXTENSIONS,
@@ -74,9 +74,7 @@ class PairReview:
         if not self.output_dir.is_dir():
             raise DataError(f"the folder {self.output_dir} does not exist")
         self._owned = owned_pairs(self.output_dir)
-        finish_swaps(self.output_dir)
-        self._journal = ReviewJournal(self.output_dir)
-        finish_half_step(self._owned, self.output_dir, self._journal.last())
+        self._journal = finish_steps(self.output_dir)
         self._prompts: tuple[tuple[int, int, int], dict[str, str]] = ((0, 0, 0), {})
         self._decoded: dict[_Stamp, UndecodableImage | None] = {}
         self.undone: str | None = None
@@ -207,8 +205,11 @@ class PairReview:
         self._set_prompt(pair_id, text)
 
     def _caption_back(self, step: Step) -> None:
+        """In the reverse order of ``edit_caption``, so that a kill leaves a state on the same way."""
         pair = self._pair(step["pair_id"])
-        for side in SIDES:
+        if step["prompt"] is not None:
+            self._set_prompt(step["pair_id"], step["prompt"])
+        for side in reversed(SIDES):
             image, caption = getattr(pair, side), step["captions"][side]
             if image is None:
                 continue
@@ -218,8 +219,6 @@ class PairReview:
             else:
                 with self._owned.write(name) as temporary:
                     temporary.write_bytes(f"{caption}\n".encode() if caption else b"")
-        if step["prompt"] is not None:
-            self._set_prompt(step["pair_id"], step["prompt"])
 
     def _set_prompt(self, pair_id: str, prompt: str) -> None:
         manifest = load_manifest(self.output_dir)

@@ -10,7 +10,7 @@ import json
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -237,25 +237,35 @@ class EventLog:
             raise UserError(f"{where} is not an object", hint=self._if_damaged())
         return found
 
-    def undo_last(self) -> Event | None:
-        """Take the last event back; ``None`` if there is none."""
-        row = self._db.execute(
-            f"SELECT {_COLUMNS} FROM events WHERE undone = 0 ORDER BY seq DESC LIMIT 1"
-        ).fetchone()
-        if row is None:
-            return None
-        event = self._event(row)
-        with self._transaction():
-            self._db.execute("UPDATE events SET undone = 1 WHERE seq = ?", (event.seq,))
-            self._forget(event)
-        self._forgotten()
-        return event
+    def undo_last(self, follows: Callable[[Event], bool] = lambda event: False) -> Event | None:
+        """Take the last event back, together with what followed from it: all in one transaction.
 
-    def _forget(self, event: Event) -> None:
-        """What goes with an event that is undone, in the same transaction."""
+        Args:
+            follows: whether an event only followed from the one before it.
+
+        Returns:
+            The event that was taken back; ``None`` if there is none, or nothing but what followed from one.
+        """
+        rows = self._db.execute(f"SELECT {_COLUMNS} FROM events WHERE undone = 0 ORDER BY seq DESC")
+        taken: list[Event] = []
+        for row in rows:
+            taken.append(self._event(row))
+            if not follows(taken[-1]):
+                break
+        rows.close()
+        if not taken:
+            return None
+        with self._transaction():
+            self._db.executemany("UPDATE events SET undone = 1 WHERE seq = ?", [(e.seq,) for e in taken])
+            self._forget(taken)
+        self._forgotten()
+        return None if follows(taken[-1]) else taken[-1]
+
+    def _forget(self, events: Sequence[Event]) -> None:
+        """What goes with events that are undone, in the same transaction."""
 
     def _forgotten(self) -> None:
-        """What follows once it is undone for good."""
+        """What follows once they are undone for good."""
 
 
 def peek(path: Path, query: str) -> list[tuple[Any, ...]]:
