@@ -52,7 +52,15 @@ def parser() -> argparse.ArgumentParser:
         "--mode",
         default="DPO",
         type=str.upper,
-        help="DPO (the default) learns from pairs; the others learn from images made while training",
+        help="DPO (the default) learns from pairs; the others learn from images made while training; LOOP runs "
+        "several rounds of a taste project",
+    )
+    journey.add_argument("--rounds", type=count, default=3, help="LOOP: how many rounds (3)")
+    journey.add_argument(
+        "--answers", type=count, default=50, help="LOOP: answers of the person in each round (50)"
+    )
+    journey.add_argument(
+        "--method", default="taste", choices=["taste", "pairs"], help="LOOP: what a round learns from (taste)"
     )
     journey.add_argument(
         "--reward",
@@ -80,8 +88,12 @@ def say(text: str) -> None:
 
 def run_journey(options: argparse.Namespace, out: Path) -> None:
     from scripts.demo.journey import run_journey
+    from scripts.demo.loop import MODE as LOOP
     from scripts.demo.plan import FULL, QUICK, Journey
 
+    if options.mode == LOOP:
+        run_rounds(options, out)
+        return
     journey = Journey(
         out, options.seed, options.mode, QUICK if options.quick else FULL, options.taste, options.error_rate,
         options.model.resolve(), tuple(options.overrides), options.reward,
@@ -89,6 +101,28 @@ def run_journey(options: argparse.Namespace, out: Path) -> None:
     made = run_journey(journey, say)
     print(json.dumps(made, indent=2))
     print(f"\n{summary(made)}\nLook at {out / 'before_after.png'}; everything is in {out}.")
+
+
+def run_rounds(options: argparse.Namespace, out: Path) -> None:
+    from modules.project.training import Method
+    from scripts.demo.loop import Loop, run_loop
+    from scripts.demo.plan import Journey
+
+    journey = Journey(
+        out, options.seed, taste=options.taste, error_rate=options.error_rate, model=options.model.resolve(),
+        overrides=tuple(options.overrides),
+    )  # fmt: skip
+    small = {"judged": 24, "base_per_prompt": 6, "judging_prompts": 8} if options.quick else {}
+    loop = Loop(journey, options.rounds, options.answers, method=Method(options.method), **small)
+    made = run_loop(loop, say)
+    print(json.dumps(made, indent=2))
+    for number, one in enumerate(made["rounds"], start=1):
+        print(
+            f"Round {number}, {one['answers_total']} answers so far: liked more than the base model in "
+            f"{one['win_rate_base']:.0%}, as good as the best of {one['best_of_n']:.1f} of its images; "
+            f"{one['fidelity']:.1%} show what the prompt says ({-one['fidelity_loss'] * 100:+.1f} points)."
+        )
+    print(f"Look at {out / 'before_after.png'}; everything is in {out}.")
 
 
 def summary(made: dict[str, Any]) -> str:

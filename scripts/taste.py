@@ -20,18 +20,19 @@ from modules.arena.ArenaServer import ArenaServer  # noqa: E402
 from modules.arena.Contestant import Contestant  # noqa: E402
 from modules.arena.VoteStore import VoteStore  # noqa: E402
 from modules.curation.choosing.base import DEFAULT_THRESHOLD  # noqa: E402
-from modules.curation.commands import serve_pairs  # noqa: E402
 from modules.curation.CurationMode import DEFAULT_MODE, CurationMode  # noqa: E402
 from modules.curation.group_state import SessionSettings  # noqa: E402
-from modules.curation.intake.groups import ScanOptions  # noqa: E402
 from modules.generator.registry import GENERATORS  # noqa: E402
-from modules.project.making import USUAL_PER_PROMPT, generate  # noqa: E402
+from modules.project.making import MOST_PROMPTS, USUAL_PER_PROMPT, generate  # noqa: E402
+from modules.project.picking import round_to_pick_from, serve_picks  # noqa: E402
 from modules.project.presets import find_preset  # noqa: E402
 from modules.project.Project import ARENA, Project  # noqa: E402
 from modules.project.ProjectFile import CARDS, NAME  # noqa: E402
 from modules.project.proving import USUAL_QUESTIONS, adapters_between, open_arena  # noqa: E402
 from modules.project.rounds import new_round, next_step, status  # noqa: E402
-from modules.project.training import train  # noqa: E402
+from modules.project.share.card import About  # noqa: E402
+from modules.project.share.publishing import publish, upload  # noqa: E402
+from modules.project.training import Method, train  # noqa: E402
 from modules.util.counted import counted  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
 from modules.util.jsonio import read_json  # noqa: E402
@@ -100,31 +101,30 @@ def run_generate(options: Options, progress: ProgressLine) -> Json:
     adapter = None if options.adapter is None else project.adapter(options.adapter)
     if adapter is not None and options.strength is not None:
         adapter = replace(adapter, strength=options.strength)
-    return {**generate(project, progress, options.per_prompt, adapter), "next": next_step(project)}
+    made = generate(project, progress, options.per_prompt, adapter, options.prompts)
+    return {**made, "next": next_step(project)}
 
 
 def run_pick(options: Options, progress: ProgressLine) -> Json | None:
     project = Project(options.dir)
-    one = project.round
-    if not one.candidates.is_dir():
-        raise UserError(f"{one.name} has no images yet", hint="generate makes some")
+    one = round_to_pick_from(project)
     if not options.headless:
         from modules.ui.curation.windows import main as pair_tool
 
         pair_tool(["--pair-tool", str(one.candidates), "--pairs-folder", str(one.pairs)])
         return {"round": one.number, "pairs": one.pair_count, "next": next_step(project)}
-    alike = project.file.near_duplicates
-    scan = ScanOptions(project.file.seed, None if alike < 0 else alike)
     settings = SessionSettings(
         CurationMode(options.mode), options.pairs_per_group, options.threshold, project.file.seed
     )
-    serve_pairs(one.candidates, one.pairs, settings, scan, sys.stdin.buffer, sys.stdout, progress)
+    serve_picks(project, settings, sys.stdin.buffer, sys.stdout, progress)
     return None
 
 
 def run_train(options: Options, progress: ProgressLine) -> Json:
     project = Project(options.dir)
-    return {**train(project, progress, options.overrides, options.again), "next": next_step(project)}
+    method = None if options.method is None else Method(options.method)
+    made = train(project, progress, options.overrides, options.again, method)
+    return {**made, "next": next_step(project)}
 
 
 def run_status(options: Options, progress: ProgressLine) -> Json:
@@ -134,6 +134,21 @@ def run_status(options: Options, progress: ProgressLine) -> Json:
 def run_next(options: Options, progress: ProgressLine) -> Json:
     project = Project(options.dir)
     return {**new_round(project, options.per_prompt), "next": next_step(project)}
+
+
+def run_publish(options: Options, progress: ProgressLine) -> Json:
+    if options.upload:
+        return upload(options.out, options.upload, options.public)
+    about = About(
+        options.title,
+        options.author,
+        options.license,
+        options.description,
+        options.trigger,
+        options.base_name,
+    )
+    made = publish(Project(options.dir), options.out, about, progress, options.adapter)
+    return {**made, "next": "look at the folder; publish again with --upload OWNER/NAME sends it"}
 
 
 def folders_between(text: str) -> list[Contestant]:
@@ -247,6 +262,12 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--per-prompt", type=positive, metavar="N", help=f"images for each prompt ({USUAL_PER_PROMPT})"
     )
+    command.add_argument(
+        "--prompts",
+        type=positive,
+        metavar="N",
+        help=f"how many of the prompts the first round has ({MOST_PROMPTS})",
+    )
     command.add_argument("--adapter", help="none, last, round-N or a file; by default last")
     command.add_argument("--strength", type=float, metavar="S", help="how much of the adapter (1)")
     command = verb("pick", run_pick, "open the pair tool on the round's images")
@@ -259,8 +280,13 @@ def make_parser() -> argparse.ArgumentParser:
     command = verb("train", run_train, "train an adapter on the round's picks, or resume it")
     command.add_argument("--set", dest="overrides", action="append", default=[], metavar="NAME=VALUE",
                          help="change a setting of the training")  # fmt: skip
+    command.add_argument(
+        "--method", choices=list(Method),
+        help="pairs (the default), or taste: a taste learned from all answers judges new images of the model",
+    )  # fmt: skip
     command.add_argument("--again", action="store_true", help="forget what was trained in this round")
     add_compare(verb("compare", run_compare, "vote blindly on images of the same prompts and seeds"))
+    add_publish(verb("publish", run_publish, "write a folder for sharing the adapter, or send it"))
     verb("status", run_status, "the rounds, and what comes next")
     command = verb("next", run_next, "begin the next round")
     command.add_argument(
@@ -306,6 +332,27 @@ def add_new(command: argparse.ArgumentParser) -> None:
     command.add_argument("--near-duplicates", type=int, default=2, metavar="BITS", help="as in picking (2)")
     for name, kind in IMAGE_OPTIONS.items():
         command.add_argument(f"--{name}", type=kind, help="of the images; the model's usual one by default")
+
+
+def add_publish(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a new folder")
+    command.add_argument("--adapter", default="last", help="last or round-N (last)")
+    command.add_argument("--title", default="", help="name of the adapter")
+    command.add_argument("--author", default="", help="as it shall be named")
+    command.add_argument("--license", default="", metavar="NAME", help="for example cc-by-4.0")
+    command.add_argument("--description", default="", help="a plain one by default")
+    command.add_argument("--trigger", default="", metavar="PHRASE", help="a phrase that calls it")
+    command.add_argument(
+        "--base-name",
+        default="",
+        metavar="OWNER/NAME",
+        help="public name of the base model, if it is a file here",
+    )
+    command.add_argument(
+        "--upload", default="", metavar="OWNER/NAME",
+        help="send the folder, written before and as it is now, to Hugging Face; private unless --public",
+    )  # fmt: skip
+    command.add_argument("--public", action="store_true", help="everybody sees a new repository")
 
 
 def add_compare(command: argparse.ArgumentParser) -> None:

@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -157,8 +158,14 @@ def features_of(paths: list[Path], extract: FrozenFeatures) -> torch.Tensor:
 
 def gather(options: argparse.Namespace) -> list[Comparison]:
     found: list[Comparison] = []
-    for folder in options.pairs:
-        found += answer_comparisons(folder, options.images) if options.images else pair_comparisons(folder)
+    if options.images and len(options.images) != len(options.pairs):
+        raise DataError(
+            f"{len(options.pairs)} folders of pairs and {len(options.images)} of images",
+            "--images",
+            "name one folder of images for each folder of pairs, in the same order",
+        )
+    for folder, images in zip_longest(options.pairs, options.images):
+        found += answer_comparisons(folder, images) if images else pair_comparisons(folder)
     if not found:
         raise DataError("there is no comparison in these folders", "--pairs")
     return found
@@ -172,7 +179,13 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--pairs", type=Path, action="append", required=True, help="output folder of the pair tool"
     )
-    parser.add_argument("--images", type=Path, help="folder the images were picked from: use every answer")
+    parser.add_argument(
+        "--images",
+        type=Path,
+        action="append",
+        default=[],
+        help="folder the images were picked from: use every answer; one for each --pairs",
+    )
     parser.add_argument("--features", choices=["clip", "vae"], default="vae")
     parser.add_argument("--source", required=True, help="CLIP model, or diffusers folder with a vae")
     parser.add_argument("--size", type=int, default=0, help="vae: side of the square images are scaled to")
@@ -218,7 +231,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         print(json.dumps(train(arguments(argv))))
     except UserError as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
 

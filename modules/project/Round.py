@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -56,6 +57,8 @@ class Round:
         self.config_path = self.folder / "config.json"
         self.run = RunDirectory(self.folder / "run")
         self.adapter_path = self.folder / "adapter.safetensors"
+        self.taste_path = self.folder / "taste.safetensors"
+        self.prompts_path = self.folder / "prompts.txt"
         self._trained_path = self.folder / "trained.json"
 
     # --- images ---
@@ -131,12 +134,28 @@ class Round:
     def write_trained(self, record: dict[str, Any]) -> None:
         write_json_in(self._owned, f"{self.name}/trained.json", record)
 
+    @property
+    def taste(self) -> dict[str, Any]:
+        """How well the taste was learned that this round trains with; empty where none was."""
+        path = self.folder / "taste.json"
+        data = read_json(path, "record of a learned taste") if path.is_file() else {}
+        return data if isinstance(data, dict) else {}
+
+    def write_taste(self, record: dict[str, Any]) -> None:
+        write_json_in(self._owned, f"{self.name}/taste.json", record)
+
+    def write_prompts(self, prompts: Sequence[str]) -> None:
+        """Of which prompts images are made while training."""
+        with self._owned.write(f"{self.name}/prompts.txt") as temporary:
+            temporary.write_text("".join(f"{prompt}\n" for prompt in prompts), encoding="utf-8")
+
     def write_config(self, config: dict[str, Any]) -> None:
         write_json_in(self._owned, f"{self.name}/config.json", config)
 
     def forget_training(self) -> None:
         """Remove run and adapter, so that it can be trained again."""
         self._owned.remove(f"{self.name}/trained.json")
+        self._owned.remove(f"{self.name}/taste.json")
         self._owned.remove(f"{self.name}/adapter.safetensors")
         self._owned.remove_tree(f"{self.name}/run")
 

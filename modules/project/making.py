@@ -19,20 +19,25 @@ Progress = Callable[[str], None]
 
 
 def generate(
-    project: Project, progress: Progress, per_prompt: int | None = None, adapter: Adapter | None = None
+    project: Project,
+    progress: Progress,
+    per_prompt: int | None = None,
+    adapter: Adapter | None = None,
+    prompts: int | None = None,
 ) -> dict[str, int]:
     """Make what is missing of the round at work; stop at any moment and call it again.
 
     Args:
         per_prompt: how many images each prompt has; may grow later.
         adapter: to make them with; by default the one of the plan, else the newest one. Fixed once an image is there.
+        prompts: at most this many in the first round; a later one has those that ``new_round`` chose.
 
     Returns:
         ``candidates``: how many there are; ``made``: how many are new.
     """
     with project.busy():
         one = project.round
-        _decide(project, one, per_prompt, adapter)
+        _decide(project, one, per_prompt, adapter, prompts)
         missing = one.missing()
         used = _adapter_of(project, one)
         requests = [project.request(image.prompt, image.seed, used) for image in missing]
@@ -53,7 +58,9 @@ def _adapter_of(project: Project, one: Round) -> Adapter:
     return Adapter(stored or "base", project.folder / stored if stored else None, float(one.plan["strength"]))
 
 
-def _decide(project: Project, one: Round, per_prompt: int | None, adapter: Adapter | None) -> None:
+def _decide(
+    project: Project, one: Round, per_prompt: int | None, adapter: Adapter | None, most: int | None
+) -> None:
     """Write the plan where there is none, or where it grows."""
     planned = one.images()
     begun = any((one.candidates / image.file).is_file() for image in planned)
@@ -66,10 +73,14 @@ def _decide(project: Project, one: Round, per_prompt: int | None, adapter: Adapt
                 "leave it out, or begin a new round",
             )
     prompts = list(dict.fromkeys(image.prompt for image in planned))
+    if prompts and most is not None and most != len(prompts):
+        raise DataError(
+            f"{one.name} has {counted(len(prompts), 'prompt')} already", "--prompts", "leave it out"
+        )
     if not prompts:
-        prompts = project.prompts()
-        if len(prompts) > MOST_PROMPTS:
-            prompts = sorted(python_random("taste-prompts", project.file.seed).sample(prompts, MOST_PROMPTS))
+        prompts, most = project.prompts(), most or MOST_PROMPTS
+        if len(prompts) > most:
+            prompts = sorted(python_random("taste-prompts", project.file.seed).sample(prompts, most))
     write_plan(project, one, prompts, per_prompt, adapter)
 
 

@@ -19,24 +19,29 @@ STEPS_FOR_100_PAIRS = 150
 FEWEST_PAIRS = 25
 FEWEST_EPOCHS, MOST_EPOCHS = 2, 60
 SMALL_CARD = 12
+OWN_IMAGES = "nft"
+"""In the names of presets for training on the model's own images: any sampler, one pass for each image."""
 
 
-def find_preset(file: ProjectFile) -> Path:
+def find_preset(file: ProjectFile, taste: bool = False) -> Path:
     """The preset to begin with: the one that is named, else one for this very base model, else one of the family.
 
     Of a family's presets the one whose name has the memory of a card is for cards up to that size.
 
+    Args:
+        taste: for training on the model's own images, judged by a learned taste; else on pairs.
+
     Raises:
         UserError: there is none.
     """
-    if file.preset:
+    if file.preset and not taste:
         path = PRESETS / file.preset
         if not path.is_file():
             raise ConfigError(f"there is no preset {file.preset!r}", "preset", "check the name")
         return path
     fitting: list[tuple[int, str, Path]] = []
     for path in sorted(PRESETS.glob("**/*.json")):
-        config = _of_pairs(path)
+        config = _of_own_images(path) if taste else _of_pairs(path)
         if config is None or config.model_type.value != file.model.type:
             continue
         same_base = _same_base(config.base_model_name, file.model.base)
@@ -46,9 +51,10 @@ def find_preset(file: ProjectFile) -> Path:
         fitting.append((-2 * same_base - (size is not None), path.name, path))
     if not fitting:
         raise UserError(
-            f"there is no preset for pairs with {FAMILIES[file.model.type].label}",
-            "--preset",
-            "name one of training_presets",
+            f"there is no preset for {'a learned taste' if taste else 'pairs'} with "
+            f"{FAMILIES[file.model.type].label}",
+            "--method" if taste else "--preset",
+            "train on the pairs" if taste else "name one of training_presets",
         )
     return min(fitting)[2]
 
@@ -60,6 +66,17 @@ def _of_pairs(path: Path) -> TrainConfig | None:
     except UserError:
         return None
     return config if config.trains_pairs else None
+
+
+def _of_own_images(path: Path) -> TrainConfig | None:
+    """A preset that learns from the model's own images without likelihoods of denoising steps; else ``None``."""
+    if OWN_IMAGES not in path.stem.lstrip("#").lower().split():
+        return None
+    try:
+        config: TrainConfig = load_layered(path, None, check=False)
+    except UserError:
+        return None
+    return config
 
 
 def _same_base(preset: str, base: str) -> bool:
@@ -87,6 +104,26 @@ def round_config(
     return load_layered(preset, None, [*_texts(names), *_texts(follows), *overrides], check=False)
 
 
+def taste_config(file: ProjectFile, names: dict[str, Any], overrides: Sequence[str]) -> TrainConfig:
+    """The config of a round that learns from the model's own images, judged by a learned taste.
+
+    Args:
+        names: settings that name files, the learned taste among them.
+        overrides: ``name=value`` texts of the person; they win.
+    """
+    preset = find_preset(file, taste=True)
+    begin: TrainConfig = load_layered(preset, None, [*_texts(names), *overrides], check=False)
+    follows: dict[str, Any] = {"resolution": _resolution(file)}
+    if file.image.cfg is not None:
+        follows["rlhf_rollout_cfg_scale"] = file.image.cfg
+    if file.card <= SMALL_CARD and begin.train_device != "cpu" and begin.batch_size > 1:
+        follows |= {
+            "batch_size": 1,
+            "gradient_accumulation_steps": begin.batch_size * begin.gradient_accumulation_steps,
+        }
+    return load_layered(preset, None, [*_texts(names), *_texts(follows), *overrides], check=False)
+
+
 def again_config(path: Path, names: dict[str, Any], overrides: Sequence[str]) -> TrainConfig:
     """The config of a round that was begun, with its files where they are now."""
     return load_layered(None, path, [*_texts(names), *overrides], check=False)
@@ -94,10 +131,7 @@ def again_config(path: Path, names: dict[str, Any], overrides: Sequence[str]) ->
 
 def from_data(begin: TrainConfig, file: ProjectFile, pairs: int) -> dict[str, Any]:
     """What follows from the number of pairs, the size of the images and the card."""
-    made: dict[str, Any] = {}
-    image, usual = file.image, FAMILIES[file.model.type].default_resolution
-    side = math.sqrt((image.width or usual) * (image.height or usual))
-    made["resolution"] = str(max(64, round(side / 64) * 64))
+    made: dict[str, Any] = {"resolution": _resolution(file)}
     batch, group = begin.batch_size, begin.batch_size * begin.gradient_accumulation_steps
     if file.card <= SMALL_CARD and begin.train_device != "cpu" and batch > 1:
         batch = 1
@@ -109,6 +143,12 @@ def from_data(begin: TrainConfig, file: ProjectFile, pairs: int) -> dict[str, An
     steps = STEPS_FOR_100_PAIRS * math.sqrt(max(pairs, FEWEST_PAIRS) / 100.0)
     made["epochs"] = min(MOST_EPOCHS, max(FEWEST_EPOCHS, round(steps * group / max(1, pairs))))
     return made
+
+
+def _resolution(file: ProjectFile) -> str:
+    image, usual = file.image, FAMILIES[file.model.type].default_resolution
+    side = math.sqrt((image.width or usual) * (image.height or usual))
+    return str(max(64, round(side / 64) * 64))
 
 
 def _texts(values: dict[str, Any]) -> list[str]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from modules.curation.commands import finalize
-from modules.project.presets import again_config, find_preset, from_data, round_config
+from modules.project.presets import again_config, find_preset, from_data, round_config, taste_config
 from modules.project.Project import Project
 from modules.project.Round import Round
+from modules.project.taste_head import learn_taste
 from modules.runner.launcher import TrainerProcess, attach, launch, settle
 from modules.runner.outcome import Outcome
 from modules.runner.status import StatusFollower
 from modules.util.config.load import check_config
+from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
 from modules.util.program_files import PRESETS
 
@@ -23,10 +26,24 @@ POLL_SECONDS = 0.2
 Progress = Callable[[str], None]
 
 
+class Method(StrEnum):
+    """What a round learns from."""
+
+    PAIRS = "pairs"
+    TASTE = "taste"
+
+
 def train(
-    project: Project, progress: Progress, overrides: Sequence[str] = (), again: bool = False
+    project: Project,
+    progress: Progress,
+    overrides: Sequence[str] = (),
+    again: bool = False,
+    method: Method | None = None,
 ) -> dict[str, Any]:
     """Train on the picks of the round at work, or resume a run that was stopped.
+
+    From a learned taste a few answers teach through hundreds of images of the model's own: the answers of all rounds
+    teach a head what is liked, and the head judges the images that are made while training.
 
     Ctrl+C (``KeyboardInterrupt``) stops the run with a backup; a run whose starter was killed continues and is
     found again.
@@ -34,6 +51,7 @@ def train(
     Args:
         overrides: ``name=value`` settings.
         again: forget what was trained in this round.
+        method: the pairs themselves (by default), or a taste learned from all answers.
 
     Raises:
         UserError: there is nothing to train on, or the run failed.
@@ -50,7 +68,7 @@ def train(
         outcome = settle(one.run) if process is None else None
         if outcome is None or outcome.category != "finished" or not one.adapter_path.is_file():
             if process is None:
-                process = launch(one.run, _prepare(project, one, overrides, progress))
+                process = launch(one.run, _prepare(project, one, overrides, method, progress))
             outcome = follow(process, progress)
         if outcome.category == "stopped":
             raise UserError(f"the training of {one.name} was stopped", hint="call train again to resume it")
@@ -62,61 +80,120 @@ def train(
             "steps": steps_of(one),
             "pairs": one.pair_count,
             "adapter": project.stored_name(one.adapter_path),
+            "method": method_of(one),
+            "taste": one.taste or None,
         }
         one.write_trained(record)
         return {"round": one.number, **record}
 
 
-def _prepare(project: Project, one: Round, overrides: Sequence[str], progress: Progress) -> dict[str, Any]:
-    """Finalise the picks, write the round's config, check it; the config to run."""
-    if one.pair_count < 2:
-        raise UserError(f"{one.name} has {one.pair_count} pairs: too few to train on", hint="pick some first")
-    counts = finalize(one.pairs, VALIDATION_PERCENTAGE)
-    pairs, held_out = int(counts["train"]), int(counts["val"])
-    names = _names(project, one, project.folder, held_out)
+def method_of(one: Round) -> Method | None:
+    """What a round that was begun learns from; ``None`` before."""
+    if not one.config_path.is_file():
+        return None
+    config = again_config(one.config_path, {}, ())
+    return Method.PAIRS if config.trains_pairs else Method.TASTE
+
+
+def _prepare(
+    project: Project, one: Round, overrides: Sequence[str], method: Method | None, progress: Progress
+) -> dict[str, Any]:
+    """Write the round's config and what it needs, check it; the config to run."""
     resumes = one.config_path.is_file() and one.run.backup_dir.is_dir() and any(one.run.backup_dir.iterdir())
-    if resumes:
-        names["continue_last_backup"] = True
-        config = again_config(one.config_path, names, overrides)
-        progress(f"{one.name}: resuming with the settings of {one.name}/config.json")
-    else:
-        config = round_config(project.file, names, pairs, overrides)
-        relative = round_config(project.file, _names(project, one, None, held_out), pairs, overrides)
-        one.write_config(relative.sparse_dict())
-        follows = from_data(config, project.file, pairs)
-        said = ", ".join(f"{name} {value}" for name, value in follows.items())
-        known = find_preset(project.file).relative_to(PRESETS)
-        progress(f"{one.name}: {pairs} pairs, preset {known}, from the data: {said}")
+    before = method_of(one)
+    if resumes and method is not None and method is not before:
+        raise UserError(
+            f"{one.name} was begun with --method {before}", "--method", "leave it out, or add --again"
+        )
+    used = before if resumes and before is not None else method or Method.PAIRS
+    prepare = _prepare_pairs if used is Method.PAIRS else _prepare_taste
+    config = prepare(project, one, overrides, resumes, progress)
     for warning in check_config(config):
         progress(f"warning: {warning}")
     return config.to_dict()
 
 
-def _names(project: Project, one: Round, root: Path | None, held_out: int) -> dict[str, Any]:
-    """Settings that name files: absolute below ``root``, or as one writes them in the project's folder."""
+def _prepare_pairs(
+    project: Project, one: Round, overrides: Sequence[str], resumes: bool, progress: Progress
+) -> TrainConfig:
+    """Finalise the picks."""
+    if one.pair_count < 2:
+        raise UserError(f"{one.name} has {one.pair_count} pairs: too few to train on", hint="pick some first")
+    counts = finalize(one.pairs, VALIDATION_PERCENTAGE)
+    pairs, held_out = int(counts["train"]), int(counts["val"])
 
-    def place(path: Path) -> str:
-        name = path.relative_to(project.folder).as_posix()
-        return name if root is None else str(root / name)
+    def names(root: Path | None) -> dict[str, Any]:
+        made = _names(project, one, root)
+        made["concept_file_name"] = _place(project, one.pairs / "concepts.json", root)
+        return made if held_out else {**made, "rlhf_dpo_validation": False}
 
+    if resumes:
+        return _resumed(one, names(project.folder), overrides, progress)
+    config = round_config(project.file, names(project.folder), pairs, overrides)
+    one.write_config(round_config(project.file, names(None), pairs, overrides).sparse_dict())
+    follows = from_data(config, project.file, pairs)
+    said = ", ".join(f"{name} {value}" for name, value in follows.items())
+    known = find_preset(project.file).relative_to(PRESETS)
+    progress(f"{one.name}: {pairs} pairs, preset {known}, from the data: {said}")
+    return config
+
+
+def _prepare_taste(
+    project: Project, one: Round, overrides: Sequence[str], resumes: bool, progress: Progress
+) -> TrainConfig:
+    """Learn the taste from the answers of all rounds."""
+    known = find_preset(project.file, taste=True).relative_to(PRESETS)
+    if not resumes:
+        head = learn_taste(project, one, progress)
+        one.write_taste(head.to_dict())
+        one.write_prompts(project.prompts())
+
+    def names(root: Path | None) -> dict[str, Any]:
+        weights = _place(project, one.taste_path, root)
+        reward = {"reward": "preference_head", "name": "taste", "params": {"weights": weights}}
+        return {
+            **_names(project, one, root),
+            "rlhf_prompts_file": _place(project, one.prompts_path, root),
+            "rlhf_rewards": [reward],
+        }
+
+    if resumes:
+        return _resumed(one, names(project.folder), overrides, progress)
+    config = taste_config(project.file, names(project.folder), overrides)
+    one.write_config(taste_config(project.file, names(None), overrides).sparse_dict())
+    accuracy = one.taste["accuracy"]
+    right = "not measured" if accuracy is None else f"right in {accuracy:.0%} of {one.taste['measured_on']}"
+    progress(f"{one.name}: preset {known}; the learned taste is {right} comparisons about other prompts")
+    return config
+
+
+def _resumed(one: Round, names: dict[str, Any], overrides: Sequence[str], progress: Progress) -> TrainConfig:
+    progress(f"{one.name}: resuming with the settings of {one.name}/config.json")
+    return again_config(one.config_path, {**names, "continue_last_backup": True}, overrides)
+
+
+def _place(project: Project, path: Path, root: Path | None) -> str:
+    """A file of the project: absolute below ``root``, or as one writes it in the project's folder."""
+    name = path.relative_to(project.folder).as_posix()
+    return name if root is None else str(root / name)
+
+
+def _names(project: Project, one: Round, root: Path | None) -> dict[str, Any]:
+    """Settings that name files; see ``_place``."""
     source = one.plan.get("adapter", "")
+    inside = source and not Path(source).is_absolute()
     names = {
         "model_type": project.file.model.type,
         "base_model_name": project.file.model.base,
-        "concept_file_name": place(one.pairs / "concepts.json"),
-        "workspace_dir": place(one.run.path),
-        "cache_dir": place(project.folder / "cache"),
-        "output_model_destination": place(one.adapter_path),
-        "lora_model_name": place(project.folder / source)
-        if source and not Path(source).is_absolute()
-        else source,
+        "workspace_dir": _place(project, one.run.path, root),
+        "cache_dir": _place(project, project.folder / "cache", root),
+        "output_model_destination": _place(project, one.adapter_path, root),
+        "lora_model_name": _place(project, project.folder / source, root) if inside else source,
         "seed": project.file.seed,
     }
     device = project.file.generator.get("device", "auto")
     if device != "auto":
         names["train_device"] = device
-    if not held_out:
-        names["rlhf_dpo_validation"] = False
     return names
 
 

@@ -43,6 +43,7 @@ MAY_WRITE = {
     "modules/ui/state/SessionStore.py": "opens the lock of a window's session, which stays empty",
     "modules/util/files/EventLog.py": "opens the lock of a log, which stays empty, and its database",
     "modules/project/Project.py": "opens the lock of a project, which stays empty",
+    "modules/project/share/metadata.py": "writes an adapter to the temporary path its caller has of the door",
     "modules/curation/intake/duplicates.py": "a database, which keeps itself whole; losing it costs time",
     "modules/pipeline/cache/FileIndex.py": "a database, which keeps itself whole; losing it costs time",
     "modules/curation/exchange/importing.py": "unpacks images into a scratch folder of the system",

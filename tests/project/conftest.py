@@ -40,7 +40,7 @@ class Drawer(Generator):
                 raise KeyboardInterrupt
             if number == self.fails_after:
                 raise UserError("the drawer broke its pen", hint="buy another one")
-            adapter = request.adapter.read_text() if request.adapter else "base"
+            adapter = request.adapter.read_text(errors="replace") if request.adapter else "base"
             self.made.append((request.prompt, request.seed, adapter))
             shade = digest64(request.prompt, request.seed) % 200 + (40 if adapter != "base" else 0)
             info = PngInfo()

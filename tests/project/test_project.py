@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from modules.project import training
+from modules.project import taste_head, training
 from modules.util.image_metadata_util import read_metadata
 from scripts import taste
 from tests.project.conftest import PROMPTS
@@ -283,3 +283,97 @@ class TestTrain:
         told(capsys, "train", picked)
         ran = json.loads((picked / "round-1" / "run" / "config.json").read_text())
         assert (ran["continue_last_backup"], ran["learning_rate"]) == (True, 0.002)
+
+
+class TestALearnedTaste:
+    """Training on the model's own images, judged by a taste that the answers taught."""
+
+    @pytest.fixture
+    def picked(self, project, capsys, monkeypatch, trains) -> Path:
+        told(capsys, "generate", project)
+        headless(monkeypatch, preferring(brightness), "pick", str(project))
+        trains("finish")
+        return project
+
+    @pytest.fixture
+    def asked(self, monkeypatch) -> list[list[str]]:
+        """The commands that learn a taste; none is run."""
+        commands: list[list[str]] = []
+
+        class Learner:
+            def __init__(self, command, data, what):
+                commands.append(command)
+                Path(command[command.index("--out") + 1]).write_bytes(b"taste")
+
+            def lines(self):
+                yield b'{"train_pairs": 30, "held_out_pairs": 8, "held_out_accuracy": 0.75}\n'
+
+            def end(self):
+                pass
+
+        monkeypatch.setattr(taste_head, "LineProcess", Learner)
+        return commands
+
+    def test_the_config_of_the_round(self, picked, capsys, asked):
+        made = told(capsys, "train", picked, "--method", "taste")
+        assert made["method"] == "taste"
+        assert made["taste"] == {"comparisons": 30, "measured_on": 8, "accuracy": 0.75}
+        config = json.loads((picked / "round-1" / "config.json").read_text())
+        (reward,) = config["rlhf_rewards"]
+        assert (reward["reward"], reward["params"]) == (
+            "preference_head",
+            {"weights": "round-1/taste.safetensors"},
+        )
+        assert config["rlhf_mode"] == "NFT" and str(picked.parent) not in json.dumps(config)
+        prompts = (picked / config["rlhf_prompts_file"]).read_text().splitlines()
+        assert set(prompts) == set(PROMPTS) - set(settings(picked)["held_out"])
+        (command,) = asked
+        assert command[command.index("--pairs") + 1] == str(picked / "round-1" / "pairs")
+
+    def test_a_later_round_learns_from_all_answers(self, picked, capsys, monkeypatch, asked):
+        told(capsys, "train", picked)
+        told(capsys, "next", picked)
+        told(capsys, "generate", picked)
+        headless(monkeypatch, preferring(brightness), "pick", str(picked))
+        told(capsys, "train", picked, "--method", "taste")
+        (command,) = asked
+        for name in ("pairs", "candidates"):
+            assert [one for one in command if one.endswith(f"/{name}")] == [
+                str(picked / f"round-{number}" / name) for number in (1, 2)
+            ]
+        config = json.loads((picked / "round-2" / "config.json").read_text())
+        assert config["lora_model_name"] == "round-1/adapter.safetensors"
+
+    def test_a_stopped_run_keeps_its_method(self, picked, capsys, asked, trains):
+        trains("exit1")
+        refused(capsys, "train", picked, "--method", "taste")
+        backup = picked / "round-1" / "run" / "backup" / "one"
+        backup.mkdir(parents=True)
+        assert "begun with --method taste" in refused(capsys, "train", picked, "--method", "pairs")
+        trains("finish")
+        assert told(capsys, "train", picked)["method"] == "taste"
+        assert len(asked) == 1, "it is not learned again"
+
+    def test_too_few_answers(self, project, capsys, monkeypatch):
+        told(capsys, "generate", project, "--per-prompt", 2)
+        answer = preferring(brightness)
+        left = iter(range(5))
+        headless(
+            monkeypatch,
+            lambda reply: answer(reply) if next(left, None) is not None else {"do": "quit"},
+            "pick",
+            str(project),
+        )
+        assert "too few to learn a taste" in refused(capsys, "train", project, "--method", "taste")
+
+    def test_a_family_without_such_a_preset(self, tmp_path, prompts_file, drawer, capsys, monkeypatch):
+        folder = tmp_path / "flux"
+        told(capsys, "new", folder, "--prompts", prompts_file, *NEW, "--model-type", "FLUX_DEV_1")
+        told(capsys, "generate", folder)
+        headless(monkeypatch, preferring(brightness), "pick", str(folder))
+        assert "no preset for a learned taste" in refused(capsys, "train", folder, "--method", "taste")
+
+    def test_fewer_prompts(self, project, capsys, drawer):
+        assert told(capsys, "generate", project, "--prompts", 3)["candidates"] == 18
+        assert len({prompt for prompt, _, _ in drawer.made}) == 3
+        assert "has 3 prompts already" in refused(capsys, "generate", project, "--prompts", 5)

@@ -1,0 +1,33 @@
+"""Picking from the images of a round over two streams of lines, as the pair tool does it without a window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import IO
+
+from modules.curation.commands import serve_pairs
+from modules.curation.group_state import SessionSettings
+from modules.curation.intake.groups import ScanOptions
+from modules.project.Project import Project
+from modules.project.Round import Round
+from modules.util.errors import UserError
+
+Progress = Callable[[str], None]
+
+
+def round_to_pick_from(project: Project) -> Round:
+    """The round at work. ``UserError`` if it has no images yet."""
+    one = project.round
+    if not one.candidates.is_dir():
+        raise UserError(f"{one.name} has no images yet", hint="generate makes some")
+    return one
+
+
+def serve_picks(
+    project: Project, settings: SessionSettings, requests: IO[bytes], replies: IO[str], progress: Progress
+) -> None:
+    """Pick from the round at work; see ``PairServer``."""
+    one = round_to_pick_from(project)
+    alike = project.file.near_duplicates
+    scan = ScanOptions(project.file.seed, None if alike < 0 else alike)
+    serve_pairs(one.candidates, one.pairs, settings, scan, requests, replies, progress)

@@ -1,0 +1,195 @@
+"""The model card of a published adapter, in the format of Hugging Face."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from modules.project.share.metadata import SPEC
+from modules.util.counted import counted
+
+ADAPTER, PICTURE, RESULT, CARD = "adapter.safetensors", "before_after.png", "result.json", "README.md"
+SHOWN_SETTINGS = (
+    "model_type",
+    "resolution",
+    "rlhf_mode",
+    "rlhf_dpo_objective",
+    "rlhf_dpo_beta",
+    "rlhf_nft_beta",
+    "rlhf_group_size",
+    "rlhf_prompts_per_epoch",
+    "rlhf_rollout_steps",
+    "learning_rate",
+    "learning_rate_scheduler",
+    "batch_size",
+    "gradient_accumulation_steps",
+    "epochs",
+    "peft_type",
+    "lora_rank",
+    "lora_alpha",
+    "seed",
+)
+"""Settings that a card may show: none of them can name a file or a folder."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What the person says of an adapter.
+
+    Args:
+        title: of the adapter.
+        author: as it shall be named; nothing is looked up.
+        description: in a sentence or two; a plain one by default.
+        licence: its short name, as Hugging Face has them.
+        trigger: a phrase that calls the adapter, if there is one.
+        base_name: the base model's public name.
+    """
+
+    title: str
+    author: str
+    licence: str
+    description: str = ""
+    trigger: str = ""
+    base_name: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the project says of an adapter.
+
+    Args:
+        family: the model's family, for people.
+        rounds: a row for each round up to this one.
+        settings: those of ``SHOWN_SETTINGS`` that the last round was trained with.
+        arena: what the votes say; ``None`` without votes.
+        resolution: ``WIDTHxHEIGHT``.
+    """
+
+    family: str
+    rounds: Sequence[Mapping[str, Any]]
+    settings: Mapping[str, Any]
+    arena: Mapping[str, Any] | None
+    resolution: str
+
+    @property
+    def answers(self) -> int:
+        """Of all rounds."""
+        return sum(int(row["answers"]) for row in self.rounds)
+
+
+def describe(about: About, facts: Facts) -> str:
+    """The description: the person's own, or a plain one."""
+    return about.description or (
+        f"An adapter for {about.base_name or facts.family}, trained on one person's taste: "
+        f"{counted(facts.answers, 'answer')} in {counted(len(facts.rounds), 'round')}."
+    )
+
+
+def tags(facts: Facts) -> list[str]:
+    """For the card and the file."""
+    kinds = {str(row["method"]) for row in facts.rounds}
+    words = {"pairs": "preference-pairs", "taste": "learned-reward"}
+    return [
+        "lora",
+        "text-to-image",
+        "preference",
+        "tastemaker",
+        *sorted(words[k] for k in kinds if k in words),
+    ]
+
+
+def spec(about: About, facts: Facts, date: str, thumbnail: str) -> dict[str, str]:
+    """``modelspec.*`` of the file, version 1.0.1."""
+    trigger = {"modelspec.trigger_phrase": about.trigger} if about.trigger else {}
+    return {
+        "modelspec.sai_model_spec": SPEC,
+        "modelspec.title": about.title,
+        "modelspec.author": about.author,
+        "modelspec.description": describe(about, facts),
+        "modelspec.date": date,
+        "modelspec.resolution": facts.resolution,
+        "modelspec.license": about.licence,
+        "modelspec.usage_hint": usage(about),
+        "modelspec.tags": ", ".join(tags(facts)),
+        "modelspec.thumbnail": thumbnail,
+        **trigger,
+    }
+
+
+def usage(about: About) -> str:
+    """How to use it, in a sentence or two."""
+    said = "Load it as a LoRA at strength 1; lower strengths keep more of the base model."
+    return f"{said} Write {about.trigger!r} into the prompt." if about.trigger else said
+
+
+def card(about: About, facts: Facts) -> str:
+    """The text of ``README.md``."""
+    header: dict[str, Any] = {
+        "license": about.licence,
+        "library_name": "diffusers",
+        "pipeline_tag": "text-to-image",
+        "tags": tags(facts),
+    }
+    if about.base_name:
+        header["base_model"] = about.base_name
+        header["base_model_relation"] = "adapter"
+    if about.trigger:
+        header["instance_prompt"] = about.trigger
+    parts = [
+        "---\n" + "".join(f"{name}: {_yaml(value)}\n" for name, value in header.items()) + "---",
+        f"# {about.title}",
+        describe(about, facts),
+        f"![The same prompts and seeds before and after]({PICTURE})",
+        "Above: the base model. Below: the same prompts and seeds with this adapter.",
+        f"By {about.author}. Licence: {about.licence}.",
+        f"## Use\n\n{usage(about)}\n\n* Base model: {about.base_name or facts.family}\n* Resolution: "
+        f"{facts.resolution}\n* File: `{ADAPTER}`",
+        "## Is it better?\n\n" + _arena(facts.arena),
+        "## How it was picked\n\n" + _rounds(facts),
+        "## Settings of the last round\n\n" + _table(("setting", "value"), facts.settings.items()),
+        f"`{RESULT}` has the same figures for programs. Made with Tastemaker.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _yaml(value: Any) -> str:
+    # JSON is YAML, and quotes what a person wrote
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _arena(arena: Mapping[str, Any] | None) -> str:
+    if arena is None:
+        return "It was not compared with the base model."
+    low, high = arena["interval"]
+    decided = "The test has decided." if arena["decided"] else "The test has not decided; they may be equal."
+    return (
+        "In a blind comparison on prompts that were not picked from, with the same seeds, its images were preferred in "
+        f"{arena['win_rate']:.0%} of {counted(arena['votes'], 'vote')} (95 % interval: {low:.0%} to {high:.0%}). "
+        f"{decided} The votes are one person's."
+    )
+
+
+def _rounds(facts: Facts) -> str:
+    learned = {"pairs": "the pairs", "taste": "a taste learned from the answers"}
+    rows = [
+        (
+            n,
+            row["candidates"],
+            row["answers"],
+            row["pairs"],
+            learned.get(str(row["method"]), ""),
+            row["steps"],
+        )
+        for n, row in enumerate(facts.rounds, start=1)
+    ]
+    return (
+        "One person compared images of the model with each other; each round was trained on these answers.\n\n"
+        + _table(("round", "images", "answers", "pairs", "learned from", "steps"), rows)
+    )
+
+
+def _table(names: Sequence[str], rows: Any) -> str:
+    lines = [names, ["---"] * len(names), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)

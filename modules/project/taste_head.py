@@ -1,0 +1,80 @@
+"""What the answers teach about a person's taste: a head on features of the model, learned in a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.project.Project import Project
+from modules.project.Round import Round
+from modules.runner.LineProcess import LineProcess
+from modules.util.errors import UserError
+from modules.util.jsonio import parse_json
+from modules.util.program_files import ROOT
+
+FEWEST_ANSWERS = 10
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class TasteHead:
+    """A learned taste.
+
+    Args:
+        weights: the file, as ``preference_head`` reads it.
+        comparisons: it was learned from.
+        measured_on: comparisons about other prompts that were kept for measuring.
+        accuracy: share of those that it gets right; ``None`` if there are none.
+    """
+
+    weights: Path
+    comparisons: int
+    measured_on: int
+    accuracy: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For people and records, without the file."""
+        return {"comparisons": self.comparisons, "measured_on": self.measured_on, "accuracy": self.accuracy}
+
+
+def learn_taste(project: Project, one: Round, progress: Progress) -> TasteHead:
+    """Learn from the answers of all rounds up to this one; written to the round's folder.
+
+    Raises:
+        UserError: there are too few answers, or features cannot be computed.
+    """
+    rounds = [other for other in project.rounds() if other.number <= one.number and other.answers]
+    answers = sum(other.answers for other in rounds)
+    if answers < FEWEST_ANSWERS:
+        raise UserError(
+            f"{answers} answers are too few to learn a taste from",
+            hint=f"pick until there are {FEWEST_ANSWERS}; 25 or more are better",
+        )
+    weights = one.folder / "taste.safetensors"
+    base, device = project.file.model.base, str(project.file.generator.get("device", "auto"))
+    command = [sys.executable, str(ROOT / "scripts" / "train_reward.py"), "--source", base]
+    command += ["--out", str(weights), "--seed", str(project.file.seed)]
+    command += ["--device", device if device != "auto" else "cpu"]
+    for other in rounds:
+        command += ["--pairs", str(other.pairs), "--images", str(other.candidates)]
+    progress(f"{one.name}: learning your taste from {answers} answers")
+    process = LineProcess(command, b"", "learning the taste")
+    said: dict[str, Any] = {}
+    try:
+        for line in process.lines():
+            with suppress(UserError):
+                told = parse_json(line, "line of the learner")
+                said = told if isinstance(told, dict) else said
+    finally:
+        process.end()
+    accuracy = said.get("held_out_accuracy")
+    return TasteHead(
+        weights,
+        int(said.get("train_pairs", 0)),
+        int(said.get("held_out_pairs", 0)),
+        None if accuracy is None else float(accuracy),
+    )

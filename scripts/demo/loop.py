@@ -1,0 +1,217 @@
+"""The taste loop with a simulated person: a project, and rounds of making, picking, training and proving."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from modules.arena.ArenaServer import ArenaServer
+from modules.curation.group_state import SessionSettings
+from modules.project.making import generate
+from modules.project.picking import serve_picks
+from modules.project.Project import Adapter, Project
+from modules.project.proving import adapters_between, open_arena
+from modules.project.rounds import new_round
+from modules.project.training import Method, train
+from modules.util.errors import ConfigError
+from modules.util.jsonio import write_json, write_text
+from modules.util.rng import digest64
+from scripts.curate import ProgressLine
+from scripts.demo.answering import CLICKS, Answering
+from scripts.demo.best_of_n import MOST, best_of_n
+from scripts.demo.judge import fidelity, read_image
+from scripts.demo.judging import contact_sheet, win_rate
+from scripts.demo.plan import Journey, Report
+from scripts.demo.sampling import CFG_SCALE, SAMPLER, STEPS, load_model, sample_pixels
+from scripts.demo.taste import Person, Taste, get_taste
+from scripts.demo.world import SIZE, Pixels, Wish, combinations
+
+MODE = "LOOP"
+IMAGES_PER_PROMPT = 5
+USUAL_ROUNDS = 3
+USUAL_ANSWERS = 50
+VOTES = 40
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop of the demo.
+
+    Args:
+        journey: folder, seed, taste, slips and model.
+        rounds: how many.
+        answers: that the person gives in each round; votes of the arena are not among them.
+        base_per_prompt: images of the base model for each judging prompt; the curve of the best of N comes from them.
+        judged: images of each adapter that are judged.
+        judging_prompts: how many of the held-out prompts they show.
+        votes: of the arena, at most.
+        method: what a round learns from.
+    """
+
+    journey: Journey
+    rounds: int = USUAL_ROUNDS
+    answers: int = USUAL_ANSWERS
+    base_per_prompt: int = MOST + 2
+    judged: int = 108
+    judging_prompts: int = 12
+    votes: int = VOTES
+    method: Method = Method.TASTE
+
+    def check(self) -> None:
+        """Everything that can be wrong before work begins."""
+        self.journey.check()
+        for name, value, least in (("--rounds", self.rounds, 1), ("--answers", self.answers, 12)):
+            if value < least:
+                raise ConfigError(f"{value} is too few", name, f"{least} or more")
+
+
+@dataclass(frozen=True)
+class _Made:
+    """Images of the judging prompts, and what the judge says of them."""
+
+    pixels: list[Pixels]
+    liking: list[float]
+    scores: list[float]
+    fidelity: float
+
+
+class _Judge:
+    """Judges adapters on the held-out prompts of a project: the same prompts and seeds for all."""
+
+    def __init__(self, loop: Loop, project: Project, report: Report) -> None:
+        self._loop, self._report = loop, report
+        self._taste: Taste = get_taste(loop.journey.taste)
+        prompts = project.file.held_out[: loop.judging_prompts]
+        self._each = min(loop.base_per_prompt, -(-loop.judged // len(prompts)))
+        # seed by seed, so that an adapter's images are the first of the base model's
+        self._questions = [
+            (prompt, digest64("demo-loop-judged", loop.journey.seed, number, prompt) % 2**32)
+            for number in range(loop.base_per_prompt)
+            for prompt in prompts
+        ]
+        every = self._make(None, self._questions, "judging the base model")
+        count = len(prompts)
+        self.curve = [every.liking[place::count] for place in range(count)]
+        self.base = self._judged(every.pixels[: self._each * count])
+
+    def adapter(self, file: Path, name: str) -> _Made:
+        """An adapter's images."""
+        return self._make(file, self._questions[: len(self.base.pixels)], f"judging {name}")
+
+    def _make(self, adapter: Path | None, questions: Sequence[tuple[str, int]], what: str) -> _Made:
+        model = load_model(self._loop.journey.model, adapter)
+        prompts, seeds = [prompt for prompt, _ in questions], [seed for _, seed in questions]
+        return self._judged(sample_pixels(model, prompts, seeds, self._report, what))
+
+    def _judged(self, pixels: list[Pixels]) -> _Made:
+        wishes = [Wish.parse(prompt) for prompt, _ in self._questions[: len(pixels)]]
+        readings = [read_image(image) for image in pixels]
+        return _Made(
+            pixels,
+            [self._taste.value(reading) for reading in readings],
+            [self._taste.score(reading, wish) for reading, wish in zip(readings, wishes, strict=True)],
+            fidelity(readings, wishes)["all"],
+        )
+
+
+def run_loop(loop: Loop, report: Report) -> dict[str, Any]:
+    """Run it; returns what is also written to ``report.json``."""
+    loop.check()
+    begin = time.monotonic()
+    journey, taste = loop.journey, get_taste(loop.journey.taste)
+    project = _new_project(loop)
+    person = Person(taste, journey.seed, journey.error_rate)
+    judge = _Judge(loop, project, report)
+    rounds: list[dict[str, Any]] = []
+    before = judge.base
+    for number in range(1, loop.rounds + 1):
+        if number > 1:
+            new_round(project)
+        trained = _one_round(loop, project, person, report)
+        after = judge.adapter(project.round.adapter_path, f"round {number}")
+        rounds.append(
+            {
+                **trained,
+                "answers_total": sum(one["answers"] for one in rounds) + trained["answers"],
+                "win_rate_base": win_rate(after.scores, judge.base.scores),
+                "win_rate_previous": win_rate(after.scores, before.scores),
+                "best_of_n": best_of_n(judge.curve, float(np.mean(after.liking))),
+                "liking": float(np.mean(after.liking)),
+                "fidelity": after.fidelity,
+                "fidelity_loss": judge.base.fidelity - after.fidelity,
+                "arena": _compare(project, person, loop.votes),
+            }
+        )
+        said = rounds[-1]
+        report(f"round {number}: best of {said['best_of_n']:.1f}, win rate {said['win_rate_base']:.0%}")
+        before = after
+    contact_sheet(journey.out / "before_after.png", judge.base.pixels, before.pixels, taste)
+    made = {
+        "mode": MODE,
+        "seed": journey.seed,
+        "taste": taste.likes,
+        "error_rate": journey.error_rate,
+        "method": loop.method.value,
+        "attribute": taste.attribute,
+        "judged": len(judge.base.pixels),
+        "liking_base": float(np.mean(judge.base.liking)),
+        "fidelity_base": judge.base.fidelity,
+        "rounds": rounds,
+        "total_seconds": round(time.monotonic() - begin, 1),
+        "project": str(project.folder),
+    }
+    write_json(journey.out / "report.json", made)
+    return made
+
+
+def _new_project(loop: Loop) -> Project:
+    """A project on every prompt of the world; it holds a fifth of them out itself."""
+    journey = loop.journey
+    journey.out.mkdir(parents=True, exist_ok=True)
+    prompts = journey.out / "prompts.txt"
+    every = [*combinations(held_out=False), *combinations(held_out=True)]
+    write_text(prompts, "".join(f"{wish.caption()}\n" for wish in every))
+    settings = {
+        "model": {"type": "STABLE_DIFFUSION_15", "base": str(journey.model)},
+        "generator": {"kind": "own", "device": "cpu"},
+        "image": {"width": SIZE, "height": SIZE, "steps": STEPS, "cfg": CFG_SCALE, "sampler": SAMPLER},
+        "seed": journey.seed,
+        # flat images look the same to a hash made for photographs
+        "near_duplicates": -1,
+    }
+    return Project.create(journey.out / "taste", settings, prompts, None)
+
+
+def _one_round(loop: Loop, project: Project, person: Person, report: Report) -> dict[str, Any]:
+    """Make images, answer, train; what the round's row says of that."""
+    one = project.round
+    count = -(-loop.answers // CLICKS) if one.number == 1 else None
+    progress = ProgressLine()
+    report(f"{one.name}: making images, picking, training")
+    made = generate(project, progress, IMAGES_PER_PROMPT, None, count)
+    answering = Answering(person, loop.answers, CLICKS, one.name)
+    serve_picks(project, SessionSettings(seed=project.file.seed), *answering.as_streams(), progress)
+    trained = train(project, progress, loop.journey.overrides, False, loop.method)
+    head = trained["taste"] or {}
+    return {
+        "answers": answering.given,
+        "pairs": trained["pairs"],
+        "candidates": made["candidates"],
+        "steps": trained["steps"],
+        "head_accuracy": head.get("accuracy"),
+    }
+
+
+def _compare(project: Project, person: Person, votes: int) -> dict[str, Any]:
+    """The blind vote between the round's adapter and the base model."""
+    adapters: list[Adapter] = adapters_between(project, "")
+    answering = Answering(person, votes, None, f"arena of {project.round.name}")
+    with open_arena(project, adapters, ProgressLine(), votes, votes) as arena:
+        ArenaServer(arena, *answering.as_streams()).serve()
+        made = arena.tally.to_dict()
+    return {name: made[name] for name in ("votes", "decided", "win_rate", "interval", "sentence")}
