@@ -86,16 +86,27 @@ def pick_pairs(
     options = ScanOptions(seed=seed, near_duplicates=None)
     with CurationStore(output) as store:
         session = CurationSession(store, SessionSettings(pairs_per_group=pairs_per_prompt, seed=seed))
-        groups = []
-        for found in scan_groups(source, output, options):
-            if isinstance(found, ScanFault):
-                raise DataError(f"{found.path}: {found.reason}")
-            groups.append(found)
-        # a group may come twice while the folder is still being read; the later one is whole
-        for group in {group.key: group for group in groups}.values():
+        groups = _all_groups(source, output, options)
+        for group in groups:
             questions += _choose_in(session, group, person)
         report(f"chose {len(session.pairs())} pairs from {len(groups)} prompts with {questions} answers")
     return questions
+
+
+def _all_groups(source: Path, output: Path, options: ScanOptions) -> list[ImageGroup]:
+    """The groups of a finished scan, each whole, in an order that no clock has a part in.
+
+    Raises:
+        DataError: an image lost its prompt on the way.
+    """
+    groups: dict[str, ImageGroup] = {}
+    for found in scan_groups(source, output, options):
+        if isinstance(found, ScanFault):
+            raise DataError(f"{found.path}: {found.reason}")
+        groups[found.key] = (
+            found  # it may come twice while the folder is still being read; the later one is whole
+        )
+    return sorted(groups.values(), key=lambda group: digest64("demo-groups", options.seed, group.key))
 
 
 def _choose_in(session: CurationSession, group: ImageGroup, person: Person) -> int:
