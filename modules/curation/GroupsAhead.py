@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from modules.curation.ImageGroup import ImageGroup
@@ -18,6 +19,8 @@ from modules.curation.intake.scan import ScanFault
 AHEAD = 12
 """This many groups wait, looked through for duplicates, before the scan pauses."""
 REST_SECONDS = 0.004
+LOOK_AGAIN_SECONDS = 0.7
+"""Between two looks at a folder that is still being filled."""
 
 Found = ImageGroup | ScanFault
 
@@ -38,6 +41,8 @@ class ScanControl:
 
 
 Scan = Callable[[ScanControl], Iterator[Found]]
+HeldBack = Callable[[], Set[str] | None]
+"""Names, relative to the folder, of images to leave out for now; ``None`` once no more images come."""
 
 
 @dataclass(frozen=True)
@@ -237,6 +242,7 @@ def search_folder(
     finished: Finished,
     changed: Callable[[SearchStatus], None] = lambda status: None,
     gentle: bool = False,
+    held_back: HeldBack = lambda: None,
 ) -> GroupsAhead:
     """Look through a folder for groups.
 
@@ -244,12 +250,37 @@ def search_folder(
         source: the folder with images.
         output: left out of the scan; it also keeps the hashes of images.
         finished, changed, gentle: as for ``GroupsAhead``.
+        held_back: for a folder that is still being filled; it is looked through again until this is ``None``.
     """
 
     def scan(control: ScanControl) -> Iterator[Found]:
+        seen: set[str] = set()
+        groups = 0
+
+        def count(found: int) -> None:
+            nonlocal groups
+            groups += found
+            control.counted(groups)
+
         with HashCache(output / HASH_CACHE_NAME) as cache:
-            yield from scan_groups(
-                source, output, options, control.finished, control.stopped, cache, control.counted
-            )
+            while not control.stopped():
+                waiting = held_back()
+                taken: set[str] = set()
+                takes = partial(_take_once, seen | (waiting or set()), taken)
+                yield from scan_groups(
+                    source, output, options, control.finished, control.stopped, cache, count, takes
+                )
+                seen |= taken
+                if waiting is None:
+                    return
+                time.sleep(LOOK_AGAIN_SECONDS)
 
     return GroupsAhead(scan, finished, changed, gentle=gentle)
+
+
+def _take_once(out: Set[str], taken: set[str], name: str) -> bool:
+    """Whether an image is to be grouped in this look through the folder; notes that it is."""
+    if name in out:
+        return False
+    taken.add(name)
+    return True

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,14 @@ class Adapter:
         """Stands for the adapter's content; another training has another one."""
         if self.file is None:
             return "base"
-        return f"{hashlib.sha256(self.file.read_bytes()).hexdigest()[:16]}@{self.strength:g}"
+        info = self.file.stat()
+        return f"{_digest(self.file, info.st_size, info.st_mtime_ns)}@{self.strength:g}"
+
+
+@lru_cache(maxsize=64)
+def _digest(file: Path, size: int, changed: int) -> str:
+    """Of a file that had this size and time; a window asks often."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 class Project:
@@ -63,12 +71,14 @@ class Project:
         self.file = ProjectFile.read(self.folder)
 
     @classmethod
-    def create(cls, folder: Path, settings: dict[str, Any], prompts: Path, adapter: Path | None) -> Project:
+    def create(
+        cls, folder: Path, settings: dict[str, Any], prompts: Path | str, adapter: Path | None
+    ) -> Project:
         """Make a project.
 
         Args:
             settings: as in ``project.json``, without what follows from the other arguments.
-            prompts: copied into it; the held-out ones are chosen here, once and for all.
+            prompts: a file, or its text; copied into it. The held-out ones are chosen here, once and for all.
             adapter: to start from; copied into it.
 
         Raises:
@@ -83,7 +93,8 @@ class Project:
         make_generator(made.generator["kind"], generator_settings(made))
         owned = Owned(folder, local=True)
         with owned.write(PROMPTS) as temporary:
-            temporary.write_bytes(prompts.read_bytes())
+            data = prompts.read_bytes() if isinstance(prompts, Path) else prompts.encode("utf-8")
+            temporary.write_bytes(data)
         if adapter is not None:
             owned.take(adapter, START)
             made.model.adapter = START

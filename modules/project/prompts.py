@@ -10,7 +10,7 @@ from pathlib import Path
 
 from modules.util.errors import DataError
 from modules.util.image_metadata_util import normalise_prompt
-from modules.util.prompts_file import read_prompts_file
+from modules.util.prompts_file import prompts_of_text, read_prompts_file
 from modules.util.rng import python_random
 
 MOST_OF_A_LINE = 256
@@ -35,13 +35,14 @@ def written_out(line: str) -> list[str]:
     return [" ".join("".join(chosen).split()) for chosen in product(*pieces)]
 
 
-def read_prompts(path: Path) -> list[str]:
-    """The prompts of a file, each once, choices written out.
+def read_prompts(given: Path | str) -> list[str]:
+    """The prompts of a file or a text, each once, choices written out.
 
     Two that are the same once tags of generators are removed count as one, for images are grouped so.
     """
     found: dict[str, str] = {}
-    for line in read_prompts_file(path):
+    lines = read_prompts_file(given) if isinstance(given, Path) else prompts_of_text(given, "the list")
+    for line in lines:
         for prompt in written_out(line):
             found.setdefault(normalise_prompt(prompt), prompt)
     return list(found.values())

@@ -6,7 +6,7 @@ import os
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from modules.runner.ProcessId import ProcessId
 from modules.util.errors import UserError
@@ -23,10 +23,13 @@ class LineProcess:
         command: program and arguments.
         data: its whole input.
         what: how messages call it: "the sampler".
+        heard: gets every line that it says on stderr, in a thread.
     """
 
-    def __init__(self, command: Sequence[str], data: bytes, what: str) -> None:
-        self._what = what
+    def __init__(
+        self, command: Sequence[str], data: bytes, what: str, heard: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self._what, self._heard = what, heard
         self._said: deque[str] = deque(maxlen=KEPT_LINES)
         try:
             self._process = subprocess.Popen(
@@ -61,6 +64,7 @@ class LineProcess:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self._said.append(line.decode("utf-8", "replace").rstrip())
+            self._heard(self._said[-1])
 
     def lines(self) -> Iterator[bytes]:
         """Its lines as they come.
@@ -87,10 +91,14 @@ class LineProcess:
         said = "\n".join(self._said)
         return UserError(f"{self._what} ended with status {status}:\n{said}", hint="call it again")
 
-    def end(self) -> None:
-        """End it, if it still runs."""
+    def stop(self) -> None:
+        """End it, if it still runs, while another thread reads its lines."""
         if self._process.poll() is None and self._id is not None:
             self._id.end(grace=5.0)
+
+    def end(self) -> None:
+        """End it, if it still runs, once nobody reads its lines any more."""
+        self.stop()
         self._process.wait()
         for stream in (self._process.stdout, self._process.stderr):
             assert stream is not None

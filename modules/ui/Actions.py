@@ -18,7 +18,8 @@ class Actions:
         order: give the run a command by its name.
         pause_or_resume: whichever fits.
         toggle_problems: open or close the list of problems.
-        show_pages: one for each page, in order.
+        show_pages: one for each page that has no key of its own, in order.
+        show_by_key: the others, by their keys as Tk writes them.
         turn_page: to the next page (1) or the previous one (-1).
         scroll: the page in front, by a screen down (1) or up (-1).
     """
@@ -39,5 +40,6 @@ class Actions:
     pause_or_resume: Action
     toggle_problems: Action
     show_pages: tuple[Action, ...]
+    show_by_key: dict[str, Action]
     turn_page: Callable[[int], object]
     scroll: Callable[[int], object]

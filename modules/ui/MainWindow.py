@@ -19,6 +19,7 @@ from modules.ui.Actions import Actions
 from modules.ui.demo.DemoOffer import offer_demo
 from modules.ui.dialogs import confirm
 from modules.ui.form.Tooltips import Tooltips
+from modules.ui.home.ProjectWatch import ProjectWatch
 from modules.ui.keys import bind_keys
 from modules.ui.options import parser
 from modules.ui.pages.Page import Page
@@ -121,9 +122,10 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         runner = QueueRunner(RunQueue(store.queue_path))
         self.queue = QueueWork(self.ui, runner, self.runs.attach)
         self.tensorboard = TensorBoard()
+        self.home = ProjectWatch(self, self.pump, self.memory, self.autosave.soon)
         self.ui.services = Services(
             store, self.memory, Tooltips(self.theme), self.control, self.files, self.check, self.runs,
-            self.queue, self.tensorboard, self.show_page, self.autosave.soon,
+            self.queue, self.tensorboard, self.home, self.show_page, self.autosave.soon,
         )  # fmt: skip
         self.actions = self._actions()
         load_drops(self)
@@ -164,7 +166,12 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
             quit=self.ask_quit, search=lambda: self.top_bar.search.focus_entry(), zoom=self.zoom,
             start=runs.start, order=runs.order, pause_or_resume=runs.pause_or_resume,
             toggle_problems=self.toggle_problems,
-            show_pages=tuple(partial(self.show_page, page.key) for page in self.pages),
+            show_pages=tuple(partial(self.show_page, page.key) for page in self.pages if not page.key_name),
+            show_by_key={
+                page.key_name.replace("+", "-"): partial(self.show_page, page.key)
+                for page in self.pages
+                if page.key_name
+            },
             turn_page=self.turn_page, scroll=lambda step: self.current_page().scroll_by(step),
         )  # fmt: skip
 
@@ -438,6 +445,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         self.runs.close()
         self.queue.close()
         self.tensorboard.close()
+        self.home.close()
         self.pump.close()
         self.store.release()
         self.destroy()

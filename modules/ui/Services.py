@@ -10,6 +10,7 @@ from typing import Protocol
 
 from modules.runner.RunQueue import QueueEntry, QueueRunner
 from modules.ui.form.Tooltips import Tooltips
+from modules.ui.home.ProjectWatch import ProjectWatch
 from modules.ui.run.TensorBoard import TensorBoard
 from modules.ui.state.ConfigState import Problem
 from modules.ui.state.RunControl import RunControl
@@ -59,6 +60,7 @@ class Services:
         run_actions: watches another run.
         queue: the runs that wait for their turn.
         tensorboard: all curves in the browser.
+        home: the taste project that is open.
         show_page: brings the page with a key to the front.
         remember: writes ``memory`` soon.
     """
@@ -72,5 +74,6 @@ class Services:
     run_actions: RunCommands
     queue: QueueWatch
     tensorboard: TensorBoard
+    home: ProjectWatch
     show_page: Callable[[str], None]
     remember: Callable[[], None]

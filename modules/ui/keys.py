@@ -43,6 +43,7 @@ def bind_keys(window: tk.Tk, actions: Actions) -> None:
         bound["<Control-ISO_Left_Tab>"] = partial(turn, -1)
     for number, show in enumerate(actions.show_pages[:10], 1):
         bound[f"<Control-Key-{number % 10}>"] = show
+    bound |= {f"<{key}>": show for key, show in actions.show_by_key.items()}
     # on X11 Ctrl+Y also means paste, which would be an edit and leave nothing to do again
     window.event_delete("<<Paste>>", "<Control-Key-y>", "<Control-Lock-Key-Y>")
     for sequence, action in bound.items():

@@ -30,6 +30,15 @@ def read_prompts_file(path: str | Path) -> list[str]:
         raise DataError(f"{file} cannot be read: {error.strerror}", "rlhf_prompts_file") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not UTF-8 text", "rlhf_prompts_file", "save it as UTF-8") from error
+    return prompts_of_text(text, file)
+
+
+def prompts_of_text(text: str, file: str | Path) -> list[str]:
+    """The same for a text.
+
+    Args:
+        file: what messages call it.
+    """
     if "\0" in text:
         raise DataError(f"{file} is not a text file", "rlhf_prompts_file")
     prompts = []

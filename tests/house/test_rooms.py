@@ -14,7 +14,7 @@ from tests.source_tree import ROOT, Import, Source, imports, load_chain, nodes, 
 
 MAY_IMPORT = {
     "scripts": ["project", "ui", "trainer"],
-    "ui": ["runner", "curation", "spec", "util"],
+    "ui": ["project", "runner", "curation", "spec", "util"],
     "trainer": [
         "dataLoader", "modelSetup", "rollout", "objective", "reward", "accelerator", "adapter", "runner", "spec",
         "util",

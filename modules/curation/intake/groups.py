@@ -63,6 +63,7 @@ def scan_groups(
     stopped: Callable[[], bool] = lambda: False,
     cache: HashCache | None = None,
     counted: Callable[[int], None] | None = None,
+    takes: Callable[[str], bool] = lambda name: True,
 ) -> Iterator[ImageGroup | ScanFault]:
     """Groups of at least two images, and the files that are in none.
 
@@ -79,6 +80,7 @@ def scan_groups(
         stopped: asked now and then; ends the scan.
         cache: hashes of earlier scans.
         counted: told once, when all files have been seen, how many groups of two or more there are.
+        takes: whether a file, by its name relative to ``source``, counts; asked once for each.
 
     Raises:
         UserError: ``source`` cannot be read.
@@ -89,8 +91,9 @@ def scan_groups(
     images = scan_images(source, output_folders(source, output), options.recursive, options.stealth, stopped)
     for found in images:
         if isinstance(found, ScanFault):
-            yield found
-        else:
+            if takes(_name_in(source, found.path)):
+                yield found
+        elif takes(found.name):
             board.add(found)
         if (now := time.monotonic()) >= early:
             latest = latest or max(start + _FIRST_AT_LATEST_S, now + _AGAIN_AFTER_S)
@@ -106,6 +109,10 @@ def scan_groups(
         if stopped():
             return
         yield from board.hand_out(key)
+
+
+def _name_in(source: Path, path: Path) -> str:
+    return path.relative_to(source).as_posix() if path.is_relative_to(source) else str(path)
 
 
 class _Members:

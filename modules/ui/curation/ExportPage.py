@@ -187,6 +187,9 @@ class ExportPage(ttk.Frame):
         if self.train_button is not None:
             ready = pairs and not waiting and (self._folder / CONCEPTS_NAME).is_file()
             self.train_button.state(["!disabled" if ready else "disabled"])
+            text = words.TRAIN_ON.format(pairs=made) if ready else words.TRAIN
+            self.train_button.configure(text=text, style="Accent.TButton" if ready else "TButton")
+            self.go.configure(style="TButton" if ready else "Accent.TButton")
 
     @property
     def _folder(self) -> Path:

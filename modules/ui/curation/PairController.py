@@ -9,7 +9,7 @@ from pathlib import Path
 
 from modules.curation.exchange.public_formats import export_datasets_folder, export_jsonl_folder
 from modules.curation.group_state import GroupState, SessionSettings
-from modules.curation.GroupsAhead import GroupsAhead, SearchStatus, search_folder
+from modules.curation.GroupsAhead import GroupsAhead, HeldBack, SearchStatus, search_folder
 from modules.curation.GroupWalk import Counts, GroupWalk
 from modules.curation.ImageGroup import ImageGroup
 from modules.curation.intake.duplicates import FingerprintDistance
@@ -61,6 +61,8 @@ class PickingOptions:
     session: SessionSettings = field(default_factory=SessionSettings)
     scan: ScanOptions = field(default_factory=ScanOptions)
     ask_to_continue: bool = True
+    held_back: HeldBack = lambda: None
+    """As for ``search_folder``."""
 
 
 class PairController:
@@ -138,6 +140,7 @@ class PairController:
             session.finished_groups(),
             self._searched,
             gentle=True,
+            held_back=options.held_back,
         )
         self._walk = GroupWalk(session, self._ahead, wait=False, ask_to_continue=options.ask_to_continue)
         return ""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from modules.ui.curation.DPOCurationWindow import DPOCurationWindow
+from modules.ui.curation.PairController import PickingOptions
 from modules.ui.review.DPOReviewWindow import DPOReviewWindow
 from modules.ui.state.SessionStore import SessionStore, WindowMemory
 from modules.ui.texts import start as words
@@ -29,6 +30,7 @@ def open_pair_tool(
     source: Path | None = None,
     settings: Path | None = None,
     train: Callable[[Path], None] | None = None,
+    options: PickingOptions | None = None,
 ) -> tk.Toplevel:
     """The pair tool in a window of its own.
 
@@ -36,11 +38,15 @@ def open_pair_tool(
         source: folder with images to begin with.
         settings: folder in which it remembers its fields.
         train: sets up training on the pairs of a folder; without it the tool does not offer that.
+        options: begin to pick with these at once, instead of asking.
     """
     window = _window(parent, theme)
     tool = DPOCurationWindow(window, theme, settings or settings_folder(), window.destroy, train=train)
     tool.pack(fill="both", expand=True)
-    _begin(tool, source)
+    if options is None:
+        _begin(tool, source)
+    else:
+        tool.start(options)
     return window
 
 

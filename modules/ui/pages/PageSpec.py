@@ -16,6 +16,7 @@ class PageSpec:
         sections: sections of the config it shows; a section that no page names gets a page of its own.
         module: module of ``modules.ui.pages`` whose class of the same name is the page.
         about: one line under the title.
+        key_name: a key of its own, as people write it; the other pages have Ctrl and their number.
     """
 
     key: str
@@ -24,3 +25,4 @@ class PageSpec:
     sections: tuple[str, ...] = ()
     module: str = "FormPage"
     about: str = ""
+    key_name: str = ""

@@ -8,12 +8,13 @@ from functools import partial
 from tkinter import ttk
 
 from modules.ui.pages.PageSpec import PageSpec
+from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.tk_support import on_event
 
 
 class SideBar(ttk.Frame):
-    """A button for each page; Up and Down move between them.
+    """A button for each page, those of settings under a heading; Up and Down move between them.
 
     Args:
         pages: in order.
@@ -28,14 +29,26 @@ class SideBar(ttk.Frame):
         self.buttons: dict[str, ttk.Button] = {}
         self._theme = ui.theme
         self._titles = {page.key: page.title for page in pages}
-        for number, page in enumerate(pages, 1):
+        number, settings = 0, False
+        for place, page in enumerate(pages):
+            if bool(page.sections) is not settings:
+                settings = not settings
+                self._heading(words.ALL_SETTINGS if settings else "")
             button = ttk.Button(self, text=page.title, style="Side.TButton", command=partial(show, page.key))
             button.pack(fill="x", pady=1)
-            button.bind("<Down>", on_event(self._focus, number))
-            button.bind("<Up>", on_event(self._focus, number - 2))
-            key = f"Ctrl+{number % 10}" if number <= 10 else ""
+            button.bind("<Down>", on_event(self._focus, place + 1))
+            button.bind("<Up>", on_event(self._focus, place - 1))
+            number += not page.key_name
+            key = page.key_name or (f"Ctrl+{number % 10}" if number <= 10 else "")
             ui.services.tooltips.add(button, f"{page.about}  {key}".strip())
             self.buttons[page.key] = button
+
+    def _heading(self, text: str) -> None:
+        px = self._theme.px
+        label = ttk.Label(
+            self, text=text, style="Small.TLabel", padding=(px(10), px(6) if text else 0, 0, px(1))
+        )
+        label.pack(fill="x")
 
     def widest(self) -> int:
         """Pixels in which every button fits, selected and with a number of problems."""

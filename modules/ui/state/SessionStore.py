@@ -35,17 +35,21 @@ class WindowMemory:
         folder: what was chosen last when a folder or file was asked for.
         demo_answered: whether the person has taken or declined the offer of the demo project.
         more: keys of the pages that show all their settings.
+        project: folder of the taste project that was open; empty for none.
+        projects: folders of taste projects, newest first.
     """
 
     geometry: str = ""
     maximized: bool = False
     appearance: str = "System"
     scale: int = 100
-    page: str = "project"
+    page: str = "home"
     recent: list[str] = field(default_factory=list)
     folder: str = ""
     demo_answered: bool = False
     more: list[str] = field(default_factory=list)
+    project: str = ""
+    projects: list[str] = field(default_factory=list)
 
     @classmethod
     def from_dict(cls, data: object) -> WindowMemory:
@@ -56,8 +60,9 @@ class WindowMemory:
                 value = data.get(one.name)
                 if type(value) is type(getattr(made, one.name)):
                     setattr(made, one.name, value)
-        made.recent = [name for name in made.recent if isinstance(name, str)][:MAX_RECENT]
         made.more = [key for key in made.more if isinstance(key, str)]
+        for names in (made.recent, made.projects):
+            names[:] = [name for name in names if isinstance(name, str)][:MAX_RECENT]
         made.scale = min(200, max(75, made.scale))
         return made
 
@@ -65,6 +70,12 @@ class WindowMemory:
         """Put a config file at the top of the recent ones."""
         name = str(path.absolute())
         self.recent = [name, *(other for other in self.recent if other != name)][:MAX_RECENT]
+
+    def remember_project(self, folder: Path) -> None:
+        """This project is open now."""
+        self.project = str(folder.absolute())
+        self.projects = [self.project, *(other for other in self.projects if other != self.project)]
+        del self.projects[MAX_RECENT:]
 
 
 @dataclass

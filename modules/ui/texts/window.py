@@ -6,7 +6,8 @@ from modules.util.counted import counted
 
 # keys: shown on the Tools page
 KEYS = (
-    ("Ctrl+1 \u2026 Ctrl+0", "the pages"),
+    ("Alt+Home", "the Home page"),
+    ("Ctrl+1 \u2026 Ctrl+0", "the other pages"),
     ("Ctrl+Tab, Ctrl+Shift+Tab", "next and previous page"),
     ("Ctrl+F", "search all settings"),
     ("Ctrl+N, Ctrl+O, Ctrl+S, Ctrl+Shift+S", "new, open, save, save as"),
@@ -19,6 +20,9 @@ KEYS = (
     ("Ctrl+plus, Ctrl+minus, Ctrl+0 on the number pad", "size"),
     ("Page up, Page down", "scroll the page"),
 )
+
+# the list of pages
+ALL_SETTINGS = "All settings"
 
 # the bar below the pages
 START, START_TIP = "Start", "Start training (F5)"

@@ -158,11 +158,16 @@ def test_escape_closes_the_search(hands: Hands) -> None:
 
 
 def test_pages_by_keys(hands: Hands) -> None:
-    for number, page in enumerate(hands.window.pages[:10], 1):
+    home, *others = hands.window.pages
+    for number, page in enumerate(others[:10], 1):
         hands.keys(f"<Control-Key-{number % 10}>", to=hands.window)
         assert hands.window.page == page.key
+    hands.window.show_page(others[-1].key)
     hands.keys("<Control-Tab>", to=hands.window)
-    assert hands.window.page == hands.window.pages[0].key
+    assert hands.window.page == home.key == "home"
+    hands.window.show_page("rlhf")
+    hands.keys("<Alt-Home>", to=hands.window)
+    assert hands.window.page == "home"
 
 
 def test_tab_reaches_every_field_of_a_page_and_the_focus_is_in_sight(hands: Hands) -> None:

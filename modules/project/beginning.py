@@ -1,0 +1,56 @@
+"""What a new project begins with: what the base model says of itself, and the demo that comes with the program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from modules.project.ProjectFile import ProjectFile
+from modules.spec.registry import FAMILIES
+from modules.util.errors import UserError
+from modules.util.jsonio import read_json
+from modules.util.program_files import RESOURCES
+from modules.util.prompts_file import read_prompts_file
+
+DEMO_MODEL = RESOURCES / "demo_model"
+DEMO_PROMPTS = 20
+DEMO_SETTINGS: dict[str, Any] = {
+    "generator": {"kind": "own", "device": "cpu"},
+    "image": {"width": 64, "height": 64, "steps": 20, "cfg": 2.5, "sampler": "DDIM"},
+    # flat images look the same to a hash made for photographs
+    "near_duplicates": -1,
+}
+
+
+def demo_prompts() -> list[str]:
+    """Some that the demo model was trained on."""
+    return read_prompts_file(RESOURCES / "demo_prompts.txt")[:DEMO_PROMPTS]
+
+
+def model_types(base: str) -> list[str]:
+    """The model types that a folder of the diffusers layout may be; empty where it does not say."""
+    index = Path(base).expanduser() / "model_index.json"
+    if not base.strip() or not index.is_file():
+        return []
+    try:
+        data = read_json(index, "model index")
+    except UserError:
+        return []
+    named = data.get("_class_name") if isinstance(data, dict) else None
+    return [key for key, family in FAMILIES.items() if family.pipeline_class == named]
+
+
+def first_settings(base: str, model_type: str, card: int) -> dict[str, Any]:
+    """The settings of a project of this model, for ``Project.create``.
+
+    Args:
+        base: folder, file or name of the hub; a path is made absolute.
+        card: memory of the graphics card in GB.
+    """
+    path = Path(base).expanduser()
+    place = str(path.resolve()) if path.exists() else base.strip()
+    usual: dict[str, Any] = {"generator": {"kind": "own"}}
+    more = DEMO_SETTINGS if Path(place) == DEMO_MODEL.resolve() else usual
+    made = {"model": {"type": model_type, "base": place}, "card": card, **more}
+    ProjectFile.checked({**made, "held_out": []}, "project")
+    return made

@@ -1,0 +1,153 @@
+"""How a project stands, step by step, for somebody who looks at it while it is worked on. Changes and locks nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.curation.store import STORE_NAME
+from modules.project.making import USUAL_PER_PROMPT
+from modules.project.Project import ARENA, Project
+from modules.project.proving import verdict
+from modules.project.Round import Round
+from modules.project.rounds import next_step
+from modules.runner.status import RunStatus, read_status
+from modules.util.files.EventLog import peek
+
+STEPS = ("generate", "pick", "train", "compare", "new-round")
+FEWEST_PAIRS = 2
+SHOWN = 8
+"""Images of a step that are named."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the round at work.
+
+    Args:
+        key: one of ``STEPS``.
+        done, total: what there is of it; ``total`` is 0 where nobody knows.
+        blocked: why it cannot be taken, as a key: ``no_images``, ``picked``, ``no_pairs``, ``trained``,
+            ``not_trained``, or empty.
+        images: some of its images, the newest last.
+        seconds: how long it took, or with ``left`` how long it will; ``None`` where nobody knows.
+    """
+
+    key: str
+    done: int = 0
+    total: int = 0
+    blocked: str = ""
+    images: tuple[Path, ...] = ()
+    seconds: float | None = None
+    left: bool = False
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A project at one moment.
+
+    Args:
+        number: of the round at work.
+        steps: by key.
+        next: key of the step that comes next.
+        live: whether a trainer is at work on the round.
+        answers, pairs: picked in the round.
+        result: what the votes say of the round, as JSON; ``None`` without votes.
+        results: sentences about earlier rounds, by number.
+    """
+
+    folder: Path
+    number: int
+    steps: dict[str, Step]
+    next: str
+    live: bool
+    answers: int
+    pairs: int
+    result: dict[str, Any] | None
+    results: dict[int, str]
+
+
+def overview(project: Project) -> Overview:
+    """Look at a project.
+
+    Raises:
+        UserError: a file of it cannot be read.
+    """
+    *before, one = project.rounds()
+    run = read_status(one.run)
+    result = verdict(project, one)
+    steps = (
+        _images(project, one),
+        _picks(one),
+        _training(one, run),
+        _comparing(project, one, result),
+        Step("new-round", one.number, blocked="" if one.trained else "not_trained"),
+    )
+    said = {other.number: found["sentence"] for other in before if (found := verdict(project, other))}
+    return Overview(
+        project.folder, one.number, {step.key: step for step in steps}, next_step(project), run.pid is not None,
+        one.answers, one.pair_count, result, said,
+    )  # fmt: skip
+
+
+def unfinished(project: Project) -> frozenset[str]:
+    """Candidates of prompts that have some images and not yet all: too early to compare them."""
+    one = project.round
+    waiting = {image.prompt for image in one.missing()}
+    return frozenset(image.file for image in one.images() if image.prompt in waiting)
+
+
+def _images(project: Project, one: Round) -> Step:
+    planned = one.images()
+    made = [one.candidates / image.file for image in planned if (one.candidates / image.file).is_file()]
+    total = len(planned) or len(project.prompts()) * USUAL_PER_PROMPT
+    blocked = "trained" if one.trained else ""
+    return Step("generate", len(made), total, blocked, tuple(made[-SHOWN:]))
+
+
+def _picks(one: Round) -> Step:
+    enough = one.candidates.is_dir() and len(one.missing()) + 2 <= len(one.images())
+    blocked = "picked" if one.trained else "" if enough else "no_images"
+    return Step("pick", one.groups_done, one.prompt_count, blocked, _chosen(one))
+
+
+def _chosen(one: Round) -> tuple[Path, ...]:
+    """The chosen images of the newest pairs."""
+    rows = peek(one.pairs / STORE_NAME, f"SELECT entry FROM pairs ORDER BY rowid DESC LIMIT {SHOWN}")
+    found = [one.pairs / str(json.loads(row[0])["chosen_file"]) for row in rows]
+    return tuple(reversed([path for path in found if path.is_file()]))
+
+
+def _training(one: Round, run: RunStatus) -> Step:
+    progress = (run.step or {}).get("progress") or {}
+    done, total = int(progress.get("global_step", 0)), int((run.step or {}).get("total_steps") or 0)
+    begun = bool(one.run.launch_record())
+    blocked = "trained" if one.trained else "" if begun or one.pair_count >= FEWEST_PAIRS else "no_pairs"
+    eta = (run.step or {}).get("eta")
+    if run.pid is not None:
+        return Step("train", done, total, blocked, (), eta if isinstance(eta, (int, float)) else None, True)
+    took = None if run.started is None or run.updated is None else run.updated - run.started
+    return Step("train", done, total, blocked, (), took)
+
+
+def _comparing(project: Project, one: Round, result: dict[str, Any] | None) -> Step:
+    votes = int(result["votes"]) if result else 0
+    blocked = "" if one.trained else "not_trained"
+    return Step(
+        "compare", votes, 0, blocked, _compared(project.folder / ARENA / "images") if one.trained else ()
+    )
+
+
+def _compared(folder: Path) -> tuple[Path, ...]:
+    """The newest images that were made to be compared."""
+    found = [path for path in folder.glob("*/*.png") if not path.name.startswith(".")]
+    return tuple(sorted(found, key=_changed)[-SHOWN:])
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -1,0 +1,182 @@
+"""The Home page with a project: its round in five cards, and what earlier rounds have brought."""
+
+from __future__ import annotations
+
+import time
+import tkinter as tk
+from functools import partial
+from tkinter import ttk
+
+from modules.project.overview import STEPS, Overview, Step
+from modules.ui.form.CardBoard import wrap_within
+from modules.ui.home.HomeActions import HomeActions
+from modules.ui.home.ProjectWatch import ProjectWatch
+from modules.ui.home.StepCard import StepCard
+from modules.ui.texts import home as words
+from modules.ui.Ui import Ui
+from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
+from modules.util.counted import counted
+from modules.util.duration import duration
+
+THUMB_BYTES = 16 * 2**20
+ENOUGH_PAIRS = 24
+RATE_SECONDS = 3.0
+
+
+class BoardView(ttk.Frame):
+    """Five cards, one below the other."""
+
+    def __init__(self, parent: tk.Misc, ui: Ui, watch: ProjectWatch) -> None:
+        px = ui.theme.px
+        super().__init__(parent, style="Back.TFrame", padding=(px(12), 0))
+        self.ui, self.watch = ui, watch
+        self.columnconfigure(0, weight=1)
+        self.prefetcher = ImagePrefetcher(self._ready, workers=1, budget=THUMB_BYTES)
+        self._since: tuple[object, float, int] = (None, 0.0, 0)
+        self._drawing = False
+        self.actions = HomeActions(ui, watch)
+        head = ttk.Frame(self, style="Back.TFrame")
+        head.grid(row=0, column=0, sticky="ew", pady=(0, px(6)))
+        head.columnconfigure(1, weight=1)
+        self.name = ttk.Label(head, style="Title.TLabel")
+        self.name.grid(row=0, column=0, sticky="w")
+        self.where = ttk.Label(head, style="Back.TLabel")
+        self.where.grid(row=0, column=1, sticky="w", padx=px(12))
+        self.leave = ttk.Button(head, text=words.LEAVE, command=watch.leave)
+        self.leave.grid(row=0, column=2)
+        self.fault = ttk.Label(self, style="Error.TLabel", justify="left")
+        wrap_within(self.fault, self, ui.theme)
+        self.fault.grid(row=1, column=0, sticky="ew")
+        self.cards: dict[str, StepCard] = {}
+        for row, key in enumerate(STEPS, 2):
+            card = self.cards[key] = StepCard(self, ui.theme, key, partial(self.press, key), self.prefetcher)
+            card.grid(row=row, column=0, sticky="ew", pady=(0, px(6)))
+        self.earlier = ttk.Label(self, style="Back.TLabel", justify="left")
+        wrap_within(self.earlier, self, ui.theme)
+        self.earlier.grid(row=9, column=0, sticky="ew")
+
+    # --- showing ------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Bring everything in line with the project."""
+        project, seen = self.watch.project, self.watch.seen
+        if project is None:
+            return
+        self.name.configure(text=project.folder.name)
+        self.where.configure(text=words.ROUND.format(number=seen.number) if seen else words.LOOKING)
+        self.leave.state(["disabled" if self.watch.job is not None else "!disabled"])
+        self.fault.configure(text=self.watch.fault)
+        if self.watch.fault:
+            self.fault.grid()
+        else:
+            self.fault.grid_remove()
+        if seen is None:
+            return
+        for key, step in seen.steps.items():
+            self._show(key, step, seen)
+        keys = [key for name in STEPS for key in self.cards[name].wanted(seen.steps[name].images)]
+        self.prefetcher.want(keys)
+        lines = [words.EARLIER.format(number=n, sentence=text) for n, text in seen.results.items()]
+        self.earlier.configure(text="\n".join(lines))
+
+    def _show(self, key: str, step: Step, seen: Overview) -> None:
+        card, job = self.cards[key], self.watch.job
+        working = job is not None and self.actions.step_of(job.verb) == key
+        fault = self.watch.faults.get(key, "")
+        if working and job is not None:
+            text, share = self._progress(key, step)
+            card.show(text, "", fault, share)
+            card.show_button(words.STOPPING if job.stopped else words.STOP, True, False)
+            return
+        reason = words.BLOCKED.get(step.blocked, "")
+        busy = job is not None and not (key == "pick" and job.verb == "generate")
+        if not reason and busy:
+            reason = words.BUSY
+        card.show(self._state(key, step, seen), reason, fault)
+        begun = self._begun(key, step, seen)
+        main = seen.next == key and not busy and not step.blocked
+        card.show_button(words.RESUME[key] if begun else words.BUTTONS[key], not reason, main)
+
+    def _begun(self, key: str, step: Step, seen: Overview) -> bool:
+        if key == "pick":
+            return seen.answers > 0
+        return key in words.RESUME and step.done > 0 and not step.blocked
+
+    def _state(self, key: str, step: Step, seen: Overview) -> str:
+        images, pairs = counted(step.total, words.IMAGE), counted(seen.pairs, words.PAIR)
+        if key == "generate":
+            text = words.IMAGES_OF if step.done else words.TO_BE_MADE
+            return text.format(done=step.done, images=images)
+        if key == "pick":
+            text = words.PICKED if seen.pairs >= ENOUGH_PAIRS else words.ENOUGH
+            answers = counted(seen.answers, words.ANSWER)
+            return text.format(answers=answers, pairs=pairs) if seen.answers else words.NOTHING_PICKED
+        if key == "train":
+            return self._trained(step, pairs if seen.pairs else "")
+        if key == "compare":
+            return str(seen.result["sentence"]) if seen.result else words.COMPARE_ABOUT
+        return words.NEXT_ABOUT
+
+    def _trained(self, step: Step, pairs: str) -> str:
+        if step.blocked == "trained":
+            text = words.TRAINED.format(steps=counted(step.done, words.STEP))
+            took = "" if step.seconds is None else f", {words.TOOK.format(time=duration(step.seconds))}"
+            return text + took
+        if step.done:
+            return words.STOPPED_AT.format(done=step.done, total=step.total)
+        return words.TO_TRAIN_ON.format(pairs=pairs) if pairs else ""
+
+    def _progress(self, key: str, step: Step) -> tuple[str, float]:
+        job = self.watch.job
+        assert job is not None
+        done, total, text = step.done, step.total, words.IMAGES_OF
+        if key == "compare":
+            done, total, text = job.done, job.total, words.PREPARING
+        if key == "train":
+            if not step.total or not step.left:
+                return words.LOADING, 0.0
+            said, left = words.STEP_OF.format(done=done, total=total), step.seconds
+        else:
+            said = text.format(done=done, images=counted(total, words.IMAGE)) if total else words.LOADING
+            left = self._rate(job, done, total)
+        if left is not None:
+            said += f", {words.LEFT.format(time=duration(left))}"
+        return said, done / total if total else 0.0
+
+    def _rate(self, job: object, done: int, total: int) -> float | None:
+        """Seconds left at the speed since the first image of this job."""
+        now = time.monotonic()
+        if self._since[0] is not job or self._since[2] > done:
+            self._since = (job, now, done)
+        _, begun, first = self._since
+        if done <= first or now - begun < RATE_SECONDS:
+            return None
+        return (total - done) * (now - begun) / (done - first)
+
+    def _ready(self, _key: Key) -> None:
+        self.ui.pump.post(self._draw_soon)
+
+    def _draw_soon(self) -> None:
+        if not self._drawing and self.winfo_exists():
+            self._drawing = True
+            self.after_idle(self._draw)
+
+    def _draw(self) -> None:
+        self._drawing = False
+        if self.winfo_exists():
+            for card in self.cards.values():
+                card.draw()
+
+    # --- hands --------------------------------------------------------------------------------------------------
+
+    def press(self, key: str) -> None:
+        """The button of a card: stop what is at work there, or take the step."""
+        job = self.watch.job
+        if job is not None and self.actions.step_of(job.verb) == key:
+            self.watch.stop()
+        else:
+            self.actions.take(key)
+
+    def destroy(self) -> None:
+        self.prefetcher.close()
+        super().destroy()

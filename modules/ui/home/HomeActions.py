@@ -1,0 +1,72 @@
+"""What the buttons of the Home page's cards do."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from dataclasses import replace
+from pathlib import Path
+
+from modules.ui.curation.PairToolMemory import PairToolMemory
+from modules.ui.home.ProjectWatch import ProjectWatch
+from modules.ui.Ui import Ui
+
+VERBS = {"new-round": "next"}
+
+
+class HomeActions:
+    """The steps of the project that is open."""
+
+    def __init__(self, ui: Ui, watch: ProjectWatch) -> None:
+        self.ui, self.watch = ui, watch
+
+    @staticmethod
+    def step_of(verb: str) -> str:
+        """The card that a verb of ``taste.py`` belongs to."""
+        return next((key for key, known in VERBS.items() if known == verb), verb)
+
+    def take(self, key: str) -> None:
+        """Take a step."""
+        if key == "pick":
+            self.pick()
+        elif key == "new-round":
+            self.watch.run("next", step=key)
+        else:
+            self.watch.run(key)
+
+    def pick(self) -> None:
+        """Open the pair tool on the round; the one that is open, if there is one."""
+        from modules.ui.curation.StartPage import picking_options
+        from modules.ui.curation.windows import open_pair_tool
+
+        if self.watch.tool is not None:
+            self.watch.tool.lift()
+            self.watch.tool.focus_force()
+            return
+        project = self.watch.project
+        if project is None:
+            return
+        settings = self.ui.services.store.folder
+        one, alike = project.round, project.file.near_duplicates
+        memory = replace(
+            PairToolMemory.load(settings), source=str(one.candidates), output=str(one.pairs), near_duplicates=alike,
+            ask_to_continue=False,
+        )  # fmt: skip
+        options = replace(picking_options(memory), held_back=self.watch.held_back)
+        tool = open_pair_tool(
+            self.ui.root, self.ui.theme, settings=settings, train=self._train, options=options
+        )
+        self.watch.tool = tool
+        tool.bind("<Destroy>", lambda event: self._closed(tool) if event.widget is tool else None, add="+")
+        self.watch.look()
+
+    def _closed(self, tool: tk.Toplevel) -> None:
+        if self.watch.tool is tool:
+            self.watch.tool = None
+            self.watch.look()
+
+    def _train(self, _pairs: Path) -> None:
+        """The pairs are finalised, and the pair tool has closed."""
+        self.ui.services.show_page("home")
+        self.ui.root.lift()
+        self.ui.root.focus_force()
+        self.watch.run("train")

@@ -1,0 +1,207 @@
+"""The project that is open in the window: how it stands, and the step that is at work."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from modules.project.overview import Overview, overview, unfinished
+from modules.project.Project import Project
+from modules.ui.home.ProjectJob import ProjectJob
+from modules.ui.state.SessionStore import WindowMemory
+from modules.ui.texts import home as words
+from modules.ui.widgets.tk_support import Pump, run_in_thread
+from modules.util.errors import UserError
+
+POLL_MS = 600
+
+
+class ProjectWatch:
+    """Outlives the page that shows it: another size builds another page.
+
+    Args:
+        root: the window.
+        pump: calls from worker threads.
+        memory: remembers the projects.
+        remember: writes ``memory`` soon.
+    """
+
+    def __init__(self, root: tk.Tk, pump: Pump, memory: WindowMemory, remember: Callable[[], None]) -> None:
+        self._root, self._pump, self.memory, self._remember = root, pump, memory, remember
+        self.project: Project | None = None
+        self.seen: Overview | None = None
+        self.job: ProjectJob | None = None
+        self.fault = ""
+        """Why the project as a whole cannot be shown."""
+        self.faults: dict[str, str] = {}
+        """Why a step failed, by its key."""
+        self.tool: tk.Toplevel | None = None
+        """A window that changes the project: it is then looked at all the time."""
+        self._listeners: list[Callable[[], None]] = []
+        self._looking = False
+        self._timer = root.after(0, self._begin)
+
+    def _begin(self) -> None:
+        self._timer = ""
+        if self.memory.project:
+            self.open(Path(self.memory.project))
+
+    def listen(self, call: Callable[[], None], widget: tk.Misc) -> None:
+        """Call after every change, as long as ``widget`` lives."""
+        self._listeners.append(call)
+        widget.bind(
+            "<Destroy>", lambda event: self._listeners.remove(call) if event.widget is widget else None, "+"
+        )
+
+    def _tell(self) -> None:
+        for call in list(self._listeners):
+            call()
+
+    # --- which project ------------------------------------------------------------------------------------------
+
+    def open(self, folder: Path) -> bool:
+        """Show the project in a folder; whether there is one. No step may be at work."""
+        try:
+            self._show(Project(folder))
+        except (UserError, OSError) as error:
+            self.fault = words.CANNOT_OPEN.format(folder=folder, reason=error)
+            self._tell()
+            return False
+        return True
+
+    def create(self, folder: Path, settings: dict[str, Any], prompts: str) -> None:
+        """Make a project and show it.
+
+        Raises:
+            UserError: a value is wrong, or the folder cannot be used.
+        """
+        self._show(Project.create(folder, settings, prompts, None))
+
+    def _show(self, project: Project) -> None:
+        self.project, self.seen, self.fault, self.faults = project, None, "", {}
+        self.memory.remember_project(project.folder)
+        self._remember()
+        self.look()
+
+    def leave(self) -> None:
+        """Show no project."""
+        self.project, self.seen, self.fault, self.faults = None, None, "", {}
+        self.memory.project = ""
+        self._tell()
+
+    # --- how it stands ------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Look at the project now, in a thread; a look under way is enough."""
+        project = self.project
+        if project is None or self._looking:
+            return
+        self._looking = True
+        run_in_thread(
+            self._pump,
+            lambda: overview(Project(project.folder)),
+            lambda found: self._looked(project, found),
+            lambda error: self._looked(project, None, error),
+        )
+
+    def _looked(self, project: Project, found: Overview | None, error: Exception | None = None) -> None:
+        self._looking = False
+        if project is not self.project:
+            self.look()
+            return
+        if found is not None:
+            self.seen, self.fault = found, ""
+        else:
+            self.fault = str(error)
+        self._tell()
+        if found is not None and found.live and self.job is None:
+            self.run("train")  # somebody has to take what it has made
+        if (self.job is not None or self.tool is not None) and not self._timer:
+            self._timer = self._root.after(POLL_MS, self._again)
+
+    def _again(self) -> None:
+        self._timer = ""
+        self.look()
+
+    def held_back(self) -> frozenset[str] | None:
+        """For the search of the pair tool, from any thread: images of prompts that are not complete yet."""
+        job, project = self.job, self.project
+        if job is None or job.verb != "generate" or project is None:
+            return None
+        return unfinished(project)
+
+    # --- steps --------------------------------------------------------------------------------------------------
+
+    def run(
+        self, verb: str, *arguments: str, step: str = "", then: Callable[[dict[str, Any]], None] | None = None
+    ) -> None:
+        """Begin a step, or resume it; nothing happens while one is at work.
+
+        Args:
+            verb: of ``taste.py``.
+            step: the card it belongs to, where that is not the verb.
+            then: gets its result.
+        """
+        project = self.project
+        if self.job is not None or project is None:
+            return
+        key = step or verb
+        self.faults.pop(key, None)
+        try:
+            job = self.job = ProjectJob(verb, project.folder, words.WORK[key], arguments)
+        except UserError as error:
+            self.faults[key] = str(error)
+            self._tell()
+            return
+        run_in_thread(
+            self._pump,
+            job.wait,
+            lambda result: self._ended(project, key, result, None, then),
+            lambda error: self._ended(project, key, {}, error, then),
+        )
+        self._tell()
+        self.look()
+
+    def _ended(
+        self,
+        project: Project,
+        key: str,
+        result: dict[str, Any],
+        error: Exception | None,
+        then: Callable[[dict[str, Any]], None] | None,
+    ) -> None:
+        job, self.job = self.job, None
+        if error is not None and (job is None or not job.stopped):
+            self.faults[key] = str(error)
+        self._tell()
+        self.look()
+        if error is None and then is not None and project is self.project:
+            then(result)
+
+    def stop(self) -> None:
+        """Stop the step at work: training with a backup, everything else at once. A second call ends training too."""
+        job, project = self.job, self.project
+        if job is None or project is None:
+            return
+        run = project.round.run
+        if job.verb == "train" and not job.stopped and run.trainer() is not None:
+            job.stopped = True
+            run.post("stop")
+        else:
+            run_in_thread(self._pump, job.stop, lambda _result: None, partial(self._not_stopped, job))
+        self._tell()
+
+    def _not_stopped(self, job: ProjectJob, error: Exception) -> None:
+        self.faults[job.verb] = str(error)
+        self._tell()
+
+    def close(self) -> None:
+        """The window closes. Training continues; everything else ends, and what it has finished stays."""
+        if self._timer:
+            self._root.after_cancel(self._timer)
+        job, self.job, self.project = self.job, None, None
+        if job is not None and job.verb != "train":
+            job.stop()

@@ -1,0 +1,176 @@
+"""The Home page without a project: make one, or open one."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from functools import partial
+from pathlib import Path
+from tkinter import ttk
+
+from modules.project.beginning import DEMO_MODEL, demo_prompts, first_settings, model_types
+from modules.project.ProjectFile import CARDS
+from modules.spec.registry import FAMILIES
+from modules.ui.form.CardBoard import CardBoard, wrap_within
+from modules.ui.form.inputs import style_popdown
+from modules.ui.home.ProjectWatch import ProjectWatch
+from modules.ui.texts import home as words
+from modules.ui.Ui import Ui
+from modules.ui.widgets.theme import style_text
+from modules.ui.widgets.tk_support import fit_middle
+from modules.util.errors import UserError
+
+USUAL_CARD = 16
+PROMPT_LINES = 7
+RECENT_WIDTH = 380
+
+
+class StartView(CardBoard):
+    """A form for a new project next to the projects that were opened before."""
+
+    def __init__(self, parent: tk.Misc, ui: Ui, watch: ProjectWatch) -> None:
+        super().__init__(parent, ui.theme)
+        self.ui, self.watch = ui, watch
+        self.entries: dict[str, ttk.Entry] = {}
+        self.values = {name: tk.StringVar(self) for name in ("folder", "base")}
+        self._labels = {family.label: key for key, family in FAMILIES.items()}
+        self._new()
+        self._open()
+        self.values["base"].trace_add("write", lambda *_: self._look_at_base())
+        self.after_idle(lambda: self.entries["folder"].focus_set() if self.winfo_exists() else None)
+
+    # --- a new one ----------------------------------------------------------------------------------------------
+
+    def _new(self) -> None:
+        px, theme = self.ui.theme.px, self.ui.theme
+        card = self._card = self.add(words.NEW)
+        self._path_row(1, "folder", words.FOLDER, ((words.BROWSE, self._browse_folder),))
+        files = ((words.BROWSE, self._browse_base), (words.FILE, self._browse_file))
+        self._path_row(2, "base", words.BASE, files)
+        self.type = self._choice(3, words.TYPE, list(self._labels), 26)
+        self.card = self._choice(4, words.CARD, [words.GB.format(size=size) for size in CARDS], 8)
+        self.card.set(words.GB.format(size=USUAL_CARD))
+        ttk.Label(card, text=words.PROMPTS).grid(row=5, column=1, sticky="nw", pady=px(4))
+        self.prompts = tk.Text(card, height=PROMPT_LINES, width=20, wrap="word", undo=True)
+        style_text(theme, self.prompts)
+        self.prompts.bind("<Tab>", self._leave_prompts)
+        self.prompts.grid(row=5, column=2, sticky="ew", pady=px(4))
+        tip = ttk.Label(card, text=words.PROMPTS_TIP, style="Small.TLabel", justify="left")
+        wrap_within(tip, card, theme, taken=160)
+        tip.grid(row=6, column=2, sticky="w")
+        self.error = ttk.Label(card, style="Error.TLabel", justify="left")
+        wrap_within(self.error, card, theme)
+        self.error.grid(row=7, column=1, columnspan=2, sticky="w")
+        row = ttk.Frame(card)
+        row.grid(row=8, column=1, columnspan=2, sticky="w", pady=(px(8), 0))
+        self.create_button = ttk.Button(row, text=words.CREATE, style="Accent.TButton", command=self.create)
+        self.demo_button = ttk.Button(row, text=words.FILL_DEMO, command=self.fill_demo)
+        for button in (self.create_button, self.demo_button):
+            button.bind("<Return>", lambda event: event.widget.invoke())
+            button.pack(side="left", padx=(0, px(6)))
+
+    def _path_row(self, row: int, name: str, title: str, buttons: tuple[tuple[str, object], ...]) -> None:
+        px = self.ui.theme.px
+        ttk.Label(self._card, text=title).grid(row=row, column=1, sticky="w")
+        holder = ttk.Frame(self._card)
+        holder.columnconfigure(0, weight=1)
+        holder.grid(row=row, column=2, sticky="ew", pady=px(3))
+        entry = ttk.Entry(holder, textvariable=self.values[name], font=self.ui.theme.fonts["text"], width=10)
+        entry.grid(row=0, column=0, sticky="ew")
+        entry.bind("<Return>", lambda _event: self.create())
+        self.entries[name] = entry
+        for column, (text, command) in enumerate(buttons, 1):
+            button = ttk.Button(holder, text=text, command=command)  # type: ignore[arg-type]
+            button.grid(row=0, column=column, padx=(px(4), 0))
+
+    def _choice(self, row: int, title: str, values: list[str], width: int) -> ttk.Combobox:
+        ttk.Label(self._card, text=title).grid(row=row, column=1, sticky="w")
+        font = self.ui.theme.fonts["text"]
+        box = ttk.Combobox(self._card, values=values, state="readonly", width=width, font=font)
+        box.set(values[0])
+        box.configure(postcommand=partial(style_popdown, self.ui.theme, box))
+        box.grid(row=row, column=2, sticky="w", pady=self.ui.theme.px(3))
+        return box
+
+    def _leave_prompts(self, _event: object) -> str:
+        self.create_button.focus_set()
+        return "break"
+
+    def _browse_folder(self) -> None:
+        found = self.ui.chooser.folder(words.ASK_FOLDER, self.values["folder"].get(), parent=self)
+        if found is not None:
+            self.values["folder"].set(str(found))
+
+    def _browse_base(self) -> None:
+        found = self.ui.chooser.folder(words.ASK_BASE, self.values["base"].get(), parent=self)
+        if found is not None:
+            self.values["base"].set(str(found))
+
+    def _browse_file(self) -> None:
+        found = self.ui.chooser.file(words.ASK_FILE, self.values["base"].get(), parent=self)
+        if found is not None:
+            self.values["base"].set(str(found))
+
+    def _look_at_base(self) -> None:
+        found = model_types(self.values["base"].get())
+        if found:
+            self.type.set(FAMILIES[found[0]].label)
+
+    def fill_demo(self) -> None:
+        """The demo model and prompts that it knows; a folder where none is named."""
+        if not self.values["folder"].get().strip():
+            base = Path.home() / words.DEMO_FOLDER
+            number = 1
+            while (place := base if number == 1 else base.with_name(f"{base.name}-{number}")).exists():
+                number += 1
+            self.values["folder"].set(str(place))
+        self.values["base"].set(str(DEMO_MODEL))
+        self.prompts.delete("1.0", "end")
+        self.prompts.insert("1.0", "\n".join(demo_prompts()))
+        self.create_button.focus_set()
+
+    def create(self) -> None:
+        """Make the project, or say what is missing."""
+        folder, base = (self.values[name].get().strip() for name in ("folder", "base"))
+        prompts = self.prompts.get("1.0", "end")
+        for value, said in ((folder, words.NO_FOLDER), (base, words.NO_BASE), (prompts, words.NO_PROMPTS)):
+            if not value.strip():
+                self.error.configure(text=said)
+                return
+        try:
+            card = int(self.card.get().split()[0])
+            settings = first_settings(base, self._labels[self.type.get()], card)
+            self.watch.create(Path(folder).expanduser(), settings, prompts)
+        except (UserError, OSError) as error:
+            self.error.configure(text=str(error))
+
+    # --- one that exists ----------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        px, theme = self.ui.theme.px, self.ui.theme
+        card = self.add(words.OPEN)
+        self.recent_buttons: list[ttk.Button] = []
+        for row, name in enumerate(self.watch.memory.projects, 1):
+            text = fit_middle(name, px(RECENT_WIDTH), theme.fonts["text"])
+            button = ttk.Button(
+                card, text=text, style="Side.TButton", command=partial(self._take, Path(name))
+            )
+            button.bind("<Return>", lambda event: event.widget.invoke())
+            button.grid(row=row, column=1, columnspan=2, sticky="ew")
+            self.recent_buttons.append(button)
+        if not self.recent_buttons:
+            label = ttk.Label(card, text=words.NO_RECENT, style="Muted.TLabel")
+            label.grid(row=1, column=1, columnspan=2, sticky="w")
+        other = ttk.Button(card, text=words.OPEN_OTHER, command=self._open_other)
+        other.grid(row=100, column=1, sticky="w", pady=(px(8), 0))
+        self.open_error = ttk.Label(card, text=self.watch.fault, style="Error.TLabel", justify="left")
+        wrap_within(self.open_error, card, theme)
+        self.open_error.grid(row=101, column=1, columnspan=2, sticky="w")
+
+    def _open_other(self) -> None:
+        found = self.ui.chooser.folder(words.ASK_FOLDER, parent=self)
+        if found is not None:
+            self._take(found)
+
+    def _take(self, folder: Path) -> None:
+        if not self.watch.open(folder):
+            self.open_error.configure(text=self.watch.fault)

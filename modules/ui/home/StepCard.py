@@ -1,0 +1,131 @@
+"""A card for one step of a round: how it stands, some images, one button."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tkinter import ttk
+
+from PIL import ImageTk
+
+from modules.ui.texts import home as words
+from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.widgets.theme import Theme
+from modules.ui.widgets.ThinBar import ThinBar
+
+THUMB = 60
+GAP = 4
+MOST = 6
+BUTTON_WIDTH = 17
+
+
+class StepCard(ttk.Frame):
+    """Shows what it is given.
+
+    Args:
+        key: of the step.
+        press: what the button does.
+        prefetcher: decodes the images.
+    """
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        theme: Theme,
+        key: str,
+        press: Callable[[], object],
+        prefetcher: ImagePrefetcher,
+    ) -> None:
+        px = theme.px
+        super().__init__(parent, padding=(px(14), px(9)))
+        self._theme, self._prefetcher = theme, prefetcher
+        self._paths: tuple[Path, ...] = ()
+        self._photos: list[ImageTk.PhotoImage] = []
+        self.columnconfigure(0, weight=1)
+        ttk.Label(self, text=words.TITLES[key], style="Bold.TLabel").grid(row=0, column=0, sticky="w")
+        self.state_label = self._text("TLabel", 1)
+        self.reason = self._text("Muted.TLabel", 2)
+        self.fault = self._text("Error.TLabel", 3)
+        self.bar = ThinBar(self, theme)
+        self.bar.grid(row=4, column=0, sticky="ew", pady=(px(5), 0))
+        self.bar.grid_remove()
+        self.pictures = tk.Canvas(
+            self,
+            width=MOST * px(THUMB + GAP),
+            height=px(THUMB),
+            highlightthickness=0,
+            borderwidth=0,
+            takefocus=0,
+        )
+        self.pictures.grid(row=0, column=1, rowspan=5, sticky="e", padx=px(12))
+        theme.on_change(lambda: self.pictures.configure(background=theme.palette.panel), self)
+        self.side = ttk.Frame(self)
+        self.side.grid(row=0, column=2, rowspan=5, sticky="e")
+        self.button = self.add_button(words.BUTTONS[key], press)
+
+    def _text(self, style: str, row: int) -> ttk.Label:
+        label = ttk.Label(self, style=style, justify="left", width=1)
+        label.grid(row=row, column=0, sticky="ew")
+        label.grid_remove()
+        label.bind("<Configure>", lambda event: label.configure(wraplength=max(1, event.width)))
+        return label
+
+    def add_button(self, text: str, press: Callable[[], object]) -> ttk.Button:
+        """One more below the others."""
+        button = ttk.Button(self.side, text=text, width=BUTTON_WIDTH, command=press)
+        button.bind("<Return>", lambda _event: button.invoke())
+        button.pack(pady=(0 if not self.side.winfo_children()[1:] else self._theme.px(4), 0))
+        return button
+
+    def show(self, state: str, reason: str = "", fault: str = "", share: float | None = None) -> None:
+        """How it stands, why it cannot be taken, what went wrong, and how much of it is done while it is at work."""
+        for label, text in ((self.state_label, state), (self.reason, reason), (self.fault, fault)):
+            label.configure(text=text)
+            if text:
+                label.grid()
+            else:
+                label.grid_remove()
+        if share is None:
+            self.bar.grid_remove()
+        else:
+            self.bar.grid()
+            self.bar.show(share)
+
+    def show_button(self, text: str, on: bool, main: bool) -> None:
+        """What the button says, and whether it is what one does next."""
+        self.button.configure(text=text, style="Accent.TButton" if main else "TButton")
+        self.button.state(["!disabled" if on else "disabled"])
+
+    # --- images -------------------------------------------------------------------------------------------------
+
+    def _box(self) -> tuple[int, int]:
+        return self._theme.px(THUMB), self._theme.px(THUMB)
+
+    def wanted(self, paths: Sequence[Path]) -> list[Key]:
+        """Put up the last of these images; what has to be decoded for it."""
+        shown = tuple(paths[-MOST:])
+        if bool(shown) is not bool(self.pictures.winfo_manager()):
+            self.pictures.grid() if shown else self.pictures.grid_remove()
+        if shown != self._paths:
+            self._paths = shown
+            self.draw()
+        return [(path, self._box()) for path in shown]
+
+    def draw(self) -> None:
+        """The images that are decoded, at the right end."""
+        px, canvas = self._theme.px, self.pictures
+        canvas.delete("all")
+        photos = []
+        left = (MOST - len(self._paths)) * px(THUMB + GAP)
+        for place, path in enumerate(self._paths):
+            image = self._prefetcher.get(path, self._box())
+            if image is not None:
+                photos.append(ImageTk.PhotoImage(image))
+                middle = left + place * px(THUMB + GAP) + px(THUMB) // 2
+                canvas.create_image(middle, px(THUMB) // 2, image=photos[-1])
+        self._photos = photos
+
+    def destroy(self) -> None:
+        self._photos = []  # pixels, which must not wait for the garbage collector
+        super().destroy()

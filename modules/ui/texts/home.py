@@ -1,0 +1,98 @@
+"""Texts of the Home page: beginning or opening a project, and its five cards."""
+
+from modules.ui.pages.PageSpec import PageSpec
+
+PAGE = PageSpec(
+    "home",
+    "Home",
+    order=5,
+    module="HomePage",
+    about="From images that you like to a model that you like, step by step.",
+    key_name="Alt+Home",
+)
+
+# a new project
+NEW = "New project"
+FOLDER, BROWSE, ASK_FOLDER = "Folder", "Browse\u2026", "Folder of the project"
+BASE, ASK_BASE, FILE, ASK_FILE = (
+    "Base model",
+    "Folder of the base model",
+    "File\u2026",
+    "File of the base model",
+)
+TYPE = "Model type"
+CARD, CARD_UNIT, GB = "Graphics card", "of memory", "{size} GB"
+PROMPTS = "Prompts"
+PROMPTS_TIP = (
+    "One prompt per line, {a|b} for choices. A fifth of them is kept for judging. 20 or more are best."
+)
+CREATE = "Create project"
+FILL_DEMO = "Fill in the demo"
+DEMO_FOLDER = "demo-taste"
+NO_FOLDER = "Name a new folder for the project."
+NO_BASE = "Name the base model: a folder, a file, or a name on the Hugging Face hub."
+NO_PROMPTS = "Write some prompts, one per line."
+
+# a project that exists
+OPEN = "Open project"
+OPEN_OTHER = "Open\u2026"
+NO_RECENT = "Projects that you have opened are listed here."
+CANNOT_OPEN = "{folder} cannot be opened: {reason}"
+LEAVE = "Other project\u2026"
+ROUND = "Round {number}"
+EARLIER = "Round {number}: {sentence}"
+LOOKING = "Looking at the project\u2026"
+
+# the cards
+TITLES = {
+    "generate": "1   Images",
+    "pick": "2   Pick",
+    "train": "3   Train",
+    "compare": "4   Compare",
+    "new-round": "5   Next round",
+}
+BUTTONS = {
+    "generate": "Make images",
+    "pick": "Pick",
+    "train": "Train",
+    "compare": "Compare",
+    "new-round": "Next round",
+}
+RESUME = {
+    "generate": "Make the rest",
+    "pick": "Continue picking",
+    "train": "Resume training",
+    "compare": "Continue comparing",
+}
+STOP = "Stop"
+STOPPING = "Stopping\u2026"
+WORK = {
+    "generate": "making images",
+    "train": "training",
+    "compare": "making images to compare",
+    "new-round": "beginning a round",
+}
+BLOCKED = {
+    "no_images": "Ready as soon as all images of a prompt are made.",
+    "no_pairs": "Pick at least 2 pairs first.",
+    "picked": "This round is trained. You pick again in the next one.",
+    "trained": "This round is trained.",
+    "not_trained": "Train this round first.",
+}
+BUSY = "Waits for the step that is at work."
+IMAGE, ANSWER, PAIR, VOTE = "image", "answer", "pair", "vote"
+IMAGES_OF = "{done} of {images}"
+TO_BE_MADE = "{images} will be made."
+PICKED = "{answers}, {pairs}"
+ENOUGH = "{answers}, {pairs}. About 48 pairs make a good round."
+NOTHING_PICKED = "You say which of two images is better, with the arrow keys."
+TO_TRAIN_ON = "{pairs} to train on"
+LOADING = "Loading\u2026"
+STEP_OF = "Step {done} of {total}"
+STOPPED_AT = "Stopped at step {done} of {total}"
+TRAINED = "Trained for {steps}"
+STEP = "step"
+TOOK, LEFT = "took {time}", "{time} left"
+COMPARE_ABOUT = "Two images of the same prompt and seed, without names: which one is better?"
+NEXT_ABOUT = "New images with the new adapter, of the prompts that need it most."
+PREPARING = "Making {done} of {images} to compare"

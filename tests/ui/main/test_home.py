@@ -1,0 +1,243 @@
+"""Home: a project from an empty window on, its five cards, and what happens when a step fails or is stopped."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from modules.project.Project import Project
+from modules.ui.curation.ExportPage import ExportPage
+from modules.ui.home import ProjectJob
+from modules.ui.home.BoardView import BoardView
+from modules.ui.home.StartView import StartView
+from modules.ui.state.SessionStore import SessionStore
+from tests.ui.main.conftest import OpenWindow
+from tests.ui.main.demo_drivers import PATIENCE, pair_tool, press, settled
+from tests.ui.main.drivers import Hands
+
+pytestmark = pytest.mark.gui
+PROGRAM = Path(__file__).with_name("taste_program.py")
+PROMPTS = [f"a {colour} fox {number}" for colour in ("red", "blue") for number in range(5)]
+LOCKS = """
+import sys, time
+from pathlib import Path
+from modules.project.Project import Project
+with Project(Path(sys.argv[1])).busy():
+    print("locked", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps draw and train without a model."""
+    monkeypatch.setattr(ProjectJob, "SCRIPT", PROGRAM)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """One without images."""
+    settings = {
+        "model": {"type": "STABLE_DIFFUSION_15", "base": "resources/demo_model"},
+        "generator": {"kind": "own", "device": "cpu"},
+        "near_duplicates": -1,
+    }
+    return Project.create(tmp_path / "my taste", settings, "\n".join(PROMPTS), None)
+
+
+@pytest.fixture
+def board(open_window: OpenWindow, project: Project, tmp_path: Path) -> Iterator[tuple[Hands, BoardView]]:
+    """The window with this project open."""
+    hands = at_project(open_window, project, tmp_path)
+    yield hands, board_of(hands)
+
+
+def at_project(open_window: OpenWindow, project: Project, tmp_path: Path) -> Hands:
+    store = SessionStore(tmp_path / "settings")
+    memory, _ = store.load_window()
+    memory.geometry, memory.appearance = "1240x680+10+10", "Dark"
+    memory.remember_project(project.folder)
+    return open_window(memory=memory, store=store)
+
+
+def board_of(hands: Hands) -> BoardView:
+    def there() -> bool:
+        page = hands.window.current_page()
+        return isinstance(page.view, BoardView) and page.view.watch.seen is not None  # type: ignore[attr-defined]
+
+    hands.wait(there, "the project is not shown")
+    view = hands.window.current_page().view  # type: ignore[attr-defined]
+    assert isinstance(view, BoardView)
+    return view
+
+
+def text(board: BoardView, key: str) -> str:
+    card = board.cards[key]
+    return "\n".join(str(label.cget("text")) for label in (card.state_label, card.reason, card.fault))
+
+
+def can_press(board: BoardView, key: str) -> bool:
+    return not board.cards[key].button.instate(["disabled"])
+
+
+def wait_for_step(hands: Hands, board: BoardView, key: str) -> None:
+    hands.wait(lambda: board.watch.job is None, f"{key} does not end", PATIENCE)
+    assert board.watch.faults == {}
+    hands.wait(lambda: not board.watch._looking)
+    hands.rest(0.1)
+
+
+def pick_everything(hands: Hands) -> ExportPage:
+    """With the arrow keys, until the last page of the pair tool."""
+    tool = pair_tool(hands)
+    hands.wait(lambda: settled(tool), "the pair tool does not get ready", PATIENCE)
+    tool.window.focus_force()
+    hands.wait(lambda: tool.window.focus_get() is not None)
+    for _ in range(200):
+        page = tool.page
+        if page.shot.group is None:  # type: ignore[union-attr]
+            break
+        press(hands, tool, "Left")
+    press(hands, tool, "Return")
+    assert isinstance(tool.page, ExportPage)
+    return tool.page
+
+
+def test_from_an_empty_window_to_an_adapter_by_clicks(open_window: OpenWindow, tmp_path: Path) -> None:
+    clicks = 0
+    hands = open_window()
+    start = hands.window.current_page().view  # type: ignore[attr-defined]
+    assert hands.window.page == "home" and isinstance(start, StartView)
+
+    def click(widget) -> None:  # type: ignore[no-untyped-def]
+        nonlocal clicks
+        clicks += 1
+        hands.click(widget)
+
+    click(start.create_button)
+    assert "folder" in str(start.error.cget("text"))
+    clicks = 0
+    hands.focus(start.entries["folder"])
+    hands.type(str(tmp_path / "taste"))
+    click(start.demo_button)
+    assert start.values["folder"].get() == str(tmp_path / "taste")
+    click(start.create_button)
+    board = board_of(hands)
+    assert not can_press(board, "pick") and "all images of a prompt" in text(board, "pick")
+    assert not can_press(board, "compare") and "Train this round first" in text(board, "compare")
+    click(board.cards["generate"].button)
+    wait_for_step(hands, board, "generate")
+    assert "96 of 96 images" in text(board, "generate")
+    click(board.cards["pick"].button)
+    export = pick_everything(hands)
+    hands.wait(lambda: hands.window.focus_get() is export.go)
+    click(export.go)
+    train = export.train_button
+    assert train is not None
+    hands.wait(lambda: not train.instate(["disabled"]), "it is not finalised", PATIENCE)
+    assert str(train.cget("text")) == f"Train on these {board.watch.project.round.pair_count} pairs"
+    click(train)
+    hands.wait(lambda: board.watch.job is not None, "it does not train")
+    wait_for_step(hands, board, "train")
+    assert board.watch.project.round.trained["pairs"] == 16
+    assert "Trained" in text(board, "train") and can_press(board, "compare")
+    assert clicks <= 6
+
+
+def test_a_fault_stands_on_its_card_and_the_button_makes_the_rest(
+    board: tuple[Hands, BoardView], project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands, view = board
+    monkeypatch.setenv("DRAWER_FAILS_AFTER", "7")
+    hands.click(view.cards["generate"].button)
+    hands.wait(lambda: view.watch.faults and view.watch.job is None, "it does not fail", PATIENCE)
+    assert "the drawer broke its pen" in text(view, "generate") and "buy another one" in text(
+        view, "generate"
+    )
+    hands.wait(lambda: "7 of 48 images" in text(view, "generate"))
+    assert str(view.cards["generate"].button.cget("text")) == "Make the rest"
+    monkeypatch.delenv("DRAWER_FAILS_AFTER")
+    hands.click(view.cards["generate"].button)
+    wait_for_step(hands, view, "generate")
+    assert not project.round.missing() and "pen" not in text(view, "generate")
+
+
+def test_picking_begins_before_all_images_are_made(
+    board: tuple[Hands, BoardView], project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands, view = board
+    monkeypatch.setenv("DRAWER_SECONDS", "0.25")
+    hands.click(view.cards["generate"].button)
+    hands.wait(lambda: can_press(view, "pick"), "picking does not begin", PATIENCE)
+    assert view.watch.job is not None
+    hands.click(view.cards["pick"].button)
+    tool = pair_tool(hands)
+    hands.wait(lambda: settled(tool), "the pair tool does not get ready", PATIENCE)
+    assert project.round.missing(), "all were made before the first question"
+    assert len(tool.page.shot.group.files) == 6  # type: ignore[union-attr]
+    export = pick_everything(hands)
+    assert view.watch.job is None and not project.round.missing()
+    hands.wait(lambda: "8 pairs from 8 prompts" in str(export.summary.cget("text")), "prompts are lost")
+    tool.close()
+    hands.wait(lambda: view.watch.tool is None)
+
+
+def test_stop_keeps_what_was_made(
+    board: tuple[Hands, BoardView], project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands, view = board
+    monkeypatch.setenv("DRAWER_SECONDS", "0.3")
+    button = view.cards["generate"].button
+    hands.click(button)
+    hands.wait(lambda: len(list(project.round.candidates.glob("*.png"))) > 2, "nothing is made", PATIENCE)
+    assert str(button.cget("text")) == "Stop" and not can_press(view, "train")
+    hands.click(button)
+    wait_for_step(hands, view, "generate")
+    made = 48 - len(Project(project.folder).round.missing())
+    assert 2 <= made < 48 and f"{made} of 48 images" in text(view, "generate")
+
+
+def test_a_project_at_work_elsewhere_is_refused(board: tuple[Hands, BoardView], project: Project) -> None:
+    hands, view = board
+    other = subprocess.Popen(
+        [sys.executable, "-c", LOCKS, str(project.folder)], stdout=subprocess.PIPE, text=True,
+        cwd=PROGRAM.parents[3], env={**os.environ, "PYTHONPATH": str(PROGRAM.parents[3])},
+    )  # fmt: skip
+    try:
+        assert other.stdout is not None and other.stdout.readline() == "locked\n"
+        hands.click(view.cards["generate"].button)
+        hands.wait(lambda: view.watch.faults, "it is not refused", PATIENCE)
+        assert "another process is at work" in text(view, "generate")
+    finally:
+        other.kill()
+        other.wait()
+        other.stdout.close()  # type: ignore[union-attr]
+    hands.wait(lambda: view.watch.job is None)
+    hands.click(view.cards["generate"].button)
+    wait_for_step(hands, view, "generate")
+    assert "48 of 48 images" in text(view, "generate")
+
+
+def test_a_project_is_open_again_at_the_next_start_and_can_be_left(
+    board: tuple[Hands, BoardView], project: Project
+) -> None:
+    hands, view = board
+    hands.window.set_view("Dark", 125)
+    view = board_of(hands)
+    assert str(view.name.cget("text")) == "my taste"
+    hands.click(view.leave)
+    start = hands.window.current_page().view  # type: ignore[attr-defined]
+    assert isinstance(start, StartView) and hands.window.memory.project == ""
+    (recent,) = start.recent_buttons
+    hands.click(recent)
+    assert board_of(hands).watch.project.folder == project.folder
+    (project.folder / "project.json").write_text("{")
+    hands.click(board_of(hands).leave)
+    start = hands.window.current_page().view  # type: ignore[attr-defined]
+    hands.click(start.recent_buttons[0])
+    assert "cannot be opened" in str(start.open_error.cget("text"))
