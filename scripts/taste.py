@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,12 @@ def run_status(options: Options, progress: ProgressLine) -> Json:
     return status(Project(options.dir))
 
 
+def run_describe(options: Options, progress: ProgressLine) -> Json:
+    generator = Project(options.dir).generator()
+    folder = generator.adapter_folder()
+    return {**asdict(generator.describe()), "adapter_folder": None if folder is None else str(folder)}
+
+
 def run_next(options: Options, progress: ProgressLine) -> Json:
     project = Project(options.dir)
     return {**new_round(project, options.per_prompt), "next": next_step(project)}
@@ -233,7 +239,11 @@ def lines(result: Json) -> str:
         + (f"\n  {row['arena']['sentence']}" if row["arena"] else "")
         for number, row in enumerate(result.get("rounds", []), start=1)
     ]
-    rows += [f"{name}: {value}" for name, value in result.items() if name != "rounds"]
+    rows += [
+        f"{name}: {', '.join(map(str, value)) if isinstance(value, (list, tuple)) else value}"
+        for name, value in result.items()
+        if name != "rounds"
+    ]
     return "\n".join(rows)
 
 
@@ -287,6 +297,7 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--again", action="store_true", help="forget what was trained in this round")
     add_compare(verb("compare", run_compare, "vote blindly on images of the same prompts and seeds"))
     add_publish(verb("publish", run_publish, "write a folder for sharing the adapter, or send it"))
+    verb("describe", run_describe, "what makes the images: its version, models, adapters and samplers")
     verb("status", run_status, "the rounds, and what comes next")
     command = verb("next", run_next, "begin the next round")
     command.add_argument(

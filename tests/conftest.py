@@ -34,6 +34,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="no windows, no child processes, one model family in the contracts",
     )
+    parser.addoption(
+        "--comfyui-url",
+        default="",
+        metavar="URL",
+        help="a running ComfyUI, for the tests with the real program",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

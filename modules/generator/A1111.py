@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from modules.generator.Generator import ImageRequest
-from modules.generator.Remote import DEFAULT_SIDE, Offer, Remote
+from modules.generator.Generator import Description, ImageRequest
+from modules.generator.Remote import DEFAULT_SIDE, Remote
 from modules.util.errors import UserError
 
 
@@ -20,12 +20,14 @@ class A1111(Remote):
     WHAT = "A1111"
     URL = "http://127.0.0.1:7860"
 
-    def offer(self) -> Offer:
+    def describe(self) -> Description:
         models = self.client.get_json("sdapi/v1/sd-models")
         names = [str(one[key]) for one in models for key in ("title", "model_name") if one.get(key)]
         loras = self.client.get_json("sdapi/v1/loras")
         samplers = self.client.get_json("sdapi/v1/samplers")
-        return Offer(
+        return Description(
+            self.WHAT,
+            "",
             tuple(names),
             tuple(str(one["name"]) for one in loras),
             tuple(str(one["name"]) for one in samplers),
@@ -50,5 +52,5 @@ class A1111(Remote):
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise UserError("A1111 sent something that is not an image") from error
 
-    def interrupt(self) -> None:
+    def cancel(self) -> None:
         self.client.post("sdapi/v1/interrupt", {})

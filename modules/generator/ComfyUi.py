@@ -5,16 +5,18 @@ from __future__ import annotations
 import copy
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Generator as Stream
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from modules.generator.Generator import ImageRequest
+from modules.generator.ComfySocket import ComfySocket
+from modules.generator.Generator import Description, ImageRequest, MadeImage, MakingNews
 from modules.generator.HttpClient import Refused
-from modules.generator.Remote import DEFAULT_SIDE, Offer, Remote
+from modules.generator.Remote import DEFAULT_SIDE, Remote
 from modules.util.errors import ConfigError, UserError
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 1.0
 TRIES = 3
 LORA_NODE = "tastemaker-lora"
 Graph = dict[str, Any]
@@ -39,8 +41,9 @@ class ComfyUi(Remote):
         self._slots = find_slots(self._graph, settings.get("slots", {}))
         self._client_id = f"tastemaker-{uuid.uuid4().hex}"
         self._running = ""
+        self._socket = ComfySocket(self.client.url, self._client_id, self.client.headers())
 
-    def offer(self) -> Offer:
+    def describe(self) -> Description:
         def choices(node: str, name: str) -> tuple[str, ...]:
             found = self.client.get_json(f"object_info/{quote(node)}")
             try:
@@ -48,11 +51,23 @@ class ComfyUi(Remote):
             except (KeyError, TypeError, IndexError) as error:
                 raise UserError(f"ComfyUI does not say what {name} of {node} can be") from error
 
-        return Offer(
+        system = self.client.get_json("system_stats").get("system", {})
+        return Description(
+            self.WHAT,
+            str(system.get("comfyui_version", "")),
             choices("CheckpointLoaderSimple", "ckpt_name"),
             tuple(map(str, self.client.get_json("models/loras"))),
             choices("KSampler", "sampler_name"),
         )
+
+    def refresh_adapters(self) -> None:
+        """Its list is read from the folder whenever it is asked for."""
+
+    def generate(self, requests: Sequence[ImageRequest]) -> Stream[MadeImage, None, None]:
+        try:
+            yield from super().generate(requests)
+        finally:
+            self._socket.close()
 
     def make(self, request: ImageRequest, adapter: str) -> bytes:
         graph = self.filled(request, adapter)
@@ -80,6 +95,7 @@ class ComfyUi(Remote):
 
     def _run(self, graph: Graph) -> Mapping[str, Any] | None:
         """Queue it and wait; the entry of its history, ``None`` if the server has forgotten it (it was restarted)."""
+        self._socket.open()
         try:
             answer = self.client.post("prompt", {"prompt": graph, "client_id": self._client_id})
         except Refused as error:
@@ -94,7 +110,18 @@ class ComfyUi(Remote):
             # first the queue, then the history: what has left the one is in the other, unless the server forgot it
             if entry is None and not waits:
                 return None
-            time.sleep(POLL_SECONDS)
+            self._listen()
+
+    def _listen(self) -> None:
+        """Hand on what is told until it is over, at most for a moment; then the history is asked again."""
+        end = time.monotonic() + POLL_SECONDS
+        while (left := end - time.monotonic()) > 0:
+            news = self._socket.wait(left)
+            if news is None or news.prompt_id not in ("", self._running):
+                continue
+            if news.over:
+                return
+            self.on_news(MakingNews(self._number, news.step, news.steps, news.preview))
 
     def _is_queued(self) -> bool:
         queue = self.client.get_json("queue")
@@ -103,7 +130,9 @@ class ComfyUi(Remote):
 
     def _fetch(self, entry: Mapping[str, Any]) -> bytes:
         if entry["status"]["status_str"] == "error":
-            raise UserError(f"ComfyUI could not make an image: {_message(entry)}", hint="look at its window")
+            raise UserError(
+                f"ComfyUI could not make an image: {message_of(entry)}", hint="look at its window"
+            )
         images = [image for node in entry.get("outputs", {}).values() for image in node.get("images", [])]
         saved = [image for image in images if image.get("type") == "output"] or images
         if not saved:
@@ -111,14 +140,15 @@ class ComfyUi(Remote):
         place = {name: str(saved[0].get(name, "")) for name in ("filename", "subfolder", "type")}
         return self.client.get("view", place)
 
-    def interrupt(self) -> None:
+    def cancel(self) -> None:
         if self._running:
             self.client.post("queue", {"delete": [self._running]})
             if self._is_queued():
                 self.client.post("interrupt", {})
 
 
-def _message(entry: Mapping[str, Any]) -> str:
+def message_of(entry: Mapping[str, Any]) -> str:
+    """Why an entry of the history has no image."""
     for kind, data in reversed(entry["status"].get("messages", [])):
         if kind == "execution_error":
             return f"{data.get('node_type', 'a node')}: {data.get('exception_message', 'unknown')}".strip()
@@ -132,7 +162,10 @@ def faults_of(said: Any) -> str:
     if not isinstance(said, Mapping):
         return str(said)
     error = said.get("error", {})
-    parts = [str(error.get("message", error)) if isinstance(error, Mapping) else str(error)]
+    parts = [str(error)]
+    if isinstance(error, Mapping):
+        told = dict.fromkeys(str(error[name]) for name in ("message", "details") if error.get(name))
+        parts = [": ".join(told) or "it does not say why"]
     for node, found in (said.get("node_errors") or {}).items():
         details = "; ".join(str(one.get("details") or one.get("message")) for one in found.get("errors", []))
         parts.append(f"node {node} ({found.get('class_type', '?')}): {details}")

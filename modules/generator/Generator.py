@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from collections.abc import Generator as Stream
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,8 +44,66 @@ class MadeImage:
     data: bytes
 
 
+@dataclass(frozen=True)
+class Description:
+    """What a program is and has; an empty list of names means that it does not say.
+
+    Args:
+        name: of the program.
+        version: empty if it does not say.
+    """
+
+    name: str
+    version: str
+    models: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
+    samplers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MakingNews:
+    """How far an image is that is being made.
+
+    Args:
+        number: of its request.
+        step, steps: of the sampler; ``None`` where it does not say.
+        preview: an image file, empty for none.
+    """
+
+    number: int
+    step: int | None = None
+    steps: int | None = None
+    preview: bytes = b""
+
+
 class Generator(ABC):
-    """Makes images. One file for each, registered under its key; none knows another."""
+    """Makes images. One file for each, registered under its key; none knows another.
+
+    ``on_news`` hears of steps and previews, from the thread that reads the images; programs that tell nothing are
+    silent.
+    """
+
+    on_news: Callable[[MakingNews], None] = staticmethod(lambda news: None)
+
+    @abstractmethod
+    def describe(self) -> Description:
+        """What makes the images.
+
+        Raises:
+            UserError: it cannot be reached.
+        """
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Stop what it is making for us; nothing happens if it is making nothing."""
+
+    @abstractmethod
+    def refresh_adapters(self) -> None:
+        """Let the program look for new adapters, where it does not do so by itself."""
+
+    def adapter_folder(self) -> Path | None:
+        """The program's folder of adapters, where it is on this computer and the program needs one."""
+        return None
 
     @abstractmethod
     def check(self, requests: Sequence[ImageRequest]) -> None:

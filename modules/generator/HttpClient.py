@@ -68,6 +68,15 @@ class HttpClient:
             self._session.auth = (str(login["user"]), str(login.get("password", "")))
         self._session.cookies.update({str(k): str(v) for k, v in login.get("cookies", {}).items()})
 
+    def headers(self) -> dict[str, str]:
+        """The login as headers, for a connection of another kind to the same server."""
+        prepared = self._session.prepare_request(requests.Request("GET", self.url))
+        return {
+            name: str(prepared.headers[name])
+            for name in ("Authorization", "Cookie")
+            if name in prepared.headers
+        }
+
     def get(self, path: str, parameters: Mapping[str, str] | None = None) -> bytes:
         """A body that can be read again. ``UserError`` after a few tries."""
         for left in reversed(range(READ_TRIES)):

@@ -11,8 +11,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from modules.generator.Generator import Generator, ImageRequest, MadeImage
+from modules.generator.Generator import Description, Generator, ImageRequest, MadeImage
 from modules.runner.LineProcess import LineProcess
+from modules.util.enum.choices import NoiseScheduler
 from modules.util.errors import DataError, UserError
 from modules.util.jsonio import parse_json
 from modules.util.owned_files import shown
@@ -36,6 +37,19 @@ class OwnSampler(Generator):
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._type, self._base = str(settings["model_type"]), str(settings["base"])
         self._device = str(settings.get("device", "auto"))
+        self._process: LineProcess | None = None
+
+    def describe(self) -> Description:
+        samplers = tuple(one.value for one in NoiseScheduler)
+        return Description("Tastemaker's sampler", "", (self._base,), (), samplers)
+
+    def cancel(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+    def refresh_adapters(self) -> None:
+        """Adapters are named by their files; there is no list."""
 
     def check(self, requests: Sequence[ImageRequest]) -> None:
         looks_like_a_path = Path(self._base).is_absolute() or self._base.endswith(".safetensors")
@@ -71,16 +85,16 @@ class OwnSampler(Generator):
         if adapter is not None:
             command += ["--adapter", str(adapter), "--strength", str(strength)]
         lines = "".join(json.dumps(_sample(request)) + "\n" for request in requests)
-        process = LineProcess(command, lines.encode(), "the sampler")
+        self._process = LineProcess(command, lines.encode(), "the sampler")
         try:
-            for line in process.lines():
+            for line in self._process.lines():
                 said = parse_json(line, "line of the sampler")
                 try:
                     yield MadeImage(numbers[said["number"]], base64.b64decode(said["png"], validate=True))
                 except (KeyError, TypeError, IndexError, ValueError) as error:
                     raise UserError("the sampler printed something that is not an image") from error
         finally:
-            process.end()
+            self.cancel()
 
 
 def _at_once(request: ImageRequest) -> int:

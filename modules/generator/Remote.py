@@ -8,11 +8,10 @@ import struct
 from abc import abstractmethod
 from collections.abc import Generator as Stream
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from modules.generator.Generator import Generator, ImageRequest, MadeImage
+from modules.generator.Generator import Description, Generator, ImageRequest, MadeImage
 from modules.generator.HttpClient import HttpClient
 from modules.util.errors import DataError, UserError
 from modules.util.owned_files import Owned, shown
@@ -20,15 +19,6 @@ from modules.util.owned_files import Owned, shown
 _PNG = b"\x89PNG\r\n\x1a\n"
 _HEADER_END = 33
 DEFAULT_SIDE = 1024
-
-
-@dataclass(frozen=True)
-class Offer:
-    """What a program has; an empty list of names means that it does not say."""
-
-    models: tuple[str, ...]
-    adapters: tuple[str, ...]
-    samplers: tuple[str, ...] = ()
 
 
 class Remote(Generator):
@@ -48,29 +38,18 @@ class Remote(Generator):
         self.client = HttpClient(
             self.WHAT, str(settings.get("url", self.URL)), bool(settings.get("remote", False))
         )
-
-    @abstractmethod
-    def offer(self) -> Offer:
-        """What there is."""
+        self._number = 0
 
     @abstractmethod
     def make(self, request: ImageRequest, adapter: str) -> bytes:
         """One image; ``adapter`` is its name in the program, empty for none."""
 
-    @abstractmethod
-    def interrupt(self) -> None:
-        """Stop what it is making for us."""
-
-    def refresh_adapters(self) -> None:
-        """Let the program look for new adapters, where it does not do so by itself."""
-
     def adapter_folder(self) -> Path | None:
-        """The program's folder of adapters, where it is on this computer."""
         folder = str(self.settings.get("lora_folder", ""))
         return Path(folder).expanduser() if folder else None
 
     def check(self, requests: Sequence[ImageRequest]) -> None:
-        offer = self.offer()
+        offer = self.describe()
         if self.checkpoint and offer.models:
             self._known(self.checkpoint, offer.models, "model", "--checkpoint")
         for sampler in {request.sampler for request in requests if request.sampler}:
@@ -84,7 +63,7 @@ class Remote(Generator):
             listed = ", ".join(names[:20])
             raise DataError(f"{self.WHAT} has no {what} {name!r}", field, f"it has: {listed or 'none'}")
 
-    def _adapter_name(self, file: Path, offer: Offer) -> str:
+    def _adapter_name(self, file: Path, offer: Description) -> str:
         """The name of an adapter file in the program, which is given the file if it has not got it.
 
         The name follows from the content: a file of another origin is never replaced.
@@ -108,7 +87,7 @@ class Remote(Generator):
         if not target.is_file():
             Owned(folder, local=True).take(file, target.name)
         self.refresh_adapters()
-        found = _named(stem, self.offer().adapters)
+        found = _named(stem, self.describe().adapters)
         if not found:
             raise DataError(
                 f"{self.WHAT} does not see {target.name} in {shown(folder)}",
@@ -118,7 +97,7 @@ class Remote(Generator):
         return found
 
     def generate(self, requests: Sequence[ImageRequest]) -> Stream[MadeImage, None, None]:
-        offer = self.offer()
+        offer = self.describe()
         names = {
             file: self._adapter_name(file, offer)
             for file in {r.adapter for r in requests}
@@ -126,10 +105,11 @@ class Remote(Generator):
         }
         for number, request in enumerate(requests):
             adapter = names[request.adapter] if request.adapter is not None else ""
+            self._number = number
             try:
                 data = self.make(request, adapter)
             except KeyboardInterrupt:
-                self.interrupt()
+                self.cancel()
                 raise
             yield MadeImage(number, self._checked(request, data))
 

@@ -6,8 +6,8 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from modules.generator.Generator import ImageRequest
-from modules.generator.Remote import DEFAULT_SIDE, Offer, Remote
+from modules.generator.Generator import Description, ImageRequest
+from modules.generator.Remote import DEFAULT_SIDE, Remote
 from modules.util.errors import ConfigError, UserError
 
 
@@ -25,13 +25,14 @@ class SwarmUi(Remote):
         super().__init__(settings)
         if not self.checkpoint:
             raise ConfigError("SwarmUI needs a model", "--checkpoint", "name one of its models")
-        self._session = ""
+        self._session, self._version = "", ""
 
     def _call(self, name: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         for last in (False, True):
             if not self._session:
                 answer = self.client.post("API/GetNewSession", {}) or {}
                 self._session = str(answer.get("session_id", ""))
+                self._version = str(answer.get("version", ""))
             said = self.client.post(f"API/{name}", {**body, "session_id": self._session})
             if not isinstance(said, Mapping):
                 raise UserError(f"SwarmUI answered {name} with something else than an object")
@@ -56,8 +57,9 @@ class SwarmUi(Remote):
             str(one["name"]).removesuffix(".safetensors") for one in self._call("ListModels", body)["files"]
         )
 
-    def offer(self) -> Offer:
-        return Offer(self._list("Stable-Diffusion"), self._list("LoRA"))
+    def describe(self) -> Description:
+        models, adapters = self._list("Stable-Diffusion"), self._list("LoRA")
+        return Description(self.WHAT, self._version, models, adapters)
 
     def _known(self, name: str, names: Any, what: str, field: str) -> None:
         super()._known(name.removesuffix(".safetensors"), names, what, field)
@@ -85,5 +87,6 @@ class SwarmUi(Remote):
                 raise UserError("SwarmUI sent something that is not an image") from error
         return self.client.get(place.lstrip("/"))
 
-    def interrupt(self) -> None:
-        self._call("InterruptAll", {"other_sessions": False})
+    def cancel(self) -> None:
+        if self._session:
+            self._call("InterruptAll", {"other_sessions": False})

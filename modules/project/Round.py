@@ -97,6 +97,14 @@ class Round:
         with self._owned.write(f"{self.name}/candidates/{file}") as temporary:
             temporary.write_bytes(data)
 
+    def keep_preview(self, data: bytes) -> None:
+        """Write how far the image at work is, as ``preview``; empty data removes it."""
+        if not data:
+            self._owned.remove(f"{self.name}/preview")
+            return
+        with self._owned.write(f"{self.name}/preview") as temporary:
+            temporary.write_bytes(data)
+
     # --- picks ---
 
     def _count(self, query: str) -> int:

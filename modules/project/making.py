@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
+from modules.generator.Generator import MakingNews
 from modules.project.Project import Adapter, Project
 from modules.project.Round import Candidate, Round
 from modules.util.counted import counted
@@ -45,12 +46,31 @@ def generate(
         if requests:
             generator = project.generator()
             generator.check(requests)
-            with closing(generator.generate(requests)) as images:
-                for image in images:
-                    one.keep_candidate(missing[image.number].file, image.data)
-                    made += 1
-                    progress(f"{one.name}: {made}/{counted(len(missing), 'image')}")
+            generator.on_news = _Teller(one, len(missing), progress)
+            try:
+                with closing(generator.generate(requests)) as images:
+                    for image in images:
+                        one.keep_candidate(missing[image.number].file, image.data)
+                        made += 1
+                        progress(f"{one.name}: {made}/{counted(len(missing), 'image')}")
+            finally:
+                one.keep_preview(b"")
         return {"round": one.number, "candidates": len(one.images()) - len(one.missing()), "made": made}
+
+
+class _Teller:
+    """Says how far the image at work is, and keeps its newest preview in the round's folder."""
+
+    def __init__(self, one: Round, count: int, progress: Progress) -> None:
+        self._round, self._count, self._progress = one, count, progress
+
+    def __call__(self, news: MakingNews) -> None:
+        if news.preview:
+            self._round.keep_preview(news.preview)
+        if news.step is not None:
+            self._progress(
+                f"{self._round.name}: image {news.number + 1} of {self._count}, step {news.step}/{news.steps or '?'}"
+            )
 
 
 def _adapter_of(project: Project, one: Round) -> Adapter:

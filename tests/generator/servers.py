@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
+import socket
+import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +21,17 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from PIL import Image
 
 Answer = tuple[int, Any]
+SLOW_SECONDS = 0.6
+TICK = 0.05
+RECORDED = Path(__file__).parent / "comfyui_recorded.json"
+"""What ComfyUI 0.8.0 answered, message by message."""
+
+
+def frame(message: str | bytes) -> bytes:
+    """A WebSocket message of a server."""
+    data, kind = (message.encode(), 1) if isinstance(message, str) else (message, 2)
+    length = struct.pack(">B", len(data)) if len(data) < 126 else struct.pack(">BH", 126, len(data))
+    return bytes([0x80 | kind]) + length + data
 
 
 def png(seed: int) -> bytes:
@@ -50,7 +65,7 @@ class Server:
         self.loras = loras
         self.asked: list[dict[str, Any]] = []
         self.faults: deque[str] = deque()
-        """For the next images, in order: "", "500", "cut", "html", "failed" or "lost"."""
+        """For the next images, in order: "", "500", "cut", "html", "failed", "slow", "lost" or "socket"."""
         self.read_faults: deque[str] = deque()
         """The same for requests that only read."""
         self.refreshed = 0
@@ -61,6 +76,9 @@ class Server:
 
     def get(self, path: str, query: dict[str, str]) -> Answer:
         raise NotImplementedError
+
+    def listened(self, client_id: str, connection: socket.socket) -> None:
+        """Somebody opened a WebSocket; returns when it is over."""
 
     def post(self, path: str, body: dict[str, Any]) -> Answer:
         raise NotImplementedError
@@ -89,13 +107,31 @@ def _handler(owner: Server) -> type[BaseHTTPRequestHandler]:
             query = {
                 name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()
             }
+            if self.headers.get("Upgrade", "").lower() == "websocket":
+                self._listen(query)
+                return
             fault = owner.read_faults.popleft() if owner.read_faults else ""
+            if fault == "slow":
+                time.sleep(SLOW_SECONDS)
             self._send(owner.get(unquote(parts.path), query), fault)
+
+        def _listen(self, query: dict[str, str]) -> None:
+            """Open a WebSocket (RFC 6455) and hand it to the owner until that lets it go."""
+            key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+            accept = base64.b64encode(hashlib.sha1(key.encode()).digest()).decode()
+            self.wfile.write(
+                b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                b"Sec-WebSocket-Accept: " + accept.encode() + b"\r\n\r\n"
+            )
+            owner.listened(query.get("clientId", ""), self.connection)
+            self.close_connection = True
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             makes = self.path.startswith(owner.MAKES)
             fault = owner.fault = owner.faults.popleft() if makes and owner.faults else ""
+            if fault == "slow":
+                time.sleep(SLOW_SECONDS)
             if fault == "500":
                 self._send((500, {"error": "boom"}), "")
                 return
@@ -114,6 +150,8 @@ def _handler(owner: Server) -> type[BaseHTTPRequestHandler]:
 
 
 class ComfyServer(Server):
+    """An image takes a few moments; who listens hears of it, in the messages of the recording."""
+
     KEY, MAKES = "comfyui", "/prompt"
 
     def __init__(self, loras: Path) -> None:
@@ -121,17 +159,52 @@ class ComfyServer(Server):
         self.history: dict[str, Any] = {}
         self.images: dict[str, bytes] = {}
         self.deleted: list[str] = []
+        self.interrupted = 0
+        self.running_now: list[str] = []
+        self.clients: list[str] = []
+        self._sockets: dict[str, socket.socket] = {}
+        self.recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
+
+    def answer_of(self, path: str) -> Any:
+        """The first recorded answer of a path."""
+        return next(one["response"] for one in self.recorded if one.get("path") == path)
+
+    @property
+    def recorded_messages(self) -> list[dict[str, Any]]:
+        return next(one["messages"] for one in self.recorded if "messages" in one)
+
+    def listened(self, client_id: str, connection: socket.socket) -> None:
+        self.clients.append(client_id)
+        self._sockets[client_id] = connection
+        # the connection is the caller's until this returns
+        while self._sockets.get(client_id) is connection:
+            time.sleep(TICK / 5)
+
+    @contextmanager
+    def running(self) -> Iterator[str]:
+        with super().running() as url:
+            try:
+                yield url
+            finally:
+                self._sockets.clear()
+
+    def _tell(self, client_id: str, message: str | bytes) -> None:
+        if client_id in self._sockets:
+            try:
+                self._sockets[client_id].sendall(frame(message))
+            except OSError:
+                del self._sockets[client_id]
 
     def get(self, path: str, query: dict[str, str]) -> Answer:
         if path == "/object_info/CheckpointLoaderSimple":
             required = {"ckpt_name": [["sd15.safetensors"], {"tooltip": "..."}]}
             return 200, {"CheckpointLoaderSimple": {"input": {"required": required}}}
-        if path == "/object_info/KSampler":
-            return 200, {"KSampler": {"input": {"required": {"sampler_name": [["euler", "ddim"], {}]}}}}
+        if path in ("/object_info/KSampler", "/system_stats"):
+            return 200, self.answer_of(path)
         if path == "/models/loras":
             return 200, self.names()
         if path == "/queue":
-            return 200, {"queue_running": [], "queue_pending": []}
+            return 200, {"queue_running": [[0, key, {}] for key in self.running_now], "queue_pending": []}
         if path.startswith("/history/"):
             key = path.rpartition("/")[2]
             return 200, {key: self.history[key]} if key in self.history else {}
@@ -142,18 +215,16 @@ class ComfyServer(Server):
     def post(self, path: str, body: dict[str, Any]) -> Answer:
         if path == "/queue":
             self.deleted += body["delete"]
-            return 200, {}
+            return 200, b""
+        if path == "/interrupt":
+            self.interrupted += 1
+            self.running_now.clear()
+            return 200, b""
         graph = body["prompt"]
-        name = graph["4"]["inputs"]["ckpt_name"]
-        if name != "sd15.safetensors":
-            details = f"ckpt_name: '{name}' not in ['sd15.safetensors']"
-            error = {"type": "value_not_in_list", "message": "Value not in list", "details": details}
-            return 400, {
-                "error": {"type": "prompt_outputs_failed_validation", "message": "Prompt outputs failed validation",
-                          "details": "", "extra_info": {}},
-                "node_errors": {"4": {"errors": [error], "dependent_outputs": ["9"],
-                                      "class_type": "CheckpointLoaderSimple"}},
-            }  # fmt: skip
+        if graph["4"]["inputs"]["ckpt_name"] != "sd15.safetensors":
+            return 400, next(
+                one["response"] for one in self.recorded if one["note"] == "a model that is not there"
+            )
         key, seed = f"id-{len(self.asked)}", graph["3"]["inputs"]["seed"]
         model = graph["3"]["inputs"]["model"][0]
         lora = graph[model]["inputs"] if model != "4" else {}
@@ -162,16 +233,40 @@ class ComfyServer(Server):
             "width": graph["5"]["inputs"]["width"], "lora": lora.get("lora_name", "").removesuffix(".safetensors"),
             "strength": lora.get("strength_model"),
         })  # fmt: skip
-        fault = self.fault
-        if fault != "lost":
-            self.images[f"{key}.png"] = b"<html>" if fault == "html" else png(seed)
-            image = {"filename": f"{key}.png", "subfolder": "", "type": "output"}
-            status = {"status_str": "success", "completed": True, "messages": []}
-            self.history[key] = {"outputs": {"9": {"images": [image]}}, "status": status}
+        if self.fault != "lost":
+            self.running_now.append(key)
+            work = threading.Thread(
+                target=self._work, args=(key, seed, body["client_id"], self.fault), daemon=True
+            )
+            work.start()
+        return 200, {"prompt_id": key, "number": 0, "node_errors": {}}
+
+    def _work(self, key: str, seed: int, client_id: str, fault: str) -> None:
+        for message in self.recorded_messages:
+            if message["type"] == "progress_state":
+                continue
+            if "prompt_id" in message["data"]:
+                message = {**message, "data": {**message["data"], "prompt_id": key}}
+            if message["type"] == "execution_success":
+                self._finish(key, seed, fault)
+            self._tell(client_id, json.dumps(message))
+            if message["type"] == "progress" and message["data"]["value"] == 1:
+                self._tell(client_id, struct.pack(">II", 1, 2) + png(seed))
+                time.sleep(TICK)
+                if fault == "socket" and client_id in self._sockets:
+                    self._sockets.pop(client_id).shutdown(socket.SHUT_RDWR)
+                    time.sleep(4 * TICK)
+
+    def _finish(self, key: str, seed: int, fault: str) -> None:
+        self.images[f"{key}.png"] = b"<html>" if fault == "html" else png(seed)
+        image = {"filename": f"{key}.png", "subfolder": "", "type": "output"}
+        status: dict[str, Any] = {"status_str": "success", "completed": True, "messages": []}
         if fault == "failed":
             messages = [["execution_error", {"node_type": "KSampler", "exception_message": "out of memory"}]]
-            self.history[key]["status"] = {"status_str": "error", "completed": False, "messages": messages}
-        return 200, {"prompt_id": key, "number": 0, "node_errors": {}}
+            status = {"status_str": "error", "completed": False, "messages": messages}
+        self.history[key] = {"outputs": {"9": {"images": [image]}}, "status": status}
+        if key in self.running_now:
+            self.running_now.remove(key)
 
 
 class SwarmServer(Server):
@@ -188,12 +283,14 @@ class SwarmServer(Server):
     def post(self, path: str, body: dict[str, Any]) -> Answer:
         if path == "/API/GetNewSession":
             self.sessions += 1
-            return 200, {"session_id": f"s{self.sessions}"}
+            return 200, {"session_id": f"s{self.sessions}", "version": "0.9.7"}
         if body.get("session_id") != f"s{self.sessions}":
             return 200, {"error_id": "invalid_session_id", "error": "Invalid session ID."}
         if path == "/API/ListModels":
             names = self.names() if body["subtype"] == "LoRA" else ["sd15.safetensors"]
             return 200, {"folders": [], "files": [{"name": name} for name in names]}
+        if path == "/API/InterruptAll":
+            return 200, {"success": True}
         if path == "/API/TriggerRefresh":
             self.refreshed += 1
             return 200, {"success": True}
@@ -222,6 +319,8 @@ class A1111Server(Server):
         return (200, answers[path]) if path in answers else (404, {})
 
     def post(self, path: str, body: dict[str, Any]) -> Answer:
+        if path == "/sdapi/v1/interrupt":
+            return 200, {}
         if path == "/sdapi/v1/refresh-loras":
             self.refreshed += 1
             return 200, None

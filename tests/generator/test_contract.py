@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +14,11 @@ from typing import Any
 import pytest
 
 from modules.generator import HttpClient as http
-from modules.generator.ComfyUi import ComfyUi, find_slots, plain_graph
-from modules.generator.Generator import ImageRequest
+from modules.generator.ComfySocket import read_news
+from modules.generator.ComfyUi import ComfyUi, faults_of, find_slots, message_of, plain_graph
+from modules.generator.Generator import ImageRequest, MakingNews
 from modules.generator.registry import GENERATORS, make_generator
+from modules.project.Round import Round
 from modules.util.errors import UserError
 from modules.util.image_metadata_util import read_metadata
 from scripts import taste
@@ -196,15 +200,132 @@ class TestComfyUi:
             find_slots({"1": {"class_type": "x", "inputs": {}}}, {})
 
     def test_stopping_takes_the_prompt_out_of_the_queue(self, comfy, monkeypatch):
-        def stop(seconds: float) -> None:
+        def stop(self: ComfyUi) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("modules.generator.ComfyUi.time.sleep", stop)
-        monkeypatch.setattr(ComfyUi, "_is_queued", lambda self: bool(not comfy.deleted))
+        monkeypatch.setattr(ComfyUi, "_listen", stop)
         comfy.faults.append("lost")
+        comfy.running_now.append("id-0")
         with comfy.running() as url, pytest.raises(KeyboardInterrupt):
             list(ComfyUi({"url": url, "checkpoint": "sd15.safetensors"}).generate(REQUESTS))
-        assert comfy.deleted == ["id-0"]
+        assert comfy.deleted == ["id-0"] and comfy.interrupted == 1
+
+    def test_steps_and_previews_come_as_they_are_told(self, comfy):
+        news: list[MakingNews] = []
+        with comfy.running() as url:
+            generator = ComfyUi({"url": url, "checkpoint": "sd15.safetensors"})
+            generator.on_news = news.append
+            list(generator.generate(REQUESTS))
+        assert [(n.number, n.step, n.steps) for n in news if n.step] == [
+            (number, step, 2) for number in range(3) for step in (1, 2)
+        ]
+        assert [seed_of(n.preview) for n in news if n.preview] == [5, 700, 9]
+        assert len(comfy.clients) == 1
+
+    def test_a_lost_socket_is_opened_again_under_the_same_name(self, comfy, monkeypatch):
+        monkeypatch.setattr("modules.generator.ComfySocket.AGAIN_SECONDS", 0.0)
+        comfy.faults.extend(["", "socket"])
+        news: list[MakingNews] = []
+        with comfy.running() as url:
+            generator = ComfyUi({"url": url, "checkpoint": "sd15.safetensors"})
+            generator.on_news = news.append
+            made = list(generator.generate(REQUESTS))
+        assert [seed_of(image.data) for image in made] == [5, 700, 9]
+        assert len(comfy.asked) == 3, "nothing is made twice"
+        assert len(comfy.clients) == 2 and len(set(comfy.clients)) == 1
+        assert (2, 2, 2) in [(n.number, n.step, n.steps) for n in news]
+
+    def test_without_a_socket_images_come_all_the_same(self, comfy, monkeypatch):
+        def refused(*arguments, **more):
+            raise OSError("refused")
+
+        monkeypatch.setattr("modules.generator.ComfySocket.connect", refused)
+        with comfy.running() as url:
+            made = list(ComfyUi({"url": url, "checkpoint": "sd15.safetensors"}).generate(REQUESTS[:1]))
+        assert seed_of(made[0].data) == 5
+
+    def test_what_was_recorded_is_understood(self, comfy):
+        """Messages, a refusal and a finished entry as the real program wrote them."""
+        read = [read_news(json.dumps(message)) for message in comfy.recorded_messages]
+        said = [one for one in read if one is not None]
+        assert [(one.step, one.steps) for one in said if one.step is not None] == [(1, 2), (2, 2)]
+        assert sum(one.over for one in said) == 2 and len({one.prompt_id for one in said}) == 1
+        refusals = {one["note"]: one["response"] for one in comfy.recorded if one.get("status") == 400}
+        assert "absent.safetensors" in faults_of(refusals["a model that is not there"])
+        missing = faults_of(refusals["a node that is not installed"])
+        assert "NoSuchNode" in missing and "#3" in missing
+        (entry,) = next(o["response"] for o in comfy.recorded if o["note"] == "the finished entry").values()
+        assert entry["status"]["status_str"] == "success"
+        (image,) = entry["outputs"]["9"]["images"]
+        assert image == {"filename": "rec_00001_.png", "subfolder": "", "type": "output"}
+        (broken,) = next(
+            o["response"] for o in comfy.recorded if o["note"] == "the interrupted entry"
+        ).values()
+        assert broken["status"]["status_str"] == "error" and "interrupted" in message_of(broken)
+
+    @pytest.mark.parametrize(
+        "message",
+        [b"", b"\0\0\0\1", b"\0\0\0\1\0\0\0\2<html>", b"\0\0\0\4\xff\xff\xff\xff{}", "", "[]", "{", '{"data": 3}',
+         '{"type": "progress", "data": {"prompt_id": 4}}'],
+    )  # fmt: skip
+    def test_messages_that_are_none(self, message):
+        assert read_news(message) is None
+
+
+def test_programs_describe_themselves(server, running):
+    said = make_generator(server.KEY, running).describe()
+    assert said.name and "sd15" in said.models[0] and said.adapters == ()
+    assert said.version == {"comfyui": "0.8.0", "swarmui": "0.9.7", "a1111": ""}[server.KEY]
+    assert ("euler" in said.samplers) == (server.KEY != "swarmui")
+
+
+def test_a_slow_program_is_waited_for(server, running):
+    server.faults.append("slow")
+    server.read_faults.append("slow")
+    made = list(make_generator(server.KEY, running).generate(REQUESTS[:1]))
+    assert seed_of(made[0].data) == 5 and len(server.asked) == 1
+
+
+def test_cancelling_when_nothing_is_made(server, running):
+    make_generator(server.KEY, running).cancel()
+    assert not server.asked
+
+
+def test_a_full_disk_loses_nothing_and_asks_for_no_image_twice(
+    server, running, tmp_path, monkeypatch, capsys
+):
+    """The disk is full at the third image; with room again only what is missing is made."""
+    (tmp_path / "prompts.txt").write_text("one\ntwo\nthree\nfour")
+    more = [text for name in ("checkpoint", "url") for text in (f"--{name}", str(running[name]))]
+    project = str(tmp_path / "p")
+    new = [
+        "new",
+        project,
+        "--base-model",
+        "a/model",
+        "--prompts",
+        str(tmp_path / "prompts.txt"),
+        "--generator",
+    ]
+    assert taste.main([*new, server.KEY, *more]) == 0
+    keep, count = Round.keep_candidate, iter(range(100))
+
+    def full(self: Round, file: str, data: bytes) -> None:
+        if next(count) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device", file)
+        keep(self, file, data)
+
+    monkeypatch.setattr(Round, "keep_candidate", full)
+    capsys.readouterr()
+    assert taste.main(["generate", project, "--per-prompt", "2"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("error: ") == 1 and "No space left" in said and "Traceback" not in said
+    there = {path.name for path in (tmp_path / "p" / "round-1" / "candidates").iterdir()}
+    assert len(there) == 2
+    assert taste.main(["generate", project, "--per-prompt", "2"]) == 0
+    asked = Counter((one["prompt"], one["seed"]) for one in server.asked)
+    assert len(asked) == 6 and sum(asked.values()) == 7, "only the image that had no room is asked for again"
+    assert not list((tmp_path / "p" / "round-1").glob("preview"))
 
 
 def test_a_session_of_swarmui_that_ended_is_replaced(tmp_path, monkeypatch):

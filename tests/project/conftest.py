@@ -10,7 +10,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from modules.generator import registry
-from modules.generator.Generator import Generator, MadeImage
+from modules.generator.Generator import Description, Generator, MadeImage
 from modules.project import training
 from modules.runner import launcher
 from modules.util.errors import UserError
@@ -30,6 +30,15 @@ class Drawer(Generator):
         self.made: list[tuple[str, int, str]] = []
         self.checked = 0
         self.stops_after = self.fails_after = 10**6
+
+    def describe(self):
+        return Description("a drawer", "1", ("pencil",))
+
+    def cancel(self):
+        """It draws at once."""
+
+    def refresh_adapters(self):
+        """It has none."""
 
     def check(self, requests):
         self.checked += 1

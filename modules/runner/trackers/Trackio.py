@@ -1,0 +1,24 @@
+"""trackio: curves on this computer, or in a space of Hugging Face."""
+
+from __future__ import annotations
+
+from modules.runner.trackers.Tracker import Event, Tracker, metrics_of, package, step_of
+
+
+class Trackio(Tracker):
+    """Numbers of steps and validations.
+
+    Args:
+        project, name: as trackio shows them.
+    """
+
+    def __init__(self, project: str, name: str) -> None:
+        self._trackio = package("trackio")
+        self._trackio.init(project=project, name=name)
+
+    def take(self, event: Event) -> None:
+        if numbers := metrics_of(event):
+            self._trackio.log(numbers, step=step_of(event))
+
+    def finish(self) -> None:
+        self._trackio.finish()

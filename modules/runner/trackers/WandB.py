@@ -1,0 +1,27 @@
+"""Weights & Biases. Its own login counts (``wandb login``); nothing of it is kept here."""
+
+from __future__ import annotations
+
+from modules.runner.trackers.Tracker import Event, Tracker, metrics_of, package, step_of
+
+
+class WandB(Tracker):
+    """Numbers of steps and validations.
+
+    Args:
+        project, name: as the service shows them.
+    """
+
+    def __init__(self, project: str, name: str) -> None:
+        # settings and code of this folder stay here
+        self._run = package("wandb").init(project=project, name=name, save_code=False)
+        self._status = 0
+
+    def take(self, event: Event) -> None:
+        if event["kind"] == "run_finished" and event.get("status") == "failed":
+            self._status = 1
+        if numbers := metrics_of(event):
+            self._run.log(numbers, step=step_of(event))
+
+    def finish(self) -> None:
+        self._run.finish(exit_code=self._status)

@@ -1,0 +1,67 @@
+"""A message to an address of one's own when a run ends."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import urlsplit
+
+import requests
+
+from modules.runner.trackers.Tracker import Event, Tracker, step_of
+from modules.util.errors import ConfigError, UserError
+
+SECONDS = 10.0
+JSON = {"Content-Type": "application/json"}
+TRIES = 3
+
+
+class Webhook(Tracker):
+    """Sends one JSON object at the end: ``run``, ``status``, ``step``, ``message``; ``text`` and ``content`` for chats.
+
+    Args:
+        url: where it goes.
+        name: how the run is called in it; no path of this computer is sent.
+    """
+
+    def __init__(self, url: str, name: str) -> None:
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise ConfigError(f"{url!r} is not an address", "--url", "for example https://example.org/hook")
+        self._url, self._name = url, name
+        self._step, self._error = 0, ""
+
+    def take(self, event: Event) -> None:
+        self._step = max(self._step, step_of(event))
+        if event["kind"] == "error":
+            self._error = str(event.get("category", "error"))
+        if event["kind"] == "run_finished":
+            self._send(str(event.get("status", "finished")))
+
+    def _send(self, status: str) -> None:
+        why = f" ({self._error})" if status == "failed" and self._error else ""
+        text = f"{self._name}: {status}{why} after {self._step} steps"
+        body = {
+            "run": self._name,
+            "status": status,
+            "step": self._step,
+            "text": text,
+            "content": text,
+        }
+        data, said = json.dumps(body).encode(), ""
+        for _ in range(TRIES):
+            try:
+                answer = requests.post(
+                    self._url, data=data, headers=JSON, timeout=SECONDS, allow_redirects=False
+                )
+            except requests.RequestException as error:
+                said = type(error).__name__
+                continue
+            if answer.status_code < 300:
+                return
+            said = f"status {answer.status_code}"
+            if answer.status_code < 500:
+                break
+        # an address may hold a secret; it is not repeated
+        raise UserError(f"the webhook was not reached: {said}", "--url", "check the address")
+
+    def finish(self) -> None:
+        """The message goes out with the last event."""

@@ -1,0 +1,56 @@
+"""Follow a run and show it elsewhere: trackio, wandb, or a webhook when it ends.
+
+This reads events.jsonl in a process of its own. It can be started and stopped at any time, also after the run has
+ended; the run neither waits for it nor notices it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from modules.runner.trackers.Tracker import Tracker, follow_run  # noqa: E402
+from modules.runner.trackers.Trackio import Trackio  # noqa: E402
+from modules.runner.trackers.WandB import WandB  # noqa: E402
+from modules.runner.trackers.Webhook import Webhook  # noqa: E402
+from scripts.curate import ProgressLine, exit_status  # noqa: E402
+
+Options = argparse.Namespace
+TRACKERS: dict[str, Callable[[Options, str], Tracker]] = {
+    "trackio": lambda options, name: Trackio(options.project, name),
+    "wandb": lambda options, name: WandB(options.project, name),
+    "webhook": lambda options, name: Webhook(options.url, name),
+}
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="track.py", description=__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
+    parser.add_argument("--to", required=True, choices=list(TRACKERS), help="where it is shown")
+    parser.add_argument("--project", default="tastemaker", help="for trackio and wandb (tastemaker)")
+    parser.add_argument("--name", default="", help="of the run; by default the name of its folder")
+    parser.add_argument("--url", default="", help="of the webhook")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0 done, 2 something to fix first, 130 stopped."""
+    options = make_parser().parse_args(arguments)
+
+    def work() -> int:
+        name = options.name or options.run.resolve().name
+        count = follow_run(options.run, TRACKERS[options.to](options, name))
+        print(f"{count} events")
+        return 0
+
+    return exit_status(work, ProgressLine())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

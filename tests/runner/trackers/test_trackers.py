@@ -1,0 +1,156 @@
+"""Runs shown elsewhere: what arrives there, and that the run notices nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from modules.runner.events import EventWriter
+from modules.runner.RunDirectory import RunDirectory
+from modules.runner.trackers.Tracker import follow_run
+from modules.runner.trackers.Webhook import Webhook
+from scripts import track
+
+
+def progress(step: int) -> dict[str, int]:
+    return {"epoch": 0, "epoch_step": step, "epoch_sample": step, "global_step": step}
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    """A finished run."""
+    folder = tmp_path / "secret folder" / "my run"
+    folder.mkdir(parents=True)
+    with EventWriter(folder / "events.jsonl") as writer:
+        writer.emit("phase", name="loading", done=0, total=0)
+        for step in (1, 2):
+            writer.emit("step", progress=progress(step), metrics={"loss": 0.5 / step, "odd": float("nan")})
+        writer.emit("validation", progress=progress(2), metrics={"dpo/val_accuracy": 0.75})
+        writer.emit("run_finished", status="finished", progress=progress(2))
+    return folder
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@contextmanager
+def receiving(status: int = 200):
+    """A webhook; the bodies it got."""
+    got: list[dict] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *arguments):
+            """Silent."""
+
+        def do_POST(self):
+            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/hook-token", got
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_a_webhook_hears_of_the_end(run, capsys):
+    before = files_of(run)
+    with receiving() as (url, got):
+        assert track.main([str(run), "--to", "webhook", "--url", url]) == 0
+    text = "my run: finished after 2 steps"
+    assert got == [{"run": "my run", "status": "finished", "step": 2, "text": text, "content": text}]
+    assert files_of(run) == before and "secret folder" not in json.dumps(got)
+
+
+def test_a_failed_run_says_why(run):
+    with EventWriter(run / "events.jsonl") as writer:
+        writer.emit("error", message="/secret/place", category="disk", hint="")
+        writer.emit("run_finished", status="failed", progress=progress(3))
+    with receiving() as (url, got):
+        follow_run(run, Webhook(url, "a run"))
+    assert got[-1]["text"] == "a run: failed (disk) after 3 steps" and "secret" not in got[-1]["text"]
+
+
+@pytest.mark.parametrize(("status", "tries"), [(500, 3), (404, 1)])
+def test_a_webhook_that_refuses_is_one_message_and_no_change(run, capsys, status, tries):
+    before = files_of(run)
+    with receiving(status) as (url, got):
+        assert track.main([str(run), "--to", "webhook", "--url", url]) == 2
+    said = capsys.readouterr().err
+    assert f"status {status}" in said and "hook-token" not in said and "Traceback" not in said
+    assert len(got) == tries and files_of(run) == before
+
+
+@pytest.mark.parametrize("name", ["trackio", "wandb"])
+def test_services_get_the_numbers_of_each_step(run, monkeypatch, name):
+    logged, ended, began = [], [], []
+
+    class Service(SimpleNamespace):
+        def log(self, numbers, step):
+            logged.append((step, numbers))
+
+        def finish(self, **more):
+            ended.append(more)
+
+    service = Service()
+    service.init = lambda **settings: began.append(settings) or service
+    monkeypatch.setitem(sys.modules, name, service)
+    assert track.main([str(run), "--to", name, "--project", "p", "--name", "n"]) == 0
+    assert (began[0]["project"], began[0]["name"], len(ended)) == ("p", "n", 1)
+    assert logged == [(1, {"loss": 0.5}), (2, {"loss": 0.25}), (2, {"dpo/val_accuracy": 0.75})]
+    assert "secret" not in json.dumps([began, logged])
+
+
+def test_a_service_that_is_not_installed(run, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert track.main([str(run), "--to", "wandb"]) == 2
+    assert "pip install wandb" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("--url", "nothing"), "not an address"), ((), "not an address")],
+)
+def test_an_address_that_is_none(run, capsys, arguments, message):
+    assert track.main([str(run), "--to", "webhook", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_without_a_run(tmp_path, capsys):
+    assert track.main([str(tmp_path), "--to", "webhook", "--url", "http://127.0.0.1:1"]) == 2
+    assert "no run" in capsys.readouterr().err
+
+
+def test_events_are_followed_as_they_come(tmp_path, monkeypatch):
+    """A live run is waited for; one that died without a last event ends it, too."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    seen: list[str] = []
+    tracker = SimpleNamespace(
+        take=lambda event: seen.append(event["kind"]), finish=lambda: seen.append("end")
+    )
+    alive = iter([True, True, False])
+    monkeypatch.setattr(RunDirectory, "trainer", lambda self: object() if next(alive) else None)
+    with EventWriter(folder / "events.jsonl") as writer:
+        writer.emit("phase", name="loading", done=0, total=0)
+
+        def wait() -> None:
+            if len(seen) == 1:
+                writer.emit("step", progress=progress(1), metrics={})
+
+        assert follow_run(folder, tracker, wait) == 2
+    assert seen == ["phase", "step", "end"]
