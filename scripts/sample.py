@@ -24,6 +24,7 @@ from modules.util.enum.choices import DataType, NoiseScheduler, WeightDtype  # n
 from modules.util.enum.ModelType import ModelType  # noqa: E402
 from modules.util.errors import ConfigError, UnsupportedError, UserError  # noqa: E402
 from modules.util.jsonio import parse_json, read_bytes, write_bytes  # noqa: E402
+from modules.util.published_models import find_published  # noqa: E402
 
 MOST_IMAGES = 10_000
 UNSAFE = re.compile(r"[^\w .()-]+")
@@ -215,7 +216,9 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> Iterator[tu
     device = choose_device(options.device)
     usual = DataType.BFLOAT_16 if device.type == "cuda" else DataType.FLOAT_32
     dtype = torch_dtype(options.dtype or usual, "--dtype")
-    filled = [sample.filled(setup.spec) for sample in wanted]
+    sources = part_settings(options.part, "--part", "model_name", options.model_type)
+    known = find_published(setup.spec.key, sources.get(setup.spec.denoiser) or options.model)
+    filled = [sample.filled(setup.spec, known) for sample in wanted]
     warn_of_unread(setup, filled)
     model = load(options, setup, dtype)
     for sample in filled:

@@ -21,6 +21,7 @@ from modules.model.noising.schedule import Schedule
 from modules.model.weight_files import WEIGHT_FILES
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.errors import ConfigError
+from modules.util.published_models import PublishedModel, find_published
 
 # what diffusers, transformers and older transformers call it
 CHECKPOINTING = (
@@ -233,6 +234,12 @@ class Model:
     def source_name(self) -> str:
         """What the model is called: its hub name, or the name of its folder or file without the path."""
         return self.hub_name or Path(self.source).name
+
+    @property
+    def published(self) -> PublishedModel | None:
+        """What is known of its denoiser, if that is a published one."""
+        own = self.denoiser_source not in ("", self.source)
+        return find_published(self.spec.key, self.denoiser_source if own else self.hub_name or self.source)
 
     @property
     def hub_commits(self) -> str | None:

@@ -11,7 +11,6 @@ import torch
 from modules.model.Model import Model
 from modules.model.noising.sampling import Progress, initial_noise, run_sampler
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
-from modules.spec.FamilySpec import FamilySpec
 from modules.util.config.SampleConfig import FilledSample
 
 
@@ -23,7 +22,7 @@ class SampleRequest:
         negative: one for all images, or one for each prompt; used when ``cfg`` is above 1, by models that do not
             embed the guidance scale.
         seeds: one for each prompt; 0, 1, 2... when empty.
-        steps, cfg, size, scheduler: the family's defaults where ``None``; size is (height, width) in pixels.
+        steps, cfg, size, scheduler: the model's usual ones where ``None``; size is (height, width) in pixels.
         batch_size: images sampled at once, for memory only.
     """
 
@@ -63,12 +62,15 @@ class _Batch:
     scheduler: object
 
 
-def _batches(request: SampleRequest, spec: FamilySpec) -> list[_Batch]:
-    """A request with the family's defaults, at most ``batch_size`` images each.
+def _batches(request: SampleRequest, model: Model) -> list[_Batch]:
+    """A request with the model's usual values, at most ``batch_size`` images each.
 
     Raises:
         ValueError: not as many seeds or negative prompts as prompts.
     """
+    spec, published = model.spec, model.published
+    usual = (spec.default_steps, spec.default_cfg)
+    steps, cfg = usual if published is None else (published.steps, published.cfg)
     prompts = list(request.prompts)
     negative = request.negative
     negatives = [negative] * len(prompts) if isinstance(negative, str) else list(negative)
@@ -79,8 +81,8 @@ def _batches(request: SampleRequest, spec: FamilySpec) -> list[_Batch]:
         prompts,
         negatives,
         seeds,
-        spec.default_steps if request.steps is None else request.steps,
-        spec.default_cfg if request.cfg is None else request.cfg,
+        steps if request.steps is None else request.steps,
+        cfg if request.cfg is None else request.cfg,
         request.size or (spec.default_resolution, spec.default_resolution),
         request.scheduler or spec.default_sampler,
     )
@@ -114,7 +116,7 @@ def sample(
     Raises:
         SamplingCancelled: ``progress`` said so. ConfigError: an impossible size, sampler or step count.
     """
-    batches = _batches(request, model.spec)
+    batches = _batches(request, model)
     steps, images = batches[0].steps, []
     setup.check_size(model, batches[0].size)
     total, done = steps * len(batches), 0

@@ -23,8 +23,6 @@ LONG = 4300
 
 @model_setup
 class Flux2Setup(BaseModelSetup):
-    """The defaults are those of the step-distilled klein; its base model wants about 50 steps at cfg 4."""
-
     spec = FAMILIES["FLUX_2"]
 
     def _set_latents(self, model: Model) -> None:

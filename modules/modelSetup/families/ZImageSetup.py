@@ -19,10 +19,7 @@ LAYER = -2
 
 @model_setup
 class ZImageSetup(BaseModelSetup):
-    """The defaults are those of the step-distilled Turbo; the undistilled model wants about 50 steps at cfg 5.
-
-    Other programs count guidance from 0 here: their scale is ours less one.
-    """
+    """Other programs count guidance from 0 here: their scale is ours less one."""
 
     spec = FAMILIES["Z_IMAGE"]
 

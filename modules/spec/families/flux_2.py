@@ -40,8 +40,8 @@ FLUX_2 = FamilySpec(
     size_multiple=16,
     even_steps=True,
     prompt_tokens=TOKENS - TEMPLATE_TOKENS,
-    default_steps=4,
-    default_cfg=1.0,
+    default_steps=50,
+    default_cfg=4.0,
     default_sampler="EULER",
     order=100,
 )

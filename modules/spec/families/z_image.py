@@ -34,8 +34,8 @@ Z_IMAGE = FamilySpec(
     key_map="z-image",
     even_steps=True,
     prompt_tokens=TOKENS - TEMPLATE_TOKENS,
-    default_steps=8,
-    default_cfg=1.0,
+    default_steps=50,
+    default_cfg=5.0,
     default_sampler="EULER",
     order=80,
 )

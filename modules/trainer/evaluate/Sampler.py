@@ -46,7 +46,10 @@ class Sampler:
         kind: ImageFormat,
     ) -> None:
         self._setup, self._model = setup, model
-        self._samples = [(n, sample.filled(model.spec)) for n, sample in enumerate(samples) if sample.enabled]
+        published = model.published
+        self._samples = [
+            (n, sample.filled(model.spec, published)) for n, sample in enumerate(samples) if sample.enabled
+        ]
         self._folder, self._ending = folder, kind.value.lower()
 
     def __len__(self) -> int:

@@ -29,7 +29,8 @@ def keep_sample_texts(
     """
     if model.trains_text:
         return
-    filled = [sample.filled(model.spec) for sample in samples if sample.enabled]
+    published = model.published
+    filled = [sample.filled(model.spec, published) for sample in samples if sample.enabled]
     texts = {sample_texts(model, [one.prompt], [one.negative_prompt], one.cfg_scale): None for one in filled}
     missing = [one for one in texts if one not in model.kept_texts]
     if not missing:

@@ -7,6 +7,7 @@ from pathlib import Path
 from tkinter import ttk
 from typing import TYPE_CHECKING
 
+from modules.spec.starting_values import STARTING_VALUES
 from modules.ui.dialogs import show_notes
 from modules.ui.form.CardBoard import wrap_within
 from modules.ui.pages.FormPage import FormPage
@@ -105,7 +106,7 @@ class RlhfPage(FormPage):
         (self.online.kind if online else self.kind).configure(text=describe_training(config))
         beta = config.rlhf_dpo_beta * PAPER_FACTOR
         shown = config.rlhf_enabled
-        self.paper.configure(text=words.PAPER_BETA.format(beta=beta) if shown else "")
+        self.paper.configure(text=f"{words.PAPER_BETA.format(beta=beta)}\n{_usual(config)}" if shown else "")
         note = words.MEMORY[config.rlhf_dpo_execution_mode]
         if config.rlhf_dpo_execution_mode is DPOExecutionMode.SEQUENTIAL and (
             config.rlhf_dpo_sequential_strategy is DPOSequentialStrategy.THREE_FORWARD
@@ -182,3 +183,10 @@ def describe_online(config: TrainConfig) -> str:
     return words.ONLINE.format(
         start=words.FROM_ADAPTER.format(name=Path(name).name) if name else words.FROM_NEW
     )
+
+
+def _usual(config: TrainConfig) -> str:
+    """The values of DPO to start with for the chosen family."""
+    spec = config.model_type.spec
+    values = STARTING_VALUES[spec.prediction]
+    return words.USUAL.format(label=spec.label, beta=values.beta, mix=values.supervised_mix, rate=values.rate)

@@ -23,6 +23,7 @@ READY = "Ready to train on the pairs of {folder}. Press Start. Ctrl+Z restores t
 
 # what follows from the settings
 PAPER_BETA = "In the scale of the Diffusion-DPO paper: beta {beta:g}"
+USUAL = "Usual for {label}: beta {beta:g}, supervised mix {mix:g}, learning rate {rate:g} (LoRA)"
 MEMORY = {
     DPOExecutionMode.AUTO: "The fastest mode that fits into the free memory of the GPU. The log names it.",
     DPOExecutionMode.FULL_CONCURRENT: "Fastest. Holds the activations of both images: twice an ordinary step.",

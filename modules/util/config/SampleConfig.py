@@ -11,6 +11,7 @@ from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.config_list import load_list
 from modules.util.config.setting import Float, setting
 from modules.util.enum.choices import NoiseScheduler
+from modules.util.published_models import PublishedModel
 from modules.util.rng import digest64
 
 MAX_SEED = 2**32 - 1
@@ -76,14 +77,14 @@ class SampleConfig(BaseConfig):
         tip="Use a different seed at each sampling. It is derived from the step.",
     )
     diffusion_steps: int | None = setting(
-        None, ge=1, le=1000, title="Steps", tip="Denoising steps. Empty takes the family's usual number."
+        None, ge=1, le=1000, title="Steps", tip="Denoising steps. Empty takes the model's usual number."
     )
     cfg_scale: Float | None = setting(
         None,
         ge=0,
         le=100,
         title="CFG scale",
-        tip="Strength of the prompt; 1 is without guidance. Empty takes the family's usual one.",
+        tip="Strength of the prompt; 1 is without guidance. Empty takes the model's usual one.",
     )
     noise_scheduler: NoiseScheduler = setting(
         NoiseScheduler.AUTO,
@@ -91,16 +92,18 @@ class SampleConfig(BaseConfig):
         tip="The method that turns noise into an image. AUTO takes the one the family is usually sampled with.",
     )
 
-    def filled(self, family: FamilySpec) -> FilledSample:
-        """With a family's usual values in place of what is left open."""
+    def filled(self, family: FamilySpec, published: PublishedModel | None = None) -> FilledSample:
+        """With the usual values of the model, or else of its family, in place of what is left open."""
+        usual = (family.default_steps, family.default_cfg)
+        steps, cfg = usual if published is None else (published.steps, published.cfg)
         auto = self.noise_scheduler is NoiseScheduler.AUTO
         return FilledSample(
             prompt=self.prompt,
             negative_prompt=self.negative_prompt,
             width=self.width or family.default_resolution,
             height=self.height or family.default_resolution,
-            diffusion_steps=self.diffusion_steps or family.default_steps,
-            cfg_scale=family.default_cfg if self.cfg_scale is None else self.cfg_scale,
+            diffusion_steps=self.diffusion_steps or steps,
+            cfg_scale=cfg if self.cfg_scale is None else self.cfg_scale,
             noise_scheduler=NoiseScheduler(family.default_sampler) if auto else self.noise_scheduler,
             config=self,
         )

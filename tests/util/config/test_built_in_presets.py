@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from modules.spec.starting_values import STARTING_VALUES
 from modules.util.config.load import find_problems, load_config
 from modules.util.enum.ModelType import ModelType
 from modules.util.enum.RLHFMode import RLHFMode
@@ -46,6 +48,42 @@ def test_a_preset_is_right(path: Path) -> None:
     parts = {part for family in ModelType for part in family.parts}
     foreign = (parts & data.keys()) - set(config.model_type.parts)
     assert not foreign, "settings of parts the family has not"
+
+
+TABLE = re.compile(r"^\| (epsilon|v-prediction|flow matching): [^|]+\|(.+)\|$", re.MULTILINE)
+COLUMNS = ("beta", "mix", "pairs", "images", "weights")
+
+
+def usual_values() -> dict[str, dict[str, float]]:
+    """The table in ``docs/methods.md``, by what a model predicts."""
+    text = (FOLDER.parent / "docs" / "methods.md").read_text(encoding="utf-8")
+    rows = {
+        {"v-prediction": "v_prediction", "flow matching": "flow"}.get(kind, kind): row
+        for kind, row in TABLE.findall(text)
+    }
+    return {kind: dict(zip(COLUMNS, map(float, row.split("|")), strict=True)) for kind, row in rows.items()}
+
+
+def test_the_table_of_the_documents_is_the_one_of_the_program() -> None:
+    table = usual_values()
+    assert table.keys() == STARTING_VALUES.keys()
+    for kind, row in table.items():
+        values = STARTING_VALUES[kind]
+        assert (row["beta"], row["mix"], row["pairs"]) == (values.beta, values.supervised_mix, values.rate)
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in PRESETS if p.parent != FOLDER], ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
+def test_a_preset_starts_with_the_values_of_the_table(path: Path) -> None:
+    config, table = load_config(path), usual_values()
+    row = table["v_prediction" if config.force_v_prediction else config.model_type.spec.prediction]
+    if config.trains_pairs:
+        found = (config.rlhf_dpo_beta, config.rlhf_supervised_mix, config.learning_rate)
+        assert found == (row["beta"], row["mix"], row["pairs"])
+    else:
+        assert config.learning_rate == row["images"]
+    assert config.lora_alpha == config.lora_rank
 
 
 ONLINE = [mode for mode in RLHFMode if mode.spec.online]

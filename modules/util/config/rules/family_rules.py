@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from modules.util.config.rules.rules import ConfigWarning, Finding, rule
 from modules.util.enum.choices import LossWeight
 from modules.util.errors import UnsupportedError
+from modules.util.published_models import find_published
 
 if TYPE_CHECKING:
     from modules.util.config.TrainConfig import TrainConfig
@@ -29,6 +30,15 @@ def _parts_of_other_families(c: TrainConfig) -> Iterator[Finding]:
                     f"{', '.join(c.model_type.parts)}",
                     f"{name}.{field}",
                 )
+
+
+@rule("model_type", "base_model_name", "unet", "transformer")
+def _distilled_models_lose_their_few_steps(c: TrainConfig) -> Iterator[Finding]:
+    spec = c.model_type.spec
+    own = getattr(c, spec.denoiser).model_name
+    found = find_published(spec.key, own or c.base_model_name)
+    if found is not None and found.distilled:
+        yield ConfigWarning(found.advice(), f"{spec.denoiser}.model_name" if own else "base_model_name")
 
 
 @rule("model_type", "transformer")

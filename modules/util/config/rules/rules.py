@@ -132,7 +132,7 @@ def _beta_of_zero(c: TrainConfig) -> Iterator[Finding]:
         yield ConfigError(
             f"must be 0 or at least {LEAST_BETA:g}, not {c.rlhf_dpo_beta:g}: nothing would be learned",
             "rlhf_dpo_beta",
-            "5000 is usual; lower values allow larger changes",
+            "200 to 5000 is usual; lower values allow larger changes",
         )
 
 

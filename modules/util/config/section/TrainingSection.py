@@ -85,7 +85,8 @@ class TrainingSection(BaseConfig):
         title="Learning rate",
         group="Learning rate",
         tip=(
-            "Step size of the optimizer. Around 1e-4 for a LoRA, 1e-5 or less for preference training and fine-tuning."
+            "Step size of the optimizer. Usual for a LoRA with alpha equal to its rank: 1e-4 on plain images, 5e-5 on "
+            "pairs. Whole weights: 1e-5 or less."
         ),
     )
     learning_rate_scheduler: LearningRateScheduler = setting(

@@ -1,0 +1,134 @@
+"""What is known of published models: which are distilled to few denoising steps, and what to train instead.
+
+A model is recognised by its name on the hub; a folder by the name that its ``model_index.json`` or the hub's cache
+gives it. The words of a file's name only allow a guess.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from modules.util.errors import UserError
+from modules.util.jsonio import read_json
+from modules.util.program_files import RESOURCES
+
+ROWS = RESOURCES / "bases.json"
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_WORDS = re.compile(r"[A-Za-z0-9]+")
+_MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class PublishedModel:
+    """A row of ``resources/bases.json``.
+
+    Args:
+        name: on the hub.
+        family: model type.
+        steps, cfg: what its images are usually made with; ``cfg`` 1 is without guidance.
+        distilled: whether it was distilled to these steps.
+        base: the undistilled model to train instead.
+        words: words of a file name, all of which are in those of its copies.
+        not_words: words that are in none of these.
+        guessed: whether only such words told.
+    """
+
+    name: str
+    family: str
+    steps: int
+    cfg: float
+    distilled: bool = False
+    base: str = ""
+    words: tuple[str, ...] = ()
+    not_words: tuple[str, ...] = ()
+    guessed: bool = False
+
+    @property
+    def label(self) -> str:
+        """Its name without the owner."""
+        return self.name.rpartition("/")[2]
+
+    def advice(self) -> str:
+        """What training it does, and what to do instead; empty where nothing speaks against it."""
+        if not self.distilled:
+            return ""
+        what = f"seems to be {self.label}, which is" if self.guessed else f"{self.label} is"
+        return (
+            f"{what} distilled for {self.steps} steps, and training removes this ability. "
+            f"Train {self.base} instead"
+        )
+
+
+@functools.cache
+def published_models() -> tuple[PublishedModel, ...]:
+    """All rows, in the order of the file."""
+    return tuple(
+        PublishedModel(
+            **row
+            | {
+                "words": tuple(row.get("words", ())),
+                "not_words": tuple(row.get("not_words", ())),
+            }
+        )
+        for row in read_json(ROWS, "list of published models")
+    )
+
+
+def find_published(family: str, source: str) -> PublishedModel | None:
+    """The published model that a source is, or as its name says a copy of; ``None`` if it is unknown.
+
+    Args:
+        family: model type.
+        source: a hub name, a folder or a file.
+    """
+    path = Path(source)
+    index = _index(path)
+    for name in (source, _cached_name(path), index.get("_name_or_path")):
+        found = _named(name)
+        if found is not None:
+            return found
+    mine = [row for row in published_models() if row.family == family and row.distilled]
+    # pipelines of some families say it themselves
+    if index.get("is_distilled") is True and mine:
+        return mine[0]
+    words = _words(path.stem if path.suffix else path.name)
+    return next((_guess(row) for row in mine if row.words and _fits(row, words)), None)
+
+
+def _named(name: object) -> PublishedModel | None:
+    wanted = str(name or "").strip().strip("/").lower()
+    return next((row for row in published_models() if row.name.lower() == wanted), None)
+
+
+def _cached_name(path: Path) -> str:
+    """The hub name that the cache's folder of a snapshot stands for; empty for other paths."""
+    cached = next((part for part in path.parts if part.startswith("models--")), "")
+    return cached.removeprefix("models--").replace("--", "/", 1)
+
+
+def _index(path: Path) -> Mapping[str, Any]:
+    """A folder's ``model_index.json``; empty where there is none that can be read, which loading reports."""
+    place = path / "model_index.json"
+    try:
+        found = read_json(place, "model index", _MOST_BYTES)
+    except UserError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _words(name: str) -> frozenset[str]:
+    return frozenset(word.lower() for word in _WORDS.findall(_CAMEL.sub(" ", name)))
+
+
+def _fits(row: PublishedModel, words: Iterable[str]) -> bool:
+    found = frozenset(words)
+    return found.issuperset(row.words) and found.isdisjoint(row.not_words)
+
+
+def _guess(row: PublishedModel) -> PublishedModel:
+    return replace(row, guessed=True)

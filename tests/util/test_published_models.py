@@ -1,0 +1,117 @@
+"""Published models are recognised wherever they lie, and distilled ones are warned about once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modules.spec.registry import FAMILIES
+from modules.util.config.load import find_problems, load_config, read_config
+from modules.util.config.SampleConfig import SampleConfig
+from modules.util.program_files import PRESETS
+from modules.util.published_models import find_published, published_models
+
+TURBO = "Tongyi-MAI/Z-Image-Turbo"
+
+
+def test_every_row_is_of_a_family_and_a_distilled_one_names_what_to_train() -> None:
+    rows = published_models()
+    names = {row.name for row in rows}
+    assert len(names) == len(rows) and len({name.lower() for name in names}) == len(rows)
+    distilled = {row.name for row in rows if row.distilled}
+    for row in rows:
+        assert row.family in FAMILIES and row.steps > 0 and row.cfg >= 1
+        assert bool(row.base) or not row.distilled, row.name
+        assert row.base not in distilled, row.name
+
+
+@pytest.mark.parametrize("name", [TURBO, TURBO.lower(), f" {TURBO.upper()} "])
+def test_a_hub_name_counts_in_any_case(name: str) -> None:
+    found = find_published("Z_IMAGE", name)
+    assert found is not None and (found.name, found.guessed) == (TURBO, False)
+
+
+def test_a_folder_says_what_it_is_a_copy_of(tmp_path: Path) -> None:
+    (tmp_path / "model_index.json").write_text(json.dumps({"_name_or_path": TURBO}), encoding="utf-8")
+    found = find_published("Z_IMAGE", str(tmp_path))
+    assert found is not None and (found.name, found.guessed) == (TURBO, False)
+    snapshot = tmp_path / "models--Tongyi-MAI--Z-Image" / "snapshots" / "0123"
+    snapshot.mkdir(parents=True)
+    found = find_published("Z_IMAGE", str(snapshot))
+    assert found is not None and (found.name, found.distilled) == ("Tongyi-MAI/Z-Image", False)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"_name_or_path": 7}'])
+def test_a_damaged_index_says_nothing(text: str, tmp_path: Path) -> None:
+    (tmp_path / "model_index.json").write_text(text, encoding="utf-8")
+    assert find_published("Z_IMAGE", str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("family", "file", "name"),
+    [
+        ("Z_IMAGE", "z_image_turbo_bf16.safetensors", TURBO),
+        ("Z_IMAGE", "zImageTurbo_v1.safetensors", TURBO),
+        ("Z_IMAGE", "z_image_de_turbo_v1_bf16.safetensors", ""),
+        ("Z_IMAGE", "turbocharged.safetensors", ""),
+        ("FLUX_2", "flux-2-klein-4b-fp8.safetensors", "black-forest-labs/FLUX.2-klein-4B"),
+        ("FLUX_2", "flux-2-klein-9b.safetensors", "black-forest-labs/FLUX.2-klein-9B"),
+        ("FLUX_2", "flux-2-klein-base-4b.safetensors", ""),
+        ("FLUX_SCHNELL_1", "flux1-schnell.safetensors", "black-forest-labs/FLUX.1-schnell"),
+        ("STABLE_DIFFUSION_XL_10_BASE", "dreamXL_lightning.safetensors", "ByteDance/SDXL-Lightning"),
+        ("STABLE_DIFFUSION_XL_10_BASE", "hyperrealism.safetensors", ""),
+        ("STABLE_DIFFUSION_15", "my-turbo.safetensors", ""),
+    ],
+)
+def test_words_of_a_file_name_are_a_guess(family: str, file: str, name: str) -> None:
+    found = find_published(family, f"/models/{file}")
+    assert (found.name if found else "") == name
+    assert found is None or (found.guessed and "seems to be" in found.advice())
+
+
+def warnings(**values: object) -> list[str]:
+    config = read_config({"__version": 1, "model_type": "Z_IMAGE", "base_model_name": TURBO, **values})
+    return [str(found) for found in find_problems(config).warnings if "distilled" in found.message]
+
+
+def test_a_distilled_base_is_warned_about_once() -> None:
+    assert warnings() == [
+        "base_model_name: Z-Image-Turbo is distilled for 8 steps, and training removes this ability. Train "
+        "Tongyi-MAI/Z-Image instead"
+    ]
+    assert warnings(base_model_name="Tongyi-MAI/Z-Image") == []
+
+
+def test_the_denoiser_decides() -> None:
+    file = "/models/z_image_turbo.safetensors"
+    assert [line.partition(":")[0] for line in warnings(transformer={"model_name": file})] == [
+        "transformer.model_name"
+    ]
+    assert warnings(transformer={"model_name": "/models/my-own.safetensors"}) == []
+
+
+def test_samples_take_steps_and_guidance_of_the_model() -> None:
+    spec = FAMILIES["FLUX_2"]
+
+    def usual(source: str) -> tuple[int, float]:
+        filled = SampleConfig(prompt="a cat").filled(spec, find_published("FLUX_2", source))
+        return filled.diffusion_steps, filled.cfg_scale
+
+    assert usual("black-forest-labs/FLUX.2-klein-4B") == (4, 1.0)
+    assert usual("black-forest-labs/FLUX.2-klein-base-4B") == usual("/somewhere/else") == (50, 4.0)
+    asked = SampleConfig(prompt="a cat", diffusion_steps=9, cfg_scale=2.0)
+    filled = asked.filled(spec, find_published("FLUX_2", "black-forest-labs/FLUX.2-klein-4B"))
+    assert (filled.diffusion_steps, filled.cfg_scale) == (9, 2.0)
+
+
+def test_presets_name_models_that_are_not_distilled() -> None:
+    distilled = []
+    for path in sorted(PRESETS.glob("**/#?*.json")):
+        config = load_config(path)
+        found = find_published(config.model_type.value, config.base_model_name)
+        if found is not None and found.distilled:
+            distilled.append(path.stem)
+    # there is no undistilled model of this family
+    assert distilled == ["#schnell DPO", "#schnell LoRA"]
