@@ -55,6 +55,7 @@ class Model:
         prompt_chunks: how many chunks of a prompt are encoded at most, where the family has chunks.
         trains_text: whether a text encoder is trained, so prompts are encoded in every pass.
         adapter: the handle of attached adapters, if any.
+        training_adapter: what was added to the denoiser's weights for training and is taken back in samples, if any.
         kept_texts: what texts became that were encoded ahead, on the CPU; empty where a text encoder is trained.
     """
 
@@ -75,6 +76,7 @@ class Model:
     trains_text: bool = False
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     adapter: Any = None
+    training_adapter: Any = None
     kept_texts: dict[tuple[str, ...], Conditioning] = field(default_factory=dict, repr=False)
     _fingerprints: dict[str, str] = field(default_factory=dict, repr=False)
     _mode: str | None = field(default=None, repr=False)
@@ -218,6 +220,10 @@ class Model:
             )
         getattr(module, name if enabled else name.replace("enable", "disable"))()
         self.layers_changed()
+
+    def as_sampled(self) -> AbstractContextManager[object]:
+        """The block in which samples are made: without the training adapter."""
+        return nullcontext() if self.training_adapter is None else self.training_adapter.taken_back(self)
 
     # -- identity ------------------------------------------------------------------------------------------
 

@@ -125,7 +125,7 @@ def sample(
         # some samplers take more evaluations than steps
         return None if progress is None else progress(done + min(step, steps), total)
 
-    with model.in_mode("eval"), adapter or nullcontext():
+    with model.in_mode("eval"), model.as_sampled(), adapter or nullcontext():
         for batch in batches:
             images.append(_sample_batch(setup, model, batch, report))
             done += steps

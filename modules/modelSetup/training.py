@@ -13,6 +13,8 @@ from modules.adapter.agreement import check_agreement
 from modules.adapter.formats import check_handle, find_adapter, fitting_layout, read_adapter, save_adapter
 from modules.adapter.layers import filter_patterns
 from modules.adapter.PeftAdapter import AdapterHandle, attach
+from modules.adapter.TrainingAdapter import FIELD as ADAPTER_FIELD
+from modules.adapter.TrainingAdapter import TrainingAdapter
 from modules.model.compact import offload_blocks, quantize
 from modules.model.dtypes import QUANTIZED, PartDtypes, torch_dtype
 from modules.model.lazy_modules import lazy_base_tensors, make_lazy
@@ -27,6 +29,7 @@ from modules.util.enum.choices import DPOTimestepSampling, ModelFormat, Training
 from modules.util.errors import ConfigError, DataError, UnsupportedError
 from modules.util.files.output_place import output_place
 from modules.weights import one_file
+from modules.weights.hub_file import check_name, find_file
 from modules.weights.part_sources import find_sources
 from modules.weights.saving import save_folder
 
@@ -51,6 +54,10 @@ def load_model(setup: BaseModelSetup, config: TrainConfig, parts: Collection[str
         return setup.load(config.base_model_name, dtypes, wanted, load_options(config), names)
 
     model = load(part_dtypes(config, spec), parts)
+    if config.training_adapter.model_name and spec.denoiser in model.modules():
+        path = find_file(config.training_adapter.model_name, ADAPTER_FIELD)
+        model.training_adapter = TrainingAdapter.read(path, model, config.training_adapter.strength)
+        model.training_adapter.add_to(model)
     make_compact(model, config, partial(load, PartDtypes(lazy=True)))
     model.prompt_weighting = config.prompt_weighting
     model.prompt_chunks = config.max_prompt_chunks if spec.chunks_prompts else 1
@@ -67,6 +74,8 @@ def fetch(spec: FamilySpec, config: TrainConfig) -> None:
     """
     names = {part: getattr(config, part).model_name for part in spec.module_parts}
     find_sources(config.base_model_name, names, spec, [part.name for part in spec.parts])
+    if config.training_adapter.model_name:
+        find_file(config.training_adapter.model_name, ADAPTER_FIELD)
 
 
 def load_options(config: TrainConfig) -> LoadOptions:
@@ -207,6 +216,8 @@ def check_settings(config: TrainConfig, spec: FamilySpec) -> None:
         adapter_options(config, spec)
         if config.lora_model_name:
             find_adapter(config.lora_model_name)
+        if config.training_adapter.model_name:
+            check_name(config.training_adapter.model_name, ADAPTER_FIELD)
     elif config.output_model_format is ModelFormat.SAFETENSORS:
         one_file.check_trained(spec, trained)
 

@@ -134,6 +134,8 @@ class Run:
             facts["mode"] = config.rlhf_mode.value
         if config.trains_pairs:
             facts |= {"objective": config.rlhf_dpo_objective.value, "beta": config.rlhf_dpo_beta}
+        if self.model.training_adapter is not None:
+            facts["training_adapter_hash"] = self.model.training_adapter.digest
         facts |= self.loader.facts()
         if config.trains_pairs and self.reference is not None:
             facts["reference"] = self.reference.mode

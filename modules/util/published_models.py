@@ -33,6 +33,7 @@ class PublishedModel:
         steps, cfg: what its images are usually made with; ``cfg`` 1 is without guidance.
         distilled: whether it was distilled to these steps.
         base: the undistilled model to train instead.
+        adapter: a training adapter for it.
         words: words of a file name, all of which are in those of its copies.
         not_words: words that are in none of these.
         guessed: whether only such words told.
@@ -44,6 +45,7 @@ class PublishedModel:
     cfg: float
     distilled: bool = False
     base: str = ""
+    adapter: str = ""
     words: tuple[str, ...] = ()
     not_words: tuple[str, ...] = ()
     guessed: bool = False
@@ -61,6 +63,7 @@ class PublishedModel:
         return (
             f"{what} distilled for {self.steps} steps, and training removes this ability. "
             f"Train {self.base} instead"
+            + (f", or set training_adapter.model_name to {self.adapter}" if self.adapter else "")
         )
 
 

@@ -79,9 +79,17 @@ def warnings(**values: object) -> list[str]:
 def test_a_distilled_base_is_warned_about_once() -> None:
     assert warnings() == [
         "base_model_name: Z-Image-Turbo is distilled for 8 steps, and training removes this ability. Train "
-        "Tongyi-MAI/Z-Image instead"
+        "Tongyi-MAI/Z-Image instead, or set training_adapter.model_name to "
+        "ostris/zimage_turbo_training_adapter/zimage_turbo_training_adapter_v2.safetensors"
     ]
     assert warnings(base_model_name="Tongyi-MAI/Z-Image") == []
+
+
+def test_with_a_training_adapter_there_is_no_warning() -> None:
+    assert warnings(training_adapter={"model_name": "/models/undo.safetensors"}) == []
+    assert warnings(
+        base_model_name="Tongyi-MAI/Z-Image", training_adapter={"model_name": "a.safetensors"}
+    ) == ["training_adapter.model_name: is for distilled models, and Z-Image is not one"]
 
 
 def test_the_denoiser_decides() -> None:
@@ -113,5 +121,6 @@ def test_presets_name_models_that_are_not_distilled() -> None:
         found = find_published(config.model_type.value, config.base_model_name)
         if found is not None and found.distilled:
             distilled.append(path.stem)
+            assert config.training_adapter.model_name == found.adapter
     # there is no undistilled model of this family
     assert distilled == ["#schnell DPO", "#schnell LoRA"]

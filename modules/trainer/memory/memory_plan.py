@@ -234,7 +234,13 @@ class Planner:
         side = self.spec.default_resolution
         working = self.dry_run.samples(1, (side, side))
         yield Phase(
-            "making samples", {**self._lasting(), **self._weights(self.spec.vae), "working memory": working}
+            "making samples",
+            {
+                **self._lasting(),
+                **self._weights(self.spec.vae),
+                "training adapter": self.model.training_adapter.bytes if self.model.training_adapter else 0,
+                "working memory": working,
+            },
         )
 
     # -- what can be counted -------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from modules.adapter.TrainingAdapter import TrainingAdapter
 from modules.model.compact import (
     FrozenLinear,
     offload_blocks,
@@ -23,6 +24,7 @@ from modules.spec.FamilySpec import FamilySpec
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UnsupportedError
 from modules.weights.hub_cache import downloaded
+from modules.weights.hub_file import local_file
 from modules.weights.loading import FIELD, is_hub_name
 
 _BLOCK, _SECOND_BLOCK = 64, 256
@@ -136,6 +138,9 @@ def shape_only_model(
         device=torch.device("meta"),
     )
     setup._set_latents(model)
+    name = config.training_adapter.model_name
+    if name and (file := local_file(name)) is not None:
+        model.training_adapter = TrainingAdapter.read(file, model, config.training_adapter.strength)
     _make_compact(model, config)
     if setup.spec.embeds_guidance:
         model.guidance = float(getattr(config, setup.spec.denoiser).guidance_scale)

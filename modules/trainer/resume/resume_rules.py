@@ -12,6 +12,7 @@ from modules.util.config.section.ModelPartConfig import (
     FurtherTextEncoderConfig,
     ModelPartConfig,
     TextEncoderConfig,
+    TrainingAdapterConfig,
     TransformerConfig,
 )
 from modules.util.config.TrainConfig import TrainConfig
@@ -25,9 +26,10 @@ PARTS = (
     TextEncoderConfig,
     FurtherTextEncoderConfig,
     DenoiserConfig,
+    TrainingAdapterConfig,
     TransformerConfig,
 )
-"""Classes of the settings of one part of a model."""
+"""Classes of the settings of one part of a model, and of what is added to its weights."""
 
 
 def _free(model: type[BaseConfig]) -> set[str]:

@@ -104,7 +104,7 @@ def _check_identity(now: Mapping[str, str], saved: Mapping[str, str], base: str)
         raise ConfigError(
             f"{base} is not the model the backup was made with",
             "base_model_name",
-            "name the same one, or start a new run",
+            "name the same one with the same training adapter, or start a new run",
         )
     if now["adapter"] != saved.get("adapter", now["adapter"]):
         raise ConfigError(

@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.house.acts import outcomes as see
 from tests.house.acts.bases import concept, flux, pictures, stable_diffusion_3, stable_diffusion_xl
 from tests.house.acts.case import Case, shared_folder
+from tests.house.acts.training_cases import adapter
 from tests.tiny import tiny_folder
 
 
@@ -98,4 +99,9 @@ PARTS = [
     Case("transformer.guidance_scale", flux, 3.5, see.weights),
     Case("text_encoder.dropout_probability", pictures, 0.5, see.weights),
 ]  # fmt: skip
-CASES = [*BASE, *PARTS]
+FOLDED = [
+    Case("training_adapter.model_name", pictures, lambda folder: adapter(), see.weights),
+    Case("training_adapter.strength", pictures, 0.5, see.weights,
+         {"training_adapter.model_name": lambda folder: adapter()}),
+]  # fmt: skip
+CASES = [*BASE, *PARTS, *FOLDED]

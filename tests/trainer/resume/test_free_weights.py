@@ -124,9 +124,13 @@ GROUPS = [
         "validate_after_unit": "STEP",
         "validation_draws": 2,
     }),
-    Group("the same elsewhere", pairs, {"lora_model_name": lambda folder: adapter()}, {
+    Group("the same elsewhere", pairs, {
+        "lora_model_name": lambda folder: adapter(),
+        "training_adapter.model_name": lambda folder: adapter(),
+    }, {
         "base_model_name": copied("base", tiny_folder),
         "vae.model_name": copied("vae", lambda: tiny_folder() / "vae"),
+        "training_adapter.model_name": copied("undo.safetensors", adapter),
         "lora_model_name": copied("start.safetensors", adapter),
         "concepts": _pairs_elsewhere,
         "cache_dir": lambda folder: str(folder / "other-cache"),

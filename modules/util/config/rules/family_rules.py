@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from modules.util.config.rules.rules import ConfigWarning, Finding, rule
-from modules.util.enum.choices import LossWeight
+from modules.util.enum.choices import LossWeight, TrainingMethod
 from modules.util.errors import UnsupportedError
 from modules.util.published_models import find_published
 
@@ -32,12 +32,35 @@ def _parts_of_other_families(c: TrainConfig) -> Iterator[Finding]:
                 )
 
 
-@rule("model_type", "base_model_name", "unet", "transformer")
+@rule("training_adapter", "training_method", "rlhf_enabled", "rlhf_mode")
+def _training_adapters_need_another_adapter(c: TrainConfig) -> Iterator[Finding]:
+    if not c.training_adapter.model_name:
+        return
+    if c.training_method is not TrainingMethod.LORA:
+        yield UnsupportedError(
+            "is for training a LoRA: taken back from trained weights, it would damage them",
+            "training_adapter.model_name",
+            "set training_method to LORA, or remove the training adapter",
+        )
+    elif c.trains_online and c.rlhf_mode.coupled:
+        yield UnsupportedError(
+            f"cannot be combined with {c.rlhf_mode}, which needs rollouts of the very model it trains",
+            "training_adapter.model_name",
+            "use NFT, DGPO or ONLINE_DPO, or train the undistilled base model without it",
+        )
+
+
+@rule("model_type", "base_model_name", "unet", "transformer", "training_adapter")
 def _distilled_models_lose_their_few_steps(c: TrainConfig) -> Iterator[Finding]:
     spec = c.model_type.spec
     own = getattr(c, spec.denoiser).model_name
     found = find_published(spec.key, own or c.base_model_name)
-    if found is not None and found.distilled:
+    if c.training_adapter.model_name:
+        if found is not None and not found.distilled:
+            yield ConfigWarning(
+                f"is for distilled models, and {found.label} is not one", "training_adapter.model_name"
+            )
+    elif found is not None and found.distilled:
         yield ConfigWarning(found.advice(), f"{spec.denoiser}.model_name" if own else "base_model_name")
 
 

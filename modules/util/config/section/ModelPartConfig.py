@@ -30,6 +30,31 @@ class FrozenPartConfig(SourcedPartConfig):
     )
 
 
+class TrainingAdapterConfig(BaseConfig):
+    """A LoRA that is part of the base model while training."""
+
+    model_name: PathText = setting(
+        "",
+        widget="file",
+        free=True,
+        title="Training adapter",
+        tip=(
+            "A LoRA that undoes the distillation of a model made for few steps. It is on while training, and off in "
+            "samples and in the saved file. A .safetensors file, owner/name/file.safetensors on Hugging Face, or "
+            "owner/name with one such file. Empty: none."
+        ),
+    )
+    strength: Float = setting(
+        1.0,
+        ge=0,
+        le=10,
+        visible=".model_name",
+        free=False,
+        title="Strength",
+        tip="Multiplies the training adapter. Leave it at 1 unless its author says otherwise.",
+    )
+
+
 class ModelPartConfig(SourcedPartConfig):
     """A part of the model that can be trained."""
 

@@ -6,6 +6,7 @@ from modules.util.config.section.ModelPartConfig import (
     FrozenPartConfig,
     FurtherTextEncoderConfig,
     TextEncoderConfig,
+    TrainingAdapterConfig,
     TransformerConfig,
 )
 from modules.util.config.setting import PathText, setting
@@ -36,6 +37,13 @@ class ModelSection(BaseConfig):
         title="Base model",
         group="Base model",
         tip="A diffusers folder, a .safetensors or .ckpt file, or a Hugging Face name.",
+    )
+    training_adapter: TrainingAdapterConfig = setting(
+        factory=TrainingAdapterConfig,
+        visible="training_method=LORA",
+        free=False,
+        title="Training adapter",
+        tip="Keeps a distilled model distilled while it is trained.",
     )
     output_model_destination: PathText = setting(
         "models/model.safetensors",

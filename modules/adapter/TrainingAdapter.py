@@ -1,0 +1,114 @@
+"""A training adapter: a LoRA that undoes the distillation of a model while it is trained."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from modules.adapter.AdapterFile import AdapterFile
+from modules.adapter.reading import read_adapter
+from modules.model.Model import Model
+from modules.util.errors import UnsupportedError, UserError
+
+FIELD = "training_adapter.model_name"
+
+
+@dataclass
+class TrainingAdapter:
+    """A LoRA that is added to the weights of the denoiser before training, and taken back in samples.
+
+    With weights W and factors B and A the model trains on W + s B A, which is what its reference is too. A sample adds
+    - s B A to the outputs of the layers, so that it is made by W and what was trained.
+
+    Args:
+        file: the LoRA, matched to the model.
+        strength: s without the LoRA's own scaling.
+        digest: sha256 of the file.
+    """
+
+    file: AdapterFile
+    strength: float
+    digest: str
+
+    @classmethod
+    def read(cls, path: Path, model: Model, strength: float) -> TrainingAdapter:
+        """Read a file for a model, which may be without values.
+
+        Raises:
+            UserError: damaged, of another family, or not a LoRA of linear layers of the denoiser.
+        """
+        try:
+            file = read_adapter(path, model)
+            _check(file, model)
+        except UserError as error:
+            error.field = FIELD
+            raise
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return cls(file, strength, digest)
+
+    @torch.no_grad()
+    def add_to(self, model: Model) -> None:
+        """Add it to the weights, layer by layer in float32; to be called before they are kept in fewer bits."""
+        for (part, path), layer in self.file.layers.items():
+            linear: Any = model.module(part).get_submodule(path)
+            change_OI = layer.tensors["lora_B"].float() @ layer.tensors["lora_A"].float()
+            weight_OI = linear.weight.float() + self.strength * layer.scaling * change_OI
+            linear.weight.data = weight_OI.to(linear.weight.dtype)
+
+    @contextmanager
+    def taken_back(self, model: Model) -> Iterator[None]:
+        """Inside the block the model computes as if it had never been added."""
+        hooks = []
+        try:
+            for (part, path), layer in self.file.layers.items():
+                linear = model.module(part).get_submodule(path)
+                factors = (layer.tensors[name].to(model.device) for name in ("lora_A", "lora_B"))
+                hooks.append(linear.register_forward_hook(_subtract(*factors, self.strength * layer.scaling)))
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the factors, which are on the device while a sample is made."""
+        tensors = (tensor for layer in self.file.layers.values() for tensor in layer.tensors.values())
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _subtract(down_RI: torch.Tensor, up_OR: torch.Tensor, scale: float) -> Any:
+    def hook(_: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+        x = inputs[0]
+        change = nn.functional.linear(nn.functional.linear(x, down_RI.to(x.dtype)), up_OR.to(x.dtype))
+        return (output - scale * change).to(output.dtype)
+
+    return hook
+
+
+def _check(file: AdapterFile, model: Model) -> None:
+    if file.kind != "LORA" or file.decomposed:
+        kind = "LoRA with magnitudes (DoRA)" if file.decomposed else file.kind
+        raise UnsupportedError(f"{file.source} is a {kind}; only a plain LoRA can be a training adapter")
+    others = [part for part in file.parts() if part != model.spec.denoiser]
+    if others:
+        raise UnsupportedError(
+            f"{file.source} also changes {', '.join(others)}; a training adapter changes the denoiser alone"
+        )
+    for part, path in file.layers:
+        layer: Any = model.module(part).get_submodule(path)
+        shape = tuple(file.layers[part, path].tensors["lora_A"].shape)
+        if not isinstance(layer, nn.Linear):
+            raise UnsupportedError(f"{file.source} changes {path}, which is not a linear layer")
+        if len(shape) != 2 or shape[1] != layer.in_features:
+            raise UserError(
+                f"{file.source} does not fit {model.spec.label}: {path} has {layer.in_features} inputs, not {shape[1]}",
+                hint="the adapter was made for a model of another size",
+            )

@@ -1,0 +1,106 @@
+"""A single file of weights: on this machine, or one file of a repository on the hub."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from modules.util.errors import UserError
+from modules.weights.hub import hub_token
+
+ENDING = ".safetensors"
+_SEGMENT = r"[A-Za-z0-9][\w.-]*"
+_REPOSITORY = re.compile(rf"({_SEGMENT}/{_SEGMENT})((?:/{_SEGMENT})*)")
+
+
+def local_file(name: str) -> Path | None:
+    """The file that a name stands for, if it is on this machine.
+
+    Args:
+        name: a path, ``owner/name/file.safetensors``, or ``owner/name`` of a repository with one such file.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    repository, file = _on_hub(name)
+    if not repository:
+        return None
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(repository, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+    found = [folder / file] if file else sorted(folder.rglob(f"*{ENDING}"))
+    return found[0] if len(found) == 1 and found[0].is_file() else None
+
+
+def find_file(name: str, field: str) -> Path:
+    """The same; a file on the hub is downloaded.
+
+    Args:
+        field: the setting that holds the name, for errors.
+
+    Raises:
+        UserError: there is no such file, it cannot be had, or the repository holds several.
+    """
+    check_name(name, field)
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    repository, file = _on_hub(name)
+    from huggingface_hub import hf_hub_download, list_repo_files
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        if not file:
+            names = [one for one in list_repo_files(repository, token=hub_token()) if one.endswith(ENDING)]
+            if len(names) != 1:
+                raise UserError(
+                    f"the repository {repository} holds {len(names)} files that end in {ENDING}",
+                    field,
+                    f"name one of them: {', '.join(f'{repository}/{one}' for one in names[:8])}"
+                    if names
+                    else "use another one",
+                )
+            file = names[0]
+        return Path(hf_hub_download(repository, file, token=hub_token()))
+    except (LocalEntryNotFoundError, EntryNotFoundError, HfHubHTTPError, OSError) as error:
+        if (there := local_file(name)) is not None:
+            return there
+        raise UserError(
+            f"{name!r} is neither a local file nor in the local hub cache, and cannot be downloaded: "
+            f"{str(error).strip().partition(chr(10))[0]}",
+            field,
+            "check the name and the network, or give the path of a local file",
+        ) from error
+
+
+def check_name(name: str, field: str) -> None:
+    """``UserError`` if a name is neither that of a file here nor one that a file on the hub can have."""
+    path = Path(name).expanduser()
+    if path.is_file():
+        if path.suffix.lower() != ENDING:
+            raise UserError(
+                f"{path} is not a safetensors file",
+                field,
+                "pickles (.pt, .ckpt, .bin) can run any program hidden in them and are not opened",
+            )
+        return
+    repository, file = _on_hub(name)
+    if not repository or (file and not file.endswith(ENDING)):
+        raise UserError(
+            f"the file {name!r} does not exist",
+            field,
+            f"check the path; a file on the hub is named owner/name/file{ENDING}",
+        )
+
+
+def _on_hub(name: str) -> tuple[str, str]:
+    """The repository and the file in it that a name can stand for on the hub; both empty for a local path."""
+    match = _REPOSITORY.fullmatch(name)
+    path = Path(name).expanduser()
+    if match is None or path.is_dir() or path.parent.is_dir():
+        return "", ""
+    return match[1], match[2].removeprefix("/")
