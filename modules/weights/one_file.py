@@ -81,6 +81,8 @@ def _joined(spec: FamilySpec, pieces: Pieces) -> LazyTensor:
     if not first.rows:
         if rest:
             raise no_single_file(spec)
+        if first.flat:
+            return entry.then(torch.flatten)
         return entry.then(_swapped) if first.swapped else entry
     row = 0
     for piece, tensor in pieces:

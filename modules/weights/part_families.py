@@ -59,7 +59,7 @@ def _marks(key: str) -> tuple[tuple[frozenset[Mark], ...], ...]:
         state = module.state_dict()
         for pieces in (original_pieces(spec, part, module), own_pieces(module)):
             kinds = {
-                frozenset(_mark(name, state[key].shape) for name in p.names)
+                frozenset(_mark(name, p.shape_there(state[key].shape)) for name in p.names)
                 for key, p in pieces.items()
                 if key in state
             }

@@ -7,6 +7,7 @@ with all whose tensors the file has, and no others, is the file's.
 from __future__ import annotations
 
 import importlib
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -72,6 +73,7 @@ class Piece:
         start, rows: which rows of the tensor of that name it is; all if ``rows`` is 0.
         total: how many rows that tensor has in all.
         swapped: its two halves of rows come in the other order there.
+        flat: all its numbers are in one row there.
     """
 
     names: tuple[str, ...]
@@ -79,6 +81,13 @@ class Piece:
     rows: int = 0
     total: int = 0
     swapped: bool = False
+    flat: bool = False
+
+    def shape_there(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of the tensor of the file that a tensor of this shape is, or is some rows of."""
+        if self.flat:
+            return (math.prod(shape),)
+        return (self.total, *shape[1:]) if self.rows else tuple(shape)
 
     def of(self, tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         """This piece of a tensor of the file, in the shape the module has it."""
@@ -327,7 +336,8 @@ def _denoiser_piece(
     path, _, leaf = key.rpartition(".")
     if leaf not in ("weight", "bias") or path not in layers:
         # a tensor that belongs to no layer has a name of its own
-        return Piece((key_map.original(module, key).name,))
+        alone = key_map.original(module, key)
+        return Piece((alone.name,), flat=alone.flat)
     found = key_map.original(module, path)
     leaves = dict.fromkeys((found.weight, *WEIGHT_LEAVES)) if leaf == "weight" else (leaf,)
     names = tuple(f"{found.name}.{other}" for other in leaves)
@@ -359,7 +369,7 @@ def make_plan(tensors: PartTensors, plan: Plan, pieces: Pieces) -> Plan:
             continue
         plan.tensors[key] = found
         name, piece = found
-        shape = (piece.total, *parameter.shape[1:]) if piece.rows else tuple(parameter.shape)
+        shape = piece.shape_there(parameter.shape)
         if squeezed(shape) != squeezed(tensors.shapes[name]):
             plan.faults.append(f"{name}: {tuple(tensors.shapes[name])} for {shape}")
     for key, buffer in module.named_buffers():

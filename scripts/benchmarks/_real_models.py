@@ -13,6 +13,8 @@ from modules.modelSetup.registry import create_model_setup
 from modules.trainer.memory.memory_step import ShapeDryRun
 from modules.trainer.memory.shape_only import shape_only_model
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.jsonio import read_json
+from modules.weights.part_files import outline, shipped
 
 Parts = dict[str, Any]
 SCHEDULER = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
@@ -114,13 +116,83 @@ def _flux() -> Parts:
     return {**parts, "text_encoder": _clip(768, 12, 12, False), "vae": _vae(16), "scheduler": {}}
 
 
+def _shipped(key: str, stem: str = "config") -> nn.Module:
+    """A denoiser from the config that comes with the program."""
+    spec = create_model_setup(key).spec
+    part = spec.part(spec.denoiser)
+    place = next(place for place in shipped(key, part.name) if place.stem == stem)
+    return outline(part, read_json(place, "model config"))
+
+
+def _qwen3(width: int, inner: int, head: bool) -> nn.Module:
+    from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3Model
+
+    config = Qwen3Config(
+        hidden_size=width,
+        intermediate_size=inner,
+        num_hidden_layers=36,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        # the smaller one has one table for both of its ends
+        tie_word_embeddings=width < 4096,
+    )
+    return Qwen3ForCausalLM(config) if head else Qwen3Model(config)
+
+
+def _flux_2_vae() -> nn.Module:
+    from diffusers import AutoencoderKLFlux2
+
+    return AutoencoderKLFlux2()
+
+
+def _klein_4b() -> Parts:
+    parts = {"transformer": _shipped("FLUX_2"), "text_encoder": _qwen3(2560, 9728, True)}
+    return {**parts, "vae": _flux_2_vae(), "scheduler": {}}
+
+
+def _klein_9b() -> Parts:
+    parts = {"transformer": _shipped("FLUX_2", "9b"), "text_encoder": _qwen3(4096, 12288, True)}
+    return {**parts, "vae": _flux_2_vae(), "scheduler": {}}
+
+
+def _z_image() -> Parts:
+    parts = {"transformer": _shipped("Z_IMAGE"), "text_encoder": _qwen3(2560, 9728, False)}
+    return {**parts, "vae": _vae(16), "scheduler": {}}
+
+
+def _krea_2() -> Parts:
+    from diffusers import AutoencoderKLQwenImage
+    from transformers import Qwen3VLConfig, Qwen3VLModel
+
+    text = {
+        "hidden_size": 2560,
+        "intermediate_size": 9728,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [24, 20, 20]},
+    }
+    vision = {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "out_hidden_size": 2560}
+    encoder = Qwen3VLModel(Qwen3VLConfig(text_config=text, vision_config=vision))
+    parts = {"transformer": _shipped("KREA_2"), "text_encoder": encoder}
+    return {**parts, "vae": AutoencoderKLQwenImage(), "scheduler": {}}
+
+
 MODELS: Mapping[str, tuple[str, Callable[[], Parts], tuple[int, int], int]] = {
     "sd15": ("STABLE_DIFFUSION_15", _sd15, (77, 768), 0),
     "sdxl": ("STABLE_DIFFUSION_XL_10_BASE", _sdxl, (77, 2048), 1280),
     "sd35-medium": ("STABLE_DIFFUSION_35", _sd35_medium, (333, 4096), 2048),
     "flux": ("FLUX_DEV_1", _flux, (512, 4096), 768),
+    "klein-4b": ("FLUX_2", _klein_4b, (512, 7680), 0),
+    "klein-9b": ("FLUX_2", _klein_9b, (512, 12288), 0),
+    "z-image": ("Z_IMAGE", _z_image, (512, 2560), 0),
+    "krea-2": ("KREA_2", _krea_2, (512, 30720), 0),
 }
 """Name -> model type, what makes the parts, tokens and width of the text states, width of the pooled state."""
+MASKED = ("Z_IMAGE", "KREA_2")
+"""Families whose prompts keep their own lengths; the longest is assumed."""
 
 
 def real_dry_run(name: str, config: TrainConfig) -> ShapeDryRun:
@@ -132,6 +204,8 @@ def real_dry_run(name: str, config: TrainConfig) -> ShapeDryRun:
 
     def cond(count: int) -> Conditioning:
         tensors = {"hidden_BLE": torch.empty(count, *tokens, device="meta")}
+        if key in MASKED:
+            tensors["mask_BL"] = torch.ones(count, tokens[0], dtype=torch.bool, device="meta")
         if pooled:
             tensors["pooled_BE"] = torch.empty(count, pooled, device="meta")
         return Conditioning(tensors)

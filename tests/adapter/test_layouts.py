@@ -91,6 +91,7 @@ CASES = [
     ("QWEN", DIFFUSERS, ()),
     ("QWEN", KOHYA, ()),
     ("QWEN", COMFY, ()),
+    ("KREA_2", DIFFUSERS, ()),
     ("Z_IMAGE", DIFFUSERS, ()),
     ("Z_IMAGE", KOHYA, (r"^layers",)),
     ("Z_IMAGE", COMFY, (r"^layers\.\d+\.feed_forward",)),
@@ -228,6 +229,7 @@ COMFY_ENCODERS = {
     "QWEN": "qwen25_7b",
     "Z_IMAGE": "qwen3_4b",
     "FLUX_2": "qwen3_4b",
+    "KREA_2": "qwen3vl_4b",
     "SANA": "gemma2_2b",
     "PIXART_ALPHA": "t5xxl",
 }

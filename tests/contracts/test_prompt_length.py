@@ -19,6 +19,7 @@ PUBLISHED = {
     "SANA": 300,
     "CHROMA_1": 512,
     "QWEN": 507,
+    "KREA_2": 507,
     "FLUX_2": 500,
     "Z_IMAGE": 504,
     "FLUX_DEV_1": 512,
@@ -27,7 +28,7 @@ PUBLISHED = {
     "STABLE_DIFFUSION_35": 256,
 }
 """Tokens of a prompt, marks included and template not. Those that read with CLIP alone have 77, see below."""
-IN_TEMPLATES = ("QWEN", "FLUX_2", "Z_IMAGE")
+IN_TEMPLATES = ("QWEN", "KREA_2", "FLUX_2", "Z_IMAGE")
 
 
 def model_without_short_tokenizers(key: str) -> tuple[Model, int]:

@@ -19,11 +19,13 @@ class Layout:
         fused: what comes before the names, the names whose rows follow each other, the name of all of them.
         renamed: regular expressions and what they become, in this order.
         swapped: regular expression of published names whose halves of rows are the other way round.
+        flat: the same of those whose numbers are in one row.
     """
 
     fused: Sequence[tuple[str, tuple[str, ...], str]]
     renamed: Sequence[tuple[str, str]]
     swapped: str = "(?!)"
+    flat: str = "(?!)"
 
 
 _QKV = ("to_q", "to_k", "to_v")
@@ -193,6 +195,32 @@ FLUX_2 = Layout(
     ),
     swapped=FLUX.swapped,
 )
+KREA_2 = Layout(
+    fused=(),
+    renamed=(
+        (r"^img_in\.", "first."),
+        (r"^time_embed\.linear_1\.", "tmlp.0."),
+        (r"^time_embed\.linear_2\.", "tmlp.2."),
+        (r"^time_mod_proj\.", "tproj.1."),
+        (r"^txt_in\.norm\.weight", "txtmlp.0.scale"),
+        (r"^txt_in\.linear_1\.", "txtmlp.1."),
+        (r"^txt_in\.linear_2\.", "txtmlp.3."),
+        (r"^text_fusion\.", "txtfusion."),
+        (r"^transformer_blocks\.", "blocks."),
+        (r"^final_layer\.linear\.", "last.linear."),
+        (r"^final_layer\.norm\.weight", "last.norm.scale"),
+        (r"^final_layer\.scale_shift_table", "last.modulation.lin"),
+        (r"\.attn\.to_([qkv])\.", r".attn.w\1."),
+        (r"\.attn\.to_out\.0\.", ".attn.wo."),
+        (r"\.attn\.to_gate\.", ".attn.gate."),
+        (r"\.attn\.norm_([qk])\.weight", r".attn.qknorm.\1norm.scale"),
+        (r"\.ff\.", ".mlp."),
+        (r"\.norm1\.weight", ".prenorm.scale"),
+        (r"\.norm2\.weight", ".postnorm.scale"),
+        (r"\.scale_shift_table", ".mod.lin"),
+    ),
+    flat=r"blocks\.\d+\.mod\.lin",
+)
 SAME = Layout((), ())
 LAYOUTS = {
     "FLUX_DEV_1": FLUX,
@@ -206,6 +234,7 @@ LAYOUTS = {
     "Z_IMAGE": Z_IMAGE,
     "QWEN": SAME,
     "FLUX_2": FLUX_2,
+    "KREA_2": KREA_2,
 }
 """By model type; the UNets are in the tests of the latent-diffusion layout."""
 COMPUTED = {
@@ -234,5 +263,5 @@ def to_original(state: Mapping[str, torch.Tensor], layout: Layout) -> State:
             name = re.sub(old, new, name)
         if re.fullmatch(layout.swapped, name):
             tensor = torch.cat(tensor.chunk(2)[::-1])
-        made[name] = tensor.contiguous()
+        made[name] = (tensor.flatten() if re.fullmatch(layout.flat, name) else tensor).contiguous()
     return made

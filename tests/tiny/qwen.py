@@ -70,6 +70,41 @@ def build_qwen_vl(vocabulary_size: int, width: int = 16, layers: int = 2) -> tor
     return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=text, vision_config=vision))
 
 
+def build_qwen3_vl(vocabulary_size: int, width: int = 8, layers: int = 3) -> torch.nn.Module:
+    """Qwen3-VL without a head, with the smallest tower for images it can have."""
+    from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLConfig
+    from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel
+
+    text = {
+        "vocab_size": vocabulary_size,
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "max_position_embeddings": 4096,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 5e6,
+            "mrope_section": [2, 1, 1],
+            "mrope_interleaved": True,
+        },
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    vision = {
+        "depth": 1,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_heads": 1,
+        "out_hidden_size": width,
+        "deepstack_visual_indexes": [0],
+        "num_position_embeddings": 16,
+    }
+    return Qwen3VLModel(Qwen3VLConfig(text_config=text, vision_config=vision))
+
+
 def build_qwen3(
     vocabulary_size: int, width: int = 16, layers: int = 3, head: bool = False
 ) -> torch.nn.Module:

@@ -171,7 +171,14 @@ def test_parts_from_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize(
     ("key", "count"),
-    [("FLUX_DEV_1", 780), ("FLUX_SCHNELL_1", 776), ("CHROMA_1", 643), ("QWEN", 1933), ("Z_IMAGE", 453)],
+    [
+        ("FLUX_DEV_1", 780),
+        ("FLUX_SCHNELL_1", 776),
+        ("CHROMA_1", 643),
+        ("QWEN", 1933),
+        ("Z_IMAGE", 453),
+        ("KREA_2", 430),
+    ],
 )
 def test_as_many_tensors_as_the_published_files_have(key: str, count: int) -> None:
     spec = tiny_setup(key).spec

@@ -44,6 +44,7 @@ MILLIONS = {
     ("SANA", "config"): 1604.46,
     ("SANA", "600m"): 591.75,
     ("Z_IMAGE", "config"): 6154.91,
+    ("KREA_2", "config"): 12820.07,
 }
 """Parameters of the published denoisers."""
 
@@ -79,6 +80,7 @@ def test_every_shipped_config_is_of_a_part() -> None:
         ("SANA", "convert_sana_transformer_to_diffusers"),
         ("Z_IMAGE", "convert_z_image_transformer_checkpoint_to_diffusers"),
         ("FLUX_2", "convert_flux2_transformer_checkpoint_to_diffusers"),
+        ("KREA_2", "convert_krea2_transformer_checkpoint_to_diffusers"),
     ],
 )
 def test_diffusers_reads_the_same(key: str, converter: str) -> None:

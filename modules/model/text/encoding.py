@@ -107,6 +107,23 @@ def chat_messages(tokenizer: Any, prompts: Sequence[str], **options: bool) -> li
     ]
 
 
+def _with_suffix(
+    tokenizer: Any, texts: Sequence[str], encoder: nn.Module, limit: int, suffix: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``tokenize``, padded on the right to the longest, with further tokens directly after each text."""
+    length = min(limit, tokenizer.model_max_length)
+    last = tokenizer(suffix).input_ids
+    rows = [
+        torch.tensor([*row, *last])
+        for row in tokenizer(list(texts), max_length=length, truncation=True).input_ids
+    ]
+    ids_BL = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_token_id)
+    lengths_B1 = torch.tensor([[len(row)] for row in rows])
+    mask_BL = torch.arange(ids_BL.shape[1])[None] < lengths_B1
+    device = next(encoder.parameters()).device
+    return ids_BL.to(device), mask_BL.to(device)
+
+
 def causal_states(
     encoder: nn.Module,
     tokenizer: Any,
@@ -114,6 +131,7 @@ def causal_states(
     limit: int,
     layers: Sequence[int],
     padded: bool = False,
+    suffix: str = "",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Hidden states (B, L, E) of a language model and which tokens are not padding (B, L, bool); padding is behind
     the text, where a causal model cannot see it, and its own states are zeros.
@@ -121,8 +139,12 @@ def causal_states(
     Args:
         layers: which of the hidden states, one after the other along E; -1 is the last one with the final norm.
         padded: always the limit long, and with the states of the padding, for models trained to see them.
+        suffix: comes after every text, also after one that is cut.
     """
-    ids_BL, mask_BL = tokenize(tokenizer, texts, encoder, limit, side="right", fill=padded)
+    if suffix:
+        ids_BL, mask_BL = _with_suffix(tokenizer, texts, encoder, limit, suffix)
+    else:
+        ids_BL, mask_BL = tokenize(tokenizer, texts, encoder, limit, side="right", fill=padded)
     out = encoder(input_ids=ids_BL, attention_mask=mask_BL.long(), output_hidden_states=True, use_cache=False)
     states_BLE = torch.cat([out.hidden_states[layer] for layer in layers], dim=-1)
     return (states_BLE if padded else states_BLE.masked_fill(~mask_BL[..., None], 0.0)), mask_BL

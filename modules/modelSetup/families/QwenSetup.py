@@ -11,7 +11,7 @@ from modules.model.batch import Conditioning
 from modules.model.Model import Model
 from modules.model.patches import pack, unpack
 from modules.model.text.encoding import causal_states
-from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.QwenAutoencoder import QwenAutoencoder
 from modules.modelSetup.registry import model_setup
 from modules.spec.families.qwen import TOKENS
 from modules.spec.registry import FAMILIES
@@ -25,13 +25,8 @@ BEFORE_TOKENS = 34
 
 
 @model_setup
-class QwenSetup(BaseModelSetup):
+class QwenSetup(QwenAutoencoder):
     spec = FAMILIES["QWEN"]
-
-    def _set_latents(self, model: Model) -> None:
-        config: Any = model.vae.config
-        model.latent_factor = 2 ** len(config.temperal_downsample)
-        model.latent_channels = int(config.z_dim)
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         texts = [f"{BEFORE}{prompt}{AFTER}" for prompt in prompts]
@@ -43,19 +38,6 @@ class QwenSetup(BaseModelSetup):
         return Conditioning(
             {"hidden_BLE": hidden_BLE[:, BEFORE_TOKENS:], "mask_BL": mask_BL[:, BEFORE_TOKENS:]}
         )
-
-    def _encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:
-        vae: Any = model.vae
-        z_BChw = vae.encode(rgb_BCHW.unsqueeze(2)).latent_dist.mode().squeeze(2).float()
-        mean_C11, deviation_C11 = _statistics(model, z_BChw.device)
-        scaled_BChw: torch.Tensor = (z_BChw - mean_C11) / deviation_C11
-        return scaled_BChw
-
-    def _decode(self, model: Model, z_BChw: torch.Tensor) -> torch.Tensor:
-        vae: Any = model.vae
-        mean_C11, deviation_C11 = _statistics(model, z_BChw.device)
-        z_BCthw = (z_BChw.float() * deviation_C11 + mean_C11).to(z_BChw.dtype).unsqueeze(2)
-        return vae.decode(z_BCthw).sample.squeeze(2)  # type: ignore[no-any-return]
 
     def denoise(
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
@@ -79,10 +61,3 @@ class QwenSetup(BaseModelSetup):
         guided_BLE = pack(super().guide(wanted_BChw, unwanted_BChw, cfg))
         lengths_BL1 = wanted_BLE.norm(dim=-1, keepdim=True) / guided_BLE.norm(dim=-1, keepdim=True)
         return unpack(guided_BLE * lengths_BL1, *wanted_BChw.shape[-2:])
-
-
-def _statistics(model: Model, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and standard deviation of the autoencoder's raw latents, (C, 1, 1) each."""
-    config: Any = model.vae.config
-    mean_C, deviation_C = (torch.tensor(v, device=device) for v in (config.latents_mean, config.latents_std))
-    return mean_C[:, None, None], deviation_C[:, None, None]

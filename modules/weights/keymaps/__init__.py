@@ -11,6 +11,7 @@ SCHEMES = {
     "latent-diffusion": "latent_diffusion",
     "flux": "flux",
     "flux-2": "flux_2",
+    "krea-2": "krea_2",
     "stable-diffusion-3": "stable_diffusion_3",
     "pixart": "pixart",
     "sana": "sana",

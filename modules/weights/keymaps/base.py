@@ -19,12 +19,14 @@ class Original:
         pieces: paths of our layers whose output rows, one after the other, are its rows; one for most.
         swapped: its two halves of rows (shift, scale) come in the other order here.
         weight: what its weight is called.
+        flat: all its numbers are in one row there.
     """
 
     name: str
     pieces: tuple[str, ...]
     swapped: bool = False
     weight: str = "weight"
+    flat: bool = False
 
     @property
     def fused(self) -> bool:
@@ -51,12 +53,14 @@ class Rule:
         swapped: see ``Original``; only where the layer has twice as many outputs as inputs, which those have that
             make one shift and one scale.
         weight: what its weight is called in the checkpoint.
+        flat: see ``Original``; of a tensor that belongs to no layer.
     """
 
     original: str
     ours: str | tuple[str, ...]
     swapped: bool = False
     weight: str = "weight"
+    flat: bool = False
 
 
 class Table:
@@ -80,6 +84,7 @@ class Table:
                     tuple(_fill(piece, numbers) for piece in ours),
                     rule.swapped and _makes_pairs(module.get_submodule(path)),
                     rule.weight,
+                    rule.flat,
                 )
         return Original(path, (path,))
 

@@ -20,7 +20,7 @@ from scripts import import_config as script
 LISTS = {"concepts": [], "samples": []}
 THEIR_FAMILIES = (
     "STABLE_DIFFUSION_20_DEPTH", "WUERSTCHEN_2", "STABLE_CASCADE_1", "FLUX_FILL_DEV_1", "HUNYUAN_VIDEO", "ERNIE",
-    "HI_DREAM_FULL", "ANIMA", "KREA_2", "IDEOGRAM_4",
+    "HI_DREAM_FULL", "ANIMA", "IDEOGRAM_4",
 )  # fmt: skip
 THEIR_OPTIMIZERS = (
     "ADAMW_ADV", "ADOPT_ADV", "LION_ADV", "MUON", "MUON_ADV", "ADAMUON_ADV", "SIGNSGD_ADV", "PRODIGY_ADV", "LARS",
@@ -70,11 +70,11 @@ def test_what_is_not_offered_is_refused_and_nothing_is_written(
 def test_all_that_is_not_offered_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         load(
-            tmp_path, model_type="KREA_2", training_method="EMBEDDING", optimizer={"optimizer": "PRODIGY_ADV"}
+            tmp_path, model_type="ANIMA", training_method="EMBEDDING", optimizer={"optimizer": "PRODIGY_ADV"}
         )
     text = str(caught.value)
     assert "asks for 3 things" in text
-    assert '"KREA_2"' in text
+    assert '"ANIMA"' in text
     assert '"EMBEDDING"' in text
     assert '"PRODIGY_ADV"' in text
     assert "nearest: PRODIGY;" in text
