@@ -70,8 +70,9 @@ class TrainingAdapter:
         try:
             for (part, path), layer in self.file.layers.items():
                 linear = model.module(part).get_submodule(path)
-                factors = (layer.tensors[name].to(model.device) for name in ("lora_A", "lora_B"))
-                hooks.append(linear.register_forward_hook(_subtract(*factors, self.strength * layer.scaling)))
+                down_RI, up_OR = (layer.tensors[name].to(model.device) for name in ("lora_A", "lora_B"))
+                hook = _subtract(down_RI, up_OR, self.strength * layer.scaling)
+                hooks.append(linear.register_forward_hook(hook))
             yield
         finally:
             for hook in hooks:

@@ -140,10 +140,11 @@ def _qwen3(width: int, inner: int, head: bool) -> nn.Module:
     return Qwen3ForCausalLM(config) if head else Qwen3Model(config)
 
 
-def _flux_2_vae() -> nn.Module:
+def _flux_2_vae() -> Any:
     from diffusers import AutoencoderKLFlux2
 
-    return AutoencoderKLFlux2()
+    made: Any = AutoencoderKLFlux2()
+    return made
 
 
 def _klein_4b() -> Parts:

@@ -24,7 +24,6 @@ _FAMILIES = {
     "HI_DREAM_FULL": ("FLUX_DEV_1", "this family is not trained here yet"),
     "ERNIE": ("FLUX_2", "this family is not trained here yet"),
     "IDEOGRAM_4": ("FLUX_2", "this family is not trained here yet"),
-    "KREA_2": ("QWEN", "this family is not trained here yet"),
     "ANIMA": ("QWEN", "this family is not trained here yet"),
 }
 """Families that are not offered: the nearest one, and why."""
