@@ -41,6 +41,21 @@ class Ballot:
     show: tuple[Path, Path]
 
 
+@dataclass(frozen=True)
+class Voted:
+    """A vote that was given.
+
+    Args:
+        first, second: the two images, in the order of the contestants.
+        best: 0 or 1 for the preferred one, ``None`` for a tie.
+    """
+
+    prompt: str
+    first: Path
+    second: Path
+    best: int | None
+
+
 class Arena:
     """Asks about images of contestants until it is decided who is preferred.
 
@@ -102,6 +117,20 @@ class Arena:
             pair: [q for q in questions if q not in done[pair]] for pair, questions in self._questions.items()
         }
         self.ballot = None if self.ending is not None else self._next(prompts)
+
+    def voted(self) -> list[Voted]:
+        """The votes among these contestants, in order, without what was skipped; they tell who made which image."""
+        found = []
+        for vote in self.store.votes():
+            if vote.skipped or vote.left not in self._keys or vote.right not in self._keys:
+                continue
+            pair = sorted((self._keys.index(vote.left), self._keys.index(vote.right)))
+            question = (vote.prompt, vote.seed)
+            images = [self.contestants[i].images.get(question) for i in pair]
+            if images[0] is not None and images[1] is not None:
+                best = None if vote.best is None else int(vote.best == self._keys[pair[1]])
+                found.append(Voted(vote.prompt, images[0], images[1], best))
+        return found
 
     @property
     def left(self) -> int:

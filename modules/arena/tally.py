@@ -135,6 +135,20 @@ class Tally:
         said = f"{self.names[one]} leads after {counted(self.votes, 'comparison')} ({', '.join(parts)})."
         return said if self.winner is not None else f"{said} That is not decided; perhaps some are equal."
 
+    def blind_sentence(self) -> str:
+        """How it stands, without names, for somebody who is still voting."""
+        if not self.votes:
+            return "There are no votes yet."
+        votes, decided = counted(self.votes, "vote"), self.winner is not None
+        if len(self.names) > 2:
+            return f"After {votes} " + (
+                "one leads." if decided else "it is not decided; perhaps some are equal."
+            )
+        better = self.comparison(0, 1).of_better()
+        low, high = interval(better.wins, better.losses, better.ties)
+        said = f"After {votes} one of them has {better.share:.0%}, between {low:.0%} and {high:.0%}: "
+        return said + ("decided." if decided else "not decided; perhaps they are equal.")
+
     def to_dict(self) -> dict[str, object]:
         """The result as JSON; figures are for the first contestant."""
         pairs = [self.comparison(*pair).to_dict() for pair in self._counts]

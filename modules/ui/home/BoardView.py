@@ -95,7 +95,10 @@ class BoardView(ttk.Frame):
         card.show(self._state(key, step, seen), reason, fault)
         begun = self._begun(key, step, seen)
         main = seen.next == key and not busy and not step.blocked
-        card.show_button(words.RESUME[key] if begun else words.BUTTONS[key], not reason, main)
+        text = words.RESUME[key] if begun else words.BUTTONS[key]
+        if key == "compare" and seen.result and seen.result["decided"]:
+            text = words.SHOW_RESULT
+        card.show_button(text, not reason, main)
 
     def _begun(self, key: str, step: Step, seen: Overview) -> bool:
         if key == "pick":

@@ -28,8 +28,10 @@ class HomeActions:
         """Take a step."""
         if key == "pick":
             self.pick()
+        elif key == "compare":
+            self.watch.run("compare", "--result", then=lambda _result: self.vote())
         elif key == "new-round":
-            self.watch.run("next", step=key)
+            self.next_round()
         else:
             self.watch.run(key)
 
@@ -57,6 +59,22 @@ class HomeActions:
         )
         self.watch.tool = tool
         tool.bind("<Destroy>", lambda event: self._closed(tool) if event.widget is tool else None, add="+")
+        self.watch.look()
+
+    def next_round(self) -> None:
+        """Begin the next round."""
+        self.watch.run("next", step="new-round")
+
+    def vote(self) -> None:
+        """Open the arena; its images are made."""
+        from modules.ui.arena.ArenaWindow import open_arena_window
+
+        project = self.watch.project
+        if project is None or self.watch.tool is not None:
+            return
+        arena = open_arena_window(self.ui.root, self.ui.theme, project.folder, "", self.next_round)
+        self.watch.tool = arena
+        arena.bind("<Destroy>", lambda event: self._closed(arena) if event.widget is arena else None, add="+")
         self.watch.look()
 
     def _closed(self, tool: tk.Toplevel) -> None:

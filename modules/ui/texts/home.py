@@ -7,7 +7,7 @@ PAGE = PageSpec(
     "Home",
     order=5,
     module="HomePage",
-    about="From images that you like to a model that you like, step by step.",
+    about="Teach a model your taste, step by step.",
     key_name="Alt+Home",
 )
 
@@ -64,6 +64,7 @@ RESUME = {
     "train": "Resume training",
     "compare": "Continue comparing",
 }
+SHOW_RESULT = "Show the result"
 STOP = "Stop"
 STOPPING = "Stopping\u2026"
 WORK = {

@@ -1,0 +1,135 @@
+"""The arena of a project for a window: votes are given on a worker thread, the window gets snapshots to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.arena.Arena import Arena, Ballot, Voted
+from modules.project.Project import Project
+from modules.project.proving import adapters_between, open_arena
+from modules.ui.widgets.SerialWorker import Failed, SerialWorker
+
+
+@dataclass(frozen=True)
+class ArenaShot:
+    """The arena at one moment.
+
+    Args:
+        ballot: the open question; ``None`` at the end.
+        votes, left: given, and questions that could still be asked.
+        standing: how it stands, without names.
+        because: why it has ended: ``decided``, ``votes`` or ``images``; empty before.
+    """
+
+    ballot: Ballot | None
+    votes: int
+    left: int
+    standing: str
+    because: str
+
+
+@dataclass(frozen=True)
+class ArenaResult:
+    """What the votes say, with names.
+
+    Args:
+        told: as ``Tally.to_dict`` has it.
+        voted: the votes.
+        because: as in the snapshot.
+    """
+
+    told: dict[str, Any]
+    voted: list[Voted]
+    because: str
+
+
+class ArenaController:
+    """Everything that touches the votes runs on ``worker``.
+
+    Args:
+        folder: of the project.
+        between: as for ``taste.py compare``.
+        changed: gets every new snapshot, on the Tk thread.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        between: str,
+        worker: SerialWorker,
+        changed: Callable[[ArenaShot], None],
+        failed: Failed,
+    ) -> None:
+        self._folder, self._between = folder, between
+        self._worker, self._changed, self._failed = worker, changed, failed
+        self._open = ExitStack()
+        self._arena: Arena | None = None
+        self.waiting = 0
+        """How many snapshots are still to come: what is on the screen is then old."""
+
+    def start(self) -> None:
+        """Open the votes."""
+
+        def work() -> None:
+            project = Project(self._folder)
+            adapters = adapters_between(project, self._between)
+            self._arena = self._open.enter_context(open_arena(project, adapters, lambda text: None))
+
+        self._do(work)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        self.waiting += 1
+
+        def run() -> ArenaShot:
+            work()
+            return self._shot()
+
+        def done(shot: ArenaShot) -> None:
+            self.waiting -= 1
+            self._changed(shot)
+
+        def failed(error: Exception) -> None:
+            self.waiting -= 1
+            self._failed(error)
+
+        self._worker.submit(run, done, failed)
+
+    def _opened(self) -> Arena:
+        if self._arena is None:
+            raise RuntimeError("the arena is not open")
+        return self._arena
+
+    def _shot(self) -> ArenaShot:
+        arena = self._opened()
+        ending = arena.ending
+        return ArenaShot(
+            arena.ballot, arena.tally.votes, arena.left, arena.tally.blind_sentence(),
+            "" if ending is None else ending.value,
+        )  # fmt: skip
+
+    def answer(self, side: int | None, skipped: bool = False) -> None:
+        """As for ``Arena``."""
+        self._do(lambda: self._opened().answer(side, skipped))
+
+    def undo(self) -> None:
+        """Take the last vote back."""
+        self._do(lambda: self._opened().undo())
+
+    def result(self, done: Callable[[ArenaResult], None]) -> None:
+        """What the votes say; it tells the names."""
+
+        def work() -> ArenaResult:
+            arena = self._opened()
+            ending = arena.ending
+            because = "" if ending is None else ending.value
+            return ArenaResult(arena.tally.to_dict(), arena.voted(), because)
+
+        self._worker.submit(work, done, self._failed)
+
+    def close(self, done: Callable[[], None]) -> None:
+        """Close the votes; then ``done`` on the Tk thread."""
+        self._worker.submit(self._open.close, lambda _result: done(), self._failed)

@@ -1,0 +1,104 @@
+"""The arena in a window of its own: voting, then the result."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from pathlib import Path
+
+from modules.ui.arena.ArenaController import ArenaController, ArenaResult, ArenaShot
+from modules.ui.arena.ResultPage import ResultActions, ResultPage
+from modules.ui.arena.VotingPage import VotingPage
+from modules.ui.texts import arena as words
+from modules.ui.widgets.theme import Theme
+from modules.ui.widgets.ToolHost import ToolHost
+
+WIDTH, HEIGHT, ROOM = 1180, 760, 0.94
+
+
+class ArenaWindow(ToolHost):
+    """All pages of the arena.
+
+    Args:
+        folder: of the project.
+        between: as for ``taste.py compare``.
+        next_round: begins the next round; called when everything is closed.
+    """
+
+    name = words.NAME
+
+    def __init__(
+        self,
+        window: tk.Toplevel,
+        theme: Theme,
+        folder: Path,
+        between: str,
+        next_round: Callable[[], None],
+    ) -> None:
+        super().__init__(window, theme, window.destroy)
+        self._next_round = next_round
+        self._shot: ArenaShot | None = None
+        self.controller = ArenaController(folder, between, self.worker, self._changed, self._failed)
+        self._title = folder.name
+        self._vote()
+        self.controller.start()
+
+    def _vote(self) -> None:
+        page = VotingPage(self, self.theme, self.controller, self.prefetcher, self.show_result)
+        self.show(page, self._title)
+        if self._shot is not None and self._shot.ballot is not None:
+            page.show(self._shot)
+
+    def _changed(self, shot: ArenaShot) -> None:
+        self._shot = shot
+        if shot.ballot is None:
+            self.show_result()
+        elif isinstance(self.page, VotingPage):
+            self.page.show(shot)
+
+    def _failed(self, error: Exception) -> None:
+        self.failed(error)
+        if self._shot is None:  # it could not be opened
+            self.close()
+        elif isinstance(self.page, VotingPage):
+            self.page.show(self._shot)
+
+    def show_result(self) -> None:
+        """Names, figures and all votes."""
+        self.controller.result(self._show_result)
+
+    def _show_result(self, result: ArenaResult) -> None:
+        open_question = self._shot is not None and self._shot.ballot is not None
+        actions = ResultActions(self._vote if open_question else None, self.close, self._to_next_round)
+        self.show(ResultPage(self, self.theme, result, self.prefetcher, actions), self._title)
+
+    def _to_next_round(self) -> None:
+        closed = self._when_closed
+
+        def end() -> None:
+            closed()
+            self._next_round()
+
+        self._when_closed = end
+        self.close()
+
+    def prepare_close(self, then: Callable[[], None]) -> None:
+        self.controller.close(then)
+
+
+def open_arena_window(
+    parent: tk.Misc, theme: Theme, folder: Path, between: str, next_round: Callable[[], None]
+) -> tk.Toplevel:
+    """The arena of a project; its images have to be made."""
+    window = tk.Toplevel(parent)
+    theme.on_change(lambda: window.configure(background=theme.palette.back), window)
+    screen = (window.winfo_screenwidth(), window.winfo_screenheight())
+    width, height = (
+        min(theme.px(WIDTH), int(screen[0] * ROOM)),
+        min(theme.px(HEIGHT), int(screen[1] * ROOM) - 30),
+    )
+    left, top = (screen[0] - width) // 2, max(0, (screen[1] - height) // 3)
+    window.geometry(f"{width}x{height}+{left}+{top}")
+    window.minsize(480, 320)
+    ArenaWindow(window, theme, folder, between, next_round).pack(fill="both", expand=True)
+    return window

@@ -1,0 +1,211 @@
+"""The page where one votes: two images, no names, the keys of the pair tool."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tkinter import ttk
+
+from modules.curation.choosing.base import KEYS_OF_TWO
+from modules.ui.arena.ArenaController import ArenaController, ArenaShot
+from modules.ui.curation.ChoiceView import Action, action_button, key_name
+from modules.ui.texts import arena as words
+from modules.ui.widgets.ActionRow import ActionRow
+from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.widgets.ImageView import ImageView, ZoomState
+from modules.ui.widgets.KeysWindow import show_keys
+from modules.ui.widgets.theme import Theme
+from modules.util.counted import counted
+
+UNDO_KEYS = ("Control-z", "BackSpace")
+
+
+class VotingPage(ttk.Frame):
+    """Asks about two images; it is the ``Board`` on which the keys of the pair tool act.
+
+    Args:
+        leave: shows the result.
+    """
+
+    def __init__(
+        self,
+        parent: tk.Misc,
+        theme: Theme,
+        controller: ArenaController,
+        prefetcher: ImagePrefetcher,
+        leave: Callable[[], None],
+    ) -> None:
+        super().__init__(parent, style="Back.TFrame")
+        px = theme.px
+        self.theme, self.controller, self.prefetcher = theme, controller, prefetcher
+        self.shot: ArenaShot | None = None
+        self._swapped = False
+        self.zoom = ZoomState()
+        self.columnconfigure((0, 1), weight=1, uniform="images")
+        self.rowconfigure(2, weight=1)
+        top = ttk.Frame(self)
+        top.grid(row=0, column=0, columnspan=2, sticky="ew")
+        top.columnconfigure(1, weight=1)
+        self.count = ttk.Label(top, style="Bold.TLabel")
+        self.count.grid(row=0, column=0, padx=px(10), pady=px(3))
+        self.standing = ttk.Label(top, style="Muted.TLabel", text=words.HIDDEN, width=1)
+        self.standing.grid(row=0, column=1, sticky="ew")
+        self.prompt = ttk.Label(self, text=words.LOOKING, padding=(px(10), px(6)), width=1, justify="left")
+        self.prompt.grid(row=1, column=0, columnspan=2, sticky="ew")
+        self.prompt.bind("<Configure>", lambda event: self.prompt.configure(wraplength=max(1, event.width)))
+        self.views = [
+            ImageView(self, prefetcher, self.zoom, partial(self._clicked, i), theme.fonts["bold"])
+            for i in (0, 1)
+        ]
+        for i, view in enumerate(self.views):
+            view.grid(row=2, column=i, sticky="nsew", padx=2, pady=2)
+            view.bind("<Configure>", lambda _event: self._want(), add="+")
+        bottom = ttk.Frame(self, padding=(px(10), px(4)))
+        bottom.grid(row=3, column=0, columnspan=2, sticky="ew")
+        bottom.columnconfigure(0, weight=1)
+        ttk.Label(bottom, text=words.HINT, style="Bold.TLabel").grid(row=0, column=0, sticky="w", pady=px(3))
+        row = ActionRow(bottom, theme)
+        row.grid(row=1, column=0, sticky="ew")
+        self.actions = [Action(k.label, k.keys, partial(k.do, self), k.main, k.judges) for k in KEYS_OF_TWO]
+        self.actions += [
+            Action(words.UNDO, UNDO_KEYS, self.undo),
+            Action(words.STANDING, ("r",), self.tell_standing),
+            Action(words.ACTUAL_SIZE, ("z",), self.zoom.toggle_actual_size),
+            Action(words.KEYS, ("F1",), self.show_keys),
+            Action(words.RESULT, ("e",), leave),
+        ]
+        for action in self.actions:
+            row.add(action_button(row, theme, action, partial(self.run, action)))
+
+    # --- showing ------------------------------------------------------------------------------------------------
+
+    def show(self, shot: ArenaShot) -> None:
+        """Draw a snapshot that has an open question."""
+        assert shot.ballot is not None
+        self.shot, self._swapped = shot, False
+        self.zoom.set(None)
+        self.standing.configure(text=words.HIDDEN)
+        left = words.LEFT.format(questions=counted(shot.left, words.QUESTION))
+        self.count.configure(text=f"{counted(shot.votes, words.VOTE)}, {left}")
+        self.prompt.configure(text=words.SEED.format(prompt=shot.ballot.prompt, seed=shot.ballot.seed))
+        self._draw()
+        self._want()
+
+    def _paths(self) -> tuple[Path, Path]:
+        assert self.shot is not None and self.shot.ballot is not None
+        left, right = self.shot.ballot.show
+        return (right, left) if self._swapped else (left, right)
+
+    def _draw(self) -> None:
+        for view, path in zip(self.views, self._paths(), strict=True):
+            view.show(path)
+
+    def _want(self) -> None:
+        if self.shot is None or self.shot.ballot is None:
+            return
+        boxes = dict.fromkeys(view.box for view in self.views)
+        self.prefetcher.want([(path, box) for path in self.shot.ballot.show for box in boxes])
+
+    def arrived(self, key: Key) -> None:
+        """An image got ready; from the pump."""
+        for view in self.views:
+            view.arrived(Path(key[0]))
+
+    def tell_standing(self) -> None:
+        """How it stands, without names; until the next vote."""
+        if self.shot is not None:
+            self.standing.configure(text=self.shot.standing)
+
+    def show_keys(self) -> None:
+        """All keys."""
+        keys = [
+            (", ".join(key_name(key) for key in a.keys if "KP_" not in key), a.label) for a in self.actions
+        ]
+        show_keys(self, self.theme, [*keys, *words.LOOKING_KEYS])
+
+    # --- hands --------------------------------------------------------------------------------------------------
+
+    def ready(self) -> bool:
+        """Whether the person sees what is asked about."""
+        return self.shot is not None and all(
+            view.shown == view.path or self.prefetcher.failure(view.path) is not None
+            for view in self.views
+            if view.path is not None
+        )
+
+    def run(self, action: Action) -> None:
+        """Do something, unless the screen is out of date."""
+        if not self.controller.waiting and (self.ready() or not action.judges) and self.shot is not None:
+            action.run()
+
+    def _clicked(self, place: int) -> None:
+        if self.ready() and not self.controller.waiting:
+            self.better(place)
+
+    def better(self, place: int) -> None:
+        """The image at this place is better."""
+        self.controller.answer(1 - place if self._swapped else place)
+
+    def equal(self) -> None:
+        """The images are equally good."""
+        self.controller.answer(None)
+
+    def poor(self) -> None:
+        """Both are poor, which is a tie here."""
+        self.controller.answer(None)
+
+    def skip(self) -> None:
+        """Say nothing; it is not asked again."""
+        self.controller.answer(None, skipped=True)
+
+    def only_best(self) -> None:
+        """Of two images the better one says everything."""
+
+    def mark_best(self) -> None:
+        """Marks are for more images."""
+
+    def mark_worst(self) -> None:
+        """Marks are for more images."""
+
+    def judge(self, good: bool | None) -> None:
+        """Single images are not judged here."""
+
+    def next_prompt(self) -> None:
+        """The arena chooses the prompts."""
+
+    def undo(self) -> None:
+        """Take the last vote back."""
+        self.prefetcher.forget_all()  # the question after it may be another one under the same name
+        for view in self.views:
+            view.forget()
+        self.controller.undo()
+
+    def on_key(self, key: str, control: bool = False, shift: bool = False) -> bool:
+        """A key was pressed; ``True`` if it meant something here."""
+        name = key.lower() if len(key) == 1 else key
+        name = f"Control-{name}" if control else name
+        for action in self.actions:
+            if name in action.keys:
+                self.run(action)
+                return True
+        if name == "f":
+            self._swap(True)
+        elif key in ("plus", "minus", "equal", "KP_Add", "KP_Subtract") and not control:
+            self.views[0].zoom_by(-1 if key in ("minus", "KP_Subtract") else 1)
+        elif key == "Escape":
+            self.zoom.set(None)
+        else:
+            return False
+        return True
+
+    def on_release(self, key: str) -> None:
+        """A key was let go."""
+        if key.lower() == "f":
+            self._swap(False)
+
+    def _swap(self, on: bool) -> None:
+        if self.shot is not None and self._swapped is not on:
+            self._swapped = on
+            self._draw()

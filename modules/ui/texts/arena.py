@@ -1,0 +1,23 @@
+"""Texts of the arena: voting on two images without names, and the result."""
+
+NAME = "Arena"
+LOOKING = "Looking for the images\u2026"
+VOTE = "vote"
+LEFT = "up to {questions} left"
+QUESTION = "question"
+SEED = "{prompt}   (seed {seed})"
+HINT = "Same prompt, same seed: which image is better?"
+UNDO, STANDING, ACTUAL_SIZE, KEYS, RESULT = "Undo", "Result so far", "1:1", "Keys", "To the result"
+LOOKING_KEYS = (("F", "swap the images while the key is held"), ("+ \u2212", "zoom"))
+HIDDEN = "Names stay hidden until the end."
+
+BECAUSE = {
+    "decided": "It is decided.",
+    "votes": "That is the largest number of votes.",
+    "images": "There are no more images to compare.",
+    "": "You stopped; you can continue at any time.",
+}
+COLUMNS = "Your votes: {names}, side by side; a green frame is the one that you preferred."
+MORE, CLOSE, NEXT_ROUND = "Vote on", "Close", "Next round"
+NO_VOTES = "There are no votes yet."
+HALF = "50 %"

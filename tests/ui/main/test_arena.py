@@ -1,0 +1,215 @@
+"""The arena's window: votes by keys, nothing told before the end, nothing lost in a kill."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from modules.arena.VoteStore import Vote, read_votes
+from modules.project.Project import Project
+from modules.ui.arena.ArenaWindow import ArenaWindow
+from modules.ui.arena.ResultPage import ResultPage
+from modules.ui.arena.VotingPage import VotingPage
+from modules.ui.home import ProjectJob
+from modules.ui.state.SessionStore import SessionStore
+from modules.ui.texts import arena as words
+from tests.ui.main.conftest import OpenWindow
+from tests.ui.main.demo_drivers import PATIENCE
+from tests.ui.main.drivers import Hands
+from tests.ui.main.test_home import PROGRAM, PROMPTS, at_project, board_of, text
+
+pytestmark = pytest.mark.gui
+ROOT = PROGRAM.parents[3]
+SHOTS = os.environ.get("TASTEMAKER_SHOTS")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with a trained round and the images of its comparison; the adapter's are brighter."""
+    folder = tmp_path_factory.mktemp("arena") / "my taste"
+    settings = {
+        "model": {"type": "STABLE_DIFFUSION_15", "base": "resources/demo_model"},
+        "generator": {"kind": "own", "device": "cpu"},
+        "near_duplicates": -1,
+    }
+    project = Project.create(folder, settings, "\n".join(PROMPTS), None)
+    one = project.round
+    one.folder.mkdir()
+    one.adapter_path.write_text("adapter of round-1")
+    one.write_trained({"steps": 3, "pairs": 8, "adapter": "round-1/adapter.safetensors"})
+    subprocess.run([sys.executable, PROGRAM, "compare", folder, "--result"], check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def folder(trained: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    copy = tmp_path / "my taste"
+    shutil.copytree(trained, copy)
+    return copy
+
+
+def arena_of(hands: Hands) -> ArenaWindow:
+    found = [
+        inner
+        for window in hands.window.winfo_children()
+        for inner in window.winfo_children()
+        if isinstance(inner, ArenaWindow)
+    ]
+    assert len(found) == 1, "the arena is not open"
+    return found[0]
+
+
+def waits(arena: ArenaWindow) -> bool:
+    """Whether it waits for a key."""
+    page = arena.page
+    if arena.worker.busy or arena.controller.waiting:
+        return False
+    return page.ready() if isinstance(page, VotingPage) else page is not None
+
+
+def press(hands: Hands, arena: ArenaWindow, key: str) -> None:
+    (arena.window.focus_get() or arena.window).event_generate(f"<KeyPress-{key}>")
+    hands.wait(lambda: waits(arena), f"nothing comes of {key}", PATIENCE)
+
+
+def brighter(page: VotingPage) -> str:
+    """The key for the image of the adapter."""
+    assert page.shot is not None and page.shot.ballot is not None
+    left, right = (Image.open(path).getpixel((0, 0))[0] for path in page.shot.ballot.show)
+    return "Left" if left > right else "Right"  # type: ignore[operator]
+
+
+def open_the_arena(open_window: OpenWindow, folder: Path, tmp_path: Path) -> tuple[Hands, ArenaWindow]:
+    hands = at_project(open_window, Project(folder), tmp_path)
+    view = board_of(hands)
+    assert str(view.cards["compare"].button.cget("style")) == "Accent.TButton"
+    hands.click(view.cards["compare"].button)
+    hands.wait(lambda: view.watch.tool is not None, "the arena does not open", PATIENCE)
+    arena = arena_of(hands)
+    hands.wait(lambda: waits(arena) and arena.page.shot is not None, "no question", PATIENCE)  # type: ignore[union-attr]
+    arena.window.focus_force()
+    hands.wait(lambda: arena.window.focus_get() is not None)
+    return hands, arena
+
+
+def kept(folder: Path) -> list[Vote]:
+    return read_votes(folder / "arena")
+
+
+def picture(hands: Hands, name: str) -> None:
+    if SHOTS:
+        hands.rest(0.4)
+        hands.picture(Path(SHOTS) / f"{name}.png")
+
+
+def test_votes_by_keys_until_it_is_decided(
+    open_window: OpenWindow, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ProjectJob, "SCRIPT", PROGRAM)
+    hands, arena = open_the_arena(open_window, folder, tmp_path)
+    page = arena.page
+    assert isinstance(page, VotingPage)
+    press(hands, arena, brighter(page))
+    assert len(kept(folder)) == 1 and kept(folder)[0].best != "base"
+    press(hands, arena, "Up")
+    assert kept(folder)[1].best is None and not kept(folder)[1].skipped
+    press(hands, arena, "Down")
+    assert kept(folder)[2].skipped
+    press(hands, arena, "BackSpace")
+    assert len(kept(folder)) == 2
+    press(hands, arena, "r")
+    said = str(page.standing.cget("text"))
+    assert "75%" in said and "not decided; perhaps they are equal" in said
+    assert "round-1" not in said and "base" not in said and "round-1" not in arena.window.title()
+    picture(hands, "arena-voting")
+    while isinstance(arena.page, VotingPage):
+        press(hands, arena, brighter(arena.page))
+        assert len(kept(folder)) < 60
+    result = arena.page
+    assert isinstance(result, ResultPage) and len(kept(folder)) == 9
+    assert "You preferred round-1 to base in 8 of 9 comparisons" in str(result.sentence.cget("text"))
+    assert len(result.grid_.paths) == 18 and words.MORE not in result.buttons
+    hands.rest(0.3)
+    picture(hands, "arena-result")
+    hands.click(result.buttons[words.CLOSE])
+    view = board_of(hands)
+    hands.wait(lambda: "You preferred round-1" in text(view, "compare"), "the card does not say it")
+    assert str(view.cards["new-round"].button.cget("style")) == "Accent.TButton"
+    picture(hands, "home-compared")
+    hands.click(view.cards["new-round"].button)
+    hands.wait(lambda: str(view.where.cget("text")) == "Round 2", "no next round", PATIENCE)
+    assert "Round 1: You preferred" in str(view.earlier.cget("text"))
+
+
+def xdotool(*arguments: str) -> str:
+    done = subprocess.run(["xdotool", *arguments], capture_output=True, text=True, check=False, timeout=20)
+    return done.stdout.strip()
+
+
+def until(done: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+def votes_on_disk(folder: Path) -> int:
+    try:
+        return len(kept(folder))
+    except sqlite3.OperationalError:  # the tables are just being made
+        return 0
+
+
+def window_at(folder: Path, settings: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, str(ROOT / "scripts" / "train_ui.py"), "--settings-dir", str(settings)]
+    return subprocess.Popen(command, cwd=ROOT)
+
+
+def open_by_mouse(program: subprocess.Popen[bytes]) -> None:
+    """Tab to the accented button of the Compare card and press it, by keys of the X server."""
+    until(lambda: "Tastemaker" in xdotool("getwindowfocus", "getwindowname"), "the window has no focus")
+    time.sleep(3.0)
+    end = time.monotonic() + 60
+    while "Arena" not in xdotool("getwindowfocus", "getwindowname"):
+        assert time.monotonic() < end and program.poll() is None, "the arena does not open"
+        width, height = 1240, 680
+        # the Compare card's button: right column, fourth card
+        xdotool("mousemove", str(10 + width - 100), str(10 + round(height * 0.68)), "click", "1")
+        time.sleep(4.0)
+
+
+@pytest.mark.slow  # starts the whole program twice
+def test_a_killed_window_has_lost_no_vote(display: None, folder: Path, tmp_path: Path) -> None:
+    if shutil.which("xdotool") is None:
+        pytest.skip("xdotool is not installed")
+    store = SessionStore(tmp_path / "settings")
+    memory, _ = store.load_window()
+    memory.geometry, memory.demo_answered, memory.appearance = "1240x680+10+10", True, "Dark"
+    memory.remember_project(folder)
+    store.save_window(memory)
+    before = 0
+    for _ in range(2):
+        program = window_at(folder, tmp_path / "settings")
+        try:
+            open_by_mouse(program)
+            time.sleep(1.0)
+            for more in (1, 2):
+                xdotool("key", "Left" if more == 1 else "Up")
+                until(lambda wanted=before + more: votes_on_disk(folder) == wanted, "a vote is not kept")  # type: ignore[misc]
+            before += 2
+        finally:
+            program.send_signal(signal.SIGKILL)
+            program.wait(20)
+        assert votes_on_disk(folder) == before
+    assert sum(vote.best is None for vote in kept(folder)) == 2
