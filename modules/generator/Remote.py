@@ -119,7 +119,7 @@ class Remote(Generator):
             raise UserError(
                 f"{self.WHAT} sent something that is not a whole PNG image", hint="let it save images as PNG"
             )
-        return with_parameters(data, parameters(request, self.checkpoint))
+        return with_parameters(data, parameters(request, self.checkpoint, self.WHAT))
 
 
 def _named(stem: str, names: Sequence[str]) -> str:
@@ -130,8 +130,8 @@ def _named(stem: str, names: Sequence[str]) -> str:
     )
 
 
-def parameters(request: ImageRequest, model: str) -> str:
-    """How an image was made, as the pair tool reads it."""
+def parameters(request: ImageRequest, model: str, program: str) -> str:
+    """How an image was made, as the pair tool reads it: a line of settings is one from three settings on."""
     facts = {
         "Steps": request.steps,
         "Sampler": request.sampler,
@@ -141,6 +141,7 @@ def parameters(request: ImageRequest, model: str) -> str:
     if request.width and request.height:
         facts["Size"] = f"{request.width}x{request.height}"
     facts["Model"] = model.replace(",", " ") or None
+    facts |= {"Program": program, "Asked by": "Tastemaker"}
     lines = [request.prompt, *([f"Negative prompt: {request.negative}"] if request.negative else [])]
     return "\n".join(
         [*lines, ", ".join(f"{name}: {value}" for name, value in facts.items() if value is not None)]

@@ -58,6 +58,15 @@ def test_images_are_those_that_were_asked_for(server, running, tmp_path):
         assert (about.prompt, about.negative_prompt, about.seed) == (request.prompt, "blurry", request.seed)
 
 
+def test_an_image_of_the_programs_usual_values_is_read_as_well(server, running, tmp_path):
+    """Images of one prompt stay one group, whatever is left to the program."""
+    requests = [ImageRequest("a red fox, sitting", seed) for seed in (5, 700)]
+    for made in make_generator(server.KEY, running).generate(requests):
+        (tmp_path / "x.png").write_bytes(made.data)
+        about = read_metadata(tmp_path / "x.png")
+        assert (about.prompt, about.seed) == ("a red fox, sitting", requests[made.number].seed)
+
+
 def test_an_adapter_is_handed_over_once(server, running, tmp_path):
     adapter = tmp_path / "adapter.safetensors"
     adapter.write_bytes(b"weights")
