@@ -6,9 +6,11 @@ a config, adapters and saving are in ``training``, scores of pairs in ``ModelPai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -17,6 +19,7 @@ from modules.model.memory import in_halves
 from modules.model.Model import Model
 from modules.model.noising import noise as noise_module
 from modules.model.noising.noise import NoiseOptions
+from modules.model.noising.sampling import dynamic_shift
 from modules.model.noising.schedule import Prediction
 from modules.model.text.emphasis import read_emphasis
 from modules.model.text.encoding import cut_prompts
@@ -159,9 +162,10 @@ class BaseModelSetup(ModelFamily):
         """Timesteps and noise for a batch, keyed by (seed, stream, item, visit, key): the same in any batch,
         process or device. See ``modules.model.noising.noise.draw_noise``.
         """
+        shape = batch.latents_BChw.shape[1:]
         draw = noise_module.draw_noise(
             model.schedule,
-            batch.latents_BChw.shape[1:],
+            shape,
             batch.ids,
             batch.visits,
             options,
@@ -169,6 +173,7 @@ class BaseModelSetup(ModelFamily):
             stream,
             key,
             stratum,
+            self._shift(model, shape, options),
         )
         return draw.to(model.device)
 
@@ -196,11 +201,13 @@ class BaseModelSetup(ModelFamily):
         options = _without_dropout(options)
         names = (pair.pair_ids, chosen.visits, options, seed)
         shape, other = chosen.latents_BChw.shape[1:], rejected.latents_BChw.shape[1:]
-        draw = noise_module.draw_noise(model.schedule, shape, *names, stream, key, stratum)
+        shift = self._shift(model, shape, options)
+        draw = noise_module.draw_noise(model.schedule, shape, *names, stream, key, stratum, shift)
         draw = draw.to(model.device)
         if not shared:
+            shift = self._shift(model, other, options)
             second = noise_module.draw_noise(
-                model.schedule, other, *names, f"{stream}/rejected", key, stratum
+                model.schedule, other, *names, f"{stream}/rejected", key, stratum, shift
             )
             return draw, second.to(model.device)
         if shape != other:
@@ -209,6 +216,14 @@ class BaseModelSetup(ModelFamily):
                 f"{tuple(other)}"
             )
         return draw, draw
+
+    def _shift(self, model: Model, shape: Sequence[int], options: NoiseOptions) -> float | None:
+        """The shift of noise levels for latents of ``shape`` (C, h, w), if it follows from their size."""
+        if not options.shifts_by_size:
+            return None
+        size = (shape[-2] * model.latent_factor, shape[-1] * model.latent_factor)
+        config: Mapping[str, Any] = model.parts.get("scheduler") or {}
+        return math.exp(dynamic_shift(self.image_tokens(model, size), config))
 
     # -- predictions, scores, losses ----------------------------------------------------------------------
 
@@ -259,6 +274,7 @@ class BaseModelSetup(ModelFamily):
             model.schedule.snr(draw.timestep_B).to(loss_B.device),
             model.schedule.prediction,
             options.weight_strength,
+            model.schedule.coefficients(draw.timestep_B)[1].float().to(loss_B.device),
         )
         return loss_B * weight * to_device(batch.loss_weight_B, loss_B.device, loss_B.dtype)
 

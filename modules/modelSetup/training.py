@@ -138,12 +138,15 @@ def noise_options(config: TrainConfig, preference: bool = False) -> NoiseOptions
         weight=config.noising_weight,
         bias=config.noising_bias,
         shift=config.timestep_shift,
+        shifts_by_size=config.dynamic_timestep_shifting,
         min_strength=config.min_noising_strength,
         max_strength=config.max_noising_strength,
+        range_first=config.noising_range_before_shift,
         strata=strata,
         pool=pool,
         offset_weight=config.offset_noise_weight,
         perturbation_weight=0.0 if preference else config.perturbation_noise_weight,
+        perturb_target=config.perturbation_on_target,
         caption_dropout=0.0 if preference else config.text_encoder.dropout_probability,
     )
 

@@ -82,26 +82,36 @@ def combined_loss(predicted: torch.Tensor, target: torch.Tensor, options: Superv
 
 
 def noise_level_weight(
-    function: str, snr_B: torch.Tensor | None, prediction: PredictionKind, strength: float
+    function: str,
+    snr_B: torch.Tensor | None,
+    prediction: PredictionKind,
+    strength: float,
+    sigma_B: torch.Tensor | None = None,
 ) -> torch.Tensor | float:
     """Weight of each sample's loss by its signal-to-noise ratio.
 
     Args:
         function: CONSTANT, MIN_SNR_GAMMA (Hang et al. 2023, arXiv 2303.09556), DEBIASED_ESTIMATION (Yu et al.
-            2023, arXiv 2310.08442) or P2 (Choi et al. 2022, arXiv 2204.00227, with k = 1).
+            2023, arXiv 2310.08442), P2 (Choi et al. 2022, arXiv 2204.00227, with k = 1), SNR (the ratio itself, for
+            v-prediction snr / (snr + 1)) or SIGMA (the noise level of a flow).
         snr_B: alpha^2 / sigma^2 of each sample's timestep, (B,), not needed for CONSTANT.
         prediction: what the model predicts; the SNR weights are defined for epsilon and v.
-        strength: gamma of MIN_SNR_GAMMA and P2.
+        strength: gamma of MIN_SNR_GAMMA and P2; the highest weight of SNR.
+        sigma_B: share of noise of each sample, (B,), needed for SIGMA.
 
     Returns:
         (B,) weights, or 1.0 for CONSTANT.
 
     Raises:
-        ValueError: an unknown function, or an SNR weight asked of a flow-matching model.
+        ValueError: an unknown function, an SNR weight asked of a flow-matching model, or SIGMA of another one.
     """
     name = str(getattr(function, "value", function))
     if name == "CONSTANT":
         return 1.0
+    if name == "SIGMA":
+        if prediction != "flow" or sigma_B is None:
+            raise ValueError("the loss weight SIGMA is defined for flow-matching models alone")
+        return _wide(sigma_B)
     if prediction == "flow":
         raise ValueError(f"the loss weight {name} is not defined for flow-matching models")
     if snr_B is None:
@@ -112,6 +122,8 @@ def noise_level_weight(
         return snr_B.clamp_max(strength) / (snr_B + shift)
     if name == "DEBIASED_ESTIMATION":
         return (snr_B.clamp_max(MAX_DEBIASED_SNR) + shift).rsqrt()
+    if name == "SNR":
+        return (snr_B / (snr_B + 1.0) if shift else snr_B).clamp_max(strength)
     if name == "P2":
         return (1.0 + snr_B + shift) ** -strength
     raise ValueError(f"unknown loss weight {name!r}")

@@ -101,6 +101,7 @@ class FamilySpec:
         embeds_guidance: whether the guidance scale is an input of the denoiser, so that one pass is enough.
         prompt_weighting: whether emphasis in prompts can be applied to the text states.
         chunks_prompts: whether a prompt longer than its encoders read is encoded in several chunks.
+        shifts_by_size: whether noise levels are shifted by the size of the image.
         even_steps: whether a flow model's noise levels fall by 1 / steps before they are shifted.
         default_steps, default_cfg, default_sampler: sampling settings used where a sample leaves them open.
         lora_metadata: further fields that other programs expect in adapter files.
@@ -127,6 +128,7 @@ class FamilySpec:
     denoiser_channels: int = 0
     size_conditioning: bool = False
     embeds_guidance: bool = False
+    shifts_by_size: bool = False
     even_steps: bool = False
     prompt_weighting: bool = False
     chunks_prompts: bool = False

@@ -273,7 +273,7 @@ class GenericTrainer:
         return {**metrics, "grad_norm": norm, **rates}
 
     def _backward(self, loss: torch.Tensor) -> None:
-        scale = self.parts.scaler.scale
+        scale = self.parts.scaler.scale * self.parts.loss_factor
         (loss if scale == 1.0 else loss * scale).backward()
 
     def _clip(self, gradients: list[torch.Tensor]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -46,7 +47,7 @@ from modules.trainer.reference.reference_cache import Progress as ScoreProgress
 from modules.trainer.reference.ReferenceScores import ReferenceScores
 from modules.trainer.steps import PreferenceStep, SupervisedStep, TrainStep
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.choices import DataType, EMAMode
+from modules.util.enum.choices import DataType, EMAMode, Scaler
 from modules.util.errors import ConfigError, UnsupportedError
 from modules.util.files.output_place import check_output
 
@@ -67,6 +68,7 @@ class Run:
         reference: what a preference run compares with.
         images: ``loader`` again, where it delivers images or pairs on disk.
         named: names and trained parameters, in the optimizer's order.
+        loss_factor: what every loss is multiplied by before its gradient is taken.
         best, patience: only where validation on pairs asks for them.
     """
 
@@ -80,6 +82,7 @@ class Run:
     named: Named
     optimizer: torch.optim.Optimizer
     schedule: LearningRateSchedule
+    loss_factor: int
     scaler: LossScaler
     ema: MovingAverage | None
     step: TrainStep
@@ -322,6 +325,7 @@ def _run(
         named=named,
         optimizer=optimizer,
         schedule=LearningRateSchedule.from_config(config, data.loader.total_steps),
+        loss_factor=_scaled(config.loss_scaler, config, processes),
         scaler=LossScaler(config.train_dtype is DataType.FLOAT_16),
         ema=_average(config, named, processes),
         step=_step(basis, data, reference, named, reference_scores, old_policy, acceleration),
@@ -374,10 +378,16 @@ def _place(basis: _Basis) -> None:
 def _groups(basis: _Basis) -> list[Group]:
     """(name, learning rate, named parameters) of what is trained."""
     config = basis.config
+    scale = math.sqrt(_scaled(config.learning_rate_scaler, config, basis.processes))
     return [
-        (name, config.learning_rate if rate is None else rate, named)
+        (name, (config.learning_rate if rate is None else rate) * scale, named)
         for name, rate, named in training.trainable_parameters(basis.model, config)
     ]
+
+
+def _scaled(scaler: Scaler, config: TrainConfig, processes: Processes) -> int:
+    """The factor that a scaler stands for in this run."""
+    return scaler.factor(config.batch_size, config.gradient_accumulation_steps, processes.world_size)
 
 
 def _reference(basis: _Basis) -> Reference | None:

@@ -13,6 +13,7 @@ from modules.adapter.formats import read_adapter
 from modules.adapter.reference import Reference
 from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
+from modules.model.noising.schedule import FlowSchedule
 from modules.modelSetup import training
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError
@@ -247,3 +248,21 @@ def test_dropout_never_reaches_preference_steps() -> None:
     with torch.no_grad():
         noisy = [SETUP.calculate_loss(model, pair.chosen, draws[0]) for _ in range(2)]
     assert not torch.equal(noisy[0], noisy[1]), "supervised steps do have dropout"
+
+
+def test_timesteps_are_shifted_by_the_size_of_each_image() -> None:
+    flux = tiny_setup("FLUX_DEV_1")
+    model = SimpleNamespace(
+        schedule=FlowSchedule(), latent_factor=8, device=torch.device("cpu"), parts={"scheduler": {}}
+    )
+    options = training.noise_options(config(model_type="FLUX_DEV_1", dynamic_timestep_shifting=True))
+    for pixels, shift in ((512, 1.878), (768, 2.332), (1024, 3.158)):
+        side = pixels // 8
+        batch = SimpleNamespace(latents_BChw=torch.zeros(1, 1, side, side), ids=["a"], visits=[0])
+        drawn = flux.draw_noise(model, batch, options, 1)
+        plain = flux.draw_noise(model, batch, NoiseOptions(), 1)
+        level = float(plain.timestep_B) / 1000
+        assert float(drawn.timestep_B) / 1000 == pytest.approx(
+            shift * level / (1 + (shift - 1) * level), abs=1e-4
+        )
+        assert torch.equal(drawn.noise_BChw, plain.noise_BChw)

@@ -102,3 +102,15 @@ class TestNoiseLevelWeight:
             noise_level_weight("P3", torch.ones(1), "epsilon", 1.0)
         with pytest.raises(ValueError, match="signal-to-noise"):
             noise_level_weight("P2", None, "epsilon", 1.0)
+
+
+def test_weights_by_the_ratio_and_by_the_level() -> None:
+    snr_B, sigma_B = torch.tensor([0.5, 2.0, 50.0]), torch.tensor([0.25, 0.5, 1.0])
+    assert noise_level_weight("SNR", snr_B, "epsilon", 5.0).tolist() == pytest.approx([0.5, 2.0, 5.0])
+    assert noise_level_weight("SNR", snr_B, "v_prediction", 5.0).tolist() == pytest.approx(
+        [1 / 3, 2 / 3, 50 / 51]
+    )
+    assert noise_level_weight("SIGMA", None, "flow", 5.0, sigma_B).tolist() == [0.25, 0.5, 1.0]
+    for function, prediction in (("SIGMA", "epsilon"), ("SNR", "flow")):
+        with pytest.raises(ValueError, match=function):
+            noise_level_weight(function, snr_B, prediction, 5.0, sigma_B)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from modules.model.batch import NoiseDraw
+from modules.model.noising.distributions import DISTRIBUTIONS
 from modules.model.noising.schedule import Schedule
 from modules.util.errors import ConfigError
 from modules.util.rng import Key, generator, python_random
-
-DISTRIBUTIONS = ("UNIFORM", "SIGMOID", "LOGIT_NORMAL")
+from modules.util.timestep_ranges import fault_of_distribution
 
 
 @dataclass(frozen=True)
@@ -20,16 +20,17 @@ class NoiseOptions:
     """How timesteps and noise are distributed.
 
     Args:
-        distribution: UNIFORM, SIGMOID (density rising like a sigmoid of slope ``weight`` around
-            ``0.5 + bias``) or LOGIT_NORMAL (sigmoid of a normal with mean ``bias`` and standard deviation
-            ``1 + weight``).
+        distribution: a name of ``distributions.DISTRIBUTIONS``; ``weight`` and ``bias`` mean what it says there.
         shift: > 1 moves timesteps towards noise: x -> shift x / (1 + (shift - 1) x).
+        shifts_by_size: the shift follows from the size of the latents instead; see ``draw_noise``.
         min_strength, max_strength: the range of noise levels used, in [0, 1]; applied after the shift.
+        range_first: the range is applied before the shift.
         strata: K > 0 splits the distribution into K equally likely parts; the visits of an item walk through
             them in a random order of its own, a new order every K visits. 0 draws independently.
         pool: N > 0 gives each item N fixed draws, used in turn.
         offset_weight: noise constant over each channel is added with this weight.
         perturbation_weight: extra noise on the input alone (Ning et al. 2023, arXiv 2301.11706).
+        perturb_target: the extra noise is part of what the model has to predict too.
         caption_dropout: probability of training a sample with the empty prompt.
     """
 
@@ -44,6 +45,9 @@ class NoiseOptions:
     offset_weight: float = 0.0
     perturbation_weight: float = 0.0
     caption_dropout: float = 0.0
+    shifts_by_size: bool = False
+    range_first: bool = False
+    perturb_target: bool = False
 
     def __post_init__(self) -> None:
         name = str(getattr(self.distribution, "value", self.distribution))
@@ -62,38 +66,27 @@ class NoiseOptions:
             )
         if self.shift <= 0.0:
             raise ConfigError(f"must be greater than 0, not {self.shift}", field="timestep_shift")
-        if name == "LOGIT_NORMAL" and self.weight <= -1.0:
-            raise ConfigError(
-                f"must be greater than -1 with LOGIT_NORMAL, not {self.weight}", field="noising_weight"
-            )
+        fault = fault_of_distribution(name, self.weight, self.bias)
+        if fault is not None:
+            raise ConfigError(fault[1], field=fault[0])
 
 
-def noise_level(uniform_B: torch.Tensor, options: NoiseOptions) -> torch.Tensor:
-    """Uniform numbers in [0, 1) to noise levels in [min_strength, max_strength), by the inverse distribution
-    function; monotone, so equal parts of the one are equally likely parts of the other. (B,) float64.
+def noise_level(uniform_B: torch.Tensor, options: NoiseOptions, shift: float | None = None) -> torch.Tensor:
+    """Uniform numbers in [0, 1) to noise levels, by the inverse distribution function; monotone, so equal parts of
+    the one are equally likely parts of the other. (B,) float64.
+
+    Args:
+        uniform_B: (B,).
+        options: with ``range_first`` the levels lie in [min_strength, max_strength) before the shift, otherwise after.
+        shift: instead of the one of the options.
     """
-    u = uniform_B.double()
-    if options.distribution == "LOGIT_NORMAL":
-        # the end points would be infinite before the sigmoid
-        u = u.clamp(1e-12, 1.0 - 1e-12)
-        u = torch.sigmoid(options.bias + (options.weight + 1.0) * torch.special.ndtri(u))
-    elif options.distribution == "SIGMOID":
-        u = _inverse_sigmoid_density(u, options.weight, options.bias + 0.5)
-    u = options.shift * u / (1.0 + (options.shift - 1.0) * u)
+    shift = options.shift if shift is None else shift
+    u = DISTRIBUTIONS[options.distribution](uniform_B.double(), options.weight, options.bias)
+    if options.range_first:
+        u = options.min_strength + (options.max_strength - options.min_strength) * u
+        return shift * u / (1.0 + (shift - 1.0) * u)
+    u = shift * u / (1.0 + (shift - 1.0) * u)
     return options.min_strength + (options.max_strength - options.min_strength) * u
-
-
-def _inverse_sigmoid_density(u: torch.Tensor, slope: float, centre: float) -> torch.Tensor:
-    """Inverse of the distribution on [0, 1] whose density is proportional to sigmoid(slope (x - centre))."""
-    if abs(slope) < 1e-4:
-        return u
-    softplus = torch.nn.functional.softplus
-    low = softplus(torch.tensor(-slope * centre, dtype=torch.float64))
-    high = softplus(torch.tensor(slope * (1.0 - centre), dtype=torch.float64))
-    mass = low + u * (high - low)
-    # softplus(y) = mass  <=>  y = mass + log(1 - exp(-mass)), which does not overflow
-    y = mass + torch.log(-torch.expm1(-mass))
-    return (y / slope + centre).clamp(0.0, 1.0)
 
 
 def stratum_of(visit: int, strata: int, stream: str, seed: int, item: str) -> int:
@@ -113,6 +106,7 @@ def draw_noise(
     stream: str = "noise",
     key: Sequence[Key] = (),
     stratum: int | None = None,
+    shift: float | None = None,
 ) -> NoiseDraw:
     """One draw for each item, on the CPU.
 
@@ -122,6 +116,7 @@ def draw_noise(
         ids, visits: B stable names and turn counts; with ``seed``, ``stream`` and ``key`` they decide the
             numbers, whatever else is in the batch.
         stratum: take this stratum for all items instead of walking through them.
+        shift: the shift of latents of this shape, where the options ask for one.
     """
     if stratum is not None and not 0 <= stratum < options.strata:
         raise ValueError(f"stratum {stratum} of {options.strata} does not exist")
@@ -145,11 +140,17 @@ def draw_noise(
         # streams of their own: turning these on leaves the other numbers as they were
         if options.perturbation_weight:
             extra = generator(f"{stream}/perturbation", seed, item, turn, *key)
-            perturbations.append(options.perturbation_weight * torch.randn(tuple(shape), generator=extra))
+            perturbation_Chw = options.perturbation_weight * torch.randn(tuple(shape), generator=extra)
+            if options.perturb_target:
+                noises[-1] = noises[-1] + perturbation_Chw
+            else:
+                perturbations.append(perturbation_Chw)
         if options.caption_dropout:
             coin = python_random(f"{stream}/caption", seed, item, turn, *key).random()
             drops.append(coin < options.caption_dropout)
-    level_B = noise_level(torch.tensor(uniforms, dtype=torch.float64), options)
+    level_B = noise_level(
+        torch.tensor(uniforms, dtype=torch.float64), options, shift if options.shifts_by_size else None
+    )
     return NoiseDraw(
         timestep_B=schedule.timestep(level_B),
         noise_BChw=torch.stack(noises),

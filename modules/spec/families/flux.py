@@ -42,6 +42,7 @@ FLUX_DEV_1 = FamilySpec(
     size_multiple=16,
     key_map="flux",
     embeds_guidance=True,
+    shifts_by_size=True,
     even_steps=True,
     default_steps=28,
     default_cfg=3.5,

@@ -38,6 +38,7 @@ FLUX_2 = FamilySpec(
     key_map="flux-2",
     default_resolution=1024,
     size_multiple=16,
+    shifts_by_size=True,
     even_steps=True,
     prompt_tokens=TOKENS - TEMPLATE_TOKENS,
     default_steps=50,

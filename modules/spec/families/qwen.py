@@ -31,6 +31,7 @@ QWEN = FamilySpec(
     model_architecture="Qwen-Image",
     default_resolution=1024,
     size_multiple=16,
+    shifts_by_size=True,
     even_steps=True,
     prompt_tokens=TOKENS - AFTER_TOKENS,
     default_steps=50,

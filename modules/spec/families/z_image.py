@@ -32,6 +32,7 @@ Z_IMAGE = FamilySpec(
     default_resolution=1024,
     size_multiple=16,
     key_map="z-image",
+    shifts_by_size=True,
     even_steps=True,
     prompt_tokens=TOKENS - TEMPLATE_TOKENS,
     default_steps=50,

@@ -9,35 +9,38 @@ from dataclasses import dataclass
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import LearningRateScheduler
 
-Shape = Callable[[float, float], float]
-"""(share of the run after the warm-up that is over, cycles) -> factor, both in [0, 1]."""
+Shape = Callable[[float, "LearningRateSchedule"], float]
+"""(share of the run after the warm-up that is over, settings) -> factor, both in [0, 1]."""
 
 
-def _constant(x: float, cycles: float) -> float:
+def _constant(x: float, own: LearningRateSchedule) -> float:
     return 1.0
 
 
-def _linear(x: float, cycles: float) -> float:
+def _linear(x: float, own: LearningRateSchedule) -> float:
     return 1.0 - x
 
 
-def _cosine(x: float, cycles: float) -> float:
+def _cosine(x: float, own: LearningRateSchedule) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * x))
 
 
-def _cosine_with_restarts(x: float, cycles: float) -> float:
-    """Down and up again ``cycles`` times, ending low: cycles - 1/2 whole waves."""
-    return 0.5 * (1.0 + math.cos(math.pi * x * (2.0 * cycles - 1.0)))
+def _cosine_with_restarts(x: float, own: LearningRateSchedule) -> float:
+    """Down and up again ``cycles`` times, ending low: cycles - 1/2 whole waves; or ending high: whole waves."""
+    waves = 2.0 * own.cycles if own.ends_high else 2.0 * own.cycles - 1.0
+    return 0.5 * (1.0 + math.cos(math.pi * x * waves))
 
 
-def _cosine_with_hard_restarts(x: float, cycles: float) -> float:
+def _cosine_with_hard_restarts(x: float, own: LearningRateSchedule) -> float:
     """Down ``cycles`` times, jumping up in between; 0 at the very end."""
-    return 0.0 if x >= 1.0 else 0.5 * (1.0 + math.cos(math.pi * ((cycles * x) % 1.0)))
+    return 0.0 if x >= 1.0 else 0.5 * (1.0 + math.cos(math.pi * ((own.cycles * x) % 1.0)))
 
 
-def _rex(x: float, cycles: float) -> float:
-    """Reflected exponential: stays high long and falls late. Source: Chen et al. 2021 (arXiv 2107.04197)."""
-    return (1.0 - x) / (1.0 - x / 2.0)
+def _rex(x: float, own: LearningRateSchedule) -> float:
+    """Reflected exponential: stays high long and falls late; d = 1/2 in the paper (Chen et al. 2021, arXiv
+    2107.04197): (1 - x) / ((1 - d) + d (1 - x)).
+    """
+    return (1.0 - x) / (1.0 - own.rex_d * x)
 
 
 SHAPES: dict[LearningRateScheduler, Shape] = {
@@ -47,6 +50,7 @@ SHAPES: dict[LearningRateScheduler, Shape] = {
     LearningRateScheduler.COSINE_WITH_RESTARTS: _cosine_with_restarts,
     LearningRateScheduler.COSINE_WITH_HARD_RESTARTS: _cosine_with_hard_restarts,
     LearningRateScheduler.REX: _rex,
+    LearningRateScheduler.ADAFACTOR: _constant,
 }
 
 
@@ -60,6 +64,8 @@ class LearningRateSchedule:
         warmup: steps over which the factor rises linearly; up to 1 it is a share of ``total_steps``.
         cycles: for the cosines.
         min_factor: the lowest factor after the warm-up; CONSTANT stays at 1.
+        rex_d: how long REX stays high, in [0, 1).
+        ends_high: COSINE_WITH_RESTARTS ends at 1.
     """
 
     kind: LearningRateScheduler
@@ -67,6 +73,8 @@ class LearningRateSchedule:
     warmup: float = 0.0
     cycles: float = 1.0
     min_factor: float = 0.0
+    rex_d: float = 0.5
+    ends_high: bool = False
 
     @classmethod
     def from_config(cls, config: TrainConfig, total_steps: int) -> LearningRateSchedule:
@@ -76,6 +84,8 @@ class LearningRateSchedule:
             config.learning_rate_warmup_steps,
             config.learning_rate_cycles,
             config.learning_rate_min_factor,
+            config.learning_rate_rex_d,
+            config.learning_rate_ends_high,
         )
 
     @property
@@ -88,5 +98,5 @@ class LearningRateSchedule:
         if step < warmup:
             return (step + 1) / (warmup + 1)
         x = min((step - warmup) / max(self.total_steps - warmup, 1), 1.0)
-        shape = SHAPES[self.kind](x, self.cycles)
+        shape = SHAPES[self.kind](x, self)
         return self.min_factor + (1.0 - self.min_factor) * shape

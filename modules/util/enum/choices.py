@@ -145,6 +145,7 @@ class LearningRateScheduler(BaseEnum):
     COSINE_WITH_RESTARTS = "COSINE_WITH_RESTARTS"
     COSINE_WITH_HARD_RESTARTS = "COSINE_WITH_HARD_RESTARTS"
     REX = "REX"
+    ADAFACTOR = "ADAFACTOR"
 
 
 class EMAMode(BaseEnum):
@@ -162,6 +163,8 @@ class LossWeight(BaseEnum):
     MIN_SNR_GAMMA = "MIN_SNR_GAMMA"
     DEBIASED_ESTIMATION = "DEBIASED_ESTIMATION"
     P2 = "P2"
+    SNR = "SNR"
+    SIGMA = "SIGMA"
 
 
 class TimestepDistribution(BaseEnum):
@@ -170,6 +173,34 @@ class TimestepDistribution(BaseEnum):
     UNIFORM = "UNIFORM"
     SIGMOID = "SIGMOID"
     LOGIT_NORMAL = "LOGIT_NORMAL"
+    HEAVY_TAIL = "HEAVY_TAIL"
+    COS_MAP = "COS_MAP"
+    INVERTED_PARABOLA = "INVERTED_PARABOLA"
+    BETA = "BETA"
+    POWER = "POWER"
+
+
+class Scaler(BaseEnum):
+    """What the loss is multiplied by, or whose square root the learning rate is."""
+
+    NONE = "NONE"
+    BATCH = "BATCH"
+    GLOBAL_BATCH = "GLOBAL_BATCH"
+    GRADIENT_ACCUMULATION = "GRADIENT_ACCUMULATION"
+    BOTH = "BOTH"
+    GLOBAL_BOTH = "GLOBAL_BOTH"
+
+    def factor(self, batch: int, accumulation: int, processes: int) -> int:
+        """The product of what it names.
+
+        Args:
+            batch: images in a batch of one process.
+            accumulation: batches in an optimizer step.
+            processes: processes that train together.
+        """
+        batches = {"NONE": 1, "GRADIENT_ACCUMULATION": 1, "BATCH": batch, "BOTH": batch}
+        both = self.value in ("GRADIENT_ACCUMULATION", "BOTH", "GLOBAL_BOTH")
+        return batches.get(self.value, batch * processes) * (accumulation if both else 1)
 
 
 class NoiseScheduler(BaseEnum):

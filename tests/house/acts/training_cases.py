@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.house.acts import outcomes as see
-from tests.house.acts.bases import pictures
+from tests.house.acts.bases import flux, pictures
 from tests.house.acts.case import Case, shared_folder, write
 
 ADAMW = {"optimizer.optimizer": "ADAMW", "learning_rate": 1e-3}
@@ -33,6 +33,9 @@ LOOP = [
     Case("learning_rate_warmup_steps", pictures, 3.0, see.rates),
     Case("learning_rate_cycles", pictures, 1.0, see.rates),
     Case("learning_rate_min_factor", pictures, 0.5, see.rates),
+    Case("learning_rate_rex_d", pictures, 0.9, see.rates, {"learning_rate_scheduler": "REX"}),
+    Case("learning_rate_ends_high", pictures, True, see.rates),
+    Case("learning_rate_scaler", pictures, "BATCH", see.rates),
     Case("ema", pictures, "OFF", see.weights),
     Case("ema_decay", pictures, 0.05, see.weights),
     Case("ema_update_step_interval", pictures, 2, see.weights),
@@ -55,15 +58,20 @@ LOSS = [
     Case("huber_delta", pictures, 0.1, see.weights),
     Case("loss_weight_fn", pictures, "P2", see.weights),
     Case("loss_weight_strength", pictures, 0.5, see.weights),
+    Case("loss_scaler", pictures, "BATCH", see.weights),
     Case("timestep_distribution", pictures, "SIGMOID", see.weights),
     Case("noising_weight", pictures, 1.0, see.weights),
     Case("noising_bias", pictures, 1.0, see.weights),
     Case("timestep_shift", pictures, 3.0, see.weights),
     Case("min_noising_strength", pictures, 0.5, see.weights),
     Case("max_noising_strength", pictures, 0.5, see.weights),
+    Case("dynamic_timestep_shifting", flux, True, see.weights),
+    Case("noising_range_before_shift", pictures, True, see.weights,
+         {"timestep_shift": 3.0, "min_noising_strength": 0.5}),
     Case("offset_noise_weight", pictures, 0.1, see.weights),
     Case("perturbation_noise_weight", pictures, 0.1, see.weights),
-]
+    Case("perturbation_on_target", pictures, True, see.weights, {"perturbation_noise_weight": 0.1}),
+]  # fmt: skip
 ADAPTER = [
     Case("peft_type", pictures, "LOHA", see.names),
     Case("lora_model_name", pictures, lambda folder: adapter(), see.weights),

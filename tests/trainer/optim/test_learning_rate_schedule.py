@@ -113,3 +113,21 @@ def test_settings_come_from_the_config() -> None:
     )
     expected = LearningRateSchedule(Kind.COSINE_WITH_HARD_RESTARTS, 40, 0.25, 3.0, 0.1)
     assert LearningRateSchedule.from_config(config, 40) == expected
+
+
+def test_rex_of_another_constant() -> None:
+    (middle,) = factors(Kind.REX, (50,), rex_d=0.9)
+    assert middle == pytest.approx(0.909, abs=5e-4)
+    assert factors(Kind.REX, (50,)) == pytest.approx([0.667], abs=5e-4)
+    assert factors(Kind.REX, (0, 25, 100), rex_d=0.0) == pytest.approx([1, 0.75, 0])
+
+
+def test_restarts_that_end_high_have_whole_waves() -> None:
+    steps = (0, 25, 50, 75, 100)
+    made = factors(Kind.COSINE_WITH_RESTARTS, steps, cycles=2.0, ends_high=True)
+    assert made == pytest.approx([0.5 * (1 + math.cos(2 * math.pi * 2 * step / 100)) for step in steps])
+    assert made[-1] == pytest.approx(1.0)
+
+
+def test_adafactor_leaves_the_rate_to_its_optimizer() -> None:
+    assert factors(Kind.ADAFACTOR, (0, 50, 100)) == [1, 1, 1]

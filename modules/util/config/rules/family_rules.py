@@ -88,16 +88,33 @@ def _prompts_are_one_text(c: TrainConfig) -> Iterator[Finding]:
 
 @rule("model_type", "loss_weight_fn", "rlhf_enabled", "rlhf_supervised_mix")
 def _loss_weight_needs_noise_variances(c: TrainConfig) -> Iterator[Finding]:
-    if not c.model_type.spec.flow_matching or c.loss_weight_fn is LossWeight.CONSTANT:
+    flow, of_flow = c.model_type.spec.flow_matching, c.loss_weight_fn is LossWeight.SIGMA
+    if flow is of_flow or c.loss_weight_fn is LossWeight.CONSTANT:
         return
     if c.rlhf_enabled and c.rlhf_supervised_mix == 0:
         yield ConfigWarning(
-            "has no effect: it belongs to supervised training, and is not defined for flow matching",
+            "has no effect: it belongs to supervised training, and is not defined for "
+            + ("flow matching" if flow else "models that do not match flows"),
             "loss_weight_fn",
         )
     else:
+        kind = "a flow-matching model" if flow else "which does not match flows"
         yield UnsupportedError(
-            f"{c.loss_weight_fn} is not defined for {c.model_type.label}, a flow-matching model",
+            f"{c.loss_weight_fn} is not defined for {c.model_type.label}, {kind}",
             "loss_weight_fn",
             "set loss_weight_fn to CONSTANT",
         )
+
+
+@rule("model_type", "dynamic_timestep_shifting", "timestep_shift")
+def _shift_by_size(c: TrainConfig) -> Iterator[Finding]:
+    if not c.dynamic_timestep_shifting:
+        return
+    if not c.model_type.spec.shifts_by_size:
+        yield UnsupportedError(
+            f"{c.model_type.label} does not shift timesteps by the size of images",
+            "dynamic_timestep_shifting",
+            "switch it off, or set timestep_shift",
+        )
+    elif c.timestep_shift != 1:
+        yield ConfigWarning("has no effect: dynamic_timestep_shifting replaces it", "timestep_shift")

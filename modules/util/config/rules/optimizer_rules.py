@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from modules.util.config.rules.rules import ConfigWarning, Finding, rule
-from modules.util.enum.choices import Optimizer, TrainingMethod
+from modules.util.enum.choices import LearningRateScheduler, Optimizer, Scaler, TrainingMethod
+from modules.util.errors import ConfigError
 
 if TYPE_CHECKING:
     from modules.util.config.TrainConfig import TrainConfig
@@ -57,6 +58,33 @@ def _rate_of_another_rule(c: TrainConfig) -> Iterator[Finding]:
                 "PRODIGY for a rate of 1",
                 place,
             )
+
+
+_HARDLY_SCALED = (*_MOVES_BY_THE_RATE, Optimizer.ADAFACTOR, Optimizer.LAMB, Optimizer.PRODIGY)
+"""Optimizers whose steps do not depend on the size of all gradients together."""
+
+
+@rule("optimizer", "loss_scaler")
+def _scaled_loss_is_not_noticed(c: TrainConfig) -> Iterator[Finding]:
+    if c.loss_scaler is not Scaler.NONE and c.optimizer.optimizer in _HARDLY_SCALED:
+        yield ConfigWarning(
+            f"has hardly any effect with {c.optimizer.optimizer}, which divides by the size of the gradients; scale "
+            "the learning rate instead (learning_rate_scaler)",
+            "loss_scaler",
+        )
+
+
+@rule("optimizer", "learning_rate_scheduler")
+def _schedule_of_adafactor(c: TrainConfig) -> Iterator[Finding]:
+    if c.learning_rate_scheduler is not LearningRateScheduler.ADAFACTOR:
+        return
+    chosen = c.optimizer
+    if chosen.optimizer is not Optimizer.ADAFACTOR or chosen.params.get("relative_step") is not True:
+        yield ConfigError(
+            "ADAFACTOR leaves the rate to the optimizer ADAFACTOR with relative_step",
+            "learning_rate_scheduler",
+            "choose that optimizer and set its parameter relative_step to true, or choose another schedule",
+        )
 
 
 @rule("optimizer", "learning_rate", "training_method", *_PARTS)

@@ -18,7 +18,6 @@ from modules.util.enum.choices import (
     ModelFormat,
     Optimizer,
     PeftType,
-    TimestepDistribution,
     TimeUnit,
     TrainingMethod,
     WeightDtype,
@@ -26,6 +25,7 @@ from modules.util.enum.choices import (
 from modules.util.enum.ConceptType import ConceptType
 from modules.util.enum.DPOObjective import DPOObjective
 from modules.util.errors import ConfigError, UnsupportedError, UserError
+from modules.util.timestep_ranges import fault_of_distribution
 
 if TYPE_CHECKING:
     from modules.util.config.TrainConfig import TrainConfig
@@ -367,12 +367,11 @@ def _noise_range(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
-@rule("timestep_distribution", "noising_weight")
-def _distribution_weight(c: TrainConfig) -> Iterator[Finding]:
-    if c.timestep_distribution is TimestepDistribution.LOGIT_NORMAL and c.noising_weight <= -1:
-        yield ConfigError(
-            f"must be greater than -1 with LOGIT_NORMAL, not {c.noising_weight:g}", "noising_weight"
-        )
+@rule("timestep_distribution", "noising_weight", "noising_bias")
+def _distribution_numbers(c: TrainConfig) -> Iterator[Finding]:
+    fault = fault_of_distribution(c.timestep_distribution.value, c.noising_weight, c.noising_bias)
+    if fault is not None:
+        yield ConfigError(fault[1], fault[0])
 
 
 @rule(

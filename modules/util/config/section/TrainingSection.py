@@ -3,7 +3,14 @@ from typing import ClassVar
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
 from modules.util.config.setting import Float, setting
-from modules.util.enum.choices import EMAMode, LearningRateScheduler, LossWeight, TimestepDistribution
+from modules.util.enum.choices import (
+    EMAMode,
+    LearningRateScheduler,
+    LossWeight,
+    Scaler,
+    TimestepDistribution,
+)
+from modules.util.enum.ModelType import families_where
 
 
 class TrainingSection(BaseConfig):
@@ -95,7 +102,10 @@ class TrainingSection(BaseConfig):
         first=True,
         title="Schedule",
         group="Learning rate",
-        tip="How the learning rate changes after the warm-up.",
+        tip=(
+            "How the learning rate changes after the warm-up. ADAFACTOR leaves it to the optimizer of that name with "
+            "relative_step."
+        ),
     )
     learning_rate_warmup_steps: Float = setting(
         0.0,
@@ -121,11 +131,44 @@ class TrainingSection(BaseConfig):
         0.0,
         ge=0,
         le=1,
-        visible="!learning_rate_scheduler=CONSTANT",
+        visible="!learning_rate_scheduler=CONSTANT|ADAFACTOR",
         free=False,
         title="Lowest factor",
         group="Learning rate",
         tip="The schedule ends at this share of the learning rate.",
+    )
+    learning_rate_rex_d: Float = setting(
+        0.5,
+        ge=0,
+        lt=1,
+        visible="learning_rate_scheduler=REX",
+        free=False,
+        title="REX curvature",
+        group="Learning rate",
+        tip=(
+            "How long REX stays high: 0 falls in a straight line, 0.5 is that of the paper, OneTrainer has 0.9, which "
+            "is still at 0.91 in the middle of the run."
+        ),
+    )
+    learning_rate_ends_high: bool = setting(
+        False,
+        visible="learning_rate_scheduler=COSINE_WITH_RESTARTS",
+        free=False,
+        title="End high",
+        group="Learning rate",
+        tip=(
+            "COSINE_WITH_RESTARTS has whole waves and ends at the full learning rate, as in OneTrainer. Off ends low."
+        ),
+    )
+    learning_rate_scaler: Scaler = setting(
+        Scaler.NONE,
+        free=False,
+        title="Scale with batch",
+        group="Learning rate",
+        tip=(
+            "Multiplies the learning rate of every part by the square root of the batch size, the accumulated batches "
+            "or both. GLOBAL counts the batches of all processes."
+        ),
     )
 
     optimizer: OptimizerConfig = setting(
@@ -217,11 +260,21 @@ class TrainingSection(BaseConfig):
         5.0,
         ge=0,
         le=1000,
-        visible="loss_weight_fn=MIN_SNR_GAMMA|P2",
+        visible="loss_weight_fn=MIN_SNR_GAMMA|P2|SNR",
         free=False,
         title="Loss weight strength",
         group="Loss",
-        tip="Gamma of MIN_SNR_GAMMA (5 is usual) or of P2 (1 is usual).",
+        tip="Gamma of MIN_SNR_GAMMA (5 is usual) or of P2 (1 is usual); the highest weight of SNR.",
+    )
+    loss_scaler: Scaler = setting(
+        Scaler.NONE,
+        free=False,
+        title="Loss scale",
+        group="Loss",
+        tip=(
+            "Multiplies the loss by the batch size, the accumulated batches or both. Optimizers like ADAMW do not "
+            "notice it, except through clipping."
+        ),
     )
 
     timestep_distribution: TimestepDistribution = setting(
@@ -230,27 +283,36 @@ class TrainingSection(BaseConfig):
         first=True,
         title="Timestep distribution",
         group="Noise",
-        tip="How timesteps are drawn.",
+        tip=(
+            "How timesteps are drawn: UNIFORM evenly, LOGIT_NORMAL, INVERTED_PARABOLA and COS_MAP more in the middle, "
+            "HEAVY_TAIL more at both ends, SIGMOID, BETA and POWER towards one end."
+        ),
     )
     noising_weight: Float = setting(
         0.0,
         ge=-100,
         le=100,
-        visible="!timestep_distribution=UNIFORM",
+        visible="!timestep_distribution=UNIFORM|COS_MAP",
         free=False,
         title="Distribution weight",
         group="Noise",
-        tip="SIGMOID: slope. LOGIT_NORMAL: the standard deviation is 1 plus this.",
+        tip=(
+            "SIGMOID: slope. LOGIT_NORMAL: the standard deviation is 1 plus this. HEAVY_TAIL: -1 to 1.75. "
+            "INVERTED_PARABOLA: curvature, 7.7 is usual. BETA: alpha. POWER: exponent, at least 1."
+        ),
     )
     noising_bias: Float = setting(
         0.0,
         ge=-100,
         le=100,
-        visible="!timestep_distribution=UNIFORM",
+        visible="!timestep_distribution=UNIFORM|COS_MAP|HEAVY_TAIL",
         free=False,
         title="Distribution bias",
         group="Noise",
-        tip="Shifts the centre of the distribution; positive values shift it towards noise.",
+        tip=(
+            "Shifts the centre of the distribution; positive values shift it towards noise. BETA: beta. POWER: below 0 "
+            "prefers low timesteps, otherwise high ones."
+        ),
     )
     timestep_shift: Float = setting(
         1.0,
@@ -261,6 +323,17 @@ class TrainingSection(BaseConfig):
         title="Timestep shift",
         group="Noise",
         tip="Values above 1 shift timesteps towards noise. 1: no shift.",
+    )
+    dynamic_timestep_shifting: bool = setting(
+        False,
+        visible=families_where(lambda spec: spec.shifts_by_size),
+        free=False,
+        title="Shift by size",
+        group="Noise",
+        tip=(
+            "Shift timesteps by the size of each image, as the model does when it makes images: larger ones get more "
+            "noise. Replaces the timestep shift."
+        ),
     )
     min_noising_strength: Float = setting(
         0.0,
@@ -279,6 +352,16 @@ class TrainingSection(BaseConfig):
         title="Highest timestep",
         group="Noise",
         tip="Timesteps above this share of the schedule are not trained.",
+    )
+    noising_range_before_shift: bool = setting(
+        False,
+        free=False,
+        title="Range before shift",
+        group="Noise",
+        tip=(
+            "Take the lowest and highest timestep before they are shifted, as OneTrainer does; the shifted ones may "
+            "then lie outside. Off takes them afterwards."
+        ),
     )
     offset_noise_weight: Float = setting(
         0.0,
@@ -300,4 +383,15 @@ class TrainingSection(BaseConfig):
         title="Perturbation noise",
         group="Noise",
         tip="Adds noise to the model's input only, to reduce overfitting to the exact noise.",
+    )
+    perturbation_on_target: bool = setting(
+        False,
+        visible="perturbation_noise_weight",
+        free=False,
+        title="Perturb the target",
+        group="Noise",
+        tip=(
+            "Add the perturbation noise to what the model has to predict too, as OneTrainer does. Off adds it to the "
+            "input alone, as in the paper."
+        ),
     )

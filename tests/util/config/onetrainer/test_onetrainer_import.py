@@ -218,7 +218,6 @@ def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: 
         "unmasked_weight": 0.1,
         "compile": False,
         "learning_rate_scheduler": "CUSTOM",
-        "timestep_distribution": "BETA",
         "resolution": "512x768",
         "output_model_format": "ORIGINAL_LORA",
         "unet": {
@@ -248,7 +247,6 @@ def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: 
         [
             "masked_training",
             "learning_rate_scheduler",
-            "timestep_distribution",
             "resolution",
             "output_model_format",
             "quantization.svd_dtype",

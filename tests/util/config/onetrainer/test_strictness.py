@@ -395,3 +395,34 @@ def test_a_preset_of_onetrainer_is_refused_and_sent_to_the_import(tmp_path: Path
         load_config(built_in)
     path.write_text(json.dumps({"__version": TrainConfig.VERSION, "batch_size": 2}))
     assert load_layered(path, None).batch_size == 2
+
+
+def test_noise_and_rates_get_the_switches_that_mean_the_same_here(tmp_path: Path) -> None:
+    usual, notes = load(tmp_path, text_encoder={"train": False})
+    assert (
+        usual.learning_rate_ends_high,
+        usual.perturbation_on_target,
+        usual.noising_range_before_shift,
+    ) == (
+        False,
+        False,
+        False,
+    )
+    assert usual.learning_rate_rex_d == 0.5
+    assert notes == []
+    config, notes = load(
+        tmp_path, text_encoder={"train": False}, model_type="FLUX_DEV_1", training_method="LORA",
+        learning_rate_scheduler="REX", perturbation_noise_weight=0.1, dynamic_timestep_shifting=True,
+        max_noising_strength=0.5, timestep_distribution="INVERTED_PARABOLA", noising_weight=7.7,
+        loss_weight_fn="SIGMA", learning_rate_scaler="BOTH", text_encoder_2={"train": False},
+    )  # fmt: skip
+    assert [note.place for note in notes] == ["text_encoder_2_sequence_length"]
+    assert (config.learning_rate_rex_d, config.perturbation_on_target) == (0.9, True)
+    assert (config.dynamic_timestep_shifting, config.noising_range_before_shift) == (True, True)
+    assert (config.timestep_distribution.value, config.noising_weight) == ("INVERTED_PARABOLA", 7.7)
+    assert (config.loss_weight_fn.value, config.learning_rate_scaler.value) == ("SIGMA", "BOTH")
+    check_config(config)
+    config, _ = load(tmp_path, learning_rate_scheduler="COSINE_WITH_RESTARTS", min_noising_strength=0.2)
+    assert (config.learning_rate_ends_high, config.noising_range_before_shift) == (True, False)
+    _, notes = load(tmp_path, timestep_distribution="SIGMOID", noising_weight=3.0, timestep_shift=2.0)
+    assert lines(notes, "timestep_distribution")

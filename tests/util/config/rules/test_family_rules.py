@@ -66,3 +66,35 @@ def test_weights_of_noise_levels_need_noise_variances(family: ModelType) -> None
     for changes in ({}, {"rlhf_enabled": True, "rlhf_supervised_mix": 0.5}):
         problems = find_problems(TrainConfig.from_dict({**weighted, **changes}))
         assert ("loss_weight_fn" in [error.field for error in problems.errors]) is family.spec.flow_matching
+
+
+def test_a_shift_by_size_needs_a_family_that_has_one() -> None:
+    data = {"model_type": "FLUX_DEV_1", "dynamic_timestep_shifting": True}
+    assert "dynamic_timestep_shifting" not in warned(read_config(data))
+    assert "timestep_shift" in warned(read_config({**data, "timestep_shift": 3.0}))
+    with pytest.raises(UserError) as caught:
+        read_config({**data, "model_type": "SANA"})
+    assert caught.value.field == "dynamic_timestep_shifting"
+
+
+def test_sigma_belongs_to_flows_and_the_ratio_to_the_others() -> None:
+    for family, function in (("STABLE_DIFFUSION_15", "SIGMA"), ("FLUX_DEV_1", "SNR")):
+        with pytest.raises(UserError) as caught:
+            read_config({"model_type": family, "loss_weight_fn": function})
+        assert caught.value.field == "loss_weight_fn"
+    read_config({"model_type": "FLUX_DEV_1", "loss_weight_fn": "SIGMA"})
+    read_config({"model_type": "STABLE_DIFFUSION_15", "loss_weight_fn": "SNR"})
+
+
+def test_the_schedule_of_adafactor_needs_its_optimizer() -> None:
+    data = {"learning_rate_scheduler": "ADAFACTOR", "optimizer": {"optimizer": "ADAFACTOR"}}
+    with pytest.raises(UserError) as caught:
+        read_config(data)
+    assert caught.value.field == "learning_rate_scheduler"
+    data["optimizer"]["params"] = {"relative_step": True}
+    read_config(data)
+    found = warned(read_config({"loss_scaler": "BATCH"}))
+    assert "loss_scaler" in found
+    assert "loss_scaler" not in warned(
+        read_config({"loss_scaler": "BATCH", "optimizer": {"optimizer": "SGD"}})
+    )

@@ -1,0 +1,48 @@
+"""Noise and learning rates that mean something else there under the same name: the switches that mean it here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from modules.util.config.foreign.Notes import Notes
+
+Data = dict[str, Any]
+_REX_D = 0.9
+
+
+def noise_and_rates(full: Mapping[str, Any], notes: Notes) -> Data:
+    """Our further settings for what a OneTrainer config (with its defaults) says of noise and learning rates."""
+    made: Data = {}
+    schedule = full["learning_rate_scheduler"]
+    if schedule == "REX":
+        made["learning_rate_rex_d"] = _REX_D
+        notes.moved(
+            "learning_rate_scheduler", schedule, f"learning_rate_rex_d = {_REX_D}", "its constant there"
+        )
+    if schedule == "COSINE_WITH_RESTARTS":
+        made["learning_rate_ends_high"] = True
+        notes.moved(
+            "learning_rate_scheduler", schedule, "learning_rate_ends_high = true", "whole waves there"
+        )
+    if full["perturbation_noise_weight"]:
+        made["perturbation_on_target"] = True
+        notes.moved(
+            "perturbation_noise_weight",
+            full["perturbation_noise_weight"],
+            "perturbation_on_target = true",
+            "there in input and target",
+        )
+    shifted = full["timestep_shift"] != 1 or full["dynamic_timestep_shifting"] is True
+    cut = full["min_noising_strength"] != 0 or full["max_noising_strength"] != 1
+    if shifted and cut:
+        made["noising_range_before_shift"] = True
+        notes.moved(
+            "min_noising_strength",
+            full["min_noising_strength"],
+            "noising_range_before_shift = true",
+            "there the range is cut before the shift",
+        )
+    if shifted and full["timestep_distribution"] == "SIGMOID":
+        notes.add("timestep_distribution", "SIGMOID", "shifted once; there it is shifted twice")
+    return made
