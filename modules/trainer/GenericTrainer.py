@@ -27,7 +27,7 @@ from modules.trainer.control.PeerWatch import HINT, PeerLost
 from modules.trainer.control.StopSignals import StopSignals
 from modules.trainer.diagnosis import diagnosis, memory
 from modules.trainer.distributed import Processes
-from modules.trainer.optim.optimizers import set_learning_rate
+from modules.trainer.optim.optimizers import effective_rate, set_learning_rate
 from modules.trainer.resume.backup_contents import Counters
 from modules.trainer.resume.checkpoint import list_backups, write_backup
 from modules.trainer.resume.find_resume import find_resume
@@ -269,7 +269,7 @@ class GenericTrainer:
             parts.scaler.update(finite)
         parts.optimizer.zero_grad(set_to_none=True)
         self._rescue.whole = True
-        rates = {f"lr/{group['name']}": float(group["lr"]) for group in parts.optimizer.param_groups}
+        rates = {f"lr/{group['name']}": effective_rate(group) for group in parts.optimizer.param_groups}
         return {**metrics, "grad_norm": norm, **rates}
 
     def _backward(self, loss: torch.Tensor) -> None:

@@ -209,7 +209,10 @@ def check_settings(config: TrainConfig, world_size: int = 1) -> None:
             hint="switch it off, or train in one process",
         )
     weight = torch.nn.Parameter(torch.zeros(2, 2))
-    create_optimizer(config.optimizer, [("weight", config.learning_rate, [("weight", weight)])])
+    # a layer that Muon would take, so that its arguments are tried too
+    place = str(config.optimizer.params.get("muon_hidden_layers", "block")).partition(",")[0]
+    if not config.optimizer.params.get("muon_adam_regex"):
+        create_optimizer(config.optimizer, [("weight", config.learning_rate, [(place, weight)])])
 
 
 def _check_sample_list(config: TrainConfig) -> None:

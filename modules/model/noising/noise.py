@@ -140,17 +140,13 @@ def draw_noise(
         # streams of their own: turning these on leaves the other numbers as they were
         if options.perturbation_weight:
             extra = generator(f"{stream}/perturbation", seed, item, turn, *key)
-            perturbation_Chw = options.perturbation_weight * torch.randn(tuple(shape), generator=extra)
+            perturbations.append(options.perturbation_weight * torch.randn(tuple(shape), generator=extra))
             if options.perturb_target:
-                noises[-1] = noises[-1] + perturbation_Chw
-            else:
-                perturbations.append(perturbation_Chw)
+                noises[-1] = noises[-1] + perturbations.pop()
         if options.caption_dropout:
             coin = python_random(f"{stream}/caption", seed, item, turn, *key).random()
             drops.append(coin < options.caption_dropout)
-    level_B = noise_level(
-        torch.tensor(uniforms, dtype=torch.float64), options, shift if options.shifts_by_size else None
-    )
+    level_B = noise_level(torch.tensor(uniforms, dtype=torch.float64), options, shift)
     return NoiseDraw(
         timestep_B=schedule.timestep(level_B),
         noise_BChw=torch.stack(noises),

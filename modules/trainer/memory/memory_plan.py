@@ -303,7 +303,7 @@ def state_bytes(config: TrainConfig, shape: Sequence[int], dtype: torch.dtype) -
 def _measured_state(config: TrainConfig, shape: tuple[int, ...], dtype: torch.dtype) -> int:
     parameter = nn.Parameter(torch.zeros(shape, dtype=dtype))
     parameter.grad = torch.zeros_like(parameter)
-    optimizer = create_optimizer(config.optimizer, [("one", 1e-4, [("one", parameter)])])
+    optimizer = create_optimizer(config.optimizer, [("one", 1e-4, [("block", parameter)])])
     optimizer.step()
     # counters of single numbers stay on the CPU
     return sum(

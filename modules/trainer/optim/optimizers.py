@@ -13,6 +13,7 @@ import torch
 
 from modules.trainer.optim.Adafactor import Adafactor
 from modules.trainer.optim.ema import kept
+from modules.trainer.optim.muon import MUON_ARGUMENTS, muon_groups
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
 from modules.util.enum.choices import Optimizer
 from modules.util.errors import ConfigError, DataError
@@ -38,9 +39,25 @@ CLASSES: Mapping[Optimizer, tuple[str, str]] = {
     Optimizer.SCHEDULE_FREE_ADAMW: (EXTRA, "ScheduleFreeAdamW"),
     Optimizer.SCHEDULE_FREE_SGD: (EXTRA, "ScheduleFreeSGD"),
     Optimizer.TIGER: (EXTRA, "Tiger"),
+    Optimizer.AIDA: (EXTRA, "Aida"),
+    Optimizer.DADAPT_ADAM: (EXTRA, "DAdaptAdam"),
+    Optimizer.DADAPT_ADAN: (EXTRA, "DAdaptAdan"),
+    Optimizer.DADAPT_ADA_GRAD: (EXTRA, "DAdaptAdaGrad"),
+    Optimizer.DADAPT_LION: (EXTRA, "DAdaptLion"),
+    Optimizer.DADAPT_SGD: (EXTRA, "DAdaptSGD"),
+    Optimizer.LARS: (EXTRA, "LARS"),
+    Optimizer.MUON: (EXTRA, "Muon"),
+    Optimizer.YOGI: (EXTRA, "Yogi"),
+    Optimizer.ADAGRAD_8BIT: (EIGHT_BIT, "Adagrad8bit"),
+    Optimizer.ADEMAMIX_8BIT: (EIGHT_BIT, "AdEMAMix8bit"),
+    Optimizer.LAMB_8BIT: (EIGHT_BIT, "LAMB8bit"),
+    Optimizer.LARS_8BIT: (EIGHT_BIT, "LARS8bit"),
+    Optimizer.RMSPROP_8BIT: (EIGHT_BIT, "RMSprop8bit"),
+    Optimizer.SGD_8BIT: (EIGHT_BIT, "SGD8bit"),
 }
-NOT_FOR_USERS = ("self", "params", "lr", "capturable", "differentiable", "kwargs")
+NOT_FOR_USERS = ("self", "params", "lr", "capturable", "differentiable", "kwargs", "groups")
 # one kernel for all parameters of a step; same numbers in every run
+NEEDS_MOMENTUM = (Optimizer.LARS_8BIT, Optimizer.SGD_8BIT)
 FUSED = (Optimizer.ADAMW, Optimizer.ADAM)
 
 Group = tuple[str, float, Sequence[tuple[str, torch.nn.Parameter]]]
@@ -72,7 +89,9 @@ def optimizer_arguments(config: OptimizerConfig) -> dict[str, Any]:
     Raises:
         ConfigError: a setting this optimizer does not have.
     """
-    accepted = inspect.signature(optimizer_class(config.optimizer)).parameters
+    accepted = dict(inspect.signature(optimizer_class(config.optimizer)).parameters)
+    if config.optimizer is Optimizer.MUON:
+        accepted |= inspect.signature(muon_groups).parameters
     made: dict[str, Any] = {}
     for field, value in (("beta1", config.beta1), ("beta2", config.beta2)):
         if value is not None:
@@ -94,6 +113,8 @@ def optimizer_arguments(config: OptimizerConfig) -> dict[str, Any]:
             )
             raise ConfigError(f"{config.optimizer} has no argument {name!r}", "optimizer.params", hint)
         made[name] = argument
+    if config.optimizer in NEEDS_MOMENTUM:
+        made.setdefault("momentum", 0.9)
     if config.optimizer in FUSED:
         made.setdefault("fused", True)
     return made
@@ -123,10 +144,14 @@ def create_optimizer(config: OptimizerConfig, groups: Sequence[Group]) -> torch.
         ConfigError: settings it does not take.
     """
     arguments = optimizer_arguments(config)
-    made = [
-        {"params": [p for _, p in named], "lr": rate, "initial_lr": rate, "name": name}
-        for name, rate, named in groups
-    ]
+    if config.optimizer is Optimizer.MUON:
+        split = {name: arguments.pop(name) for name in MUON_ARGUMENTS if name in arguments}
+        made = muon_groups(groups, **split)
+    else:
+        made = [
+            {"params": [p for _, p in named], "lr": rate, "initial_lr": rate, "name": name}
+            for name, rate, named in groups
+        ]
     try:
         optimizer = optimizer_class(config.optimizer)(made, lr=groups[0][1], **arguments)
     except (ValueError, TypeError, NotImplementedError) as error:
@@ -140,6 +165,11 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
     """Every group's full learning rate times ``factor``."""
     for group in optimizer.param_groups:
         group["lr"] = group["initial_lr"] * factor
+
+
+def effective_rate(group: Mapping[str, Any]) -> float:
+    """The learning rate of a group, times the step size that optimizers like PRODIGY have found."""
+    return float(group["lr"]) * float(group.get("d", 1.0))
 
 
 def trains_elsewhere(optimizer: torch.optim.Optimizer) -> bool:

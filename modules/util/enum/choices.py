@@ -134,6 +134,26 @@ class Optimizer(BaseEnum):
     SCHEDULE_FREE_ADAMW = "SCHEDULE_FREE_ADAMW"
     SCHEDULE_FREE_SGD = "SCHEDULE_FREE_SGD"
     TIGER = "TIGER"
+    ADAGRAD_8BIT = "ADAGRAD_8BIT"
+    ADEMAMIX_8BIT = "ADEMAMIX_8BIT"
+    AIDA = "AIDA"
+    DADAPT_ADAM = "DADAPT_ADAM"
+    DADAPT_ADAN = "DADAPT_ADAN"
+    DADAPT_ADA_GRAD = "DADAPT_ADA_GRAD"
+    DADAPT_LION = "DADAPT_LION"
+    DADAPT_SGD = "DADAPT_SGD"
+    LAMB_8BIT = "LAMB_8BIT"
+    LARS = "LARS"
+    LARS_8BIT = "LARS_8BIT"
+    MUON = "MUON"
+    RMSPROP_8BIT = "RMSPROP_8BIT"
+    SGD_8BIT = "SGD_8BIT"
+    YOGI = "YOGI"
+
+    @property
+    def adapts_its_rate(self) -> bool:
+        """Whether it finds its own step size, by which the learning rate (1) is multiplied."""
+        return self.value == "PRODIGY" or self.value.startswith("DADAPT_")
 
 
 class LearningRateScheduler(BaseEnum):

@@ -23,7 +23,7 @@ from modules.util.config.section.OptimizerConfig import OptimizerConfig
 from modules.util.enum.choices import Optimizer
 from modules.util.errors import ConfigError, DataError
 
-RATES = {Optimizer.PRODIGY: 1.0}
+RATES = {kind: 1.0 for kind in Optimizer if kind.adapts_its_rate}
 SCHEDULE_FREE = (Optimizer.SCHEDULE_FREE_ADAMW, Optimizer.SCHEDULE_FREE_SGD)
 Named = list[tuple[str, torch.nn.Parameter]]
 
@@ -31,7 +31,7 @@ Named = list[tuple[str, torch.nn.Parameter]]
 def toy(dtype: torch.dtype = torch.float32) -> Named:
     """A matrix, a vector and a convolution: the shapes that factorised rules treat differently."""
     generator = torch.Generator().manual_seed(3)
-    shapes = {"matrix": (6, 4), "vector": (5,), "kernel": (3, 2, 3, 3)}
+    shapes = {"block.matrix": (6, 4), "block.vector": (5,), "block.kernel": (3, 2, 3, 3)}
     return [
         (name, torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)))
         for name, shape in shapes.items()
@@ -40,6 +40,9 @@ def toy(dtype: torch.dtype = torch.float32) -> Named:
 
 def made(kind: Optimizer, named: Named, **settings: Any) -> torch.optim.Optimizer:
     rate = RATES.get(kind, 1e-2)
+    if kind is Optimizer.DADAPT_SGD:
+        # from 1e-6, three steps are smaller than the rounding of float32
+        settings.setdefault("params", {"d0": 1e-3})
     groups = [("denoiser", rate, named[:2]), ("text", rate / 2, named[2:])]
     return create_optimizer(OptimizerConfig(optimizer=kind, **settings), groups)
 

@@ -13,15 +13,7 @@ from modules.util.errors import ConfigError, UnsupportedError
 
 Data = dict[str, Any]
 
-_SAME_RULE = {
-    "ADAGRAD_8BIT": "ADAGRAD",
-    "RMSPROP_8BIT": "RMSPROP",
-    "SGD_8BIT": "SGD",
-    "LAMB_8BIT": "LAMB",
-    "CAME_8BIT": "CAME",
-    "AdEMAMix": "ADEMAMIX",
-    "AdEMAMix_8BIT": "ADEMAMIX",
-}
+_SAME_RULE = {"CAME_8BIT": "CAME", "AdEMAMix": "ADEMAMIX", "AdEMAMix_8BIT": "ADEMAMIX_8BIT"}
 _USUAL_NUMBERS = ("beta1", "beta2", "eps", "weight_decay")
 _NUMBERS = {
     "ADAFACTOR": ("beta1", "eps", "weight_decay"),
@@ -32,6 +24,15 @@ _NUMBERS = {
     "RMSPROP": ("eps", "weight_decay", "momentum"),
     "SCHEDULE_FREE_SGD": ("eps", "weight_decay", "momentum"),
     "SGD": ("weight_decay", "momentum"),
+    "ADAGRAD_8BIT": ("eps", "weight_decay"),
+    "DADAPT_ADA_GRAD": ("eps", "weight_decay", "momentum"),
+    "DADAPT_LION": ("beta1", "beta2", "weight_decay"),
+    "DADAPT_SGD": ("weight_decay", "momentum"),
+    "LARS": ("weight_decay", "momentum"),
+    "LARS_8BIT": ("weight_decay", "momentum"),
+    "MUON": ("weight_decay", "momentum"),
+    "RMSPROP_8BIT": ("eps", "weight_decay", "momentum"),
+    "SGD_8BIT": ("weight_decay", "momentum"),
     "TIGER": ("beta1", "weight_decay"),
 }
 """Which of our optimizer fields an update rule has, where they are not the usual ones."""
@@ -45,7 +46,25 @@ _PARAMS = {
         "warmup_init",
     ),
     "ADAGRAD": ("lr_decay", "initial_accumulator_value"),
+    "ADAGRAD_8BIT": ("lr_decay", "initial_accumulator_value", "min_8bit_size"),
     "ADAM": ("amsgrad",),
+    "ADEMAMIX": ("alpha",),
+    "ADEMAMIX_8BIT": ("alpha", "min_8bit_size"),
+    "AIDA": ("k", "xi", "rectify", "n_sma_threshold", "degenerated_to_sgd", "ams_bound"),
+    "ADABELIEF": ("rectify", "n_sma_threshold", "degenerated_to_sgd", "ams_bound"),
+    "CAME": ("clip_threshold", "ams_bound"),
+    "DADAPT_ADAM": ("d0", "growth_rate"),
+    "DADAPT_ADAN": ("d0", "growth_rate"),
+    "DADAPT_ADA_GRAD": ("d0", "growth_rate"),
+    "DADAPT_LION": ("d0",),
+    "DADAPT_SGD": ("d0", "growth_rate"),
+    "LAMB_8BIT": ("min_8bit_size",),
+    "LARS": ("nesterov", "dampening"),
+    "LARS_8BIT": ("nesterov", "dampening", "min_8bit_size"),
+    "MUON": ("nesterov", "ns_steps", "muon_hidden_layers", "muon_adam_regex", "muon_adam_lr"),
+    "RMSPROP_8BIT": ("alpha", "min_8bit_size"),
+    "SGD_8BIT": ("nesterov", "dampening", "min_8bit_size"),
+    "YOGI": ("initial_accumulator",),
     "ADAM_8BIT": ("min_8bit_size", "is_paged"),
     "ADAMW": ("amsgrad",),
     "ADAMW_8BIT": ("min_8bit_size", "is_paged"),
@@ -70,11 +89,6 @@ _AS_BUILT = {"block_wise": True, "fused": True, "percentile_clipping": 100, "opt
 
 
 _NEAREST = {
-    "MUON": "ADAMW",
-    "LARS": "LAMB",
-    "LARS_8BIT": "LAMB",
-    "AIDA": "ADABELIEF",
-    "YOGI": "ADAM",
     "SIGNSGD_ADV": "LION",
     "ADAMUON_ADV": "ADAMW",
 }
@@ -106,7 +120,7 @@ def import_optimizer(
     name = _SAME_RULE.get(theirs, theirs)
     if name not in Optimizer.__members__:
         return _nearest(theirs, full, notes, lenient)
-    if theirs.endswith("_8BIT") and name != theirs:
+    if theirs.endswith("_8BIT") and not name.endswith("_8BIT"):
         notes.add(
             "optimizer.optimizer",
             theirs,
@@ -153,7 +167,7 @@ def _renamed(name: str, given: Mapping[str, Any], notes: Notes) -> Data:
 
 def _nearest(theirs: str, full: Mapping[str, Any], notes: Notes, lenient: bool) -> Data:
     plain = theirs.removesuffix("_8BIT").removesuffix("_ADV")
-    near = "PRODIGY" if "PRODIGY" in theirs or theirs.startswith("DADAPT") else _NEAREST.get(theirs, plain)
+    near = "PRODIGY" if "PRODIGY" in theirs else _NEAREST.get(theirs, plain)
     if near not in Optimizer.__members__:
         near = ""
     if not lenient or not near:

@@ -26,6 +26,9 @@ _MOVES_BY_THE_RATE = (
     Optimizer.CAME,
     Optimizer.SCHEDULE_FREE_ADAMW,
     Optimizer.TIGER,
+    Optimizer.ADEMAMIX_8BIT,
+    Optimizer.AIDA,
+    Optimizer.YOGI,
 )
 """Optimizers that move every weight by about the learning rate in every step, whatever the gradient's size."""
 
@@ -60,8 +63,32 @@ def _rate_of_another_rule(c: TrainConfig) -> Iterator[Finding]:
             )
 
 
-_HARDLY_SCALED = (*_MOVES_BY_THE_RATE, Optimizer.ADAFACTOR, Optimizer.LAMB, Optimizer.PRODIGY)
+_HARDLY_SCALED = (*_MOVES_BY_THE_RATE, Optimizer.ADAFACTOR, Optimizer.LAMB, Optimizer.PRODIGY, Optimizer.MUON)
 """Optimizers whose steps do not depend on the size of all gradients together."""
+
+
+LOW_RATE = 0.1
+
+
+@rule("optimizer", "learning_rate", *_PARTS)
+def _rate_of_a_rule_that_finds_its_own(c: TrainConfig) -> Iterator[Finding]:
+    kind = c.optimizer.optimizer
+    if not kind.adapts_its_rate:
+        return
+    rates = list(_rates(c))
+    for place, rate in rates:
+        if rate < LOW_RATE:
+            yield ConfigWarning(
+                f"{rate:g} is multiplied by the step size that {kind} finds itself: use 1, or a smaller number to slow "
+                "it down",
+                place,
+            )
+    if len({rate for _, rate in rates}) > 1:
+        yield ConfigWarning(
+            f"{kind} has one step size for all parts, so rates that differ scale it in an undefined way: use the same "
+            "rate for all",
+            rates[-1][0],
+        )
 
 
 @rule("optimizer", "loss_scaler")

@@ -20,8 +20,8 @@ class OptimizerConfig(BaseConfig):
         title="Optimizer",
         group="Optimizer",
         tip=(
-            "The update rule. ADAMW is the safe choice; PRODIGY finds its own step size from a learning rate "
-            "of 1."
+            "The update rule. ADAMW is the safe choice; PRODIGY and DADAPT find their own step size from a learning "
+            "rate of 1; MUON moves matrices inside blocks and leaves the rest to ADAMW (3e-4); 8BIT needs less memory."
         ),
     )
     beta1: Float | None = setting(
@@ -67,7 +67,7 @@ class OptimizerConfig(BaseConfig):
         free=False,
         title="Momentum",
         group="Optimizer",
-        tip="Momentum of SGD and RMSPROP.",
+        tip="Momentum of SGD, RMSPROP, LARS and MUON; 0.9 where SGD_8BIT and LARS_8BIT cannot do without.",
     )
     fused_back_pass: bool = setting(
         False,

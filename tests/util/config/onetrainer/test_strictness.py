@@ -23,9 +23,8 @@ THEIR_FAMILIES = (
     "HI_DREAM_FULL", "ANIMA", "IDEOGRAM_4",
 )  # fmt: skip
 THEIR_OPTIMIZERS = (
-    "ADAMW_ADV", "ADOPT_ADV", "LION_ADV", "MUON", "MUON_ADV", "ADAMUON_ADV", "SIGNSGD_ADV", "PRODIGY_ADV", "LARS",
-    "PRODIGY_PLUS_SCHEDULE_FREE", "DADAPT_ADA_GRAD", "DADAPT_ADAM", "DADAPT_ADAN", "DADAPT_LION", "DADAPT_SGD",
-    "LARS_8BIT", "AIDA", "YOGI",
+    "ADAMW_ADV", "ADOPT_ADV", "LION_ADV", "MUON_ADV", "ADAMUON_ADV", "SIGNSGD_ADV", "PRODIGY_ADV",
+    "PRODIGY_PLUS_SCHEDULE_FREE",
 )  # fmt: skip
 
 
@@ -426,3 +425,21 @@ def test_noise_and_rates_get_the_switches_that_mean_the_same_here(tmp_path: Path
     assert (config.learning_rate_ends_high, config.noising_range_before_shift) == (True, False)
     _, notes = load(tmp_path, timestep_distribution="SIGMOID", noising_weight=3.0, timestep_shift=2.0)
     assert lines(notes, "timestep_distribution")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "params"),
+    [
+        ("DADAPT_ADAM", {"d0": 1e-5, "growth_rate": 2.0}, {"d0": 1e-5, "growth_rate": 2.0}),
+        ("MUON", {"ns_steps": 4, "muon_adam_lr": 1e-3}, {"ns_steps": 4, "muon_adam_lr": 1e-3}),
+        ("CAME", {"clip_threshold": 2.0}, {"clip_threshold": 2.0}),
+        ("LARS_8BIT", {"min_8bit_size": 8192}, {"min_8bit_size": 8192}),
+        ("YOGI", {"initial_accumulator": 1e-3}, {"initial_accumulator": 1e-3}),
+    ],
+)
+def test_numbers_of_further_optimizers_are_carried(
+    name: str, given: dict[str, Any], params: dict[str, Any], tmp_path: Path
+) -> None:
+    config, notes = load(tmp_path, learning_rate=1e-3, optimizer={"optimizer": name, **given})
+    assert (config.optimizer.optimizer.value, config.optimizer.params) == (name, params)
+    assert lines(notes, "optimizer") == []

@@ -1,0 +1,67 @@
+"""Which weights Muon moves, and which are left to AdamW next to it.
+
+Muon (Jordan et al. 2024) makes the update of a matrix orthogonal, which means something for the layers in between
+alone: matrices and kernels inside blocks. Vectors, embeddings and the layers at both ends have AdamW.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from modules.util.errors import ConfigError
+
+HIDDEN = "block,layers,refiner"
+"""Parts of names that only layers inside blocks have: of UNets, transformers, their refiners, CLIP and T5."""
+ADAM_RATE = 3e-4
+MUON_ARGUMENTS = ("muon_hidden_layers", "muon_adam_regex", "muon_adam_lr")
+
+
+def muon_groups(
+    groups: Sequence[tuple[str, float, Sequence[tuple[str, torch.nn.Parameter]]]],
+    muon_hidden_layers: str = HIDDEN,
+    muon_adam_regex: bool = False,
+    muon_adam_lr: float = ADAM_RATE,
+) -> list[dict[str, Any]]:
+    """Groups of parameters for the class, ``name`` for Muon and ``name/adam`` for AdamW.
+
+    Args:
+        groups: (name, learning rate, named parameters).
+        muon_hidden_layers: what names of layers inside blocks contain, with commas; one regular expression if
+            ``muon_adam_regex``.
+        muon_adam_lr: the learning rate of AdamW.
+
+    Raises:
+        ConfigError: no matrix has such a name, or the expression is none.
+    """
+    try:
+        texts = [text.strip() for text in str(muon_hidden_layers).split(",") if text.strip()]
+        pattern = re.compile(
+            str(muon_hidden_layers) if muon_adam_regex else "|".join(map(re.escape, texts)) or "$^"
+        )
+    except re.error as error:
+        raise ConfigError(
+            f"muon_hidden_layers is not a regular expression: {error}", "optimizer.params"
+        ) from error
+    made: list[dict[str, Any]] = []
+    matrices = 0
+    for name, rate, named in groups:
+        hidden = [p for place, p in named if p.dim() in (2, 4) and pattern.search(place)]
+        known = {id(p) for p in hidden}
+        rest = [p for _, p in named if id(p) not in known]
+        matrices += sum(p.dim() in (2, 4) for p in rest)
+        if hidden:
+            made.append({"params": hidden, "lr": rate, "initial_lr": rate, "name": name, "use_muon": True})
+        if rest:
+            adam = {"lr": muon_adam_lr, "initial_lr": muon_adam_lr, "name": f"{name}/adam", "use_muon": False}
+            made.append({"params": rest, **adam})
+    if matrices and not any(group["use_muon"] for group in made):
+        raise ConfigError(
+            f"no trained layer has {muon_hidden_layers!r} in its name, so Muon would move nothing",
+            "optimizer.params",
+            "change muon_hidden_layers, or choose ADAMW",
+        )
+    return made

@@ -1,0 +1,129 @@
+"""Every update rule on a fixed quadratic: the numbers are those of its class called directly."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+import torch
+
+from modules.trainer.optim.muon import muon_groups
+from modules.trainer.optim.optimizers import CLASSES, create_optimizer, effective_rate
+from modules.util.config.load import find_problems
+from modules.util.config.section.OptimizerConfig import OptimizerConfig
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.choices import Optimizer
+from modules.util.errors import ConfigError
+
+STEPS = 30
+DIRECT: dict[Optimizer, dict[str, Any]] = {
+    Optimizer.SGD_8BIT: {"momentum": 0.9},
+    Optimizer.LARS_8BIT: {"momentum": 0.9},
+}
+CURVATURE = torch.linspace(0.5, 2.0, 24).view(6, 4)
+
+
+def start() -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.randn(6, 4, generator=torch.Generator().manual_seed(3)))
+
+
+def descend(optimizer: torch.optim.Optimizer, parameter: torch.nn.Parameter, steps: int = STEPS) -> None:
+    """Steps on half the sum of curvature times the squared weights."""
+    for _ in range(steps):
+        parameter.grad = CURVATURE * parameter.detach()
+        optimizer.step()
+
+
+def rate_of(kind: Optimizer) -> float:
+    return 1.0 if kind.adapts_its_rate else 1e-2
+
+
+@pytest.mark.parametrize("kind", list(Optimizer))
+def test_thirty_steps_are_those_of_the_class(kind: Optimizer) -> None:
+    ours, theirs, rate = start(), start(), rate_of(kind)
+    descend(create_optimizer(OptimizerConfig(optimizer=kind), [("all", rate, [("block", ours)])]), ours)
+    module, name = CLASSES[kind]
+    group = {"params": [theirs], "lr": rate, **({"use_muon": True} if kind is Optimizer.MUON else {})}
+    direct = getattr(importlib.import_module(module), name)([group], lr=rate, **DIRECT.get(kind, {}))
+    if hasattr(direct, "train"):
+        direct.train()
+    descend(direct, theirs)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
+    assert not torch.equal(ours, start())
+
+
+def test_an_update_of_muon_is_nearly_orthogonal() -> None:
+    for shape in ((16, 16), (8, 24), (24, 8)):
+        generator = torch.Generator().manual_seed(5)
+        parameter = torch.nn.Parameter(torch.randn(shape, generator=generator))
+        before = parameter.detach().clone()
+        optimizer = create_optimizer(
+            OptimizerConfig(optimizer=Optimizer.MUON), [("all", 1.0, [("block", parameter)])]
+        )
+        parameter.grad = torch.randn(shape, generator=generator)
+        optimizer.step()
+        stretched = max(1.0, shape[0] / shape[1]) ** 0.5
+        values = torch.linalg.svdvals((before - parameter.detach()) / stretched)
+        assert float(values.min()) > 0.65 and float(values.max()) < 1.25
+
+
+def parameters() -> list[tuple[str, torch.nn.Parameter]]:
+    shapes = {
+        "down_blocks.0.attn.to_q.weight": (4, 4), "down_blocks.0.conv.weight": (4, 4, 3, 3),
+        "down_blocks.0.norm.weight": (4,), "conv_in.weight": (4, 4, 3, 3), "time_embedding.weight": (4, 4),
+    }  # fmt: skip
+    return [(name, torch.nn.Parameter(torch.ones(shape))) for name, shape in shapes.items()]
+
+
+def test_muon_takes_matrices_inside_blocks_and_adam_the_rest() -> None:
+    named = parameters()
+    muon, adam = muon_groups([("unet", 1e-2, named)])
+    assert [muon["name"], adam["name"]] == ["unet", "unet/adam"]
+    assert (muon["lr"], adam["lr"]) == (1e-2, 3e-4)
+    assert [p is q for p, q in zip(muon["params"], [named[0][1], named[1][1]], strict=True)] == [True, True]
+    assert len(adam["params"]) == 3
+    only, rest = muon_groups([("unet", 1e-2, named)], r"to_[qk]\.", True, 1e-3)
+    assert (len(only["params"]), len(rest["params"]), rest["lr"]) == (1, 4, 1e-3)
+    for wrong, regex in (("nothing_has_this", False), ("(", True)):
+        with pytest.raises(ConfigError) as caught:
+            muon_groups([("unet", 1e-2, named)], wrong, regex)
+        assert caught.value.field == "optimizer.params"
+
+
+def test_muon_has_its_arguments_and_no_others() -> None:
+    config = OptimizerConfig(
+        optimizer=Optimizer.MUON, params={"muon_adam_lr": 1e-3, "ns_steps": 3}, momentum=0.8
+    )
+    optimizer = create_optimizer(config, [("unet", 1e-2, parameters())])
+    assert [group["lr"] for group in optimizer.param_groups] == [1e-2, 1e-3]
+    assert (optimizer.param_groups[0]["ns_steps"], optimizer.param_groups[0]["momentum"]) == (3, 0.8)
+    with pytest.raises(ConfigError, match="muon_adam_rate"):
+        create_optimizer(
+            OptimizerConfig(optimizer=Optimizer.MUON, params={"muon_adam_rate": 1.0}),
+            [("unet", 1e-2, parameters())],
+        )
+
+
+def test_the_rate_that_is_logged_is_the_one_that_was_found() -> None:
+    parameter = start()
+    config = OptimizerConfig(optimizer=Optimizer.PRODIGY)
+    optimizer = create_optimizer(config, [("all", 0.5, [("block", parameter)])])
+    descend(optimizer, parameter, 10)
+    (group,) = optimizer.param_groups
+    assert effective_rate(group) == pytest.approx(0.5 * float(group["d"]))
+    assert effective_rate({"lr": 0.5}) == 0.5
+
+
+def test_rates_that_do_not_belong_to_a_rule_are_warned_about() -> None:
+    def warned(**data: Any) -> list[str]:
+        return [warning.field or "" for warning in find_problems(TrainConfig.from_dict(data)).warnings]
+
+    adapting = {"optimizer": {"optimizer": "DADAPT_ADAM"}}
+    assert "learning_rate" in warned(learning_rate=1e-4, **adapting)
+    assert "learning_rate" not in warned(learning_rate=1.0, **adapting)
+    differing = {"unet": {"learning_rate": 0.5}, "text_encoder": {"train": True}, "learning_rate": 1.0}
+    assert "unet.learning_rate" in warned(**adapting, **differing) or "learning_rate" in warned(
+        **adapting, **differing
+    )
+    assert "learning_rate" in warned(learning_rate=1.0, optimizer={"optimizer": "YOGI"})
