@@ -10,9 +10,9 @@ import torch
 from modules.model.batch import NoiseDraw
 from modules.model.noising.distributions import DISTRIBUTIONS
 from modules.model.noising.schedule import Schedule
+from modules.spec.timestep_ranges import fault_of_distribution
 from modules.util.errors import ConfigError
 from modules.util.rng import Key, generator, python_random
-from modules.util.timestep_ranges import fault_of_distribution
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from modules.spec.timestep_ranges import fault_of_distribution
 from modules.util.config.section.LoraSection import is_regular_expression
 from modules.util.enum.choices import (
     DataType,
@@ -25,7 +26,6 @@ from modules.util.enum.choices import (
 from modules.util.enum.ConceptType import ConceptType
 from modules.util.enum.DPOObjective import DPOObjective
 from modules.util.errors import ConfigError, UnsupportedError, UserError
-from modules.util.timestep_ranges import fault_of_distribution
 
 if TYPE_CHECKING:
     from modules.util.config.TrainConfig import TrainConfig
