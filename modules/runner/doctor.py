@@ -1,0 +1,195 @@
+"""What this computer has and lacks for training, and what to do about it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+from modules.util.config.SecretsConfig import SecretsConfig, secrets_path
+from modules.util.errors import UserError
+from modules.util.files.user_folder import settings_folder
+from modules.util.program_files import ROOT
+
+GOOD, WARNING, FAULT = "good", "warning", "fault"
+OLDEST_PYTHON = (3, 11)
+LEAST_FREE_GB, USUAL_FREE_GB = 5, 40
+NVIDIA_SECONDS = 20
+_QUESTION = ("--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
+_PIN = re.compile(r"([A-Za-z0-9_.-]+)==([^\s#;]+)")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Args:
+        what: its name.
+        state: ``good``, ``warning`` (something is missing or slow) or ``fault`` (training cannot work).
+        found: what is there.
+        cure: what to do; empty if nothing.
+    """
+
+    what: str
+    state: str
+    found: str
+    cure: str = ""
+
+    def as_data(self) -> dict[str, str]:
+        """For programs."""
+        return asdict(self)
+
+
+def examine(folders: Mapping[str, Path]) -> Iterator[Finding]:
+    """Look at everything, one thing after the other.
+
+    Args:
+        folders: further folders that have to be writable, by what they are for.
+    """
+    looks: tuple[Callable[[], Finding], ...] = (_python, _window, _packages, _card, _disk, _token)
+    for look in looks:
+        yield look()
+    for name, folder in {"settings folder": settings_folder(), "program folder": ROOT, **folders}.items():
+        yield _writable(name, folder)
+
+
+def _python() -> Finding:
+    found = f"{platform.python_version()} ({sys.executable})"
+    if sys.version_info < OLDEST_PYTHON:
+        wanted = ".".join(map(str, OLDEST_PYTHON))
+        return Finding(
+            "Python", FAULT, found, f"install Python {wanted} or newer and run scripts/setup.sh again"
+        )
+    return Finding("Python", GOOD, found)
+
+
+def _window() -> Finding:
+    if importlib.util.find_spec("_tkinter") is None:
+        cure = (
+            "install Tk for this Python (Debian and Ubuntu: apt install python3-tk); commands work without it"
+        )
+        return Finding("window (Tk)", WARNING, "Python has no Tk", cure)
+    silent = sys.platform.startswith("linux") and not (
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    )
+    if silent:
+        cure = "open it on a desktop or with ssh -X; commands work without a screen"
+        return Finding("window (Tk)", WARNING, "Tk is there, a screen is not", cure)
+    return Finding("window (Tk)", GOOD, "Tk and a screen are there")
+
+
+def _packages() -> Finding:
+    """The pinned packages, by their versions."""
+    wrong = []
+    pins = ROOT / "requirements.txt"
+    for name, version in _PIN.findall(pins.read_text(encoding="utf-8")):
+        try:
+            there = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            there = "missing"
+        if there.partition("+")[0] != version:
+            wrong.append(f"{name} {there} instead of {version}")
+    if wrong:
+        state = FAULT if any("missing" in one for one in wrong) else WARNING
+        return Finding(
+            "packages", state, "; ".join(wrong), "run scripts/setup.sh (Windows: scripts\\bootstrap.py)"
+        )
+    return Finding("packages", GOOD, "all of requirements.txt in the pinned versions")
+
+
+def _card() -> Finding:
+    """The graphics card, its driver, and whether torch is built for it."""
+    torch = _version("torch")
+    cards = _nvidia()
+    if cards is None:
+        if sys.platform == "darwin":
+            return Finding("graphics card", GOOD, f"Apple's, with torch {torch}")
+        cure = "training on the CPU is very slow; with an NVIDIA card, install its driver"
+        return Finding("graphics card", WARNING, f"no NVIDIA driver answers; torch {torch}", cure)
+    if not cards:
+        return Finding(
+            "graphics card",
+            WARNING,
+            "the NVIDIA driver names no card",
+            "restart, or install the driver again",
+        )
+    found = f"{'; '.join(cards)}; torch {torch}"
+    if "+cpu" in torch:
+        cure = "torch is built without CUDA: reinstall it for your driver as https://pytorch.org says"
+        return Finding("graphics card", FAULT, found, cure)
+    return Finding("graphics card", GOOD, found)
+
+
+def _nvidia() -> list[str] | None:
+    """``name, memory, driver`` of each card; ``None`` without a driver."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    try:
+        done = subprocess.run(
+            [program, *_QUESTION], capture_output=True, text=True, timeout=NVIDIA_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    cards = []
+    for line in done.stdout.splitlines():
+        name, memory, driver = ([part.strip() for part in line.split(",")] + ["?", "?"])[:3]
+        if name:
+            cards.append(f"{name}, {memory} MiB, driver {driver}")
+    return cards
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "missing"
+
+
+def _disk() -> Finding:
+    free = shutil.disk_usage(ROOT).free / 1e9
+    found = f"{free:.1f} GB free where the program is"
+    if free < LEAST_FREE_GB:
+        return Finding(
+            "disk", FAULT, found, f"free at least {LEAST_FREE_GB} GB, or set workspace_dir on another disk"
+        )
+    if free < USUAL_FREE_GB:
+        return Finding(
+            "disk", WARNING, found, f"models, cache and backups of large families take {USUAL_FREE_GB} GB"
+        )
+    return Finding("disk", GOOD, found)
+
+
+def _token() -> Finding:
+    if os.environ.get("HF_TOKEN"):
+        return Finding("Hugging Face token", GOOD, "in the environment (HF_TOKEN)")
+    try:
+        if SecretsConfig.load_if_there().huggingface_token:
+            return Finding("Hugging Face token", GOOD, f"in {secrets_path()}")
+    except UserError as error:
+        return Finding("Hugging Face token", FAULT, error.message, error.hint or f"correct {secrets_path()}")
+    cure = "only gated models such as FLUX.1 dev need one: enter it in the settings"
+    return Finding("Hugging Face token", WARNING, "none", cure)
+
+
+def _writable(name: str, folder: Path) -> Finding:
+    """Whether a file can be made in a folder, or in the nearest one above it that is there."""
+    there = folder.absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        cure = "change its permissions, or name another folder"
+        return Finding(name, FAULT, f"{folder} cannot be written: {error.strerror}", cure)
+    return Finding(name, GOOD, f"{folder} can be written")

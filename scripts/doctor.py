@@ -1,0 +1,43 @@
+"""Look at this computer: Python, window, packages, graphics card, disk, token and folders, each with what to do.
+
+Exit status: 0 all good or warnings alone, 2 something without which training cannot work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from modules.runner.doctor import FAULT, Finding, examine  # noqa: E402
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON, for programs")
+    parser.add_argument(
+        "--folder", action="append", default=[], metavar="DIR", help="a folder that has to be writable too"
+    )
+    options = parser.parse_args(argv)
+    folders = {f"folder {name}": Path(name) for name in options.folder}
+    found: list[Finding] = []
+    for finding in examine(folders):
+        found.append(finding)
+        if not options.json:
+            print(f"{finding.state:8}{finding.what}: {finding.found}", flush=True)
+            if finding.cure:
+                print(f"        -> {finding.cure}")
+    if options.json:
+        print(json.dumps([finding.as_data() for finding in found], indent=2))
+    return 2 if any(finding.state == FAULT for finding in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""The command that looks at a computer: each fault with a cure, and an exit status."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from modules.runner import doctor
+from modules.util.config.SecretsConfig import SecretsConfig
+from scripts.doctor import main
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A computer without a card, a screen and a token, with settings of its own."""
+    monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path / "settings"))
+    monkeypatch.setattr(doctor, "_nvidia", lambda: None)
+    monkeypatch.setattr(doctor, "_packages", lambda: doctor.Finding("packages", doctor.GOOD, "all"))
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "HF_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def found(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
+    ended = main(["--json", *arguments])
+    return ended, {one["what"]: one for one in json.loads(capsys.readouterr().out)}
+
+
+def test_warnings_alone_end_with_0_and_have_cures(capsys: pytest.CaptureFixture[str]) -> None:
+    ended, seen = found(capsys)
+    assert ended == 0
+    assert seen["Python"]["state"] == "good"
+    assert seen["graphics card"]["state"] == seen["Hugging Face token"]["state"] == "warning"
+    assert all(one["cure"] for one in seen.values() if one["state"] != "good")
+    assert main([]) == 0
+    assert "-> only gated models" in capsys.readouterr().out
+
+
+def test_a_card_without_a_torch_for_it_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "_nvidia", lambda: ["RTX 4090, 24564 MiB, driver 560.1"])
+    for build, ended in (("2.13.0+cpu", 2), ("2.13.0+cu130", 0)):
+        monkeypatch.setattr(doctor, "_version", lambda package, build=build: build)
+        code, seen = found(capsys)
+        assert code == ended
+        assert "RTX 4090" in seen["graphics card"]["found"]
+        assert ("without CUDA" in seen["graphics card"]["cure"]) is (ended == 2)
+
+
+def test_a_folder_that_cannot_be_written_is_a_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    code, seen = found(capsys, "--folder", str(tmp_path / "file" / "within"))
+    assert code == 2
+    assert seen[f"folder {tmp_path / 'file' / 'within'}"]["cure"]
+    assert found(capsys, "--folder", str(tmp_path / "new" / "folder"))[0] == 0
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_token_is_found_and_never_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    SecretsConfig(huggingface_token="hf_secret").save()
+    assert main(["--json"]) == 0
+    text = capsys.readouterr().out
+    assert "hf_secret" not in text
+    (token,) = [one for one in json.loads(text) if one["what"] == "Hugging Face token"]
+    assert token["state"] == "good"
+
+
+def test_little_space_and_an_old_python_are_faults(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usage = doctor.shutil.disk_usage(doctor.ROOT)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage._replace(free=10**9))
+    monkeypatch.setattr(doctor, "OLDEST_PYTHON", (99, 0))
+    code, seen = found(capsys)
+    assert code == 2
+    assert seen["disk"]["state"] == seen["Python"]["state"] == "fault"
+
+
+def test_packages_are_compared_with_their_pins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.undo()
+    there = metadata.version("numpy")
+    monkeypatch.setattr(doctor, "ROOT", tmp_path)
+    for text, state in (
+        (f"numpy=={there}\n", "good"),
+        ("numpy==0.1\n", "warning"),
+        ("no-such-package==1.0  # pinned\n", "fault"),
+    ):
+        (tmp_path / "requirements.txt").write_text(text)
+        assert doctor._packages().state == state
