@@ -21,7 +21,7 @@ from tests.faults.fuzzing import fuzz
 from tests.faults.names import NameTally, try_name
 from tests.faults.readers import readers
 from tests.faults.subjects import SUBJECTS
-from tests.faults.training import EVERY, TrainingRuns
+from tests.faults.training import EVERY, TrainingRuns, write_grpo, write_preference
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,10 @@ class Size:
 
     Args:
         kills, disks: cases drawn over the subjects.
-        training_kills: of a preference run.
+        training_kills: of a preference run, and of an online one.
         damages: seeds for each kind of file and way.
         inputs: for each reader.
+        small_disks: real ones, over the subjects.
         share_of_names: one in this many of the pairs of a field and a name.
     """
 
@@ -42,6 +43,7 @@ class Size:
     damages: int = 1
     inputs: int = 300
     share_of_names: int = 4
+    small_disks: int = 14
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,15 @@ def disks(runs: Sequence[Runs], count: int, seed: int, tally: Tally) -> None:
         tally.add(one.failing(rng.randint(1, one.changes), ways[index // len(runs) % len(ways)]))
 
 
+def small_disks(runs: Sequence[Runs], count: int, seed: int, tally: Tally) -> None:
+    """Real disks with less room than the work needs, or little more."""
+    rng = random.Random(seed)
+    for index in range(count):
+        tally.add(runs[index % len(runs)].on_small_disk(rng.randint(0, 200)))
+
+
 def training(runs: TrainingRuns, count: int, seed: int, tally: Tally) -> None:
-    """A preference run killed, with a cold and a warm cache in turn."""
+    """A run killed, with a cold and a warm cache in turn."""
     rng = random.Random(seed)
     for index in range(count):
         tally.add(runs.killed(rng.randint(1, runs.changes), rng.random() < 0.5, warm=bool(index % 2)))
@@ -127,18 +136,23 @@ def campaign(
     with silence():
         runs = [Runs(name, make(), base / "subjects") for name, make in SUBJECTS.items()]
         report(f"{len(runs)} subjects, {sum(one.changes for one in runs)} changes of files")
-        for what, work, count in (("kills", kills, size.kills), ("failing disks", disks, size.disks)):
+        for what, work, count in (
+            ("kills", kills, size.kills),
+            ("failing disks", disks, size.disks),
+            ("small disks", small_disks, size.small_disks),
+        ):
             tally = Tally()
             work(runs, count, seed, tally)
             rows += _outcome_rows(what, tally)
             faults += tally.faults
             report(f"{what}: {tally.tried} tried, {len(tally.faults)} faults")
         if size.training_kills:
-            trained, tally = TrainingRuns(base / "training"), Tally()
-            training(trained, size.training_kills, seed, tally)
-            rows += _outcome_rows("kills of training", tally) + _lost_rows(trained)
-            faults += tally.faults
-            report(f"training: {tally.tried} kills, {len(tally.faults)} faults")
+            for what, write in (("training", write_preference), ("GRPO", write_grpo)):
+                trained, tally = TrainingRuns(base / what, write, what), Tally()
+                training(trained, size.training_kills, seed, tally)
+                rows += _outcome_rows(f"kills of {what}", tally) + _lost_rows(trained)
+                faults += tally.faults
+                report(f"{what}: {tally.tried} kills, {len(tally.faults)} faults")
         named = every_name(base / "names", size.share_of_names)
     damaged = every_damage(base / "damage", size.damages)
     with silence():
@@ -167,7 +181,7 @@ def _outcome_rows(what: str, tally: Tally) -> list[Row]:
 def _lost_rows(runs: TrainingRuns) -> list[Row]:
     limits = {"steps_largest": EVERY}
     return [
-        Row(f"training lost by a kill: {name.replace('_', ' ')}", value, limits.get(name))
+        Row(f"{runs.name} lost by a kill: {name.replace('_', ' ')}", value, limits.get(name))
         for name, value in runs.summary().items()
     ]
 

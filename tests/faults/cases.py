@@ -11,9 +11,11 @@ import errno
 import json
 import os
 import random
+import resource
 import select
 import shutil
 import signal
+import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -22,14 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from modules.util.errors import UserError
-from modules.util.files.OpenFolder import observe
+from modules.util.files.OpenFolder import Observer, observe
 from modules.util.owned_files import LIST_NAME
 from tests.guard import Guard
 
 Acknowledge = Callable[[], None]
 State = Any
 
-HANG_S = 20.0
+HANG_S = 60.0
 NEEDS_ROOM = ("create", "write", "fsync", "folder", "link", "commit")
 DISKS: dict[str, tuple[int, tuple[str, ...]]] = {
     "full": (errno.ENOSPC, NEEDS_ROOM),
@@ -195,7 +197,29 @@ class Runs:
 
         return self._case(folder, fail, f"{self.name} {how} {number}")
 
-    def _case(self, folder: Path, observer: Callable[[str, str, bool], None], label: str) -> Outcome:
+    def on_small_disk(self, room: int) -> Outcome:
+        """A disk of its own with this many KiB of room, until the work has ended: a tmpfs where one can be mounted,
+        else a limit on the size of each file.
+        """
+        label = f"{self.name} {room} KiB"
+        folder = self._fresh()
+        size = sum(path.stat().st_size + 8192 for path in folder.rglob("*")) // 1024 + room
+        if not mounted(folder, size):
+
+            def limited(kind: str, path: str, finished: bool) -> None:
+                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (room * 1024, resource.RLIM_INFINITY))
+
+            return self._case(folder, limited, f"{label} a file")
+        try:
+            shutil.copytree(self._start, folder, symlinks=True, dirs_exist_ok=True)
+            return self._case(folder, None, label, after=lambda: mounted(folder, 64 << 10, "remount,"))
+        finally:
+            subprocess.run(["umount", str(folder)], check=True)
+
+    def _case(
+        self, folder: Path, observer: Observer | None, label: str, after: Callable[[], object] = bool
+    ) -> Outcome:
         outcome = Outcome()
         guard = Guard(self.base / "person")
 
@@ -207,6 +231,7 @@ class Runs:
                 tell(f"error {type(error).__name__}")
 
         status, lines, complaint = in_child(work)
+        after()
         outcome.acknowledged = lines.count("ok")
         outcome.reached = status == -signal.SIGKILL or any(line.startswith("error") for line in lines)
         if status is None:
@@ -245,6 +270,12 @@ def _difference(found: State, wanted: State) -> str:
         keys = [key for key in {*found, *wanted} if found.get(key) != wanted.get(key)]
         return f"differs in {sorted(map(str, keys))[:8]}"
     return f"{found!r:.200} instead of {wanted!r:.200}"
+
+
+def mounted(folder: Path, kib: int, how: str = "") -> bool:
+    """Whether a small disk could be mounted on a folder, or given another size."""
+    command = ["mount", "-t", "tmpfs", "-o", f"{how}size={kib}k", "tmpfs", str(folder)]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def rests(folder: Path) -> list[str]:

@@ -7,35 +7,47 @@ import logging
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
 
+from modules.curation.intake.image_size import image_size
+from modules.curation.review.review import PairReview
+from modules.curation.review.review_journal import JOURNAL_NAME
 from modules.curation.store import CurationStore
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.runner.RunQueue import RunQueue
 from modules.trainer.resume.checkpoint import find_backup, read_backup, write_backup
 from modules.ui.state.SessionStore import Session, SessionStore
+from modules.util.config.ConceptConfig import ConceptConfig
+from modules.util.config.config_list import load_list
+from modules.util.config.load import load_config
+from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.dpo_curation_util import load_manifest
 from modules.util.errors import UserError
 from modules.util.pairs.decoding import undecodable
+from modules.util.pairs.dpo_pair_files import TRASH_NAME
 from tests.faults.pair_folders import make_pairs, write_images
+from tests.faults.readers import CONFIG
 from tests.guard import Guard
 from tests.trainer.resume.test_checkpoint import at
 
-Damage = Callable[[bytes, bytes, random.Random], bytes]
+Damage = Callable[[bytes, bytes, random.Random], bytes | None]
 DAMAGES: dict[str, Damage] = {
     "flip": lambda data, other, draw: _flipped(data, draw),
     "cut": lambda data, other, draw: data[: draw.randrange(len(data))],
     "empty": lambda data, other, draw: b"",
     "extend": lambda data, other, draw: data + draw.randbytes(1 + draw.randrange(4096)),
     "swap": lambda data, other, draw: other,
+    "zero": lambda data, other, draw: bytes(len(data)),
+    "delete": lambda data, other, draw: None,
 }
+"""What becomes of the bytes; ``None`` for a file that is deleted."""
 
 
 def _flipped(data: bytes, draw: random.Random) -> bytes:
@@ -51,10 +63,15 @@ class Kind:
     Args:
         make: writes sound files below a folder and returns the one to be damaged.
         use: reads it as the program does; what it returns is compared with that of the sound file.
+        without: damages that do not concern it: others may write or delete such a file, and nothing shows that it
+            was another one before.
+        again: parts of what it returned are made again where they are missing.
     """
 
     make: Callable[[Path], Path]
     use: Callable[[Path], Any]
+    without: tuple[str, ...] = ()
+    again: bool = False
 
 
 @dataclass
@@ -102,7 +119,7 @@ def _cache_kind() -> Kind:
         cache = ContentCache(folder / "cache")
         return {n: cache.get(f"{n:032x}")["latents"].tolist() for n in range(3) if f"{n:032x}" in cache}
 
-    return Kind(make, use)
+    return Kind(make, use, again=True)
 
 
 def _index_kind() -> Kind:
@@ -119,11 +136,76 @@ def _index_kind() -> Kind:
     return Kind(make, use)
 
 
-def _pair_kind(name: str, use: Callable[[Path], Any]) -> Kind:
+def _pair_kind(name: str, use: Callable[[Path], Any], without: tuple[str, ...] = ()) -> Kind:
     def make(folder: Path) -> Path:
         return make_pairs(folder, 2, finalised=True) / name
 
+    return Kind(make, use, without)
+
+
+def _captions_of(folder: Path) -> Any:
+    review = PairReview(folder / "out")
+    faults = [(fault.pair_id, fault.kind) for fault in review.faults(64, image_size)]
+    if faults:
+        raise UserError(f"{faults}")
+    return [(pair.pair_id, pair.chosen_caption, pair.rejected_caption) for pair in review.pairs()]
+
+
+def _journal_kind() -> Kind:
+    def make(folder: Path) -> Path:
+        review = PairReview(make_pairs(folder, 3, finalised=True))
+        review.edit_caption("pair_0001", "another caption")
+        review.remove("pair_0002")
+        return folder / "out" / TRASH_NAME / JOURNAL_NAME
+
+    def use(folder: Path) -> Any:
+        shutil.rmtree(folder / "used", ignore_errors=True)
+        shutil.copytree(folder / "out", folder / "used")
+        review = PairReview(folder / "used")
+        return [review.undo(), review.undone, *_captions_of_pairs(review)]
+
     return Kind(make, use)
+
+
+def _captions_of_pairs(review: PairReview) -> list[tuple[str, str | None]]:
+    return [(pair.pair_id, pair.chosen_caption) for pair in review.pairs()]
+
+
+def _json_kind(name: str, content: Any, use: Callable[[Path], Any]) -> Kind:
+    def make(folder: Path) -> Path:
+        (folder / name).write_text(json.dumps(content))
+        return folder / name
+
+    return Kind(make, lambda folder: use(folder / name))
+
+
+def _model_kinds() -> dict[str, Kind]:
+    from modules.adapter.reading import read_adapter
+    from modules.spec.registry import FAMILIES
+    from modules.weights.saving import save_single_file
+    from modules.weights.single_file import read_single_file
+    from tests.faults.readers import adapter_file
+    from tests.tiny import tiny_model
+
+    model, spec = tiny_model("STABLE_DIFFUSION_15"), FAMILIES["STABLE_DIFFUSION_15"]
+
+    def adapter(folder: Path) -> Path:
+        (folder / "adapter.safetensors").write_bytes(adapter_file())
+        return folder / "adapter.safetensors"
+
+    def checkpoint(folder: Path) -> Path:
+        return save_single_file(model, folder / "model.safetensors")
+
+    def parts(folder: Path) -> Any:
+        return repr(read_single_file(folder / "model.safetensors", spec, {"unet"}))
+
+    # a flipped bit of their numbers is another number: files of weights of others carry no digest
+    return {
+        "adapter": Kind(
+            adapter, lambda folder: repr(read_adapter(folder / "adapter.safetensors", model)), ("flip",)
+        ),
+        "checkpoint": Kind(checkpoint, parts, ("flip",)),
+    }
 
 
 def _store_of(folder: Path) -> Any:
@@ -173,18 +255,40 @@ def _image_kind() -> Kind:
     return Kind(make, use)
 
 
-KINDS: dict[str, Kind] = {
-    **{f"backup {name}": _backup_kind(name) for name in (
-        "meta.json", "config.json", "manifest.json", "optimizer/optimizer.pt", "weights/weights.safetensors")},
-    "cache": _cache_kind(),
-    "file index": _index_kind(),
-    "manifest": _pair_kind("manifest.json", lambda folder: load_manifest(folder / "out")),
-    "database": _pair_kind("curation.sqlite", _store_of),
-    "queue": _queue_kind(),
-    "session": _session_kind(),
-    "image": _image_kind(),
-}  # fmt: skip
-TEXTS = ("manifest", "queue", "session")
+def _kinds() -> dict[str, Kind]:
+    def concepts(path: Path) -> Any:
+        return [one.to_dict() for one in load_list(ConceptConfig, path, None, "concepts", "concept list")]
+
+    def samples(path: Path) -> Any:
+        return [one.to_dict() for one in load_list(SampleConfig, path, None, "samples", "sample list")]
+
+    backup = (
+        "meta.json",
+        "config.json",
+        "manifest.json",
+        "optimizer/optimizer.pt",
+        "weights/weights.safetensors",
+    )
+    return {
+        **{f"backup {name}": _backup_kind(name) for name in backup},
+        "cache": _cache_kind(),
+        "file index": _index_kind(),
+        "config": _json_kind("config.json", CONFIG, lambda path: load_config(path).to_dict()),
+        "concepts": _json_kind("concepts.json", CONFIG["concepts"], concepts),
+        "samples": _json_kind("samples.json", CONFIG["samples"], samples),
+        "manifest": _pair_kind("manifest.json", lambda folder: load_manifest(folder / "out"), ("delete",)),
+        "database": _pair_kind("curation.sqlite", _store_of, ("delete",)),
+        "caption": _pair_kind("chosen/train/pair_0000.txt", _captions_of),
+        "journal": _journal_kind(),
+        "queue": replace(_queue_kind(), without=("delete",)),
+        "session": replace(_session_kind(), without=("delete",)),
+        "image": _image_kind(),
+        **_model_kinds(),
+    }
+
+
+KINDS = _kinds()
+TEXTS = ("manifest", "queue", "session", "config", "concepts", "samples", "journal")
 """Readable files without a digest: a person may edit them, so a changed letter of a text or number is a change."""
 
 
@@ -201,13 +305,19 @@ def damage(base: Path, kind: str, how: str, seed: int, tally: DamageTally) -> No
     """One case; a person's files lie next to it."""
     label, draw = f"{kind} {how} {seed}", random.Random(f"{kind} {how} {seed}")
     folder, one = base / "case", KINDS[kind]
+    if how in one.without:
+        return
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     guard, file = Guard(base / "person"), one.make(folder)
     sound, data = one.use(folder), file.read_bytes()
     others = [p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file() and p != file]
     other = next((found for found in others if found not in (data, b"")), b"another file")
-    file.write_bytes(DAMAGES[how](data, other, draw))
+    changed = DAMAGES[how](data, other, draw)
+    if changed is None:
+        file.unlink()
+    else:
+        file.write_bytes(changed)
     tally.tried += 1
     heard = _Heard()
     logging.getLogger().addHandler(heard)
@@ -219,7 +329,8 @@ def damage(base: Path, kind: str, how: str, seed: int, tally: DamageTally) -> No
         tally.crashes.append(f"{label}: {error!r}")
     else:
         older = kind.startswith("backup ") and after is not None and after[0]["global_step"] == 1
-        if after == sound and not heard.said:
+        made_again = one.again and after.items() <= sound.items()
+        if (after == sound or made_again) and not heard.said:
             tally.harmless += 1
         elif heard.said or older or after is None:
             tally.found += 1

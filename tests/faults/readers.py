@@ -36,7 +36,7 @@ from tests.faults.fuzzing import Reader
 from tests.faults.pair_folders import make_pairs, write_images
 from tests.trainer.resume.test_checkpoint import at, sign
 
-_CONFIG = {
+CONFIG = {
     "__version": 1, "epochs": 3, "learning_rate": 1e-4, "resolution": "512,768", "workspace_dir": "run", "lora_rank": 4,
     "unet": {"train": True}, "optimizer": {"optimizer": "ADAMW", "beta1": 0.9}, "rlhf_enabled": True,
     "concepts": [{"name": "a", "path": "x", "type": "STANDARD", "image": {"enable_random_flip": True}}],
@@ -68,18 +68,19 @@ def _configs() -> dict[str, Reader]:
 
     return {
         "metadata": Reader((_png(),), extract_metadata),
-        "config": Reader(_json(_CONFIG), load_config, grammar=True),
-        "concepts": Reader(_json(_CONFIG["concepts"]), concepts, grammar=True),
+        "config": Reader(_json(CONFIG), load_config, grammar=True),
+        "concepts": Reader(_json(CONFIG["concepts"]), concepts, grammar=True),
         "onetrainer": Reader(_json(_ONETRAINER), import_onetrainer, grammar=True),
     }
 
 
-def _adapter_file() -> bytes:
+def adapter_file() -> bytes:
+    """A small adapter of the tiny model."""
     layer = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q"
     return save(
         {
-            f"{layer}.lora_down.weight": torch.ones(2, 8),
-            f"{layer}.lora_up.weight": torch.ones(8, 2),
+            f"{layer}.lora_down.weight": torch.ones(2, 16),
+            f"{layer}.lora_up.weight": torch.ones(16, 2),
             f"{layer}.alpha": torch.tensor(2.0),
         }
     )
@@ -108,7 +109,7 @@ def _models() -> dict[str, Reader]:
         return DiscreteSchedule.from_config(config)
 
     return {
-        "adapter": Reader((_adapter_file(),), lambda path: read_adapter(path, model)),
+        "adapter": Reader((adapter_file(),), lambda path: read_adapter(path, model)),
         "checkpoint": Reader((whole,), lambda path: read_single_file(path, spec, {"unet"})),
         "scheduler": Reader(_json(scheduler), schedule, grammar=True),
     }

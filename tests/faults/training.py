@@ -1,4 +1,4 @@
-"""A preference run killed at any of its changes of files, and resumed: the same weights, and little done twice."""
+"""A preference or an online run killed at any of its changes of files, and resumed: the same weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import signal
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,11 +20,22 @@ from modules.util.TrainProgress import TrainProgress
 from tests.faults.cases import Outcome, in_child, rests
 from tests.guard import Guard
 from tests.trainer.builders import run_here, same_weights, write_config
+from tests.trainer.online.builders import write_online
 
 SETTINGS = {"backup_after": 2, "backup_after_unit": "STEP", "epochs": 2, "rlhf_dpo_validation": True,
             "rlhf_dpo_validation_percentage": 30.0, "rolling_backup": True, "rolling_backup_count": 2}  # fmt: skip
 EVERY = 2
 """Steps from one backup to the next."""
+
+
+def write_preference(folder: Path) -> Path:
+    """The config of a preference run with validation."""
+    return write_config(folder, **SETTINGS)
+
+
+def write_grpo(folder: Path) -> Path:
+    """The config of an online run: rollouts, rewards and steps."""
+    return write_online(folder, backup_after=2, backup_after_unit="STEP", rolling_backup=True, epochs=3)
 
 
 class _Telling(Callback):
@@ -46,18 +57,24 @@ class _Telling(Callback):
 class TrainingRuns:
     """Cases of one run in a scratch folder.
 
+    Args:
+        write: writes its config into a folder.
+        name: for messages.
+
     Attributes:
         changes: how many there are in the run when nothing stops it.
         lost_steps, lost_seconds: of each kill, what was done and had to be done again.
     """
 
     base: Path
+    write: Callable[[Path], Path] = write_preference
+    name: str = "training"
     changes: int = 0
     lost_steps: list[int] = field(default_factory=list)
     lost_seconds: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        whole = write_config(self.base / "whole", **SETTINGS)
+        whole = self.write(self.base / "whole")
         counted = 0
 
         def count(kind: str, path: str, finished: bool) -> None:
@@ -73,12 +90,16 @@ class TrainingRuns:
 
     def killed(self, number: int, done: bool, warm: bool) -> Outcome:
         """SIGKILL before or after a change; with a warm cache what the whole run encoded is there already."""
-        label, outcome = f"training{' warm' if warm else ''} kill {number}{'+' if done else '-'}", Outcome()
+        label, outcome = (
+            f"{self.name}{' warm' if warm else ''} kill {number}{'+' if done else '-'}",
+            Outcome(),
+        )
         folder, guard = self.base / "case", Guard(self.base / "person")
         shutil.rmtree(folder, ignore_errors=True)
-        config = write_config(folder, **SETTINGS)
-        if warm:
-            shutil.copytree(self.base / "whole" / "cache", folder / "cache")
+        config = self.write(folder)
+        cache = self.base / "whole" / "cache"
+        if warm and cache.is_dir():
+            shutil.copytree(cache, folder / "cache")
         counted = 0
 
         def die(kind: str, path: str, finished: bool) -> None:

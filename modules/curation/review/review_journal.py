@@ -11,6 +11,7 @@ import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from modules.util.counted import counted
 from modules.util.dpo_curation_util import check_manifest_pair
 from modules.util.errors import UserError
 from modules.util.jsonio import parse_json
@@ -60,6 +61,17 @@ def _check_removal(step: Step) -> None:
             parts = name.split("/") if isinstance(name, str) and not fault_of_path(name) else [".."]
             if {"", ".", ".."} & set(parts) or len(parts) < 2 or (heads == SIDES and parts[0] not in SIDES):
                 raise UserError(f"the file {shown(str(moved))} does not stay in the folder")
+
+
+def _places_in(step: Step) -> set[str]:
+    """The folders of the trash that a step names."""
+    files = step.get("files")
+    moves = files if isinstance(files, list) else []
+    return {
+        move[1].split("/")[0]
+        for move in moves
+        if isinstance(move, list) and len(move) == 2 and isinstance(move[1], str)
+    }
 
 
 class TrashSize(NamedTuple):
@@ -143,22 +155,26 @@ class ReviewJournal:
 
     def _read(self) -> list[Step]:
         steps: list[Step] = []
-        if not self._path.is_file():
-            return steps
-        with self._path.open("rb") as stream:
-            while line := stream.readline(MAX_LINE_BYTES):
-                if not line.strip():
-                    continue
-                try:
-                    step = parse_json(line, str(self._path))
-                except UserError:
-                    continue  # torn by a crash: its step was never begun
-                if not isinstance(step, dict) or not isinstance(step.get("do"), str):
-                    continue
-                if step["do"] != "undo":
-                    steps.append(step)
-                elif steps:
-                    steps.pop()
+        named: set[str] = set()
+        broken = 0
+        if self._path.is_file():
+            with self._path.open("rb") as stream:
+                while line := stream.readline(MAX_LINE_BYTES):
+                    step = self._step(line) if line.strip() else {"do": ""}
+                    if step is None:
+                        broken += 1
+                    elif step["do"] == "undo":
+                        del steps[-1:]
+                    elif step["do"]:
+                        steps.append(step)
+                        named |= _places_in(step)
+        if broken:
+            lines = counted(broken, "line")
+            log.warning("%s in %s cannot be read and cannot be taken back", lines, self._path)
+        if self.trash.is_dir() and any(
+            path.is_dir() and path.name not in named and any(path.iterdir()) for path in self.trash.iterdir()
+        ):
+            log.warning("%s does not name all that lies next to it: that cannot be taken back", self._path)
         return [step for step in steps if self._usable(step)]
 
     def _usable(self, step: Step) -> bool:
@@ -169,3 +185,12 @@ class ReviewJournal:
             log.warning("a step in %s is left out: %s", self._path, error.message)
             return False
         return True
+
+    @staticmethod
+    def _step(line: bytes) -> Step | None:
+        """The step of a line; ``None`` if it is damaged, or torn by a crash: then it was never begun."""
+        try:
+            step = parse_json(line, JOURNAL_NAME)
+        except UserError:
+            return None
+        return step if isinstance(step, dict) and isinstance(step.get("do"), str) else None

@@ -1,4 +1,4 @@
-"""Ctrl+C and termination as a request to stop, handled between optimizer steps."""
+"""Ctrl+C, termination and a closed terminal as a request to stop, handled between optimizer steps."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from types import FrameType
 from typing import Any
 
 
+def _stopping() -> list[signal.Signals]:
+    hangup = getattr(signal, "SIGHUP", None)
+    heard = hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([hangup] if heard else [])]
+
+
 class StopSignals:
-    """While active, SIGINT and SIGTERM are remembered instead of ending the process.
+    """While active, SIGINT, SIGTERM and SIGHUP are remembered instead of ending the process.
 
     A second SIGINT raises ``KeyboardInterrupt``, for those who do not want to wait. Outside the main thread signals
-    cannot be caught and nothing is changed.
+    cannot be caught and nothing is changed. SIGHUP stays ignored where it is (``nohup``).
     """
 
     def __init__(self) -> None:
@@ -21,7 +27,7 @@ class StopSignals:
 
     def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in _stopping():
                 self._before[number] = signal.signal(number, self._take)
         return self
 

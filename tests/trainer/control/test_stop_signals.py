@@ -11,10 +11,10 @@ from modules.trainer.control.StopSignals import StopSignals
 
 
 def handlers() -> list[object]:
-    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_is_remembered(number: signal.Signals) -> None:
     with StopSignals() as signals:
         assert signals.received is None
@@ -37,6 +37,16 @@ def test_handlers_are_given_back_also_after_an_error() -> None:
         assert handlers() != before
         raise ArithmeticError
     assert handlers() == before
+
+
+def test_a_hangup_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignals() as signals:
+            signal.raise_signal(signal.SIGHUP)
+        assert signals.received is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_blocks_can_be_nested() -> None:
