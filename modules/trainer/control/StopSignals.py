@@ -9,9 +9,11 @@ from typing import Any
 
 
 def _stopping() -> list[signal.Signals]:
-    hangup = getattr(signal, "SIGHUP", None)
-    heard = hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN
-    return [signal.SIGINT, signal.SIGTERM, *([hangup] if heard else [])]
+    made = [signal.SIGINT, signal.SIGTERM]
+    hangup: signal.Signals | None = getattr(signal, "SIGHUP", None)
+    if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
+        made.append(hangup)
+    return made
 
 
 class StopSignals:
