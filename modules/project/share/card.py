@@ -33,6 +33,10 @@ SHOWN_SETTINGS = (
 )
 """Settings that a card may show: none of them can name a file or a folder."""
 
+OF_PAIRS = ("rlhf_dpo_",)
+OF_OWN_IMAGES = ("rlhf_nft_", "rlhf_group_", "rlhf_prompts_", "rlhf_rollout_")
+"""Beginnings of settings that say nothing where a round learned in the other way."""
+
 
 @dataclass(frozen=True)
 class About:

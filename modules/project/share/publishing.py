@@ -17,6 +17,8 @@ from modules.project.Round import Round
 from modules.project.share.card import (
     ADAPTER,
     CARD,
+    OF_OWN_IMAGES,
+    OF_PAIRS,
     PICTURE,
     RESULT,
     SHOWN_SETTINGS,
@@ -27,6 +29,7 @@ from modules.project.share.card import (
 )
 from modules.project.share.metadata import copy_with_metadata, read_header
 from modules.project.share.pictures import before_after, data_url
+from modules.project.training import Method
 from modules.spec.registry import FAMILIES
 from modules.util.config.SecretsConfig import SecretsConfig
 from modules.util.errors import ConfigError, DataError, UserError
@@ -120,7 +123,10 @@ def _facts(project: Project, one: Round) -> Facts:
         if other.number <= one.number
     ]
     config = again_config(one.config_path, {}, ()).to_dict()
-    settings = {name: config[name] for name in SHOWN_SETTINGS if name in config}
+    hidden = OF_PAIRS if rows[-1]["method"] == Method.TASTE else OF_OWN_IMAGES
+    settings = {
+        name: config[name] for name in SHOWN_SETTINGS if name in config and not name.startswith(hidden)
+    }
     image, family = project.file.image, FAMILIES[project.file.model.type]
     said = verdict(project, one)
     if said is not None:

@@ -116,6 +116,7 @@ def test_the_card_has_a_header_and_the_figures(project, tmp_path, capsys, monkey
         "before_after.png",
     ):
         assert part in body, part
+    assert "rlhf_dpo_beta" in body and "rlhf_nft_beta" not in body, "only settings that had an effect"
     result = json.loads((out / "result.json").read_text())
     assert result["arena"]["votes"] == arena["votes"] and result["answers"] == said["answers"]
 
