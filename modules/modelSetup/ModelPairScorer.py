@@ -21,6 +21,7 @@ class ModelPairScorer:
     Args:
         draws: of the chosen and the rejected side, as ``draw_pair_noise`` makes them.
         errors: give prediction minus target along with the scores, as the safeguard needs them.
+        norms: give the norm of every prediction along with its score, as the norm guard needs them.
 
     Raises:
         RuntimeError: the rejected side is missing; in calls: dropout is on, which would score the two sides with
@@ -33,6 +34,7 @@ class ModelPairScorer:
     draws: tuple[NoiseDraw, NoiseDraw]
     options: LossOptions = field(default_factory=LossOptions)
     errors: bool = False
+    norms: bool = False
 
     def __post_init__(self) -> None:
         self.pair.both_sides()
@@ -54,14 +56,15 @@ class ModelPairScorer:
         prediction = self.setup.predict(self.model, batch.latents_BChw, cond, draw, batch.size)
         score_B = -mse_per_sample(prediction.predicted, prediction.target)
         error_BD = (prediction.predicted - prediction.target).detach().flatten(1) if self.errors else None
+        norm_B = prediction.predicted.flatten(1).norm(dim=1) if self.norms else None
         if not with_supervised:
-            return ScoreOut(score_B, error_BD=error_BD)
+            return ScoreOut(score_B, error_BD=error_BD, norm_B=norm_B)
         count = len(self)
         chosen = type(prediction)(prediction.predicted[:count], prediction.target[:count])
         supervised_B = self.setup.supervised_loss(
             self.model, chosen, self.draws[0], self.pair.chosen, self.options
         )
-        return ScoreOut(score_B, supervised_B, error_BD)
+        return ScoreOut(score_B, supervised_B, error_BD, norm_B)
 
     def _inputs(self, side: Side) -> tuple[ImageBatch, NoiseDraw, Conditioning]:
         chosen, rejected = self.pair.both_sides()

@@ -16,11 +16,12 @@ coefficients. So every objective runs in every schedule, and no schedule knows w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from modules.objective.gradient_stash import has_backward_hooks, has_sharded, stash_gradients
+from modules.objective.norm_guard import excess_of_norm
 from modules.objective.preference import LossOut, ObjectiveOptions, PreferenceLoss
 from modules.objective.safeguard import rejected_share
 from modules.objective.scores import (
@@ -28,6 +29,7 @@ from modules.objective.scores import (
     PairOut,
     PairScorer,
     ReferenceFactory,
+    ReferenceOut,
     ScoreGradient,
     ScoreOut,
     ScorePair,
@@ -50,6 +52,8 @@ class Step:
         parameters: what is trained; only the stashing schedule touches their gradients.
         backward: back-propagates a scalar.
         safeguard_mu: mu of ``safeguard.rejected_share``; ``None`` trains without the safeguard.
+        norm_guard: weight of ``norm_guard.excess_of_norm``, averaged over the images of both sides; 0 skips it.
+        norms: of the reference's predictions of the chosen and the rejected side, each (B,); for the guard.
     """
 
     scorer: PairScorer
@@ -60,6 +64,8 @@ class Step:
     scale: float = 1.0
     supervised_mix: float = 0.0
     safeguard_mu: float | None = None
+    norm_guard: float = 0.0
+    norms: ScorePair | None = None
 
     def forward(self, side: Side) -> ScoreOut:
         """Score ``side`` with gradients, with the supervised loss if it counts and chosen images are in."""
@@ -98,12 +104,24 @@ class Step:
         rejected_B = gradient.rejected_B * share_B.to(gradient.rejected_B)
         return out, ScoreGradient(gradient.chosen_B, rejected_B), share_B
 
-    def surrogate(self, out: ScoreOut, weight: torch.Tensor) -> torch.Tensor:
-        """A scalar whose gradient is ``sum(weight * dS)`` plus that of the supervised share."""
+    def surrogate(self, out: ScoreOut, weight: torch.Tensor, side: Side) -> torch.Tensor:
+        """A scalar whose gradient is ``sum(weight * dS)`` plus those of the supervised share and of the guard."""
         total = (out.score_B * weight.to(out.score_B.dtype)).sum()
         if out.supervised_B is not None:
             total = total + (self.scale * self.supervised_mix) * out.supervised_B.mean()
+        if self.norm_guard:
+            total = total + self.scale * self.norm_guard * self.excess(out, side)
         return total
+
+    def excess(self, out: ScoreOut, side: Side) -> torch.Tensor:
+        """This side's part of the mean excess over the 2B images of the pairs, a scalar; 0 without the guard."""
+        if not self.norm_guard:
+            return out.score_B.new_zeros(())
+        if self.norms is None or out.norm_B is None:
+            raise RuntimeError("the scorer gave no norms although the norm guard is on")
+        chosen_B, rejected_B = self.norms
+        known = {"chosen": chosen_B, "rejected": rejected_B, "both": torch.cat(self.norms)}[side]
+        return excess_of_norm(out.norm_B, known).sum() / (2 * len(self.scorer))
 
 
 def run(
@@ -117,9 +135,10 @@ def run(
     parameters: Sequence[torch.nn.Parameter],
     supervised_mix: float = 0.0,
     loss_scale: float = 1.0,
-    cached_reference: ScorePair | None = None,
+    cached_reference: ReferenceOut | None = None,
     backward: Backward | None = None,
     safeguard_mu: float | None = None,
+    norm_guard: float = 0.0,
 ) -> PairOut:
     """Forward and backward of one micro-batch of B pairs; gradients are added to the parameters' ``.grad``.
 
@@ -134,11 +153,13 @@ def run(
         strategy: how SEQUENTIAL is done: THREE_FORWARD, GRAD_STASH or AUTO; see ``resolve_strategy``.
         reference: makes the context in which the scorer uses the reference weights. Not needed with
             ``cached_reference`` or for a loss without reference.
-        cached_reference: known reference scores (chosen, rejected), each (B,); saves the reference passes.
+        cached_reference: known scores (and norms) of the reference, each (B,); saves the reference passes.
         backward: back-propagates a scalar, for gradient scalers; plain ``.backward()`` by default. What it is
             given is a surrogate with the right gradient, not the loss.
         safeguard_mu: multiply each pair's rejected side by ``safeguard.rejected_share`` with this mu; the scorer
             has to give errors. The loss that is reported stays that of the objective.
+        norm_guard: weight of the mean of ``norm_guard.excess_of_norm`` over the 2B images, part of the loss; the
+            scorer has to give norms.
 
     Returns:
         Detached losses, rewards and margins; the loss is not multiplied by ``loss_scale``.
@@ -150,8 +171,13 @@ def run(
     schedule = _SCHEDULES.get(str(getattr(mode, "value", mode)))
     if schedule is None:
         raise ValueError(f"unknown execution mode {mode!r}; known: {', '.join(_SCHEDULES)}")
-    strategy = resolve_strategy(strategy, parameters) if schedule is _sequential else ""
+    if schedule is _sequential:
+        strategy = resolve_strategy(strategy, parameters, guarded=norm_guard > 0)
     _refuse_autocast(parameters)
+    together = schedule is _full_concurrent
+    known = reference_scores(scorer, reference, objective, cached_reference, together=together)
+    if norm_guard and (known is None or known.norms is None):
+        raise RuntimeError("the norm guard needs the norms of a reference's predictions")
     step = Step(
         scorer,
         objective,
@@ -161,10 +187,10 @@ def run(
         loss_scale,
         supervised_mix,
         safeguard_mu,
+        norm_guard,
+        None if known is None else known.norms,
     )
-    together = schedule is _full_concurrent
-    anchor = reference_scores(scorer, reference, objective, cached_reference, together=together)
-    return schedule(step, anchor, strategy)
+    return schedule(step, None if known is None else known.scores, strategy)
 
 
 @torch.no_grad()
@@ -174,7 +200,7 @@ def evaluate(
     objective: PreferenceLoss,
     options: ObjectiveOptions,
     *,
-    cached_reference: ScorePair | None = None,
+    cached_reference: ReferenceOut | None = None,
     together: bool = True,
 ) -> PairOut:
     """The losses and rewards of B pairs without any gradient.
@@ -182,8 +208,9 @@ def evaluate(
     Args:
         together: both sides in one pass of 2B images, or (less memory) one side after the other.
     """
-    anchor = reference_scores(scorer, reference, objective, cached_reference, together=together)
-    out, _ = differentiate(objective, options, _score_sides(scorer, together), anchor, 1.0)
+    known = reference_scores(scorer, reference, objective, cached_reference, together=together)
+    anchor = None if known is None else known.scores
+    out, _ = differentiate(objective, options, _score_sides(scorer, together).scores, anchor, 1.0)
     return summarise(out, None, 0.0)
 
 
@@ -191,11 +218,11 @@ def reference_scores(
     scorer: PairScorer,
     reference: ReferenceFactory | None,
     objective: PreferenceLoss,
-    cached: ScorePair | None = None,
+    cached: ReferenceOut | None = None,
     *,
     together: bool = True,
-) -> ScorePair | None:
-    """Scores (chosen, rejected) under the reference weights, without a graph.
+) -> ReferenceOut | None:
+    """Scores (chosen, rejected) under the reference weights, and norms where the scorer gives them; no graph.
 
     ``None`` if the loss has no use for them.
     The context is entered once, whatever the number of passes: switching weights is paid per layer.
@@ -203,12 +230,13 @@ def reference_scores(
     if not objective.needs_reference:
         return None
     if cached is not None:
-        if any(score.shape != (len(scorer),) for score in cached):
+        if any(score.shape != (len(scorer),) for score in cached.scores):
             raise RuntimeError(
-                f"cached reference scores have shapes {[tuple(score.shape) for score in cached]}, "
+                f"cached reference scores have shapes {[tuple(score.shape) for score in cached.scores]}, "
                 f"expected two of ({len(scorer)},)"
             )
-        return detached_float32(cached[0]), detached_float32(cached[1])
+        chosen_B, rejected_B = cached.scores
+        return ReferenceOut((detached_float32(chosen_B), detached_float32(rejected_B)), cached.norms)
     if reference is None:
         raise RuntimeError(
             f"the {objective.key} objective needs a reference: neither a context nor scores were given"
@@ -220,12 +248,17 @@ def reference_scores(
 
 
 def resolve_strategy(
-    strategy: str, parameters: Sequence[torch.nn.Parameter], world_size: int | None = None
+    strategy: str,
+    parameters: Sequence[torch.nn.Parameter],
+    world_size: int | None = None,
+    *,
+    guarded: bool = False,
 ) -> str:
     """What AUTO means: GRAD_STASH where gradients simply add up on one process, else THREE_FORWARD.
 
     Args:
         world_size: number of processes; asked of ``torch.distributed`` when not given.
+        guarded: the norm guard is on, with which GRAD_STASH passes the rejected side twice and saves nothing.
 
     Raises:
         ValueError: unknown strategy; GRAD_STASH demanded with hooks that consume gradients during backward, or
@@ -246,7 +279,7 @@ def resolve_strategy(
             )
         return name
     processes = _world_size() if world_size is None else world_size
-    return "THREE_FORWARD" if hooked or sharded or processes > 1 else "GRAD_STASH"
+    return "THREE_FORWARD" if hooked or sharded or guarded or processes > 1 else "GRAD_STASH"
 
 
 def _world_size() -> int:
@@ -266,11 +299,17 @@ def _refuse_autocast(parameters: Sequence[torch.nn.Parameter]) -> None:
             raise RuntimeError("open autocast inside the scorer, not around the preference step")
 
 
-def _score_sides(scorer: PairScorer, together: bool) -> ScorePair:
+def _score_sides(scorer: PairScorer, together: bool) -> ReferenceOut:
     if together:
-        chosen_B, rejected_B = split_both(scorer("both").score_B)
-        return detached_float32(chosen_B), detached_float32(rejected_B)
-    return detached_float32(scorer("chosen").score_B), detached_float32(scorer("rejected").score_B)
+        both = scorer("both")
+        chosen_B, rejected_B = split_both(both.score_B)
+        norms = None if both.norm_B is None else split_both(detached_float32(both.norm_B))
+        return ReferenceOut((detached_float32(chosen_B), detached_float32(rejected_B)), norms)
+    chosen, rejected = scorer("chosen"), scorer("rejected")
+    scores = (detached_float32(chosen.score_B), detached_float32(rejected.score_B))
+    if chosen.norm_B is None or rejected.norm_B is None:
+        return ReferenceOut(scores, None)
+    return ReferenceOut(scores, (detached_float32(chosen.norm_B), detached_float32(rejected.norm_B)))
 
 
 def _full_concurrent(step: Step, reference: ScorePair | None, _strategy: str) -> PairOut:
@@ -278,8 +317,9 @@ def _full_concurrent(step: Step, reference: ScorePair | None, _strategy: str) ->
     both = step.forward("both")
     chosen_BD, rejected_BD = (None, None) if both.error_BD is None else both.error_BD.tensor_split(2)
     out, gradient, share_B = step.weigh(split_both(both.score_B), reference, (chosen_BD, rejected_BD))
-    step.backward(step.surrogate(both, torch.cat((gradient.chosen_B, gradient.rejected_B))))
-    return summarise(out, both.supervised_B, step.supervised_mix, share_B)
+    excess = step.excess(both, "both").detach()
+    step.backward(step.surrogate(both, torch.cat((gradient.chosen_B, gradient.rejected_B)), "both"))
+    return _summary(step, out, both.supervised_B, share_B, excess)
 
 
 def _policy_concurrent(step: Step, reference: ScorePair | None, _strategy: str) -> PairOut:
@@ -287,8 +327,12 @@ def _policy_concurrent(step: Step, reference: ScorePair | None, _strategy: str) 
     chosen, rejected = step.forward("chosen"), step.forward("rejected")
     scores = (chosen.score_B, rejected.score_B)
     out, gradient, share_B = step.weigh(scores, reference, (chosen.error_BD, rejected.error_BD))
-    step.backward(step.surrogate(chosen, gradient.chosen_B) + step.surrogate(rejected, gradient.rejected_B))
-    return summarise(out, chosen.supervised_B, step.supervised_mix, share_B)
+    excess = step.excess(chosen, "chosen").detach() + step.excess(rejected, "rejected").detach()
+    step.backward(
+        step.surrogate(chosen, gradient.chosen_B, "chosen")
+        + step.surrogate(rejected, gradient.rejected_B, "rejected")
+    )
+    return _summary(step, out, chosen.supervised_B, share_B, excess)
 
 
 def _sequential(step: Step, reference: ScorePair | None, strategy: str) -> PairOut:
@@ -304,11 +348,12 @@ def _three_forward(step: Step, reference: ScorePair | None) -> PairOut:
     chosen = step.forward("chosen")
     scores = (chosen.score_B, detached_float32(rejected.score_B))
     out, gradient, share_B = step.weigh(scores, reference, (chosen.error_BD, rejected.error_BD))
-    step.backward(step.surrogate(chosen, gradient.chosen_B))
+    excess = step.excess(chosen, "chosen").detach() + step.excess(rejected, "rejected").detach()
+    step.backward(step.surrogate(chosen, gradient.chosen_B, "chosen"))
     supervised_B = None if chosen.supervised_B is None else chosen.supervised_B.detach()
     del chosen
-    step.backward(step.surrogate(step.forward("rejected"), gradient.rejected_B))
-    return summarise(out, supervised_B, step.supervised_mix, share_B)
+    step.backward(step.surrogate(step.forward("rejected"), gradient.rejected_B, "rejected"))
+    return _summary(step, out, supervised_B, share_B, excess)
 
 
 def _grad_stash(step: Step, reference: ScorePair | None) -> PairOut:
@@ -321,21 +366,20 @@ def _grad_stash(step: Step, reference: ScorePair | None) -> PairOut:
         return _grad_stash_pair(step, reference)
     parts: list[PairOut] = []
     for index in range(count):
-        anchor = (
-            None if reference is None else (reference[0][index : index + 1], reference[1][index : index + 1])
-        )
-        single = Step(
-            step.scorer.select(index, index + 1),
-            step.objective,
-            step.options,
-            step.parameters,
-            step.backward,
-            step.scale / count,
-            step.supervised_mix,
-            step.safeguard_mu,
+        anchor = _pair_of(reference, index)
+        single = replace(
+            step,
+            scorer=step.scorer.select(index, index + 1),
+            scale=step.scale / count,
+            norms=_pair_of(step.norms, index),
         )
         parts.append(_grad_stash_pair(single, anchor))
     return _concatenate(parts)
+
+
+def _pair_of(both: ScorePair | None, index: int) -> ScorePair | None:
+    """The numbers of one pair, each (1,)."""
+    return None if both is None else (both[0][index : index + 1], both[1][index : index + 1])
 
 
 def _grad_stash_pair(step: Step, reference: ScorePair | None) -> PairOut:
@@ -344,19 +388,36 @@ def _grad_stash_pair(step: Step, reference: ScorePair | None) -> PairOut:
     The rejected side goes first because the chosen one may carry the supervised loss too, and a gradient that
     holds two terms cannot be rescaled for one of them.
     """
+    unguarded = replace(step, norm_guard=0.0)
     with stash_gradients(step.parameters) as stash:
         rejected = step.forward("rejected")
         rejected_B = detached_float32(rejected.score_B)
         provisional = _provisional_weight(step, rejected_B, reference)
-        step.backward(step.surrogate(rejected, provisional))
+        excess = step.excess(rejected, "rejected").detach()
+        step.backward(unguarded.surrogate(rejected, provisional, "rejected"))
         error_BD = rejected.error_BD
         del rejected
         chosen = step.forward("chosen")
         scores = (chosen.score_B, rejected_B)
         out, gradient, share_B = step.weigh(scores, reference, (chosen.error_BD, error_BD))
         stash.merge(gradient.rejected_B / provisional)
-    step.backward(step.surrogate(chosen, gradient.chosen_B))
-    return summarise(out, chosen.supervised_B, step.supervised_mix, share_B)
+    excess = excess + step.excess(chosen, "chosen").detach()
+    step.backward(step.surrogate(chosen, gradient.chosen_B, "chosen"))
+    if step.norm_guard:
+        # a pass of its own, because the gradient that is scaled afterwards may hold nothing else
+        step.backward(step.surrogate(step.forward("rejected"), torch.zeros_like(rejected_B), "rejected"))
+    return _summary(step, out, chosen.supervised_B, share_B, excess)
+
+
+def _summary(
+    step: Step,
+    out: LossOut,
+    supervised_B: torch.Tensor | None,
+    safeguard_B: torch.Tensor | None,
+    excess: torch.Tensor,
+) -> PairOut:
+    made = summarise(out, supervised_B, step.supervised_mix, safeguard_B)
+    return replace(made, loss=made.loss + step.norm_guard * excess) if step.norm_guard else made
 
 
 def _provisional_weight(step: Step, rejected_B: torch.Tensor, reference: ScorePair | None) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 
@@ -28,11 +28,23 @@ class ScoreOut:
             ``None`` unless it was asked for.
         error_BD: prediction minus target of every image of ``score_B``, flattened, without a graph; ``None`` from
             scorers that were not made to give it.
+        norm_B: L2 norm of the prediction of every image of ``score_B``, with the graph; ``None`` likewise.
     """
 
     score_B: torch.Tensor
     supervised_B: torch.Tensor | None = None
     error_BD: torch.Tensor | None = None
+    norm_B: torch.Tensor | None = None
+
+
+class ReferenceOut(NamedTuple):
+    """What the reference says of B pairs: (chosen, rejected), each (B,), detached.
+
+    ``norms`` are the L2 norms of its predictions, ``None`` from scorers that give none.
+    """
+
+    scores: ScorePair
+    norms: ScorePair | None
 
 
 class PairScorer(Protocol):

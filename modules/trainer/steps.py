@@ -21,7 +21,7 @@ from modules.objective.AdaptiveBeta import AdaptiveBeta
 from modules.objective.diagnostics import PreferenceDiagnostics
 from modules.objective.metrics import PairMetrics, averages_of, training_tags
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
-from modules.objective.scores import ScorePair
+from modules.objective.scores import ReferenceOut
 from modules.trainer.distributed import Processes
 from modules.trainer.reference.ReferenceScores import Draws, ReferenceScores
 from modules.util.config.TrainConfig import TrainConfig
@@ -155,7 +155,7 @@ class PreferenceStep:
             ipo_tau=self._config.rlhf_dpo_ipo_tau,
         )
 
-    def _draws(self, pair: PairBatch) -> tuple[Draws, ScorePair | None]:
+    def _draws(self, pair: PairBatch) -> tuple[Draws, ReferenceOut | None]:
         if self._reference_scores is not None:
             return self._reference_scores.draws(pair)
         shared = self._config.rlhf_dpo_shared_noise
@@ -176,7 +176,13 @@ class PreferenceStep:
                 config.rlhf_dpo_execution_mode.value,
                 config.rlhf_dpo_sequential_strategy.value,
                 ModelPairScorer(
-                    self._setup, self._model, batch, draws, self._loss, config.dpo_safeguard_mu is not None
+                    self._setup,
+                    self._model,
+                    batch,
+                    draws,
+                    self._loss,
+                    errors=config.dpo_safeguard_mu is not None,
+                    norms=config.rlhf_norm_guard > 0,
                 ),
                 self._reference,
                 self._objective,
@@ -187,6 +193,7 @@ class PreferenceStep:
                 cached_reference=cached,
                 backward=backward,
                 safeguard_mu=config.dpo_safeguard_mu,
+                norm_guard=config.rlhf_norm_guard,
             )
             wanted = config.rlhf_dpo_timestep_margin_logging
             self._metrics.add(out, draws[0].timestep_B if wanted else None)

@@ -26,7 +26,7 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.ModelPairScorer import ModelPairScorer
 from modules.objective import execution
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
-from modules.objective.scores import ScorePair
+from modules.objective.scores import ReferenceOut
 from modules.trainer.memory.SavedBytes import SavedBytes
 from scripts.benchmarks._measure import Quartiles, Result, Work, interleave, ratios
 from scripts.benchmarks._models import MODELS, random_pair
@@ -88,7 +88,7 @@ class Bench:
         both, draw = ImageBatch.cat(self.sides()), NoiseDraw.cat(self.draws)
         self.setup.calculate_loss(self.model, both, draw).mean().backward()
 
-    def preference(self, mode: str, strategy: str = "AUTO", cached: ScorePair | None = None) -> Work:
+    def preference(self, mode: str, strategy: str = "AUTO", cached: ReferenceOut | None = None) -> Work:
         """A preference step as training does it."""
 
         def work() -> None:
@@ -106,7 +106,7 @@ class Bench:
 
         return work
 
-    def cached_scores(self) -> ScorePair | None:
+    def cached_scores(self) -> ReferenceOut | None:
         scorer = ModelPairScorer(self.setup, self.model, self.pair, self.draws)
         return execution.reference_scores(scorer, self.reference, get_preference_loss("SIGMOID"))
 

@@ -18,6 +18,7 @@ from modules.objective.preference import (
     PreferenceLoss,
     get_preference_loss,
 )
+from modules.objective.scores import ReferenceOut
 from tests.objective.toy import ToyNet, ToyReference, ToyScorer, toy_pairs
 
 OPTIONS = {
@@ -474,7 +475,7 @@ class TestRefusals:
 
     def test_cached_scores_of_another_batch(self) -> None:
         with pytest.raises(RuntimeError, match="cached reference scores"):
-            self.call(cached_reference=(torch.zeros(3), torch.zeros(3)))
+            self.call(cached_reference=ReferenceOut((torch.zeros(3), torch.zeros(3)), None))
 
     def test_autocast_around_the_step(self) -> None:
         with (

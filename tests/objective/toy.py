@@ -116,6 +116,7 @@ class ToyScorer:
     fail_at: int = -1
     calls: list[tuple[Side, bool]] = field(default_factory=list)
     errors: bool = False
+    norms: bool = False
 
     def __len__(self) -> int:
         return self.chosen[0].shape[0]
@@ -144,7 +145,8 @@ class ToyScorer:
             first = slice(0, len(self))
             supervised = (predicted[first] - targets[first]).abs().flatten(1).mean(1)
         error = (predicted - targets).detach().flatten(1) if self.errors else None
-        return ScoreOut(score, supervised, error)
+        norm = predicted.flatten(1).norm(dim=1) if self.norms else None
+        return ScoreOut(score, supervised, error, norm)
 
 
 def toy_pairs(net: ToyNet, count: int, seed: int = 1, tokens: int = 2, width: int = 6) -> ToyScorer:

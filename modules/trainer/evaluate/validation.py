@@ -19,7 +19,7 @@ from modules.modelSetup.ModelPairScorer import ModelPairScorer
 from modules.objective import execution
 from modules.objective.metrics import PairMetrics, averages_of, validation_tags
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
-from modules.objective.scores import ScorePair
+from modules.objective.scores import ReferenceOut
 from modules.trainer.distributed import Processes
 from modules.util.config.TrainConfig import TrainConfig
 
@@ -62,7 +62,7 @@ class PairValidation(Validation):
         self._noise = replace(training.noise_options(config, preference=True), strata=self._draws, pool=0)
         self._objective = get_preference_loss(config.rlhf_dpo_objective)
         self._options = ObjectiveOptions(beta=config.rlhf_dpo_beta, ipo_tau=config.rlhf_dpo_ipo_tau)
-        self._known: dict[tuple[int, int], ScorePair | None] = {}
+        self._known: dict[tuple[int, int], ReferenceOut | None] = {}
 
     def run(self) -> dict[str, float]:
         metrics = PairMetrics()

@@ -21,6 +21,7 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.ModelPairScorer import ModelPairScorer
 from modules.objective import execution
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
+from modules.objective.scores import ReferenceOut
 from modules.trainer.memory.live_bytes import LiveBytes, tensors_in
 from modules.trainer.memory.SavedBytes import SavedBytes
 from modules.trainer.memory.shape_only import ShapeOnlyModel
@@ -254,13 +255,19 @@ class ShapeDryRun:
         draw = self._draw(pair.chosen)
         known = None
         if config.rlhf_dpo_reference_cache:
-            known = (torch.empty(len(pair), device="meta"), torch.empty(len(pair), device="meta"))
+            column_B = torch.empty(len(pair), device="meta")
+            known = ReferenceOut((column_B, column_B), (column_B, column_B))
         self.model.set_mode("no_dropout")
         execution.run(
             mode,
             config.rlhf_dpo_sequential_strategy.value,
             ModelPairScorer(
-                self.setup, self.model, pair, (draw, draw), errors=config.dpo_safeguard_mu is not None
+                self.setup,
+                self.model,
+                pair,
+                (draw, draw),
+                errors=config.dpo_safeguard_mu is not None,
+                norms=config.rlhf_norm_guard > 0,
             ),
             reference,
             get_preference_loss(config.rlhf_dpo_objective),
@@ -269,6 +276,7 @@ class ShapeDryRun:
             supervised_mix=config.rlhf_supervised_mix,
             cached_reference=known,
             safeguard_mu=config.dpo_safeguard_mu,
+            norm_guard=config.rlhf_norm_guard,
         )
 
     def _trained(self) -> list[nn.Parameter]:

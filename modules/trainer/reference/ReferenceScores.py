@@ -21,7 +21,7 @@ from modules.modelSetup.ModelPairScorer import ModelPairScorer
 from modules.objective.draw_pool import POOL_STREAM
 from modules.objective.execution import reference_scores
 from modules.objective.preference import get_preference_loss
-from modules.objective.scores import ScorePair
+from modules.objective.scores import ReferenceOut
 from modules.trainer.distributed import Processes
 from modules.trainer.reference.reference_cache import Progress, ReferenceCache, pooled, reference_key
 from modules.util.config.TrainConfig import TrainConfig
@@ -58,7 +58,8 @@ class ReferenceScores:
         )
         self._objective = get_preference_loss(config.rlhf_dpo_objective)
         folder = Path(config.cache_dir) / FOLDER
-        self._cache = ReferenceCache(folder, self._key(), self._size, processes.rank)
+        self._norms = config.rlhf_norm_guard > 0
+        self._cache = ReferenceCache(folder, self._key(), self._size, processes.rank, norms=self._norms)
 
     def _key(self) -> str:
         model, config = self._model, self._config
@@ -83,6 +84,7 @@ class ReferenceScores:
                 "compute": str(model.compute_dtype),
                 "weights": {part: str(next(model.module(part).parameters()).dtype) for part in parts},
                 "device": model.device.type,
+                **({"norms": True} if self._norms else {}),
             }
         )
 
@@ -105,9 +107,9 @@ class ReferenceScores:
         return not stopped
 
     @torch.no_grad()
-    def _score(self, pair: PairBatch) -> ScorePair:
+    def _score(self, pair: PairBatch) -> ReferenceOut:
         self._model.set_mode("no_dropout")
-        scorer = ModelPairScorer(self._setup, self._model, pair, self._draw(pair))
+        scorer = ModelPairScorer(self._setup, self._model, pair, self._draw(pair), norms=self._norms)
         together = self._config.rlhf_dpo_execution_mode is DPOExecutionMode.FULL_CONCURRENT
         scores = reference_scores(scorer, self._reference, self._objective, together=together)
         if scores is None:
@@ -123,12 +125,15 @@ class ReferenceScores:
         shared = config.rlhf_dpo_shared_noise
         return self._setup.draw_pair_noise(self._model, pair, self._noise, config.seed, shared, POOL_STREAM)
 
-    def draws(self, pair: PairBatch) -> tuple[Draws, ScorePair]:
+    def draws(self, pair: PairBatch) -> tuple[Draws, ReferenceOut]:
         """The draws of a training step and the reference's scores (chosen, rejected) at them, each (B,)."""
         at_draw, indices = pooled(pair, self._config.seed, self._size)
-        chosen_B, rejected_B = self._cache.lookup(at_draw, indices)
-        device = self._model.device
-        return self._draw(at_draw), (to_device(chosen_B, device), to_device(rejected_B, device))
+        known, device = self._cache.lookup(at_draw, indices), self._model.device
+        chosen_B, rejected_B = (to_device(column, device) for column in known.scores)
+        norms = None
+        if known.norms is not None:
+            norms = (to_device(known.norms[0], device), to_device(known.norms[1], device))
+        return self._draw(at_draw), ReferenceOut((chosen_B, rejected_B), norms)
 
 
 def _levels(schedule: Schedule) -> list[float]:

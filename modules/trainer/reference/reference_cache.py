@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 
 from modules.model.batch import ImageBatch, PairBatch
 from modules.objective.draw_pool import draw_indices
-from modules.objective.scores import ScorePair
+from modules.objective.scores import ReferenceOut
 from modules.util.errors import DataError
 from modules.util.jsonio import atomic_path
 from modules.util.tensors.tensor_files import write_safetensors
@@ -36,7 +36,7 @@ FORMAT = 1
 SAVE_EVERY_SECONDS = 30.0
 _KEY_BYTES = 16
 
-ScoreFunction = Callable[[PairBatch], ScorePair]
+ScoreFunction = Callable[[PairBatch], ReferenceOut]
 Progress = Callable[[int, int], None]
 
 
@@ -80,12 +80,15 @@ class ReferenceCache:
         key: see ``reference_key``.
         draws: N, the size of a pair's pool.
         writer: number of this process; only its own file is ever written.
+        norms: keep the norms of the reference's predictions too.
 
     Raises:
         DataError: a file of this key is damaged.
     """
 
-    def __init__(self, folder: str | Path, key: str, draws: int, writer: int = 0) -> None:
+    def __init__(
+        self, folder: str | Path, key: str, draws: int, writer: int = 0, *, norms: bool = False
+    ) -> None:
         if draws < 1:
             raise ValueError(f"a pool needs at least one draw, not {draws}")
         if not re.fullmatch(r"[0-9a-f]+", key):
@@ -93,6 +96,7 @@ class ReferenceCache:
         self.folder = Path(folder)
         self.key = key
         self.draws = draws
+        self._numbers = 4 if norms else 2
         self._own = self.folder / f"{key}-{writer}.safetensors"
         self._rows: dict[bytes, np.ndarray] = {}
         self._written: set[bytes] = set()
@@ -117,9 +121,10 @@ class ReferenceCache:
                 f"the reference cache {path} cannot be read: {error}",
                 hint="delete the file; it is made again",
             ) from error
-        if names.shape != (len(scores), _KEY_BYTES) or scores.shape[1:] != (self.draws, 2):
+        if names.shape != (len(scores), _KEY_BYTES) or scores.shape[1:] != (self.draws, self._numbers):
             raise DataError(
-                f"the reference cache {path} holds {scores.shape}, expected (pairs, {self.draws}, 2) scores",
+                f"the reference cache {path} holds {scores.shape}, expected (pairs, {self.draws}, "
+                f"{self._numbers}) scores",
                 hint="delete the file; it is made again",
             )
         return {bytes(name): row for name, row in zip(names, scores.astype(np.float32), strict=True)}
@@ -163,8 +168,8 @@ class ReferenceCache:
             wanted += [(index, int(draw)) for draw in np.flatnonzero(~known)]
         return wanted
 
-    def lookup(self, pair: PairBatch, indices: Sequence[int]) -> ScorePair:
-        """Reference scores (chosen, rejected) of each pair at its draw, float32 on the CPU, each (B,).
+    def lookup(self, pair: PairBatch, indices: Sequence[int]) -> ReferenceOut:
+        """Reference scores (and norms) of each pair at its draw, float32 on the CPU, each (B,).
 
         Raises:
             RuntimeError: a score was never computed.
@@ -177,8 +182,9 @@ class ReferenceCache:
                     f"no reference score of pair {pair.pair_ids[index]!r} at draw {draw} was computed"
                 )
             rows.append(row[draw])
-        scores_B2 = torch.from_numpy(np.stack(rows))
-        return scores_B2[:, 0].contiguous(), scores_B2[:, 1].contiguous()
+        columns = [column.contiguous() for column in torch.from_numpy(np.stack(rows)).unbind(1)]
+        norms = (columns[2], columns[3]) if len(columns) > 2 else None
+        return ReferenceOut((columns[0], columns[1]), norms)
 
     def fill(
         self,
@@ -237,19 +243,18 @@ class ReferenceCache:
 
     def _score(self, pair: PairBatch, wanted: Sequence[tuple[int, int]], score: ScoreFunction) -> None:
         positions, draws = [index for index, _ in wanted], [draw for _, draw in wanted]
-        chosen_B, rejected_B = score(at_draws(pair.select(positions), draws))
-        for (index, draw), chosen, rejected in zip(
-            wanted, chosen_B.tolist(), rejected_B.tolist(), strict=True
-        ):
-            if not (math.isfinite(chosen) and math.isfinite(rejected)):
+        found = score(at_draws(pair.select(positions), draws))
+        columns = [column.tolist() for column in (*found.scores, *(found.norms or ()))]
+        for (index, draw), *row in zip(wanted, *columns, strict=True):
+            if not all(map(math.isfinite, row)):
                 raise RuntimeError(
-                    f"the reference scores pair {pair.pair_ids[index]!r} as {chosen} and {rejected}: "
+                    f"the reference scores pair {pair.pair_ids[index]!r} as {row[0]} and {row[1]}: "
                     "the base model is damaged or its precision too low"
                 )
             name = self._name(pair, index)
             if name not in self._rows:
-                self._rows[name] = np.full((self.draws, 2), np.nan, dtype=np.float32)
-            self._rows[name][draw] = (chosen, rejected)
+                self._rows[name] = np.full((self.draws, self._numbers), np.nan, dtype=np.float32)
+            self._rows[name][draw] = row
             self._written.add(name)
 
 

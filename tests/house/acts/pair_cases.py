@@ -19,6 +19,7 @@ LOSS = [
     Case("rlhf_dpo_ipo_tau", pairs, 5.0, see.weights, {"rlhf_dpo_objective": "IPO"}),
     Case("rlhf_dpo_adaptive_beta", pairs, True, see.weights),
     Case("rlhf_supervised_mix", pairs, 0.25, see.weights),
+    Case("rlhf_norm_guard", pairs, 1000.0, see.weights, {"learning_rate": 0.05}),
     Case("rlhf_dpo_safeguard", pairs, "OUTPUT", see.weights),
     Case("rlhf_dpo_safeguard_mu", pairs, 0.2, see.weights, {"rlhf_dpo_safeguard": "OUTPUT"}),
     Case("rlhf_dpo_shared_noise", pairs, False, see.weights),

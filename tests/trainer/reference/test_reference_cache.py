@@ -12,7 +12,7 @@ from modules.model.batch import Conditioning, ImageBatch, PairBatch
 from modules.model.noising.noise import NoiseOptions, draw_noise
 from modules.model.noising.schedule import DiscreteSchedule
 from modules.objective.draw_pool import POOL_STREAM
-from modules.objective.scores import ScorePair
+from modules.objective.scores import ReferenceOut, ScorePair
 from modules.trainer.reference import reference_cache
 from modules.trainer.reference.reference_cache import ReferenceCache, at_draws, pooled, reference_key
 from modules.util.errors import DataError
@@ -45,10 +45,11 @@ def pairs(*names: str, seed: int = 0) -> PairBatch:
 class Scorer:
     """Stands for the reference model: a number that tells the pair, the side and the draw."""
 
-    def __init__(self) -> None:
+    def __init__(self, norms: bool = False) -> None:
         self.batches: list[list[tuple[str, int]]] = []
+        self.norms = norms
 
-    def __call__(self, pair: PairBatch) -> ScorePair:
+    def __call__(self, pair: PairBatch) -> ReferenceOut:
         assert pair.rejected is not None
         assert pair.chosen.visits == pair.rejected.visits
         self.batches.append(list(zip(pair.pair_ids, pair.chosen.visits, strict=True)))
@@ -56,7 +57,8 @@ class Scorer:
         def score(side: ImageBatch) -> torch.Tensor:
             return -side.latents_BChw.square().flatten(1).mean(1) - torch.tensor(side.visits)
 
-        return score(pair.chosen), score(pair.rejected)
+        scores = score(pair.chosen), score(pair.rejected)
+        return ReferenceOut(scores, (2.0 - scores[0], 3.0 - scores[1]) if self.norms else None)
 
     @property
     def seen(self) -> list[tuple[str, int]]:
@@ -64,7 +66,7 @@ class Scorer:
 
 
 def expected(pair: PairBatch, indices: list[int]) -> ScorePair:
-    return Scorer()(at_draws(pair, indices))
+    return Scorer()(at_draws(pair, indices)).scores
 
 
 def open_cache(folder: Path, **changes: object) -> ReferenceCache:
@@ -101,9 +103,21 @@ def test_filled_once_then_looked_up(tmp_path: Path) -> None:
     silent = Scorer()
     assert again.fill([first, second], silent, 5)
     assert silent.batches == []
-    for got, wanted in zip(again.lookup(first, [3, 0, 2]), expected(first, [3, 0, 2]), strict=True):
+    for got, wanted in zip(again.lookup(first, [3, 0, 2]).scores, expected(first, [3, 0, 2]), strict=True):
         assert got.dtype == torch.float32
         assert torch.equal(got, wanted)
+
+
+def test_norms_are_kept_next_to_the_scores_and_asked_for_by_name(tmp_path: Path) -> None:
+    pair, indices = pairs("a", "b"), [3, 1]
+    open_cache(tmp_path, norms=True).fill([pair], Scorer(norms=True), 2)
+    known = open_cache(tmp_path, norms=True).lookup(pair, indices)
+    wanted = Scorer(norms=True)(at_draws(pair, indices))
+    assert known.norms is not None and wanted.norms is not None
+    for got, one in zip((*known.scores, *known.norms), (*wanted.scores, *wanted.norms), strict=True):
+        assert torch.equal(got, one)
+    with pytest.raises(DataError, match=r"expected \(pairs, 4, 2\) scores"):
+        open_cache(tmp_path)
 
 
 def test_an_added_pair_costs_its_own_scores(tmp_path: Path) -> None:
@@ -139,7 +153,7 @@ def test_changed_content_is_scored_anew(tmp_path: Path, what: str) -> None:
     scorer = Scorer()
     cache.fill([changed], scorer, 8)
     assert len(scorer.seen) == DRAWS
-    assert torch.equal(cache.lookup(changed, [1])[1], expected(changed, [1])[1])
+    assert torch.equal(cache.lookup(changed, [1]).scores[1], expected(changed, [1])[1])
 
 
 def test_padding_that_the_company_asks_for_changes_nothing(tmp_path: Path) -> None:
@@ -152,7 +166,7 @@ def test_padding_that_the_company_asks_for_changes_nothing(tmp_path: Path) -> No
     open_cache(tmp_path).fill([with_lengths(2, 2)], Scorer(), 8)
     cache = open_cache(tmp_path)
     alone = with_lengths(2, 7).select([0])
-    assert torch.equal(cache.lookup(alone, [1])[0], expected(alone, [1])[0])
+    assert torch.equal(cache.lookup(alone, [1]).scores[0], expected(alone, [1])[0])
     with pytest.raises(RuntimeError, match="no reference score of pair 'b'"):
         cache.lookup(with_lengths(2, 7), [1, 1])
 
@@ -161,7 +175,7 @@ def test_an_error_keeps_what_was_done(tmp_path: Path) -> None:
     both = pairs("a", "b")
 
     class Dies(Scorer):
-        def __call__(self, pair: PairBatch) -> ScorePair:
+        def __call__(self, pair: PairBatch) -> ReferenceOut:
             if len(self.batches) == 2:
                 raise MemoryError
             return super().__call__(pair)
@@ -182,7 +196,7 @@ def test_saved_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     left: list[int] = []
 
     class Looks(Scorer):
-        def __call__(self, pair: PairBatch) -> ScorePair:
+        def __call__(self, pair: PairBatch) -> ReferenceOut:
             left.append(len(open_cache(tmp_path).missing(pairs("a"))))
             return super().__call__(pair)
 
@@ -205,7 +219,7 @@ def test_processes_share_what_they_wrote(tmp_path: Path) -> None:
     for cache in caches:
         cache.reload()
         assert cache.missing(both) == []
-        assert torch.equal(cache.lookup(both, [0, 3])[0], expected(both, [0, 3])[0])
+        assert torch.equal(cache.lookup(both, [0, 3]).scores[0], expected(both, [0, 3])[0])
     assert len(list(tmp_path.glob("*.safetensors"))) == 2
 
 
@@ -236,7 +250,7 @@ class TestFaults:
         cache = open_cache(tmp_path)
         nan = torch.tensor([float("nan")])
         with pytest.raises(RuntimeError, match="pair 'a' as nan"):
-            cache.fill([pairs("a")], lambda pair: (nan, nan), 1)
+            cache.fill([pairs("a")], lambda pair: ReferenceOut((nan, nan), None), 1)
         assert len(cache.missing(pairs("a"))) == DRAWS
 
     def test_bad_arguments(self, tmp_path: Path) -> None:

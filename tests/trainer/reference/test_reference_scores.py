@@ -102,7 +102,7 @@ def test_a_step_gets_the_scores_of_the_reference_at_its_draws(run: tuple[Run, Tr
         for pair in training_batches(parts):
             drawn, cached = scores.draws(pair)
             assert pair.rejected is not None
-            for side, draw, known_B in zip((pair.chosen, pair.rejected), drawn, cached, strict=True):
+            for side, draw, known_B in zip((pair.chosen, pair.rejected), drawn, cached.scores, strict=True):
                 cond = parts.setup.condition(parts.model, side)
                 parts.model.set_mode("no_dropout")
                 assert parts.reference is not None

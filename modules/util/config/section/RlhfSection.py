@@ -146,6 +146,19 @@ class RlhfSection(BaseConfig):
         group="Loss",
         tip="How much of the chosen image's own progress is kept in any case. Higher protects more.",
     )
+    rlhf_norm_guard: Float = setting(
+        0.0,
+        ge=0,
+        le=1e6,
+        visible=_DPO,
+        free=False,
+        title="Norm guard",
+        group="Loss",
+        tip=(
+            "Keeps the model from predicting larger than the reference does, which shows as loud colours and ignored "
+            "prompts. The weight of max(0, norm / norm of the reference - 1)^2 in the loss."
+        ),
+    )
     rlhf_dpo_ref_mode: DPORefMode = setting(
         DPORefMode.NEW_ADAPTER,
         hidden=True,
