@@ -118,7 +118,9 @@ class Step:
         if not self.norm_guard:
             return out.score_B.new_zeros(())
         if self.norms is None or out.norm_B is None:
-            raise RuntimeError("the scorer gave no norms although the norm guard is on")
+            raise RuntimeError(
+                "the norm guard needs the norms of the model's and the reference's predictions"
+            )
         chosen_B, rejected_B = self.norms
         known = {"chosen": chosen_B, "rejected": rejected_B, "both": torch.cat(self.norms)}[side]
         return excess_of_norm(out.norm_B, known).sum() / (2 * len(self.scorer))
@@ -176,8 +178,6 @@ def run(
     _refuse_autocast(parameters)
     together = schedule is _full_concurrent
     known = reference_scores(scorer, reference, objective, cached_reference, together=together)
-    if norm_guard and (known is None or known.norms is None):
-        raise RuntimeError("the norm guard needs the norms of a reference's predictions")
     step = Step(
         scorer,
         objective,
