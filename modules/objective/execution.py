@@ -178,19 +178,10 @@ def run(
     _refuse_autocast(parameters)
     together = schedule is _full_concurrent
     known = reference_scores(scorer, reference, objective, cached_reference, together=together)
-    step = Step(
-        scorer,
-        objective,
-        options,
-        parameters,
-        backward or _plain_backward,
-        loss_scale,
-        supervised_mix,
-        safeguard_mu,
-        norm_guard,
-        None if known is None else known.norms,
-    )
-    return schedule(step, None if known is None else known.scores, strategy)
+    scores, norms = (None, None) if known is None else known
+    backward = backward or _plain_backward
+    extra = (loss_scale, supervised_mix, safeguard_mu, norm_guard, norms)
+    return schedule(Step(scorer, objective, options, parameters, backward, *extra), scores, strategy)
 
 
 @torch.no_grad()
