@@ -1,6 +1,6 @@
 """Learn a reward from picks made with the pair tool.
 
-    python scripts/train_reward.py --pairs my_pairs --features vae --source resources/demo_model --out taste.safetensors
+    python scripts/train_reward.py --pairs my_pairs --source resources/demo_model --out taste.safetensors
 
 Pairs are read from the folder's manifest; with --images every answer given while picking counts, not the exported
 pairs alone. The result is used as {"reward": "preference_head", "params": {"weights": "taste.safetensors"}}.
@@ -13,7 +13,9 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import zip_longest
+from hashlib import sha256
+from io import BytesIO
+from itertools import combinations, zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,17 +28,21 @@ from PIL import Image, ImageOps  # noqa: E402
 
 from modules.curation.store import CurationStore  # noqa: E402
 from modules.reward.base import check_images  # noqa: E402
+from modules.reward.denoiser_features import FAMILY  # noqa: E402
+from modules.reward.frozen_features import FeatureKind, FeatureOptions, FrozenFeatures  # noqa: E402
 from modules.reward.preference_head import (  # noqa: E402
     Comparisons,
-    FeatureOptions,
-    FrozenFeatures,
+    Head,
     HeadOptions,
     save_head,
     train_head,
+    train_taste,
 )
 from modules.util.dpo_curation_util import SIDES, find_exported_file, load_manifest  # noqa: E402
-from modules.util.errors import DataError, UserError, list_offenders  # noqa: E402
+from modules.util.errors import ConfigError, DataError, UserError, list_offenders  # noqa: E402
 from modules.util.files.EventLog import Event  # noqa: E402
+from modules.util.image_metadata_util import normalise_prompt, read_metadata  # noqa: E402
+from modules.util.jsonio import parse_json, read_bytes, write_bytes  # noqa: E402
 
 MAX_PIXELS = 64 * 1024 * 1024
 
@@ -49,6 +55,7 @@ class Comparison:
     worse: Path
     group: str
     validation: bool = False
+    tie: bool = False
 
 
 def pair_comparisons(folder: Path) -> list[Comparison]:
@@ -67,8 +74,8 @@ def pair_comparisons(folder: Path) -> list[Comparison]:
 def answer_comparisons(folder: Path, images: Path) -> list[Comparison]:
     """Everything that was answered while picking in ``folder``, about files under ``images``.
 
-    The best image of a question beats every other one shown, every other one beats the worst. Ties and skips
-    say nothing. Pairs that were chosen without a question count by themselves.
+    The best image of a question beats every other one shown, every other one beats the worst. Images found equal
+    tie with one another, skips say nothing. Pairs that were chosen without a question count by themselves.
 
     Raises:
         UserError: the folder is open in a window.
@@ -86,13 +93,13 @@ def answer_comparisons(folder: Path, images: Path) -> list[Comparison]:
     for event in events:
         if event.kind != "answer":
             continue
-        for better, worse in _answer_pairs(event):
+        for better, worse, tie in _answer_pairs(event):
             paths = [(base / name).resolve() for name in (better, worse)]
             lost = [str(path) for path in paths if not path.is_relative_to(base) or not path.is_file()]
             missing += lost
             if not lost:
-                group = prompts.get(event.group_key, event.group_key)
-                found.append(Comparison(paths[0], paths[1], group))
+                group = prompts.get(event.group_key) or _prompt_of(paths[0]) or event.group_key
+                found.append(Comparison(paths[0], paths[1], group, tie=tie))
     if missing:
         raise DataError(
             f"{len(set(missing))} images that were judged are not there:\n{list_offenders(sorted(set(missing)))}",
@@ -112,6 +119,11 @@ def answer_comparisons(folder: Path, images: Path) -> list[Comparison]:
     ]
 
 
+def _prompt_of(image: Path) -> str:
+    """The prompt a prompt without pairs was grouped by; empty where the image does not say it any more."""
+    return normalise_prompt(read_metadata(image).prompt or "")
+
+
 def _side(folder: Path, side: str, pair_id: str) -> Path:
     path = find_exported_file(folder, side, pair_id)
     if path is None:
@@ -119,13 +131,16 @@ def _side(folder: Path, side: str, pair_id: str) -> Path:
     return path
 
 
-def _answer_pairs(event: Event) -> Iterator[tuple[str, str]]:
+def _answer_pairs(event: Event) -> Iterator[tuple[str, str, bool]]:
     places, best, worst = (event.payload[name] for name in ("places", "best", "worst"))
+    if event.payload.get("tie") or event.payload.get("both_bad"):
+        for first, second in combinations(places, 2):
+            yield first, second, True
     for name in places:
         if best is not None and name != best:
-            yield best, name
+            yield best, name, False
         if worst is not None and name not in (worst, best):
-            yield name, worst
+            yield name, worst, False
 
 
 def load_image(path: Path) -> torch.Tensor:
@@ -144,16 +159,46 @@ def load_image(path: Path) -> torch.Tensor:
     return torch.from_numpy(array).permute(2, 0, 1).float() / 255
 
 
-def features_of(paths: list[Path], extract: FrozenFeatures) -> torch.Tensor:
-    """(N, D), one image after another."""
+def features_of(images: dict[Path, str], extract: FrozenFeatures, cache: Path | None = None) -> torch.Tensor:
+    """(N, D), one image after another, with its prompt; those known to ``cache`` are not computed again."""
     rows = []
-    for number, path in enumerate(paths, 1):
+    for number, (path, prompt) in enumerate(images.items(), 1):
         image_BCHW = load_image(path)[None]
         check_images(image_BCHW, allow_black=True)
-        rows.append(extract(image_BCHW))
-        if number % 50 == 0 or number == len(paths):
-            print(f"features of {number}/{len(paths)} images", file=sys.stderr, flush=True)
+        rows.append(_cached(image_BCHW, prompt, extract, cache))
+        if number % 50 == 0 or number == len(images):
+            print(f"features of {number}/{len(images)} images", file=sys.stderr, flush=True)
     return torch.cat(rows)
+
+
+def _cached(
+    image_BCHW: torch.Tensor, prompt: str, extract: FrozenFeatures, cache: Path | None
+) -> torch.Tensor:
+    """A row of features (1, D), kept under what it follows from: pixels, prompt, settings and the model itself."""
+    if cache is None:
+        return extract(image_BCHW, [prompt])
+    told = repr((asdict(extract.options), prompt, tuple(image_BCHW.shape)))
+    known = sha256(told.encode() + image_BCHW.numpy().tobytes() + extract.fingerprint())
+    file = cache / f"{known.hexdigest()}.npy"
+    if file.is_file():
+        try:
+            found = torch.from_numpy(np.load(file, allow_pickle=False))
+        except (OSError, ValueError, EOFError):
+            print(f"{file} is damaged and is made again", file=sys.stderr)
+        else:
+            if (
+                found.shape == (1, extract.width)
+                and found.dtype == torch.float32
+                and torch.isfinite(found).all()
+            ):
+                return found
+            print(f"{file} is damaged and is made again", file=sys.stderr)
+    made = extract(image_BCHW, [prompt])
+    stream = BytesIO()
+    np.save(stream, made.numpy())
+    cache.mkdir(parents=True, exist_ok=True)
+    write_bytes(file, stream.getvalue())
+    return made
 
 
 def gather(options: argparse.Namespace) -> list[Comparison]:
@@ -166,13 +211,13 @@ def gather(options: argparse.Namespace) -> list[Comparison]:
         )
     for folder, images in zip_longest(options.pairs, options.images):
         found += answer_comparisons(folder, images) if images else pair_comparisons(folder)
-    if not found:
+    if all(one.tie for one in found):
         raise DataError("there is no comparison in these folders", "--pairs")
     return found
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
-    usual = HeadOptions()
+    usual, usual_features = HeadOptions(), FeatureOptions("denoiser", "")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -186,9 +231,19 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         default=[],
         help="folder the images were picked from: use every answer; one for each --pairs",
     )
-    parser.add_argument("--features", choices=["clip", "vae"], default="vae")
-    parser.add_argument("--source", required=True, help="CLIP model, or diffusers folder with a vae")
-    parser.add_argument("--size", type=int, default=0, help="vae: side of the square images are scaled to")
+    parser.add_argument(
+        "--features",
+        choices=["denoiser", "vae", "clip"],
+        help="denoiser (the default for models with a UNet) needs the fewest answers",
+    )
+    parser.add_argument("--source", required=True, help="the model you will train, or a CLIP model")
+    parser.add_argument("--model-type", help=f"denoiser: model type of --source ({FAMILY})")
+    parser.add_argument("--block", default=usual_features.block, help="denoiser: block whose output is read")
+    parser.add_argument("--timestep", type=int, default=usual_features.timestep, help="denoiser: 0 to 999")
+    parser.add_argument("--cache", type=Path, help="folder that keeps features of images for the next time")
+    parser.add_argument(
+        "--size", type=int, default=0, help="denoiser, vae: side of the square images are scaled to"
+    )
     parser.add_argument("--grid", type=int, default=8, help="vae: cells a side")
     parser.add_argument(
         "--hidden", type=int, default=usual.hidden, help="width of a hidden layer, 0 for none"
@@ -205,26 +260,71 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def choose_features(options: argparse.Namespace) -> FeatureOptions:
+    """Those asked for; otherwise the denoiser's where it is a UNet, and the VAE's for other models.
+
+    Raises:
+        ConfigError: an option that the features do not have.
+    """
+    kind: FeatureKind = options.features or ("denoiser" if _has_known_unet(options) else "vae")
+    if kind == "denoiser" and (options.hidden or options.strength is not None):
+        raise ConfigError(
+            "a head on the denoiser's features chooses these itself",
+            "--hidden, --strength",
+            "leave them out, or add --features vae",
+        )
+    return FeatureOptions(
+        kind,
+        options.source,
+        options.size,
+        options.grid,
+        options.model_type or FAMILY,
+        options.block,
+        options.timestep,
+    )
+
+
+def _has_known_unet(options: argparse.Namespace) -> bool:
+    """Whether the source is a folder with a UNet of a type that is named, or that needs no name."""
+    source = Path(options.source)
+    if not (source / "unet").is_dir():
+        return False
+    index = source / "model_index.json"
+    told = parse_json(read_bytes(index), str(index)) if index.is_file() else {}
+    plain = isinstance(told, dict) and told.get("_class_name") == "StableDiffusionPipeline"
+    return plain or bool(options.model_type)
+
+
 def train(options: argparse.Namespace) -> dict[str, object]:
     """Read, compute features, fit, write; returns what is printed."""
-    described = FeatureOptions(options.features, options.source, options.size, options.grid)
     head_options = HeadOptions(options.hidden, options.strength, options.holdout, options.seed)
+    described = choose_features(options)
     comparisons = gather(options)
+    taste = described.kind == "denoiser"
+    if not taste:
+        comparisons = [one for one in comparisons if not one.tie]
+    prompts = {path: one.group for one in comparisons for path in (one.better, one.worse)}
+    images = {path: prompts[path] for path in sorted(prompts)}
     extract = FrozenFeatures(described)
     extract.load(options.device)
-    paths = sorted({path for one in comparisons for path in (one.better, one.worse)})
-    row = {path: number for number, path in enumerate(paths)}
-    validation_P = torch.tensor([one.validation for one in comparisons])
+    probe_D = extract.probe()
+    row = {path: number for number, path in enumerate(images)}
+    validation_P = torch.tensor([one.validation for one in comparisons], dtype=torch.bool)
     data = Comparisons(
-        features_of(paths, extract),
+        features_of(images, extract, options.cache),
         torch.tensor([row[one.better] for one in comparisons]),
         torch.tensor([row[one.worse] for one in comparisons]),
         [one.group for one in comparisons],
         validation_P if validation_P.any() else None,
+        torch.tensor([one.tie for one in comparisons], dtype=torch.bool) if taste else None,
     )
-    head, report = train_head(data, head_options)
-    save_head(options.out, head, described, extract.probe(), report)
-    return {"out": str(options.out), "images": len(paths), **asdict(report)}
+    head: Head
+    if taste:
+        head, report = train_taste(data, extract.parts, head_options, list(images.values()))
+    else:
+        head, report = train_head(data, head_options)
+    save_head(options.out, head, described, probe_D, report)
+    return {"out": str(options.out), "images": len(images), "features": described.kind, **asdict(report)}
 
 
 def main(argv: list[str] | None = None) -> int:

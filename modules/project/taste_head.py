@@ -57,6 +57,7 @@ def learn_taste(project: Project, one: Round, progress: Progress) -> TasteHead:
     weights = one.folder / "taste.safetensors"
     base, device = project.file.model.base, str(project.file.generator.get("device", "auto"))
     command = [sys.executable, str(ROOT / "scripts" / "train_reward.py"), "--source", base]
+    command += ["--model-type", project.file.model.type]
     command += ["--out", str(weights), "--seed", str(project.file.seed)]
     command += ["--device", device if device != "auto" else "cpu"]
     for other in rounds:

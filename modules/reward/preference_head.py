@@ -1,129 +1,38 @@
-"""A reward learned from picks: a small network on features of a frozen model, by the Bradley-Terry likelihood.
+"""A reward learned from picks: a head on features of a frozen model, by the Bradley-Terry likelihood.
 
-Features are those of a CLIP model, or latents of a diffusion model's own VAE, averaged over the cells of a grid;
-the latter needs no further download. The head sees the image alone, not the prompt. A file holds tensors and a
-JSON description, and the features of one fixed image, by which another feature model is noticed.
+Features are those of the denoiser that is trained, of its VAE, or of a CLIP model. On the denoiser's the head is a
+Gaussian process (``taste_head``), otherwise a small network. A file holds tensors and a JSON description, and the
+features of one fixed image, by which another feature model is noticed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d, interpolate, logsigmoid
+from torch.nn.functional import logsigmoid
 
 from modules.reward.base import REWARDS, Reward, RewardBatch
-from modules.reward.clip import ClipFeatures
+from modules.reward.frozen_features import FeatureOptions, FrozenFeatures
+from modules.reward.taste_head import WHOLE, Answers, TasteHead, check_taste, fit_taste
 from modules.util.errors import ConfigError, DataError, UserError
 from modules.util.jsonio import atomic_path, parse_json
 from modules.util.rng import digest64, generator
 from modules.util.tensors.tensor_files import write_safetensors
 
 FORMAT = "preference-head-1"
+TASTE_FORMAT = "preference-head-2"
+"""A ``TasteHead``, and all settings of its features."""
 STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 FOLDS = 5
 PROBE_TOLERANCE = 0.02
-
-FeatureKind = Literal["clip", "vae"]
-
-
-@dataclass(frozen=True)
-class FeatureOptions:
-    """Which features.
-
-    Args:
-        kind: ``clip`` (a CLIP folder or repository name) or ``vae`` (a diffusers folder, or one of a VAE).
-        source: where the model is.
-        size: ``vae``: images are scaled to this square first; 0 takes the size the VAE was made for.
-        grid: ``vae``: cells a side; every cell gives the mean and the standard deviation of each latent channel.
-    """
-
-    kind: FeatureKind
-    source: str
-    size: int = 0
-    grid: int = 8
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("clip", "vae"):
-            raise ConfigError(f"{self.kind!r} is not 'clip' or 'vae'", "features")
-        if self.size < 0 or self.size % 8:
-            raise ConfigError(f"{self.size} is not a multiple of 8", "size")
-        if not 1 <= self.grid <= 16:
-            raise ConfigError(f"{self.grid} is not between 1 and 16", "grid")
-
-
-class FrozenFeatures:
-    """Features of images, (B, D) float32 on the CPU."""
-
-    def __init__(self, options: FeatureOptions, batch_size: int = 8) -> None:
-        self.options = options
-        self.batch_size = batch_size
-        self._clip = ClipFeatures(options.source, batch_size=batch_size) if options.kind == "clip" else None
-        self._vae: Any = None
-
-    def load(self, device: torch.device | str = "cpu") -> None:
-        """Read the model, once."""
-        if self._clip is not None:
-            self._clip.load(device)
-            return
-        if self._vae is None:
-            self._vae = _load_vae(self.options.source)
-        self._vae.to(device)
-
-    def unload(self) -> None:
-        self._vae = None
-        if self._clip is not None:
-            self._clip.unload()
-
-    def to(self, device: torch.device | str) -> None:
-        for model in (self._vae, self._clip):
-            if model is not None:
-                model.to(device)
-
-    def __call__(self, images_BCHW: Tensor) -> Tensor:
-        if self._clip is not None:
-            return self._clip.embed_images(images_BCHW)
-        if self._vae is None:
-            raise RuntimeError(f"{self.options.source}: load() first")
-        return torch.cat([self._latent_features(part) for part in images_BCHW.split(self.batch_size)])
-
-    def _latent_features(self, images_BCHW: Tensor) -> Tensor:
-        size = self.options.size or int(self._vae.config.sample_size)
-        scaled_BCHW = interpolate(
-            images_BCHW, (size, size), mode="bilinear", antialias=True, align_corners=False
-        )
-        with torch.no_grad():
-            pixels = (scaled_BCHW * 2 - 1).to(self._vae.device, self._vae.dtype)
-            latents_BChw = self._vae.encode(pixels).latent_dist.mode().float().cpu()
-        grid = min(self.options.grid, *latents_BChw.shape[2:])
-        mean = adaptive_avg_pool2d(latents_BChw, grid)
-        square = adaptive_avg_pool2d(latents_BChw.square(), grid)
-        return torch.cat([mean, (square - mean.square()).clamp(min=0).sqrt()], dim=1).flatten(1)
-
-    def probe(self) -> Tensor:
-        """Features of one fixed image of soft noise, (D,)."""
-        noise = torch.rand(1, 3, 8, 8, generator=generator("preference-head-probe", 0))
-        return self(interpolate(noise, (64, 64), mode="bilinear", align_corners=False))[0]
-
-
-def _load_vae(source: str) -> Any:
-    from diffusers import AutoencoderKL
-
-    folder = Path(source) / "vae" if (Path(source) / "vae").is_dir() else Path(source)
-    try:
-        vae = AutoencoderKL.from_pretrained(str(folder))
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise DataError(
-            f"the VAE {str(folder)!r} cannot be loaded: {str(error).strip().splitlines()[0]}",
-            "source",
-            "give a diffusers folder of a model whose VAE is an AutoencoderKL",
-        ) from error
-    return vae.requires_grad_(False).eval()
+MOST_ANSWERS = 4000
+"""A taste costs the cube of its answers."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +69,7 @@ class Comparisons:
         better_P, worse_P: int64, rows of ``features_ND``.
         groups: what belongs together (a prompt); a group is never split between training and measuring.
         held_out_P: bool, comparisons to measure with; ``None`` lets the options' share decide.
+        tied_P: bool, where both images were found equal, which only ``train_taste`` learns from.
     """
 
     features_ND: Tensor
@@ -167,17 +77,23 @@ class Comparisons:
     worse_P: Tensor
     groups: Sequence[str]
     held_out_P: Tensor | None = None
+    tied_P: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class HeadReport:
-    """How a training went: comparisons and share of them that the head gets right (ties count half)."""
+    """How a training went: comparisons and share of them that the head gets right (ties count half).
+
+    ``held_out_interval`` holds 95 % of the posterior of that share by Wilson's formula. ``strength`` is that of the
+    pull towards 0, where there is one.
+    """
 
     train_pairs: int
     held_out_pairs: int
     train_accuracy: float
     held_out_accuracy: float | None
-    strength: float
+    strength: float | None
+    held_out_interval: tuple[float, float] | None = None
 
 
 class PreferenceHead:
@@ -206,6 +122,8 @@ def train_head(data: Comparisons, options: HeadOptions | None = None) -> tuple[P
         DataError: nothing to train on, or features that are not numbers.
     """
     options = options or HeadOptions()
+    if data.tied_P is not None and data.tied_P.any():
+        raise ValueError("a weighted sum does not learn from ties")
     if not torch.isfinite(data.features_ND).all():
         raise DataError("the features of an image are not finite")
     held_P = data.held_out_P if data.held_out_P is not None else _hold_out(data.groups, options)
@@ -228,7 +146,76 @@ def train_head(data: Comparisons, options: HeadOptions | None = None) -> tuple[P
         float(right_P[train].mean()),
         float(right_P[held_P].mean()) if held_P.any() else None,
         strength,
+        wilson(float(right_P[held_P].sum()), int(held_P.sum())),
     )
+    return head, report
+
+
+def wilson(right: float, count: int) -> tuple[float, float] | None:
+    """The interval of a share by Wilson (1927), 95 %; ``None`` of nothing."""
+    if not count:
+        return None
+    z2, share = 1.959964**2, right / count
+    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
+    half = (z2 * (share * (1 - share) / count + z2 / (4 * count**2))) ** 0.5 / (1 + z2 / count)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def train_taste(
+    data: Comparisons, parts: Mapping[str, int], options: HeadOptions, image_groups: Sequence[str]
+) -> tuple[TasteHead, HeadReport]:
+    """Fit a taste to all answers that are not held out by name.
+
+    Without comparisons to measure with, the accuracy is that of heads fitted without a fifth of the groups each, on
+    the answers they have not seen; the head itself then learns from all answers, so a few are not wasted.
+
+    Args:
+        parts: widths of the parts of a row of features.
+        image_groups: the prompt of every image.
+
+    Raises:
+        DataError: nothing to train on, too much, or features that are not numbers.
+    """
+    if not torch.isfinite(data.features_ND).all():
+        raise DataError("the features of an image are not finite")
+    count = len(data.groups)
+    tied_P = data.tied_P if data.tied_P is not None else torch.zeros(count, dtype=torch.bool)
+    held_P = data.held_out_P if data.held_out_P is not None else torch.zeros(count, dtype=torch.bool)
+
+    def fit(index: Tensor) -> TasteHead:
+        outcome_P = 1.0 - 0.5 * tied_P[index].double()
+        answers = Answers(data.better_P[index], data.worse_P[index], outcome_P)
+        return fit_taste(data.features_ND, parts, answers, image_groups)
+
+    def right(head: TasteHead, index: Tensor) -> Tensor:
+        index = index[~tied_P[index]]
+        score_N = head(data.features_ND)
+        return _right(score_N[data.better_P[index]] - score_N[data.worse_P[index]])
+
+    train = torch.nonzero(~held_P).flatten()
+    if not len(train) or tied_P[train].all():
+        raise DataError("there is no comparison to train on")
+    if len(train) > MOST_ANSWERS:
+        raise DataError(
+            f"{len(train)} comparisons are more than {MOST_ANSWERS}",
+            "--features",
+            "use the features 'vae' or 'clip'",
+        )
+    head = fit(train)
+    if held_P.any():
+        measured = right(head, torch.nonzero(held_P).flatten())
+    elif options.holdout:
+        fold_P = torch.tensor([digest64("preference-fold", options.seed, one) % FOLDS for one in data.groups])
+        rows = [(train[fold_P[train] != fold], train[fold_P[train] == fold]) for fold in range(FOLDS)]
+        # a fold of ties alone leaves nothing to learn a direction from
+        rows = [(a, b) for a, b in rows if len(b) and not tied_P[a].all()]
+        measured = torch.cat([right(fit(a), b) for a, b in rows]) if rows else torch.zeros(0)
+    else:
+        measured = torch.zeros(0)
+    accuracy = float(measured.mean()) if len(measured) else None
+    between = wilson(float(measured.sum()), len(measured))
+    trained = float(right(head, train).mean())
+    report = HeadReport(len(train), len(measured), trained, accuracy, None, between)
     return head, report
 
 
@@ -339,25 +326,31 @@ def _fit_hidden(
     return {name: one.detach() for name, one in t.items()}
 
 
+Head = PreferenceHead | TasteHead
+
+
 def save_head(
     path: str | Path,
-    head: PreferenceHead,
+    head: Head,
     features: FeatureOptions,
     probe_D: Tensor,
     report: HeadReport | None = None,
 ) -> None:
     """Write a head as safetensors with its description, atomically."""
+    taste = isinstance(head, TasteHead)
+    told = asdict(features)
     description = {
-        "format": FORMAT,
-        "features": asdict(features),
+        "format": TASTE_FORMAT if taste else FORMAT,
+        "features": told if taste else {name: told[name] for name in _FIRST_OPTIONS},
         "report": None if report is None else asdict(report),
     }
     tensors = {**head.tensors, "probe_D": probe_D}
+    tensors = {name: one.contiguous() for name, one in tensors.items()}
     with atomic_path(path) as temporary:
         write_safetensors(tensors, temporary, {"description": json.dumps(description, allow_nan=False)})
 
 
-def load_head(path: str | Path) -> tuple[PreferenceHead, FeatureOptions, Tensor]:
+def load_head(path: str | Path) -> tuple[Head, FeatureOptions, Tensor]:
     """Read a head, its features and the features of the probe.
 
     Raises:
@@ -377,16 +370,28 @@ def load_head(path: str | Path) -> tuple[PreferenceHead, FeatureOptions, Tensor]
         description = parse_json(text, f"description in {file}")
     except (SafetensorError, OSError, UserError) as error:
         raise DataError(f"{file} is not a preference head: {error}", "weights") from error
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
+    if not isinstance(description, dict) or description.get("format") not in (FORMAT, TASTE_FORMAT):
         raise DataError(f"{file} is not a preference head", "weights")
-    options = _read_options(description.get("features"), file)
+    taste = description["format"] == TASTE_FORMAT
+    options = _read_options(description.get("features"), file, _ALL_OPTIONS if taste else _FIRST_OPTIONS)
     probe_D = tensors.pop("probe_D", None)
+    if taste:
+        check_taste(tensors, probe_D, file)
+        _check_numbers(tensors, file)
+        return (
+            TasteHead({n: one if n in WHOLE else one.double() for n, one in tensors.items()}),
+            options,
+            probe_D,
+        )
     _check_tensors(tensors, probe_D, file)
     return PreferenceHead({name: one.double() for name, one in tensors.items()}), options, probe_D
 
 
-def _read_options(data: Any, file: Path) -> FeatureOptions:
-    kinds: dict[str, type] = {"kind": str, "source": str, "size": int, "grid": int}
+_FIRST_OPTIONS: dict[str, type] = {"kind": str, "source": str, "size": int, "grid": int}
+_ALL_OPTIONS = _FIRST_OPTIONS | {"family": str, "block": str, "timestep": int, "noise": int}
+
+
+def _read_options(data: Any, file: Path, kinds: dict[str, type]) -> FeatureOptions:
     if not isinstance(data, dict) or set(data) != set(kinds):
         raise DataError(f"{file} does not say what features it needs", "weights")
     if not all(type(data[name]) is kind for name, kind in kinds.items()):
@@ -405,6 +410,10 @@ def _check_tensors(tensors: dict[str, Tensor], probe_D: Tensor | None, file: Pat
         shapes |= {"hidden_weight": (rows, width), "hidden_bias": (rows,), "out": (rows,)}
     if not width or {name: tuple(one.shape) for name, one in tensors.items()} != shapes:
         raise DataError(f"{file}: the tensors do not fit together", "weights")
+    _check_numbers(tensors, file)
+
+
+def _check_numbers(tensors: dict[str, Tensor], file: Path) -> None:
     if not all(torch.isfinite(one).all() for one in tensors.values()) or not (tensors["scale_D"] > 0).all():
         raise DataError(f"{file}: a tensor holds NaN, infinity, or a scale that is not above 0", "weights")
 
@@ -417,16 +426,20 @@ class PreferenceReward(Reward):
         weights: file made by ``scripts/train_reward.py``.
         source: where the feature model is now; empty for where it was in training.
         batch_size: images in one forward of the feature model.
+        caution: standard deviations of its own uncertainty that are taken off, so that images unlike all that were
+            judged are not sought; 0 takes off none. Only a head on the denoiser's features knows its uncertainty.
     """
 
     needs = "a trained head and its feature model"
 
-    def __init__(self, weights: str, source: str = "", batch_size: int = 8) -> None:
+    def __init__(self, weights: str, source: str = "", batch_size: int = 8, caution: float = 0.0) -> None:
         super().__init__()
         if batch_size < 1:
             raise ConfigError(f"{batch_size} is not at least 1", "batch_size")
-        self.weights, self.source, self.batch_size = weights, source, batch_size
-        self._head: PreferenceHead | None = None
+        if not 0 <= caution <= 100:
+            raise ConfigError(f"{caution} is not between 0 and 100", "caution")
+        self.weights, self.source, self.batch_size, self.caution = weights, source, batch_size, caution
+        self._head: Head | None = None
         self._features: FrozenFeatures | None = None
 
     def load(self, device: torch.device | str = "cpu") -> None:
@@ -435,6 +448,12 @@ class PreferenceReward(Reward):
             self._features.to(device)
             return
         head, options, probe_D = load_head(self.weights)
+        if self.caution and not isinstance(head, TasteHead):
+            raise ConfigError(
+                f"{self.weights} does not know how certain it is",
+                "caution",
+                "set it to 0, or train the head on the features of the denoiser",
+            )
         if self.source:
             options = FeatureOptions(**(asdict(options) | {"source": self.source}))
         features = FrozenFeatures(options, self.batch_size)
@@ -459,4 +478,8 @@ class PreferenceReward(Reward):
     def _score(self, batch: RewardBatch) -> Tensor:
         if self._head is None or self._features is None:
             raise RuntimeError(f"reward {self.name!r}: load() first")
-        return self._head(self._features(batch.images_BCHW))
+        features_BD = self._features(batch.images_BCHW, batch.prompts)
+        liking_B = self._head(features_BD)
+        if not self.caution or not isinstance(self._head, TasteHead):
+            return liking_B
+        return liking_B - self.caution * self._head.uncertainty(features_BD)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from modules.util.config.config_list import save_list
-from modules.util.config.TrainConfig import TrainConfig
-from modules.util.jsonio import read_json, write_json
+from modules.util.jsonio import write_json
 from scripts.demo.judging import contact_sheet, judge, questions, win_rate
 from scripts.demo.online import run_online
 from scripts.demo.pairs import finalise, make_images, pick_pairs, prompt_split
 from scripts.demo.plan import Journey, Report
 from scripts.demo.sampling import load_model, sample_pixels
 from scripts.demo.taste import Person, get_taste
-from scripts.demo.training import as_settings, train
+from scripts.demo.training import as_settings, supervised_concepts, train
 
 
 def run_journey(journey: Journey, report: Report) -> dict[str, Any]:
@@ -89,10 +87,6 @@ def _settings(journey: Journey, concepts: str) -> list[str]:
 
 def _supervised_settings(journey: Journey) -> list[str]:
     """The same steps on the chosen images alone, with the ordinary loss."""
-    concepts = read_json(journey.out / "pairs" / "concepts.json", "concepts")
-    chosen = [{**c, "type": "STANDARD"} for c in concepts if c["type"] == "DPO_CHOSEN"]
-    save_list(
-        TrainConfig.from_dict({"concepts": chosen}).load_concepts(), journey.out / "supervised_concepts.json"
-    )
+    supervised_concepts(journey.out / "pairs", journey.out)
     switches = as_settings({"rlhf_enabled": False, "rlhf_dpo_validation": False})
     return [*_settings(journey, "supervised_concepts.json"), *switches]

@@ -24,7 +24,8 @@ class Reading:
     ``size`` is the square root of the bounding box area over the image's side, 0 to 1; ``x`` and ``y`` are the
     centre of the bounding box, 0 to 1 from the top left; ``brightness`` is relative to the
     full colour, 0 to 1;
-    ``fit`` is the overlap (intersection over union) with the nearest ideal shape.
+    ``fit`` is the overlap (intersection over union) with the nearest ideal shape; ``warmth`` is the shape's red minus
+    its blue, relative to its largest channel and to that of its colour's name, -2 to 2.
     """
 
     background: str
@@ -35,6 +36,7 @@ class Reading:
     y: float
     brightness: float
     fit: float
+    warmth: float = 0.0
 
 
 def _nearest_background(rgb: npt.NDArray[np.float64]) -> str:
@@ -114,7 +116,12 @@ def read_image(pixels: Pixels) -> Reading:
         (top + bottom) / 2 / SIZE,
         float(colour.max() / max(COLOURS[name])),
         fit,
+        _warmth(colour) - _warmth(np.array(COLOURS[name], dtype=np.float64)),
     )
+
+
+def _warmth(rgb: npt.NDArray[np.float64]) -> float:
+    return float((rgb[0] - rgb[2]) / max(float(rgb.max()), 1.0))
 
 
 def _best_shape(crop: npt.NDArray[np.bool_]) -> tuple[str | None, float]:

@@ -131,7 +131,7 @@ def _learn_reward(journey: Journey, wishes: list[Wish], report: Report) -> Learn
     weights = out / "taste.safetensors"
     command = [
         sys.executable, str(ROOT / "scripts" / "train_reward.py"), "--pairs", str(out / "pairs"),
-        "--images", str(out / "images"), "--source", str(journey.model), "--out", str(weights),
+        "--images", str(out / "images"), "--features", "vae", "--source", str(journey.model), "--out", str(weights),
         "--seed", str(journey.seed),
     ]  # fmt: skip
     report("learning a reward from the answers")

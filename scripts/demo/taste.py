@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import hypot
 
 from modules.util.errors import ConfigError
 from modules.util.rng import python_random
 from scripts.demo.judge import Reading, matches
-from scripts.demo.world import BRIGHTNESS_RANGE, RADIUS_RANGE, SIZE, Wish
+from scripts.demo.world import BACKGROUNDS, BRIGHTNESS_RANGE, COLOURS, RADIUS_RANGE, SIZE, Wish
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,29 @@ def _lightness(reading: Reading) -> float:
     return _place(reading.brightness, *BRIGHTNESS_RANGE)
 
 
+def _warmth(reading: Reading) -> float:
+    """The tone of a colour: a warm red is nearer to orange, a warm blue nearer to violet."""
+    return _place(reading.warmth, -0.1, 0.1)
+
+
+def _centredness(reading: Reading) -> float:
+    """1 in the middle, falling in every direction."""
+    return 1.0 - _place(hypot(reading.x - 0.5, reading.y - 0.5), 0.0, 0.2)
+
+
+def _calmness(reading: Reading) -> float:
+    """How little the shape differs from its background, among images of these two colours."""
+    if reading.colour is None:
+        return 0.0
+    colour, background = COLOURS[reading.colour], BACKGROUNDS[reading.background]
+
+    def contrast(brightness: float) -> float:
+        return sum(abs(c * brightness - b) for c, b in zip(colour, background, strict=True)) / (3 * 255)
+
+    usual = contrast(sum(BRIGHTNESS_RANGE) / 2)
+    return _place(usual - contrast(reading.brightness), -0.1, 0.1)
+
+
 TASTES: dict[str, Taste] = {
     taste.name: taste
     for taste in (
@@ -61,6 +85,9 @@ TASTES: dict[str, Taste] = {
             "size and brightness",
             lambda r: 0.5 * (_largeness(r) + _lightness(r)),
         ),
+        Taste("warm", "warm tones", "warmth", _warmth),
+        Taste("centred", "shapes in the middle", "centredness", _centredness),
+        Taste("calm", "little contrast", "calmness", _calmness),
     )
 }
 """All of them are about things a prompt may leave open, so that following the prompt and the taste do not clash."""

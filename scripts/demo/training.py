@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from modules.runner.events import EventReader
+from modules.util.config.config_list import save_list
+from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
+from modules.util.jsonio import read_json
 from scripts.demo.plan import PRESETS, ROOT, Journey, Report
 
 
@@ -42,6 +45,15 @@ class Trained:
 def as_settings(values: Mapping[str, Any]) -> list[str]:
     """``name=value`` texts as the command line takes them."""
     return [f"{name}={json.dumps(value)}" for name, value in values.items()]
+
+
+def supervised_concepts(pairs: Path, out: Path) -> Path:
+    """A file of concepts in ``out`` with the chosen images alone."""
+    concepts = read_json(pairs / "concepts.json", "concepts")
+    chosen = [{**c, "type": "STANDARD"} for c in concepts if c["type"] == "DPO_CHOSEN"]
+    file = out / "supervised_concepts.json"
+    save_list(TrainConfig.from_dict({"concepts": chosen}).load_concepts(), file)
+    return file
 
 
 def train(

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "weights": ["model", "spec", "util"],
     "rollout": ["modelSetup", "objective", "model", "util"],
     "adapter": ["weights", "model", "spec", "util"],
-    "reward": ["util"],
+    "reward": ["modelSetup", "util"],
     "objective": ["util"],
     "accelerator": ["util"],
     "pipeline": ["util"],

@@ -10,10 +10,9 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import logsigmoid
 
 from modules.reward.base import create_reward
+from modules.reward.frozen_features import FeatureOptions, FrozenFeatures
 from modules.reward.preference_head import (
     Comparisons,
-    FeatureOptions,
-    FrozenFeatures,
     HeadOptions,
     PreferenceHead,
     load_head,

@@ -17,6 +17,7 @@ from tests.reward.builders import batch_of
 from tests.source_tree import ROOT
 
 DEMO = str(ROOT / "resources" / "demo_model")
+VAE = ("--features", "vae", "--grid", "2")
 
 
 def grey(level, size=32):
@@ -71,8 +72,9 @@ def test_pairs_are_read_from_the_manifest(folders):
 def test_every_answer_counts_when_the_images_are_there(folders):
     output, images = folders
     found = answer_comparisons(output, images)
-    assert len(found) == 10 * 5
-    one = [(c.better.stem[-1], c.worse.stem[-1]) for c in found if c.group == "prompt 3"]
+    assert sum(not c.tie for c in found) == 10 * 5
+    assert sum(c.tie for c in found) == 10 * 6, "four images found equal are six ties"
+    one = [(c.better.stem[-1], c.worse.stem[-1]) for c in found if c.group == "prompt 3" and not c.tie]
     assert sorted(one) == [("1", "0"), ("2", "0"), ("3", "0"), ("3", "1"), ("3", "2")]
 
 
@@ -101,13 +103,13 @@ def test_images_that_are_gone_are_named(folders):
 
 def run(folders, tmp_path, capsys, *more):
     out = tmp_path / "taste.safetensors"
-    arguments = ["--pairs", str(folders[0]), "--source", DEMO, "--grid", "2", "--out", str(out), *more]
+    arguments = ["--pairs", str(folders[0]), "--source", DEMO, "--out", str(out), *more]
     code = train_reward.main(arguments)
     return code, out, capsys.readouterr()
 
 
 def test_the_reward_agrees_with_the_picks(folders, tmp_path, capsys):
-    code, out, printed = run(folders, tmp_path, capsys, "--images", str(folders[1]))
+    code, out, printed = run(folders, tmp_path, capsys, *VAE, "--images", str(folders[1]))
     assert code == 0, printed.err
     report = json.loads(printed.out)
     assert report["images"] == 40 and report["held_out_pairs"] == 10 and report["train_pairs"] == 40
@@ -118,15 +120,43 @@ def test_the_reward_agrees_with_the_picks(folders, tmp_path, capsys):
     dark, middle, bright = reward.score(batch_of(levels)).tolist()
     assert dark < middle < bright
     first = out.read_bytes()
-    run(folders, tmp_path, capsys, "--images", str(folders[1]))
+    run(folders, tmp_path, capsys, *VAE, "--images", str(folders[1]))
     assert out.read_bytes() == first, "the same picks give the same file"
+
+
+def test_the_denoiser_judges_by_default(folders, tmp_path, capsys):
+    cache = tmp_path / "cache"
+    more = ("--images", str(folders[1]), "--cache", str(cache))
+    code, out, printed = run(folders, tmp_path, capsys, *more)
+    assert code == 0, printed.err
+    report = json.loads(printed.out)
+    assert report["features"] == "denoiser" and report["images"] == 40
+    assert report["train_pairs"] == 110 and report["held_out_pairs"] == 50, (
+        "cross-validated, ties not counted"
+    )
+    low, high = report["held_out_interval"]
+    assert 0.5 < low < report["held_out_accuracy"] <= high + 1e-9
+    levels = torch.tensor([0.2, 0.5, 0.8]).view(-1, 1, 1, 1).expand(-1, 3, 32, 32).contiguous()
+    reward = create_reward("preference_head", {"weights": str(out)})
+    reward.load()
+    dark, middle, bright = reward.score(batch_of(levels)).tolist()
+    assert dark < middle < bright
+    careful = create_reward("preference_head", {"weights": str(out), "caution": 0.5})
+    careful.load()
+    assert (careful.score(batch_of(levels)) < reward.score(batch_of(levels))).all()
+    first, kept = out.read_bytes(), sorted(cache.iterdir())
+    assert len(kept) == 40
+    kept[0].write_bytes(b"damaged")
+    code, _, printed = run(folders, tmp_path, capsys, *more)
+    assert code == 0 and "damaged" in printed.err
+    assert out.read_bytes() == first, "the same picks give the same file, with and without the cache"
 
 
 def test_finalised_validation_pairs_are_measured_with(folders, tmp_path, capsys):
     (folders[0] / "chosen" / "val").mkdir()
     for name in ("pair_0000.png", "pair_0001.png"):
         (folders[0] / "chosen" / name).rename(folders[0] / "chosen" / "val" / name)
-    code, _, printed = run(folders, tmp_path, capsys, "--strength", "0.1")
+    code, _, printed = run(folders, tmp_path, capsys, *VAE, "--strength", "0.1")
     assert code == 0
     report = json.loads(printed.out)
     assert report["held_out_pairs"] == 2 and report["train_pairs"] == 8
@@ -139,6 +169,8 @@ def test_finalised_validation_pairs_are_measured_with(folders, tmp_path, capsys)
         (["--pairs", ".", "--source", "./nowhere"], "no comparison"),
         (["--pairs", ".", "--source", "x", "--size", "9"], "multiple of 8"),
         (["--pairs", ".", "--source", "x", "--hidden", "-1"], "hidden"),
+        (["--pairs", ".", "--source", DEMO, "--hidden", "4"], "--features vae"),
+        (["--pairs", ".", "--source", DEMO, "--timestep", "1000"], "timestep"),
     ],
 )
 def test_wrong_options_have_a_reason(tmp_path, monkeypatch, capsys, arguments, words):

@@ -1,0 +1,170 @@
+"""Features of images from the denoiser that is to be trained: nothing to download, and it sees what it can make.
+
+Every image passes once through the denoiser with its own prompt, at a low noise level and always with the same noise.
+A late block then tells tones and textures (quantiles of its channels) and where they are (their means on a coarse
+grid). Statistics of the picture are added: colours, and extent and place of what stands out from the rest of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d, interpolate
+
+from modules.modelSetup.registry import create_model_setup
+from modules.util.errors import ConfigError, DataError, UserError
+from modules.util.rng import generator
+
+QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+GRID = 2
+TIMESTEP = 50
+BLOCK = "up_blocks"
+"""The last block of this list; other denoisers have none, and other names must be tried and measured."""
+FAMILY = "STABLE_DIFFUSION_15"
+PARTS = ("tones", "grid", "colour", "extent", "place")
+
+
+class DenoiserFeatures:
+    """Features (B, D) float32 on the CPU of images and their prompts.
+
+    Args:
+        source: what the model is loaded from.
+        family: its model type.
+        block: name of the block in the denoiser; a list of blocks means its last one.
+        timestep: noise level of the pass, of 1000.
+        noise: seed of the noise that all images get.
+        size: side that images are scaled to first; 0 takes the size the denoiser was made for.
+
+    Attributes:
+        parts: name and width of the parts of a row, in their order; known after the first image.
+    """
+
+    def __init__(self, source: str, family: str, block: str, timestep: int, noise: int, size: int) -> None:
+        self.source, self.family, self.block = source, family, block
+        self.timestep, self.noise, self.size = timestep, noise, size
+        self.parts: dict[str, int] = {}
+        self._setup: Any = None
+        self._model: Any = None
+
+    def load(self, device: torch.device | str = "cpu") -> None:
+        """Read the model, once.
+
+        Raises:
+            DataError: it has no such block. UserError: it cannot be loaded.
+        """
+        if self._model is None:
+            self._setup = create_model_setup(self.family)
+            try:
+                model = self._setup.load(self.source)
+            except UserError as error:
+                raise DataError(
+                    f"the model {self.source!r} cannot be loaded: {error.message}", "source"
+                ) from error
+            self._find_block(model)
+            self._model = model
+        self._model.place(device)
+
+    def unload(self) -> None:
+        self._model = None
+
+    def to(self, device: torch.device | str) -> None:
+        if self._model is not None:
+            self._model.place(device)
+
+    def _find_block(self, model: Any) -> torch.nn.Module:
+        try:
+            found = model.denoiser.get_submodule(self.block)
+        except AttributeError:
+            raise DataError(
+                f"the denoiser of {self.source!r} has no {self.block!r}",
+                "block",
+                "name one of its late blocks, or use the features 'vae' or 'clip'",
+            ) from None
+        return found[-1] if isinstance(found, torch.nn.ModuleList) else found
+
+    @torch.no_grad()
+    def __call__(self, images_BCHW: Tensor, prompts: Sequence[str]) -> Tensor:
+        if self._model is None:
+            raise RuntimeError(f"{self.source}: load() first")
+        model, setup = self._model, self._setup
+        side = self.size or int(model.denoiser.config.sample_size) * model.latent_factor
+        rgb_BCHW = interpolate(
+            images_BCHW, (side, side), mode="bilinear", antialias=True, align_corners=False
+        )
+        with model.in_mode("eval"):
+            clean_BChw = setup.encode_image(model, rgb_BCHW.clamp(0, 1)).to(model.device)
+            noise_Chw = torch.randn(clean_BChw.shape[1:], generator=generator("taste-features", self.noise))
+            timestep_B = model.schedule.timestep(torch.full((len(rgb_BCHW),), self.timestep / 1000))
+            timestep_B = timestep_B.to(model.device)
+            noised_BChw = model.schedule.add_noise(
+                clean_BChw, noise_Chw.to(model.device).expand_as(clean_BChw), timestep_B
+            )
+            cond = setup.encode_text(model, list(prompts))
+            with _output_of(self._find_block(model)) as seen, model.autocast():
+                setup.denoise(model, noised_BChw.to(model.input_dtype()), timestep_B, cond, (side, side))
+        made_BChw = seen[0]
+        if made_BChw.ndim != 4:
+            raise ConfigError(
+                f"{self.block!r} gives {made_BChw.ndim} axes, not batch, channels, height and width", "block"
+            )
+        rows = _describe(made_BChw.float().cpu(), rgb_BCHW.float().cpu())
+        self.parts = {name: rows[name].shape[1] for name in PARTS}
+        return torch.cat([rows[name] for name in PARTS], dim=1)
+
+
+@contextmanager
+def _output_of(block: torch.nn.Module) -> Any:
+    """Collects what a block gives while it is open."""
+    seen: list[Tensor] = []
+
+    def keep(_: object, __: object, out: Any) -> None:
+        seen.append(out[0] if isinstance(out, tuple) else out)
+
+    handle = block.register_forward_hook(keep)
+    try:
+        yield seen
+    finally:
+        handle.remove()
+
+
+def _describe(block_BChw: Tensor, rgb_BCHW: Tensor) -> dict[str, Tensor]:
+    value_B1HW, least_B1HW = rgb_BCHW.amax(1, keepdim=True), rgb_BCHW.amin(1, keepdim=True)
+    saturation_B1HW = (value_B1HW - least_B1HW) / value_B1HW.clamp(min=1e-6)
+    standing_out = _moments(rgb_BCHW)
+    return {
+        "tones": channel_quantiles(block_BChw),
+        "grid": adaptive_avg_pool2d(block_BChw, GRID).flatten(1),
+        "colour": channel_quantiles(torch.cat([value_B1HW, saturation_B1HW, rgb_BCHW], dim=1)),
+        "extent": standing_out[:, :4],
+        "place": standing_out[:, 4:],
+    }
+
+
+def channel_quantiles(x_BCHW: Tensor) -> Tensor:
+    """The quantiles of every channel, (B, 5 C)."""
+    made_QBC = torch.quantile(x_BCHW.flatten(2), torch.tensor(QUANTILES, dtype=x_BCHW.dtype), dim=2)
+    return made_QBC.permute(1, 2, 0).flatten(1)
+
+
+def _moments(rgb_BCHW: Tensor) -> Tensor:
+    """How much stands out from the median colour, its spread along both axes, and its centre; (B, 6).
+
+    The columns: mean distance to the median colour, the same relative to the largest distance, standard deviations
+    along x and y, centre along x and y; lengths are in 0 to 1 of the image.
+    """
+    median_BC11 = rgb_BCHW.flatten(2).median(dim=2).values[..., None, None]
+    apart_BHW = (rgb_BCHW - median_BC11).square().mean(dim=1).sqrt() + 1e-9
+    height, width = apart_BHW.shape[1:]
+    y_H, x_W = (torch.arange(height) + 0.5) / height, (torch.arange(width) + 0.5) / width
+    mass_B = apart_BHW.sum((1, 2))
+    across_BW, down_BH = apart_BHW.sum(1) / mass_B[:, None], apart_BHW.sum(2) / mass_B[:, None]
+    x_B, y_B = across_BW @ x_W, down_BH @ y_H
+    spread_x_B = (across_BW * (x_W - x_B[:, None]).square()).sum(1).sqrt()
+    spread_y_B = (down_BH * (y_H - y_B[:, None]).square()).sum(1).sqrt()
+    mean_B = apart_BHW.mean((1, 2))
+    columns = [mean_B, mean_B / apart_BHW.amax((1, 2)), spread_x_B, spread_y_B, x_B, y_B]
+    return torch.stack(columns, dim=1)

@@ -1,0 +1,342 @@
+"""Parts of the benchmark ``taste``, in a process of their own: images of the base model, or rows."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from modules.modelSetup.registry import create_model_setup  # noqa: E402
+from modules.reward.frozen_features import FeatureOptions, FrozenFeatures  # noqa: E402
+from modules.reward.preference_head import (  # noqa: E402
+    Comparisons,
+    HeadOptions,
+    save_head,
+    train_head,
+    train_taste,
+)
+from modules.reward.taste_head import Answers, TasteHead, fit_taste, information  # noqa: E402
+from modules.util.errors import UserError  # noqa: E402
+from modules.util.jsonio import write_bytes, write_json, write_text  # noqa: E402
+from modules.util.rng import digest64, python_random  # noqa: E402
+from scripts.benchmarks._taste_images import Images, wishes_of  # noqa: E402
+from scripts.benchmarks._taste_spec import (  # noqa: E402
+    FINISHED,
+    JUDGED_PER_PROMPT,
+    MOST_N,
+    PART,
+    Cell,
+    Method,
+    load_tastes,
+    part_file,
+    parts_of,
+)
+from scripts.demo.best_of_n import best_of_n  # noqa: E402
+from scripts.demo.few_picks import learning_settings  # noqa: E402
+from scripts.demo.judge import fidelity  # noqa: E402
+from scripts.demo.judging import win_rate  # noqa: E402
+from scripts.demo.pairs import finalise, prompt_split  # noqa: E402
+from scripts.demo.plan import FULL, Journey  # noqa: E402
+from scripts.demo.sampling import DEMO_MODEL, FAMILY, load_model, sample_pixels  # noqa: E402
+from scripts.demo.taste import Person, Taste  # noqa: E402
+from scripts.demo.training import Trained, as_settings, supervised_concepts, train  # noqa: E402
+
+SLIPS = 0.1
+INDIFFERENCE = 0.03
+AT_ONCE = 5
+TEST_PAIRS = 400
+
+
+def seeds_of(kind: str, seed: int, count: int) -> list[int]:
+    return [digest64("taste-bank", seed, kind, place) % 2**32 for place in range(count)]
+
+
+def make_part(work: Path, seed: int, kind: str, part: int) -> None:
+    """Make one part of the images of a seed, unless it is there."""
+    file = part_file(work, seed, kind, part)
+    if file.is_file():
+        return
+    wishes = wishes_of(kind, seed)
+    index = range(part * PART, min((part + 1) * PART, len(wishes)))
+    seeds = seeds_of(kind, seed, len(wishes))
+    pixels = sample_pixels(load_model(), [wishes[i].caption() for i in index], [seeds[i] for i in index])
+    stream = BytesIO()
+    np.save(stream, np.stack(pixels))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(file, stream.getvalue())
+
+
+def read_images(work: Path, seed: int, kind: str, answers: int) -> Images:
+    parts = [np.load(part_file(work, seed, kind, n)) for n in range(parts_of(kind, answers))]
+    pixels = list(np.concatenate(parts))
+    return Images(wishes_of(kind, seed)[: len(pixels)], pixels)
+
+
+# -- features and answers --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Images as a head sees them."""
+
+    images: Images
+    features_ND: torch.Tensor
+    parts: dict[str, int]
+
+
+def look(work: Path, seed: int, kind: str, answers: int, extract: FrozenFeatures) -> Seen:
+    """Features of all images of a kind, kept for the other rows."""
+    images = read_images(work, seed, kind, answers)
+    probe = digest64("taste-features", extract.probe().numpy().tobytes().hex(), len(images.pixels))
+    file = work / f"seed-{seed}" / f"{kind}-{extract.options.kind}-{probe:016x}.npy"
+    if file.is_file():
+        features = torch.from_numpy(np.load(file))
+    else:
+        rgb = torch.from_numpy(np.stack(images.pixels)).permute(0, 3, 1, 2).float() / 255
+        features = extract(rgb, images.prompts)
+        stream = BytesIO()
+        np.save(stream, features.numpy())
+        write_bytes(file, stream.getvalue())
+    return Seen(images, features, extract.parts)
+
+
+@dataclass
+class Asked:
+    """A person asked about images by their place, who counts the answers."""
+
+    person: Person
+    scores: list[float]
+    given: list[tuple[int, int, float]]
+
+    def ask(self, first: int, second: int) -> int | None:
+        """0 or 1 for the preferred one, ``None`` for a tie."""
+        number = len(self.given)
+        said = self.person.prefer(self.scores[first], self.scores[second], first, second, number)
+        self.given.append((first, second, 0.5 if said is None else 1.0 - said))
+        return said
+
+
+def in_turn(images: Images, person: Asked, cell: Cell) -> None:
+    """One random pair of one prompt after another."""
+    prompts = list(images.by_prompt().values())
+    rng = python_random("taste-random", cell.seed, cell.taste)
+    rng.shuffle(prompts)
+    while len(person.given) < cell.answers:
+        first, second = rng.sample(prompts[len(person.given) % len(prompts)], 2)
+        person.ask(first, second)
+
+
+def by_information(seen: Seen, person: Asked, cell: Cell) -> None:
+    """Over all prompts, the pairs whose answers say most about the taste; ``AT_ONCE`` prompts between two fits."""
+    groups = seen.images.by_prompt()
+    pairs = [(a, b) for group in groups.values() for n, a in enumerate(group) for b in group[n + 1 :]]
+    left = torch.tensor(pairs)
+    while len(person.given) < cell.answers:
+        if any(outcome != 0.5 for *_, outcome in person.given):
+            mean_Q, variance_Q = fit(seen, person.given).differ(seen.features_ND, left)
+            worth_Q = information(mean_Q, variance_Q)
+        else:
+            scaled_ND = seen.features_ND / seen.features_ND.std(dim=0).clamp(min=1e-6)
+            worth_Q = (scaled_ND[left[:, 0]] - scaled_ND[left[:, 1]]).square().sum(dim=1)
+        asked: set[str] = set()
+        used = []
+        for place in worth_Q.argsort(descending=True, stable=True).tolist():
+            first, second = left[place].tolist()
+            prompt = seen.images.prompts[first]
+            if prompt not in asked:
+                asked.add(prompt)
+                used.append(place)
+                person.ask(first, second)
+            if len(asked) == AT_ONCE or len(person.given) == cell.answers:
+                break
+        keep = torch.ones(len(left), dtype=torch.bool)
+        keep[used] = False
+        left = left[keep]
+
+
+def fit(seen: Seen, given: Sequence[tuple[int, int, float]]) -> TasteHead:
+    first, second, outcome = zip(*given, strict=True)
+    answers = Answers(torch.tensor(first), torch.tensor(second), torch.tensor(outcome, dtype=torch.float64))
+    return fit_taste(seen.features_ND, seen.parts, answers, seen.images.prompts)
+
+
+# -- one row ---------------------------------------------------------------------------------------------------
+
+
+def run_cell(work: Path, cell: Cell, taste: Taste, folder: Path) -> dict[str, Any]:
+    """One row of the table."""
+    from scripts.benchmarks._taste_picking import with_the_pair_tool
+
+    method = cell.method_spec
+    pool = read_images(work, cell.seed, "pool", cell.answers)
+    person = Asked(Person(taste, cell.seed, SLIPS, INDIFFERENCE), pool.scores(taste), [])
+    extract = FrozenFeatures(
+        FeatureOptions(method.features or "denoiser", str(DEMO_MODEL), grid=4), batch_size=25
+    )
+    row: dict[str, Any] = {
+        "taste": cell.taste, "method": cell.method, "answers": cell.answers, "seed": cell.seed, "win_rate": None,
+        "best_of_n": None, "fidelity_loss": None, "diversity_ratio": None, "head_accuracy": None,
+        "images_made": len(pool.pixels), "train_cpu_seconds": None,
+    }  # fmt: skip
+    if method.order == "pair-tool":
+        with_the_pair_tool(pool, person.ask, folder, cell)
+    elif method.order == "random":
+        in_turn(pool, person, cell)
+    if method.features:
+        extract.load()
+        seen = look(work, cell.seed, "pool", cell.answers, extract)
+        if method.order == "information":
+            by_information(seen, person, cell)
+        row["head_accuracy"] = _learn(work, cell, taste, seen, person, extract, folder)
+    if len(person.given) != cell.answers:
+        raise RuntimeError(f"{len(person.given)} answers were given instead of {cell.answers}")
+    if method.training is None:
+        return row
+    run = _train(cell, method, folder)
+    return row | _judge(work, cell, taste, run) | {
+        "images_made": len(pool.pixels) + run.images,
+        "train_cpu_seconds": round(run.cpu_seconds, 1),
+    }  # fmt: skip
+
+
+def _learn(
+    work: Path, cell: Cell, taste: Taste, seen: Seen, person: Asked, extract: FrozenFeatures, folder: Path
+) -> float:
+    """Fit the head, write it, and measure it on clean pairs of prompts that nobody saw."""
+    prompts = seen.images.prompts
+    said = [(a, b, o) if o >= 0.5 else (b, a, 1 - o) for a, b, o in person.given]
+    if cell.method_spec.features != "denoiser":
+        said = [one for one in said if one[2] != 0.5]
+    better, worse, outcome = zip(*said, strict=True)
+    data = Comparisons(
+        seen.features_ND,
+        torch.tensor(better),
+        torch.tensor(worse),
+        [prompts[one] for one in better],
+        torch.zeros(len(said), dtype=torch.bool),
+        torch.tensor(outcome) == 0.5,
+    )
+    if cell.method_spec.features == "denoiser":
+        head, report = train_taste(data, seen.parts, HeadOptions(holdout=0.0), prompts)
+    else:
+        head, report = train_head(data, HeadOptions(holdout=0.0))  # type: ignore[assignment]
+    folder.mkdir(parents=True, exist_ok=True)
+    save_head(folder / "taste.safetensors", head, extract.options, extract.probe(), report)
+    new = look(work, cell.seed, "curve", cell.answers, extract)
+    return pair_accuracy(head(new.features_ND).tolist(), new.images, taste, cell.seed)
+
+
+def pair_accuracy(said: Sequence[float], images: Images, taste: Taste, seed: int) -> float:
+    """Share of ``TEST_PAIRS`` random pairs of a prompt, ties of the person left out, that are ordered right."""
+    truth, prompts = images.scores(taste), list(images.by_prompt().values())
+    rng = python_random("taste-test", seed)
+    right: list[float] = []
+    for _ in range(100 * TEST_PAIRS):
+        first, second = rng.sample(rng.choice(prompts), 2)
+        if abs(truth[first] - truth[second]) >= INDIFFERENCE:
+            gap = (said[first] - said[second]) * (truth[first] - truth[second])
+            right.append(1.0 if gap > 0 else 0.5 if gap == 0 else 0.0)
+        if len(right) == TEST_PAIRS:
+            break
+    if not right:
+        raise UserError(
+            f"{taste.name} finds all images of every prompt equal", hint="it cannot be measured here"
+        )
+    return float(np.mean(right))
+
+
+def _train(cell: Cell, method: Method, folder: Path) -> Trained:
+    journey = Journey(folder, cell.seed, str(method.training), FULL)
+    if method.training == "NFT":
+        pool = prompt_split(cell.seed)[0]
+        write_text(folder / "prompts.txt", "".join(f"{wish.caption()}\n" for wish in pool))
+        settings = learning_settings(folder / "taste.safetensors", folder / "prompts.txt", method.caution)
+        return train(journey, "nft", as_settings(settings), print)
+    finalise(folder / "pairs", 0.0)
+    settings = {"concept_file_name": str(folder / "pairs" / "concepts.json"), "rlhf_dpo_validation": False}
+    if method.supervised:
+        settings |= {
+            "concept_file_name": str(supervised_concepts(folder / "pairs", folder)),
+            "rlhf_enabled": False,
+        }
+    return train(journey, cell.method, as_settings(settings), print)
+
+
+def _judge(work: Path, cell: Cell, taste: Taste, run: Trained) -> dict[str, Any]:
+    """What the adapter is worth, on prompts nobody saw and the seeds of the base model's images."""
+    base = read_images(work, cell.seed, "curve", cell.answers)
+    prompts = list(base.by_prompt().values())
+    judged = [place for group in prompts for place in group[:JUDGED_PER_PROMPT]]
+    seeds = seeds_of("curve", cell.seed, len(base.pixels))
+    wishes = [base.wishes[i] for i in judged]
+    model = load_model(adapter=run.adapter)
+    pixels = sample_pixels(model, [wish.caption() for wish in wishes], [seeds[i] for i in judged])
+    before = Images(wishes, [base.pixels[i] for i in judged])
+    after = Images(wishes, pixels)
+    liking, ours = base.scores(taste), after.scores(taste)
+    reached = float(np.mean(ours))
+    return {
+        "win_rate": win_rate(ours, [liking[i] for i in judged]),
+        "best_of_n": best_of_n([[liking[i] for i in group] for group in prompts], reached, MOST_N),
+        "fidelity_loss": _faithful(before) - _faithful(after),
+        "diversity_ratio": _diversity(after) / _diversity(before),
+        "liking_before": float(np.mean([liking[i] for i in judged])),
+        "liking_after": reached,
+        "judged": len(judged),
+    }
+
+
+def _faithful(images: Images) -> float:
+    return fidelity(images.readings(), images.wishes)["all"]
+
+
+@torch.no_grad()
+def _diversity(images: Images) -> float:
+    """Mean distance between the latents of two images of one prompt."""
+    model, setup = load_model(), create_model_setup(FAMILY)
+    rgb = torch.from_numpy(np.stack(images.pixels)).permute(0, 3, 1, 2).float() / 255
+    latents = torch.cat([setup.encode_image(model, part) for part in rgb.split(25)]).flatten(1)
+    apart = [torch.pdist(latents[group]).mean() for group in images.by_prompt().values()]
+    return float(torch.stack(apart).mean())
+
+
+def do(told: Mapping[str, Any]) -> None:
+    """One part of the measurement, unless its result is there."""
+    work = Path(told["work"])
+    if told["what"] == "images":
+        make_part(work, told["seed"], told["kind"], told["part"])
+        return
+    cell = Cell(**told["cell"])
+    cells = work / "cells"
+    cells.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=cells, prefix=f"{cell.key}-") as folder:
+        row = run_cell(work, cell, load_tastes(told["taste_file"])[cell.taste], Path(folder))
+        write_json(work / "rows" / f"{cell.key}.json", row)
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    try:
+        for place, told in enumerate(json.load(sys.stdin)):
+            do(told)
+            print(f"{FINISHED}{place}", flush=True)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

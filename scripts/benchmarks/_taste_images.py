@@ -1,0 +1,55 @@
+"""The images that the rows of the benchmark ``taste`` share, and what the judge reads from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from scripts.benchmarks._taste_spec import IMAGES_PER_PROMPT, JUDGED_PROMPTS, MOST_N
+from scripts.demo.judge import Reading, read_image
+from scripts.demo.pairs import prompt_split
+from scripts.demo.taste import Taste
+from scripts.demo.world import SIZE, Pixels, Wish
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images in the order of their prompts."""
+
+    wishes: list[Wish]
+    pixels: list[Pixels]
+
+    @property
+    def prompts(self) -> list[str]:
+        return [wish.caption() for wish in self.wishes]
+
+    def readings(self) -> list[Reading]:
+        """What the judge reads from each image."""
+        return [_read(one.tobytes()) for one in self.pixels]
+
+    def scores(self, taste: Taste) -> list[float]:
+        """How much each is liked."""
+        return [taste.score(one, wish) for one, wish in zip(self.readings(), self.wishes, strict=True)]
+
+    def by_prompt(self) -> dict[str, list[int]]:
+        """Where the images of each prompt are."""
+        found: dict[str, list[int]] = {}
+        for place, prompt in enumerate(self.prompts):
+            found.setdefault(prompt, []).append(place)
+        return found
+
+
+@lru_cache(maxsize=8192)
+def _read(pixels: bytes) -> Reading:
+    """Reading an image takes longer than anything else a head needs, and all rows of a seed share theirs."""
+    return read_image(np.frombuffer(pixels, np.uint8).reshape(SIZE, SIZE, 3))
+
+
+def wishes_of(kind: str, seed: int) -> list[Wish]:
+    """The prompt of every image of a kind: ``pool`` to choose from, ``curve`` of prompts nobody saw."""
+    pool, new = prompt_split(seed)
+    if kind == "pool":
+        return [wish for wish in pool for _ in range(IMAGES_PER_PROMPT)]
+    return [wish for wish in new[:JUDGED_PROMPTS] for _ in range(MOST_N)]

@@ -1,0 +1,132 @@
+"""What the rows of the benchmark ``taste`` are, without loading any model."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from modules.util.errors import ConfigError
+from scripts.demo.taste import TASTES, Taste
+
+IMAGES_PER_PROMPT = 5
+PROMPT_CLICKS = 4
+LEAST_POOL = 50
+"""Prompts to choose from, even where fewer are asked about."""
+MOST_ANSWERS = 360
+JUDGED_PROMPTS = 25
+JUDGED_PER_PROMPT = 4
+MOST_N = 16
+FINISHED = "finished "
+"""A child says this and the place of what it has done."""
+PART = 50
+"""Images made by one process at a time."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way from answers to an adapter.
+
+    Args:
+        order: how the answers are spent: 4 in each prompt as the pair tool asks, on random pairs of random prompts,
+            or on the pairs of all prompts that say most about the taste.
+        features: what the head looks at; ``None`` where there is no head.
+        training: mode of the demo preset; ``None`` measures the head alone.
+        supervised: the chosen images alone, with the ordinary loss.
+        caution: of the head as a reward.
+    """
+
+    order: Literal["pair-tool", "random", "information"]
+    features: Literal["denoiser", "vae"] | None = None
+    training: Literal["DPO", "NFT"] | None = None
+    supervised: bool = False
+    caution: float = 0.0
+
+
+METHODS = {
+    "supervised": Method("pair-tool", None, "DPO", supervised=True),
+    "dpo": Method("pair-tool", None, "DPO"),
+    "vae-nft": Method("pair-tool", "vae", "NFT"),
+    "head-nft": Method("pair-tool", "denoiser", "NFT", caution=0.5),
+    "head-nft-unguarded": Method("pair-tool", "denoiser", "NFT"),
+    "asked-nft": Method("information", "denoiser", "NFT", caution=0.5),
+    "vae-head": Method("pair-tool", "vae"),
+    "head": Method("pair-tool", "denoiser"),
+    "random-head": Method("random", "denoiser"),
+    "asked-head": Method("information", "denoiser"),
+}
+"""Those that end in ``head`` train no adapter: their rows have a head accuracy alone."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row to be measured."""
+
+    taste: str
+    method: str
+    answers: int
+    seed: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.taste}--{self.method}--{self.answers}--{self.seed}"
+
+    @property
+    def method_spec(self) -> Method:
+        return METHODS[self.method]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def pool_prompts(answers: int) -> int:
+    """Prompts that images are made for."""
+    return max(LEAST_POOL, -(-answers // PROMPT_CLICKS))
+
+
+def parts_of(kind: str, answers: int) -> int:
+    """Number of parts of the images of a kind."""
+    count = pool_prompts(answers) * IMAGES_PER_PROMPT if kind == "pool" else JUDGED_PROMPTS * MOST_N
+    return -(-count // PART)
+
+
+def part_file(work: Path, seed: int, kind: str, part: int) -> Path:
+    return work / f"seed-{seed}" / f"{kind}-{part:03d}.npy"
+
+
+def load_tastes(file: str | None) -> dict[str, Taste]:
+    """The demo's tastes and those of a Python file, whose code is run.
+
+    Raises:
+        ConfigError: the file cannot be run, or has no ``TASTES`` of new, differently named ``Taste`` objects.
+    """
+    known = dict(TASTES)
+    if file is None:
+        return known
+    field = "--taste-file"
+    if not Path(file).is_file():
+        raise ConfigError(f"{file} does not exist", field)
+    spec = importlib.util.spec_from_file_location("taste_file", file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{file} is not a Python file", field, "its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"{file} cannot be run: {type(error).__name__}: {error}", field) from error
+    found = getattr(module, "TASTES", None)
+    if not isinstance(found, Sequence) or not found or not all(isinstance(one, Taste) for one in found):
+        raise ConfigError(
+            f"{file} has no TASTES",
+            field,
+            "TASTES = (Taste(name, likes, attribute, value), ...); see docs/few-picks.md",
+        )
+    for one in found:
+        if one.name in known or not one.name.replace("-", "").replace("_", "").isalnum():
+            raise ConfigError(
+                f"{one.name!r} cannot be the name of a taste", field, "use new names of letters, digits and -"
+            )
+        known[one.name] = one
+    return known

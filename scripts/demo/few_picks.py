@@ -1,0 +1,25 @@
+"""From few answers to an adapter: a head learns the taste from the answers, and the adapter from the head."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+CAUTION = 0.5
+"""Standard deviations of the head's uncertainty that a reward loses."""
+
+
+def learning_settings(weights: Path, prompts: Path, caution: float = CAUTION) -> dict[str, Any]:
+    """Settings of an online run (on the preset of NFT) that learns from a head of ``scripts/train_reward.py``.
+
+    Args:
+        weights: the head.
+        prompts: one a line; images are made for them while training, and nobody looks at these.
+        caution: see ``PreferenceReward``; 0 for a head that does not know how certain it is.
+    """
+    reward = {
+        "reward": "preference_head",
+        "name": "taste",
+        "params": {"weights": str(weights), "caution": caution, "batch_size": 16},
+    }
+    return {"rlhf_prompts_file": str(prompts), "rlhf_rewards": [reward]}

@@ -1,0 +1,135 @@
+"""The benchmark of few picks: its rows, its tables, what it refuses, and heads measured on drawn images."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from modules.util.rng import python_random
+from scripts import benchmark
+from scripts.benchmarks import taste
+from scripts.benchmarks._taste_cell import Asked, in_turn
+from scripts.benchmarks._taste_images import Images, wishes_of
+from scripts.benchmarks._taste_picking import with_the_pair_tool
+from scripts.benchmarks._taste_spec import Cell, part_file, parts_of
+from scripts.demo.taste import TASTES, Person
+from scripts.demo.world import draw_scene, render
+
+
+def row(taste_name, answers, win, head=0.8, seed=1):
+    return {
+        "taste": taste_name, "method": "head-nft", "answers": answers, "seed": seed, "win_rate": win,
+        "best_of_n": 1 + 4 * win, "fidelity_loss": 1 - win, "diversity_ratio": 1.0, "head_accuracy": head,
+        "images_made": 762, "train_cpu_seconds": 120.5,
+    }  # fmt: skip
+
+
+def drawn(kind, seed, count):
+    wishes = wishes_of(kind, seed)[:count]
+    return Images(
+        wishes, [render(draw_scene(one, python_random("drawn", seed, i))) for i, one in enumerate(wishes)]
+    )
+
+
+def test_means_are_over_tastes_and_the_worst_taste_is_named():
+    rows = [row("large", 25, 0.9), row("large", 25, 0.7, seed=2), row("left", 25, 0.6)]
+    assert taste.summarise(rows, "win_rate")[:2] == ("0.700", "left 0.600")
+    assert taste.summarise(rows, "fidelity_loss")[1] == "left 0.400"
+    assert taste.summarise([one | {"win_rate": None} for one in rows], "win_rate") is None
+    text = taste.table([taste.Row(one) for one in rows])
+    assert "worst taste" in text and "0.650 0.700 0.800" in text
+
+
+def test_the_curve_is_a_picture_of_every_method():
+    rows = [row("large", 25, 0.9), row("left", 100, 0.6), row("left", 25, 0.6) | {"method": "dpo"}]
+    tree = ElementTree.fromstring(taste.learning_curve(rows))
+    texts = [one.text for one in tree.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"head-nft", "dpo", "25", "100"} <= set(texts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--tastes", "loud"], "--tastes"),
+        (["--methods", "magic"], "--methods"),
+        (["--answers", "1"], "--answers"),
+        (["--answers", "25,9999"], "--answers"),
+        (["--seeds", ""], "--seeds"),
+        (["--resume"], "--resume"),
+        (["--taste-file", "nowhere.py"], "--taste-file"),
+        (["--jobs", "-1"], "--jobs"),
+    ],
+)
+def test_what_is_not_possible_is_refused_before_anything_is_made(arguments, words):
+    with pytest.raises(benchmark.UserError, match=words):
+        benchmark.main(["taste", *arguments])
+
+
+def test_a_folder_with_rows_is_not_mixed_up(tmp_path):
+    (tmp_path / "a.work").mkdir()
+    (tmp_path / "a.work" / "old").touch()
+    with pytest.raises(benchmark.UserError, match="--resume"):
+        benchmark.main(["taste", "--json", str(tmp_path / "a.json")])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("TASTES = 3", "no TASTES"),
+        ("import nothing_there", "cannot be run"),
+        ("from scripts.demo.taste import TASTES as T\nTASTES = (T['large'],)", "name of a taste"),
+        ("from scripts.demo.taste import Taste\nTASTES = (Taste('../x', '', '', len),)", "name of a taste"),
+    ],
+)
+def test_a_faulty_taste_file_is_named(tmp_path, text, words):
+    file = tmp_path / "more.py"
+    file.write_text(text)
+    with pytest.raises(benchmark.UserError, match=words):
+        benchmark.main(["taste", "--taste-file", str(file), "--tastes", "x"])
+
+
+@pytest.mark.parametrize("answers", [2, 7, 25])
+def test_exactly_the_answers_are_given_and_pairs_are_exported(tmp_path, answers):
+    cell = Cell("large", "dpo", answers, 1)
+    images = drawn("pool", 1, 5 * -(-answers // 4))
+    person = Asked(Person(TASTES["large"], 1, 0.0), images.scores(TASTES["large"]), [])
+    with_the_pair_tool(images, person.ask, tmp_path, cell)
+    assert len(person.given) == answers
+    prompts = images.prompts
+    assert all(prompts[a] == prompts[b] for a, b, _ in person.given)
+    exported = json.loads((tmp_path / "pairs" / "manifest.json").read_text())["pairs"]
+    assert 1 <= len(exported) <= 2 * -(-answers // 4)
+    turned = Asked(person.person, person.scores, [])
+    in_turn(images, turned, cell)
+    assert len(turned.given) == answers
+
+
+@pytest.mark.slow
+def test_heads_are_measured_on_prompts_nobody_saw_and_rows_are_kept(tmp_path, capsys):
+    work, more = tmp_path / "work", tmp_path / "more.py"
+    for kind in ("pool", "curve"):
+        images = drawn(kind, 1, 10_000)
+        for part in range(parts_of(kind, 25)):
+            file = part_file(work, 1, kind, part)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            np.save(file, np.stack(images.pixels[part * 50 : part * 50 + 50]))
+    more.write_text(
+        "from scripts.demo.taste import Taste\nTASTES = (Taste('low', 'shapes below', 'y', lambda r: r.y),)\n"
+    )
+    arguments = ["taste", "--work", str(work), "--resume", "--taste-file", str(more), "--tastes", "low,large"]
+    arguments += ["--answers", "25", "--seeds", "1", "--methods", "head,asked-head,vae-head", "--jobs", "2"]
+    out = tmp_path / "rows.json"
+    assert benchmark.main([*arguments, "--json", str(out)]) == 0
+    rows = {(one["taste"], one["method"]): one["head_accuracy"] for one in json.loads(out.read_text())}
+    assert rows["large", "head"] > rows["large", "vae-head"] and rows["large", "head"] > 0.85
+    assert rows["low", "asked-head"] > 0.75
+    before = {file.name: file.stat().st_mtime_ns for file in (work / "rows").iterdir()}
+    (work / "rows" / "large--head--25--1.json").unlink()
+    assert benchmark.main([*arguments, "--json", str(out)]) == 0
+    again = {(one["taste"], one["method"]): one["head_accuracy"] for one in json.loads(out.read_text())}
+    assert again == rows, "a row is the same when it is measured again"
+    after = {file.name: file.stat().st_mtime_ns for file in (work / "rows").iterdir()}
+    assert [name for name in before if before[name] != after[name]] == ["large--head--25--1.json"]
