@@ -160,14 +160,14 @@ def test_the_window_has_an_icon_and_a_title(hands: Hands) -> None:
 
 
 def test_pages_are_built_when_first_opened(hands: Hands) -> None:
-    assert list(hands.window._built) == ["project"]
+    assert list(hands.window._built) == ["home"]
     start = time.process_time()
     hands.window.show_page("lora")
     hands.window.update()
     assert (
         time.process_time() - start < 0.5
     )  # a tenth of a second on an idle machine; the benchmark measures it
-    assert list(hands.window._built) == ["project", "lora"]
+    assert list(hands.window._built) == ["home", "lora"]
 
 
 def test_colours_can_be_read() -> None:
