@@ -32,6 +32,7 @@ from modules.project.proving import USUAL_QUESTIONS, adapters_between, open_aren
 from modules.project.rounds import new_round, next_step, status  # noqa: E402
 from modules.project.share.card import About  # noqa: E402
 from modules.project.share.publishing import publish, upload  # noqa: E402
+from modules.project.taste_head import learn  # noqa: E402
 from modules.project.training import Method, train  # noqa: E402
 from modules.util.counted import counted  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
@@ -125,6 +126,10 @@ def run_train(options: Options, progress: ProgressLine) -> Json:
     method = None if options.method is None else Method(options.method)
     made = train(project, progress, options.overrides, options.again, method)
     return {**made, "next": next_step(project)}
+
+
+def run_learn(options: Options, progress: ProgressLine) -> Json:
+    return learn(Project(options.dir), progress)
 
 
 def run_status(options: Options, progress: ProgressLine) -> Json:
@@ -295,6 +300,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="pairs (the default), or taste: a taste learned from all answers judges new images of the model",
     )  # fmt: skip
     command.add_argument("--again", action="store_true", help="forget what was trained in this round")
+    verb("learn", run_learn, "learn your taste from all answers, and measure how well it is known")
     add_compare(verb("compare", run_compare, "vote blindly on images of the same prompts and seeds"))
     add_publish(verb("publish", run_publish, "write a folder for sharing the adapter, or send it"))
     verb("describe", run_describe, "what makes the images: its version, models, adapters and samplers")

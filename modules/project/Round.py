@@ -144,7 +144,7 @@ class Round:
 
     @property
     def taste(self) -> dict[str, Any]:
-        """How well the taste was learned that this round trains with; empty where none was."""
+        """How well the taste was learned from the answers up to this round; empty where it was not."""
         path = self.folder / "taste.json"
         data = read_json(path, "record of a learned taste") if path.is_file() else {}
         return data if isinstance(data, dict) else {}

@@ -13,6 +13,7 @@ from modules.project.Project import ARENA, Project
 from modules.project.proving import verdict
 from modules.project.Round import Round
 from modules.project.rounds import next_step
+from modules.project.taste_head import measured
 from modules.runner.status import RunStatus, read_status
 from modules.util.files.EventLog import peek
 
@@ -54,6 +55,7 @@ class Overview:
         next: key of the step that comes next.
         live: whether a trainer is at work on the round.
         answers, pairs: picked in the round.
+        taste: how well it was learned, see ``measured``.
         result: what the votes say of the round, as JSON; ``None`` without votes.
         results: sentences about earlier rounds, by number.
     """
@@ -65,6 +67,7 @@ class Overview:
     live: bool
     answers: int
     pairs: int
+    taste: dict[str, Any]
     result: dict[str, Any] | None
     results: dict[int, str]
 
@@ -88,7 +91,7 @@ def overview(project: Project) -> Overview:
     said = {other.number: found["sentence"] for other in before if (found := verdict(project, other))}
     return Overview(
         project.folder, one.number, {step.key: step for step in steps}, next_step(project), run.pid is not None,
-        one.answers, one.pair_count, result, said,
+        one.answers, one.pair_count, measured(one), result, said,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modules.arena.sequential import interval
 from modules.project.Project import Project
 from modules.project.Round import Round
 from modules.runner.LineProcess import LineProcess
@@ -39,6 +40,34 @@ class TasteHead:
     def to_dict(self) -> dict[str, Any]:
         """For people and records, without the file."""
         return {"comparisons": self.comparisons, "measured_on": self.measured_on, "accuracy": self.accuracy}
+
+
+def learn(project: Project, progress: Progress) -> dict[str, Any]:
+    """Learn from all answers so far, to see how well a head knows the taste; the round keeps the figure.
+
+    Returns:
+        ``comparisons``, ``measured_on``, ``accuracy`` and its ``interval``; both ``None`` where nothing was left to
+        measure on.
+
+    Raises:
+        UserError: as ``learn_taste``; or somebody else is at work.
+    """
+    with project.busy():
+        head = learn_taste(project, project.round, progress)
+        project.round.write_taste(head.to_dict())
+    return measured(project.round)
+
+
+def measured(one: Round) -> dict[str, Any]:
+    """How well the taste was learned in a round, with the interval of the arena; empty where it was not."""
+    told = one.taste
+    if not told:
+        return {}
+    accuracy, count = told.get("accuracy"), int(told.get("measured_on") or 0)
+    if accuracy is None:
+        return {**told, "interval": None}
+    right = round(accuracy * count)
+    return {**told, "interval": list(interval(right, count - right))}
 
 
 def learn_taste(project: Project, one: Round, progress: Progress) -> TasteHead:

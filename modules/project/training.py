@@ -81,7 +81,7 @@ def train(
             "pairs": one.pair_count,
             "adapter": project.stored_name(one.adapter_path),
             "method": method_of(one),
-            "taste": one.taste or None,
+            "taste": one.taste if one.taste and method_of(one) is Method.TASTE else None,
         }
         one.write_trained(record)
         return {"round": one.number, **record}

@@ -6,8 +6,10 @@ import time
 import tkinter as tk
 from functools import partial
 from tkinter import ttk
+from typing import Any
 
 from modules.project.overview import STEPS, Overview, Step
+from modules.project.taste_head import FEWEST_ANSWERS
 from modules.ui.form.CardBoard import wrap_within
 from modules.ui.home.HomeActions import HomeActions
 from modules.ui.home.ProjectWatch import ProjectWatch
@@ -51,6 +53,7 @@ class BoardView(ttk.Frame):
         for row, key in enumerate(STEPS, 2):
             card = self.cards[key] = StepCard(self, ui.theme, key, partial(self.press, key), self.prefetcher)
             card.grid(row=row, column=0, sticky="ew", pady=(0, px(6)))
+        self.learn = self.cards["pick"].add_button(words.LEARN, partial(watch.run, "learn", step="pick"))
         self.earlier = ttk.Label(self, style="Back.TLabel", justify="left")
         wrap_within(self.earlier, self, ui.theme)
         self.earlier.grid(row=9, column=0, sticky="ew")
@@ -83,6 +86,11 @@ class BoardView(ttk.Frame):
         card, job = self.cards[key], self.watch.job
         working = job is not None and self.actions.step_of(job.verb) == key
         fault = self.watch.faults.get(key, "")
+        if key == "pick":
+            self.learn.state(
+                ["disabled" if job is not None or seen.answers < FEWEST_ANSWERS else "!disabled"]
+            )
+            working = working or (job is not None and job.verb == "learn")
         if working and job is not None:
             text, share = self._progress(key, step)
             card.show(text, "", fault, share)
@@ -113,7 +121,8 @@ class BoardView(ttk.Frame):
         if key == "pick":
             text = words.PICKED if seen.pairs >= ENOUGH_PAIRS else words.ENOUGH
             answers = counted(seen.answers, words.ANSWER)
-            return text.format(answers=answers, pairs=pairs) if seen.answers else words.NOTHING_PICKED
+            said = text.format(answers=answers, pairs=pairs) if seen.answers else words.NOTHING_PICKED
+            return f"{said}\n{learned(seen.taste)}" if seen.taste else said
         if key == "train":
             return self._trained(step, pairs if seen.pairs else "")
         if key == "compare":
@@ -132,6 +141,8 @@ class BoardView(ttk.Frame):
     def _progress(self, key: str, step: Step) -> tuple[str, float]:
         job = self.watch.job
         assert job is not None
+        if key == "pick":
+            return words.LEARNING, 0.0
         done, total, text = step.done, step.total, words.IMAGES_OF
         if key == "compare":
             done, total, text = job.done, job.total, words.PREPARING
@@ -175,7 +186,9 @@ class BoardView(ttk.Frame):
     def press(self, key: str) -> None:
         """The button of a card: stop what is at work there, or take the step."""
         job = self.watch.job
-        if job is not None and self.actions.step_of(job.verb) == key:
+        if job is not None and (
+            self.actions.step_of(job.verb) == key or (job.verb, key) == ("learn", "pick")
+        ):
             self.watch.stop()
         else:
             self.actions.take(key)
@@ -183,3 +196,12 @@ class BoardView(ttk.Frame):
     def destroy(self) -> None:
         self.prefetcher.close()
         super().destroy()
+
+
+def learned(taste: dict[str, Any]) -> str:
+    """How well a taste is known, in a sentence."""
+    if taste["interval"] is None:
+        return words.LEARNED_UNMEASURED.format(comparisons=counted(taste["comparisons"], words.COMPARISON))
+    low, high = taste["interval"]
+    comparisons = counted(taste["measured_on"], words.COMPARISON)
+    return words.LEARNED.format(share=taste["accuracy"], comparisons=comparisons, low=low, high=high)

@@ -151,7 +151,7 @@ class ProjectWatch:
         key = step or verb
         self.faults.pop(key, None)
         try:
-            job = self.job = ProjectJob(verb, project.folder, words.WORK[key], arguments)
+            job = self.job = ProjectJob(verb, project.folder, words.WORK[verb], arguments)
         except UserError as error:
             self.faults[key] = str(error)
             self._tell()

@@ -67,11 +67,20 @@ RESUME = {
 SHOW_RESULT = "Show the result"
 STOP = "Stop"
 STOPPING = "Stopping\u2026"
+LEARN = "Learn my taste"
+LEARNING = "Learning your taste\u2026"
+LEARNED = (
+    "Your taste is known: the better of two images is predicted in {share:.0%} of {comparisons} about other prompts, "
+    "between {low:.0%} and {high:.0%}."
+)
+LEARNED_UNMEASURED = "Your taste was learned from {comparisons}; none was left to measure how well."
+COMPARISON = "comparison"
 WORK = {
+    "learn": "learning your taste",
     "generate": "making images",
     "train": "training",
     "compare": "making images to compare",
-    "new-round": "beginning a round",
+    "next": "beginning a round",
 }
 BLOCKED = {
     "no_images": "Ready as soon as all images of a prompt are made.",

@@ -85,8 +85,8 @@ def can_press(board: BoardView, key: str) -> bool:
     return not board.cards[key].button.instate(["disabled"])
 
 
-def wait_for_step(hands: Hands, board: BoardView, key: str) -> None:
-    hands.wait(lambda: board.watch.job is None, f"{key} does not end", PATIENCE)
+def wait_for_step(hands: Hands, board: BoardView, key: str, seconds: float = PATIENCE) -> None:
+    hands.wait(lambda: board.watch.job is None, f"{key} does not end", seconds)
     assert board.watch.faults == {}
     hands.wait(lambda: not board.watch._looking)
     hands.rest(0.1)
