@@ -30,7 +30,7 @@ class Step:
     Args:
         key: one of ``STEPS``.
         done, total: what there is of it; ``total`` is 0 where nobody knows.
-        blocked: why it cannot be taken, as a key: ``no_images``, ``picked``, ``no_pairs``, ``trained``,
+        blocked: why it cannot be taken, as a key: ``made``, ``no_images``, ``picked``, ``no_pairs``, ``trained``,
             ``not_trained``, or empty.
         images: some of its images, the newest last.
         seconds: how long it took, or with ``left`` how long it will; ``None`` where nobody knows.
@@ -106,7 +106,8 @@ def _images(project: Project, one: Round) -> Step:
     planned = one.images()
     made = [one.candidates / image.file for image in planned if (one.candidates / image.file).is_file()]
     total = len(planned) or len(project.prompts()) * USUAL_PER_PROMPT
-    blocked = "trained" if one.trained else ""
+    complete = "made" if planned and len(made) == len(planned) else ""
+    blocked = "trained" if one.trained else complete
     return Step("generate", len(made), total, blocked, tuple(made[-SHOWN:]))
 
 

@@ -18,6 +18,8 @@ THUMB = 60
 GAP = 4
 MOST = 6
 BUTTON_WIDTH = 17
+TEXT_WIDTH = 210
+"""The texts have at least this width; images give way."""
 
 
 class StepCard(ttk.Frame):
@@ -41,6 +43,7 @@ class StepCard(ttk.Frame):
         super().__init__(parent, padding=(px(14), px(9)))
         self._theme, self._prefetcher = theme, prefetcher
         self._paths: tuple[Path, ...] = ()
+        self._room = MOST
         self._photos: list[ImageTk.PhotoImage] = []
         self.columnconfigure(0, weight=1)
         ttk.Label(self, text=words.TITLES[key], style="Bold.TLabel").grid(row=0, column=0, sticky="w")
@@ -63,6 +66,17 @@ class StepCard(ttk.Frame):
         self.side = ttk.Frame(self)
         self.side.grid(row=0, column=2, rowspan=5, sticky="e")
         self.button = self.add_button(words.BUTTONS[key], press)
+        self.bind("<Configure>", lambda _event: self._fit())
+
+    def _fit(self) -> None:
+        """As many images as there is room for next to the texts and the buttons."""
+        px = self._theme.px
+        taken = px(TEXT_WIDTH) + self.side.winfo_reqwidth() + px(2 * 14 + 2 * 12)
+        room = max(0, min(MOST, (self.winfo_width() - taken) // px(THUMB + GAP)))
+        if room != self._room:
+            self._room = room
+            self.pictures.configure(width=max(1, room * px(THUMB + GAP)))
+            self.draw()
 
     def _text(self, style: str, row: int) -> ttk.Label:
         label = ttk.Label(self, style=style, justify="left", width=1)
@@ -117,8 +131,9 @@ class StepCard(ttk.Frame):
         px, canvas = self._theme.px, self.pictures
         canvas.delete("all")
         photos = []
-        left = (MOST - len(self._paths)) * px(THUMB + GAP)
-        for place, path in enumerate(self._paths):
+        shown = self._paths[len(self._paths) - min(self._room, len(self._paths)) :]
+        left = (self._room - len(shown)) * px(THUMB + GAP)
+        for place, path in enumerate(shown):
             image = self._prefetcher.get(path, self._box())
             if image is not None:
                 photos.append(ImageTk.PhotoImage(image))

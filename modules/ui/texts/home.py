@@ -83,6 +83,7 @@ WORK = {
     "next": "beginning a round",
 }
 BLOCKED = {
+    "made": "All images of this round are made.",
     "no_images": "Ready as soon as all images of a prompt are made.",
     "no_pairs": "Pick at least 2 pairs first.",
     "picked": "This round is trained. You pick again in the next one.",
