@@ -133,8 +133,9 @@ def test_twelve_clicks_from_an_empty_window(empty_window: Hands, tmp_path: Path)
     assert isinstance(result, ResultPage)
     hands.rest(0.5)
     picture(hands, "arena-demo-result")
+    sentence = str(result.sentence.cget("text"))
     assert clicks <= 12, clicks
-    assert result.result.told["votes"] >= 8 and "round-1" in str(result.sentence.cget("text"))
+    assert result.result.told["votes"] >= 8 and "round-1" in sentence
     click(result.buttons["Close"])
     hands.wait(lambda: board.watch.tool is None)
     click(board.learn)
@@ -142,7 +143,7 @@ def test_twelve_clicks_from_an_empty_window(empty_window: Hands, tmp_path: Path)
     wait_for_step(hands, board, "learn", LONG)
     hands.wait(lambda: "Your taste is known" in text(board, "pick"), "no figure of the taste")
     picture(hands, "home-demo")
-    print(f"{clicks} clicks; {result.sentence.cget('text')}; {os.linesep}{text(board, 'pick')}")
+    print(f"{clicks} clicks; {sentence}; {os.linesep}{text(board, 'pick')}")
 
 
 def _size(path: Path) -> float:
