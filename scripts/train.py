@@ -47,7 +47,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--dry-run", action="store_true", help="check config and data, say what would be done, stop"
     )
     parser.add_argument(
-        "--json", action="store_true", help="with --dry-run: print errors and warnings as JSON, for programs"
+        "--json",
+        action="store_true",
+        help="with --dry-run: print errors, warnings, steps and memory as JSON, for programs",
     )
     options = parser.parse_args(argv)
     if options.config_path is None and options.preset_path is None:
@@ -64,18 +66,24 @@ def load_config(options: argparse.Namespace) -> TrainConfig:
 
 def check(config: TrainConfig, world_size: int) -> list[str]:
     """Everything that can be found wrong without a model; lines that say what the run will do."""
+    return look(config, world_size)[0]
+
+
+def look(config: TrainConfig, world_size: int) -> tuple[list[str], int]:
+    """As ``check``, with the number of optimizer steps of the run."""
     from modules.dataLoader.preflight import preflight
     from modules.trainer.assembly import check_settings
     from modules.trainer.online.prompts import online_summary
-    from modules.trainer.online.settings import acceleration_plan
+    from modules.trainer.online.settings import acceleration_plan, nominal_total_steps
 
     lines = [f"warning: {warning}" for warning in check_config(config)]
     check_settings(config, world_size)
     lines += [f"warning: acceleration: {warning}" for warning in acceleration_plan(config).warnings]
     if config.trains_online:
-        return lines + online_summary(config, world_size)
+        return lines + online_summary(config, world_size), nominal_total_steps(config, world_size)
     show = _progress if sys.stderr.isatty() else None
-    return lines + preflight(config, show, world_size=world_size).lines()
+    found = preflight(config, show, world_size=world_size)
+    return lines + found.lines(), found.total_steps
 
 
 def memory(config: TrainConfig) -> list[str]:
@@ -103,9 +111,12 @@ def predict_memory(config: TrainConfig, world_size: int) -> None:
     check_model(config, world_size)
 
 
-def findings(options: argparse.Namespace, world_size: int) -> dict[str, list[Any]]:
-    """What a dry run finds wrong with settings, files and model, as plain data."""
+def findings(options: argparse.Namespace, world_size: int) -> dict[str, Any]:
+    """What a dry run finds wrong with settings, files and model, as plain data; where nothing is wrong, also the
+    number of optimizer steps and the memory the run will take.
+    """
     from modules.trainer.assembly import check_model
+    from modules.trainer.memory.memory_advice import forecast
 
     errors: list[UserError] = []
     lines: list[str] = []
@@ -113,8 +124,15 @@ def findings(options: argparse.Namespace, world_size: int) -> dict[str, list[Any
         config = load_config(options)
     except UserError as error:
         return {"errors": _as_data([error]), "warnings": []}
+    steps = 0
+
+    def data() -> None:
+        nonlocal steps
+        found, steps = look(config, world_size)
+        lines.extend(found)
+
     parts: tuple[Callable[[], object], ...] = (
-        lambda: lines.extend(check(config, world_size)),
+        data,
         lambda: check_model(config, world_size),
     )
     for part in parts:
@@ -123,7 +141,8 @@ def findings(options: argparse.Namespace, world_size: int) -> dict[str, list[Any
         except UserError as error:
             errors.append(error)
     warnings = [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
-    return {"errors": _as_data(errors), "warnings": warnings}
+    made = {"errors": _as_data(errors), "warnings": warnings}
+    return made if errors else {**made, "steps": steps, "memory": forecast(config)}
 
 
 def _as_data(errors: Sequence[UserError]) -> list[dict[str, str | None]]:

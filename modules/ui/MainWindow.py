@@ -299,6 +299,7 @@ class MainWindow(ctk.CTk):  # type: ignore[misc]
         self.side_bar.mark(counts)
         check = self.check
         self.bottom_bar.show_problems(len(errors), len(found) - len(errors), check.checking, check.checked)
+        self.bottom_bar.show_forecast(check.forecast, check.checking)
         self.problems.show(found)
         self._at_fields = {problem.path: problem for problem in reversed(found)}
         for page in self._built.values():

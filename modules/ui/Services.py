@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from modules.runner.RunQueue import QueueEntry, QueueRunner
 from modules.ui.form.Tooltips import Tooltips
 from modules.ui.home.ProjectWatch import ProjectWatch
 from modules.ui.run.TensorBoard import TensorBoard
 from modules.ui.state.ConfigState import Problem
+from modules.ui.state.Forecast import Forecast
 from modules.ui.state.RunControl import RunControl
 from modules.ui.state.SessionStore import SessionStore, WindowMemory
 
@@ -27,7 +28,10 @@ class ConfigFiles(Protocol):
 class Checker(Protocol):
     """What is known of problems; ``StartCheck`` is it."""
 
+    forecast: Forecast
+
     def errors_of_settings(self) -> list[Problem]: ...
+    def take_pace(self, config: Mapping[str, Any], seconds: float) -> None: ...
 
 
 class RunCommands(Protocol):

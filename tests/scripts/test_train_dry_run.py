@@ -156,3 +156,25 @@ def test_a_dry_run_tells_programs_everything_at_once(
     assert error["field"] == "epochs"
     assert main(["--config-path", str(write_config(tmp_path)), "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["errors"] == []
+
+
+def test_programs_are_told_steps_and_memory_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path, epochs=3)
+    capsys.readouterr()
+    assert main(["--config-path", str(config), "--dry-run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["errors"] == [] and told["memory"] == {"unknown": "on the CPU, training uses the main memory"}
+    assert main(["--config-path", str(config)]) == 0
+    (started,) = [event for event in events(tmp_path / "run") if event["kind"] == "run_started"]
+    assert told["steps"] == started["total_steps"]
+    capsys.readouterr()
+    arguments = ["--config-path", str(config), "--set", "train_device=auto", "--dry-run"]
+    assert main([*arguments, "--json"]) == 0
+    needed = json.loads(capsys.readouterr().out)["memory"]["needed_bytes"]
+    assert main(arguments) == 0
+    first = next(line for line in capsys.readouterr().out.splitlines() if "predicted GPU memory" in line)
+    said = re.search(r": ([\d.]+) ([GM])iB", first)
+    assert said is not None
+    assert abs(needed / (2**30 if said[2] == "G" else 2**20) - float(said[1])) < 0.01

@@ -120,6 +120,29 @@ def advise(config: TrainConfig) -> list[str]:
     return [*lines, *verdict(config, plan, free)]
 
 
+def forecast(config: TrainConfig, planner: Plan = plan_memory) -> dict[str, Any]:
+    """The memory of a run as plain data, for a window.
+
+    Returns:
+        ``needed_bytes``, ``free_bytes`` (``None`` without a CUDA device) and ``saving``: where the run does not fit,
+        ``changes`` (setting to value, parts with a dot) and ``needed_bytes`` with them; ``None`` where no change is
+        enough or needed. Where nothing is known, ``unknown`` alone: the reason.
+    """
+    if config.train_device == "cpu":
+        return {"unknown": "on the CPU, training uses the main memory"}
+    try:
+        plan = planner(config)
+    except UserError as error:
+        return {"unknown": error.message}
+    free = device_bytes(config.train_device)
+    made: dict[str, Any] = {"needed_bytes": plan.total, "free_bytes": free, "saving": None}
+    if free is not None and plan.total > free:
+        found = cheapest_saving(config, free, planner)
+        if found is not None:
+            made["saving"] = {"changes": _by_setting(found[0]), "needed_bytes": found[1]}
+    return made
+
+
 def _without_a_card(config: TrainConfig, plan: MemoryPlan) -> list[str]:
     """What lowers the whole need where encoding takes more than a training step."""
     halved = _encoders_halved(config, plan)
@@ -157,11 +180,16 @@ def verdict(config: TrainConfig, plan: MemoryPlan, free: int, planner: Plan = pl
 
 
 def _settings(changes: Mapping[str, Any]) -> str:
-    flat = []
+    return ", ".join(f"{name}={value}" for name, value in _by_setting(changes).items())
+
+
+def _by_setting(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes with the members of parts under their full names."""
+    flat: dict[str, Any] = {}
     for name, value in changes.items():
-        inner = value.items() if isinstance(value, dict) else ()
-        flat += [f"{name}.{key}={item}" for key, item in inner] if inner else [f"{name}={value}"]
-    return ", ".join(flat)
+        inner = value if isinstance(value, dict) else {}
+        flat |= {f"{name}.{key}": item for key, item in inner.items()} if inner else {name: value}
+    return flat
 
 
 def fetch_model(config: TrainConfig) -> None:

@@ -58,7 +58,7 @@ class OnlineLoader:
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run; there are fewer if images are skipped."""
-        return self.config.max_steps or self.steps_per_epoch * self.config.epochs
+        return online_settings.nominal_total_steps(self.config, self.world_size)
 
     def settings(self, epoch: int) -> RolloutSettings:
         """The rollout settings that generation and training of an epoch share."""

@@ -6,7 +6,12 @@ import hashlib
 from collections.abc import Sequence
 
 from modules.dataLoader.source import collect_source, raise_faults
-from modules.trainer.online.settings import create_sampler, nominal_steps_per_epoch, reward_set
+from modules.trainer.online.settings import (
+    create_sampler,
+    nominal_steps_per_epoch,
+    nominal_total_steps,
+    reward_set,
+)
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError
 from modules.util.prompts_file import read_prompts_file
@@ -43,7 +48,7 @@ def online_summary(config: TrainConfig, world_size: int = 1) -> list[str]:
     create_sampler(config, len(prompts), 0, world_size)
     steps = nominal_steps_per_epoch(config, world_size)
     images = config.rlhf_prompts_per_epoch * config.rlhf_group_size
-    total = config.max_steps or steps * config.epochs
+    total = nominal_total_steps(config, world_size)
     rewards = reward_set(config)
     names = ", ".join(rewards.names)
     return [

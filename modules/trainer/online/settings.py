@@ -182,6 +182,11 @@ def nominal_steps_per_epoch(config: TrainConfig, world_size: int) -> int:
     return sum(1 for _ in steps) * config.rlhf_inner_epochs
 
 
+def nominal_total_steps(config: TrainConfig, world_size: int) -> int:
+    """Optimizer steps of a run that loses no image."""
+    return config.max_steps or nominal_steps_per_epoch(config, world_size) * config.epochs
+
+
 def regulates_ratios(config: TrainConfig) -> bool:
     """Whether training needs the means of the rollout's steps (GRPO-Guard)."""
     return config.rlhf_mode.spec.shows("regulated_ratio") and config.rlhf_grpo_guard

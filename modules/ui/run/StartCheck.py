@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
+from modules.runner.pace import kind_of
 from modules.ui.state.ConfigState import Problem
-from modules.ui.state.DryRun import DRY_RUN, DryRun, no_images
+from modules.ui.state.DryRun import DRY_RUN, DryRun, Found, no_images
+from modules.ui.state.Forecast import Forecast
 from modules.ui.texts import run as words
 from modules.ui.Ui import Ui
 
@@ -35,6 +39,9 @@ class StartCheck:
         self._run: DryRun | None = None
         self._timer = ""
         self._then: Callable[[], None] | None = None
+        self._paces: list[tuple[dict[str, Any], float]] = []
+        self.forecast = Forecast()
+        """What the run will take, at the present settings; nothing while that is unknown."""
         self.checked = False
         """Whether everything there is to know of the present settings is known."""
 
@@ -68,7 +75,7 @@ class StartCheck:
     def soon(self) -> None:
         """Something changed: look again when it has settled."""
         self._stop()
-        self.checked = False
+        self.checked, self.forecast = False, Forecast()
         self._timer = self._ui.root.after(SETTLED_MS, self._look)
 
     def after_absence(self) -> None:
@@ -88,7 +95,7 @@ class StartCheck:
         if self._is_live():
             self._changed()
         elif self.errors_of_settings():
-            self._known([])
+            self._known(Found([]))
         else:
             run = self._run = DryRun(self._command, self._ui.state.config.to_dict())
             self._ui.work(
@@ -96,20 +103,35 @@ class StartCheck:
             )
             self._changed()
 
-    def _done(self, run: DryRun, found: list[Problem]) -> None:
+    def _done(self, run: DryRun, found: Found) -> None:
         if run is self._run:
             self._run = None
             self._known(found)
 
     def _failed(self, run: DryRun, error: Exception) -> None:
-        self._done(run, [Problem("", words.NOT_CHECKED.format(reason=error), warning=True)])
+        self._done(run, Found([Problem("", words.NOT_CHECKED.format(reason=error), warning=True)]))
 
-    def _known(self, found: list[Problem]) -> None:
-        self._of_files, self.checked = found, True
+    def _known(self, found: Found) -> None:
+        self._of_files, self.checked = found.problems, True
+        self.forecast = self._with_pace(found.forecast)
         then, self._then = self._then, None
         self._changed()
         if then is not None:
             then()
+
+    def take_pace(self, config: Mapping[str, Any], seconds: float) -> None:
+        """What a step took in a trial; used for all settings of its kind until the window is closed."""
+        self._paces.append((kind_of(config), seconds))
+        self.forecast = self._with_pace(self.forecast)
+        self._changed()
+
+    def _with_pace(self, forecast: Forecast) -> Forecast:
+        """With the time of a step from a trial, where no run has told it."""
+        if not self._paces or not forecast.steps or forecast.seconds is not None:
+            return forecast
+        kind = kind_of(self._ui.state.config.to_dict())
+        known = [seconds for measured, seconds in self._paces if measured == kind]
+        return replace(forecast, seconds=known[-1]) if known else forecast
 
     def _stop(self) -> None:
         if self._timer:

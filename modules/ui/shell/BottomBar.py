@@ -7,6 +7,8 @@ from functools import partial
 from tkinter import ttk
 
 from modules.ui.Actions import Actions
+from modules.ui.shell.ForecastLine import ForecastLine
+from modules.ui.state.Forecast import Forecast
 from modules.ui.state.RunControl import LIVE, RunControl
 from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
@@ -56,6 +58,8 @@ class BottomBar(ttk.Frame):
         self.run_bar.grid(row=1, column=0, sticky="ew", pady=(px(3), 0))
         self.epoch_bar = ttk.Progressbar(middle, maximum=1.0, length=px(110))
         self.epoch_bar.grid(row=1, column=1, padx=(px(6), 0), pady=(px(3), 0))
+        self.forecast = ForecastLine(middle, ui)
+        self.forecast.grid(row=2, column=0, columnspan=2, sticky="ew", pady=(px(2), 0))
         tips.add(self.run_bar, words.RUN_BAR_TIP)
         tips.add(self.epoch_bar, words.EPOCH_BAR_TIP)
         self.problems = ttk.Button(self, text=words.NO_PROBLEMS, command=actions.toggle_problems)
@@ -89,6 +93,10 @@ class BottomBar(ttk.Frame):
             text = words.NO_PROBLEMS if checked else words.FILES_NOT_CHECKED
         self.problems.configure(text=text)
 
+    def show_forecast(self, forecast: Forecast, looking: bool) -> None:
+        """What the run that Start would begin will take; ``looking`` while that is being found out."""
+        self.forecast.show(forecast, looking)
+
     def show_run(self, control: RunControl, waiting: str = "") -> None:
         """How the run stands.
 
@@ -104,5 +112,8 @@ class BottomBar(ttk.Frame):
         self.buttons["pause"].configure(text=words.RESUME if control.state == "paused" else words.PAUSE)
         text = words.WAITS.format(reason=waiting) if waiting else progress.text or words.READY
         self._text.configure(text=text)
+        for bar in (self.run_bar, self.epoch_bar):
+            bar.grid() if live else bar.grid_remove()
+        self.forecast.grid_remove() if live else self.forecast.grid()
         self.run_bar.configure(value=progress.run)
         self.epoch_bar.configure(value=progress.epoch)

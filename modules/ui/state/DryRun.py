@@ -7,10 +7,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from modules.runner.pace import last_pace
 from modules.ui.state.ConfigState import Problem
+from modules.ui.state.Forecast import Forecast, Memory
 from modules.ui.texts import run as words
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
@@ -18,6 +21,14 @@ from modules.util.jsonio import parse_json, write_json
 from modules.util.program_files import ROOT
 
 DRY_RUN = (sys.executable, str(ROOT / "scripts" / "train.py"), "--dry-run", "--json")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a dry run found: problems, and where there is no error, what the run will take."""
+
+    problems: list[Problem]
+    forecast: Forecast = field(default_factory=Forecast)
 
 
 class DryRun:
@@ -34,18 +45,35 @@ class DryRun:
         self._lock = threading.Lock()
         self._cancelled = False
 
-    def run(self) -> list[Problem]:
-        """Errors and warnings; takes seconds. Nothing of it means anything once it was cancelled."""
+    def run(self) -> Found:
+        """Problems and forecast; takes seconds. Nothing of it means anything once it was cancelled."""
         with tempfile.TemporaryDirectory(prefix="tastemaker-check-") as folder:
             path = Path(folder) / "config.json"
             write_json(path, self._config)
             with self._lock:
                 if self._cancelled:
-                    return []
+                    return Found([])
                 process = self._process = self._start(path)
             _step_back(process)
             said, complaints = process.communicate()
-        return _problems(said, complaints)
+        return self._found(said, complaints)
+
+    def _found(self, said: str, complaints: str) -> Found:
+        try:
+            data = parse_json(said, "outcome of the dry run")
+            errors = [
+                Problem(str(one.get("field") or ""), str(one["message"]), str(one.get("hint") or ""))
+                for one in data["errors"]
+            ]
+            problems = errors + [Problem("", str(text), warning=True) for text in data["warnings"]]
+            if errors or "steps" not in data:
+                return Found(problems)
+            memory, steps = Memory.from_dict(data["memory"]), int(data["steps"])
+        except (UserError, LookupError, TypeError, ValueError, AttributeError):
+            last = complaints.strip().rpartition("\n")[2] or words.SAID_NOTHING
+            return Found([Problem("", words.NOT_CHECKED.format(reason=last), warning=True)])
+        pace = last_pace(self._config)
+        return Found(problems, Forecast(memory, steps, None if pace is None else pace.seconds))
 
     def _start(self, path: Path) -> subprocess.Popen[str]:
         flags = getattr(subprocess, "CREATE_NO_WINDOW", 0)
@@ -82,16 +110,3 @@ def _step_back(process: subprocess.Popen[str]) -> None:
         psutil.Process(process.pid).nice(low)
     except psutil.Error:  # it has ended already
         return
-
-
-def _problems(said: str, complaints: str) -> list[Problem]:
-    try:
-        data = parse_json(said, "outcome of the dry run")
-        errors = [
-            Problem(str(one.get("field") or ""), str(one["message"]), str(one.get("hint") or ""))
-            for one in data["errors"]
-        ]
-        return errors + [Problem("", str(text), warning=True) for text in data["warnings"]]
-    except (UserError, LookupError, TypeError, AttributeError):
-        last = complaints.strip().rpartition("\n")[2] or words.SAID_NOTHING
-        return [Problem("", words.NOT_CHECKED.format(reason=last), warning=True)]

@@ -18,6 +18,7 @@ from modules.runner.outcome import Outcome
 from modules.runner.RunDirectory import RunDirectory
 from modules.runner.status import RunStatus, StatusFollower
 from modules.ui.state.RunHistory import RunHistory
+from modules.ui.state.Trial import Trial
 from modules.ui.texts import run as words
 from modules.util.duration import duration
 from modules.util.errors import UserError
@@ -79,6 +80,10 @@ class RunControl:
         self._trainer = trainer
         self._was_live = True
         return ""
+
+    def trial(self, config: dict[str, Any], told: Callable[[str], None]) -> Trial:
+        """A measurement of the time of a step, by the same trainer."""
+        return Trial(config, told, self._command)
 
     def follow(self, folder: str | os.PathLike[str]) -> None:
         """Watch the run in a folder, running or over."""

@@ -287,6 +287,7 @@ class _StyleMaker:
         self._button("TMenubutton", p.field, p.border, p.text, p.panel)
         self.style.configure("SideOn.TButton", font=self.theme.fonts["bold"])
         self.style.configure("Flat.TButton", padding=(self.px(4), self.px(2)))
+        self.style.configure("Small.TButton", padding=(self.px(8), self.px(1)))
 
     def _button(self, name: str, fill: str, edge: str, text: str, under: str, anchor: str = "center") -> None:
         p, px = self.palette, self.px

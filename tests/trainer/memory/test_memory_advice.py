@@ -116,6 +116,27 @@ def test_what_lowers_the_need_is_said_without_a_card_too(monkeypatch: pytest.Mon
     )
 
 
+def test_a_window_is_told_what_is_needed_and_what_would_make_it_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_advice, "device_bytes", lambda _name: int(3.2 * GIB))
+    config = config_of(unet={"gradient_checkpointing": False}, train_device="auto")
+    told = memory_advice.forecast(config, model_plan)
+    assert told["needed_bytes"] == model_plan(config).total and told["free_bytes"] == int(3.2 * GIB)
+    assert told["saving"]["changes"] == {
+        "unet.gradient_checkpointing": True,
+        "unet.weight_dtype": "BFLOAT_16",
+    }
+    assert told["saving"]["needed_bytes"] <= 3.2 * GIB
+    monkeypatch.setattr(memory_advice, "device_bytes", lambda _name: GIB // 100)
+    assert memory_advice.forecast(config, model_plan)["saving"] is None
+    monkeypatch.setattr(memory_advice, "device_bytes", lambda _name: 80 * GIB)
+    assert memory_advice.forecast(config, model_plan)["saving"] is None
+
+    def unknown(_config: TrainConfig) -> MemoryPlan:
+        raise UserError("not here")
+
+    assert memory_advice.forecast(config, unknown) == {"unknown": "not here"}
+
+
 def test_auto_does_not_hide_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(_config: TrainConfig) -> MemoryPlan:
         raise UserError("no such layer")

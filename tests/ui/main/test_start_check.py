@@ -100,14 +100,14 @@ def test_mended_files_are_noticed_when_the_person_comes_back(hands: Hands, tmp_p
     "code", ["print('{')", "import sys; sys.exit('out of luck')", "print('{\"errors\": [1]}')"]
 )
 def test_a_dry_run_that_fails_is_a_warning_and_not_no_problems(code: str) -> None:
-    (problem,) = DryRun((sys.executable, "-c", code), {}).run()
+    (problem,) = DryRun((sys.executable, "-c", code), {}).run().problems
     assert problem.warning and "could not be checked" in problem.message
 
 
 def test_a_dry_run_that_was_cancelled_before_it_began_does_not_begin(tmp_path: Path) -> None:
     run = DryRun((sys.executable, "-c", f"open({str(tmp_path / 'x')!r}, 'w')"), {})
     run.cancel()
-    assert run.run() == []
+    assert run.run().problems == []
     assert not (tmp_path / "x").exists()
 
 
@@ -127,7 +127,7 @@ def test_the_dry_run_of_the_trainer_names_field_and_remedy(open_window: OpenWind
         },
         "a project",
     )
-    found = DryRun(DRY_RUN, state.config.to_dict()).run()
+    found = DryRun(DRY_RUN, state.config.to_dict()).run().problems
     assert [(one.path, one.warning) for one in found] == [("base_model_name", False)], found
     assert "gone.safetensors" in found[0].message
     assert isinstance(found[0], Problem)

@@ -1,0 +1,107 @@
+"""How long an optimizer step took in earlier runs, to predict the time of a run of the same kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.runner.known_runs import known_runs
+from modules.runner.RunDirectory import CONFIG_BYTES, RunDirectory
+from modules.spec.registry import MODES
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import UserError
+from modules.util.jsonio import read_json
+
+KIND = (
+    "model_type", "base_model_name", "training_method", "train_device", "train_dtype", "unet", "transformer",
+    "text_encoder", "text_encoder_2", "text_encoder_3", "resolution", "batch_size", "gradient_accumulation_steps",
+    "optimizer", "latent_caching", "acceleration", "rlhf_enabled", "rlhf_mode", "rlhf_dpo_execution_mode",
+    "rlhf_dpo_sequential_strategy", "rlhf_dpo_reference_cache", "rlhf_supervised_mix", "rlhf_group_size",
+    "rlhf_prompts_per_epoch", "rlhf_rollout_steps", "rlhf_rollout_cfg_scale", "rlhf_rollout_size",
+    "rlhf_num_train_timesteps", "rlhf_inner_epochs", "rlhf_docs_per_step", "rlhf_reward", "rlhf_rewards",
+)  # fmt: skip
+"""Settings that decide how long a step takes; runs that agree in all of them are of one kind."""
+MAX_EVENTS = 1 << 26
+MAX_LOOKED_AT = 100
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of one optimizer step, with everything between steps.
+
+    Args:
+        seconds: mean over a run.
+        steps: how many it was measured over.
+        source: folder of the run.
+    """
+
+    seconds: float
+    steps: int
+    source: Path
+
+
+def kind_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a config (plain data) that decide the time of a step; missing ones have their defaults."""
+    defaults = TrainConfig().to_dict()
+    return {name: config.get(name, defaults[name]) for name in KIND}
+
+
+def last_pace(config: Mapping[str, Any]) -> Pace | None:
+    """The pace of the newest run of the same kind on this computer; ``None`` if there is none. Takes a while."""
+    wanted = kind_of(config)
+    for path in list(reversed(known_runs()))[:MAX_LOOKED_AT]:
+        run = RunDirectory(path)
+        try:
+            settings = read_json(run.config_path, max_bytes=CONFIG_BYTES)
+        except UserError:  # moved, deleted, or never started
+            continue
+        if isinstance(settings, Mapping) and kind_of(settings) == wanted:
+            found = pace_of(run, makes_images(settings))
+            if found is not None:
+                return found
+    return None
+
+
+def makes_images(config: Mapping[str, Any]) -> bool:
+    """Whether a run with these settings (plain data) makes the images it learns from."""
+    mode = MODES.get(str(config.get("rlhf_mode", "")))
+    return config.get("rlhf_enabled") is True and mode is not None and mode.online
+
+
+def pace_of(run: RunDirectory, online: bool = False) -> Pace | None:
+    """The pace of a run's last start that made at least two steps; time it was paused is left out.
+
+    Online training counts from its beginning, because the images are made before the first step. Other training counts
+    from its first step, which takes longer than others.
+
+    Args:
+        online: whether it makes the images it learns from.
+    """
+    found: Pace | None = None
+    begin: tuple[float, int] | None = None
+    paused_at, away = 0.0, 0.0
+    for event in run.reader().poll(MAX_EVENTS):
+        kind, when, at = event["kind"], event.get("t"), _step_of(event)
+        if not isinstance(when, (int, float)):
+            continue
+        if kind == "run_started":
+            begin, away, paused_at = ((when, at or 0) if online else None), 0.0, 0.0
+        elif kind == "command" and event.get("command") == "pause" and not paused_at:
+            paused_at = when
+        elif kind == "command" and event.get("command") == "resume" and paused_at:
+            away, paused_at = away + when - paused_at, 0.0
+        elif kind == "step" and at is not None:
+            if begin is None:
+                begin = (when, at)
+            elif at > begin[1]:
+                done = at - begin[1]
+                found = Pace(max(0.0, when - begin[0] - away) / done, done, run.path)
+    return found
+
+
+def _step_of(event: Mapping[str, Any]) -> int | None:
+    place = event.get("progress")
+    step = place.get("global_step") if isinstance(place, Mapping) else None
+    return step if isinstance(step, int) else None

@@ -1,0 +1,97 @@
+"""What a run will take, known before it is started: memory, optimizer steps, time. No Tk here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from modules.ui.texts import forecast as words
+
+GIB = 2**30
+SEPARATOR = "  \u00b7  "
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory of the card, in bytes.
+
+    Args:
+        needed: at the fullest moment; 0 if that is unknown.
+        free: what the card has; ``None`` without a CUDA card.
+        unknown: why ``needed`` is not known.
+        saving: settings that make it fit where it does not, the cheapest.
+        then: what is needed with them.
+    """
+
+    needed: int = 0
+    free: int | None = None
+    unknown: str = ""
+    saving: Mapping[str, Any] = field(default_factory=dict)
+    then: int = 0
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Memory:
+        """As a dry run prints it.
+
+        Raises:
+            LookupError, TypeError, ValueError: it is something else.
+        """
+        if "unknown" in data:
+            return cls(unknown=str(data["unknown"]))
+        free, saving = data["free_bytes"], data["saving"] or {"changes": {}, "needed_bytes": 0}
+        return cls(
+            int(data["needed_bytes"]), None if free is None else int(free), "", dict(saving["changes"]),
+            int(saving["needed_bytes"]),
+        )  # fmt: skip
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing says that it does not."""
+        return self.free is None or self.needed <= self.free
+
+    def text(self) -> str:
+        """One short line."""
+        if self.unknown:
+            return words.MEMORY_UNKNOWN.format(reason=self.unknown)
+        needed = self.needed / GIB
+        if self.free is None:
+            return words.NEEDS_NO_CARD.format(needed=needed)
+        said = words.FITS if self.fits else words.TOO_MUCH
+        return said.format(needed=needed, free=self.free / GIB)
+
+    def short(self) -> str:
+        """A few letters."""
+        if self.unknown:
+            return words.MEMORY_UNKNOWN_SHORT
+        if self.free is None:
+            return words.NEEDS.format(needed=self.needed / GIB)
+        return words.FITS.format(needed=self.needed / GIB, free=self.free / GIB)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is known of the run that Start would begin.
+
+    Args:
+        memory: of the card; ``None`` where nobody has looked.
+        steps: optimizer steps; 0 if unknown.
+        seconds: of one step; ``None`` if no run of this kind was measured.
+    """
+
+    memory: Memory | None = None
+    steps: int = 0
+    seconds: float | None = None
+
+    def text(self) -> str:
+        """Memory and time in one line."""
+        parts = [self.memory.text()] if self.memory is not None else []
+        if self.steps:
+            parts.append(words.steps_and_time(self.steps, self.seconds))
+        return SEPARATOR.join(parts)
+
+    def short_texts(self) -> list[str]:
+        """The same in fewer letters, the longest first."""
+        memory = self.memory.short() if self.memory is not None else ""
+        time = words.about(self.steps * self.seconds) if self.steps and self.seconds is not None else ""
+        return [SEPARATOR.join(part for part in (memory, time) if part), memory or time]
