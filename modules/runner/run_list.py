@@ -1,0 +1,115 @@
+"""The runs of this computer, each with what a list shows of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.runner.known_runs import known_runs
+from modules.runner.RunDirectory import CONFIG_BYTES, RunDirectory
+from modules.spec.registry import MODES
+from modules.util.errors import UserError
+from modules.util.jsonio import read_json
+
+TAIL_BYTES = 1 << 16
+SUPERVISED = "Images"
+MAX_SIBLINGS = 1000
+_LIVE = "running"
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run.
+
+    Args:
+        path: its folder.
+        when: time of its last event, seconds since 1970.
+        mode: how it learns, in words.
+        steps, total_steps: optimizer steps done and planned; 0 if unknown.
+        state: one of ``status.STATES``.
+        config: its settings as plain data; empty when they cannot be read.
+        adapter: the model it has written, if it is there.
+    """
+
+    path: Path
+    when: float
+    mode: str
+    steps: int
+    total_steps: int
+    state: str
+    config: Mapping[str, Any]
+    adapter: Path | None
+
+
+def list_runs(workspace: Path) -> list[RunSummary]:
+    """The known runs of this computer and those next to ``workspace``, newest first. Takes a while."""
+    found = (summary_of(path) for path in _folders(workspace))
+    return sorted((one for one in found if one is not None), key=lambda one: one.when, reverse=True)
+
+
+def _folders(workspace: Path) -> Iterator[Path]:
+    seen: set[Path] = set()
+    for path in (*reversed(known_runs()), workspace.absolute(), *_siblings(workspace.absolute())):
+        if path not in seen:
+            seen.add(path)
+            yield path
+
+
+def _siblings(workspace: Path) -> Iterable[Path]:
+    try:
+        with os.scandir(workspace.parent) as entries:
+            names = sorted(entry.name for _, entry in zip(range(MAX_SIBLINGS), entries, strict=False))
+    except OSError:  # nothing has been started there yet
+        return []
+    return [workspace.parent / name for name in names]
+
+
+def summary_of(folder: Path) -> RunSummary | None:
+    """What a list shows of a run; ``None`` where there is none."""
+    run = RunDirectory(folder)
+    try:
+        when = run.events_path.stat().st_mtime
+        config = read_json(run.config_path, max_bytes=CONFIG_BYTES)
+    except (OSError, UserError):
+        return None
+    config = config if isinstance(config, Mapping) else {}
+    steps, total, state = 0, 0, "died"
+    for event in _last_events(run.events_path):
+        progress = event.get("progress")
+        at = progress.get("global_step") if isinstance(progress, Mapping) else None
+        steps = at if isinstance(at, int) else steps
+        planned = event.get("total_steps")
+        total = planned if isinstance(planned, int) else total
+        state = str(event.get("status")) if event.get("kind") == "run_finished" else "died"
+    if run.trainer() is not None or run.launched() is not None:
+        state = _LIVE
+    return RunSummary(run.path, when, _mode(config), steps, total, state, config, _written(config))
+
+
+def _last_events(path: Path) -> Iterator[Mapping[str, Any]]:
+    with path.open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, size - TAIL_BYTES))
+        lines = stream.read().splitlines()
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:  # the first line is cut, and the last may be half written
+            continue
+        if isinstance(event, Mapping):
+            yield event
+
+
+def _mode(config: Mapping[str, Any]) -> str:
+    mode = MODES.get(str(config.get("rlhf_mode", "")))
+    return mode.label if config.get("rlhf_enabled") is True and mode is not None else SUPERVISED
+
+
+def _written(config: Mapping[str, Any]) -> Path | None:
+    name = config.get("output_model_destination")
+    path = Path(name).absolute() if isinstance(name, str) and name else None
+    return path if path is not None and path.exists() else None

@@ -1,0 +1,66 @@
+"""Deleting a run: its folder goes to a trash next to it, from where it can be brought back."""
+
+from __future__ import annotations
+
+import time
+from fnmatch import fnmatch
+from pathlib import Path
+
+from modules.runner.RunDirectory import RunDirectory
+from modules.util.errors import UserError
+from modules.util.owned_files import Owned
+
+TRASH = ".tastemaker-trash"
+OWN_NAMES = (
+    "config.json", "events.jsonl", "commands", "log.txt", "samples", "rollouts", "backup", "backup-before-*", "best",
+    "save", "tensorboard", "launch.json", "process.json", "run.lock",
+)  # fmt: skip
+"""What a run folder holds (docs/runs.md); a folder with anything else is not deleted."""
+
+
+def delete_run(folder: Path) -> Path:
+    """Move a run's folder to the trash next to it; returns where it lies now.
+
+    Raises:
+        UserError: it is running, is part of a project, or is not a folder that this program alone has filled.
+    """
+    run = RunDirectory(folder)
+    if run.path.is_symlink() or not run.events_path.is_file() or not run.config_path.is_file():
+        raise UserError(f"{run.path} is not the folder of a run", hint="it is left as it is")
+    if run.trainer() is not None or run.launched() is not None:
+        raise UserError(f"training is running in {run.path}", hint="stop it first")
+    if (run.path.parent.parent / "project.json").is_file():
+        raise UserError(
+            f"{run.path} belongs to a round of a project", hint="train the round again to replace it"
+        )
+    foreign = sorted(
+        entry.name for entry in run.path.iterdir() if not any(fnmatch(entry.name, name) for name in OWN_NAMES)
+    )
+    if foreign:
+        raise UserError(
+            f"{run.path} also holds {', '.join(foreign[:5])}, which is not of a run",
+            hint="move these files elsewhere, then delete the run",
+        )
+    name = f"{TRASH}/{run.path.name}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**9:09d}"
+    owned = Owned(run.path.parent, local=True)
+    with run.undisturbed() as free:
+        if not free:
+            raise UserError(f"training is running in {run.path}", hint="stop it first")
+        owned.move(run.path.name, name)
+    return owned.path(name)
+
+
+def restore_run(trashed: Path, folder: Path) -> None:
+    """Bring a deleted run back.
+
+    Args:
+        trashed: what ``delete_run`` returned.
+        folder: where it was.
+
+    Raises:
+        UserError: something else has its name by now, or it is gone.
+    """
+    try:
+        Owned(folder.parent, local=True).move(f"{TRASH}/{trashed.name}", folder.name)
+    except FileNotFoundError as error:
+        raise UserError(f"{trashed} is not there any more") from error

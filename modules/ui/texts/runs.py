@@ -1,0 +1,51 @@
+"""Texts of the Runs page: every run of this computer, compared."""
+
+from modules.ui.pages.PageSpec import PageSpec
+
+PAGE = PageSpec(
+    "runs",
+    "Runs",
+    order=110,
+    module="RunsPage",
+    about="All runs of this computer. Select several to compare them.",
+)
+
+# the list
+COLUMN_RUN, COLUMN_DATE, COLUMN_MODE, COLUMN_STEPS, COLUMN_STATE = (
+    "Run",
+    "Last change",
+    "Mode",
+    "Steps",
+    "State",
+)
+STEPS_OF, DATE = "{steps:,} of {total:,}", "%Y-%m-%d %H:%M"
+STATES = {"died": "stopped unexpectedly"}
+NO_RUNS = "No run yet. Start begins one"
+LOADING = "Looking for runs\u2026"
+
+# buttons
+WATCH, WATCH_TIP = "Watch", "Show this run on the Run page"
+FOLDER, FOLDER_TIP = "Folder", "Open the run's folder"
+ADAPTER, ADAPTER_TIP = "Adapter", "Open the folder of the adapter that the run has written"
+COPY, COPY_TIP = "Copy path", "Copy the path of the adapter, for other programs"
+SETTINGS, SETTINGS_TIP = "Load settings", "Edit a copy of the run's settings. One undo takes it back"
+DELETE = "Delete"
+DELETE_TIP = (
+    "Move the folders of the selected runs to a trash next to them. The adapter file stays where it is"
+)
+UNDELETE, UNDELETE_TIP = "Undo delete", "Bring back what was deleted last"
+REFRESH, REFRESH_TIP = "Refresh", "Look for runs again"
+COPIED = "Copied: {path}"
+SETTINGS_LOADED, SETTINGS_UNDO = "The settings of {name} were loaded", "settings of {name}"
+DELETED = "{runs} moved to {folder}"
+RESTORED = "{runs} brought back"
+ONE_RUN = "run"
+
+# tabs
+CURVES_TAB, SETTINGS_TAB, SAMPLES_TAB = "Curves", "Differences", "Samples"
+CURVE = "{run}: {curve}"
+SELECT_ONE, SELECT_TWO = "Select a run", "Select two runs or more"
+SAME = "The selected runs have the same settings"
+COLUMN_SETTING = "Setting"
+NO_SAMPLES = "The selected runs have no samples"
+AT_STEP = "{run} step {step}"

@@ -1,0 +1,150 @@
+"""The Runs page: runs are listed, compared, deleted and brought back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from modules.runner.known_runs import note_run
+from modules.ui.ImageWindow import ImageWindow
+from modules.ui.pages.RunsPage import RunsPage
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.files.user_folder import FOLDER_VARIABLE
+from tests.runner.test_pace import run_with, started
+from tests.ui.main.conftest import OpenWindow
+from tests.ui.main.drivers import Hands
+
+pytestmark = pytest.mark.gui
+COLOURS = {"first": (200, 30, 30), "second": (30, 30, 200)}
+
+
+def a_run(folder: Path, age: float, **changes: Any) -> Path:
+    """One with curves, and samples of one prompt at two steps."""
+    events: list[dict[str, Any]] = [started(0)]
+    for at in (0, 20):
+        name = f"samples/{at}.png"
+        (folder / "samples").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (64, 64), COLOURS.get(folder.name, (90, 90, 90))).save(folder / name)
+        place = {"global_step": at}
+        events.append(
+            {"t": at, "kind": "sample", "progress": place, "path": name, "prompt": "a fox", "number": 0}
+        )
+    for at in range(1, 21):
+        metrics = {"loss/train_step": 1.0 / at, "dpo/accuracy": at / 20}
+        place = {"global_step": at}
+        events.append({"t": at, "kind": "step", "progress": place, "metrics": metrics, "total_steps": 20})
+    events.append({"t": 21, "kind": "run_finished", "status": "finished", "progress": {"global_step": 20}})
+    run = run_with(folder, events, TrainConfig().to_dict() | changes)
+    os.utime(run.events_path, (1e9 - age, 1e9 - age))
+    return run.path
+
+
+@pytest.fixture
+def page(open_window: OpenWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Hands, RunsPage]:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "settings"))
+    adapter = tmp_path / "models" / "taste.safetensors"
+    adapter.parent.mkdir()
+    adapter.write_bytes(b"x")
+    note_run(
+        a_run(tmp_path / "work" / "first", 10, learning_rate=1e-4, output_model_destination=str(adapter))
+    )
+    note_run(a_run(tmp_path / "work" / "second", 5, learning_rate=3e-5, rlhf_enabled=True))
+    hands = open_window()
+    hands.window.show_page("runs")
+    found = hands.window.current_page()
+    assert isinstance(found, RunsPage)
+    hands.wait(lambda: len(found.runs) == 2, "the runs are not listed")
+    return hands, found
+
+
+def drawn(page: RunsPage) -> list[str]:
+    return [curve.name for curve in page.plot.curves]
+
+
+def test_runs_are_listed_newest_first_with_mode_steps_and_state(page: tuple[Hands, RunsPage]) -> None:
+    hands, runs = page
+    rows = [(runs.tree.item(row, "text"), *runs.tree.item(row, "values")) for row in runs.tree.get_children()]
+    assert [(row[0], row[2], row[3], row[4]) for row in rows] == [
+        ("second", "DPO", "20 of 20", "finished"),
+        ("first", "Images", "20 of 20", "finished"),
+    ]
+    hands.wait(lambda: drawn(runs) == ["training"])
+
+
+def test_several_runs_are_compared(page: tuple[Hands, RunsPage], tmp_path: Path) -> None:
+    hands, runs = page
+    hands.focus(runs.tree)
+    hands.keys("<Control-a>")
+    hands.wait(lambda: drawn(runs) == ["second: training", "first: training"], str(drawn(runs)))
+    runs.picker.set("Accuracy")
+    runs.picker.event_generate("<<ComboboxSelected>>")
+    hands.wait(lambda: len(drawn(runs)) == 2 and all("training" in name for name in drawn(runs)))
+    rows = {
+        runs.table.item(row, "values")[0]: runs.table.item(row, "values")[1:]
+        for row in runs.table.get_children()
+    }
+    assert rows == {"Learning rate": ("3e-05", "0.0001"), "Preference training": ("true", "false")}
+    runs.tabs.select(2)
+    grid = runs.grid_
+    hands.wait(lambda: len(grid._photos) == 4, "the samples are not shown")
+    assert grid._grid.rows == ("a fox",)
+    assert grid._grid.columns == ("second step 0", "second step 20", "first step 0", "first step 20")
+    (item,) = grid.canvas.find_withtag("cell:0:2")
+    left, top, right, bottom = grid.canvas.bbox(item)
+    hands.rest(0.1)
+    hands.click(grid.canvas, (left + right) // 2, (top + bottom) // 2)
+    window = hands.dialog()
+    assert isinstance(window, ImageWindow) and "first step 0" in window.shown.caption
+    assert window.shown.path == tmp_path / "work" / "first" / "samples" / "0.png"
+    window.destroy()
+
+
+def test_the_adapter_is_copied_and_settings_are_loaded_without_touching_the_run(
+    page: tuple[Hands, RunsPage], tmp_path: Path
+) -> None:
+    hands, runs = page
+    runs.tree.selection_set("0")
+    hands.rest(0.1)
+    assert runs.buttons["Copy path"].instate(["disabled"])
+    runs.tree.selection_set("1")
+    hands.rest(0.1)
+    hands.click(runs.buttons["Copy path"])
+    assert hands.window.clipboard_get() == str(tmp_path / "models" / "taste.safetensors")
+    runs.tree.selection_set("0")
+    hands.rest(0.1)
+    hands.click(runs.buttons["Load settings"])
+    assert hands.window.state_.config.learning_rate == 3e-5
+    assert hands.window.files.path == ""
+    hands.keys("<Control-z>", to=hands.window)
+    assert hands.window.state_.config.learning_rate == 1e-4
+
+
+def test_a_run_is_watched_from_the_list(page: tuple[Hands, RunsPage], tmp_path: Path) -> None:
+    hands, runs = page
+    runs.tree.selection_set("1")
+    hands.focus(runs.tree)
+    hands.keys("<Return>")
+    assert hands.window.page == "run"
+    assert hands.window.control.run is not None
+    assert hands.window.control.run.path == tmp_path / "work" / "first"
+
+
+def test_deleting_is_undone_and_what_cannot_be_deleted_says_why(
+    page: tuple[Hands, RunsPage], tmp_path: Path
+) -> None:
+    hands, runs = page
+    (tmp_path / "work" / "second" / "mine.txt").write_text("x")
+    hands.focus(runs.tree)
+    hands.keys("<Control-a>")
+    hands.keys("<Delete>")
+    hands.expect_dialog("mine.txt")
+    hands.wait(lambda: [run.path.name for run in runs.runs] == ["second"])
+    assert not (tmp_path / "work" / "first").exists()
+    hands.click(runs.buttons["Undo delete"])
+    hands.wait(lambda: [run.path.name for run in runs.runs] == ["second", "first"])
+    assert (tmp_path / "work" / "first" / "samples" / "20.png").is_file()
+    assert runs.buttons["Undo delete"].instate(["disabled"])
