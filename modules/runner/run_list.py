@@ -33,6 +33,7 @@ class RunSummary:
         state: one of ``status.STATES``.
         config: its settings as plain data; empty when they cannot be read.
         adapter: the model it has written, if it is there.
+        has_backup: whether there is anything to resume from.
     """
 
     path: Path
@@ -43,6 +44,7 @@ class RunSummary:
     state: str
     config: Mapping[str, Any]
     adapter: Path | None
+    has_backup: bool
 
 
 def list_runs(workspace: Path) -> list[RunSummary]:
@@ -87,7 +89,8 @@ def summary_of(folder: Path) -> RunSummary | None:
         state = str(event.get("status")) if event.get("kind") == "run_finished" else "died"
     if run.trainer() is not None or run.launched() is not None:
         state = _LIVE
-    return RunSummary(run.path, when, _mode(config), steps, total, state, config, _written(config))
+    backup = run.backup_dir.is_dir() and any(run.backup_dir.iterdir())
+    return RunSummary(run.path, when, _mode(config), steps, total, state, config, _written(config), backup)
 
 
 def _last_events(path: Path) -> Iterator[Mapping[str, Any]]:

@@ -13,8 +13,8 @@ from modules.ui.form.Tooltips import Tooltips
 from modules.ui.home.ProjectWatch import ProjectWatch
 from modules.ui.run.TensorBoard import TensorBoard
 from modules.ui.state.ConfigState import Problem
-from modules.ui.state.Forecast import Forecast
 from modules.ui.state.RunControl import RunControl
+from modules.ui.state.runs.Forecast import Forecast
 from modules.ui.state.SessionStore import SessionStore, WindowMemory
 
 

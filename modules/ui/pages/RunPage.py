@@ -84,7 +84,7 @@ class RunPage(Page):
         head.add(self.folder)
         tips.add(self.folder, lambda: str(self.control.run.path) if self.control.run else "")
         for text, command, tip in (
-            (words.WATCH_ANOTHER, self.watch_another, words.WATCH_ANOTHER_TIP),
+            (words.ALL_RUNS, lambda: self.ui.services.show_page("runs"), words.ALL_RUNS_TIP),
             (words.FOLDER, self.open_folder, words.FOLDER_TIP),
             (words.TENSORBOARD, self.open_tensorboard, words.TENSORBOARD_TIP),
             (words.END_NOW, self.end_now, words.END_NOW_TIP),
@@ -226,12 +226,6 @@ class RunPage(Page):
         self._timer = self.after(LOG_MS, self._look_at_log)
 
     # -- buttons ---------------------------------------------------------------------------------------------
-
-    def watch_another(self) -> None:
-        """Ask for a run's folder."""
-        folder = self.ui.chooser.folder(words.ASK_RUN_FOLDER)
-        if folder is not None:
-            self.ui.services.run_actions.attach(str(folder))
 
     def open_folder(self) -> None:
         """Show the run's folder in the file manager."""

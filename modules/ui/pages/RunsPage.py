@@ -19,7 +19,7 @@ from modules.ui.run.CurvePlot import Curve, CurvePlot
 from modules.ui.run.SampleGrid import SampleGrid
 from modules.ui.state.curve_groups import group_curves
 from modules.ui.state.RunHistory import RunHistory
-from modules.ui.state.runs import differences, history_of, sample_grid
+from modules.ui.state.runs.comparing import differences, history_of, sample_grid
 from modules.ui.texts import runs as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
@@ -100,11 +100,13 @@ class RunsPage(Page):
         commands: tuple[tuple[str, Callable[[], object], str], ...] = (
             (words.WATCH, self.watch, words.WATCH_TIP),
             (words.SETTINGS, self.load_settings, words.SETTINGS_TIP),
+            (words.RESUME, self.resume, words.RESUME_TIP),
             (words.FOLDER, self.open_folder, words.FOLDER_TIP),
             (words.ADAPTER, self.open_adapter, words.ADAPTER_TIP),
             (words.COPY, self.copy_adapter, words.COPY_TIP),
             (words.DELETE, self.delete, words.DELETE_TIP),
             (words.UNDELETE, self.undelete, words.UNDELETE_TIP),
+            (words.OTHER, self.watch_other, words.OTHER_TIP),
             (words.REFRESH, self.look, words.REFRESH_TIP),
         )
         for text, command, tip in commands:
@@ -183,9 +185,10 @@ class RunsPage(Page):
         chosen = self.selected()
         one = len(chosen) == 1
         adapter = one and chosen[0].adapter is not None
+        resumable = one and chosen[0].state != "running" and chosen[0].has_backup
         wanted = {
-            words.WATCH: one, words.SETTINGS: one, words.FOLDER: one, words.ADAPTER: adapter, words.COPY: adapter,
-            words.DELETE: bool(chosen), words.UNDELETE: bool(self._deleted),
+            words.RESUME: resumable, words.WATCH: one, words.SETTINGS: one, words.FOLDER: one, words.ADAPTER: adapter,
+            words.COPY: adapter, words.DELETE: bool(chosen), words.UNDELETE: bool(self._deleted),
         }  # fmt: skip
         for name, on in wanted.items():
             self.buttons[name].state([("!" if on else "") + "disabled"])
@@ -259,8 +262,22 @@ class RunsPage(Page):
             self.ui.services.run_actions.attach(str(run.path))
             self.ui.services.show_page("run")
 
+    def watch_other(self) -> None:
+        """Ask for a run's folder, and show it on the Run page."""
+        folder = self.ui.chooser.folder(words.ASK_RUN_FOLDER)
+        if folder is not None:
+            self.ui.services.run_actions.attach(str(folder))
+            self.ui.services.show_page("run")
+
     def load_settings(self) -> None:
         """Edit a copy of the selected run's settings; the run's own file stays as it is."""
+        self._take_settings(words.SETTINGS_LOADED, resume=False)
+
+    def resume(self) -> None:
+        """Load the selected run's settings so that Start resumes it."""
+        self._take_settings(words.RESUME_LOADED, resume=True)
+
+    def _take_settings(self, said: str, resume: bool) -> None:
         run = self._one()
         if run is None:
             return
@@ -269,8 +286,10 @@ class RunsPage(Page):
         except UserError as error:
             self.ui.error(error)
             return
+        if resume:
+            config.continue_last_backup, config.workspace_dir = True, str(run.path)
         self.ui.state.replace(config, words.SETTINGS_UNDO.format(name=run.path.name), saved=False)
-        self.ui.status(words.SETTINGS_LOADED.format(name=run.path.name))
+        self.ui.status(said.format(name=run.path.name))
 
     def open_folder(self) -> None:
         """Show the run's folder in the file manager."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
 
 from modules.runner.outcome import Outcome
+from modules.ui.run.notice import send_notice
 from modules.ui.run.StartCheck import StartCheck
 from modules.ui.state.RunControl import RunControl
 from modules.ui.texts import run as words
 from modules.ui.Ui import Ui
 from modules.util.errors import UserError
 
+log = logging.getLogger(__name__)
 POLL_MS = 250
 CATCH_UP_MS = 12
 SHOWN_EVERY = 0.6
@@ -151,11 +154,24 @@ class RunActions:
         self._check.soon()  # its files are there now
         self._ui.status(outcome.message)
         self._heard()
+        self._give_notice(outcome)
         if not outcome.ok:
             run = self.control.run
             where = words.LOG_IS.format(path=run.log_path) if run is not None else ""
             hint = "\n".join(part for part in (outcome.hint, where) if part)
             self._ui.error(UserError(outcome.message, hint=hint or None))
+
+    def _give_notice(self, outcome: Outcome) -> None:
+        """Tell the desktop, in a thread; that it cannot be told changes nothing else."""
+        run = self.control.run
+        if not self._ui.services.memory.notices or run is None:
+            return
+        title, text = words.NOTICE_TITLE.format(name=run.path.name), outcome.message
+        self._ui.work(
+            lambda: send_notice(title, text),
+            lambda _result: None,
+            lambda error: log.warning("the desktop shows no notice that the run ended: %r", error),
+        )
 
     def close(self) -> None:
         """Stop looking; the run continues."""

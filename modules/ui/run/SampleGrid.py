@@ -8,11 +8,11 @@ from tkinter import ttk
 from PIL import ImageTk
 
 from modules.ui.ImageWindow import ImageWindow, ShownImage
-from modules.ui.state.runs import Grid
+from modules.ui.state.runs.comparing import Grid
 from modules.ui.texts import runs as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
-from modules.ui.widgets.tk_support import on_event
+from modules.ui.widgets.tk_support import fit_middle, on_event
 
 CELL = 128
 HEAD = 26
@@ -84,7 +84,8 @@ class SampleGrid(ttk.Frame):
         side, head, left = px(CELL), px(HEAD), px(LEFT)
         canvas.configure(scrollregion=(0, 0, left + side * len(grid.columns), head + side * len(grid.rows)))
         for column, title in enumerate(grid.columns):
-            self._text(left + column * side, px(4), title, side)
+            fitting = fit_middle(title, side - px(6), self._ui.theme.fonts["small"])
+            self._text(left + column * side, px(4), fitting, side)
         for row, prompt in enumerate(grid.rows):
             self._text(px(4), head + row * side, prompt, left - px(10))
         self._draw_cells(side, head, left)

@@ -9,7 +9,7 @@ from typing import Any
 from modules.runner.pace import kind_of
 from modules.ui.state.ConfigState import Problem
 from modules.ui.state.DryRun import DRY_RUN, DryRun, Found, no_images
-from modules.ui.state.Forecast import Forecast
+from modules.ui.state.runs.Forecast import Forecast
 from modules.ui.texts import run as words
 from modules.ui.Ui import Ui
 

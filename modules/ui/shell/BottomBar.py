@@ -8,8 +8,8 @@ from tkinter import ttk
 
 from modules.ui.Actions import Actions
 from modules.ui.shell.ForecastLine import ForecastLine
-from modules.ui.state.Forecast import Forecast
 from modules.ui.state.RunControl import LIVE, RunControl
+from modules.ui.state.runs.Forecast import Forecast
 from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.tk_support import fit_middle

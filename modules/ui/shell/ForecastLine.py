@@ -8,8 +8,8 @@ from tkinter import ttk
 
 from modules.runner.pace import Pace
 from modules.ui.state.ConfigState import plain_value
-from modules.ui.state.Forecast import GIB, Forecast
-from modules.ui.state.Trial import Trial
+from modules.ui.state.runs.Forecast import GIB, Forecast
+from modules.ui.state.runs.Trial import Trial
 from modules.ui.texts import forecast as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.tk_support import fit_middle

@@ -1,7 +1,8 @@
-"""Appearance and scale of the window."""
+"""Appearance and scale of the window, and whether the desktop tells of the end of runs."""
 
 from __future__ import annotations
 
+import tkinter as tk
 from collections.abc import Callable
 from functools import partial
 from tkinter import ttk
@@ -31,8 +32,14 @@ def open_view_dialog(ui: Ui, appearance: str, scale: int, change: Callable[[str,
         ttk.Label(dialog.body, text=label).grid(row=row, column=0, sticky="w", padx=(0, px(12)))
         combo.grid(row=row, column=1, sticky="ew", pady=px(4))
 
+    notices = tk.BooleanVar(dialog, ui.services.memory.notices)
+    switch = ttk.Checkbutton(dialog.body, text=words.NOTICES, variable=notices)
+    switch.grid(row=2, column=0, columnspan=2, sticky="w", pady=(px(8), 0))
+
     def take() -> None:
         chosen, size = looks.get(), int(sizes.get().split()[0])
+        ui.services.memory.notices = notices.get()
+        ui.services.remember()
         dialog.destroy()
         change(chosen, size)
 

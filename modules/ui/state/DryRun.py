@@ -13,7 +13,7 @@ from typing import Any
 
 from modules.runner.pace import last_pace
 from modules.ui.state.ConfigState import Problem
-from modules.ui.state.Forecast import Forecast, Memory
+from modules.ui.state.runs.Forecast import Forecast, Memory
 from modules.ui.texts import run as words
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError

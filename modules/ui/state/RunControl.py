@@ -18,7 +18,7 @@ from modules.runner.outcome import Outcome
 from modules.runner.RunDirectory import RunDirectory
 from modules.runner.status import RunStatus, StatusFollower
 from modules.ui.state.RunHistory import RunHistory
-from modules.ui.state.Trial import Trial
+from modules.ui.state.runs.Trial import Trial
 from modules.ui.texts import run as words
 from modules.util.duration import duration
 from modules.util.errors import UserError

@@ -37,6 +37,7 @@ class WindowMemory:
         more: keys of the pages that show all their settings.
         project: folder of the taste project that was open; empty for none.
         projects: folders of taste projects, newest first.
+        notices: whether the desktop shows a notice when a run ends.
     """
 
     geometry: str = ""
@@ -50,6 +51,7 @@ class WindowMemory:
     more: list[str] = field(default_factory=list)
     project: str = ""
     projects: list[str] = field(default_factory=list)
+    notices: bool = True
 
     @classmethod
     def from_dict(cls, data: object) -> WindowMemory:

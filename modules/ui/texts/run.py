@@ -5,7 +5,7 @@ from modules.ui.pages.PageSpec import PageSpec
 PAGE = PageSpec("run", "Run", order=100, module="RunPage", about="Curves, samples and log of the run.")
 
 # the page
-WATCH_ANOTHER, WATCH_ANOTHER_TIP = "Watch another\u2026", "Watch the run in another folder, live or ended"
+ALL_RUNS, ALL_RUNS_TIP = "All runs", "Pick a run to watch or to resume, and compare runs"
 FOLDER, FOLDER_TIP = "Folder", "Open the run's folder"
 TENSORBOARD, TENSORBOARD_TIP = "TensorBoard", "Show all curves in the browser"
 END_NOW = "End now"
@@ -14,7 +14,6 @@ SMOOTH = "Smooth"
 SAMPLES_TAB, LOG_TAB, EVENTS_TAB, QUEUE_TAB = "Samples", "Log", "Events", "Queue"
 NO_RUN_YET = "No run yet. Start begins one"
 STATE_AND_FOLDER = "{state}  \u2013  {folder}"
-ASK_RUN_FOLDER = "The folder of a run"
 
 # TensorBoard
 NO_RUN = "There is no run yet"
@@ -26,6 +25,10 @@ TENSORBOARD_FAILED = "TensorBoard is not open"
 END_TITLE = "End the trainer"
 END_QUESTION = "All steps since the last backup are lost. To keep them, use Stop instead."
 ENDED = "The trainer was ended"
+
+# the notice of the desktop
+PROGRAM = "Tastemaker"
+NOTICE_TITLE = "Run ended: {name}"
 
 # curves
 NO_CURVE = "Nothing yet"

@@ -67,6 +67,7 @@ NOTHING_FOUND = "Nothing found"
 
 # view
 VIEW_TITLE, APPEARANCE, SIZE = "View", "Appearance", "Size"
+NOTICES = "Desktop notice when a run ends"
 SIZE_NOW = "Size {percent} %"
 
 # problems

@@ -11,7 +11,7 @@ import pytest
 
 from modules.runner.known_runs import note_run
 from modules.ui.shell.ForecastLine import ForecastLine
-from modules.ui.state.Forecast import GIB
+from modules.ui.state.runs.Forecast import GIB
 from modules.util.files.user_folder import FOLDER_VARIABLE
 from tests.runner.test_pace import run_with, started, step
 from tests.ui.main.conftest import OpenWindow

@@ -148,3 +148,27 @@ def test_deleting_is_undone_and_what_cannot_be_deleted_says_why(
     hands.wait(lambda: [run.path.name for run in runs.runs] == ["second", "first"])
     assert (tmp_path / "work" / "first" / "samples" / "20.png").is_file()
     assert runs.buttons["Undo delete"].instate(["disabled"])
+
+
+def test_a_run_with_a_backup_is_resumed_from_the_list(page: tuple[Hands, RunsPage], tmp_path: Path) -> None:
+    hands, runs = page
+    runs.tree.selection_set("1")
+    hands.rest(0.1)
+    assert runs.buttons["Resume"].instate(["disabled"])
+    (tmp_path / "work" / "first" / "backup" / "a-backup").mkdir(parents=True)
+    hands.click(runs.buttons["Refresh"])
+    hands.wait(lambda: runs.buttons["Resume"].instate(["!disabled"]))
+    hands.click(runs.buttons["Resume"])
+    config = hands.window.state_.config
+    assert config.continue_last_backup and config.workspace_dir == str(tmp_path / "work" / "first")
+
+
+def test_a_run_of_another_folder_is_watched_from_the_page(
+    page: tuple[Hands, RunsPage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands, runs = page
+    elsewhere = a_run(tmp_path / "elsewhere" / "third", 1)
+    monkeypatch.setattr(hands.window.ui.chooser, "folder", lambda *_args, **_kinds: elsewhere)
+    hands.click(runs.buttons["Other folder\u2026"])
+    assert hands.window.page == "run" and hands.window.control.run is not None
+    assert hands.window.control.run.path == elsewhere

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.ui.state.Trial import Trial
+from modules.ui.state.runs.Trial import Trial
 from modules.util.files.user_folder import FOLDER_VARIABLE
 from tests.trainer.builders import write_config
 
