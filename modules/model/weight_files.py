@@ -60,6 +60,10 @@ class WeightFile(ABC):
             return stored
         return LazyTensor(stored.shape, torch.float32, lambda: self._scaled(stored.read(), scale))
 
+    def places(self) -> dict[str, LazyTensor]:
+        """All of them by name."""
+        return {name: self.lazy(name) for name in self.shapes}
+
     def _scale(self, name: str) -> str:
         """The name of the scale of a tensor, if it has one."""
         layer, _, leaf = name.rpartition(".")

@@ -17,7 +17,7 @@ from modules.model.noising.sampling import make_sampler
 from modules.model.noising.schedule import DiscreteSchedule, FlowSchedule, Schedule
 from modules.model.noising.scheduler_config import check_scheduler_config
 from modules.spec.FamilySpec import FamilySpec
-from modules.util.errors import UnsupportedError, UserError
+from modules.util.errors import ConfigError, UnsupportedError, UserError
 from modules.weights.loading import FIELD, is_hub_name
 from modules.weights.part_sources import (
     Sources,
@@ -99,6 +99,14 @@ class ModelFamily(ABC):
                     hint="switch off the prediction overrides and zero terminal SNR",
                 )
             return FlowSchedule()
+        says = scheduler.get("prediction_type", "epsilon")
+        if self.spec.other_prediction and not options.prediction and says != self.spec.prediction:
+            raise ConfigError(
+                f"the model's scheduler config says {says}, and {self.spec.label} has {self.spec.prediction}",
+                field="model_type",
+                hint=f"set it to {self.spec.other_prediction}; if this one is right, force its prediction with "
+                "force_v_prediction or force_epsilon_prediction",
+            )
         return DiscreteSchedule.from_config(
             scheduler,
             options.prediction,  # type: ignore[arg-type]

@@ -45,7 +45,7 @@ def load_model(setup: BaseModelSetup, config: TrainConfig, parts: Collection[str
         parts: which parts; all by default.
 
     Raises:
-        UserError: not there, or not a model of this family.
+        UserError: not there, not a model of this family, or with weights that are NaN or infinite.
     """
     spec = setup.spec
     names = {part: getattr(config, part).model_name for part in spec.module_parts}
@@ -54,6 +54,8 @@ def load_model(setup: BaseModelSetup, config: TrainConfig, parts: Collection[str
         return setup.load(config.base_model_name, dtypes, wanted, load_options(config), names)
 
     model = load(part_dtypes(config, spec), parts)
+    # before it is rounded: in few bits NaN is a number like any other
+    check_weights(model)
     if config.training_adapter.model_name and spec.denoiser in model.modules():
         path = find_file(config.training_adapter.model_name, ADAPTER_FIELD)
         model.training_adapter = TrainingAdapter.read(path, model, config.training_adapter.strength)
@@ -344,7 +346,6 @@ def check_weights(model: Model) -> None:
     """
     for part, module in model.modules().items():
         for name, weight in module.named_parameters():
-            # numbers of 8 bits and fewer are rounded from sound ones
             if weight.device.type == "meta" or weight.dtype not in _LOOKED_AT:
                 continue
             # a sum is not finite if any number in it is not, and takes no memory

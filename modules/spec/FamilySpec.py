@@ -60,17 +60,30 @@ def block_presets(
 class Relative:
     """A model that is built like a family's and cannot be used as one of it.
 
+    Attributes:
+        message, hint: what to say of a model that is one.
+
     Args:
         label: its name for people.
         tensors: what a layer whose width tells it apart is called, in files and in diffusers.
         width: the inputs of that layer.
         config: the field of the denoiser's config that holds the same number.
+        key: the family it is of, where that is offered.
     """
 
     label: str
     tensors: tuple[str, ...]
     width: int
     config: str
+    key: str = ""
+
+    @property
+    def message(self) -> str:
+        return f"is {self.label}" if self.key else f"is {self.label}, which is not offered"
+
+    @property
+    def hint(self) -> str:
+        return f"set model_type to {self.key}" if self.key else "use a model of the family itself"
 
 
 @dataclass(frozen=True)
@@ -105,6 +118,8 @@ class FamilySpec:
         even_steps: whether a flow model's noise levels fall by 1 / steps before they are shifted.
         default_steps, default_cfg, default_sampler: sampling settings used where a sample leaves them open.
         lora_metadata: further fields that other programs expect in adapter files.
+        other_prediction: the family that is built alike and has the other parameterisation, if there is one. A model
+            whose scheduler config names that one is of that family.
         relatives: models that are told apart from the family's, to be named when they are refused.
         order: position in lists for people; families with equal numbers keep the order of their file.
     """
@@ -136,6 +151,7 @@ class FamilySpec:
     default_cfg: float = 7.0
     default_sampler: str = "DDIM"
     lora_metadata: Mapping[str, str] = field(default_factory=dict)
+    other_prediction: str = ""
     relatives: tuple[Relative, ...] = ()
     order: int = 1000
 
@@ -175,17 +191,17 @@ class FamilySpec:
         """Whether it learns the straight path from noise to image, and has no schedule of noise variances."""
         return self.prediction == "flow"
 
-    def relative_by_shapes(self, shapes: Mapping[str, Sequence[int]]) -> str:
-        """The label of the relative that a denoiser with tensors of these shapes is; empty if it is none."""
+    def relative_by_shapes(self, shapes: Mapping[str, Sequence[int]]) -> Relative | None:
+        """The relative that a denoiser with tensors of these shapes is, if it is one."""
         for relative in self.relatives:
             found = (shapes[name] for name in relative.tensors if name in shapes)
             if any(len(shape) > 1 and shape[1] == relative.width for shape in found):
-                return relative.label
-        return ""
+                return relative
+        return None
 
-    def relative_by_config(self, config: Mapping[str, object]) -> str:
+    def relative_by_config(self, config: Mapping[str, object]) -> Relative | None:
         """The same for a config of diffusers."""
-        return next((one.label for one in self.relatives if config.get(one.config) == one.width), "")
+        return next((one for one in self.relatives if config.get(one.config) == one.width), None)
 
     def for_inpainting(self, key: str, label: str, pipeline_class: str) -> FamilySpec:
         """The spec of this family's inpainting model, whose adapters have the same layers."""
@@ -198,4 +214,5 @@ class FamilySpec:
             inpainting=True,
             # latents, the mask, and the latents of the masked image
             denoiser_channels=9,
+            other_prediction="",
         )

@@ -351,7 +351,6 @@ def _load(config: TrainConfig, processes: Processes, folder: Path, tell: Tell) -
     setup = create_model_setup(config.model_type)
     tell("loading the model", 0, 1)
     model = training.load_model(setup, config)
-    training.check_weights(model)
     for name in (model.spec.denoiser, *model.text_encoders):
         # before anything trains them
         model.fingerprint(name)

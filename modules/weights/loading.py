@@ -17,6 +17,7 @@ from modules.model.weight_files import WEIGHT_FILES, open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.errors import UserError, UserErrors
 from modules.util.jsonio import read_json
+from modules.util.tensors.lazy_tensors import LazyTensor
 from modules.weights.hub import hub_token
 
 FIELD = "base_model_name"
@@ -191,11 +192,9 @@ def _check_relative(folder: Path, spec: FamilySpec) -> None:
     """``UserError`` if the folder's denoiser is that of a relative of the family."""
     place = folder / spec.denoiser / "config.json"
     config = read_json(place, "model config") if place.is_file() else None
-    relative = spec.relative_by_config(config) if isinstance(config, dict) else ""
-    if relative:
-        raise UserError(
-            f"{folder} is {relative}, which is not offered", field=FIELD, hint=f"use {spec.label}"
-        )
+    relative = spec.relative_by_config(config) if isinstance(config, dict) else None
+    if relative is not None:
+        raise UserError(f"{folder} {relative.message}", field=FIELD, hint=relative.hint)
 
 
 def left_out(part: PartSpec, index: dict[str, Any]) -> bool:
@@ -310,8 +309,35 @@ def load_module(
             field=FIELD,
             hint="weights and config.json belong to different models",
         )
+    stored = {
+        name: each
+        for path in weights_files(place)
+        for name, each in open_weights(path, FIELD).places().items()
+    }
+    require_floats(stored, module.state_dict(), place)
     module.eval().requires_grad_(False)
     return module  # type: ignore[no-any-return]
+
+
+def require_floats(stored: Mapping[str, LazyTensor], wanted: Mapping[str, torch.Tensor], place: Path) -> None:
+    """Refuse weights in a type that holds no fractions: another program's codes, or counts, would be taken for weights.
+
+    Args:
+        stored: what is in the files, by the names of the module.
+        wanted: the module's own tensors; only types are looked at.
+
+    Raises:
+        UserError: names the first such tensor.
+    """
+    for name, tensor in wanted.items():
+        kept = stored.get(name)
+        if kept is not None and tensor.is_floating_point() and not kept.dtype.is_floating_point:
+            raise UserError(
+                f"{name} in {place} is stored as {str(kept.dtype).removeprefix('torch.')}: weights have to be "
+                "floating-point numbers",
+                field=FIELD,
+                hint="use a version of this model in 8 bit floats, 16 or 32 bits",
+            )
 
 
 def _count_tensors(place: Path) -> int:

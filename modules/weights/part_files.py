@@ -127,6 +127,12 @@ class Plan:
     faults: list[str] = field(default_factory=list)
     extra: list[str] = field(default_factory=list)
 
+    def stored(self, tensors: PartTensors) -> dict[str, LazyTensor]:
+        """The tensors of the file that the module's own come from, by the names of the module."""
+        return {
+            key: tensors.places[name] for key, (name, _) in self.tensors.items() if name in tensors.places
+        }
+
     @property
     def strays(self) -> int:
         return len(self.faults) + len(self.extra)

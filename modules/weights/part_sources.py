@@ -28,6 +28,7 @@ from modules.weights.loading import (
     load_parts,
     load_tokenizer,
     part_class,
+    require_floats,
     weights_files,
 )
 from modules.weights.part_families import looks_like
@@ -177,9 +178,10 @@ def part_from_file(
     if plan.strays:
         denoiser = part.kind == "denoiser"
         if denoiser and (relative := spec.relative_by_shapes(tensors.shapes)):
-            raise UserError(f"{file.path} is {relative}, which is not offered", hint=f"use {spec.label}")
+            raise UserError(f"{file.path} {relative.message}", hint=relative.hint)
         kind = looks_like(tensors, spec) if denoiser else ""
         raise _misfit(file.path, spec, part, plan, kind)
+    require_floats(plan.stored(tensors), plan.module.state_dict(), file.path)
     return keep_lazy(tensors, plan) if dtypes.lazy else load_into(tensors, plan, dtypes.of(part.name))
 
 
@@ -209,6 +211,7 @@ def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, bare: bool =
             field=FIELD,
             hint="weights and config.json belong to different models",
         )
+    require_floats(plan.stored(tensors), plan.module.state_dict(), place)
     return keep_lazy(tensors, plan)
 
 

@@ -24,7 +24,7 @@ from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.spec.parts import TEXT_PREFIX
 from modules.util.errors import UserError, list_offenders
 from modules.util.tensors.lazy_tensors import LazyTensor
-from modules.weights.loading import FIELD, load_tokenizer, part_class
+from modules.weights.loading import FIELD, load_tokenizer, part_class, require_floats
 from modules.weights.open_clip import (
     PROJECTION,
     from_open_clip,
@@ -294,8 +294,8 @@ def _prefix(part: PartSpec, names: Collection[str]) -> str | None:
 def _check_family(path: Path, spec: FamilySpec, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """``UserError`` if the denoiser is that of a relative of the family."""
     relative = spec.relative_by_shapes(shapes)
-    if relative:
-        raise UserError(f"{path} is {relative}, which is not offered", field=FIELD, hint=f"use {spec.label}")
+    if relative is not None:
+        raise UserError(f"{path} {relative.message}", field=FIELD, hint=relative.hint)
 
 
 def unet_config(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
@@ -428,6 +428,7 @@ def fill(
             field=FIELD,
         )
     _check_read(part, list(unread), source)
+    require_floats(filled, own, source)
     if stored:
         return make_lazy(module, filled)
     with torch.no_grad():

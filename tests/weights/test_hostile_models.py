@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from modules.model.dtypes import PartDtypes
 from modules.util.errors import UserError
+from scripts import train
 from tests.tiny import tiny_folder, tiny_setup
 from tests.trainer.builders import run_here, write_config
 
@@ -85,6 +86,77 @@ def test_a_model_with_undefined_weights_is_named_before_the_first_step(
     assert name.removeprefix("text_model.") in caught.value.message
     assert caught.value.field == "base_model_name"
     assert not (tmp_path / "out.safetensors").exists()
+
+
+@pytest.mark.parametrize("kind", ["FLOAT_8", "INT_8", "NFLOAT_4"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_undefined_weights_are_named_before_they_are_rounded(tmp_path: Path, kind: str, value: float) -> None:
+    folder = Path(shutil.copytree(tiny_folder(), tmp_path / "model"))
+    file = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    state = load_file(file)
+    name = next(n for n in sorted(state) if n.endswith("attn1.to_q.weight"))
+    state[name].view(-1)[0] = value
+    save_file(state, file, metadata={"format": "pt"})
+    with pytest.raises(UserError, match=f"1 of the .* numbers of {name} in the unet of model"):
+        run_here(write_config(tmp_path, base_model_name=str(folder), unet={"weight_dtype": kind}))
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+@pytest.mark.parametrize("part", ["unet", "text_encoder", "vae"])
+def test_whole_numbers_for_weights_are_named_by_the_dry_run(
+    tmp_path: Path, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(tiny_folder(), tmp_path / "model"))
+    (file,) = (folder / part).glob("*.safetensors")
+    state = load_file(file)
+    name = next(n for n in sorted(state) if n.endswith(".weight"))
+    state[name] = torch.ones(state[name].shape, dtype=torch.int32)
+    save_file(state, file, metadata={"format": "pt"})
+    assert (
+        train.main(["--config-path", str(write_config(tmp_path, base_model_name=str(folder))), "--dry-run"])
+        == 2
+    )
+    said = capsys.readouterr().err
+    assert name.removeprefix("text_model.") in said and "int32" in said and "base_model_name" in said
+    with pytest.raises(UserError, match="int32"):
+        tiny_setup().load(str(folder))
+
+
+def dry_run(tmp_path: Path, folder: Path, model_type: str, **changes: Any) -> int:
+    config = write_config(tmp_path / "job", model_type=model_type, base_model_name=str(folder), **changes)
+    return train.main(["--config-path", str(config), "--dry-run"])
+
+
+@pytest.mark.parametrize(
+    ("model_type", "width", "said"),
+    [
+        ("STABLE_DIFFUSION_21", 768, "is Stable Diffusion 1.5"),
+        ("STABLE_DIFFUSION_20_BASE", 768, "is Stable Diffusion 1.5"),
+        ("STABLE_DIFFUSION_15", 1024, "is Stable Diffusion 2.x"),
+        ("STABLE_DIFFUSION_20_INPAINTING", 768, "is Stable Diffusion 1.5"),
+    ],
+)
+def test_a_model_of_the_other_generation_is_named_by_the_dry_run(
+    tmp_path: Path, model_type: str, width: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = changed(tmp_path / "model", "unet/config.json", cross_attention_dim=width)
+    assert dry_run(tmp_path, folder, model_type) == 2
+    shown = capsys.readouterr().err
+    assert said in shown and "set model_type to STABLE_DIFFUSION_" in shown
+
+
+def test_a_model_with_the_other_prediction_is_named_by_the_dry_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = "scheduler/scheduler_config.json"
+    noise = changed(tmp_path / "noise", place, prediction_type="epsilon")
+    assert dry_run(tmp_path, noise, "STABLE_DIFFUSION_21") == 2
+    assert "set it to STABLE_DIFFUSION_21_BASE" in capsys.readouterr().err
+    assert dry_run(tmp_path, noise, "STABLE_DIFFUSION_21_BASE") == 0
+    assert dry_run(tmp_path, noise, "STABLE_DIFFUSION_21", force_epsilon_prediction=True) == 0
+    velocity = changed(tmp_path / "velocity", place, prediction_type="v_prediction")
+    assert dry_run(tmp_path, velocity, "STABLE_DIFFUSION_21") == 0
+    assert dry_run(tmp_path, velocity, "STABLE_DIFFUSION_15") == 0
 
 
 def test_large_weights_are_sound(tmp_path: Path) -> None:

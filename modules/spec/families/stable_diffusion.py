@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from modules.spec.FamilySpec import FamilySpec
+from modules.spec.FamilySpec import FamilySpec, Relative
 from modules.spec.parts import (
     CLIP_TOKENS,
     TEXT_PREFIX,
@@ -18,6 +18,14 @@ from modules.spec.parts import (
     scheduler,
     unet,
 )
+
+_READS_PROMPTS = (
+    "input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight",
+    "down_blocks.0.attentions.0.transformer_blocks.0.attn2.to_k.weight",
+)
+"""The first layer of a UNet that reads the prompt, in files and in diffusers; as wide as the text encoder."""
+_WIDTH = "cross_attention_dim"
+
 
 STABLE_DIFFUSION_15 = FamilySpec(
     key="STABLE_DIFFUSION_15",
@@ -43,6 +51,11 @@ STABLE_DIFFUSION_15 = FamilySpec(
     key_map="latent-diffusion",
     kohya_original=False,
     writes_single_file=True,
+    relatives=(
+        Relative(
+            "Stable Diffusion 2.x", _READS_PROMPTS, 1024, _WIDTH, "STABLE_DIFFUSION_21 or another of 2.x"
+        ),
+    ),
     order=10,
 )
 
@@ -51,7 +64,7 @@ STABLE_DIFFUSION_15_INPAINTING = STABLE_DIFFUSION_15.for_inpainting(
 )
 
 
-def _second_generation(key: str, label: str, pixels: int) -> FamilySpec:
+def _second_generation(key: str, label: str, pixels: int, other: str) -> FamilySpec:
     """SD 2.x: another text encoder and, at 768 pixels, v-prediction; both come with the model's configs."""
     changed: dict[str, dict[str, Any]] = {
         "text_encoder": {
@@ -73,17 +86,30 @@ def _second_generation(key: str, label: str, pixels: int) -> FamilySpec:
         default_resolution=pixels,
         writes_single_file=False,
         lora_metadata={"ss_v2": "True"},
+        other_prediction=other,
+        relatives=(
+            Relative("Stable Diffusion 1.5", _READS_PROMPTS, 768, _WIDTH, STABLE_DIFFUSION_15.key),
+            Relative("Stable Diffusion XL", _READS_PROMPTS, 2048, _WIDTH, "STABLE_DIFFUSION_XL_10_BASE"),
+        ),
     )
 
 
-STABLE_DIFFUSION_20 = _second_generation("STABLE_DIFFUSION_20", "Stable Diffusion 2.0", 768)
+STABLE_DIFFUSION_20 = _second_generation(
+    "STABLE_DIFFUSION_20", "Stable Diffusion 2.0", 768, "STABLE_DIFFUSION_20_BASE"
+)
 
-STABLE_DIFFUSION_20_BASE = _second_generation("STABLE_DIFFUSION_20_BASE", "Stable Diffusion 2.0 base", 512)
+STABLE_DIFFUSION_20_BASE = _second_generation(
+    "STABLE_DIFFUSION_20_BASE", "Stable Diffusion 2.0 base", 512, "STABLE_DIFFUSION_20"
+)
 
 STABLE_DIFFUSION_20_INPAINTING = STABLE_DIFFUSION_20_BASE.for_inpainting(
     "STABLE_DIFFUSION_20_INPAINTING", "Stable Diffusion 2.0 inpainting", "StableDiffusionInpaintPipeline"
 )
 
-STABLE_DIFFUSION_21 = _second_generation("STABLE_DIFFUSION_21", "Stable Diffusion 2.1", 768)
+STABLE_DIFFUSION_21 = _second_generation(
+    "STABLE_DIFFUSION_21", "Stable Diffusion 2.1", 768, "STABLE_DIFFUSION_21_BASE"
+)
 
-STABLE_DIFFUSION_21_BASE = _second_generation("STABLE_DIFFUSION_21_BASE", "Stable Diffusion 2.1 base", 512)
+STABLE_DIFFUSION_21_BASE = _second_generation(
+    "STABLE_DIFFUSION_21_BASE", "Stable Diffusion 2.1 base", 512, "STABLE_DIFFUSION_21"
+)
