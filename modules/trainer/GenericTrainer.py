@@ -27,6 +27,7 @@ from modules.trainer.control.PeerWatch import HINT, PeerLost
 from modules.trainer.control.StopSignals import StopSignals
 from modules.trainer.diagnosis import diagnosis, memory
 from modules.trainer.distributed import Processes
+from modules.trainer.memory.memory_advice import resumed_mode
 from modules.trainer.optim.optimizers import effective_rate, set_learning_rate
 from modules.trainer.resume.backup_contents import Counters
 from modules.trainer.resume.checkpoint import list_backups, write_backup
@@ -151,6 +152,7 @@ class GenericTrainer:
             self._resumed_from, backup = found
             check_resumable(config, backup.config)
             check_same_start(config, backup.config, backup.state, self.processes.world_size)
+            config = resumed_mode(config, backup.state)
         self._parts = assemble(config, run.path, run.samples_dir, self.processes, self._tell)
         if self._parts is None:
             self.progress = self.progress if backup is None else backup.progress

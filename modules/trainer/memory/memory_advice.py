@@ -248,5 +248,18 @@ def choose_execution_mode(
     )
 
 
+def resumed_mode(config: TrainConfig, state: Mapping[str, Any]) -> TrainConfig:
+    """The config of a run that resumes, with the execution mode that AUTO meant when the run began.
+
+    Modes round differently: with another one, because there is more memory free today, other weights would come out.
+
+    Args:
+        state: of the backup.
+    """
+    began = state.get("execution_mode")
+    auto = config.trains_pairs and config.rlhf_dpo_execution_mode is DPOExecutionMode.AUTO
+    return _in_mode(config, began) if auto and began is not None else config
+
+
 def _in_mode(config: TrainConfig, mode: str) -> TrainConfig:
     return config.model_copy(update={"rlhf_dpo_execution_mode": DPOExecutionMode(mode)})

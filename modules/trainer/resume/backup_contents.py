@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.errors import UserError
 from modules.util.TrainProgress import TrainProgress
 
@@ -97,6 +98,7 @@ _NEEDED: dict[str, Check] = {
 }  # fmt: skip
 _OPTIONAL: dict[str, Check] = {
     "processes": lambda value: _count(value) and 1 <= value <= _MAX_PROCESSES,
+    "execution_mode": lambda value: value in DPOExecutionMode.__members__.values(),
     "patience": _patience,
     "best": _best,
     "rollout": lambda value: value is None or isinstance(value, Mapping),

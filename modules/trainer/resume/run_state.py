@@ -45,6 +45,7 @@ def take_snapshot(
     made.state = {
         "identity": parts.identity(),
         "processes": parts.loader.world_size,
+        "execution_mode": parts.config.rlhf_dpo_execution_mode.value,
         "step": parts.step.state_dict(),
         "scaler": parts.scaler.state_dict(),
         "counters": asdict(counters),
