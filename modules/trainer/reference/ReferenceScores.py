@@ -52,6 +52,9 @@ class ReferenceScores:
         self._config, self._setup, self._model = config, setup, model
         self._reference, self._processes = reference, processes
         self._size = config.rlhf_dpo_reference_cache_draws
+        self._together = config.rlhf_dpo_execution_mode is DPOExecutionMode.FULL_CONCURRENT
+        # a pair's draws; the largest batch that differs from the next smaller one
+        self._batch_size = min(2 * config.batch_size, self._size)
         stratified = config.rlhf_dpo_timestep_sampling is DPOTimestepSampling.STRATIFIED
         self._noise = replace(
             training.noise_options(config, preference=True), strata=self._size if stratified else 0, pool=0
@@ -85,6 +88,8 @@ class ReferenceScores:
                 "weights": {part: str(next(model.module(part).parameters()).dtype) for part in parts},
                 "device": model.device.type,
                 **({"norms": True} if self._norms else {}),
+                # how many are scored at a time decides how they are rounded
+                "company": [self._together, self._batch_size],
             }
         )
 
@@ -96,11 +101,10 @@ class ReferenceScores:
     def prepare(self, loader: BaseDataLoader, progress: Progress, should_stop: Callable[[], bool]) -> bool:
         """Compute what is missing; ``False`` if it was stopped."""
         self.check(loader)
-        size = 2 * self._config.batch_size
         share = len(loader) // self._processes.world_size
         pairs = (batch for batch in loader.batches() if isinstance(batch, PairBatch))
         done = self._cache.fill(
-            pairs, self._score, size, total=share, progress=progress, should_stop=should_stop
+            pairs, self._score, self._batch_size, total=share, progress=progress, should_stop=should_stop
         )
         stopped = self._processes.agree(int(not done))
         self._cache.reload()
@@ -110,8 +114,7 @@ class ReferenceScores:
     def _score(self, pair: PairBatch) -> ReferenceOut:
         self._model.set_mode("no_dropout")
         scorer = ModelPairScorer(self._setup, self._model, pair, self._draw(pair), norms=self._norms)
-        together = self._config.rlhf_dpo_execution_mode is DPOExecutionMode.FULL_CONCURRENT
-        scores = reference_scores(scorer, self._reference, self._objective, together=together)
+        scores = reference_scores(scorer, self._reference, self._objective, together=self._together)
         if scores is None:
             raise ConfigError(
                 f"the {self._objective.key} objective has no reference to cache",

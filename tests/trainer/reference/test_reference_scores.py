@@ -20,7 +20,7 @@ from modules.trainer.reference.ReferenceScores import FOLDER, ReferenceScores
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError
 from modules.util.TrainProgress import TrainProgress
-from tests.trainer.builders import settings
+from tests.trainer.builders import run_here, same_weights, settings, write_config
 
 DRAWS = 3
 ALONE = Processes(0, 1, 0, torch.device("cpu"))
@@ -233,3 +233,22 @@ def test_a_loss_without_a_reference_has_nothing_to_cache(run: tuple[Run, TrainCo
     scores._objective = replace(scores._objective, needs_reference=False)
     with pytest.raises(ConfigError, match="no reference to cache"):
         prepare(scores, parts)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param({"batch_size": 3}, id="batch"),
+        pytest.param({"rlhf_dpo_execution_mode": "FULL_CONCURRENT"}, id="mode", marks=pytest.mark.slow),
+    ],
+)
+def test_what_an_earlier_run_cached_changes_no_weight(tmp_path: Path, before: dict[str, Any]) -> None:
+    """Scores that were rounded in other batches are not those of this run."""
+    draws = {"rlhf_dpo_reference_cache": True, "rlhf_dpo_reference_cache_draws": 6}
+    changes = {**draws, "batch_size": 1, "rlhf_dpo_execution_mode": "SEQUENTIAL", "epochs": 1}
+    kept = str(tmp_path / "kept")
+    run_here(write_config(tmp_path / "before", **{**changes, **before}, cache_dir=kept))
+    run_here(write_config(tmp_path / "after", **changes, cache_dir=kept))
+    run_here(write_config(tmp_path / "alone", **changes))
+    assert len(list((tmp_path / "kept" / FOLDER).glob("*.safetensors"))) == 2
+    assert same_weights(tmp_path / "after" / "out.safetensors", tmp_path / "alone" / "out.safetensors")
