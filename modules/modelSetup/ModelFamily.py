@@ -18,6 +18,7 @@ from modules.model.noising.schedule import DiscreteSchedule, FlowSchedule, Sched
 from modules.model.noising.scheduler_config import check_scheduler_config
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.errors import ConfigError, UnsupportedError, UserError
+from modules.util.files.hub_names import repository
 from modules.weights.loading import FIELD, is_hub_name
 from modules.weights.part_sources import (
     Sources,
@@ -163,7 +164,7 @@ class ModelFamily(ABC):
             spec=self.spec,
             source=str(path),
             denoiser_source=str(sources.parts.get(self.spec.denoiser, path)),
-            hub_name=source if is_hub_name(source) else "",
+            hub_name=repository(source) if is_hub_name(source) else "",
             parts=loaded,
             schedule=self._schedule(scheduler, options),
             compute_dtype=dtypes.compute,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from modules.reward.base import REWARDS, Reward, RewardBatch, to_uint8
 from modules.util.errors import ConfigError, DataError
+from modules.util.files.hub_names import at_revision, repository
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +36,19 @@ CLIP_L14 = "openai/clip-vit-large-patch14"
 FloatType = Literal["float32", "float16", "bfloat16"]
 
 
+def _fetched(kind: Any, source: str, **options: Any) -> Any:
+    """A part of a model from a folder, or from a repository at the revision its name may have."""
+    if not Path(source).exists():
+        options |= at_revision(source)
+        source = repository(source)
+    return kind.from_pretrained(source, **options)
+
+
 class ClipFeatures:
     """A CLIP model with its tokenizer and image preparation.
 
     Args:
-        source: a folder in the Hugging Face layout, or a repository name.
+        source: a folder in the Hugging Face layout, or a repository name, with ``@revision`` for one state of it.
         processor: where the tokenizer and the image preparation are, if not with the model.
         dtype: number format of the weights; features are float32 always.
         batch_size: images (or texts) in one forward.
@@ -65,9 +74,9 @@ class ClipFeatures:
             from transformers import CLIPImageProcessor, CLIPModel, CLIPTokenizer
 
             try:
-                model = CLIPModel.from_pretrained(self.source, dtype=self.dtype)
-                self._tokenizer = CLIPTokenizer.from_pretrained(self.processor)
-                self._images = CLIPImageProcessor.from_pretrained(self.processor)
+                model = _fetched(CLIPModel, self.source, dtype=self.dtype)
+                self._tokenizer = _fetched(CLIPTokenizer, self.processor)
+                self._images = _fetched(CLIPImageProcessor, self.processor)
             except (*_UNREADABLE, SafetensorError) as error:
                 raise self._cannot_load(error) from error
             self.model = model.requires_grad_(False).eval()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from modules.spec.FamilySpec import FamilySpec, PartSpec
+from modules.util.files.hub_names import at_revision, repository
 from modules.util.jsonio import read_json
 from modules.weights.loading import is_hub_name, left_out, weights_files
 
@@ -35,7 +36,11 @@ def downloaded(
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        folder = Path(snapshot_download(name, local_files_only=True))
+        folder = Path(
+            snapshot_download(
+                repository(name), revision=at_revision(name).get("revision"), local_files_only=True
+            )
+        )
     except LocalEntryNotFoundError:
         return None
     if not (folder / "model_index.json").is_file():

@@ -6,6 +6,7 @@ import importlib
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from modules.model.dtypes import PartDtypes
 from modules.model.weight_files import WEIGHT_FILES, open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.errors import UserError, UserErrors
+from modules.util.files.hub_names import HUB_NAME, at_revision, repository
 from modules.util.jsonio import read_json
 from modules.util.tensors.lazy_tensors import LazyTensor
 from modules.weights.hub import hub_token
@@ -24,7 +26,6 @@ FIELD = "base_model_name"
 PICKLES = (".bin", ".pkl", ".pickle")
 USUAL_LAYERS, MOST_LAYERS = 100, 1000
 """Layers below which a config is not compared with its weights, and more than any published model has."""
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HUB_PATTERNS = ("*.json", "*.txt", "*.model", "*.jinja")
 WEIGHT_STEMS = ("diffusion_pytorch_model", "model", "pytorch_model")
 PLAIN_WEIGHTS = tuple(f"{stem}{end}.safetensors" for stem in WEIGHT_STEMS for end in ("", "-?????-of-?????"))
@@ -82,7 +83,8 @@ def find_source(
     raise UserError(
         f"the model {name!r} does not exist",
         field=FIELD,
-        hint=_nearest(path) or "give a diffusers folder, a .safetensors file, or a hub name (owner/model)",
+        hint=_nearest(path)
+        or "give a diffusers folder, a .safetensors file, or a hub name (owner/model, or owner/model@revision)",
     )
 
 
@@ -110,7 +112,12 @@ def _download(
     name: str, spec: FamilySpec, parts: Iterable[str] | None, configs: Iterable[str], alone: bool
 ) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     wanted = set(parts) if parts is not None else {part.name for part in spec.parts}
     patterns = ["model_index.json"]
@@ -119,12 +126,19 @@ def _download(
     patterns += [f"{part}/config.json" for part in configs]
     if alone:
         patterns += ["config.json", *PLAIN_WEIGHTS]
+    fetch = partial(snapshot_download, repository(name), token=hub_token(), **at_revision(name))
     try:
-        place = Path(snapshot_download(name, allow_patterns=patterns, token=hub_token()))
+        place = Path(fetch(allow_patterns=patterns))
         # repositories often hold the same weights again in half precision; these count only where they are all there is
         if more := _without_weights(place, sorted(wanted), alone):
-            snapshot_download(name, allow_patterns=more, token=hub_token())
+            fetch(allow_patterns=more)
         return place
+    except RevisionNotFoundError as error:
+        raise UserError(
+            f"the model {repository(name)!r} has no revision {at_revision(name)['revision']!r}",
+            field=FIELD,
+            hint="give a commit, a branch or a tag of its repository after the @",
+        ) from error
     except RepositoryNotFoundError as error:
         raise UserError(
             f"the hub has no model {name!r} that you may read, and there is no such local folder",

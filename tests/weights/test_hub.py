@@ -14,6 +14,7 @@ from safetensors import safe_open
 from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.formats import save_adapter
 from modules.adapter.PeftAdapter import attach
+from modules.reward.clip import ClipFeatures
 from modules.trainer.callbacks import Callback
 from modules.util.config.SecretsConfig import SecretsConfig, secrets_path
 from modules.util.errors import UserError
@@ -117,3 +118,57 @@ def test_a_run_tells_the_commit_of_its_model(monkeypatch: pytest.MonkeyPatch, tm
         config = write_config(tmp_path / str(number), base_model_name=name, max_steps=1)
         run_here(config, callback=Hearing())
     assert told == ["4f" * 20, None]
+
+
+def test_a_revision_in_the_name_is_what_is_downloaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[str, object]] = []
+
+    def fetch(name: str, **options: object) -> str:
+        asked.append((name, options.get("revision")))
+        return str(tiny_folder())
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    monkeypatch.chdir(tmp_path)
+    model = tiny_setup().load("someone/a-model-1.5@refs/pr/3")
+    assert set(asked) == {("someone/a-model-1.5", "refs/pr/3")}
+    assert (model.source_name, model.short_name) == ("someone/a-model-1.5", "a-model-1.5")
+    asked.clear()
+    run_here(write_config(tmp_path, base_model_name=f"someone/a-model-1.5@{'4f' * 20}", max_steps=1))
+    assert set(asked) == {("someone/a-model-1.5", "4f" * 20)}
+    asked.clear()
+    tiny_setup().load("someone/a-model-1.5")
+    assert set(asked) == {("someone/a-model-1.5", None)}
+
+
+@pytest.mark.parametrize(
+    "name", ["owner/model@../x", "owner/model@", "owner/model@/x", "../model@x", "owner/model@a b"]
+)
+def test_what_is_no_revision_is_not_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", None)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="does not exist") as caught:
+        find_source(name, tiny_setup().spec)
+    assert caught.value.hint
+
+
+def test_a_reward_is_fetched_at_the_revision_in_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import transformers
+
+    asked: list[tuple[str, object]] = []
+
+    def fetch(source: str, **options: object) -> object:
+        asked.append((source, options.get("revision")))
+        raise OSError("no network")
+
+    monkeypatch.setattr(transformers.CLIPModel, "from_pretrained", fetch)
+    monkeypatch.chdir(tmp_path)
+    for source in ("someone/clip@v2", "someone/clip"):
+        with pytest.raises(UserError, match=source):
+            ClipFeatures(source).load("cpu")
+    assert asked == [("someone/clip", "v2"), ("someone/clip", None)]

@@ -36,7 +36,8 @@ class ModelSection(BaseConfig):
         free=True,
         title="Base model",
         group="Base model",
-        tip="A diffusers folder, a .safetensors or .ckpt file, or a Hugging Face name.",
+        tip="A diffusers folder, a .safetensors or .ckpt file, or a Hugging Face name (owner/model, or "
+        "owner/model@revision).",
     )
     training_adapter: TrainingAdapterConfig = setting(
         factory=TrainingAdapterConfig,
