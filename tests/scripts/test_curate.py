@@ -16,6 +16,7 @@ import pyarrow.parquet as parquet
 import pytest
 from PIL import Image
 
+from modules.curation.exchange.parquet_pages import unpacked_bytes
 from modules.curation.store import CurationStore
 from modules.util.config.ConceptConfig import ConceptConfig
 from scripts import curate
@@ -163,10 +164,67 @@ class TestImport:
         assert time.process_time() - start < 5
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
 
+    def test_a_footer_that_lies_about_it_does_not_help(self, tmp_path, capsys):
+        image = bytes(1 << 20)
+        columns = {"caption": ["x"] * 60, "jpg_0": [image] * 60, "jpg_1": [image] * 60, "label_0": [1.0] * 60}
+        path = tmp_path / "bomb.parquet"
+        parquet.write_table(pa.table(columns), path, use_dictionary=False, compression="zstd")
+        found = parquet.ParquetFile(path).metadata.row_group(0)
+        data = path.read_bytes()
+        for honest in {varint(found.column(at).total_uncompressed_size << 1) for at in (1, 2)}:
+            # as long, so that all else stays where it is
+            first, second = varint(999 << 1)
+            data = data.replace(honest, bytes([first, 128 | second, *[128] * (len(honest) - 3), 0]))
+        path.write_bytes(data)
+        group = parquet.ParquetFile(path).metadata.row_group(0)
+        assert [group.column(at).total_uncompressed_size for at in (1, 2)] == [999, 999]
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        assert "would unpack" in refused(capsys, "import", path, tmp_path / "out")
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 * 1024
+
+    def test_pages_of_every_kind_are_measured(self, tmp_path):
+        rows = {
+            "caption": ["a", "b", None] * 500,
+            "label_0": [0.0, 1.0, 0.5] * 500,
+            "jpg_0": [b"x" * 9] * 1500,
+        }
+        kinds = (
+            {},
+            {"compression": "zstd", "data_page_version": "2.0"},
+            {"data_page_size": 64, "use_dictionary": False},
+        )
+        for number, options in enumerate(kinds):
+            path = tmp_path / f"{number}.parquet"
+            parquet.write_table(pa.table(rows), path, **options)
+            group = parquet.ParquetFile(path).metadata.row_group(0)
+            with path.open("rb") as stream:
+                for at in range(group.num_columns):
+                    column = group.column(at)
+                    # the footer counts the headers too
+                    assert 0 < unpacked_bytes(stream, column) < column.total_uncompressed_size
+
+    def test_what_is_no_page_is_named(self, tmp_path, capsys):
+        columns = {"caption": ["x"], "jpg_0": [b"x"], "jpg_1": [b"x"], "label_0": [1.0]}
+        path = tmp_path / "pairs.parquet"
+        parquet.write_table(pa.table(columns), path)
+        data = bytearray(path.read_bytes())
+        data[4:20] = b"\xff" * 16
+        path.write_bytes(data)
+        assert "cannot be read as parquet" in refused(capsys, "import", path, tmp_path / "out")
+
     def test_an_unknown_file_makes_no_folder(self, tmp_path, capsys):
         (tmp_path / "x.txt").write_text("?")
         assert "not preference data" in refused(capsys, "import", tmp_path / "x.txt", tmp_path / "out")
         assert not (tmp_path / "out").exists()
+
+
+def varint(value: int) -> bytes:
+    """A number as thrift's compact protocol has it."""
+    made = []
+    while value > 127:
+        made.append(128 | value & 127)
+        value >>= 7
+    return bytes([*made, value])
 
 
 class TestFinalize:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modules.curation.exchange.parquet_pages import unpacked_bytes
 from modules.util.dpo_curation_util import UNCONDITIONAL, copy_image, scan_finalized_pairs
 from modules.util.errors import DataError, UserError
 from modules.util.jsonio import parse_json, read_json, write_text
@@ -170,21 +171,34 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             for at in range(batch.num_rows):
                 number += 1
                 yield f"{path}, row {number}", {name: batch.column(name)[at] for name in _COLUMNS}
-    except (ArrowException, OSError) as error:
+    except (ArrowException, OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as parquet: {error}") from error
 
 
 def _check_footer(path: Path, footer: Any) -> None:
-    """Refuse columns that unpack to far more than they are: images are packed already, captions are small."""
-    for group in range(footer.num_row_groups):
-        for at in range(footer.num_columns):
-            column = footer.row_group(group).column(at)
-            packed, unpacked = column.total_compressed_size, column.total_uncompressed_size
-            if unpacked > max(_UNPACKED_BYTES, _UNPACKED_TIMES * packed):
-                raise DataError(
-                    f"{path}: column {column.path_in_schema!r} would unpack from {packed} to {unpacked} bytes",
-                    hint="this is not preference data; import a file of a source you trust",
-                )
+    """Refuse columns that unpack to far more than they are: images are packed already, captions are small.
+
+    What the footer says is compared first; then what the pages themselves say, because a footer can lie.
+    """
+    columns = [
+        footer.row_group(group).column(at)
+        for group in range(footer.num_row_groups)
+        for at in range(footer.num_columns)
+    ]
+    for column in columns:
+        _check_unpacked(path, column, column.total_uncompressed_size)
+    with path.open("rb") as stream:
+        for column in columns:
+            _check_unpacked(path, column, unpacked_bytes(stream, column))
+
+
+def _check_unpacked(path: Path, column: Any, unpacked: int) -> None:
+    packed = column.total_compressed_size
+    if unpacked > max(_UNPACKED_BYTES, _UNPACKED_TIMES * packed):
+        raise DataError(
+            f"{path}: column {column.path_in_schema!r} would unpack from {packed} to {unpacked} bytes",
+            hint="this is not preference data; import a file of a source you trust",
+        )
 
 
 def _pick_a_pic(row: dict[str, Any], root: Path, where: str) -> PublicPair | None:
