@@ -97,4 +97,4 @@ def test_every_model_scores_a_pair(name: str) -> None:
     bench = step.make_bench(name, torch.device("cpu"), 2, "NEW_ADAPTER")
     scores = bench.cached_scores()
     assert scores is not None
-    assert all(score.isfinite().all() and score.shape == (1,) for score in scores)
+    assert all(score.isfinite().all() and score.shape == (1,) for score in scores.scores)
