@@ -179,9 +179,11 @@ def test_preference_page_derives_and_checks(hands: Hands, tmp_path: Path) -> Non
     assert "Ordinary training" in str(page.kind.cget("text"))
     hands.window.state_.set_value("rlhf_enabled", True)
     assert "The reference is the base model" in str(page.kind.cget("text"))
-    assert str(page.paper.cget("text")).endswith("beta 10000")
+    paper, usual = str(page.paper.cget("text")).splitlines()
+    assert paper.endswith("beta 10000")
+    assert usual.startswith("Usual for ") and "beta 2500" in usual
     hands.fill("rlhf_dpo_beta", "250")
-    assert str(page.paper.cget("text")).endswith("beta 500")
+    assert str(page.paper.cget("text")).splitlines()[0].endswith("beta 500")
     hands.window.state_.set_value("rlhf_dpo_execution_mode", "SEQUENTIAL")
     assert "One image at a time" in str(page.memory.cget("text"))
     hands.window.state_.set_value("lora_model_name", "models/mine.safetensors")
