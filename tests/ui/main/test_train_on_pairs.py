@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from modules.ui.curation.PairToolMemory import PairToolMemory
 from modules.ui.curation.StartPage import StartPage
 from modules.ui.state.ConfigState import ConfigState
 from modules.ui.state.pairs_to_train import train_on_pairs
-from modules.ui.texts import export as words
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.ConceptType import ConceptType
 from modules.util.enum.RLHFMode import RLHFMode
@@ -81,7 +81,8 @@ def test_from_images_to_start_in_one_sitting(hands: Hands, tmp_path: Path) -> No
     assert page.train_button.instate(["disabled"])
     hands.click(page.go)
     hands.wait(lambda: page.train_button.instate(["!disabled"]), "they are not finalised", PATIENCE)  # type: ignore[union-attr]
-    hands.click(hands.button(words.TRAIN, page))
+    assert re.fullmatch(r"Train on these \d+ pairs", str(page.train_button.cget("text")))
+    hands.click(page.train_button)
     hands.wait(lambda: not tool.winfo_exists(), "the pair tool stays open", PATIENCE)
     hands.wait(lambda: "Ready to train" in hands.status())
     config = hands.window.state_.config
