@@ -146,7 +146,9 @@ def test_a_preference_backup_has_all_there_is(tmp_path: Path) -> None:
     with closing(together(config)) as parts:
         made = everything(parts, config)
     assert made.tensors.keys() == {"weights", "ema"}
-    assert made.state.keys() == {"identity", "processes", "step", "scaler", "counters", "patience", "best"}
+    kept = {"identity", "processes", "step", "scaler", "counters", "patience", "best", "execution_mode"}
+    assert made.state.keys() == kept
+    assert made.state["execution_mode"] == config.rlhf_dpo_execution_mode.value
     assert made.state["step"].keys() == {"diagnostics", "adaptive_beta"}
     assert made.state["counters"].keys() == {field.name for field in fields(Counters)}
     assert made.files == {}
