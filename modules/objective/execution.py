@@ -104,26 +104,29 @@ class Step:
         rejected_B = gradient.rejected_B * share_B.to(gradient.rejected_B)
         return out, ScoreGradient(gradient.chosen_B, rejected_B), share_B
 
-    def surrogate(self, out: ScoreOut, weight: torch.Tensor, side: Side) -> torch.Tensor:
-        """A scalar whose gradient is ``sum(weight * dS)`` plus those of the supervised share and of the guard."""
+    def surrogate(self, out: ScoreOut, weight: torch.Tensor, excess: torch.Tensor | None) -> torch.Tensor:
+        """A scalar whose gradient is ``sum(weight * dS)`` plus those of the supervised share and of the guard.
+
+        Args:
+            excess: what ``excess`` gave for ``out``.
+        """
         total = (out.score_B * weight.to(out.score_B.dtype)).sum()
         if out.supervised_B is not None:
             total = total + (self.scale * self.supervised_mix) * out.supervised_B.mean()
-        if self.norm_guard:
-            total = total + self.scale * self.norm_guard * self.excess(out, side)
+        if excess is not None:
+            total = total + self.scale * self.norm_guard * excess
         return total
 
-    def excess(self, out: ScoreOut, side: Side) -> torch.Tensor:
-        """This side's part of the mean excess over the 2B images of the pairs, a scalar; 0 without the guard."""
+    def excess(self, out: ScoreOut, side: Side) -> torch.Tensor | None:
+        """This side's part of the mean excess over the 2B images of the pairs, a scalar; ``None`` without the guard."""
         if not self.norm_guard:
-            return out.score_B.new_zeros(())
+            return None
         if self.norms is None or out.norm_B is None:
             raise RuntimeError(
                 "the norm guard needs the norms of the model's and the reference's predictions"
             )
-        chosen_B, rejected_B = self.norms
-        known = {"chosen": chosen_B, "rejected": rejected_B, "both": torch.cat(self.norms)}[side]
-        return excess_of_norm(out.norm_B, known).sum() / (2 * len(self.scorer))
+        known_B = torch.cat(self.norms) if side == "both" else self.norms[side == "rejected"]
+        return excess_of_norm(out.norm_B, known_B).sum() / (2 * len(self.scorer))
 
 
 def run(
@@ -179,9 +182,11 @@ def run(
     together = schedule is _full_concurrent
     known = reference_scores(scorer, reference, objective, cached_reference, together=together)
     scores, norms = (None, None) if known is None else known
-    backward = backward or _plain_backward
-    extra = (loss_scale, supervised_mix, safeguard_mu, norm_guard, norms)
-    return schedule(Step(scorer, objective, options, parameters, backward, *extra), scores, strategy)
+    step = Step(
+        scorer, objective, options, parameters, backward or _plain_backward, loss_scale, supervised_mix,
+        safeguard_mu, norm_guard, norms,
+    )  # fmt: skip
+    return schedule(step, scores, strategy)
 
 
 @torch.no_grad()
@@ -308,8 +313,8 @@ def _full_concurrent(step: Step, reference: ScorePair | None, _strategy: str) ->
     both = step.forward("both")
     chosen_BD, rejected_BD = (None, None) if both.error_BD is None else both.error_BD.tensor_split(2)
     out, gradient, share_B = step.weigh(split_both(both.score_B), reference, (chosen_BD, rejected_BD))
-    excess = step.excess(both, "both").detach()
-    step.backward(step.surrogate(both, torch.cat((gradient.chosen_B, gradient.rejected_B)), "both"))
+    excess = step.excess(both, "both")
+    step.backward(step.surrogate(both, torch.cat((gradient.chosen_B, gradient.rejected_B)), excess))
     return _summary(step, out, both.supervised_B, share_B, excess)
 
 
@@ -318,12 +323,12 @@ def _policy_concurrent(step: Step, reference: ScorePair | None, _strategy: str) 
     chosen, rejected = step.forward("chosen"), step.forward("rejected")
     scores = (chosen.score_B, rejected.score_B)
     out, gradient, share_B = step.weigh(scores, reference, (chosen.error_BD, rejected.error_BD))
-    excess = step.excess(chosen, "chosen").detach() + step.excess(rejected, "rejected").detach()
+    excesses = step.excess(chosen, "chosen"), step.excess(rejected, "rejected")
     step.backward(
-        step.surrogate(chosen, gradient.chosen_B, "chosen")
-        + step.surrogate(rejected, gradient.rejected_B, "rejected")
+        step.surrogate(chosen, gradient.chosen_B, excesses[0])
+        + step.surrogate(rejected, gradient.rejected_B, excesses[1])
     )
-    return _summary(step, out, chosen.supervised_B, share_B, excess)
+    return _summary(step, out, chosen.supervised_B, share_B, *excesses)
 
 
 def _sequential(step: Step, reference: ScorePair | None, strategy: str) -> PairOut:
@@ -339,12 +344,14 @@ def _three_forward(step: Step, reference: ScorePair | None) -> PairOut:
     chosen = step.forward("chosen")
     scores = (chosen.score_B, detached_float32(rejected.score_B))
     out, gradient, share_B = step.weigh(scores, reference, (chosen.error_BD, rejected.error_BD))
-    excess = step.excess(chosen, "chosen").detach() + step.excess(rejected, "rejected").detach()
-    step.backward(step.surrogate(chosen, gradient.chosen_B, "chosen"))
+    excess = step.excess(chosen, "chosen")
+    step.backward(step.surrogate(chosen, gradient.chosen_B, excess))
     supervised_B = None if chosen.supervised_B is None else chosen.supervised_B.detach()
     del chosen
-    step.backward(step.surrogate(step.forward("rejected"), gradient.rejected_B, "rejected"))
-    return _summary(step, out, supervised_B, share_B, excess)
+    rejected = step.forward("rejected")
+    rejected_excess = step.excess(rejected, "rejected")
+    step.backward(step.surrogate(rejected, gradient.rejected_B, rejected_excess))
+    return _summary(step, out, supervised_B, share_B, excess, rejected_excess)
 
 
 def _grad_stash(step: Step, reference: ScorePair | None) -> PairOut:
@@ -379,25 +386,26 @@ def _grad_stash_pair(step: Step, reference: ScorePair | None) -> PairOut:
     The rejected side goes first because the chosen one may carry the supervised loss too, and a gradient that
     holds two terms cannot be rescaled for one of them.
     """
-    unguarded = replace(step, norm_guard=0.0)
     with stash_gradients(step.parameters) as stash:
         rejected = step.forward("rejected")
         rejected_B = detached_float32(rejected.score_B)
         provisional = _provisional_weight(step, rejected_B, reference)
-        excess = step.excess(rejected, "rejected").detach()
-        step.backward(unguarded.surrogate(rejected, provisional, "rejected"))
+        step.backward(step.surrogate(rejected, provisional, None))
         error_BD = rejected.error_BD
         del rejected
         chosen = step.forward("chosen")
         scores = (chosen.score_B, rejected_B)
         out, gradient, share_B = step.weigh(scores, reference, (chosen.error_BD, error_BD))
         stash.merge(gradient.rejected_B / provisional)
-    excess = excess + step.excess(chosen, "chosen").detach()
-    step.backward(step.surrogate(chosen, gradient.chosen_B, "chosen"))
+    excess = step.excess(chosen, "chosen")
+    step.backward(step.surrogate(chosen, gradient.chosen_B, excess))
+    rejected_excess = None
     if step.norm_guard:
         # a pass of its own, because the gradient that is scaled afterwards may hold nothing else
-        step.backward(step.surrogate(step.forward("rejected"), torch.zeros_like(rejected_B), "rejected"))
-    return _summary(step, out, chosen.supervised_B, share_B, excess)
+        again = step.forward("rejected")
+        rejected_excess = step.excess(again, "rejected")
+        step.backward(step.surrogate(again, torch.zeros_like(rejected_B), rejected_excess))
+    return _summary(step, out, chosen.supervised_B, share_B, excess, rejected_excess)
 
 
 def _summary(
@@ -405,10 +413,11 @@ def _summary(
     out: LossOut,
     supervised_B: torch.Tensor | None,
     safeguard_B: torch.Tensor | None,
-    excess: torch.Tensor,
+    *excesses: torch.Tensor | None,
 ) -> PairOut:
     made = summarise(out, supervised_B, step.supervised_mix, safeguard_B)
-    return replace(made, loss=made.loss + step.norm_guard * excess) if step.norm_guard else made
+    guard = [step.norm_guard * excess.detach() for excess in excesses if excess is not None]
+    return replace(made, loss=made.loss + sum(guard)) if guard else made
 
 
 def _provisional_weight(step: Step, rejected_B: torch.Tensor, reference: ScorePair | None) -> torch.Tensor:
