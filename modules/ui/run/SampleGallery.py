@@ -7,14 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from tkinter import ttk
 
-from PIL import ImageTk
-
 from modules.ui.form.inputs import style_popdown
 from modules.ui.ImageWindow import ImageWindow, ShownImage
+from modules.ui.run.Thumbnails import Thumbnails
 from modules.ui.state.RunHistory import SampleImage
 from modules.ui.texts import run as words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.tk_support import on_event
 
 CELL = 210
@@ -36,9 +34,7 @@ class SampleGallery(ttk.Frame):
         self._nothing = words.NO_SAMPLES
         self._captions: dict[tuple[str, int], int] = {}
         self._rows: list[tuple[SampleImage | None, SampleImage]] = []
-        self._photos: dict[Key, ImageTk.PhotoImage] = {}
-        self._prefetcher: ImagePrefetcher | None = None
-        self._pending = False
+        self._thumbnails = Thumbnails(self, ui, self.redraw)
         head = ttk.Frame(self, padding=(0, 0, 0, px(6)))
         head.pack(fill="x")
         ttk.Label(head, text=words.STEP).pack(side="left", padx=(0, px(8)))
@@ -63,7 +59,6 @@ class SampleGallery(ttk.Frame):
         for name, step in (("<Button-4>", -1), ("<Button-5>", 1), ("<Up>", -1), ("<Down>", 1)):
             self.canvas.bind(name, on_event(self._wheel, step))
         self.canvas.bind("<MouseWheel>", lambda event: self._wheel(-1 if event.delta > 0 else 1))
-        self.bind("<Destroy>", self._destroyed)
         ui.theme.on_change(self._restyle, self)
 
     # -- content ---------------------------------------------------------------------------------------------
@@ -98,18 +93,6 @@ class SampleGallery(ttk.Frame):
 
     # -- drawing ---------------------------------------------------------------------------------------------
 
-    def _images(self) -> ImagePrefetcher:
-        if self._prefetcher is None:
-            self._prefetcher = ImagePrefetcher(
-                lambda _key: self._ui.pump.post(self._arrived), budget=128 * 2**20
-            )
-        return self._prefetcher
-
-    def _arrived(self) -> None:
-        if not self._pending and self.winfo_exists():
-            self._pending = True
-            self.after(30, self.redraw)
-
     def _geometry(self) -> tuple[int, int, int]:
         """Side of an image, size of a cell with its caption, cells in a row (a cell is one prompt)."""
         side = self._ui.theme.px(CELL)
@@ -142,7 +125,6 @@ class SampleGallery(ttk.Frame):
 
     def redraw(self) -> None:
         """Draw the cells in sight."""
-        self._pending = False
         if not self.winfo_exists():
             return
         palette, px = self._ui.theme.palette, self._ui.theme.px
@@ -160,52 +142,29 @@ class SampleGallery(ttk.Frame):
         edges = self._edges(side, width, columns)
         canvas.configure(scrollregion=(0, 0, width * columns, edges[-1]))
         top, bottom = canvas.canvasy(0), canvas.canvasy(canvas.winfo_height())
-        wanted: list[Key] = []
-        used: dict[Key, ImageTk.PhotoImage] = {}
-        for index, (first, sample) in enumerate(self._rows):
-            y = edges[index // columns]
-            if edges[index // columns + 1] < top or y > bottom:
-                continue
-            x = index % columns * width + px(6)
-            paired = width > side * 2
-            if first is not None:
-                self._cell(first, x, y, side, used, wanted)
-            self._cell(sample, x + (side if paired else 0), y, side, used, wanted)
-            canvas.create_text(
-                x, y + side + px(2), anchor="nw", text=_caption(sample), fill=palette.muted,
-                font=self._ui.theme.fonts["small"], width=width - px(12),
-            )  # fmt: skip
-        self._photos = used
-        if wanted:
-            self._images().want(wanted)
+        with self._thumbnails.drawing():
+            for index, (first, sample) in enumerate(self._rows):
+                y = edges[index // columns]
+                if edges[index // columns + 1] < top or y > bottom:
+                    continue
+                x = index % columns * width + px(6)
+                paired = width > side * 2
+                if first is not None:
+                    self._cell(first, x, y, side)
+                self._cell(sample, x + (side if paired else 0), y, side)
+                canvas.create_text(
+                    x, y + side + px(2), anchor="nw", text=_caption(sample), fill=palette.muted,
+                    font=self._ui.theme.fonts["small"], width=width - px(12),
+                )  # fmt: skip
 
-    def _cell(
-        self,
-        sample: SampleImage,
-        x: int,
-        y: int,
-        side: int,
-        used: dict[Key, ImageTk.PhotoImage],
-        wanted: list[Key],
-    ) -> None:
+    def _cell(self, sample: SampleImage, x: int, y: int, side: int) -> None:
         box = side - self._ui.theme.px(6)
-        key = (self._resolve(sample.path), (box, box))
-        photo = self._photos.get(key)
-        if photo is None:
-            image = self._images().get(*key)
-            photo = ImageTk.PhotoImage(image, master=self) if image is not None else None
+        shown = self._thumbnails.get((self._resolve(sample.path), (box, box)))
         middle = (x + box // 2, y + side // 2)
-        tag = f"image:{sample.path}"
-        if photo is not None:
-            used[key] = photo
-            self.canvas.create_image(*middle, image=photo, tags=(tag,))
-            return
-        failure = self._images().failure(key[0])
-        if failure is None:
-            wanted.append(key)
-        self.canvas.create_text(
-            *middle, text=failure or "\u2026", fill=self._ui.theme.palette.muted, width=box
-        )
+        if isinstance(shown, str):
+            self.canvas.create_text(*middle, text=shown, fill=self._ui.theme.palette.muted, width=box)
+        else:
+            self.canvas.create_image(*middle, image=shown, tags=(f"image:{sample.path}",))
 
     # -- hands -----------------------------------------------------------------------------------------------
 
@@ -229,11 +188,6 @@ class SampleGallery(ttk.Frame):
         samples = [sample for row in self._rows for sample in row if sample is not None]
         shown = [ShownImage(self._resolve(one.path), _title(one)) for one in samples]
         ImageWindow(self._ui, shown, [one.path for one in samples].index(path), self)
-
-    def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
-        if event.widget is self and self._prefetcher is not None:
-            self._prefetcher.close()
-            self._prefetcher = None
 
 
 def _caption(sample: SampleImage) -> str:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import tkinter as tk
 from tkinter import ttk
 
-from PIL import ImageTk
-
 from modules.ui.ImageWindow import ImageWindow, ShownImage
+from modules.ui.run.Thumbnails import Thumbnails
 from modules.ui.state.runs.comparing import Grid
 from modules.ui.texts import runs as words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.tk_support import fit_middle, on_event
 
 CELL = 128
@@ -27,9 +25,7 @@ class SampleGrid(ttk.Frame):
         self._ui = ui
         self._grid = Grid()
         self._nothing = words.SELECT_ONE
-        self._photos: dict[Key, ImageTk.PhotoImage] = {}
-        self._prefetcher: ImagePrefetcher | None = None
-        self._pending = False
+        self._thumbnails = Thumbnails(self, ui, self.redraw)
         self.rowconfigure(0, weight=1)
         self.columnconfigure(0, weight=1)
         self.canvas = tk.Canvas(self, highlightthickness=0, borderwidth=0, takefocus=1, height=10, width=10)
@@ -47,7 +43,6 @@ class SampleGrid(ttk.Frame):
         ):  # fmt: skip
             self.canvas.bind(name, on_event(self._move, axis, step))
         self.canvas.bind("<MouseWheel>", lambda event: self._move("y", -1 if event.delta > 0 else 1))
-        self.bind("<Destroy>", self._destroyed)
         ui.theme.on_change(self.redraw, self)
 
     def show(self, grid: Grid, nothing: str) -> None:
@@ -57,21 +52,8 @@ class SampleGrid(ttk.Frame):
         self.canvas.yview_moveto(0)
         self.redraw()
 
-    def _images(self) -> ImagePrefetcher:
-        if self._prefetcher is None:
-            self._prefetcher = ImagePrefetcher(
-                lambda _key: self._ui.pump.post(self._arrived), budget=128 * 2**20
-            )
-        return self._prefetcher
-
-    def _arrived(self) -> None:
-        if not self._pending and self.winfo_exists():
-            self._pending = True
-            self.after(30, self.redraw)
-
     def redraw(self) -> None:
         """Draw the cells in sight."""
-        self._pending = False
         if not self.winfo_exists():
             return
         canvas, palette, px, grid = self.canvas, self._ui.theme.palette, self._ui.theme.px, self._grid
@@ -88,35 +70,23 @@ class SampleGrid(ttk.Frame):
             self._text(left + column * side, px(4), fitting, side)
         for row, prompt in enumerate(grid.rows):
             self._text(px(4), head + row * side, prompt, left - px(10))
-        self._draw_cells(side, head, left)
+        with self._thumbnails.drawing():
+            self._draw_cells(side, head, left)
 
     def _draw_cells(self, side: int, head: int, left: int) -> None:
         canvas = self.canvas
         x0, y0 = canvas.canvasx(0), canvas.canvasy(0)
         x1, y1 = x0 + canvas.winfo_width(), y0 + canvas.winfo_height()
-        used: dict[Key, ImageTk.PhotoImage] = {}
-        wanted: list[Key] = []
         for (row, column), image in self._grid.cells.items():
             x, y = left + column * side, head + row * side
             if x > x1 or y > y1 or x + side < x0 or y + side < y0:
                 continue
             box = side - self._ui.theme.px(6)
-            key = (image.path, (box, box))
-            photo = self._photos.get(key)
-            if photo is None and (found := self._images().get(*key)) is not None:
-                photo = ImageTk.PhotoImage(found, master=self)
-            tag = f"cell:{row}:{column}"
-            if photo is not None:
-                used[key] = photo
-                canvas.create_image(x, y, image=photo, anchor="nw", tags=(tag,))
-                continue
-            failure = self._images().failure(image.path)
-            if failure is None:
-                wanted.append(key)
-            self._text(x, y, failure or "\u2026", box)
-        self._photos = used
-        if wanted:
-            self._images().want(wanted)
+            shown = self._thumbnails.get((image.path, (box, box)))
+            if isinstance(shown, str):
+                self._text(x, y, shown, box)
+            else:
+                self.canvas.create_image(x, y, image=shown, anchor="nw", tags=(f"cell:{row}:{column}",))
 
     def _text(self, x: int, y: int, text: str, width: int) -> None:
         theme = self._ui.theme
@@ -149,8 +119,3 @@ class SampleGrid(ttk.Frame):
         order = sorted(self._grid.cells)
         shown = [ShownImage(self._grid.cells[one].path, self._grid.cells[one].title) for one in order]
         ImageWindow(self._ui, shown, order.index((row, column)), self)
-
-    def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
-        if event.widget is self and self._prefetcher is not None:
-            self._prefetcher.close()
-            self._prefetcher = None

@@ -189,7 +189,7 @@ def test_from_images_to_before_and_after(hands: Hands, tmp_path: Path) -> None:
     hands.wait(lambda: page.gallery._rows and page.gallery._rows[0][0] is not None, "nothing side by side")
     first, last = page.gallery._rows[0]
     assert first is not None and first.step == 0 and last.step == 20
-    hands.wait(lambda: len(page.gallery._photos) == 2, "the two images are not drawn")
+    hands.wait(lambda: len(page.gallery._thumbnails._photos) == 2, "the two images are not drawn")
     assert "before training" in str(page.gallery._note.cget("text"))
 
 

@@ -83,7 +83,9 @@ def test_a_sample_is_looked_at_large_and_the_arrows_lead_on(small: Hands, tmp_pa
     assert isinstance(page, RunPage)
     gallery = page.gallery
     page.scroll.see(gallery)
-    hands.wait(lambda: len(gallery._photos) == 2 and gallery.canvas.find_withtag("current") is not None)
+    hands.wait(
+        lambda: len(gallery._thumbnails._photos) == 2 and gallery.canvas.find_withtag("current") is not None
+    )
     item = next(i for i in gallery.canvas.find_all() if gallery.canvas.type(i) == "image")
     x, y = (int(value) for value in gallery.canvas.coords(item))
     gallery.canvas.event_generate("<Motion>", x=x, y=y, warp=True)

@@ -54,7 +54,7 @@ def test_from_start_to_the_finished_curve(hands: Hands, tmp_path: Path) -> None:
     lines = [item for item in plot.find_all() if plot.type(item) == "line"]
     assert any(len(plot.coords(item)) == 40 for item in lines)
     assert [(first and first.step, last.step) for first, last in page.gallery._rows] == [(0, 20)]
-    hands.wait(lambda: len(page.gallery._photos) == 2, "the samples do not appear")
+    hands.wait(lambda: len(page.gallery._thumbnails._photos) == 2, "the samples do not appear")
     assert "training begins" in page.log.get("1.0", "end")
     assert "Training finished" in page.diary.get("1.0", "end")
     bar = hands.window.bottom_bar

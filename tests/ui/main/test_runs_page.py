@@ -90,7 +90,7 @@ def test_several_runs_are_compared(page: tuple[Hands, RunsPage], tmp_path: Path)
     assert rows == {"Learning rate": ("3e-05", "0.0001"), "Preference training": ("true", "false")}
     runs.tabs.select(2)
     grid = runs.grid_
-    hands.wait(lambda: len(grid._photos) == 4, "the samples are not shown")
+    hands.wait(lambda: len(grid._thumbnails._photos) == 4, "the samples are not shown")
     assert grid._grid.rows == ("a fox",)
     assert grid._grid.columns == ("second step 0", "second step 20", "first step 0", "first step 20")
     (item,) = grid.canvas.find_withtag("cell:0:2")

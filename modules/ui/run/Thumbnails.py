@@ -1,0 +1,75 @@
+"""Small images on a canvas: read in the background, and kept for as long as they are drawn."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from PIL import ImageTk
+
+from modules.ui.Ui import Ui
+from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
+
+BUDGET = 128 * 2**20
+GATHER_MS = 30
+"""Images that arrive within this time are drawn together."""
+
+
+class Thumbnails:
+    """The images of one widget.
+
+    Args:
+        owner: nothing is read any more when it is gone.
+        redraw: draws what is in sight; called when images have arrived. It asks for them within ``drawing``.
+    """
+
+    def __init__(self, owner: tk.Misc, ui: Ui, redraw: Callable[[], None]) -> None:
+        self._owner, self._ui, self._redraw = owner, ui, redraw
+        self._photos: dict[Key, ImageTk.PhotoImage] = {}
+        self._used: dict[Key, ImageTk.PhotoImage] = {}
+        self._wanted: list[Key] = []
+        self._prefetcher: ImagePrefetcher | None = None
+        self._pending = False
+        owner.bind("<Destroy>", self._destroyed)
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Around one pass of drawing: what is not asked for in it is forgotten, what is missing is read."""
+        self._used, self._wanted = {}, []
+        yield
+        self._photos = self._used
+        if self._wanted:
+            self._images().want(self._wanted)
+
+    def get(self, key: Key) -> ImageTk.PhotoImage | str:
+        """The image of a file in a box, or what to write in its place."""
+        photo = self._photos.get(key)
+        if photo is None and (image := self._images().get(*key)) is not None:
+            photo = ImageTk.PhotoImage(image, master=self._owner)
+        if photo is not None:
+            self._used[key] = photo
+            return photo
+        failure = self._images().failure(key[0])
+        if failure is None:
+            self._wanted.append(key)
+        return failure or "\u2026"
+
+    def _images(self) -> ImagePrefetcher:
+        if self._prefetcher is None:
+            self._prefetcher = ImagePrefetcher(lambda _key: self._ui.pump.post(self._arrived), budget=BUDGET)
+        return self._prefetcher
+
+    def _arrived(self) -> None:
+        if not self._pending and self._owner.winfo_exists():
+            self._pending = True
+            self._owner.after(GATHER_MS, self._gathered)
+
+    def _gathered(self) -> None:
+        self._pending = False
+        self._redraw()
+
+    def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
+        if event.widget is self._owner and self._prefetcher is not None:
+            self._prefetcher.close()
+            self._prefetcher = None
