@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from modules.project.rounds import next_step
 from modules.project.taste_head import measured
 from modules.runner.status import RunStatus, read_status
 from modules.util.files.EventLog import peek
+from modules.util.owned_files import Owned
 
 STEPS = ("generate", "pick", "train", "compare", "new-round")
 FEWEST_PAIRS = 2
@@ -118,9 +118,10 @@ def _picks(one: Round) -> Step:
 
 
 def _chosen(one: Round) -> tuple[Path, ...]:
-    """The chosen images of the newest pairs."""
-    rows = peek(one.pairs / STORE_NAME, f"SELECT entry FROM pairs ORDER BY rowid DESC LIMIT {SHOWN}")
-    found = [one.pairs / str(json.loads(row[0])["chosen_file"]) for row in rows]
+    """The chosen images of the newest pairs; a name that leads out of their folder is refused."""
+    query = f"SELECT json_extract(entry, '$.chosen_file') FROM pairs ORDER BY rowid DESC LIMIT {SHOWN}"
+    names = [row[0] for row in peek(one.pairs / STORE_NAME, query) if isinstance(row[0], str)]
+    found = [Owned(one.pairs).plain_file(name) for name in names]
     return tuple(reversed([path for path in found if path.is_file()]))
 
 

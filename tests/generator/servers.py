@@ -23,7 +23,7 @@ from PIL import Image
 Answer = tuple[int, Any]
 SLOW_SECONDS = 0.6
 TICK = 0.05
-RECORDED = Path(__file__).parent / "comfyui_recorded.json"
+RECORDED = Path(__file__).parents[3] / "shared" / "data" / "comfyui_api" / "recorded.json"
 """What ComfyUI 0.8.0 answered, message by message."""
 
 

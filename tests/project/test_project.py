@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from modules.curation.store import STORE_NAME
 from modules.project import taste_head, training
+from modules.project.overview import overview
+from modules.project.Project import Project
+from modules.util.errors import UserError
 from modules.util.image_metadata_util import read_metadata
 from scripts import taste
 from tests.project.conftest import PROMPTS
@@ -377,3 +383,38 @@ class TestALearnedTaste:
         assert told(capsys, "generate", project, "--prompts", 3)["candidates"] == 18
         assert len({prompt for prompt, _, _ in drawer.made}) == 3
         assert "has 3 prompts already" in refused(capsys, "generate", project, "--prompts", 5)
+
+
+class TestOverview:
+    """What is shown of the images that were chosen."""
+
+    @pytest.fixture
+    def picked(self, project, capsys, monkeypatch) -> Project:
+        told(capsys, "generate", project)
+        headless(monkeypatch, preferring(brightness), "pick", str(project))
+        return Project(project)
+
+    def rewrite(self, made: Project, entry: str) -> None:
+        with closing(sqlite3.connect(made.round.pairs / STORE_NAME)) as db:
+            db.execute("UPDATE pairs SET entry = ?", (entry,))
+            db.commit()
+
+    def test_the_chosen_images_are_shown(self, picked):
+        shown = overview(picked).steps["pick"].images
+        assert shown and all(path.is_file() and path.is_relative_to(picked.round.pairs) for path in shown)
+
+    @pytest.mark.parametrize("name", ["../../prompts.txt", "/etc/hostname", "chosen/../../plan.json"])
+    def test_a_name_that_leads_elsewhere_is_refused(self, picked, name):
+        self.rewrite(picked, json.dumps({"chosen_file": name}))
+        with pytest.raises(UserError) as caught:
+            overview(picked)
+        assert name in caught.value.message
+
+    def test_a_damaged_entry_is_one_message(self, picked):
+        self.rewrite(picked, "{")
+        with pytest.raises(UserError, match="cannot be read"):
+            overview(picked)
+
+    def test_an_entry_without_an_image_shows_none(self, picked):
+        self.rewrite(picked, "{}")
+        assert overview(picked).steps["pick"].images == ()
