@@ -18,8 +18,8 @@ KIND = (
     "model_type", "base_model_name", "training_method", "train_device", "train_dtype", "unet", "transformer",
     "text_encoder", "text_encoder_2", "text_encoder_3", "resolution", "batch_size", "gradient_accumulation_steps",
     "optimizer", "latent_caching", "acceleration", "rlhf_enabled", "rlhf_mode", "rlhf_dpo_execution_mode",
-    "rlhf_dpo_sequential_strategy", "rlhf_dpo_reference_cache", "rlhf_supervised_mix", "rlhf_group_size",
-    "rlhf_prompts_per_epoch", "rlhf_rollout_steps", "rlhf_rollout_cfg_scale", "rlhf_rollout_size",
+    "rlhf_dpo_sequential_strategy", "rlhf_dpo_reference_cache", "rlhf_supervised_mix", "rlhf_norm_guard",
+    "rlhf_group_size", "rlhf_prompts_per_epoch", "rlhf_rollout_steps", "rlhf_rollout_cfg_scale", "rlhf_rollout_size",
     "rlhf_num_train_timesteps", "rlhf_inner_epochs", "rlhf_docs_per_step", "rlhf_reward", "rlhf_rewards",
 )  # fmt: skip
 """Settings that decide how long a step takes; runs that agree in all of them are of one kind."""
