@@ -105,9 +105,10 @@ def test_optimizers(optimizer: Optimizer) -> None:
         torch.manual_seed(1)
         shapes = ((4, 3), (3,), (2, 3, 3, 3), ())
         parameters = [torch.nn.Parameter(torch.randn(shape).to(DEVICE)) for shape in shapes]
-        return parameters, create_optimizer(
-            config, [("all", 0.01, [(str(i), p) for i, p in enumerate(parameters)])]
-        )
+        rate = 1.0 if optimizer.adapts_its_rate else 0.01
+        # Muon takes the layers of blocks
+        named = [(f"block.{i}", p) for i, p in enumerate(parameters)]
+        return parameters, create_optimizer(config, [("all", rate, named)])
 
     def step(parameters: list[torch.nn.Parameter], made: torch.optim.Optimizer) -> None:
         for parameter in parameters:
