@@ -281,8 +281,12 @@ class GenericTrainer:
     def _clip(self, gradients: list[torch.Tensor]) -> float:
         """The norm of all gradients before clipping."""
         norm = self.parts.norm(gradients)
-        if self.config.clip_grad_norm:
-            torch.nn.utils.clip_grads_with_norm_(self.parts.parameters, self.config.clip_grad_norm, norm)
+        limit = self.config.clip_grad_norm
+        if limit and self.config.clip_each_weight:
+            for parameter in self.parts.parameters:
+                torch.nn.utils.clip_grad_norm_(parameter, limit)
+        elif limit:
+            torch.nn.utils.clip_grads_with_norm_(self.parts.parameters, limit, norm)
         return float(norm)
 
     def _undefined(self, loss: float, norm: float) -> None:

@@ -340,7 +340,9 @@ def _run(
         sampler=sampler,
         acceleration=acceleration,
         old_policy=old_policy,
-        fused=FusedSteps(optimizer) if config.optimizer.fused_back_pass else None,
+        fused=FusedSteps(optimizer, config.clip_grad_norm or 0.0)
+        if config.optimizer.fused_back_pass
+        else None,
     )
 
 

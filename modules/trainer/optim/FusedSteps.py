@@ -15,10 +15,12 @@ class FusedSteps:
 
     Args:
         optimizer: one that treats every parameter on its own; its state is kept as ever.
+        limit: the largest norm of the gradient of one parameter; a larger gradient is scaled down to it. 0: none.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, limit: float = 0.0) -> None:
         self._optimizer = optimizer
+        self._limit = limit
         self._squares: list[torch.Tensor] = []
         self._handles = [
             parameter.register_post_accumulate_grad_hook(self._hook(index))
@@ -32,6 +34,8 @@ class FusedSteps:
             square = torch.linalg.vector_norm(parameter.grad, dtype=torch.float32).square()
             self._squares.append(square)
             if bool(square.isfinite()):
+                if self._limit:
+                    torch.nn.utils.clip_grads_with_norm_(parameter, self._limit, square.sqrt())
                 self._step(index, parameter)
             parameter.grad = None
 

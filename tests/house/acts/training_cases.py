@@ -27,6 +27,7 @@ LOOP = [
     Case("batch_size", pictures, 1, see.steps),
     Case("gradient_accumulation_steps", pictures, 2, see.steps),
     Case("clip_grad_norm", pictures, 1e-4, see.weights),
+    Case("clip_each_weight", pictures, True, see.weights, {"clip_grad_norm": 1e-4}),
     Case("nan_patience", pictures, 3, see.end, {"learning_rate": 100.0, "lora_alpha": 65536.0, "max_steps": 8}),
     Case("learning_rate", pictures, 0.25, see.weights),
     Case("learning_rate_scheduler", pictures, "LINEAR", see.rates),

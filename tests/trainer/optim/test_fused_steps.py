@@ -55,11 +55,27 @@ def test_the_same_weights_and_state_bit_for_bit(kind: Optimizer) -> None:
     torch.testing.assert_close(norms, fused_norms)
 
 
-def test_a_gradient_that_is_no_number_moves_nothing_and_shows() -> None:
+def test_each_gradient_is_clipped_alone_and_the_norm_is_that_before() -> None:
+    module, twin = net(), net()
+    before = [p.detach().clone() for p in module.parameters()]
+    config = OptimizerConfig(optimizer=Optimizer.SGD)
+    steps = FusedSteps(create_optimizer(config, [("all", 1.0, list(module.named_parameters()))]), 5.5)
+    for net_ in (module, twin):
+        net_(torch.full((4, 6), 0.4)).square().sum().backward()
+    norms = [float(p.grad.norm()) for p in twin.parameters()]
+    assert min(norms) < 5.5 < max(norms)
+    for old, new, gradient, norm in zip(before, module.parameters(), twin.parameters(), norms, strict=True):
+        expected = gradient.grad * min(1.0, 5.5 / norm)
+        torch.testing.assert_close(old - new, expected, rtol=1e-4, atol=1e-6)
+    assert float(steps.norm()) == pytest.approx(sum(n * n for n in norms) ** 0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.01])
+def test_a_gradient_that_is_no_number_moves_nothing_and_shows(clip: float) -> None:
     module = net()
     before = [p.detach().clone() for p in module.parameters()]
     optimizer = create_optimizer(OptimizerConfig(), [("all", 1e-2, list(module.named_parameters()))])
-    steps = FusedSteps(optimizer)
+    steps = FusedSteps(optimizer, clip)
     (module(torch.ones(1, 6)).sum() * float("nan")).backward()
     assert not steps.norm().isfinite()
     assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
@@ -68,14 +84,16 @@ def test_a_gradient_that_is_no_number_moves_nothing_and_shows() -> None:
     assert all(p.grad is not None for p in module.parameters())
 
 
-def test_a_run_ends_with_the_same_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clipped", [False, True])
+def test_a_run_ends_with_the_same_weights(clipped: bool, tmp_path: Path) -> None:
     concept = {"name": "all", "path": write_pairs(tmp_path / "data", 4)[0]["path"], "type": "STANDARD"}
     weights = []
+    clipping = {"clip_grad_norm": 0.01, "clip_each_weight": True}
     for fused in (False, True):
         config = write_config(
             tmp_path / str(fused), concepts=[concept], rlhf_enabled=False, training_method="FINE_TUNE",
             output_model_destination=str(tmp_path / str(fused) / "model"), output_model_format="DIFFUSERS", epochs=1,
-            clip_grad_norm=0.0, optimizer={"fused_back_pass": fused},
+            **(clipping if clipped else {"clip_grad_norm": 0.0}), optimizer={"fused_back_pass": fused},
         )  # fmt: skip
         parts = run_here(config).parts
         weights.append([p.detach().clone() for p in parts.parameters])

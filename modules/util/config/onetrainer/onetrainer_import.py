@@ -54,9 +54,10 @@ _FORMATS = {
 _DTYPES = {"TFLOAT_32": "FLOAT_32"}
 _BACKENDS = {"XFORMERS": "xformers", "FLASH": "flash", "FLASH_ATTN": "flash", "CUDNN": "_native_cudnn"}
 _USUAL_ATTENTION = ("SDP", "DEFAULT", "TORCH")
-_WITH_BACKENDS = ("FLUX_DEV_1", "FLUX_SCHNELL_1", "FLUX_2", "CHROMA_1", "QWEN", "Z_IMAGE")
+_WITH_BACKENDS = ("FLUX_DEV_1", "FLUX_SCHNELL_1", "FLUX_2", "CHROMA_1", "QWEN", "Z_IMAGE", "KREA_2")
 """Families whose denoiser can be given another attention kernel."""
 _PARTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
+_LIST_FILES = {"concepts": "concept_file_name", "samples": "sample_definition_file_name"}
 _LAYERS = {"layer_filter", "layer_filter_preset", "layer_filter_regex"}
 _SPECIAL = {
     *("optimizer", "output_model_format", "concepts", "samples", "train_device", "lora_rank"),
@@ -120,12 +121,17 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
         for name, value in full.items()
         if name in TrainConfig.model_fields and name not in _SPECIAL
     }
-    made |= {"model_type": family.value, **chosen}
+    made |= {
+        "model_type": family.value,
+        **{name: value for name, value in chosen.items() if name not in _PARTS},
+    }
     if "train_device" in given:
         made["train_device"] = given["train_device"]
     made["output_model_format"] = _output_format(full, notes)
     for part in family.parts:
         made[part] = import_part(part, full, defaults[part], notes)
+        if part in chosen:
+            made[part] |= chosen[part]
         if "learning_rate" in chosen:
             made[part]["learning_rate"] = None
     made |= {"lora_rank": _rank(full, notes), **import_layers(full, family, notes)}
@@ -135,7 +141,7 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
     note_rest(given, full, family, {*TrainConfig.model_fields, *_SPECIAL}, defaults, notes)
     config = build(TrainConfig, made, "", notes)
     _note_rounding(config, full, notes)
-    _import_lists(config, full, source.parent, notes)
+    _import_lists(config, full, given, source.parent, notes)
     _leave_out_what_contradicts(config, notes)
     return config, notes
 
@@ -264,18 +270,20 @@ def _leave_out_what_contradicts(config: TrainConfig, notes: Notes) -> None:
 # -- lists -------------------------------------------------------------------------------------------------
 
 
-def _import_lists(config: TrainConfig, full: Data, folder: Path, notes: Notes) -> None:
-    concepts = _inline_or_file(full, "concepts", "concept_file_name", folder, notes)
+def _import_lists(config: TrainConfig, full: Data, given: Data, folder: Path, notes: Notes) -> None:
+    concepts = _inline_or_file(full, given, "concepts", folder, notes)
     if concepts is not None:
         config.concepts, found = import_onetrainer_concepts(concepts)
         notes.extend(found)
-    samples = _inline_or_file(full, "samples", "sample_definition_file_name", folder, notes)
+    samples = _inline_or_file(full, given, "samples", folder, notes)
     if samples is not None:
         config.samples, found = import_onetrainer_samples(samples, config.model_type)
         notes.extend(found)
 
 
-def _inline_or_file(full: Data, inline: str, file: str, folder: Path, notes: Notes) -> Any:
+def _inline_or_file(full: Data, given: Data, inline: str, folder: Path, notes: Notes) -> Any:
+    """The list itself or the path of its file; a file that is missing is told if the config names it itself."""
+    file = _LIST_FILES[inline]
     if full[inline] is not None:
         if isinstance(full[inline], list):
             return full[inline]
@@ -286,7 +294,8 @@ def _inline_or_file(full: Data, inline: str, file: str, folder: Path, notes: Not
     for path in (Path(name), folder / name):
         if path.is_file():
             return path
-    notes.add(file, name, "there is no such file; import it later")
+    if file in given:
+        notes.add(file, name, "there is no such file; import it later")
     return None
 
 

@@ -117,6 +117,7 @@ def import_optimizer(
             f"{show(given)} is not an object", "optimizer", "export the config from OneTrainer again"
         )
     theirs = str(given.get("optimizer"))
+    given = _remembered(given, theirs, full, defaults)
     name = _SAME_RULE.get(theirs, theirs)
     if name not in Optimizer.__members__:
         return _nearest(theirs, full, notes, lenient)
@@ -149,7 +150,27 @@ def import_optimizer(
     made = {"optimizer": name, "params": params, **{key: given.get(key) for key in numbers}}
     if given.get("fused_back_pass") is True:
         made["fused_back_pass"] = True
+        return {"optimizer": made, **_clipping(full, notes)}
     return {"optimizer": made}
+
+
+def _remembered(given: Data, theirs: str, full: Mapping[str, Any], defaults: Mapping[str, Any]) -> Data:
+    """The optimizer with the numbers that its window fills in where a file says the name alone, as presets do."""
+    kept = full.get("optimizer_defaults")
+    own = kept.get(theirs) if isinstance(kept, Mapping) else None
+    named = {key: value for key, value in given.items() if value != defaults.get(key)}
+    if not isinstance(own, Mapping) or named.keys() - {"optimizer", VERSION_KEY}:
+        return given
+    return {**given, **own, "optimizer": theirs}
+
+
+def _clipping(full: Mapping[str, Any], notes: Notes) -> Data:
+    """There, a step in the backward pass clips the gradient of each weight alone."""
+    limit = full["clip_grad_norm"]
+    if not isinstance(limit, (int, float)) or not limit:
+        return {}
+    notes.moved("clip_grad_norm", limit, "clip_each_weight = true", "each weight alone in the backward pass")
+    return {"clip_each_weight": True}
 
 
 def _renamed(name: str, given: Mapping[str, Any], notes: Notes) -> Data:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from modules.util.config.BaseConfig import VERSION_KEY
@@ -23,6 +23,11 @@ _NEAREST = {
 """Number formats of weights that are not offered: the nearest one that is not wider, and what else is different."""
 _FEW_BITS = ("FLOAT_8", "INT_8", "NFLOAT_4")
 _NOT_OFFLOADED = ("INT_8", "NFLOAT_4")
+_INSTEAD = {
+    "offload_fraction": "encoders are moved as a whole: to the device to encode, then back",
+    "activation_offloading": "activations stay on the device, more of it is needed",
+}
+"""Ways to save memory that are not offered for each part: what happens instead."""
 _OF_NO_VAE = (
     *("train", "learning_rate", "gradient_checkpointing", "dropout_probability"),
     *("stop_training_after", "stop_training_after_unit", "offload_fraction", "activation_offloading"),
@@ -56,9 +61,21 @@ def import_part(part: str, full: Mapping[str, Any], defaults: Mapping[str, Any],
         _note_end(part, given, full, notes)
         idle.update(("stop_training_after", "stop_training_after_unit"))
     if not given.get("train"):
-        idle.add("learning_rate")
+        idle.update(("learning_rate", "activation_offloading"))
+    idle.update(_memory(part, given, set(ours) | idle, notes))
     notes.differences(given, defaults, {*ours, *idle}, part)
     return made
+
+
+def _memory(part: str, given: Mapping[str, Any], carried: Collection[str], notes: Notes) -> list[str]:
+    """Ways to save memory that a part does not have here, with what happens instead."""
+    noted: list[str] = []
+    for name, why in _INSTEAD.items():
+        value = given.get(name)
+        if name not in carried and value is not False and value != 0:
+            notes.add(f"{part}.{name}", value, why)
+            noted.append(name)
+    return noted
 
 
 def _note_end(part: str, given: Mapping[str, Any], full: Mapping[str, Any], notes: Notes) -> None:

@@ -89,13 +89,19 @@ def run_rules(config: TrainConfig, ignoring: Collection[str] = ()) -> Problems:
     return problems
 
 
-@rule("optimizer", "gradient_accumulation_steps", "clip_grad_norm", "train_dtype", "rlhf_enabled")
+@rule(
+    *("optimizer", "gradient_accumulation_steps", "clip_grad_norm", "clip_each_weight"),
+    *("train_dtype", "rlhf_enabled"),
+)
 def _step_in_the_backward_pass(c: TrainConfig) -> Iterator[Finding]:
     if not c.optimizer.fused_back_pass:
         return
     obstacles = {
         "gradient_accumulation_steps": (c.gradient_accumulation_steps > 1, "set it to 1"),
-        "clip_grad_norm": (bool(c.clip_grad_norm), "set it to 0"),
+        "clip_grad_norm": (
+            bool(c.clip_grad_norm) and not c.clip_each_weight,
+            "set it to 0, or clip_each_weight to true",
+        ),
         "train_dtype": (c.train_dtype is DataType.FLOAT_16, "use BFLOAT_16 or FLOAT_32"),
         "rlhf_enabled": (c.rlhf_enabled, "switch it off: only supervised steps have one backward pass"),
         "optimizer.optimizer": (c.optimizer.optimizer not in _STEP_ALONE, f"use {', '.join(_STEP_ALONE)}"),

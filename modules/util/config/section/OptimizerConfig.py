@@ -76,7 +76,8 @@ class OptimizerConfig(BaseConfig):
         group="Optimizer",
         tip=(
             "Use each gradient as soon as it is computed, then drop it: fine-tuning a whole model then needs no "
-            "memory for gradients. Not with accumulation, clipping, FLOAT_16, preferences or several processes."
+            "memory for gradients. Not with accumulation, clipping of all gradients together, FLOAT_16, preferences or "
+            "several processes."
         ),
     )
     params: dict[str, Scalar] = setting(

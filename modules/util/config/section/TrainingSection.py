@@ -70,6 +70,14 @@ class TrainingSection(BaseConfig):
         group="Steps",
         tip="Gradients with a larger norm are scaled down to it. Empty or 0: no limit.",
     )
+    clip_each_weight: bool = setting(
+        False,
+        free=False,
+        title="Clip each weight",
+        group="Steps",
+        tip="Compare the gradient of each weight with the limit, instead of all gradients together. OneTrainer does so "
+        "when it steps in the backward pass, which needs it here too.",
+    )
     nan_patience: int = setting(
         0,
         ge=0,

@@ -134,7 +134,17 @@ def test_the_step_in_the_backward_pass_is_carried_where_it_goes(tmp_path: Path) 
     config, notes = load(tmp_path, optimizer=optimizer, clip_grad_norm=0.0, train_dtype="BFLOAT_16")
     assert config.optimizer.fused_back_pass is True
     assert lines(notes, "optimizer") == []
-    config, notes = load(tmp_path, optimizer=optimizer)
+    assert config.clip_each_weight is False
+    # its clipping limits each weight alone, because it never has all gradients together
+    config, notes = load(tmp_path, optimizer=optimizer, train_dtype="BFLOAT_16")
+    assert (config.optimizer.fused_back_pass, config.clip_grad_norm, config.clip_each_weight) == (
+        True,
+        1.0,
+        True,
+    )
+    assert lines(notes, "optimizer") + lines(notes, "clip") == []
+    check_config(config)
+    config, notes = load(tmp_path, optimizer=optimizer, gradient_accumulation_steps=2)
     assert config.optimizer.fused_back_pass is False
     (note,) = lines(notes, "optimizer.fused_back_pass")
     assert not note.changes_weights
@@ -353,7 +363,7 @@ def test_the_written_file_holds_only_what_differs_so_that_a_preset_below_it_acts
 
 
 def test_contradictions_are_said_at_the_import(tmp_path: Path) -> None:
-    config, notes = load(tmp_path, training_method="FINE_TUNE", unet={"offload_fraction": 0.5})
+    config, notes = load(tmp_path, force_v_prediction=True, force_epsilon_prediction=True)
     errors = find_problems(config).errors
     assert errors
     for error in errors:

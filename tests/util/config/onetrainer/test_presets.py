@@ -1,0 +1,110 @@
+"""Every public preset of OneTrainer: what is trained here trains the same or says how not; the rest is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from modules.util.config.foreign.importing import CHANGED, DONE, import_file
+from modules.util.config.load import find_problems, load_config
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.ModelType import ModelType
+from modules.util.errors import UserError
+from scripts import import_config as script
+from tests.util.config.onetrainer.presets import PRESETS
+
+EXPLAINED = {
+    r"text_encoder\.stop_training_after = 30 EPOCH": "trained to the end",
+    r"(transformer|unet|, text_encoder)+\.weight_dtype = BFLOAT_16": "no stochastic rounding",
+    r"(un)?masked_training = true|normalize_masked_area_loss = true": "not offered",
+    r"transformer\.weight_dtype = INT_W8A8": "instead",
+    r"vb_loss_strength = 1\.0": "variance is not trained",
+    r"text_encoder_2_sequence_length = 77": "up to 512 tokens",
+    r"quantization\.layer_filter = ": "all layers of the blocks are quantised",
+    r"transformer\.activation_offloading = true": "activations stay on the device",
+    r"text_encoder\.offload_fraction = ": "encoders are moved as a whole",
+}
+"""Notes that the presets may have, each with the words that say what follows."""
+OFFLOADED = [
+    name
+    for name, data in PRESETS.items()
+    if data["training_method"] == "FINE_TUNE"
+    and ("offload_fraction" in data.get("transformer", {}) or "layer_offload_fraction" in data)
+]
+
+
+def offered(name: str) -> bool:
+    data = PRESETS[name]
+    known = data["model_type"] in ModelType.__members__
+    return known and data["training_method"] != "EMBEDDING" and name not in OFFLOADED
+
+
+def write(folder: Path, name: str) -> Path:
+    path = folder / Path(name).with_suffix(".json").name
+    path.write_text(json.dumps(PRESETS[name]), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if offered(name)])
+def test_a_preset_of_a_family_that_is_trained(name: str, tmp_path: Path) -> None:
+    data, source, target = PRESETS[name], write(tmp_path, name), tmp_path / "ours.json"
+    imported = import_file(source)
+    for note in imported.notes.listed():
+        texts = [text for pattern, text in EXPLAINED.items() if re.match(pattern, note)]
+        assert texts, note
+        assert texts[0] in note
+    config = imported.made
+    assert isinstance(config, TrainConfig)
+    assert script.main([str(source), str(target)]) == imported.outcome()
+    assert imported.outcome() in (DONE, CHANGED)
+    assert load_config(target) == config
+    problems = find_problems(config)
+    assert (problems.errors, problems.warnings) == ([], [])
+    assert config.model_type == data["model_type"]
+    assert config.batch_size == data.get("batch_size", 1)
+    assert config.learning_rate == data.get("learning_rate", 3e-6)
+    part = getattr(config, config.model_type.denoiser)
+    asked = data.get(config.model_type.denoiser, {})
+    assert part.offload_fraction == asked.get("offload_fraction", data.get("layer_offload_fraction", 0.0))
+    given = asked.get("weight_dtype", data.get("weight_dtype", "FLOAT_32"))
+    assert bits(part.weight_dtype) <= bits(given)
+    if "optimizer_defaults" in data:
+        assert config.optimizer.fused_back_pass
+        assert config.clip_each_weight
+        assert config.optimizer.params["scale_parameter"] is False
+
+
+def bits(dtype: str) -> int:
+    return next(count for text, count in {"32": 32, "16": 16, "8": 8, "4": 4}.items() if text in dtype)
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if not offered(name)])
+def test_a_preset_that_is_not_offered_is_refused_with_the_reason(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = write(tmp_path, name), tmp_path / "ours.json"
+    assert script.main([str(source), str(target)]) == 2
+    assert not target.exists()
+    error = capsys.readouterr().err
+    field = "transformer.offload_fraction" if name in OFFLOADED else "model_type"
+    if PRESETS[name]["model_type"] in ModelType.__members__ and name not in OFFLOADED:
+        field = "training_method"
+    assert field in error
+    assert "nearest: " in error
+    with pytest.raises(UserError):
+        import_file(source)
+
+
+@pytest.mark.parametrize("name", OFFLOADED)
+def test_weights_that_would_lie_in_main_memory_stay_on_the_device_if_lenient(
+    name: str, tmp_path: Path
+) -> None:
+    imported = import_file(write(tmp_path, name), lenient=True)
+    assert isinstance(imported.made, TrainConfig)
+    assert imported.made.transformer.offload_fraction == 0
+    assert find_problems(imported.made).errors == []
+    (note,) = [note for note in imported.notes.listed() if note.place == "transformer.offload_fraction"]
+    assert "more memory" in note
