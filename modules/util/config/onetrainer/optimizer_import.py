@@ -154,7 +154,9 @@ def import_optimizer(
     return {"optimizer": made}
 
 
-def _remembered(given: Data, theirs: str, full: Mapping[str, Any], defaults: Mapping[str, Any]) -> Data:
+def _remembered(
+    given: Mapping[str, Any], theirs: str, full: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> Mapping[str, Any]:
     """The optimizer with the numbers that its window fills in where a file says the name alone, as presets do."""
     kept = full.get("optimizer_defaults")
     own = kept.get(theirs) if isinstance(kept, Mapping) else None
