@@ -23,6 +23,7 @@ from modules.curation.choosing.base import DEFAULT_THRESHOLD  # noqa: E402
 from modules.curation.CurationMode import DEFAULT_MODE, CurationMode  # noqa: E402
 from modules.curation.group_state import SessionSettings  # noqa: E402
 from modules.generator.registry import GENERATORS  # noqa: E402
+from modules.project.from_images import Proposal, propose  # noqa: E402
 from modules.project.making import MOST_PROMPTS, USUAL_PER_PROMPT, generate  # noqa: E402
 from modules.project.picking import round_to_pick_from, serve_picks  # noqa: E402
 from modules.project.presets import find_preset  # noqa: E402
@@ -34,14 +35,17 @@ from modules.project.share.card import About  # noqa: E402
 from modules.project.share.publishing import publish, upload  # noqa: E402
 from modules.project.taste_head import learn  # noqa: E402
 from modules.project.training import Method, train  # noqa: E402
+from modules.spec.registry import FAMILIES  # noqa: E402
 from modules.util.counted import counted  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
 from modules.util.jsonio import read_json  # noqa: E402
+from modules.util.owned_files import shown  # noqa: E402
 from scripts.curate import ProgressLine, exit_status, positive  # noqa: E402
 
 Options = argparse.Namespace
 Json = dict[str, Any]
 GENERATOR_OPTIONS = ("device", "url", "remote", "checkpoint", "lora_folder")
+USUAL_TYPE = "STABLE_DIFFUSION_15"
 IMAGE_OPTIONS = {"width": int, "height": int, "steps": int, "cfg": float, "sampler": str, "negative": str}
 
 
@@ -49,29 +53,60 @@ def run_new(options: Options, progress: ProgressLine) -> Json:
     generator = generator_of(options)
     if (options.dir / NAME).is_file():
         return move(options, generator)
-    if options.prompts is None:
+    found = None
+    if options.images is not None:
+        found = propose(options.images, options.generator or "", options.base_model, options.model_type)
+    if options.propose:
+        if found is None:
+            raise UserError("there is nothing to read", "--images", "name a folder of images")
+        return {"proposed": found.to_dict()}
+    if options.prompts is None and found is None:
         raise UserError("a project needs prompts", "--prompts", "name a text file with one prompt per line")
-    base = Path(options.base_model).expanduser()
-    image = {name: getattr(options, name) for name in IMAGE_OPTIONS if getattr(options, name) is not None}
-    settings = {
-        "model": {
-            "type": options.model_type,
-            "base": str(base.resolve()) if base.exists() else options.base_model,
-        },
-        "generator": {"kind": options.generator, **generator},
-        "image": image,
-        "card": options.card,
-        "preset": options.preset,
-        "seed": options.seed,
-        "near_duplicates": options.near_duplicates,
-    }
-    project = Project.create(options.dir, settings, options.prompts, options.adapter)
-    return {
+    project = Project.create(
+        options.dir, settings_of(options, generator, found), prompts_of(options, found), options.adapter
+    )
+    made: Json = {
         "project": str(project.folder),
         "prompts": len(project.prompts()),
         "held_out": len(project.file.held_out),
         "preset": find_preset(project.file).name,
         "next": next_step(project),
+    }
+    return made if found is None else {**made, "proposed": found.to_dict()}
+
+
+def prompts_of(options: Options, found: Proposal | None) -> Path | str:
+    """The file that is named, else the prompts of the images."""
+    return "\n".join(found.prompts) if options.prompts is None and found is not None else options.prompts
+
+
+def settings_of(options: Options, generator: Json, found: Proposal | None) -> Json:
+    """What is said on the command line, and where it is silent what the images propose."""
+    base = options.base_model or (found.base if found else "")
+    if not base:
+        said = f"the images name {found.model!r}, which is not found here" if found and found.model else ""
+        raise UserError(
+            "a project needs a base model" + (f": {said}" if said else ""),
+            "--base-model",
+            "name a folder, a file or a model of the hub",
+        )
+    kind = options.model_type or (found.model_type if found else USUAL_TYPE)
+    if not kind:
+        raise UserError(
+            f"{shown(base)} does not say which type of model it is",
+            "--model-type",
+            f"one of {', '.join(FAMILIES)}",
+        )
+    place = Path(base).expanduser()
+    image = {name: getattr(options, name) for name in IMAGE_OPTIONS if getattr(options, name) is not None}
+    return {
+        "model": {"type": kind, "base": str(place.resolve()) if place.exists() else base},
+        "generator": {"kind": options.generator or "own", **(found.generator if found else {}), **generator},
+        "image": {**(found.image if found else {}), **image},
+        "card": options.card,
+        "preset": options.preset,
+        "seed": options.seed,
+        "near_duplicates": options.near_duplicates,
     }
 
 
@@ -86,7 +121,16 @@ def generator_of(options: Options) -> Json:
 
 def move(options: Options, generator: Json) -> Json:
     """Of a project that exists only what differs from computer to computer may be given again."""
-    if options.prompts or options.adapter or options.preset or options.workflow or options.checkpoint:
+    if any(
+        (
+            options.prompts,
+            options.adapter,
+            options.preset,
+            options.workflow,
+            options.checkpoint,
+            options.images,
+        )
+    ):
         raise UserError(
             f"{options.dir} is a project already",
             "DIR",
@@ -244,12 +288,16 @@ def lines(result: Json) -> str:
         + (f"\n  {row['arena']['sentence']}" if row["arena"] else "")
         for number, row in enumerate(result.get("rounds", []), start=1)
     ]
-    rows += [
-        f"{name}: {', '.join(map(str, value)) if isinstance(value, (list, tuple)) else value}"
-        for name, value in result.items()
-        if name != "rounds"
-    ]
+    rows += [f"{name}: {_line(value)}" for name, value in result.items() if name != "rounds"]
     return "\n".join(rows)
+
+
+def _line(value: Any, margin: str = "\n  ") -> str:
+    """A value of a result; what belongs together is indented below its name."""
+    if isinstance(value, dict):
+        said = {name: one for name, one in value.items() if one not in ("", [], {})}
+        return "".join(f"{margin}{name}: {_line(one, margin + '  ')}" for name, one in said.items())
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -313,15 +361,21 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def add_new(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--base-model", required=True, metavar="M", help="folder, file or name of the hub")
+    command.add_argument("--base-model", default="", metavar="M", help="folder, file or name of the hub")
+    command.add_argument("--model-type", type=str.upper, default="", help=f"({USUAL_TYPE})")
     command.add_argument(
-        "--model-type", type=str.upper, default="STABLE_DIFFUSION_15", help="(STABLE_DIFFUSION_15)"
+        "--images", type=Path, metavar="FOLDER",
+        help="images that exist: base model, resolution, sampler and prompts are taken from their metadata, as far as "
+        "nothing else is said here",
+    )  # fmt: skip
+    command.add_argument(
+        "--propose", action="store_true", help="only print what the images say; make nothing"
     )
     command.add_argument(
         "--prompts", type=Path, metavar="FILE", help="one prompt per line, {a|b} for choices"
     )
     command.add_argument(
-        "--generator", choices=list(GENERATORS), default="own", help="what makes the images (own)"
+        "--generator", choices=list(GENERATORS), help="what makes the images (own, or what made --images)"
     )
     command.add_argument("--adapter", type=Path, metavar="FILE", help="adapter to start from")
     command.add_argument(

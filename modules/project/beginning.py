@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +41,20 @@ def model_types(base: str) -> list[str]:
     return [key for key, family in FAMILIES.items() if family.pipeline_class == named]
 
 
-def first_settings(base: str, model_type: str, card: int) -> dict[str, Any]:
+def first_settings(
+    base: str, model_type: str, card: int, images: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The settings of a project of this model, for ``Project.create``.
 
     Args:
         base: folder, file or name of the hub; a path is made absolute.
         card: memory of the graphics card in GB.
+        images: ``generator`` and ``image``, where something says how images are made.
     """
     path = Path(base).expanduser()
     place = str(path.resolve()) if path.exists() else base.strip()
     usual: dict[str, Any] = {"generator": {"kind": "own"}}
     more = DEMO_SETTINGS if Path(place) == DEMO_MODEL.resolve() else usual
-    made = {"model": {"type": model_type, "base": place}, "card": card, **more}
+    made = {"model": {"type": model_type, "base": place}, "card": card, **more, **(images or {})}
     ProjectFile.checked({**made, "held_out": []}, "project")
     return made

@@ -8,6 +8,7 @@ from pathlib import Path
 from tkinter import ttk
 
 from modules.project.beginning import DEMO_MODEL, demo_prompts, first_settings, model_types
+from modules.project.from_images import Proposal, propose
 from modules.project.ProjectFile import CARDS
 from modules.spec.registry import FAMILIES
 from modules.ui.form.CardBoard import CardBoard, wrap_within
@@ -16,11 +17,12 @@ from modules.ui.home.ProjectWatch import ProjectWatch
 from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.theme import style_text
-from modules.ui.widgets.tk_support import fit_middle
+from modules.ui.widgets.tk_support import fit_middle, run_in_thread
+from modules.util.counted import counted
 from modules.util.errors import UserError
 
 USUAL_CARD = 16
-PROMPT_LINES = 7
+PROMPT_LINES, FEWER_LINES = 7, 4
 RECENT_WIDTH = 380
 
 
@@ -32,6 +34,7 @@ class StartView(CardBoard):
         self.ui, self.watch = ui, watch
         self.entries: dict[str, ttk.Entry] = {}
         self.values = {name: tk.StringVar(self) for name in ("folder", "base")}
+        self.proposal: Proposal | None = None
         self._labels = {family.label: key for key, family in FAMILIES.items()}
         self._new()
         self._open()
@@ -57,14 +60,19 @@ class StartView(CardBoard):
         tip = ttk.Label(card, text=words.PROMPTS_TIP, style="Small.TLabel", justify="left")
         wrap_within(tip, card, theme, taken=160)
         tip.grid(row=6, column=2, sticky="w")
+        self.proposed = ttk.Label(card, style="Small.TLabel", justify="left")
+        wrap_within(self.proposed, card, theme)
+        self.proposed.grid(row=7, column=1, columnspan=2, sticky="w")
+        self.proposed.grid_remove()
         self.error = ttk.Label(card, style="Error.TLabel", justify="left")
         wrap_within(self.error, card, theme)
-        self.error.grid(row=7, column=1, columnspan=2, sticky="w")
+        self.error.grid(row=8, column=1, columnspan=2, sticky="w")
         row = ttk.Frame(card)
-        row.grid(row=8, column=1, columnspan=2, sticky="w", pady=(px(8), 0))
+        row.grid(row=9, column=1, columnspan=2, sticky="w", pady=(px(8), 0))
         self.create_button = ttk.Button(row, text=words.CREATE, style="Accent.TButton", command=self.create)
+        self.images_button = ttk.Button(row, text=words.FROM_IMAGES, command=self._ask_images)
         self.demo_button = ttk.Button(row, text=words.FILL_DEMO, command=self.fill_demo)
-        for button in (self.create_button, self.demo_button):
+        for button in (self.create_button, self.images_button, self.demo_button):
             button.bind("<Return>", lambda event: event.widget.invoke())
             button.pack(side="left", padx=(0, px(6)))
 
@@ -123,10 +131,50 @@ class StartView(CardBoard):
             while (place := base if number == 1 else base.with_name(f"{base.name}-{number}")).exists():
                 number += 1
             self.values["folder"].set(str(place))
+        self.proposal = None
+        self._say("")
         self.values["base"].set(str(DEMO_MODEL))
         self.prompts.delete("1.0", "end")
         self.prompts.insert("1.0", "\n".join(demo_prompts()))
         self.create_button.focus_set()
+
+    def _ask_images(self) -> None:
+        found = self.ui.chooser.folder(words.ASK_IMAGES, parent=self)
+        if found is not None:
+            self.take_images(found)
+
+    def take_images(self, folder: Path) -> None:
+        """Fill in what the images of a folder propose; what was typed as the base model stays."""
+        base = self.values["base"].get().strip()
+        self._say(words.READING_IMAGES)
+
+        def failed(error: Exception) -> None:
+            if self.winfo_exists():
+                self._say("")
+                self.error.configure(text=str(error))
+
+        run_in_thread(self.ui.pump, lambda: propose(folder, base=base), self._proposed, failed)
+
+    def _proposed(self, found: Proposal) -> None:
+        if not self.winfo_exists():
+            return
+        self.proposal = found
+        self.values["base"].set(found.base)
+        if found.model_type:
+            self.type.set(FAMILIES[found.model_type].label)
+        self.prompts.delete("1.0", "end")
+        self.prompts.insert("1.0", "\n".join(found.prompts))
+        said = [proposal_in_words(found), *found.notes]
+        self._say("\n".join(said if found.model_type else [*said, words.NO_TYPE]))
+        self.error.configure(text="")
+
+    def _say(self, text: str) -> None:
+        self.proposed.configure(text=text)
+        self.prompts.configure(height=FEWER_LINES if text else PROMPT_LINES)
+        if text:
+            self.proposed.grid()
+        else:
+            self.proposed.grid_remove()
 
     def create(self) -> None:
         """Make the project, or say what is missing."""
@@ -138,7 +186,8 @@ class StartView(CardBoard):
                 return
         try:
             card = int(self.card.get().split()[0])
-            settings = first_settings(base, self._labels[self.type.get()], card)
+            images = self.proposal.settings if self.proposal is not None else None
+            settings = first_settings(base, self._labels[self.type.get()], card, images)
             self.watch.create(Path(folder).expanduser(), settings, prompts)
         except (UserError, OSError) as error:
             self.error.configure(text=str(error))
@@ -174,3 +223,13 @@ class StartView(CardBoard):
     def _take(self, folder: Path) -> None:
         if not self.watch.open(folder):
             self.open_error.configure(text=self.watch.fault)
+
+
+def proposal_in_words(found: Proposal) -> str:
+    """How the images were made, in one sentence."""
+    text = words.BY_WORKFLOW if "workflow" in found.generator else words.BY_PROGRAM
+    facts = [text.format(program=words.PROGRAMS[found.generator["kind"]]), words.SIZE.format(**found.image)]
+    facts += [str(found.image["sampler"])] if "sampler" in found.image else []
+    facts += [words.STEPS_FACT.format(**found.image)] if "steps" in found.image else []
+    facts += [words.SCALE.format(**found.image)] if "cfg" in found.image else []
+    return words.PROPOSED.format(images=counted(found.used, words.IMAGE), facts=", ".join(facts))

@@ -28,6 +28,13 @@ PROMPTS_TIP = (
 )
 CREATE = "Create project"
 FILL_DEMO = "Fill in the demo"
+FROM_IMAGES, ASK_IMAGES = "From images\u2026", "Folder of images that you have made"
+READING_IMAGES = "Reading the images\u2026"
+PROPOSED = "From {images}: {facts}."
+BY_PROGRAM, BY_WORKFLOW = "made by {program}", "made by {program} with its workflow"
+PROGRAMS = {"own": "the own sampler", "comfyui": "ComfyUI", "swarmui": "SwarmUI", "a1111": "A1111 or Forge"}
+SIZE, STEPS_FACT, SCALE = "{width} \u00d7 {height} pixels", "{steps} steps", "guidance {cfg:g}"
+NO_TYPE = "Check the model type: the images do not say it."
 DEMO_FOLDER = "demo-taste"
 NO_FOLDER = "Name a new folder for the project."
 NO_BASE = "Name the base model: a folder, a file, or a name on the Hugging Face hub."

@@ -19,6 +19,13 @@ def looks_like_a1111(text: str) -> bool:
     return _FIRST_SETTING in text and _settings_start(text) >= 0
 
 
+def settings_text(text: str) -> str:
+    """The line of settings, as it is; empty without one."""
+    text = text.replace("\r\n", "\n")
+    start = _settings_start(text)
+    return "" if start < 0 else text[start:]
+
+
 def parse_a1111(text: str) -> Found:
     """Prompt, negative prompt and seed. A text without markers is all prompt."""
     text = text.replace("\r\n", "\n")

@@ -1,0 +1,270 @@
+"""What existing images propose for a new project: base model, resolution, sampler and prompts, from metadata."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from modules.generator.registry import make_generator
+from modules.project.beginning import DEMO_MODEL, model_types
+from modules.project.share.metadata import read_header
+from modules.spec.registry import FAMILIES
+from modules.util.counted import counted
+from modules.util.dpo_curation_util import IMAGE_EXTENSIONS
+from modules.util.enum.choices import NoiseScheduler
+from modules.util.errors import DataError, UserError
+from modules.util.image_metadata.formats.found import A1111, COMFYUI, SWARMUI
+from modules.util.image_metadata.making import Making, read_making
+from modules.util.image_metadata_util import UNCONDITIONAL, ImageMetadata, normalise_prompt, read_metadata
+from modules.util.owned_files import shown
+from modules.util.published_models import published_models
+
+MOST_IMAGES = 5000
+MOST_PROMPTS = 500
+_MOST_FILES = 20_000
+_PROGRAMS = {A1111: "a1111", COMFYUI: "comfyui", SWARMUI: "swarmui"}
+_MODEL_FOLDERS = (
+    "models/checkpoints", "models/diffusion_models", "models/unet", "models/Stable-diffusion",
+    "Models/Stable-Diffusion", "Models/diffusion_models",
+)  # fmt: skip
+"""Where programs keep models, below the folder that also holds what they save."""
+_LEVELS = 6
+_SAMPLERS = {
+    "ddim": "DDIM", "euler": "EULER", "eulera": "EULER_A", "eulerancestral": "EULER_A", "dpmpp2m": "DPMPP",
+    "dpm++2m": "DPMPP", "dpmpp2msde": "DPMPP_SDE", "dpmpp2msdegpu": "DPMPP_SDE", "dpm++2msde": "DPMPP_SDE",
+    "unipc": "UNIPC", "unipcbh2": "UNIPC",
+}  # fmt: skip
+"""Names of samplers in other programs, in small letters without blanks, as the own sampler has them."""
+_Some = TypeVar("_Some", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What the images say.
+
+    Args:
+        images: how many were read; ``used`` were made like most of them, the others do not count.
+        model: what the images call their model.
+        base: where it is: a folder, a file or a name of the hub; empty where it is not found.
+        model_type: a key of ``FAMILIES``; empty where nothing says it.
+        generator: ``kind`` and what that generator needs.
+        image: as in ``project.json``.
+        prompts: those of the images, the most frequent first.
+        notes: what could not be taken over, in sentences.
+    """
+
+    images: int
+    used: int
+    model: str
+    base: str
+    model_type: str
+    generator: dict[str, Any]
+    image: dict[str, Any]
+    prompts: Sequence[str]
+    notes: Sequence[str]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The part of a project's settings that says how images are made."""
+        return {"generator": self.generator, "image": self.image}
+
+    def to_dict(self) -> dict[str, Any]:
+        """For people and programs; of the prompts only how many, of a workflow only that there is one."""
+        generator = {name: value for name, value in self.generator.items() if name != "workflow"}
+        return {
+            "images": self.images, "used": self.used, "model": self.model, "base_model": self.base,
+            "model_type": self.model_type, "generator": generator, "workflow": "workflow" in self.generator,
+            **self.image, "prompts": len(self.prompts), "notes": list(self.notes),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Seen:
+    path: Path
+    about: ImageMetadata
+    made: Making
+
+    @property
+    def program(self) -> str:
+        return self.about.generator or ""
+
+
+def propose(folder: Path, kind: str = "", base: str = "", model_type: str = "") -> Proposal:
+    """Read the images of a folder and the folders in it; nothing is written.
+
+    Args:
+        kind: the generator, where the person has named one; else that of the program that made the images.
+        base, model_type: what the person has named.
+
+    Raises:
+        DataError: there is no such folder, or no image in it has a prompt.
+    """
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {shown(folder)}", "--images", "check the path")
+    files = list(islice(_images(folder), MOST_IMAGES + 1))
+    notes = [f"Only the first {MOST_IMAGES:,} images were read."] if len(files) > MOST_IMAGES else []
+    seen = [_Seen(path, about, read_making(path)) for path in files[:MOST_IMAGES]
+            if (about := read_metadata(path)).prompt is not None]  # fmt: skip
+    if not seen:
+        raise DataError(
+            f"none of the {counted(len(files), 'image')} in {shown(folder)} names its prompt",
+            "--images",
+            "use images as the generating program saved them",
+        )
+    setup = most_common((one.program, one.made.model) for one in seen)
+    used = [one for one in seen if (one.program, one.made.model) == setup]
+    program, model = setup
+    if len(used) < len(seen):
+        notes.append(
+            f"{counted(len(seen) - len(used), 'image')} made by another program or model did not count."
+        )
+    if any(one.made.adapted for one in used):
+        notes.append("Some were made with a LoRA, which the project starts without.")
+    kind = kind or _PROGRAMS.get(program, "own")
+    base = base or _find_model(model, folder)
+    if not base:
+        notes.append(
+            f"The base model {model!r} was not found here." if model else "They do not name their model."
+        )
+    generator, more = _generator(kind, program, used)
+    image, others = _image(kind, used)
+    prompts = [prompt for prompt, _ in Counter(_prompts(used)).most_common()]
+    if len(prompts) > MOST_PROMPTS:
+        others.append(f"Of {len(prompts):,} prompts the {MOST_PROMPTS} most frequent are taken.")
+    return Proposal(
+        len(files[:MOST_IMAGES]), len(used), model, base, model_type or type_of(base), generator, image,
+        prompts[:MOST_PROMPTS], [*notes, *more, *others],
+    )  # fmt: skip
+
+
+def _images(folder: Path) -> Iterator[Path]:
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            if Path(name).suffix.lower() in IMAGE_EXTENSIONS:
+                yield Path(place) / name
+
+
+def most_common(values: Iterable[_Some]) -> _Some:
+    """The most frequent one; the first of equals."""
+    return Counter(values).most_common(1)[0][0]
+
+
+def _prompts(used: Sequence[_Seen]) -> Iterator[str]:
+    for one in used:
+        prompt = normalise_prompt(one.about.prompt or "")
+        if prompt != UNCONDITIONAL and not prompt.startswith("#"):
+            yield prompt
+
+
+# --- the model ---
+
+
+def _find_model(name: str, folder: Path) -> str:
+    """Where a model of this name is: its own path, a program's folder of models, the hub; empty for nowhere."""
+    if not name:
+        return ""
+    path = Path(name)
+    if path.is_absolute() and path.exists():
+        return str(path)
+    if name == DEMO_MODEL.name:
+        return str(DEMO_MODEL)
+    stem = _stem(name)
+    above = [folder.resolve(), *folder.resolve().parents][:_LEVELS]
+    for place in (one / models for one in above for models in _MODEL_FOLDERS):
+        for found in islice(place.rglob("*"), _MOST_FILES) if place.is_dir() else ():
+            whole = found.suffix == ".safetensors" or (found / "model_index.json").is_file()
+            if whole and _stem(found.name) == stem:
+                return str(found)
+    known = [row.name for row in published_models() if stem in (row.name.lower(), row.label.lower())]
+    return known[0] if known else ""
+
+
+def _stem(name: str) -> str:
+    last = name.replace("\\", "/").rpartition("/")[2].lower()
+    return last.removesuffix(".safetensors").removesuffix(".ckpt")
+
+
+def type_of(base: str) -> str:
+    """The model type that a folder, a file or a hub's name says it is; empty where it does not."""
+    found = model_types(base)
+    if found:
+        return found[0]
+    named = [row.family for row in published_models() if row.name == base]
+    path = Path(base).expanduser()
+    if path.suffix == ".safetensors" and path.is_file():
+        said = _architecture(path)
+        named = [key for key, family in FAMILIES.items() if said and family.model_architecture == said]
+    return named[0] if named else ""
+
+
+def _architecture(path: Path) -> object:
+    """What a file of weights calls its model; ``None`` where it does not say, or cannot be read: loading says why."""
+    try:
+        about = read_header(path)[0].get("__metadata__")
+    except UserError:
+        return None
+    return about.get("modelspec.architecture") if isinstance(about, dict) else None
+
+
+# --- how the images are made ---
+
+
+def _generator(kind: str, program: str, used: Sequence[_Seen]) -> tuple[dict[str, Any], list[str]]:
+    """Its settings, and what could not be taken over."""
+    made: dict[str, Any] = {"kind": kind}
+    if kind == "own" or _PROGRAMS.get(program) != kind:
+        return made, []
+    if used[0].made.model:
+        made["checkpoint"] = used[0].made.model
+    graphs = [one.made for one in used if one.made.graph is not None]
+    if not graphs:
+        return made, []
+    first = min(graphs, key=lambda one: one.adapted)
+    try:
+        make_generator(kind, {**made, "workflow": first.graph, "model_type": "", "base": ""})
+    except UserError as error:
+        return made, [f"Their workflow cannot be used ({error}); a plain one takes its place."]
+    stays = ["The LoRA in their workflow stays in it."] if first.adapted else []
+    return {**made, "workflow": first.graph}, stays
+
+
+def _image(kind: str, used: Sequence[_Seen]) -> tuple[dict[str, Any], list[str]]:
+    """Size, sampler and its settings, as most images have them."""
+    notes: list[str] = []
+    width, height = most_common(one.about.seen_size for one in used)
+    sides = [min(8192, max(64, round(side / 8) * 8)) for side in (width, height)]
+    if sides != [width, height]:
+        notes.append(f"They have {width} x {height} pixels; sides are multiples of 8 here.")
+    made: dict[str, Any] = {"width": sides[0], "height": sides[1]}
+    for name in ("steps", "cfg"):
+        said = [value for one in used if (value := getattr(one.made, name)) is not None]
+        if said:
+            made[name] = most_common(said)
+    negative = most_common(one.about.negative_prompt or "" for one in used)
+    sampler, schedule = most_common((one.made.sampler, one.made.schedule) for one in used)
+    if sampler and kind == "own":
+        known = own_sampler(sampler, schedule)
+        if known:
+            made["sampler"] = known
+        else:
+            notes.append(f"The own sampler has no {sampler!r}; the model's usual one is taken.")
+    elif sampler:
+        made["sampler"] = sampler
+    return made | ({"negative": negative} if negative else {}), notes
+
+
+def own_sampler(name: str, schedule: str) -> str:
+    """What the own sampler calls a sampler of another program; empty where it has none like it."""
+    if name in NoiseScheduler.__members__:
+        return name
+    plain = name.lower().removeprefix("sample_").removeprefix("k_").replace(" ", "").replace("_", "")
+    karras = plain.endswith("karras") or schedule.lower() == "karras"
+    found = _SAMPLERS.get(plain.removesuffix("karras"), "")
+    with_karras = f"{found}_KARRAS"
+    return with_karras if found and karras and with_karras in NoiseScheduler.__members__ else found

@@ -1,0 +1,125 @@
+"""A project that begins with images: what their metadata propose, from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from tests.project.simulated import refused, told
+
+A1111_TEXT = (
+    "{prompt}\nNegative prompt: blurry\nSteps: 25, Sampler: {sampler}, Schedule type: Karras, CFG scale: 6.5, "
+    "Seed: {seed}, Size: 96x64, Model: {model}"
+)
+GRAPH = {
+    "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "fox.safetensors"}},
+    "2": {"class_type": "CLIPTextEncode", "inputs": {"text": "a fox", "clip": ["1", 1]}},
+    "3": {"class_type": "CLIPTextEncode", "inputs": {"text": "", "clip": ["1", 1]}},
+    "4": {"class_type": "EmptyLatentImage", "inputs": {"width": 96, "height": 64, "batch_size": 1}},
+    "5": {
+        "class_type": "KSampler",
+        "inputs": {
+            "seed": 7, "steps": 12, "cfg": 3.0, "sampler_name": "dpmpp_2m", "scheduler": "karras", "denoise": 1.0,
+            "model": ["1", 0], "positive": ["2", 0], "negative": ["3", 0], "latent_image": ["4", 0],
+        },
+    },
+    "6": {"class_type": "VAEDecode", "inputs": {"samples": ["5", 0], "vae": ["1", 2]}},
+    "7": {"class_type": "SaveImage", "inputs": {"filename_prefix": "x", "images": ["6", 0]}},
+}  # fmt: skip
+
+
+def write_image(path: Path, name: str, text: str, size: tuple[int, int] = (96, 64)) -> None:
+    info = PngInfo()
+    info.add_text(name, text)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size).save(path, pnginfo=info)
+
+
+def by_a1111(folder: Path, prompts: list[str], model: str = "demo_model", sampler: str = "DPM++ 2M") -> None:
+    for seed, prompt in enumerate(prompts):
+        text = A1111_TEXT.format(prompt=prompt, sampler=sampler, seed=seed, model=model)
+        write_image(folder / f"{model}-{seed}.png", "parameters", text)
+
+
+def by_comfyui(folder: Path, count: int = 4) -> None:
+    for number in range(count):
+        graph = json.loads(json.dumps(GRAPH))
+        graph["2"]["inputs"]["text"] = f"a fox {number}"
+        write_image(folder / f"{number}.png", "prompt", json.dumps(graph))
+
+
+def settings(folder: Path) -> dict:
+    return json.loads((folder / "project.json").read_text())
+
+
+PROMPTS = ["a red fox", "a blue fox", "a red fox", "a grey\nowl", "an <lora:x:1> elk"]
+
+
+def test_a_project_for_the_own_sampler(tmp_path, capsys):
+    by_a1111(tmp_path / "images", PROMPTS)
+    made = told(capsys, "new", tmp_path / "p", "--images", tmp_path / "images", "--generator", "own")
+    kept = settings(tmp_path / "p")
+    assert kept["image"] == {
+        "width": 96, "height": 64, "steps": 25, "cfg": 6.5, "sampler": "DPMPP_KARRAS", "negative": "blurry",
+    }  # fmt: skip
+    assert kept["generator"] == {"kind": "own"}
+    assert kept["model"]["type"] == "STABLE_DIFFUSION_15" and Path(kept["model"]["base"]).is_dir()
+    prompts = (tmp_path / "p" / "prompts.txt").read_text().splitlines()
+    assert (
+        sorted(prompts) == ["a blue fox", "a grey owl", "a red fox", "an elk"] and prompts[0] == "a red fox"
+    )
+    assert made["proposed"]["used"] == 5 and "LoRA" in " ".join(made["proposed"]["notes"])
+
+
+def test_the_workflow_of_comfyui_is_taken_over(tmp_path, capsys):
+    by_comfyui(tmp_path / "ComfyUI" / "output")
+    checkpoint = tmp_path / "ComfyUI" / "models" / "checkpoints" / "sub" / "fox.safetensors"
+    checkpoint.parent.mkdir(parents=True)
+    head = json.dumps({"__metadata__": {"modelspec.architecture": "stable-diffusion-xl-v1-base"}}).encode()
+    checkpoint.write_bytes(len(head).to_bytes(8, "little") + head)
+    told(capsys, "new", tmp_path / "p", "--images", tmp_path / "ComfyUI" / "output")
+    kept = settings(tmp_path / "p")
+    assert kept["model"]["base"] == str(checkpoint) and kept["model"]["type"] == "STABLE_DIFFUSION_XL_10_BASE"
+    assert kept["generator"]["kind"] == "comfyui" and kept["generator"]["checkpoint"] == "fox.safetensors"
+    assert kept["generator"]["workflow"]["5"]["inputs"]["sampler_name"] == "dpmpp_2m"
+    assert kept["image"]["sampler"] == "dpmpp_2m" and kept["image"]["steps"] == 12
+
+
+def test_what_is_said_wins_and_most_images_decide(tmp_path, capsys):
+    by_a1111(tmp_path / "images", PROMPTS)
+    by_a1111(tmp_path / "images", ["another"], model="other")
+    (tmp_path / "images" / "junk.png").write_bytes(b"no image")
+    seen = told(
+        capsys, "new", tmp_path / "p", "--images", tmp_path / "images", "--generator", "own", "--propose"
+    )["proposed"]  # fmt: skip
+    assert (seen["images"], seen["used"], seen["prompts"]) == (7, 5, 4) and not (tmp_path / "p").exists()
+    told(
+        capsys, "new", tmp_path / "p", "--images", tmp_path / "images", "--generator", "own", "--steps", "9",
+        "--base-model", "other/model", "--model-type", "SANA",
+    )  # fmt: skip
+    kept = settings(tmp_path / "p")
+    assert kept["model"] == {"type": "SANA", "base": "other/model", "adapter": ""}
+    assert kept["image"]["steps"] == 9 and kept["image"]["cfg"] == 6.5
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "message"),
+    [
+        ("lost", (), "the images name 'lost', which is not found here"),
+        ("lost", ("--base-model", "some/model"), "does not say which type of model"),
+        ("demo_model", ("--images", "{none}"), "no folder"),
+        ("demo_model", ("--images", "{empty}"), "names its prompt"),
+    ],
+)
+def test_what_is_missing_is_asked_for(tmp_path, capsys, model, arguments, message):
+    by_a1111(tmp_path / "images", PROMPTS, model)
+    write_image(tmp_path / "empty" / "x.png", "Title", "nothing")
+    given = [one.format(none=tmp_path / "none", empty=tmp_path / "empty") for one in arguments]
+    if "--images" not in given:
+        given += ["--images", str(tmp_path / "images")]
+    assert message in refused(capsys, "new", tmp_path / "p", *given)
+    assert not (tmp_path / "p").exists()
