@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -55,6 +55,7 @@ class GlobalCounts:
         groups: G, 0 where images have no groups.
         group_id_G: ids of the counted groups, int64, ascending.
         group_steps_G: unmasked steps of those groups.
+        left_out: images whose steps are all masked.
     """
 
     images: int
@@ -62,6 +63,12 @@ class GlobalCounts:
     groups: int = 0
     group_id_G: torch.Tensor | None = None
     group_steps_G: torch.Tensor | None = None
+    left_out: int = 0
+
+    @property
+    def trained(self) -> GlobalCounts:
+        """The same without the images whose steps are all masked, for averages that are only shown."""
+        return replace(self, images=self.images - self.left_out, left_out=0)
 
     def steps_of_group(self, group_B: torch.Tensor) -> torch.Tensor:
         """Unmasked steps of the group of each image, int64, (B,)."""
@@ -156,22 +163,22 @@ def count_steps(
         if group_N.shape != steps_N.shape:
             raise ValueError(f"{tuple(group_N.shape)} group ids for {len(steps_N)} images")
         ids_G, at_N = index_groups(group_N.to(mask_NT.device), reduce, slots)
-    counts_2G = torch.zeros(2, len(ids_G), dtype=torch.int64, device=mask_NT.device)
-    counts_2G.index_add_(1, at_N, torch.stack((torch.ones_like(steps_N), steps_N)))
+    counts_3G = torch.zeros(3, len(ids_G), dtype=torch.int64, device=mask_NT.device)
+    counts_3G.index_add_(1, at_N, torch.stack((torch.ones_like(steps_N), steps_N, (steps_N == 0).long())))
     if reduce is not None:
-        counts_2G = reduce(counts_2G)
-    images_G, steps_G = counts_2G
-    images, steps = int(images_G.sum()), int(steps_G.sum())
+        counts_3G = reduce(counts_3G)
+    images_G, steps_G, left_out_G = counts_3G
+    images, steps, left_out = int(images_G.sum()), int(steps_G.sum()), int(left_out_G.sum())
     if not images:
         raise DataError("an optimizer step without a single image")
     if not steps:
         raise DataError(f"all steps of the {images} images of an optimizer step are masked")
     if group_N is None:
-        return GlobalCounts(images, steps)
+        return GlobalCounts(images, steps, left_out=left_out)
     present_G = images_G > 0
     if group_size is not None:
         check_group_sizes(ids_G[present_G], images_G[present_G], group_size)
-    return GlobalCounts(images, steps, int(present_G.sum()), ids_G, steps_G)
+    return GlobalCounts(images, steps, int(present_G.sum()), ids_G, steps_G, left_out)
 
 
 def step_weights(

@@ -113,9 +113,10 @@ def ratio_metrics(
     options: StepOptions,
     counts: GlobalCounts,
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Shares and maxima about the ratios; averages are ``sample_mean`` whatever the policy loss uses."""
-    mask_BT = terms.mask_BT.bool()
-    weight_BT = step_weights(terms.mask_BT, None, Aggregation(), counts, terms.image_steps_B, ratio_BT.dtype)
+    """Shares and maxima about the ratios; averages are ``sample_mean`` over the images with trained steps, whatever
+    the policy loss uses."""
+    mask_BT, steps_B, dtype = terms.mask_BT.bool(), terms.image_steps_B, ratio_BT.dtype
+    weight_BT = step_weights(terms.mask_BT, None, Aggregation(), counts.trained, steps_B, dtype)
     above_BT = ratio_BT > 1.0 + options.clip_high
     below_BT = ratio_BT < 1.0 - options.clip_low
 

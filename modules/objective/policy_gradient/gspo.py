@@ -150,7 +150,7 @@ def gspo(terms: StepTerms, options: StepOptions, counts: GlobalCounts) -> Policy
         "policy_loss": policy.detach(),
         "kl": kl.detach(),
         "loss": loss.detach(),
-        "segment_clipfrac": outside_S.to(dtype).sum() / counts.images,
+        "segment_clipfrac": outside_S.to(dtype).sum() / counts.trained.images,
     }
     return PolicyOut(loss, {"logp": coefficient_BT, **kl_coefficient}, shares, maxima)
 

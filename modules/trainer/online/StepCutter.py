@@ -49,4 +49,5 @@ class StepCutter:
                 first_group=made.epoch * per_epoch,
                 slots=per_epoch,
                 facts=made.facts if number == 0 else {},
+                skipped_K=made.skipped_groups(planned.passed, self._config.batch_size),
             )

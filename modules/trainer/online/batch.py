@@ -88,6 +88,14 @@ class MadeEpoch:
     images: list[int]
     facts: dict[str, float] = field(default_factory=dict)
 
+    def skipped_groups(self, micro_batches: Sequence[int], batch_size: int) -> torch.Tensor:
+        """Group of each image that was taken out of these micro-batches, int64, (K,)."""
+        gone: list[int] = []
+        for number in micro_batches:
+            made = range(number * batch_size, min((number + 1) * batch_size, len(self.batch)))
+            gone += sorted(set(made) - set(self.micro[number]))
+        return self.batch.rollouts.group_N[torch.tensor(gone, dtype=torch.int64)]
+
 
 class OnlineGroup(AccumulationGroup):
     """The micro-batches of one optimizer step of online training.
@@ -99,6 +107,7 @@ class OnlineGroup(AccumulationGroup):
         first_group: number of the epoch's first prompt group; ids below are counted from it.
         slots: groups of the epoch over all processes.
         facts: what is logged with the first step of the epoch.
+        skipped_K: int64, group of each image of this process that would be in the step if it had not been skipped.
     """
 
     def __init__(
@@ -111,13 +120,14 @@ class OnlineGroup(AccumulationGroup):
         first_group: int,
         slots: int,
         facts: Mapping[str, float],
+        skipped_K: torch.Tensor,
     ) -> None:
         super().__init__([], step)
         self.extend(batches)  # type: ignore[arg-type]
         self.online = list(batches)
         self.inner, self.fresh = inner, fresh
         self.first_group, self.slots = first_group, slots
-        self.facts = dict(facts)
+        self.facts, self.skipped_K = dict(facts), skipped_K
 
     def batches(self) -> list[OnlineBatch]:
         """Those that hold images in this process."""

@@ -136,11 +136,12 @@ class Judge:
         return judged, compared.zero_std_ratio == 1.0
 
     def _teaches(self, adv_A: torch.Tensor, group_A: torch.Tensor) -> torch.Tensor:
-        """Images worth training on; where groups must stay whole, all or none of a group."""
+        """Images worth training on; where only whole groups can be averaged, all or none of a group."""
         if not self._config.rlhf_skip_zero_advantage:
             return torch.ones_like(group_A, dtype=torch.bool)
         moving_A = adv_A != 0
-        if not needs_whole_groups(self._config):
+        counted = self._config.rlhf_mode.coupled and self._config.rlhf_count_skipped
+        if counted or not needs_whole_groups(self._config):
             return moving_A
         alive = set(group_A[moving_A].tolist())
         return torch.tensor([group in alive for group in group_A.tolist()], dtype=torch.bool)

@@ -34,10 +34,17 @@ class StepRule:
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """Micro-batches of an optimizer step, and its images over all processes."""
+    """An optimizer step.
+
+    Args:
+        micro_batches: those it trains on.
+        images: of them, over all processes.
+        passed: all micro-batches since the step before, also those without an image to train on.
+    """
 
     micro_batches: tuple[int, ...]
     images: int
+    passed: tuple[int, ...] = ()
 
 
 def order_of(count: int, unit: int, seed: int, epoch: int, inner: int) -> list[int]:
@@ -59,8 +66,10 @@ def plan_steps(order: Sequence[int], images: Sequence[int], rule: StepRule) -> I
         DataError: a short last step where that is an error; too many empty micro-batches in a row.
     """
     open_step: list[int] = []
+    passed: list[int] = []
     empty = 0
     for seen, number in enumerate(order, start=1):
+        passed.append(number)
         if images[number]:
             open_step.append(number)
             empty = 0
@@ -79,9 +88,10 @@ def plan_steps(order: Sequence[int], images: Sequence[int], rule: StepRule) -> I
             enough = seen % rule.accumulation == 0
         if rule.whole and seen % rule.unit:
             enough = False
-        if enough and open_step:
-            yield PlannedStep(tuple(open_step), total)
-            open_step = []
+        if enough:
+            if open_step:
+                yield PlannedStep(tuple(open_step), total, tuple(passed))
+            open_step, passed = [], []
     if not open_step:
         return
     total = sum(images[one] for one in open_step)
@@ -91,7 +101,7 @@ def plan_steps(order: Sequence[int], images: Sequence[int], rule: StepRule) -> I
             field="rlhf_short_step",
             hint="set it to TRAIN, or rlhf_docs_per_step to a divisor of the images of an epoch",
         )
-    yield PlannedStep(tuple(open_step), total)
+    yield PlannedStep(tuple(open_step), total, tuple(passed))
 
 
 def check_plan(count: int, images: int, rule: StepRule) -> None:

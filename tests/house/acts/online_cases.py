@@ -19,6 +19,7 @@ from tests.house.acts.case import Case
 GUIDED = {"rlhf_rollout_cfg_scale": 3.0}
 AGAIN = {"rlhf_inner_epochs": 2, "learning_rate": 100.0}
 NOTHING_GOOD = {"rlhf_rewards": [{"reward": "brightness", "threshold": 100.0}]}
+A_GROUP_GONE = {"rlhf_reward_on_error": "SKIP_GROUP", "rlhf_prompts_per_epoch": 4, "batch_size": 16}
 ROUNDED = {"rlhf_rollout_batch_size": 2}
 KL = {"rlhf_kl_beta": 100.0}
 KL_V = {**KL, "rlhf_kl_type": "V"}
@@ -83,7 +84,8 @@ COUPLED = [
     Case("rlhf_kl_beta", grpo, 100.0, see.weights),
     Case("rlhf_kl_type", grpo, "V", see.weights, KL),
     Case("rlhf_grpo_guard", grpo, True, see.weights, AGAIN),
-    Case("rlhf_loss_aggregation", grpo, "PROMPT_MEAN", see.check_result, {"batch_size": 2}),
+    Case("rlhf_loss_aggregation", grpo, "TOKEN_MEAN", see.picky_weights, {**A_GROUP_GONE, "rlhf_count_skipped": True}),
+    Case("rlhf_count_skipped", grpo, True, see.picky_weights, A_GROUP_GONE),
     Case("rlhf_loss_aggregation_divisor", grpo, 4.0, see.weights, {
         "rlhf_loss_aggregation": "CONSTANT", "rlhf_loss_aggregation_divisor": 2.0}),
     Case("rlhf_logprob_reduction", grpo, "SUM", see.weights),
@@ -91,7 +93,7 @@ COUPLED = [
     Case("rlhf_old_logprob_source", grpo, "RECOMPUTE", see.predicted),
     Case("rlhf_ratio_check", grpo, "ERROR", see.end, {**ROUNDED, "rlhf_ratio_tolerance": 0.0}),
     Case("rlhf_ratio_tolerance", grpo, 0.0, see.warnings, ROUNDED),
-    Case("rlhf_gspo_weighting", gspo, "DOCUMENT", see.weights, {"rlhf_normalize_by_documents": True}),
+    Case("rlhf_gspo_weighting", gspo, "DOCUMENT", see.picky_weights, {**A_GROUP_GONE, "rlhf_count_skipped": True}),
     Case("rlhf_normalize_by_documents", gspo, True, see.weights),
     Case("rlhf_gspo_strategy", gspo, "EXACT", see.predicted),
 ]  # fmt: skip

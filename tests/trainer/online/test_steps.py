@@ -170,6 +170,51 @@ def test_what_teaches_nothing_is_left_out(tmp_path: Path, kind: str, monkeypatch
     assert [m["rl/images"] for m in heard.metrics] == [4.0, 4.0]
 
 
+def learned(folder: Path) -> torch.Tensor:
+    """What the only step changed, in one row: ``lora_up`` begins at 0."""
+    return torch.cat([t.flatten() for name, t in sorted(weights(folder).items()) if "lora_up" in name])
+
+
+def test_skipped_images_count_as_images_without_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from modules.reward.combine import RewardSet
+
+    score = RewardSet.score
+
+    def graded(self: RewardSet, batch: Any) -> Any:
+        made = score(self, batch)
+        made.raw_RN[:, batch.groups == 0] = torch.tensor([0.0, 0.5, 0.5, 1.0])
+        made.raw_RN[:, batch.groups == 1] = torch.tensor([0.0, 1.0, 0.0, 1.0])
+        return made
+
+    monkeypatch.setattr(RewardSet, "score", graded)
+
+    def run(name: str, heard: Listening | None = None, **changes: Any) -> torch.Tensor:
+        given = {**SGD, "batch_size": 4, "gradient_accumulation_steps": 2, "max_steps": 1, **changes}
+        run_here(write_online(tmp_path / name, **given), callback=heard)
+        return learned(tmp_path / name)
+
+    def like(one: torch.Tensor, other: torch.Tensor) -> bool:
+        return bool((one - other).abs().max() < 1e-4 * other.abs().max())
+
+    skip = {"rlhf_skip_zero_advantage": True}
+    count = {**skip, "rlhf_count_skipped": True}
+    heard = Listening()
+    everything = run("all")
+    by_image, by_prompt = (
+        run("image", heard=heard, **count),
+        run("prompt", rlhf_loss_aggregation="PROMPT_MEAN", **count),
+    )
+    # two of eight images have no advantage, both of the first prompt
+    assert heard.metrics[0]["rl/images"] == 6.0 and heard.metrics[0]["rl/ratio_mean"] == pytest.approx(1.0)
+    assert like(by_image, everything), "an image without an advantage has no gradient"
+    assert like(run("step", rlhf_loss_aggregation="STEP_MEAN", **count), by_image * 8 / 6)
+    assert float(torch.cosine_similarity(by_prompt, by_image, 0)) < 0.9999, (
+        "the first prompt counts twice as much"
+    )
+
+
 def test_nothing_to_learn_at_all_ends_the_run(tmp_path: Path) -> None:
     rewards = [{"reward": "brightness", "clip_low": 5.0, "clip_high": 6.0}]
     with pytest.raises(DataError, match="8 epochs in a row had no image to learn from"):

@@ -115,11 +115,12 @@ class CoupledStep:
     def _counts(self, group: OnlineGroup) -> GlobalCounts:
         batches = group.batches()
         count = len(self._settings_of(group.epoch).plan.trained)
+        skipped_K = group.skipped_K if self._config.rlhf_count_skipped else group.skipped_K[:0]
         masks = [batch.rollouts.mask_NS for batch in batches]
-        groups = [batch.rollouts.group_N - group.first_group for batch in batches]
+        groups = [batch.rollouts.group_N for batch in batches]
         return count_steps(
-            torch.cat([torch.zeros(0, count, dtype=torch.bool), *masks]),
-            torch.cat([torch.zeros(0, dtype=torch.int64), *groups]),
+            torch.cat([torch.zeros(len(skipped_K), count, dtype=torch.bool), *masks]),
+            torch.cat([skipped_K, *groups]) - group.first_group,
             self._processes.sum,
             slots=group.slots,
         )

@@ -18,6 +18,7 @@ from modules.util.enum.choices import (
     LogProbReduction,
     LossAggregation,
     RewardCombination,
+    RewardFailure,
     RolloutTransition,
     TimestepSampler,
 )
@@ -228,6 +229,16 @@ def _divisor(c: TrainConfig) -> Iterator[Finding]:
             f"is given, but {c.rlhf_loss_aggregation} has no divisor",
             "rlhf_loss_aggregation_divisor",
             "leave it empty, or set rlhf_loss_aggregation to CONSTANT",
+        )
+
+
+@rule(*_MODE, "rlhf_count_skipped", "rlhf_skip_zero_advantage", "rlhf_reward_on_error")
+def _images_are_skipped(c: TrainConfig) -> Iterator[Finding]:
+    skips = c.rlhf_skip_zero_advantage or c.rlhf_reward_on_error is RewardFailure.SKIP_GROUP
+    if _acts(c, "coupled") and c.rlhf_count_skipped and not skips:
+        yield ConfigWarning(
+            "has no effect: no image is skipped while rlhf_skip_zero_advantage is off and rlhf_reward_on_error is FAIL",
+            "rlhf_count_skipped",
         )
 
 

@@ -88,7 +88,19 @@ class OnlineLossSection(BaseConfig):
         group="Policy loss",
         tip=(
             "How the losses of steps and images are averaged. The choices differ only if images have different "
-            "numbers of trained steps."
+            "numbers of trained steps, as with rlhf_count_skipped."
+        ),
+    )
+    rlhf_count_skipped: bool = setting(
+        False,
+        visible=_COUPLED,
+        free=False,
+        title="Count skipped images",
+        group="Policy loss",
+        tip=(
+            "Count images that are skipped (zero advantage, failed reward) as images without trained steps. "
+            "SAMPLE_MEAN then divides by all images, TOKEN_MEAN by the trained steps only. Off: skipped images are "
+            "not counted."
         ),
     )
     rlhf_loss_aggregation_divisor: Float | None = setting(

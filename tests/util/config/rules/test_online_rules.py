@@ -191,6 +191,7 @@ def test_a_single_accelerator_is_a_list_of_one() -> None:
             "rlhf_normalize_by_documents",
         ),
         ({**DGPO, "rlhf_dgpo_clip_kl": True}, "rlhf_dgpo_clip_kl"),
+        ({**GRPO, "rlhf_count_skipped": True}, "rlhf_count_skipped"),
     ],
 )
 def test_a_setting_that_cannot_act_is_named(data: dict, field: str) -> None:
@@ -199,6 +200,8 @@ def test_a_setting_that_cannot_act_is_named(data: dict, field: str) -> None:
 
 def test_the_same_settings_are_not_named_where_they_act() -> None:
     for data in (
+        {**GRPO, "rlhf_count_skipped": True, "rlhf_skip_zero_advantage": True},
+        {**GRPO, "rlhf_count_skipped": True, "rlhf_reward_on_error": "SKIP_GROUP"},
         {**GSPO, "rlhf_normalize_by_documents": True},
         {**DGPO, "rlhf_dgpo_clip_kl": True, "rlhf_kl_beta": 0.1, "rlhf_kl_type": "V"},
         {**DGPO, "rlhf_num_train_timesteps": 10},
