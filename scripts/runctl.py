@@ -3,9 +3,14 @@
     scripts/runctl.py workspace/run status
     scripts/runctl.py workspace/run backup --wait
     scripts/runctl.py workspace/run follow
+    scripts/runctl.py workspace/run votes
+    scripts/runctl.py workspace/run votes --question 0123456789abcdef --like 0 3 --dislike 1
+    scripts/runctl.py workspace/run votes --file votes.jsonl
 
 Commands are carried out between two steps. stop makes a backup first, so that continue_last_backup resumes from there;
-with --wait it returns when the trainer has ended. Exit status: 0 done, 2 not possible, failed or no answer in time.
+with --wait it returns when the trainer has ended. votes lists the questions of a run whose reward is a person, or
+answers them; a vote is on the disk when it returns, and may be given while the run is stopped. Exit status: 0 done, 2
+not possible, failed or no answer in time.
 """
 
 from __future__ import annotations
@@ -26,9 +31,11 @@ if str(ROOT) not in sys.path:
 from modules.runner.commands import COMMANDS  # noqa: E402
 from modules.runner.RunDirectory import RunDirectory  # noqa: E402
 from modules.runner.status import RunStatus, StatusFollower, read_status  # noqa: E402
+from modules.runner.votes.VoteBook import MOST_BYTES, Vote, VoteBook  # noqa: E402
 from modules.util.config.load import load_config  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
+from modules.util.jsonio import parse_json, read_bytes  # noqa: E402
 
 POLL_SECONDS = 0.1
 INTERRUPTED = 130
@@ -40,7 +47,27 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         prog="runctl.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("run", help="folder of the run (its workspace_dir)")
-    parser.add_argument("action", choices=["status", "follow", "tensorboard", *COMMANDS], help="what to do")
+    parser.add_argument(
+        "action", choices=["status", "follow", "tensorboard", "votes", *COMMANDS], help="what to do"
+    )
+    votes = parser.add_argument_group("votes")
+    votes.add_argument("--question", metavar="KEY", help="the question that is answered")
+    for name, what in (("like", "liked"), ("dislike", "disliked")):
+        votes.add_argument(
+            f"--{name}",
+            type=int,
+            nargs="*",
+            default=[],
+            metavar="N",
+            help=f"numbers of {what} images, from 0",
+        )
+    votes.add_argument("--best", type=int, metavar="N", help="number of the image preferred to all others")
+    votes.add_argument(
+        "--file",
+        type=Path,
+        metavar="JSONL",
+        help='answers, one a line: {"question": KEY, "likes": [0, 3], "dislikes": [1], "best": 3}',
+    )
     parser.add_argument("--wait", action="store_true", help="wait until the command is done")
     parser.add_argument(
         "--timeout", type=float, default=600.0, metavar="S", help="longest wait (600 seconds)"
@@ -162,6 +189,57 @@ def tell(data: dict[str, Any], text: str, as_json: bool) -> None:
     print(json.dumps(data) if as_json else text, flush=True)
 
 
+# -- voting --------------------------------------------------------------------------------------------------
+
+
+def vote(run: RunDirectory, options: argparse.Namespace) -> int:
+    """Answer questions, or list the open ones."""
+    book = VoteBook(run.path)
+    book.refresh()
+    if options.file is not None:
+        votes = read_votes(options.file)
+    elif options.question is not None:
+        votes = [(options.question, Vote(tuple(options.like), tuple(options.dislike), options.best, True))]
+    elif options.like or options.dislike or options.best is not None:
+        raise UserError(
+            "nothing says which question this answers", "--question", "list them: runctl.py RUN votes"
+        )
+    else:
+        for one in book.open_questions():
+            images = [str(book.image(one, number)) for number in range(one.images)]
+            facts = {"question": one.key, "prompt": one.prompt, "images": images}
+            tell(facts, f"{one.key}  {one.prompt}\n    " + "\n    ".join(images), options.json)
+        return 0
+    for key, given in votes:
+        book.give(key, given)
+        tell({"question": key, "state": "done"}, f"{key}: kept", options.json)
+    return 0
+
+
+def read_votes(path: Path) -> list[tuple[str, Vote]]:
+    """Answers in a file; all of them are read before the first is given."""
+    made = []
+    for number, line in enumerate(read_bytes(path, "file of votes", MOST_BYTES).split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        what = f"line {number} of {path}"
+        data = parse_json(line, what)
+        known = {"question", "likes", "dislikes", "best"}
+        if (
+            not isinstance(data, dict)
+            or not isinstance(data.get("question"), str)
+            or not data.keys() <= known
+        ):
+            raise UserError(
+                f"{what} is not a vote", "--file", f"write an object with {', '.join(sorted(known))}"
+            )
+        likes, dislikes = data.get("likes", []), data.get("dislikes", [])
+        if not isinstance(likes, list) or not isinstance(dislikes, list):
+            raise UserError(f"{what}: likes and dislikes are lists of numbers", "--file")
+        made.append((data["question"], Vote(tuple(likes), tuple(dislikes), data.get("best"), True)))
+    return made
+
+
 def tensorboard(run: RunDirectory) -> int:
     """Show the run's curves in a browser, on the port its config names, until interrupted."""
 
@@ -181,6 +259,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return follow(run, options)
         if options.action == "tensorboard":
             return tensorboard(run)
+        if options.action == "votes":
+            return vote(run, options)
         return give_order(run, options)
     except UserError as error:
         if options.json:

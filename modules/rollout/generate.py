@@ -144,6 +144,7 @@ def generate(
     batch_size: int,
     progress: Progress | None = None,
     hooks: RolloutHooks = NO_HOOKS,
+    watch: Callable[[Rollouts], None] | None = None,
 ) -> Rollouts:
     """Make images, kept on the CPU; the model is left in the mode it was in.
 
@@ -152,6 +153,7 @@ def generate(
 
     Args:
         progress: called with (steps done, steps in all); returning ``False`` cancels.
+        watch: called with the images of every batch when they are made.
 
     Raises:
         SamplingCancelled: ``progress`` said so.
@@ -184,6 +186,8 @@ def generate(
             with hooks.rollout_context():
                 first = number * batch_size
                 made.append(_roll(setup, model, chunk, starts[first : first + batch_size], hooks, report))
+            if watch is not None:
+                watch(made[-1])
     finally:
         if mode is not None:
             model.set_mode(mode)

@@ -28,6 +28,7 @@ from modules.trainer.control.StopSignals import StopSignals
 from modules.trainer.diagnosis import diagnosis, memory
 from modules.trainer.distributed import Processes
 from modules.trainer.memory.memory_advice import resumed_mode
+from modules.trainer.online.VoteDesk import Asking
 from modules.trainer.optim.optimizers import effective_rate, set_learning_rate
 from modules.trainer.resume.backup_contents import Counters
 from modules.trainer.resume.checkpoint import list_backups, write_backup
@@ -153,7 +154,8 @@ class GenericTrainer:
             check_resumable(config, backup.config)
             check_same_start(config, backup.config, backup.state, self.processes.world_size)
             config = resumed_mode(config, backup.state)
-        self._parts = assemble(config, run.path, run.samples_dir, self.processes, self._tell)
+        asking = Asking(self.callback, self._commands.stop_wanted)
+        self._parts = assemble(config, run.path, run.samples_dir, self.processes, self._tell, asking)
         if self._parts is None:
             self.progress = self.progress if backup is None else backup.progress
             return FINISHED

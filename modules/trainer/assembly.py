@@ -38,6 +38,7 @@ from modules.trainer.online.OnlineLoader import OnlineLoader
 from modules.trainer.online.prompts import collect_prompts
 from modules.trainer.online.StepCutter import StepCutter
 from modules.trainer.online.steps.modes import create_online_step
+from modules.trainer.online.VoteDesk import NOBODY, Asking, VoteDesk
 from modules.trainer.optim.ema import MovingAverage
 from modules.trainer.optim.FusedSteps import FusedSteps
 from modules.trainer.optim.LearningRateSchedule import LearningRateSchedule
@@ -252,6 +253,7 @@ class _Basis:
     processes: Processes
     folder: Path
     tell: Tell
+    asking: Asking
     setup: BaseModelSetup
     model: Model
     handle: AdapterHandle | None
@@ -274,13 +276,19 @@ class _Data:
 
 
 def assemble(
-    config: TrainConfig, folder: Path, samples: Path, processes: Processes, tell: Tell
+    config: TrainConfig,
+    folder: Path,
+    samples: Path,
+    processes: Processes,
+    tell: Tell,
+    asking: Asking = NOBODY,
 ) -> Run | None:
     """Load the model, encode the data and build the run; ``None`` if only the cache was to be filled.
 
     Args:
         folder: of the run.
         samples: where sample images go.
+        asking: how a person is asked, where one is the reward.
 
     Raises:
         UserError: something in the config or the data does not fit; LoadingCancelled: ``tell`` said so.
@@ -290,7 +298,7 @@ def assemble(
         tell(said, 1, 1)
     torch.manual_seed(config.seed)
     prompts = _prompts(config, processes)
-    basis = _load(config, processes, folder, tell)
+    basis = _load(config, processes, folder, tell, asking)
     sampler = _sampler(basis, samples)
     acceleration = online_settings.acceleration_plan(config)
     data = _encoded(basis, prompts, acceleration)
@@ -349,7 +357,7 @@ def _run(
 # -- the model ------------------------------------------------------------------------------------------------
 
 
-def _load(config: TrainConfig, processes: Processes, folder: Path, tell: Tell) -> _Basis:
+def _load(config: TrainConfig, processes: Processes, folder: Path, tell: Tell, asking: Asking) -> _Basis:
     setup = create_model_setup(config.model_type)
     tell("loading the model", 0, 1)
     model = training.load_model(setup, config)
@@ -361,7 +369,7 @@ def _load(config: TrainConfig, processes: Processes, folder: Path, tell: Tell) -
     handle = training.prepare(setup, model, config)
     tell("loading the model", 1, 1)
     online_settings.check_online(config, processes.world_size, (setup, model))
-    return _Basis(config, processes, folder, tell, setup, model, handle)
+    return _Basis(config, processes, folder, tell, asking, setup, model, handle)
 
 
 def _sampler(basis: _Basis, samples: Path) -> Sampler:
@@ -452,6 +460,11 @@ def _online(basis: _Basis, prompts: list[str], acceleration: AccelerationPlan) -
         basis.config, basis.setup, basis.model, basis.processes, prompts, basis.folder / ROLLOUT_FOLDER,
         basis.tell, acceleration,
     )  # fmt: skip
+    if online_settings.asks_person(basis.config):
+        asking = basis.asking
+        maker.ask_through(
+            VoteDesk(basis.folder, asking.callback, asking.stop_wanted, basis.config.rlhf_person_timeout)
+        )
     made = OnlineLoader(maker, StepCutter(basis.config, maker.sampler))
     made.prepare()
     return _Data(made, made, None, None)

@@ -51,6 +51,19 @@ class Callback:
     def command(self, command: Command, state: str, message: str = "") -> None:
         """A command was ``taken``, is ``done`` or has ``failed``."""
 
+    def votes_wanted(
+        self, question: str, prompt: str, folder: Path, images: int, open_questions: int
+    ) -> None:
+        """A person is asked about images of a prompt; ``open_questions`` wait for an answer, this one included."""
+
+    def votes_counted(self, group: int, by: str, levels: Sequence[int], teaches: bool) -> None:
+        """Votes of a ``person`` or a ``head`` count, or there were none (``nobody``).
+
+        Args:
+            levels: of the person, one for each image: 2 the best, 1 liked, 0 seen, -1 disliked.
+            teaches: whether some images were received better than others.
+        """
+
     def warning(self, message: str) -> None:
         """Something the user should know."""
 
@@ -107,6 +120,16 @@ class Callbacks(Callback):
     def command(self, command: Command, state: str, message: str = "") -> None:
         for member in self.members:
             member.command(command, state, message)
+
+    def votes_wanted(
+        self, question: str, prompt: str, folder: Path, images: int, open_questions: int
+    ) -> None:
+        for member in self.members:
+            member.votes_wanted(question, prompt, folder, images, open_questions)
+
+    def votes_counted(self, group: int, by: str, levels: Sequence[int], teaches: bool) -> None:
+        for member in self.members:
+            member.votes_counted(group, by, levels, teaches)
 
     def warning(self, message: str) -> None:
         for member in self.members:
@@ -186,6 +209,17 @@ class EventLog(Callback):
     def command(self, command: Command, state: str, message: str = "") -> None:
         self._flush()
         self._writer.answer(command, state, message)
+
+    def votes_wanted(
+        self, question: str, prompt: str, folder: Path, images: int, open_questions: int
+    ) -> None:
+        self._emit(
+            "votes_wanted", question=question, prompt=prompt, path=self._path(folder), images=images,
+            open=open_questions,
+        )  # fmt: skip
+
+    def votes_counted(self, group: int, by: str, levels: Sequence[int], teaches: bool) -> None:
+        self._emit("votes_counted", group=group, by=by, levels=list(levels), teaches=teaches)
 
     def warning(self, message: str) -> None:
         self._emit("warning", message=message)
@@ -319,6 +353,11 @@ class Console(Callback):
 
     def saved(self, progress: TrainProgress, path: Path) -> None:
         self._line(f"saved {path}")
+
+    def votes_wanted(
+        self, question: str, prompt: str, folder: Path, images: int, open_questions: int
+    ) -> None:
+        self._line(f"question {question}: {images} images of {prompt!r} in {folder}")
 
     def warning(self, message: str) -> None:
         self._line(f"warning: {message}")

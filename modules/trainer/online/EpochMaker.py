@@ -12,6 +12,7 @@ from modules.dataLoader.progress import Progress
 from modules.model.Model import Model
 from modules.model.noising.sampling import SamplingCancelled
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.reward.person import Desk, PersonReward
 from modules.rollout.generate import (
     RolloutRequest,
     decode,
@@ -27,6 +28,7 @@ from modules.trainer.online.acceleration import hooks_of, training_hooks
 from modules.trainer.online.batch import MadeEpoch, OnlineBatch
 from modules.trainer.online.judge import Judge, all_different, member_id
 from modules.trainer.online.review import ReviewFolder
+from modules.trainer.online.ShowingWhileMade import ShowingWhileMade
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import OldLogProbSource
 
@@ -71,6 +73,7 @@ class EpochMaker:
         self._review = ReviewFolder(folder, config.rlhf_keep_images, config.rlhf_keep_image_epochs)
         self._weights: Weights = _live
         self._warnings: list[str] = []
+        self._person: PersonReward | None = None
         setup.check_size(model, self.settings(0).size)
 
     def settings(self, epoch: int) -> RolloutSettings:
@@ -83,6 +86,14 @@ class EpochMaker:
         told = told_of_cut_prompts(self.setup, self.model, self.prompts)
         if told:
             self._warnings.append(told)
+
+    def ask_through(self, desk: Desk) -> None:
+        """Where a person is asked, if the person is a reward of the run; before ``prepare``."""
+        for term in self.judge.rewards.terms:
+            if isinstance(term.reward, PersonReward):
+                self._person = term.reward
+                features = online_settings.taste_features(self.config)
+                term.reward.ask_through(desk, self.config.rlhf_person_share, features)
 
     def make_with(self, weights: Weights) -> None:
         """Set the weights that make the images; the trained weights if this is never called."""
@@ -109,6 +120,7 @@ class EpochMaker:
         if not all_different(self.processes.gather([one.seed for one in requests])):
             raise RuntimeError("two images of an epoch would be made from the same noise")
         settings = self.settings(epoch)
+        showing = self._showing(epoch)
         with self._weights(step):
             rollouts = generate(
                 self.setup,
@@ -118,11 +130,9 @@ class EpochMaker:
                 online_settings.rollout_batch_size(self.config),
                 lambda done, total: self._tell(f"making images, epoch {epoch + 1}", done, total),
                 self._hooks,
+                None if showing is None else showing.take,
             )
-        rgb_NCHW = decode(
-            self.setup, self.model, rollouts.final_NChw, online_settings.rollout_batch_size(self.config),
-            lambda done, total: self._tell("decoding images", done, total),
-        )  # fmt: skip
+        rgb_NCHW = self._decoded(rollouts) if showing is None else showing.images(rollouts)
         self._tell("scoring images", 0, len(rollouts))
         scales = self.judge.rewards.state_dict()
         judged = self.judge.judge(rollouts, rgb_NCHW, self._stop_if_asked)
@@ -140,6 +150,22 @@ class EpochMaker:
         counts = torch.tensor([len(one) for one in micro], dtype=torch.int64)
         images = [int(one) for one in self.processes.sum(counts).tolist()]
         return MadeEpoch(epoch, batch, micro, images, judged.facts)
+
+    def _showing(self, epoch: int) -> ShowingWhileMade | None:
+        """What shows a person the images of a prompt while others are made, if a person is asked."""
+        if self._person is None:
+            return None
+        batch = online_settings.rollout_batch_size(self.config)
+        return ShowingWhileMade(
+            epoch, self.config.rlhf_group_size, self._person.offer,
+            lambda latents_NChw: decode(self.setup, self.model, latents_NChw, batch),
+        )  # fmt: skip
+
+    def _decoded(self, rollouts: Rollouts) -> torch.Tensor:
+        return decode(
+            self.setup, self.model, rollouts.final_NChw, online_settings.rollout_batch_size(self.config),
+            lambda done, total: self._tell("decoding images", done, total),
+        )  # fmt: skip
 
     def _stop_if_asked(self) -> None:
         if self._tell("scoring images", 1, 1) is False:

@@ -15,7 +15,12 @@ from modules.reward.combine import Combined, RewardSet, Scores
 from modules.rollout.Rollouts import Rollouts
 from modules.trainer.distributed import Processes, choose_device
 from modules.trainer.online.RewardWatch import RewardWatch
-from modules.trainer.online.settings import advantage_options, needs_whole_groups, reward_set
+from modules.trainer.online.settings import (
+    advantage_options,
+    asks_person,
+    needs_whole_groups,
+    reward_set,
+)
 from modules.util.config.TrainConfig import TrainConfig
 
 
@@ -137,7 +142,8 @@ class Judge:
 
     def _teaches(self, adv_A: torch.Tensor, group_A: torch.Tensor) -> torch.Tensor:
         """Images worth training on; where only whole groups can be averaged, all or none of a group."""
-        if not self._config.rlhf_skip_zero_advantage:
+        # what a person receives alike teaches nothing, and not even to stay
+        if not (self._config.rlhf_skip_zero_advantage or asks_person(self._config)):
             return torch.ones_like(group_A, dtype=torch.bool)
         moving_A = adv_A != 0
         counted = self._config.rlhf_mode.coupled and self._config.rlhf_count_skipped

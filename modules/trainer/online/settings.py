@@ -14,6 +14,7 @@ from modules.objective.policy_gradient import ImageOptions, StepOptions
 from modules.objective.policy_gradient.dgpo import DGPOOptions
 from modules.objective.policy_gradient.nft import NFTOptions
 from modules.reward.combine import RewardSet
+from modules.reward.frozen_features import FeatureOptions
 from modules.rollout import samplers, transitions
 from modules.rollout.plan import PlanOptions, plan_for
 from modules.rollout.Rollouts import RolloutSettings
@@ -34,6 +35,8 @@ from modules.util.enum.choices import (
 from modules.util.enum.DPORefMode import DPORefMode
 from modules.util.errors import ConfigError, UnsupportedError, UserError
 
+PERSON = "person"
+"""The reward that asks a person."""
 _SCALES = {
     AdvantageScale.GLOBAL_STD: "batch",
     AdvantageScale.GROUP_STD: "group",
@@ -148,6 +151,18 @@ def reward_set(config: TrainConfig) -> RewardSet:
     except UserError as error:
         error.field = error.field or ("rlhf_rewards" if config.rlhf_rewards else "rlhf_reward")
         raise
+
+
+def asks_person(config: TrainConfig) -> bool:
+    """Whether a person votes on the images of this run."""
+    return config.trains_online and any(one.reward == PERSON for one in reward_list(config))
+
+
+def taste_features(config: TrainConfig) -> FeatureOptions | None:
+    """What the head sees that votes for the person: the denoiser that is trained; ``None`` where there is no head."""
+    if not asks_person(config) or config.rlhf_person_share == 1:
+        return None
+    return FeatureOptions("denoiser", config.base_model_name, family=config.model_type.value)
 
 
 def advantage_options(config: TrainConfig) -> AdvantageOptions:
@@ -329,6 +344,12 @@ def check_online(
     if not config.trains_online:
         return
     reward_set(config)
+    if world_size > 1 and asks_person(config):
+        raise UnsupportedError(
+            f"a person is asked by one process, not by {world_size}",
+            "rlhf_reward",
+            "train in one process, or let another reward score the images",
+        )
     sampler = create_sampler(config, config.rlhf_prompts_per_epoch, 0, world_size)
     mode = config.rlhf_mode.spec
     if mode.shows("group_loss"):

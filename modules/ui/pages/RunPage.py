@@ -16,11 +16,13 @@ from modules.ui.pages.PageSpec import PageSpec
 from modules.ui.run.CurvePlot import Curve, CurvePlot
 from modules.ui.run.QueuePanel import QueuePanel
 from modules.ui.run.SampleGallery import SampleGallery
+from modules.ui.run.VotePanel import VotePanel
 from modules.ui.state.curve_groups import group_curves
 from modules.ui.state.LogTail import LogTail
 from modules.ui.state.RunControl import RunControl
 from modules.ui.state.RunHistory import Message
 from modules.ui.texts import run as words
+from modules.ui.texts import votes as vote_words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.ScrollFrame import ScrollFrame
@@ -58,11 +60,14 @@ class RunPage(Page):
         self.log = self._text_tab()
         self.diary = self._text_tab()
         self.queue = QueuePanel(self.tabs, ui, ui.services.queue)
+        self.votes = VotePanel(self.tabs, ui, self._questions)
         for widget, title in (
             (self.gallery, words.SAMPLES_TAB), (self.log.master, words.LOG_TAB),
-            (self.diary.master, words.EVENTS_TAB), (self.queue, words.QUEUE_TAB),
+            (self.diary.master, words.EVENTS_TAB), (self.queue, words.QUEUE_TAB), (self.votes, vote_words.TAB),
         ):  # fmt: skip
             self.tabs.add(widget, text=title)  # type: ignore[arg-type]
+        self._asked = False
+        self.tabs.bind("<<NotebookTabChanged>>", lambda _event: self._make_room())
         self._tail: LogTail | None = None
         self._last_message: Message | None = None
         self._timer = ""
@@ -104,6 +109,7 @@ class RunPage(Page):
         frame = ttk.Frame(self.inside, style="Back.TFrame")
         frame.grid(row=2, column=0, sticky="nsew")
         frame.rowconfigure(0, weight=1)
+        self.diagrams = frame
         self.plots: list[CurvePlot] = []
         self.pickers: list[ttk.Combobox] = []
         self._picked = [False] * len(FIRST_GROUPS)
@@ -165,7 +171,24 @@ class RunPage(Page):
         self._show_advice()
         self._draw()
         self.gallery.show(self.control.history.samples, self._no_samples())
+        self.votes.look(self.control.run.path if self.control.run is not None else None)
         self._write_diary()
+
+    def _questions(self, count: int) -> None:
+        """Say in the tab how many questions are open, and bring it to the front when the first one is."""
+        title = vote_words.TAB_OPEN.format(count=count) if count else vote_words.TAB
+        self.tabs.tab(self.votes, text=title)  # type: ignore[no-untyped-call]
+        if count and not self._asked:
+            self.tabs.select(self.votes)  # type: ignore[no-untyped-call]
+            self.votes.images.canvas.focus_set()
+        self._asked = bool(count)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """The diagrams give way to images that are voted on."""
+        voting = self._asked and self.tabs.select() == str(self.votes)
+        (self.diagrams.grid_remove if voting else self.diagrams.grid)()
+        self.inside.rowconfigure(2, weight=0 if voting else 3, minsize=0 if voting else self.ui.theme.px(170))
 
     def _no_samples(self) -> str:
         """Why there are no samples."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from modules.ui.texts import run as words
+from modules.ui.texts import votes
 
 MAX_POINTS = 2000
 MAX_MESSAGES = 400
@@ -126,6 +127,16 @@ class RunHistory:
 
     def _take_warning(self, event: dict[str, Any]) -> None:
         self._say(event, str(event.get("message", "")))
+
+    def _take_votes_wanted(self, event: dict[str, Any]) -> None:
+        self._say(event, votes.WANTED.format(prompt=event.get("prompt", "")))
+
+    def _take_votes_counted(self, event: dict[str, Any]) -> None:
+        levels = event.get("levels")
+        told = levels if isinstance(levels, list) else []
+        liked = sum(isinstance(one, int) and one > 0 for one in told)
+        by_others = votes.COUNTED_BY.get(str(event.get("by")))
+        self._say(event, by_others or votes.COUNTED.format(liked=liked, images=len(told)))
 
     def _take_error(self, event: dict[str, Any]) -> None:
         hint = event.get("hint")

@@ -29,6 +29,7 @@ from modules.dataLoader.mixin.DataLoaderText2ImageMixin import DataLoaderText2Im
 from modules.model.Model import Model
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.reward.base import REWARDS, RewardBatch, RewardError
+from modules.runner.votes.VoteBook import Vote, VoteBook
 from modules.trainer.callbacks import Callback
 from modules.trainer.GenericTrainer import GenericTrainer
 from modules.util.config.load import load_config
@@ -296,6 +297,28 @@ def run_with_a_picky_reward(folder: Path, path: Path) -> Outcome:
         return run(folder, path)
 
 
+def run_with_a_person(folder: Path, path: Path) -> Outcome:
+    """A run that is voted on by somebody who likes dark images, and takes a moment for each prompt."""
+    end = threading.Event()
+
+    def vote() -> None:
+        book = VoteBook(load_config(path).workspace_dir)
+        while not end.wait(0.3):
+            book.refresh()
+            for one in book.open_questions()[:1]:
+                shades = [np.asarray(Image.open(book.image(one, n))).mean() for n in range(one.images)]
+                order = sorted(range(one.images), key=shades.__getitem__)
+                book.give(one.key, Vote((order[1],), (order[-1],), order[0], True))
+
+    thread = threading.Thread(target=vote)
+    thread.start()
+    try:
+        return run(folder, path)
+    finally:
+        end.set()
+        thread.join()
+
+
 # -- other outcomes ------------------------------------------------------------------------------------------------
 
 
@@ -433,6 +456,8 @@ backups = _run("steps with a backup", lambda o: o.told.backups)
 warnings = _run("warnings", lambda o: o.told.warnings)
 end = See("how the run ends", run, lambda o: (len(o.told.metrics), o.refused))
 picky_weights = See("the weights of a run with failing scores", run_with_a_picky_reward, weights.part)
+person_end = See("how a run that waits for votes ends", run_with_a_person, end.part)
+person_weights = See("weights of a run that is voted on", run_with_a_person, weights.part)
 picky_end = See("how a run with failing scores ends", run_with_a_picky_reward, end.part)
 moved = _run("parts moved to other places", lambda o: o.work.moved)
 recomputed = _run("blocks computed again", lambda o: o.work.recomputed)

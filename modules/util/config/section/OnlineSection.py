@@ -369,6 +369,32 @@ class OnlineSection(BaseConfig):
             "Move the model off the device while images are scored, and the reward models off it otherwise."
         ),
     )
+    rlhf_person_timeout: Float = setting(
+        0.0,
+        ge=0,
+        le=1e7,
+        visible=_ONLINE,
+        free=False,
+        title="Patience for votes",
+        group="Reward",
+        tip=(
+            "With the reward person: seconds without any vote after which the prompts that are not voted on are left "
+            "out. 0 waits forever."
+        ),
+    )
+    rlhf_person_share: Float = setting(
+        1.0,
+        gt=0,
+        le=1,
+        visible=_ONLINE,
+        free=False,
+        title="Share of prompts you see",
+        group="Reward",
+        tip=(
+            "With the reward person: the share of prompts that are shown to you. A taste head learns from your votes "
+            "and votes on the rest, as soon as it has 20 comparisons. 1 shows you all of them; 0.25 is usual."
+        ),
+    )
     rlhf_advantage_scale: AdvantageScale = setting(
         AdvantageScale.GLOBAL_STD,
         visible=_ONLINE,

@@ -1,0 +1,198 @@
+"""Questions of a run whose reward is a person: the images of one prompt at a time, marked by clicks or keys."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tkinter import ttk
+
+from modules.runner.votes.VoteBook import Question, Vote, VoteBook
+from modules.ui.texts import votes as words
+from modules.ui.Ui import Ui
+from modules.ui.widgets.FlowFrame import FlowFrame
+from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher
+from modules.ui.widgets.ThumbGrid import ThumbGrid
+from modules.ui.widgets.tk_support import BAD, FOCUS, GOOD, on_event
+from modules.util.counted import counted
+from modules.util.errors import UserError
+
+SMALLEST = 90
+BUDGET = 96 * 2**20
+LIKE_KEYS, DISLIKE_KEYS, BEST_KEYS, DONE_KEYS = (
+    ("space", "l"),
+    ("d", "Delete"),
+    ("b",),
+    ("Return", "KP_Enter"),
+)
+
+
+class VotePanel(ttk.Frame):
+    """The open questions of a run. Every mark is on the disk before it is drawn.
+
+    Args:
+        changed: called with the number of open questions whenever it is another one.
+    """
+
+    def __init__(self, parent: tk.Misc, ui: Ui, changed: Callable[[int], None]) -> None:
+        px = ui.theme.px
+        super().__init__(parent, padding=px(8))
+        self._ui, self._changed = ui, changed
+        self._book: VoteBook | None = None
+        self.question: Question | None = None
+        self._open = 0
+        self.columnconfigure(0, weight=1)
+        self.rowconfigure(1, weight=1)
+        self.title = ttk.Label(self, text=words.NO_QUESTION, justify="left")
+        self.title.grid(row=0, column=0, sticky="ew", pady=(0, px(4)))
+        self.bind(
+            "<Configure>", lambda event: self.title.configure(wraplength=max(100, event.width - px(20)))
+        )
+        self._prefetcher = ImagePrefetcher(
+            lambda key: ui.pump.post(lambda: self._arrived(key[0])), budget=BUDGET
+        )
+        self.images = ThumbGrid(
+            self, self._prefetcher, on_best=self.like, on_worst=self.dislike, font=ui.theme.fonts["text"]
+        )
+        self.images.grid(row=1, column=0, sticky="nsew")
+        self._keys()
+        row = FlowFrame(self, px(4))
+        row.grid(row=2, column=0, sticky="ew", pady=(px(6), 0))
+        for text, command, style in (
+            (words.LIKE, lambda: self.like(self.images.cursor), "TButton"),
+            (words.DISLIKE, lambda: self.dislike(self.images.cursor), "TButton"),
+            (words.BEST, lambda: self.prefer(self.images.cursor), "TButton"),
+            (words.DONE, self.finish, "Accent.TButton"),
+        ):
+            row.add(ttk.Button(row, text=text, command=command, style=style, takefocus=0))
+        self.note = ttk.Label(row, style="Muted.TLabel")
+        row.add(self.note)
+        self.bind("<Destroy>", self._destroyed, add="+")
+
+    def _keys(self) -> None:
+        canvas = self.images.canvas
+        canvas.configure(takefocus=1, height=self._ui.theme.px(120), width=self._ui.theme.px(200))
+        canvas.bind("<Configure>", lambda _event: self._fit(), add="+")
+        canvas.bind("<ButtonPress>", lambda _event: canvas.focus_set(), add="+")
+        for keys, act in (
+            (LIKE_KEYS, self.like),
+            (DISLIKE_KEYS, self.dislike),
+            (BEST_KEYS, self.prefer),
+        ):
+            for key in keys:
+                canvas.bind(f"<{key}>" if len(key) > 1 else key, on_event(self._at_cursor, act))
+        for key in DONE_KEYS:
+            canvas.bind(f"<{key}>", on_event(self.finish))
+        for key in ("Left", "Right", "Up", "Down", "Home", "End"):
+            canvas.bind(f"<{key}>", on_event(self._move, key))
+        for number in range(9):
+            canvas.bind(f"<Key-{number + 1}>", on_event(self.like, number))
+
+    def _move(self, key: str) -> str:
+        self.images.move_cursor(key)
+        return "break"
+
+    def _at_cursor(self, act: Callable[[int], None]) -> str:
+        act(self.images.cursor)
+        return "break"
+
+    # -- what there is to vote on ------------------------------------------------------------------------------
+
+    def look(self, run: Path | None) -> None:
+        """Show the first open question of a run; none where there is no run."""
+        if run is None or self._book is None or self._book.folder != VoteBook(run).folder:
+            self._book = None if run is None else VoteBook(run)
+        if self._book is not None:
+            self._read(self._book)
+        waiting = [] if self._book is None else self._book.open_questions()
+        first = waiting[0] if waiting else None
+        if first is None or self.question is None or first.key != self.question.key:
+            self._show(first)
+        self.note.configure(text=counted(len(waiting), words.OPEN) if waiting else "")
+        if len(waiting) != self._open:
+            self._open = len(waiting)
+            self._changed(self._open)
+
+    def _read(self, book: VoteBook) -> None:
+        try:
+            book.refresh()
+        except UserError as error:
+            self._ui.error(error)
+
+    def _show(self, question: Question | None) -> None:
+        self.question = question
+        if question is None or self._book is None:
+            self.title.configure(text=words.NO_QUESTION)
+            self.images.show([])
+            self.images.set_marks({})
+            return
+        self.title.configure(text=words.QUESTION.format(prompt=question.prompt or words.NO_PROMPT))
+        self.images.show([self._book.image(question, number) for number in range(question.images)])
+        self._mark()
+        self._fit()
+
+    def _fit(self) -> None:
+        self.images.fit_cells(self._ui.theme.px(SMALLEST))
+        self._prefetcher.want(self.images.in_sight())
+
+    def _arrived(self, path: Path) -> None:
+        if self.winfo_exists():
+            self.images.arrived(path)
+
+    def _mark(self) -> None:
+        vote = self.question.vote if self.question is not None else Vote()
+        marks = dict.fromkeys(vote.likes, GOOD) | dict.fromkeys(vote.dislikes, BAD)
+        if vote.best is not None:
+            marks[vote.best] = FOCUS
+        self.images.set_marks(marks)
+
+    # -- voting ------------------------------------------------------------------------------------------------
+
+    def like(self, number: int) -> None:
+        """Like an image; a second time takes the mark off."""
+        self._toggle(number, "likes")
+
+    def dislike(self, number: int) -> None:
+        """Dislike an image; a second time takes the mark off."""
+        self._toggle(number, "dislikes")
+
+    def _toggle(self, number: int, kind: str) -> None:
+        if self.question is None or number >= self.question.images:
+            return
+        vote = self.question.vote
+        marked = number in getattr(vote, kind)
+        likes = [one for one in vote.likes if one != number]
+        dislikes = [one for one in vote.dislikes if one != number]
+        if not marked:
+            (likes if kind == "likes" else dislikes).append(number)
+        best = None if vote.best == number and kind == "dislikes" else vote.best
+        self._give(replace(vote, likes=tuple(sorted(likes)), dislikes=tuple(sorted(dislikes)), best=best))
+
+    def prefer(self, number: int) -> None:
+        """Prefer an image to all others; a second time takes the mark off."""
+        if self.question is None:
+            return
+        vote = self.question.vote
+        dislikes = tuple(one for one in vote.dislikes if one != number)
+        self._give(replace(vote, dislikes=dislikes, best=None if vote.best == number else number))
+
+    def finish(self) -> str:
+        """Nothing more is to be said of these images: the next question."""
+        if self.question is not None:
+            self._give(replace(self.question.vote, done=True))
+        return "break"
+
+    def _give(self, vote: Vote) -> None:
+        if self._book is None or self.question is None:
+            return
+        try:
+            self._book.give(self.question.key, vote)
+        except UserError as error:
+            self._ui.error(error)
+        self.look(self._book.folder.parent)
+        self._mark()
+
+    def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
+        if event.widget is self:
+            self._prefetcher.close()

@@ -1,0 +1,301 @@
+"""A run whose reward is a person: what it asks, what it waits for, and what is left after it was killed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from modules.reward.person import centred_ranks, expected_ranks
+from modules.runner.votes.VoteBook import Question, Vote, VoteBook
+from modules.util.errors import UserError
+from scripts import runctl
+from tests.trainer.builders import command, environment, run_here, same_weights
+from tests.trainer.online.builders import Listening, write_online
+
+Opinion = Callable[[VoteBook, Question], Vote]
+
+
+def brightness(book: VoteBook, question: Question) -> list[float]:
+    images = [Image.open(book.image(question, number)) for number in range(question.images)]
+    return [float(np.asarray(image).mean()) for image in images]
+
+
+def brightest(book: VoteBook, question: Question) -> Vote:
+    """Likes the brighter half, the brightest most."""
+    order = sorted(range(question.images), key=brightness(book, question).__getitem__)
+    half = tuple(sorted(order[len(order) // 2 :]))
+    return Vote(half, (order[0],), order[-1], True)
+
+
+def everything(book: VoteBook, question: Question) -> Vote:
+    return Vote(tuple(range(question.images)), done=True)
+
+
+@contextmanager
+def voter(run: Path, opinion: Opinion = brightest, most: int = 1000) -> Iterator[list[str]]:
+    """Somebody who votes in the background; the keys of what was voted on."""
+    given: list[str] = []
+    end = threading.Event()
+
+    def vote() -> None:
+        book = VoteBook(run)
+        while not end.wait(0.02) and len(given) < most:
+            book.refresh()
+            for one in book.open_questions()[:1]:
+                book.give(one.key, opinion(book, one))
+                given.append(one.key)
+
+    thread = threading.Thread(target=vote)
+    thread.start()
+    try:
+        yield given
+    finally:
+        end.set()
+        thread.join()
+
+
+def person(folder: Path, mode: str = "GRPO", **changes: Any) -> Path:
+    return write_online(folder, mode, rlhf_reward="person", **changes)
+
+
+class Votes(Listening):
+    """Keeps what is told of votes too."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        self.wanted: list[tuple[str, Path, int]] = []
+        self.counted: list[tuple[int, str, list[int], bool]] = []
+
+    def votes_wanted(
+        self, question: str, prompt: str, folder: Path, images: int, open_questions: int
+    ) -> None:
+        self.wanted.append((question, folder, images))
+
+    def votes_counted(self, group: int, by: str, levels: Any, teaches: bool) -> None:
+        self.counted.append((group, by, list(levels), teaches))
+
+
+def run_of(folder: Path) -> Path:
+    return folder / "run"
+
+
+@pytest.mark.parametrize("mode", ["GRPO", "NFT", "DGPO", "ONLINE_DPO"])
+def test_votes_train(tmp_path: Path, mode: str) -> None:
+    config, heard = person(tmp_path, mode, epochs=1), Votes()
+    with voter(run_of(tmp_path)) as given:
+        run_here(config, callback=heard)
+    assert [key for key, _, _ in heard.wanted] == given
+    assert len(given) == 2 and all(images == 4 for _, _, images in heard.wanted)
+    assert [by for _, by, _, _ in heard.counted] == ["person", "person"]
+    assert all(teaches and sorted(levels) == [-1, 0, 1, 2] for _, _, levels, teaches in heard.counted)
+    facts = next(one for one in heard.metrics if "rl/reward_mean" in one)
+    # beaten minus lost to, over three others: 1, 1/3, -1/3, -1
+    assert facts["rl/reward_mean"] == pytest.approx(0, abs=1e-6)
+    assert facts["reward/person/std"] == pytest.approx(math.sqrt(5) / 3)
+    again, other = Votes(), person(tmp_path / "other", mode, epochs=1)
+    with voter(run_of(tmp_path / "other"), lambda book, one: Vote((0,), done=True)):
+        run_here(other, callback=again)
+    assert not same_weights(tmp_path / "out.safetensors", tmp_path / "other" / "out.safetensors")
+
+
+def test_what_is_liked_alike_teaches_nothing_and_says_so(tmp_path: Path) -> None:
+    heard = Votes()
+
+    def one_of_two(book: VoteBook, question: Question) -> Vote:
+        return everything(book, question) if question.group % 2 else brightest(book, question)
+
+    with voter(run_of(tmp_path), one_of_two):
+        run_here(person(tmp_path, epochs=1), callback=heard)
+    assert sorted((group % 2, teaches) for group, _, _, teaches in heard.counted) == [(0, True), (1, False)]
+    assert sum("teach nothing" in one for one in heard.warnings) == 1
+    assert heard.metrics[0]["rl/images"] == 4
+
+
+def test_stopped_between_two_votes_nothing_is_lost(tmp_path: Path) -> None:
+    with voter(run_of(tmp_path / "whole")):
+        run_here(person(tmp_path / "whole"))
+    folder = tmp_path / "parts"
+    config = person(folder)
+
+    with voter(run_of(folder), most=3) as kept:
+        stopper = threading.Thread(target=lambda: _stop_when(lambda: len(kept) == 3))
+        stopper.start()
+        stopped = run_here(config, callback=Votes())
+        stopper.join()
+    assert stopped.progress.global_step == 2
+    heard = Votes()
+    with voter(run_of(folder)) as rest:
+        run_here(config, "continue_last_backup=true", callback=heard)
+    # the third vote is not asked for again
+    assert len(rest) == 1 and not set(rest) & set(kept)
+    assert [key for key, _, _ in heard.wanted] == rest
+    assert same_weights(tmp_path / "whole" / "out.safetensors", folder / "out.safetensors")
+
+
+def _stop_when(reached: Callable[[], bool]) -> None:
+    while not reached():
+        time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.slow
+@pytest.mark.child
+def test_killed_between_two_votes_nothing_is_lost(tmp_path: Path) -> None:
+    with voter(run_of(tmp_path / "whole")):
+        run_here(person(tmp_path / "whole"))
+    folder = tmp_path / "killed"
+    config = person(folder, backup_after=1, backup_after_unit="STEP")
+    kept: list[str] = []
+    for votes in (1, 2, 1):
+        with subprocess.Popen(
+            command(config, "--set", "continue_last_backup=true"), env=environment(),
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        ) as trainer:  # fmt: skip
+            try:
+                with voter(run_of(folder), most=votes) as given:
+                    until = time.monotonic() + 120
+                    while (len(given) < votes or _open(folder) == 0) and trainer.poll() is None:
+                        assert time.monotonic() < until
+                        time.sleep(0.02)
+                        if len(given) == votes and len(kept) + votes == 4:
+                            break
+            finally:
+                trainer.kill()
+        kept += given
+    assert len(set(kept)) == len(kept) == 4
+    run_here(config, "continue_last_backup=true")
+    assert same_weights(tmp_path / "whole" / "out.safetensors", folder / "out.safetensors")
+
+
+def _open(folder: Path) -> int:
+    book = VoteBook(run_of(folder))
+    book.refresh()
+    return len(book.open_questions())
+
+
+def test_prompts_that_nobody_votes_on_are_left_out_in_time(tmp_path: Path) -> None:
+    heard = Votes()
+    with voter(run_of(tmp_path), most=1):
+        run_here(person(tmp_path, epochs=1, rlhf_person_timeout=0.7), callback=heard)
+    assert [by for _, by, _, _ in heard.counted] in (["person", "nobody"], ["nobody", "person"])
+    assert any("no vote came within 0.7 s" in one for one in heard.warnings)
+    assert heard.metrics[0]["rl/images"] == 4
+    resumed = VoteBook(run_of(tmp_path))
+    resumed.refresh()
+    late = next(one for one in resumed.questions.values() if one.dropped)
+    with pytest.raises(UserError, match="nobody answered it in time"):
+        resumed.give(late.key, Vote((0,), done=True))
+
+
+def test_a_head_votes_on_what_the_person_does_not_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("modules.reward.person.LEAST_COMPARISONS", 6)
+    heard = Votes()
+    with voter(run_of(tmp_path)) as given:
+        run_here(person(tmp_path, epochs=3, rlhf_person_share=0.5), callback=heard)
+    by = [who for _, who, _, _ in heard.counted]
+    # all of the first epoch, then every other prompt
+    assert by[:2] == ["person", "person"] and by.count("head") == 2
+    assert len(given) == 4 == len(heard.wanted)
+
+
+def test_votes_from_a_terminal_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    book = VoteBook(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    first = book.ask("00000000000000aa", "0-0", "a red circle", 4)
+    second = book.ask("00000000000000bb", "0-1", "a cat", 4)
+    assert runctl.main([str(tmp_path), "votes", "--json"]) == 0
+    listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["question"] for one in listed] == [first.key, second.key]
+    assert listed[0]["images"][3] == str(book.image(first, 3))
+    given = ["--question", first.key, "--like", "0", "3", "--dislike", "1", "--best", "3"]
+    assert runctl.main([str(tmp_path), "votes", *given]) == 0
+    votes = tmp_path / "some.jsonl"
+    votes.write_text(json.dumps({"question": second.key, "likes": [2]}) + "\n\n")
+    assert runctl.main([str(tmp_path), "votes", "--file", str(votes)]) == 0
+    read = VoteBook(tmp_path)
+    read.refresh()
+    assert read.questions[first.key].vote == Vote((0, 3), (1,), 3, True)
+    assert read.questions[second.key].vote.levels(4) == (0, 0, 1, 0)
+    assert not read.open_questions()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--like", "1"], "which question"),
+        (["--question", "ffffffffffffffff", "--like", "1"], "asked no question"),
+        (["--question", "00000000000000aa", "--like", "4"], "there is no image 4"),
+        (["--question", "00000000000000aa", "--like", "1", "--dislike", "1"], "both liked and disliked"),
+        (["--question", "00000000000000aa", "--dislike", "1", "--best", "1"], "the best image is disliked"),
+        (["--file", "missing.jsonl"], "does not exist"),
+    ],
+)
+def test_votes_that_make_no_sense_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    book = VoteBook(tmp_path)
+    book.ask("00000000000000aa", "0-0", "a red circle", 4)
+    (tmp_path / "config.json").write_text("{}")
+    assert runctl.main([str(tmp_path), "votes", *arguments]) == 2
+    assert said in capsys.readouterr().err
+    book.refresh()
+    assert book.open_questions()[0].vote == Vote()
+
+
+def test_a_half_written_line_and_a_hostile_one_change_nothing(tmp_path: Path) -> None:
+    book = VoteBook(tmp_path)
+    book.ask("00000000000000aa", "0-0", "a red circle", 4)
+    records = tmp_path / "votes" / "votes.jsonl"
+    with records.open("ab") as stream:
+        stream.write(b'{"asked": "00000000000000cc", "place": "../../etc", "prompt": "", "images": 2}\n')
+        stream.write(
+            b'{"vote": "00000000000000aa", "likes": [99], "dislikes": [], "best": null, "done": true}\n'
+        )
+        stream.write(b'[1]\nnull\n{"vote": {}}\n{"vote": "00000000000000aa", "lik')
+    other = VoteBook(tmp_path)
+    other.give("00000000000000aa", Vote((1,), done=True))
+    book.refresh()
+    assert list(book.questions) == ["00000000000000aa"]
+    assert book.questions["00000000000000aa"].vote == Vote((1,), done=True)
+
+
+def test_ranks_are_centred() -> None:
+    assert centred_ranks((2, 0, 0, -1)).tolist() == pytest.approx([1, 0, 0, -1])
+    assert centred_ranks((1, 1, 1)).tolist() == [0, 0, 0]
+    # three images, the first certainly best, the others equal
+    pairs_Q2 = torch.tensor([[0, 1], [0, 2], [1, 2]])
+    mean_Q = torch.tensor([100.0, 100.0, 0.0], dtype=torch.float64)
+    assert expected_ranks(mean_Q, torch.ones(3).double(), pairs_Q2, 3).tolist() == pytest.approx(
+        [1, -0.5, -0.5]
+    )
+    mean, variance = 1.3, 2.0
+    p = 1 / (1 + math.exp(-mean / math.sqrt(1 + math.pi * variance / 8)))
+    unsure = expected_ranks(
+        torch.tensor([mean]).double(), torch.tensor([variance]).double(), torch.tensor([[0, 1]]), 2
+    )
+    assert unsure.tolist() == pytest.approx([2 * p - 1, 1 - 2 * p])
+
+
+def test_several_processes_and_other_uses_are_refused(tmp_path: Path) -> None:
+    from modules.trainer.online.settings import check_online
+    from modules.util.config.load import load_config
+
+    config = load_config(person(tmp_path))
+    with pytest.raises(UserError, match="asked by one process, not by 2"):
+        check_online(config, 2)
