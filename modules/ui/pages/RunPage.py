@@ -186,7 +186,7 @@ class RunPage(Page):
 
     def _make_room(self) -> None:
         """The diagrams give way to images that are voted on."""
-        voting = self._asked and self.tabs.select() == str(self.votes)
+        voting = self._asked and self.tabs.select() == str(self.votes)  # type: ignore[no-untyped-call]
         (self.diagrams.grid_remove if voting else self.diagrams.grid)()
         self.inside.rowconfigure(2, weight=0 if voting else 3, minsize=0 if voting else self.ui.theme.px(170))
 
