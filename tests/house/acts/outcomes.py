@@ -298,14 +298,18 @@ def run_with_a_picky_reward(folder: Path, path: Path) -> Outcome:
 
 
 def run_with_a_person(folder: Path, path: Path) -> Outcome:
-    """A run that is voted on by somebody who likes dark images, and takes a moment for each prompt."""
+    """A run that is voted on by somebody who likes dark images, and thinks about the second prompt."""
     end = threading.Event()
 
     def vote() -> None:
         book = VoteBook(load_config(path).workspace_dir)
-        while not end.wait(0.3):
+        while not end.wait(0.02):
             book.refresh()
             for one in book.open_questions()[:1]:
+                end.wait(1.5 if one.group == 1 else 0.0)
+                book.refresh()
+                if one.dropped:
+                    continue
                 shades = [np.asarray(Image.open(book.image(one, n))).mean() for n in range(one.images)]
                 order = sorted(range(one.images), key=shades.__getitem__)
                 book.give(one.key, Vote((order[1],), (order[-1],), order[0], True))
