@@ -26,6 +26,7 @@ from modules.util.errors import ConfigError, DataError
 from tests.model.noising.formulas import clean_from
 from tests.tiny import SIZE, factories, tiny_folder, tiny_model, tiny_setup
 from tests.tiny.batches import image_batch, images, pair_batch, train_pairs
+from tests.usual import usual
 
 MODES = [
     ("FULL_CONCURRENT", "AUTO"),
@@ -48,7 +49,21 @@ def families() -> Iterator[tuple[str, str]]:
             yield key, spec.prediction
 
 
-@pytest.fixture(params=list(families()), ids="-".join)
+VARIANTS = (
+    "STABLE_DIFFUSION_20_BASE",
+    "STABLE_DIFFUSION_20_INPAINTING",
+    "STABLE_DIFFUSION_XL_10_BASE_INPAINTING",
+)
+"""Families made of the parts of others; the usual run takes those others."""
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(family, marks=[pytest.mark.slow] if family[0] in VARIANTS else [])
+        for family in families()
+    ],
+    ids="-".join,
+)
 def family(request: pytest.FixtureRequest) -> tuple[BaseModelSetup, Model]:
     key, prediction = request.param
     return tiny_setup(key), tiny_model(key, prediction)
@@ -330,7 +345,10 @@ def step_cases() -> Iterator[tuple[str, str, str, str]]:
                 yield key, prediction, reference_mode, texts[1 - i]
 
 
-@pytest.mark.parametrize(("key", "prediction", "reference_mode", "text"), step_cases())
+@pytest.mark.parametrize(
+    ("key", "prediction", "reference_mode", "text"),
+    usual(step_cases(), *(case for case in step_cases() if case[0] not in VARIANTS)),
+)
 def test_preference_steps_agree_with_autograd(
     key: str, prediction: str, reference_mode: str, text: str
 ) -> None:

@@ -13,12 +13,14 @@ from modules.modelSetup.sample_images import check_sample
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.enum.choices import NoiseScheduler
 from modules.util.errors import UnsupportedError
-from tests.contracts.test_family import families
+from tests.contracts.test_family import VARIANTS, families
 from tests.tiny import tiny_folder, tiny_setup
 from tests.trainer.builders import run_here, same_weights, write_config, write_pairs
 from tests.trainer.resume.test_resume import StopAt
+from tests.usual import usual
 
 CASES = sorted({key for key, _ in families()})
+USUAL = usual(CASES, *(key for key in CASES if key not in VARIANTS))
 
 
 def family_config(folder: Path, key: str, **changes: Any) -> Path:
@@ -44,7 +46,7 @@ def family_config(folder: Path, key: str, **changes: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("key", CASES)
+@pytest.mark.parametrize("key", USUAL)
 def test_a_stopped_run_ends_with_the_same_weights(key: str, tmp_path: Path) -> None:
     whole = family_config(tmp_path / "whole", key)
     trainer = run_here(whole)
@@ -55,7 +57,7 @@ def test_a_stopped_run_ends_with_the_same_weights(key: str, tmp_path: Path) -> N
     assert same_weights(tmp_path / "whole" / "out.safetensors", tmp_path / "broken" / "out.safetensors")
 
 
-@pytest.mark.parametrize("key", CASES)
+@pytest.mark.parametrize("key", USUAL)
 def test_full_fine_tuning_changes_the_denoiser_alone(key: str, tmp_path: Path) -> None:
     side = max(32, tiny_setup(key).spec.size_multiple)
     write_pairs(tmp_path / "data", 2, sizes=((side, side),))

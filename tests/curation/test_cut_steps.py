@@ -17,6 +17,7 @@ from modules.curation.store import CurationStore
 from modules.util.files.OpenFolder import observe
 from tests.curation.test_session import make_group
 from tests.faults.pair_folders import contents, make_pairs
+from tests.usual import usual
 
 Work = Callable[[Path], object]
 
@@ -94,7 +95,7 @@ REVIEWS: dict[str, tuple[list[Callable[[PairReview], object]], Callable[[PairRev
 }
 
 
-@pytest.mark.parametrize("what", REVIEWS)
+@pytest.mark.parametrize("what", usual(REVIEWS, "remove", "undo swap", "undo caption"))
 def test_a_step_of_a_review_is_never_half_done(what: str, tmp_path: Path) -> None:
     before, step = REVIEWS[what]
     start = make_pairs(tmp_path, 2, finalised=True).rename(tmp_path / "start")
@@ -111,7 +112,7 @@ MODES = {
 
 
 @pytest.mark.parametrize("undo", [False, True], ids=["answer", "undo"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", usual(MODES, CurationMode.TRIAGE))
 def test_an_answer_that_saves_a_pair_is_never_half_given_or_half_undone(
     mode: CurationMode, undo: bool, tmp_path: Path
 ) -> None:

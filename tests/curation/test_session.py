@@ -16,6 +16,7 @@ from modules.curation.session import CurationSession, Refused
 from modules.curation.store import CurationStore
 from modules.util.dpo_curation_util import find_exported_file, load_manifest
 from modules.util.errors import UserError
+from tests.usual import usual
 
 
 def make_group(root: Path, count: int, prompt: str = "a fox") -> ImageGroup:
@@ -308,7 +309,7 @@ def test_images_that_are_called_equal_again_and_again_are_left_without_a_pair(tm
     assert len(session.state().answers) == asked - 1
 
 
-@pytest.mark.parametrize("count", [2, 4, 8])
+@pytest.mark.parametrize("count", usual([2, 4, 8], 2, 4))
 def test_a_person_who_contradicts_himself_is_not_asked_for_ever(tmp_path, count):
     session, _ = open_session(tmp_path, count, mode=CurationMode.SMART, threshold=0.999)
     asked = 0

@@ -27,7 +27,7 @@ FIELDS_OF_PAIRS = ("answers", "pairs", "heldout_pairs", "heldout_pair_accuracy",
 @pytest.mark.parametrize(
     "mode",
     [
-        "GRPO",
+        pytest.param("GRPO", marks=pytest.mark.slow),
         pytest.param("GSPO", marks=pytest.mark.slow),
         pytest.param("DGPO", marks=pytest.mark.slow),
         pytest.param("ONLINE_DPO", marks=pytest.mark.slow),

@@ -25,6 +25,7 @@ from tests.device import plugin
 from tests.device.plugin import NAME as DEVICE
 from tests.tiny import tiny_model, tiny_setup
 from tests.trainer.builders import run_here, write_config, write_pairs
+from tests.usual import usual
 
 SAMPLE = {"prompt": "a cat", "width": 64, "height": 64, "diffusion_steps": 2}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -58,7 +59,13 @@ def distance(first: Path, second: Path) -> float:
     return difference / max(float(value.abs().max()) for value in one.values())
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+USUAL = (
+    "bfloat16", "one after the other", "reference cache", "captions dropped", "average on the CPU", "float8",
+    "offloaded", "held out",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", usual(SETTINGS, *USUAL))
 def test_settings(name: str, tmp_path: Path) -> None:
     changes = dict(SETTINGS[name])
     if name == "supervised":
@@ -87,7 +94,13 @@ def test_what_is_learnt_is_what_a_cpu_learns(
     assert distance(tmp_path / "device" / "out.safetensors", tmp_path / "cpu" / "out.safetensors") < 1e-3
 
 
-@pytest.mark.parametrize("key", CASES)
+FAMILIES = (
+    "STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE", "STABLE_DIFFUSION_3", "FLUX_DEV_1", "FLUX_2", "SANA", "QWEN",
+)  # fmt: skip
+"""For each kind of text encoder and of denoiser one."""
+
+
+@pytest.mark.parametrize("key", usual(CASES, *FAMILIES))
 def test_every_family(key: str, tmp_path: Path) -> None:
     """Two shapes, a step each; stopping and resuming them is the same code as on the CPU, and tried in full there."""
     assert run_here(family_config(tmp_path, key, epochs=1)).progress.global_step == 2
@@ -137,7 +150,7 @@ def test_runs_of_all_optimizers(optimizer: Optimizer, tmp_path: Path) -> None:
     assert run_here(path).progress.global_step == 3
 
 
-@pytest.mark.parametrize("key", ["FLUX_DEV_1", "STABLE_DIFFUSION_XL_10_BASE", "SANA"])
+@pytest.mark.parametrize("key", usual(["FLUX_DEV_1", "STABLE_DIFFUSION_XL_10_BASE", "SANA"], "SANA"))
 def test_half_precision(key: str, tmp_path: Path) -> None:
     spec = tiny_setup(key).spec
     stored = {part: {"weight_dtype": "BFLOAT_16"} for part in (spec.denoiser, "vae", *spec.text_encoders)}

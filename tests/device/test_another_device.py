@@ -28,8 +28,7 @@ FILES = [
     "tests/trainer/evaluate/test_validation.py",
     "tests/trainer/memory/test_what_is_on_the_device.py",
 ]
-ALL = ("-k", "not slow or test_runs_of_all_optimizers", "-m", "not gpu and not mgds")
-"""Of the tests marked slow, these."""
+ALL = ("-m", "not gpu and not mgds")
 HERE = "tests/device/on_the_device.py::"
 MEMORY = "tests/device/on_the_device_memory.py::test_a_run_takes_what_was_predicted"
 FAMILIES = [
@@ -48,7 +47,7 @@ SETTINGS = [
     *(f"--deselect={HERE}{name}" for name in ("test_every_family", "test_half_precision")),
 ]
 SHARES = {"families": FAMILIES, "settings and methods": SETTINGS}
-"""What stands for the rest: every family, every setting, every online method; for two workers at once."""
+"""What stands for the rest: families, settings, every optimizer, every online method; for two workers at once."""
 
 
 @pytest.fixture(scope="module")

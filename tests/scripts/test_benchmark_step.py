@@ -15,6 +15,7 @@ from modules.modelSetup.families.StableDiffusionSetup import StableDiffusionSetu
 from scripts.benchmarks import _models, step
 from scripts.benchmarks._models import MODELS, SCHEDULER, WIDTH
 from tests.tiny.stable_diffusion import build_unet
+from tests.usual import usual
 
 
 def tiny() -> tuple[BaseModelSetup, Model]:
@@ -38,7 +39,7 @@ def options(*arguments: str) -> argparse.Namespace:
     return parser.parse_args(["--models", "tiny", "--rounds", "1", "--rank", "2", *arguments])
 
 
-@pytest.mark.parametrize("reference", ["NEW_ADAPTER", "EXISTING_ADAPTER"])
+@pytest.mark.parametrize("reference", usual(["NEW_ADAPTER", "EXISTING_ADAPTER"], "NEW_ADAPTER"))
 def test_rows(reference: str) -> None:
     rows = {row.case: row.to_dict() for row in step.run(options("--reference", reference))}
     assert set(rows) >= {
@@ -80,6 +81,7 @@ def test_a_schedule_with_another_gradient_is_not_timed(monkeypatch: pytest.Monke
         step.run(options())
 
 
+@pytest.mark.slow
 def test_script_style_step_encodes_in_the_loop() -> None:
     rows = {row.case: row.to_dict() for row in step.run(options("--against", "diffusers"))}
     assert rows["diffusers_script"]["flop_ratio"] > rows["full_concurrent"]["flop_ratio"]

@@ -150,6 +150,7 @@ print(json.dumps(peaks))
 """
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_one_tensor(tmp_path: Path) -> None:
     """Against a first, tiny merge, which loads the libraries."""
     small = write_pipeline(tmp_path / "small")

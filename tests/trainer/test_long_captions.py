@@ -13,6 +13,7 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from tests.tiny import tiny_folder
 from tests.trainer.builders import run_here, same_weights, write_config, write_pairs
 from tests.trainer.resume.test_resume import StopAt
+from tests.usual import usual
 
 CAPTIONS = (
     "a red circle",
@@ -54,7 +55,7 @@ def config(folder: Path, name: str, **changes: Any) -> Path:
     return write_config(folder, **made)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", usual(CASES, "cached_reference"))
 def test_stopped_and_continued_equals_uninterrupted(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from modules.trainer.control.StopSignals import StopSignals
+
+
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """A hang-up is heard, also where the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def handlers() -> list[object]:
@@ -15,7 +24,7 @@ def handlers() -> list[object]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_first_is_remembered(number: signal.Signals) -> None:
+def test_the_first_is_remembered(number: signal.Signals, heard: None) -> None:
     with StopSignals() as signals:
         assert signals.received is None
         signal.raise_signal(number)

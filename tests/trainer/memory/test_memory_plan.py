@@ -108,6 +108,7 @@ def test_weights_adapter_and_optimizer_are_counted_exactly(key: str) -> None:
     assert plan.optimizer_bytes() == sum(map(size_of, state)) == 2 * plan.gradient_bytes()
 
 
+@pytest.mark.slow
 def test_copies_of_online_training_are_counted_where_they_are_kept(tmp_path: Path) -> None:
     run_here(write_config(tmp_path, max_steps=1))
 
@@ -262,6 +263,7 @@ def test_online_runs_encode_beside_everything() -> None:
     assert "optimizer state" in plan.phases[0].items and plan.notes
 
 
+@pytest.mark.slow
 def test_more_memory_where_more_is_asked_for() -> None:
     def total(**changes: Any) -> int:
         return plan_memory(config_of("STABLE_DIFFUSION_15", **changes), cuda=False).phases[-1].total

@@ -13,6 +13,7 @@ import torch
 from modules.accelerator.base import ACCELERATORS, Accelerator
 from tests.trainer.builders import run_here, same_weights
 from tests.trainer.online.builders import Listening, write_online
+from tests.usual import usual
 
 SAMPLE = {"prompt": "a red circle", "width": 64, "height": 64, "diffusion_steps": 2, "seed": 1}
 
@@ -89,7 +90,7 @@ class TwoPrograms(Watching):
         self._denoiser.forward = off  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("layout", ["SPLIT", "JOINT"])
+@pytest.mark.parametrize("layout", usual(["SPLIT", "JOINT"], "SPLIT"))
 def test_compiled_programs_keep_the_first_ratio_and_the_names_of_weights(
     tmp_path: Path, layout: str, fresh_dynamo: None
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from modules.util.errors import UserError
 from tests.trainer.builders import events, run_here, same_weights, train
 from tests.trainer.online.builders import Listening, write_online
+from tests.usual import usual
 
 EMA = {"ema": "CPU", "ema_update_step_interval": 1, "backup_before_save": True}
 NORMALISED = [
@@ -28,7 +29,7 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", usual(CASES, "in_an_epoch", "regulated", "old_policy", "average", "pairs"))
 def test_stopped_and_continued_is_bit_equal(tmp_path: Path, name: str) -> None:
     mode, changes, at = CASES[name]
     whole, parts = Listening(), Listening(stop_at=at)

@@ -60,6 +60,7 @@ def test_ordinary_scores_are_not_spoken_of() -> None:
     assert watch.warnings() == []
 
 
+@pytest.mark.slow
 def test_a_lossy_accelerator_is_said_in_the_dry_run_and_among_the_events(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

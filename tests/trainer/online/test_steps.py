@@ -16,6 +16,7 @@ from modules.trainer.online.EpochMaker import EpochMaker
 from modules.util.errors import ConfigError, DataError, UnsupportedError
 from tests.trainer.builders import run_here
 from tests.trainer.online.builders import SGD, Listening, write_online
+from tests.usual import usual
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -296,7 +297,7 @@ def test_refused_before_a_model_is_loaded(
     assert caught.value.field == field
 
 
-@pytest.mark.parametrize("mode", ["GRPO", "GSPO", "DGPO", "NFT", "ONLINE_DPO"])
+@pytest.mark.parametrize("mode", usual(["GRPO", "GSPO", "DGPO", "NFT", "ONLINE_DPO"], "GRPO", "NFT"))
 def test_images_move_to_where_the_reward_is(tmp_path: Path, mode: str) -> None:
     """Two runs with the same noise and opposite rewards: after an epoch one is brighter than the other."""
     changes: dict[str, Any] = {

@@ -33,6 +33,7 @@ from tests.trainer.builders import (
     write_config,
     write_pairs,
 )
+from tests.usual import usual
 
 SAMPLES = [{"prompt": "a red circle", "width": 64, "height": 64, "diffusion_steps": 2}]
 
@@ -101,8 +102,10 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("stop", [1, 3])
+@pytest.mark.parametrize(
+    "name", usual(CASES, "accumulated", "everything", "cached_reference", "text_encoder", "schedule_free")
+)
+@pytest.mark.parametrize("stop", usual([1, 3], 3))
 def test_stopped_and_continued_equals_uninterrupted(tmp_path: Path, name: str, stop: int) -> None:
     changes = dict(CASES[name])
     if not changes.get("rlhf_enabled", True):
@@ -291,6 +294,7 @@ KILLED = {
 }
 
 
+@pytest.mark.slow
 def test_killed_ten_times_at_random_moments(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     begin = time.monotonic()
@@ -332,7 +336,7 @@ def test_killed_ten_times_through_the_command_line(tmp_path: Path) -> None:
     assert same_weights(tmp_path / "one" / "out.safetensors", tmp_path / "two" / "out.safetensors")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", usual([signal.SIGINT, signal.SIGTERM], signal.SIGTERM))
 def test_signals_make_a_backup_and_a_clean_stop(tmp_path: Path, number: signal.Signals) -> None:
     config = write_config(tmp_path, epochs=100_000)
     process = subprocess.Popen(

@@ -12,6 +12,7 @@ from modules.ui.curation.ExportPage import ExportPage
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.dpo_curation_util import load_manifest
 from tests.ui.curation.drivers import Hands, choose_everything
+from tests.usual import usual
 
 pytestmark = pytest.mark.gui
 
@@ -28,7 +29,9 @@ def finalise_by_keyboard(hands: Hands) -> None:
     assert page.error.cget("text") == ""
 
 
-@pytest.mark.parametrize("mode", list(CurationMode), ids=lambda mode: mode.value)
+@pytest.mark.parametrize(
+    "mode", usual(CurationMode, CurationMode.SMART, CurationMode.SELECT), ids=lambda mode: mode.value
+)
 def test_a_session_by_keyboard_ends_in_a_folder_one_can_train_on(
     sit_down, tmp_path: Path, mode: CurationMode
 ):

@@ -167,6 +167,7 @@ def test_a_fault_stands_on_its_card_and_the_button_makes_the_rest(
     assert not project.round.missing() and "pen" not in text(view, "generate")
 
 
+@pytest.mark.slow
 def test_picking_begins_before_all_images_are_made(
     board: tuple[Hands, BoardView], project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
