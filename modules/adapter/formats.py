@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from modules.adapter.AdapterFile import AdapterFile
+from modules.adapter.digests import DIFFUSERS_METADATA, digests
 from modules.adapter.fusion import LayerAdapter, join_rows, swap_halves
 from modules.adapter.names import (
     Place,
@@ -41,7 +41,6 @@ COMFY = "COMFY_LORA"
 LEGACY = "LEGACY_LORA"
 FIELD = "output_model_format"
 METADATA_PREFIX = "tastemaker."
-DIFFUSERS_METADATA = "lora_adapter_metadata"
 IMPLEMENTATION = "https://github.com/huggingface/diffusers"
 _DOWN_UP = {"lora_A": "lora_down.weight", "lora_B": "lora_up.weight", "oft_R": "oft_R.weight"}
 _A_B = {"lora_A": "lora_A.weight", "lora_B": "lora_B.weight", "oft_R": "oft_R.weight"}
@@ -237,9 +236,7 @@ def _layer_tensors(handle: AdapterHandle, place: str) -> dict[str, torch.Tensor]
     return found
 
 
-def model_metadata(
-    handle: AdapterHandle, tensors: Mapping[str, torch.Tensor], title: str, extra: Mapping[str, object]
-) -> dict[str, str]:
+def model_metadata(handle: AdapterHandle, title: str, extra: Mapping[str, object]) -> dict[str, str]:
     """``modelspec.*`` and our own fields for a file.
 
     Args:
@@ -263,10 +260,10 @@ def model_metadata(
         **extra,
     }
     ours = {f"{METADATA_PREFIX}{key}": _text(value) for key, value in facts.items() if value is not None}
-    return spec_metadata(model, tensors, title) | ours
+    return spec_metadata(model, title) | ours
 
 
-def spec_metadata(model: Model, tensors: Mapping[str, torch.Tensor], title: str) -> dict[str, str]:
+def spec_metadata(model: Model, title: str) -> dict[str, str]:
     """``modelspec.*`` and what else other programs expect in an adapter file of a family."""
     spec = {
         "modelspec.sai_model_spec": "1.0.0",
@@ -277,7 +274,6 @@ def spec_metadata(model: Model, tensors: Mapping[str, torch.Tensor], title: str)
         "modelspec.prediction_type": {"v_prediction": "v"}.get(
             model.schedule.prediction, model.schedule.prediction
         ),
-        "modelspec.hash_sha256": tensor_hash(tensors),
     }
     return spec | dict(model.spec.lora_metadata)
 
@@ -315,15 +311,6 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def tensor_hash(tensors: Mapping[str, torch.Tensor]) -> str:
-    """``0x`` and the sha256 of all tensor bytes in the order of their keys."""
-    hasher = hashlib.sha256()
-    for key in sorted(tensors):
-        raw = tensors[key].detach().cpu().contiguous().flatten().view(torch.uint8)
-        hasher.update(raw.numpy().data)
-    return "0x" + hasher.hexdigest()
-
-
 def save_adapter(
     handle: AdapterHandle,
     path: str | Path,
@@ -340,10 +327,10 @@ def save_adapter(
     """
     target = Path(path)
     tensors = adapter_tensors(handle, layout, dtype)
-    facts = model_metadata(handle, tensors, title or target.stem, metadata or {})
+    facts = model_metadata(handle, title or target.stem, metadata or {})
     if not get_layout(layout).alpha:
         ranks = [(handle.rank(place), handle.options.decompose) for place in handle.layers]
         facts |= diffusers_metadata(dict(zip(_places(handle), ranks, strict=True)))
     with atomic_path(target) as temporary:
-        write_safetensors(tensors, temporary, facts)
+        write_safetensors(tensors, temporary, facts | digests(tensors, facts))
     return target

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from modules.adapter.AdapterFile import AdapterFile
+from modules.adapter.digests import DIFFUSERS_METADATA, FIELD, check_digests
 from modules.adapter.fusion import ROWS, SPLITTABLE, LayerAdapter, split_rows, swap_halves
 from modules.adapter.names import Place, Spelled, spellings, split_key
 from modules.model.Model import Model
 from modules.util.errors import DataError, UnsupportedError, list_offenders
 from modules.util.jsonio import parse_json
 
-FIELD = "lora_model_name"
 EMBEDDING = "bundle_emb."
 """Textual inversions that trainers put into the same file."""
 UNREAD = ("lora_mid", "oft_blocks", "oft_diag", "diff", "diff_b", "w_norm", "b_norm")
@@ -73,6 +73,7 @@ def match_adapter(
     tensors: Mapping[str, torch.Tensor], metadata: dict[str, str], model: Model, source: str
 ) -> AdapterFile:
     """The tensors of an adapter file by the layers of a model; see ``read_adapter``."""
+    notes = check_digests(source, tensors, metadata)
     known = spellings(model)
     found: dict[str, dict[str, torch.Tensor]] = {}
     strangers: list[str] = []
@@ -106,6 +107,8 @@ def match_adapter(
                     f"{source} holds the layer {'.'.join(place)} twice, the second time as {name}"
                 )
             layers[place] = piece
+    if left_out:
+        notes += (f"{source}: {len(left_out)} tensors of embeddings are ignored ({EMBEDDING}*)",)
     order = {place: index for index, spelled in enumerate(known.values()) for place in spelled.places}
     places = sorted(layers, key=order.__getitem__)
     return AdapterFile(
@@ -113,7 +116,7 @@ def match_adapter(
         kind,
         {place: layers[place] for place in places},
         metadata,
-        (f"{source}: {len(left_out)} tensors of embeddings are ignored ({EMBEDDING}*)",) if left_out else (),
+        notes,
     )
 
 
@@ -317,7 +320,7 @@ def _alpha(
         alpha = float(tensors.pop("alpha").float())
         # two full factors have no rank that alpha could be divided by
         return float(rank) if {"lokr_w1", "lokr_w2"} <= tensors.keys() else alpha
-    written = metadata.get("lora_adapter_metadata")
+    written = metadata.get(DIFFUSERS_METADATA)
     if written:
         config = parse_json(written, "adapter metadata")
         part, path = place

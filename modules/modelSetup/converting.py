@@ -14,6 +14,7 @@ from torch import nn
 
 from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.AdapterOptions import AdapterOptions
+from modules.adapter.digests import digests
 from modules.adapter.formats import (
     DIFFUSERS_METADATA,
     diffusers_metadata,
@@ -119,15 +120,14 @@ def convert_adapter(
     made = layout_tensors(model, file.kind, layers, layout, dtype)
     title = metadata.get("modelspec.title", target.stem)
     kept = {key: value for key, value in metadata.items() if key != DIFFUSERS_METADATA}
-    fresh = spec_metadata(model, made, title)
-    facts = fresh | kept | {"modelspec.hash_sha256": fresh["modelspec.hash_sha256"]}
+    facts = spec_metadata(model, title) | kept
     if not shape.alpha:
         facts |= diffusers_metadata(
             {place: (layer.rank, "dora_scale" in layer.tensors) for place, layer in layers.items()}
         )
     report(f"writing {target}")
     with atomic_path(target) as temporary:
-        write_safetensors(made, temporary, facts)
+        write_safetensors(made, temporary, facts | digests(made, facts))
 
 
 def convert_checkpoint(

@@ -68,6 +68,11 @@ class JudgeServer(ThreadingHTTPServer):
             self.hang_up(oldest)
         super().process_request(request, client_address)
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has hung up is no error of this program."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
     def arrived(self, request: socket.socket) -> None:
         """The whole request is there: it may now wait for its turn."""
         with self._guard:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections.abc import Callable
@@ -9,12 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from modules.adapter.AdapterOptions import KINDS, AdapterOptions
-from modules.adapter.formats import adapter_tensors
+from modules.adapter.formats import adapter_tensors, save_adapter
 from modules.adapter.PeftAdapter import attach
 from modules.adapter.reading import read_adapter
+from modules.model.Model import Model
 from modules.util.errors import DataError, UserError
 from scripts.train import main
 from tests.tiny import tiny_model
@@ -130,3 +133,104 @@ def test_whatever_a_file_holds_no_traceback_comes(tmp_path: Path, kind: str) -> 
             refused += 1
             assert "a.safetensors" in str(error) or error.field
     assert refused > 30
+
+
+def own_file(folder: Path, layout: str = "KOHYA_LORA") -> Path:
+    """A small adapter as this program writes it, with numbers of two types and, for diffusers, two ranks."""
+    options = AdapterOptions(rank=2, patterns=("mid_block",), rank_pattern={"to_q": 1})
+    handle = attach(tiny_model(), options)
+    for _, parameter in handle.named_parameters():
+        parameter.data += 0.01
+    return save_adapter(handle, folder / "own.safetensors", layout, torch.bfloat16)
+
+
+def said_by(path: Path) -> dict[str, str]:
+    with safe_open(path, framework="pt") as file:
+        return dict(file.metadata())
+
+
+def values(path: Path, model: Model) -> object:
+    """Everything training begins with."""
+    file = read_adapter(path, model)
+    return [
+        (place, layer.alpha, layer.rank, {name: t.tolist() for name, t in sorted(layer.tensors.items())})
+        for place, layer in file.layers.items()
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["KOHYA_LORA", "DIFFUSERS_LORA"])
+def test_any_flipped_bit_of_an_own_file_is_found_or_changes_nothing(tmp_path: Path, layout: str) -> None:
+    model, path = tiny_model(), own_file(tmp_path, layout)
+    sound, content = values(path, model), path.read_bytes()
+    header = 8 + int.from_bytes(content[:8], "little")
+    found = 0
+    for at in [*range(header), *range(header, len(content), 97)]:
+        for bit in range(8):
+            damaged = bytearray(content)
+            damaged[at] ^= 1 << bit
+            path.write_bytes(damaged)
+            try:
+                after = values(path, model)
+            except UserError:
+                found += 1
+            else:
+                assert after == sound, f"bit {bit} of byte {at}: {bytes(content[at - 20 : at + 20])!r}"
+    assert found > header * 4
+
+
+@pytest.mark.parametrize("layout", ["KOHYA_LORA", "DIFFUSERS_LORA"])
+def test_a_flipped_bit_of_a_weight_is_found(tmp_path: Path, layout: str) -> None:
+    path = own_file(tmp_path, layout)
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="own.safetensors is damaged.*not those that were saved") as caught:
+        read_adapter(path, tiny_model())
+    assert caught.value.field == "lora_model_name" and caught.value.hint
+
+
+def test_names_and_ranks_that_were_changed_are_found(tmp_path: Path) -> None:
+    path = own_file(tmp_path, "DIFFUSERS_LORA")
+    tensors, metadata = load_file(path), said_by(path)
+    name = next(name for name in tensors if "to_k.lora_A" in name)
+    other = name.replace("to_k", "to_v")
+    swapped = tensors | {name: tensors[other], other: tensors[name]}
+    save_file(swapped, path, metadata)
+    with pytest.raises(DataError, match="not those that were saved"):
+        read_adapter(path, tiny_model())
+    config = metadata["lora_adapter_metadata"]
+    save_file(
+        tensors,
+        path,
+        metadata | {"lora_adapter_metadata": config.replace('"unet.lora_alpha": 2', '"unet.lora_alpha": 3')},
+    )
+    with pytest.raises(DataError, match="not those that were saved"):
+        read_adapter(path, tiny_model())
+
+
+def test_another_program_may_rename_an_own_file_in_its_metadata(tmp_path: Path) -> None:
+    path = own_file(tmp_path)
+    save_file(load_file(path), path, said_by(path) | {"modelspec.title": "Cats", "modelspec.author": "me"})
+    assert read_adapter(path, tiny_model()).notes == ()
+
+
+def test_a_file_from_before_the_digest_of_names_is_read(tmp_path: Path) -> None:
+    path = own_file(tmp_path)
+    tensors, metadata = load_file(path), said_by(path)
+    assert len({tensor.dtype for tensor in tensors.values()}) == 2
+    raw = (tensors[name].flatten().view(torch.uint8).numpy().tobytes() for name in sorted(tensors))
+    former = {"modelspec.hash_sha256": f"0x{hashlib.sha256(b''.join(raw)).hexdigest()}"}
+    kept = {name: text for name, text in metadata.items() if name != "tastemaker.layout_sha256"}
+    assert former["modelspec.hash_sha256"] != kept["modelspec.hash_sha256"]
+    save_file(tensors, path, kept | former)
+    assert read_adapter(path, tiny_model()).notes == ()
+
+
+def test_a_foreign_file_with_an_outdated_digest_is_read_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "foreign.safetensors"
+    save_file(whole(), path)
+    assert read_adapter(path, tiny_model()).notes == ()
+    save_file(whole(), path, {"modelspec.hash_sha256": "0x" + "0" * 64})
+    (note,) = read_adapter(path, tiny_model()).notes
+    assert "foreign.safetensors" in note and "modelspec.hash_sha256" in note

@@ -18,7 +18,6 @@ from modules.adapter.formats import (
     adapter_tensors,
     read_adapter,
     save_adapter,
-    tensor_hash,
 )
 from modules.adapter.names import split_key
 from modules.adapter.PeftAdapter import AdapterHandle, attach
@@ -251,12 +250,11 @@ def test_metadata(tmp_path: Path) -> None:
     handle = trained()
     facts = {"objective": "SIGMOID", "beta": 5000.0, "seed": 42, "step": 100, "reference": None}
     path = save_adapter(handle, tmp_path / "my taste.safetensors", KOHYA, torch.float16, facts)
-    tensors, metadata = load_file(path), metadata_of(path)
+    tensors, metadata, content = load_file(path), metadata_of(path), path.read_bytes()
     assert {t.dtype for k, t in tensors.items() if not k.endswith("alpha")} == {torch.float16}
-    expected = hashlib.sha256(
-        b"".join(tensors[k].flatten().view(torch.uint8).numpy().tobytes() for k in sorted(tensors))
-    )
-    assert metadata["modelspec.hash_sha256"] == "0x" + expected.hexdigest() == tensor_hash(tensors)
+    # ModelSpec 1.0: "a hash of all tensor content (ie excluding the header section)"
+    expected = hashlib.sha256(content[8 + int.from_bytes(content[:8], "little") :])
+    assert metadata["modelspec.hash_sha256"] == "0x" + expected.hexdigest()
     assert metadata["modelspec.sai_model_spec"] == "1.0.0"
     assert metadata["modelspec.architecture"] == "stable-diffusion-v1/lora"
     assert metadata["modelspec.title"] == "my taste"

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import logging
 import random
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tests.faults import names
 from tests.faults.cases import DISKS, Runs, Tally, drawn
@@ -20,8 +17,9 @@ from tests.faults.fuzzing import Tally as FuzzTally
 from tests.faults.fuzzing import fuzz
 from tests.faults.names import NameTally, try_name
 from tests.faults.readers import readers
+from tests.faults.servers import SERVERS, Attacked, attacked
 from tests.faults.subjects import SUBJECTS
-from tests.faults.training import EVERY, TrainingRuns, write_grpo, write_preference
+from tests.faults.training import EVERY, SIGNALS, TrainingRuns, write_grpo, write_preference
 
 
 @dataclass(frozen=True)
@@ -34,6 +32,7 @@ class Size:
         damages: seeds for each kind of file and way.
         inputs: for each reader.
         small_disks: real ones, over the subjects.
+        signals: to a preference run, and to an online one.
         share_of_names: one in this many of the pairs of a field and a name.
     """
 
@@ -44,6 +43,7 @@ class Size:
     inputs: int = 300
     share_of_names: int = 4
     small_disks: int = 14
+    signals: int = 5
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,15 @@ def training(runs: TrainingRuns, count: int, seed: int, tally: Tally) -> None:
     rng = random.Random(seed)
     for index in range(count):
         tally.add(runs.killed(rng.randint(1, runs.changes), rng.random() < 0.5, warm=bool(index % 2)))
+
+
+def signalled(
+    runs: TrainingRuns, count: int, seed: int, tally: Tally, kinds: Sequence[str] = tuple(SIGNALS)
+) -> None:
+    """A run that is sent signals at changes that are drawn."""
+    rng = random.Random(seed)
+    for index in range(count):
+        tally.add(runs.signalled(rng.randint(1, runs.changes), kinds[index % len(kinds)]))
 
 
 def every_damage(base: Path, seeds: int) -> DamageTally:
@@ -153,17 +162,28 @@ def campaign(
                 rows += _outcome_rows(f"kills of {what}", tally) + _lost_rows(trained)
                 faults += tally.faults
                 report(f"{what}: {tally.tried} kills, {len(tally.faults)} faults")
+                stopped = Tally()
+                signalled(trained, size.signals, seed, stopped)
+                rows += _outcome_rows(f"signals to {what}", stopped)
+                faults += stopped.faults
+                report(f"{what}: {stopped.tried} signals, {len(stopped.faults)} faults")
         named = every_name(base / "names", size.share_of_names)
     damaged = every_damage(base / "damage", size.damages)
     with silence():
         read = every_reader(base / "fuzz", size.inputs)
     report(f"damage: {damaged.tried}, names: {named.tried}, inputs: {sum(tally.inputs for tally in read)}")
     rows += _damage_rows(damaged) + _name_rows(named) + [row for tally in read for row in _reader_rows(tally)]
-    rows += [*_server_rows(), Row("delete, move and replace calls outside the door", len(calls_outside()), 0)]
+    servers = {name: attacked(name) for name in SERVERS}
+    report(f"servers: {', '.join(f'{n} {one.slowest:.2f} s ({one.during})' for n, one in servers.items())}")
+    rows += [
+        *_server_rows(servers),
+        Row("delete, move and replace calls outside the door", len(calls_outside()), 0),
+    ]
     faults += [
         *damaged.faults,
         *named.faults,
         *(fault for tally in read for fault in tally.faults),
+        *(wrong for one in servers.values() for wrong in one.wrong),
         *calls_outside(),
     ]
     return rows, faults
@@ -218,42 +238,17 @@ def _reader_rows(tally: FuzzTally) -> list[Row]:
     ]
 
 
-def _server_rows() -> list[Row]:
-    slowest, most, before = attacked_server()
+def _server_rows(found: Mapping[str, Attacked]) -> list[Row]:
     return [
-        Row("server: slowest answer during an attack, s", round(slowest, 2), 10),
-        Row("server: most memory above the start, MiB", round(most - before), 512),
+        row
+        for name, one in found.items()
+        for row in (
+            Row(f"{name}: good requests during attacks", one.asked),
+            Row(f"{name}: wrong answers", len(one.wrong), 0),
+            Row(f"{name}: slowest answer during an attack, s", round(one.slowest, 2), 10),
+            Row(f"{name}: most memory above the start, MiB", round(one.memory), 512),
+        )
     ]
-
-
-def _resident(pid: int, what: str) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(what)) / 1024
-
-
-def attacked_server() -> tuple[float, float, float]:
-    """The slowest answer (s) to a good client while 200 others idle; the largest memory and that before (MiB)."""
-    from tests.reward import test_server as server
-
-    process: Any = server.start("--reward", "brightness", "--max-pixels", "90000")
-    try:
-        address = json.loads(process.stdout.readline())["url"]
-        before, slowest = _resident(process.pid, "VmRSS"), 0.0
-        for first_bytes in (b"", b"POST /reward HTTP/1.1\r\nHo", server.BODY_BEGUN):
-            with server.idle_clients(address, 200, first_bytes):
-                for bad in (
-                    b"{" * 100_000,
-                    server.request(images=["x" * 1_000_000]),
-                    server.request(prompts=7),
-                ):
-                    server.ask(address, body=bad)
-                    start = time.monotonic()
-                    assert server.ask(address, body=server.request())[0] == 200
-                    slowest = max(slowest, time.monotonic() - start)
-        return slowest, _resident(process.pid, "VmHWM"), before
-    finally:
-        process.terminate()
-        process.wait(10)
 
 
 def calls_outside() -> list[str]:

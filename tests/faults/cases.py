@@ -126,38 +126,38 @@ class Runs:
         self._start.mkdir(parents=True)
         subject.prepare(self._start)
         self.changes = 0
-        self.states = [self._state_after(step) for step in range(subject.steps + 1)]
+        self.states = self._all_states()
 
-    def _state_after(self, steps: int) -> State:
-        """The state where the work ends, by a kill between two changes, after some steps."""
-        folder, done, counted = self._fresh(), 0, 0
-
-        def acknowledge() -> None:
-            nonlocal done
-            done += 1
-            if done == steps:
-                tell(str(counted))
-                os.kill(os.getpid(), signal.SIGKILL)
+    def _all_states(self) -> list[State]:
+        """The state before the work, and that after each step: what a kill between two changes would leave."""
+        folder, copies, done, counted = self._fresh(), self.base / "copies", 0, 0
+        subject = self.subject
 
         def count(kind: str, path: str, finished: bool) -> None:
             nonlocal counted
             counted += finished
 
-        tell: Callable[[str], None] = lambda line: None  # noqa: E731 - set by the child
+        def work(tell: Callable[[str], None]) -> None:
+            def acknowledge() -> None:
+                nonlocal done
+                done += 1
+                shutil.copytree(folder, copies / str(done), symlinks=True)
+                tell(str(counted))
 
-        def work(telling: Callable[[str], None]) -> None:
-            nonlocal tell
-            tell = telling
             observe(count)
-            self.subject.work(folder, 0, acknowledge)
-            tell(str(counted))
+            subject.work(folder, 0, acknowledge)
 
-        if steps:
-            _, lines, complaint = in_child(work)
-            assert lines, f"{self.name}: {complaint}"
-            self.changes = int(lines[-1])
-        self.subject.reopen(folder)
-        return self._seen(folder)
+        status, lines, complaint = in_child(work)
+        assert status == 0 and len(lines) == subject.steps, f"{self.name}: {complaint}"
+        self.changes, states = int(lines[-1]), []
+        for source in (self._start, *(copies / str(step + 1) for step in range(subject.steps))):
+            shutil.rmtree(folder)
+            # always at the same place, for names in files
+            shutil.copytree(source, folder, symlinks=True)
+            subject.reopen(folder)
+            states.append(self._seen(folder))
+        shutil.rmtree(copies)
+        return states
 
     def _fresh(self) -> Path:
         """A copy of what there is before; always at the same place, for names in files."""

@@ -122,6 +122,46 @@ def _cache_kind() -> Kind:
     return Kind(make, use, again=True)
 
 
+def _reference_kind() -> Kind:
+    from modules.trainer.reference.reference_cache import ReferenceCache
+
+    def opened(folder: Path) -> ReferenceCache:
+        return ReferenceCache(folder / "scores", "ab", 3)
+
+    def make(folder: Path) -> Path:
+        cache = opened(folder)
+        for number in range(4):
+            name = bytes([number]) * 16
+            cache._rows[name] = torch.linspace(0.1 + number, 2.0, 6).view(3, 2).numpy()
+            cache._written.add(name)
+        cache.save()
+        return next((folder / "scores").glob("*.safetensors"))
+
+    def use(folder: Path) -> Any:
+        return {name.hex(): row.tolist() for name, row in opened(folder)._rows.items()}
+
+    return Kind(make, use, again=True)
+
+
+def _best_kind() -> Kind:
+    from modules.trainer.evaluate.best import BestKeeper
+
+    def make(folder: Path) -> Path:
+        best = BestKeeper(folder / "best", [("a", torch.nn.Parameter(torch.linspace(0.1, 2.0, 30)))])
+        best.offer(1, 0.5, 1.0)
+        assert best.path is not None
+        return best.path
+
+    def use(folder: Path) -> Any:
+        weight = torch.nn.Parameter(torch.zeros(30))
+        best = BestKeeper(folder / "best", [("a", weight)])
+        best.load_state_dict({"step": 1, "accuracy": 0.5, "loss": 1.0})
+        best.restore()
+        return weight.tolist()
+
+    return Kind(make, use)
+
+
 def _index_kind() -> Kind:
     def make(folder: Path) -> Path:
         (image,) = write_images(folder / "in", 1)
@@ -180,6 +220,9 @@ def _json_kind(name: str, content: Any, use: Callable[[Path], Any]) -> Kind:
 
 
 def _model_kinds() -> dict[str, Kind]:
+    from modules.adapter.AdapterOptions import AdapterOptions
+    from modules.adapter.formats import save_adapter
+    from modules.adapter.PeftAdapter import attach
     from modules.adapter.reading import read_adapter
     from modules.spec.registry import FAMILIES
     from modules.weights.saving import save_single_file
@@ -188,10 +231,20 @@ def _model_kinds() -> dict[str, Kind]:
     from tests.tiny import tiny_model
 
     model, spec = tiny_model("STABLE_DIFFUSION_15"), FAMILIES["STABLE_DIFFUSION_15"]
+    handle = attach(tiny_model("STABLE_DIFFUSION_15"), AdapterOptions(rank=2, patterns=("mid_block",)))
 
-    def adapter(folder: Path) -> Path:
+    def own_adapter(folder: Path) -> Path:
+        return save_adapter(handle, folder / "adapter.safetensors")
+
+    def foreign_adapter(folder: Path) -> Path:
         (folder / "adapter.safetensors").write_bytes(adapter_file())
         return folder / "adapter.safetensors"
+
+    def adapter(folder: Path) -> Any:
+        return {
+            place: [layer.alpha, layer.rank, {name: t.tolist() for name, t in layer.tensors.items()}]
+            for place, layer in read_adapter(folder / "adapter.safetensors", model).layers.items()
+        }
 
     def checkpoint(folder: Path) -> Path:
         return save_single_file(model, folder / "model.safetensors")
@@ -201,9 +254,8 @@ def _model_kinds() -> dict[str, Kind]:
 
     # a flipped bit of their numbers is another number: files of weights of others carry no digest
     return {
-        "adapter": Kind(
-            adapter, lambda folder: repr(read_adapter(folder / "adapter.safetensors", model)), ("flip",)
-        ),
+        "adapter": Kind(own_adapter, adapter),
+        "adapter of others": Kind(foreign_adapter, adapter, ("flip",)),
         "checkpoint": Kind(checkpoint, parts, ("flip",)),
     }
 
@@ -272,6 +324,8 @@ def _kinds() -> dict[str, Kind]:
     return {
         **{f"backup {name}": _backup_kind(name) for name in backup},
         "cache": _cache_kind(),
+        "reference cache": _reference_kind(),
+        "best weights": _best_kind(),
         "file index": _index_kind(),
         "config": _json_kind("config.json", CONFIG, lambda path: load_config(path).to_dict()),
         "concepts": _json_kind("concepts.json", CONFIG["concepts"], concepts),

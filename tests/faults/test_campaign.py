@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,9 @@ import pytest
 from modules.util.files.OpenFolder import announced
 from tests.faults import campaign
 from tests.faults.cases import Outcome, Runs, Subject, Tally
+from tests.faults.servers import SERVERS, attacked
 from tests.faults.subjects import SUBJECTS
+from tests.faults.training import SIGNALS, TrainingRuns, write_grpo, write_preference
 
 SEED = int(os.environ.get("FAULTS_SEED", "1"))
 SIZE = campaign.Size()
@@ -80,10 +82,30 @@ def test_every_reader_survives_damaged_and_hostile_input(base: Path) -> None:
 
 @pytest.mark.slow
 def test_the_whole_campaign_at_length(base: Path) -> None:
-    size = campaign.Size(2000, 1000, 60, 20, 20_000, 1, 500)
+    size = campaign.Size(2000, 1000, 60, 20, 20_000, 1, 500, 100)
     rows, faults = campaign.campaign(base, size, SEED)
     assert not faults, "\n".join(faults)
     assert all(row.within for row in rows), campaign.table(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", SIGNALS)
+@pytest.mark.parametrize("write", [write_preference, write_grpo])
+def test_a_signal_at_any_change_of_a_run_costs_no_more_than_a_stop(
+    how: str, write: Callable[[Path], Path], base: Path
+) -> None:
+    runs, tally = TrainingRuns(base / "run", write, write.__name__), Tally()
+    campaign.signalled(runs, 6, SEED, tally, [how])
+    assert not tally.faults, "\n".join(tally.faults)
+    assert tally.tried >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_answers_good_clients_during_attacks(name: str) -> None:
+    found = attacked(name)
+    assert not found.wrong and found.asked > 50
+    assert found.slowest < 10 and found.memory < 512, found
 
 
 @pytest.mark.slow

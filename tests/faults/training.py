@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ from modules.trainer.resume.leftovers import clear_leftovers
 from modules.util.config.load import load_config
 from modules.util.files.OpenFolder import observe
 from modules.util.TrainProgress import TrainProgress
+from scripts import train
 from tests.faults.cases import Outcome, in_child, rests
 from tests.guard import Guard
 from tests.trainer.builders import run_here, same_weights, write_config
@@ -36,6 +39,35 @@ def write_preference(folder: Path) -> Path:
 def write_grpo(folder: Path) -> Path:
     """The config of an online run: rollouts, rewards and steps."""
     return write_online(folder, backup_after=2, backup_after_unit="STEP", rolling_backup=True, epochs=3)
+
+
+def _to_self(*numbers: signal.Signals) -> Callable[[], None]:
+    def send() -> None:
+        for number in numbers:
+            os.kill(os.getpid(), number)
+
+    return send
+
+
+def _stop_for_a_while() -> None:
+    subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -CONT {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+SIGNALS: dict[str, Callable[[], None]] = {
+    "SIGTERM": _to_self(signal.SIGTERM),
+    "SIGINT": _to_self(signal.SIGINT),
+    "SIGINT twice": _to_self(signal.SIGINT, signal.SIGINT),
+    "SIGHUP": _to_self(signal.SIGHUP),
+    "SIGSTOP and SIGCONT": _stop_for_a_while,
+}
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Before a run has begun nothing catches them: they end the process, and there is nothing to lose."""
+
+
+def counted_by(lines: list[str]) -> int:
+    """How many changes of files a run made that ended by itself."""
+    return next((int(line.split()[2]) for line in lines if line.startswith("status")), 0)
 
 
 class _Telling(Callback):
@@ -121,6 +153,56 @@ class TrainingRuns:
         steps = [(int(line.split()[1]), float(line.split()[2])) for line in lines if line.startswith("step")]
         outcome.acknowledged = len(steps)
         self._resume(config, label, steps, outcome)
+        try:
+            guard.check()
+        except AssertionError as error:
+            outcome.guards.append(f"{label}: {error}")
+        shutil.rmtree(guard.folder)
+        return outcome
+
+    def signalled(self, number: int, how: str) -> Outcome:
+        """A signal at a change of files, taken by ``scripts/train.py``; then the run is resumed.
+
+        It ends by itself: finished, stopped with a backup, or by the signal while nothing is caught yet.
+        """
+        label, outcome = f"{self.name} {how} {number}", Outcome()
+        folder, guard = self.base / "case", Guard(self.base / "person")
+        shutil.rmtree(folder, ignore_errors=True)
+        config = self.write(folder)
+        counted = 0
+
+        def meet(kind: str, path: str, finished: bool) -> None:
+            nonlocal counted
+            counted += finished
+            if counted == number and finished:
+                SIGNALS[how]()
+
+        def work(tell: Callable[[str], None]) -> None:
+            with (folder / "said.txt").open("w") as said:
+                os.dup2(said.fileno(), 1)
+                os.dup2(said.fileno(), 2)
+            observe(meet)
+            status = train.main(["--config-path", str(config), "--set", "continue_last_backup=true"])
+            tell(f"status {status} {counted}")
+
+        status, lines, complaint = in_child(work)
+        said = (folder / "said.txt").read_text()
+        ended = [line.split()[1] for line in lines if line.startswith("status")]
+        outcome.reached = counted_by(lines) >= number or status != 0
+        if status is None:
+            outcome.hangs.append(label)
+        elif "Traceback" in said or (not (ended and ended[0] in ("0", "130")) and -status not in ENDING):
+            outcome.tracebacks.append(f"{label}: status {status}, {ended}, {complaint} {said[-600:]}")
+        run = RunDirectory(load_config(config).workspace_dir)
+        done = [
+            event["progress"]["global_step"]
+            for event in map(
+                json.loads, run.events_path.read_text().splitlines() if run.events_path.exists() else ()
+            )
+            if event["kind"] == "step"
+        ]
+        outcome.acknowledged = len(done)
+        self._resume(config, label, [(step, 0.0) for step in done], outcome)
         try:
             guard.check()
         except AssertionError as error:

@@ -19,6 +19,7 @@ KEPT = (
     "modelspec.implementation",
     "modelspec.prediction_type",
     "modelspec.hash_sha256",
+    "tastemaker.layout_sha256",
     "tastemaker.adapter_type",
     "tastemaker.rank",
     "tastemaker.alpha",

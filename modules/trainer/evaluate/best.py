@@ -12,7 +12,7 @@ import torch
 from modules.util.errors import DataError, UserError
 from modules.util.jsonio import atomic_path
 from modules.util.owned_files import Owned
-from modules.util.tensors.tensor_files import write_safetensors
+from modules.util.tensors.tensor_files import DIGEST, tensor_hash, write_safetensors
 
 DECIMALS = 5
 Named = Sequence[tuple[str, torch.nn.Parameter]]
@@ -96,7 +96,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], what: str) ->
     """Write tensors as safetensors, atomically; ``UserError`` naming ``what`` if that is not possible."""
     try:
         with atomic_path(path) as temporary:
-            write_safetensors(tensors, temporary)
+            write_safetensors(tensors, temporary, {DIGEST: tensor_hash(tensors)})
     except OSError as error:
         raise UserError(
             f"{what} cannot be written to {path}: {error.strerror or error}", hint="make room on the disk"
@@ -104,11 +104,15 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], what: str) ->
 
 
 def read_tensors(path: Path, what: str) -> dict[str, torch.Tensor]:
-    """Read safetensors; ``DataError`` naming ``what`` if that is not possible."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    """Read safetensors; ``DataError`` naming ``what`` if that is not possible or they are not what was written."""
+    from safetensors import SafetensorError, safe_open
 
     try:
-        return load_file(path)
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            digest = (file.metadata() or {}).get(DIGEST)
     except (OSError, SafetensorError) as error:
         raise DataError(f"{what} in {path} cannot be read: {error}") from error
+    if digest not in (None, tensor_hash(tensors)):
+        raise DataError(f"{what} in {path} are damaged: they are not those that were written")
+    return tensors

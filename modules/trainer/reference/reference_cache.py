@@ -30,7 +30,7 @@ from modules.objective.draw_pool import draw_indices
 from modules.objective.scores import ReferenceOut
 from modules.util.errors import DataError
 from modules.util.jsonio import atomic_path
-from modules.util.tensors.tensor_files import write_safetensors
+from modules.util.tensors.tensor_files import DIGEST, tensor_hash, write_safetensors
 
 FORMAT = 1
 SAVE_EVERY_SECONDS = 30.0
@@ -114,13 +114,20 @@ class ReferenceCache:
 
     def _read(self, path: Path) -> dict[bytes, np.ndarray]:
         try:
-            with safe_open(path, framework="np") as file:
-                names, scores = file.get_tensor("names"), file.get_tensor("scores")
+            with safe_open(path, framework="pt") as file:
+                tensors = {name: file.get_tensor(name) for name in ("names", "scores")}
+                digest = (file.metadata() or {}).get(DIGEST)
         except (SafetensorError, OSError) as error:
             raise DataError(
                 f"the reference cache {path} cannot be read: {error}",
                 hint="delete the file; it is made again",
             ) from error
+        if digest not in (None, tensor_hash(tensors)):
+            raise DataError(
+                f"the reference cache {path} is damaged: its scores are not those that were written",
+                hint="delete the file; it is made again",
+            )
+        names, scores = tensors["names"].numpy(), tensors["scores"].numpy()
         if names.shape != (len(scores), _KEY_BYTES) or scores.shape[1:] != (self.draws, self._numbers):
             raise DataError(
                 f"the reference cache {path} holds {scores.shape}, expected (pairs, {self.draws}, "
@@ -144,7 +151,7 @@ class ReferenceCache:
         }
         try:
             with atomic_path(self._own) as temporary:
-                write_safetensors(tensors, temporary, {"format": str(FORMAT)})
+                write_safetensors(tensors, temporary, {"format": str(FORMAT), DIGEST: tensor_hash(tensors)})
         except OSError as error:
             raise DataError(
                 f"the reference scores cannot be written to {self._own}: {error.strerror or error}",

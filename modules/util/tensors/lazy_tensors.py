@@ -134,6 +134,12 @@ def _bytes(stream: BinaryIO, count: int) -> bytearray:
     return buffer
 
 
+def file_order(dtypes: Mapping[str, torch.dtype]) -> list[str]:
+    """Names of tensors in the order in which safetensors writes them: by type, then by name."""
+    ranks = {f"torch.{name}": rank for rank, name in enumerate(TYPES.values())}
+    return sorted(dtypes, key=lambda name: (-ranks.get(str(dtypes[name]), 0), name))
+
+
 def write_lazily(
     tensors: Mapping[str, LazyTensor],
     path: str | os.PathLike[str],
@@ -145,15 +151,13 @@ def write_lazily(
         OSError: the disk is full or cannot be written.
     """
     kinds = {value: key for key, value in TYPES.items()}
-    ranks = {kind: rank for rank, kind in enumerate(TYPES)}
-    marks = {name: kinds[str(entry.dtype).removeprefix("torch.")] for name, entry in tensors.items()}
-    order = sorted(tensors, key=lambda name: (-ranks[marks[name]], name))
+    order = file_order({name: entry.dtype for name, entry in tensors.items()})
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     end = 0
     for name in order:
         start, end = end, end + tensors[name].nbytes
         header[name] = {
-            "dtype": marks[name],
+            "dtype": kinds[str(tensors[name].dtype).removeprefix("torch.")],
             "shape": list(tensors[name].shape),
             "data_offsets": [start, end],
         }

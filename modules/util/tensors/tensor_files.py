@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from modules.util.tensors.lazy_tensors import file_order
+
 if TYPE_CHECKING:
     import torch
+
+
+DIGEST = "tensors_sha256"
+"""In the metadata of the program's own files: ``tensor_hash`` of what they hold."""
 
 
 def write_safetensors(
@@ -29,6 +36,22 @@ def write_safetensors(
         save_file(ready, path, metadata=None if metadata is None else dict(metadata))
     except SafetensorError as error:
         raise OSError(f"{path} cannot be written: {error}") from error
+
+
+def tensor_hash(tensors: Mapping[str, torch.Tensor]) -> str:
+    """``0x`` and the sha256 of all bytes after the header of a safetensors file with these tensors."""
+    return hash_in_order(tensors, file_order({name: tensor.dtype for name, tensor in tensors.items()}))
+
+
+def hash_in_order(tensors: Mapping[str, torch.Tensor], order: Iterable[str]) -> str:
+    """``0x`` and the sha256 of the bytes of tensors, one after the other."""
+    import torch
+
+    hasher = hashlib.sha256()
+    for name in order:
+        raw = tensors[name].detach().cpu().contiguous().flatten().view(torch.uint8)
+        hasher.update(raw.numpy().data)
+    return f"0x{hasher.hexdigest()}"
 
 
 def write_torch(data: Any, path: str | os.PathLike[str]) -> None:

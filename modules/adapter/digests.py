@@ -1,0 +1,75 @@
+"""Digests in adapter files, by which a damaged or changed file is found when it is read.
+
+``modelspec.hash_sha256`` is that of ModelSpec 1.0 (https://github.com/Stability-AI/ModelSpec): sha256 of all bytes
+after the header, the same bytes that kohya's ``sshs_model_hash`` covers. It says nothing of names and shapes, which are
+in the header; ``tastemaker.layout_sha256`` covers these and what else of the header the weights depend on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from modules.util.errors import DataError
+from modules.util.tensors.tensor_files import hash_in_order, tensor_hash
+
+if TYPE_CHECKING:
+    import torch
+
+DIFFUSERS_METADATA = "lora_adapter_metadata"
+"""What diffusers writes: ranks and alphas, as JSON."""
+PUBLISHED, LAYOUT = "modelspec.hash_sha256", "tastemaker.layout_sha256"
+FIELD = "lora_model_name"
+
+
+def digests(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> dict[str, str]:
+    """What is added to the metadata of a file that is to hold these tensors and this metadata."""
+    return {PUBLISHED: tensor_hash(tensors), LAYOUT: _layout_hash(tensors, metadata)}
+
+
+def check_digests(
+    source: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Compare a file that was read with the digests in it; a file without them passes.
+
+    Returns:
+        A sentence about a file of another program that is not what its digest says: such programs keep the digest
+        when they change a file.
+
+    Raises:
+        DataError: it was written here, and is not what was written.
+    """
+    said, layout = metadata.get(PUBLISHED), metadata.get(LAYOUT)
+    if _holds(tensors, said, layout is None) and layout in (None, _layout_hash(tensors, metadata)):
+        return ()
+    if layout is None and not any(key.startswith("tastemaker.") for key in metadata):
+        return (
+            f"{source}: its weights are not those that its {PUBLISHED} was written for; "
+            "the file is damaged, or a program changed it and kept the value",
+        )
+    raise DataError(
+        f"{source} is damaged, or another program changed it: its weights are not those that were saved",
+        field=FIELD,
+        hint="use another copy of it; saves on the way are in the save folder of its run",
+    )
+
+
+def _holds(tensors: Mapping[str, torch.Tensor], said: str | None, by_name: bool) -> bool:
+    """Whether these are the tensors of a hash.
+
+    Args:
+        by_name: they may have been hashed in the order of their names, as in files written here before there was a
+            digest of the layout.
+    """
+    return said in (None, tensor_hash(tensors)) or (
+        by_name and said == hash_in_order(tensors, sorted(tensors))
+    )
+
+
+def _layout_hash(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]) -> str:
+    """``0x`` and the sha256 of names, types and shapes, and of what diffusers reads besides."""
+    rows = [[name, str(tensors[name].dtype), list(tensors[name].shape)] for name in sorted(tensors)]
+    text = json.dumps([rows, metadata.get(DIFFUSERS_METADATA)])
+    return f"0x{hashlib.sha256(text.encode()).hexdigest()}"
