@@ -14,9 +14,8 @@ from torch import nn
 
 from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.AdapterOptions import AdapterOptions
-from modules.adapter.digests import digests
+from modules.adapter.digests import DIFFUSERS_METADATA, digests
 from modules.adapter.formats import (
-    DIFFUSERS_METADATA,
     diffusers_metadata,
     get_layout,
     layout_tensors,
