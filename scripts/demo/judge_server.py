@@ -69,7 +69,7 @@ class JudgeServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has hung up is no error of this program."""
+        """Stay silent about clients that have hung up."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
