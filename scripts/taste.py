@@ -24,6 +24,7 @@ from modules.curation.CurationMode import DEFAULT_MODE, CurationMode  # noqa: E4
 from modules.curation.group_state import SessionSettings  # noqa: E402
 from modules.generator.registry import GENERATORS  # noqa: E402
 from modules.project.from_images import Proposal, propose  # noqa: E402
+from modules.project.judging import judge, judgements_of  # noqa: E402
 from modules.project.making import MOST_PROMPTS, USUAL_PER_PROMPT, generate  # noqa: E402
 from modules.project.picking import round_to_pick_from, serve_picks  # noqa: E402
 from modules.project.presets import find_preset  # noqa: E402
@@ -243,7 +244,23 @@ def run_compare(options: Options, progress: ProgressLine) -> Json | None:
             return None
         if not options.result:
             vote_at_terminal(arena)
-        return arena.tally.to_dict()
+        return {**arena.tally.to_dict(), **automatic(options)}
+
+
+def automatic(options: Options) -> Json:
+    """What automatic judges found about these contestants, where they were asked."""
+    if not (options.dir / NAME).is_file():
+        return {}
+    project = Project(options.dir)
+    found = judgements_of(project, adapters_between(project, options.between))
+    return {"automatic": found} if found else {}
+
+
+def run_judge(options: Options, progress: ProgressLine) -> Json:
+    project = Project(options.dir)
+    models = {name: value for name in ("clip", "pickscore") if (value := getattr(options, name))}
+    adapters = adapters_between(project, options.between)
+    return {"automatic": judge(project, adapters, progress, options.images, models)}
 
 
 def vote_at_terminal(arena: Arena) -> None:
@@ -279,8 +296,11 @@ def ask(ballot: Ballot, votes: int) -> str:
 
 def lines(result: Json) -> str:
     """A result for people."""
-    if "sentence" in result:
-        return str(result["sentence"])
+    if "sentence" in result or "automatic" in result:
+        said = [str(result["sentence"])] if "sentence" in result else []
+        judged = result.get("automatic", [])
+        said += [f"automatic, not your votes: {text}" for one in judged for text in one["sentences"]]
+        return "\n".join(said)
     rows = [
         f"round {number}: {row['candidates']} of {row['planned']} images, {counted(row['answers'], 'answer')}, "
         f"{counted(row['pairs'], 'pair')}, {counted(row['steps'], 'step')}"
@@ -350,6 +370,9 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("--again", action="store_true", help="forget what was trained in this round")
     verb("learn", run_learn, "learn your taste from all answers, and measure how well it is known")
     add_compare(verb("compare", run_compare, "vote blindly on images of the same prompts and seeds"))
+    add_judge(
+        verb("judge", run_judge, "ask automatic judges about the same images: liking, fidelity, variety")
+    )
     add_publish(verb("publish", run_publish, "write a folder for sharing the adapter, or send it"))
     verb("describe", run_describe, "what makes the images: its version, models, adapters and samplers")
     verb("status", run_status, "the rounds, and what comes next")
@@ -426,19 +449,31 @@ def add_publish(command: argparse.ArgumentParser) -> None:
     command.add_argument("--public", action="store_true", help="everybody sees a new repository")
 
 
-def add_compare(command: argparse.ArgumentParser) -> None:
+def add_between(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--between", default="", metavar="A,B[,C]",
         help="base, start, last, round-N or an adapter file, with @S for a strength (last,base); without a project "
         "[NAME=]FOLDER of images each",
     )  # fmt: skip
     command.add_argument(
-        "--votes", type=positive, default=USUAL_VOTES, help=f"stop undecided after this many ({USUAL_VOTES})"
-    )
-    command.add_argument(
         "--images", type=positive, default=USUAL_QUESTIONS, metavar="N",
         help=f"images of each that are made for it ({USUAL_QUESTIONS})",
     )  # fmt: skip
+
+
+def add_judge(command: argparse.ArgumentParser) -> None:
+    add_between(command)
+    command.add_argument(
+        "--clip", metavar="MODEL", help="folder or hub name; by default what was downloaded before"
+    )
+    command.add_argument("--pickscore", metavar="MODEL", help="the same for PickScore")
+
+
+def add_compare(command: argparse.ArgumentParser) -> None:
+    add_between(command)
+    command.add_argument(
+        "--votes", type=positive, default=USUAL_VOTES, help=f"stop undecided after this many ({USUAL_VOTES})"
+    )
     command.add_argument("--seed", type=int, default=42, help="of sides and orders, without a project (42)")
     command.add_argument("--headless", action="store_true", help="JSON lines on stdin and stdout")
     command.add_argument("--result", action="store_true", help="ask nothing, say what the votes say")

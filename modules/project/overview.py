@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.curation.store import STORE_NAME
+from modules.project.judging import judgement_of_round
 from modules.project.making import USUAL_PER_PROMPT
 from modules.project.Project import ARENA, Project
 from modules.project.proving import verdict
@@ -57,6 +58,7 @@ class Overview:
         answers, pairs: picked in the round.
         taste: how well it was learned, see ``measured``.
         result: what the votes say of the round, as JSON; ``None`` without votes.
+        judged: what automatic judges said of the round, in sentences: its losses, else how it is liked.
         results: sentences about earlier rounds, by number.
     """
 
@@ -69,6 +71,7 @@ class Overview:
     pairs: int
     taste: dict[str, Any]
     result: dict[str, Any] | None
+    judged: list[str]
     results: dict[int, str]
 
 
@@ -88,10 +91,12 @@ def overview(project: Project) -> Overview:
         _comparing(project, one, result),
         Step("new-round", one.number, blocked="" if one.trained else "not_trained"),
     )
+    found_by_judges = judgement_of_round(project, one) or {"losses": [], "sentences": []}
+    judged = found_by_judges["losses"] or found_by_judges["sentences"][:1]
     said = {other.number: found["sentence"] for other in before if (found := verdict(project, other))}
     return Overview(
         project.folder, one.number, {step.key: step for step in steps}, next_step(project), run.pid is not None,
-        one.answers, one.pair_count, measured(one), result, said,
+        one.answers, one.pair_count, measured(one), result, judged, said,
     )  # fmt: skip
 
 

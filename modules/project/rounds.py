@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from modules.curation.store import STORE_NAME
+from modules.project.judging import judgement_of_round
 from modules.project.making import write_plan
 from modules.project.Project import Project
 from modules.project.proving import verdict
@@ -35,6 +36,7 @@ def _row(project: Project, one: Round) -> dict[str, Any]:
         "steps": steps_of(one),
         "adapter": project.stored_name(one.adapter_path) if one.trained else None,
         "arena": verdict(project, one),
+        "automatic": judgement_of_round(project, one),
     }
 
 

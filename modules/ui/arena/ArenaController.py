@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.arena.Arena import Arena, Ballot, Voted
+from modules.project.judging import judgements_of
 from modules.project.Project import Project
 from modules.project.proving import adapters_between, open_arena
 from modules.ui.widgets.SerialWorker import Failed, SerialWorker
@@ -40,11 +41,13 @@ class ArenaResult:
         told: as ``Tally.to_dict`` has it.
         voted: the votes.
         because: as in the snapshot.
+        automatic: what automatic judges said of the same contestants, in sentences.
     """
 
     told: dict[str, Any]
     voted: list[Voted]
     because: str
+    automatic: tuple[str, ...]
 
 
 class ArenaController:
@@ -126,7 +129,10 @@ class ArenaController:
             arena = self._opened()
             ending = arena.ending
             because = "" if ending is None else ending.value
-            return ArenaResult(arena.tally.to_dict(), arena.voted(), because)
+            project = Project(self._folder)
+            judged = judgements_of(project, adapters_between(project, self._between))
+            said = tuple(sentence for one in judged for sentence in one["sentences"])
+            return ArenaResult(arena.tally.to_dict(), arena.voted(), because, said)
 
         self._worker.submit(work, done, self._failed)
 

@@ -60,6 +60,9 @@ class ResultPage(ttk.Frame):
         self._line(card, 1, words.BECAUSE[result.because], "Muted.TLabel")
         if told["votes"] and "interval" in told:
             self._interval(card, told["win_rate"], told["interval"], told["contestants"][0])
+        said = [words.AUTOMATIC, *result.automatic] if result.automatic else []
+        for number, text in enumerate(said, 4):
+            self._line(card, number, text, "Small.TLabel")
         names = ", ".join(told["contestants"])
         self._line(card, 3, words.COLUMNS.format(names=names), "Small.TLabel")
         self.grid_ = ThumbGrid(self, prefetcher, cell=px(CELL), font=theme.fonts["small"])

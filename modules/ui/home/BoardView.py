@@ -23,6 +23,8 @@ from modules.util.duration import duration
 THUMB_BYTES = 16 * 2**20
 ENOUGH_PAIRS = 24
 RATE_SECONDS = 3.0
+SIDE_STEPS = (("learn", "pick"), ("judge", "compare"))
+"""Verbs with a button of their own, and the card it is on."""
 
 
 class BoardView(ttk.Frame):
@@ -54,6 +56,9 @@ class BoardView(ttk.Frame):
             card = self.cards[key] = StepCard(self, ui.theme, key, partial(self.press, key), self.prefetcher)
             card.grid(row=row, column=0, sticky="ew", pady=(0, px(6)))
         self.learn = self.cards["pick"].add_button(words.LEARN, partial(watch.run, "learn", step="pick"))
+        self.judge = self.cards["compare"].add_button(
+            words.JUDGE, partial(watch.run, "judge", step="compare")
+        )
         self.earlier = ttk.Label(self, style="Back.TLabel", justify="left")
         wrap_within(self.earlier, self, ui.theme)
         self.earlier.grid(row=9, column=0, sticky="ew")
@@ -91,6 +96,9 @@ class BoardView(ttk.Frame):
                 ["disabled" if job is not None or seen.answers < FEWEST_ANSWERS else "!disabled"]
             )
             working = working or (job is not None and job.verb == "learn")
+        if key == "compare":
+            self.judge.state(["disabled" if job is not None or step.blocked else "!disabled"])
+            working = working or (job is not None and job.verb == "judge")
         if working and job is not None:
             text, share = self._progress(key, step)
             card.show(text, "", fault, share)
@@ -126,7 +134,8 @@ class BoardView(ttk.Frame):
         if key == "train":
             return self._trained(step, pairs if seen.pairs else "")
         if key == "compare":
-            return str(seen.result["sentence"]) if seen.result else words.COMPARE_ABOUT
+            said = str(seen.result["sentence"]) if seen.result else words.COMPARE_ABOUT
+            return "\n".join([said, *(words.AUTOMATIC.format(sentence=one) for one in seen.judged)])
         return words.NEXT_ABOUT
 
     def _trained(self, step: Step, pairs: str) -> str:
@@ -145,7 +154,8 @@ class BoardView(ttk.Frame):
             return words.LEARNING, 0.0
         done, total, text = step.done, step.total, words.IMAGES_OF
         if key == "compare":
-            done, total, text = job.done, job.total, words.PREPARING
+            text = words.JUDGING if job.verb == "judge" else words.PREPARING
+            done, total = job.done, job.total
         if key == "train":
             if not step.total or not step.left:
                 return words.LOADING, 0.0
@@ -186,9 +196,7 @@ class BoardView(ttk.Frame):
     def press(self, key: str) -> None:
         """The button of a card: stop what is at work there, or take the step."""
         job = self.watch.job
-        if job is not None and (
-            self.actions.step_of(job.verb) == key or (job.verb, key) == ("learn", "pick")
-        ):
+        if job is not None and (self.actions.step_of(job.verb) == key or (job.verb, key) in SIDE_STEPS):
             self.watch.stop()
         else:
             self.actions.take(key)

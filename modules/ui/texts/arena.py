@@ -18,6 +18,7 @@ BECAUSE = {
     "": "You stopped; you can continue at any time.",
 }
 COLUMNS = "Your votes: {names}, side by side; a green frame is the one that you preferred."
+AUTOMATIC = "Found automatically; these are not your votes:"
 MORE, CLOSE, NEXT_ROUND = "Vote on", "Close", "Next round"
 NO_VOTES = "There are no votes yet."
 HALF = "50 %"

@@ -87,6 +87,7 @@ WORK = {
     "generate": "making images",
     "train": "training",
     "compare": "making images to compare",
+    "judge": "judging automatically",
     "next": "beginning a round",
 }
 BLOCKED = {
@@ -113,4 +114,7 @@ STEP = "step"
 TOOK, LEFT = "took {time}", "{time} left"
 COMPARE_ABOUT = "Two images of the same prompt and seed, without names: which one is better?"
 NEXT_ABOUT = "New images with the new adapter, of the prompts that need it most."
+JUDGE = "Judge automatically"
+JUDGING = "Judging {done} of {images} automatically"
+AUTOMATIC = "Automatic: {sentence}"
 PREPARING = "Making {done} of {images} to compare"

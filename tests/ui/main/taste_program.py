@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 from modules.generator import registry  # noqa: E402
-from modules.project import training  # noqa: E402
+from modules.project import judging, training  # noqa: E402
 from modules.runner import launcher  # noqa: E402
 from scripts import taste  # noqa: E402
 from tests.project.conftest import Drawer  # noqa: E402
@@ -45,4 +45,5 @@ def launch(run, config):
 if __name__ == "__main__":
     registry.GENERATORS["own"] = draw
     training.launch = launch
+    judging.SCRIPT = ROOT / "tests" / "project" / "fake_judges.py"
     sys.exit(taste.main())

@@ -221,3 +221,36 @@ def test_a_killed_window_has_lost_no_vote(display: None, folder: Path, tmp_path:
             program.wait(20)
         assert votes_on_disk(folder) == before
     assert sum(vote.best is None for vote in kept(folder)) == 2
+
+
+def test_automatic_judges_are_told_apart_from_votes(
+    open_window: OpenWindow, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ProjectJob, "SCRIPT", PROGRAM)
+    hands = at_project(open_window, Project(folder), tmp_path)
+    view = board_of(hands)
+    hands.click(view.judge)
+    hands.wait(lambda: view.watch.job is None, "the judges do not end", PATIENCE)
+    said = lambda: str(view.cards["compare"].state_label.cget("text"))  # noqa: E731
+    hands.wait(lambda: "Automatic: Loss: less variety" in said(), f"no loss is shown: {said()}", PATIENCE)
+    picture(hands, "judged_card")
+    hands.click(view.cards["compare"].button)
+    hands.wait(lambda: view.watch.tool is not None, "the arena does not open", PATIENCE)
+    arena = arena_of(hands)
+    hands.wait(lambda: waits(arena) and arena.page.shot is not None, "no question", PATIENCE)  # type: ignore[union-attr]
+    arena.window.focus_force()
+    hands.wait(lambda: arena.window.focus_get() is not None)
+    page = arena.page
+    assert isinstance(page, VotingPage)
+    press(hands, arena, brighter(page))
+    arena.show_result()
+    hands.wait(lambda: isinstance(arena.page, ResultPage), "no result", PATIENCE)
+    shown = [
+        str(child.cget("text"))
+        for frame in arena.page.winfo_children()
+        for child in frame.winfo_children()
+        if child.winfo_class() == "TLabel"
+    ]
+    assert "Found automatically; these are not your votes:" in shown
+    assert any("Loss: images of round-1 follow their prompts less" in text for text in shown)
+    picture(hands, "judged_result")

@@ -1,0 +1,123 @@
+"""What automatic judges say of two contestants, in numbers and in sentences that call a loss a loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from modules.arena.davidson import NORMAL_95
+from modules.arena.sequential import interval
+from modules.util.counted import counted
+
+LEAST_VARIETY = 0.8
+"""Below this share of the other's distance between two seeds of a prompt, variety is lost."""
+NAMES = {"taste": "your learned taste", "pickscore": "PickScore", "clip": "CLIP"}
+MEASURES = {"clip": "CLIP features", "vae": "the VAE's latents"}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a judge says of the images of two contestants, made for the same prompts and seeds.
+
+    Args:
+        first, second: names of the contestants.
+        scores: by judge, for each contestant one number for each image, in the same order.
+        spread: for each contestant, by prompt, how far two of its images are apart.
+        measure: what tells images apart: a key of ``MEASURES``, empty where nothing does.
+        missing: judges that could not be asked, and why.
+        about_taste: how well the learned taste is known, for people; empty where nobody knows.
+    """
+
+    first: str
+    second: str
+    scores: Mapping[str, tuple[Sequence[float], Sequence[float]]]
+    spread: tuple[Mapping[str, float], Mapping[str, float]]
+    measure: str
+    missing: Mapping[str, str]
+    about_taste: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Figures and sentences; ``automatic`` is always true, so that nobody takes them for votes."""
+        win_rates = [self._win_rate(name) for name in ("taste", "pickscore") if name in self.scores]
+        fidelity, diversity = self._fidelity(), self._diversity()
+        sentences = [one["sentence"] for one in win_rates]
+        sentences += [one["sentence"] for one in (fidelity, diversity)]
+        return {
+            "automatic": True,
+            "first": self.first,
+            "second": self.second,
+            "win_rates": win_rates,
+            "fidelity": fidelity,
+            "diversity": diversity,
+            "losses": [one["sentence"] for one in (fidelity, diversity) if one["loss"]],
+            "missing": dict(self.missing),
+            "sentences": sentences,
+        }
+
+    def _win_rate(self, judge: str) -> dict[str, Any]:
+        first, second = (np.asarray(one, dtype=np.float64) for one in self.scores[judge])
+        wins, ties = int((first > second).sum()), int((first == second).sum())
+        low, high = interval(wins, len(first) - wins - ties, ties)
+        share = (wins + ties / 2) / len(first)
+        about = f" ({self.about_taste})" if judge == "taste" and self.about_taste else ""
+        said = (
+            f"By {NAMES[judge]}{about}, {self.first} is better than {self.second} in {share:.0%} of "
+            f"{counted(len(first), 'image')}, between {low:.0%} and {high:.0%}."
+        )
+        return {
+            "judge": judge,
+            "share": share,
+            "interval": [low, high],
+            "images": len(first),
+            "sentence": said,
+        }
+
+    def _fidelity(self) -> dict[str, Any]:
+        """The change of the CLIP score, pair by pair; a loss where all of its interval is below 0."""
+        if "clip" not in self.scores:
+            reason = self.missing.get("clip", "CLIP was not asked")
+            said = f"How well images follow their prompts was not measured: {reason}."
+            return {"change": None, "interval": None, "loss": False, "sentence": said}
+        first, second = (np.asarray(one, dtype=np.float64) for one in self.scores["clip"])
+        change = first - second
+        mean = float(change.mean())
+        half = NORMAL_95 * float(change.std(ddof=1)) / math.sqrt(len(change)) if len(change) > 1 else math.inf
+        loss = mean + half < 0.0
+        figures = f"CLIP score {first.mean():.1f} instead of {second.mean():.1f}"
+        between = f"a change between {mean - half:+.1f} and {mean + half:+.1f}"
+        said = (
+            f"Loss: images of {self.first} follow their prompts less than those of {self.second}: "
+            f"{figures}, {between}."
+            if loss
+            else f"Images of {self.first} follow their prompts no less than those of {self.second}, as far as "
+            f"{counted(len(change), 'image')} can tell: {figures}, {between}."
+        )
+        between_ = [mean - half, mean + half] if math.isfinite(half) else None
+        return {"change": mean, "interval": between_, "loss": loss, "sentence": said}
+
+    def _diversity(self) -> dict[str, Any]:
+        """How far two seeds of a prompt are apart, as a share of what they are with the other contestant."""
+        first, second = self.spread
+        prompts = sorted(first.keys() & second.keys())
+        before = float(np.mean([second[one] for one in prompts])) if prompts else 0.0
+        if before <= 0.0:
+            reason = self.missing.get("diversity", "no prompt has images of two seeds that differ")
+            said = f"How much images of a prompt differ was not measured: {reason}."
+            return {"ratio": None, "prompts": len(prompts), "loss": False, "sentence": said}
+        ratio = float(np.mean([first[one] for one in prompts])) / before
+        loss = ratio < LEAST_VARIETY
+        said = (
+            f"{'Loss: less variety. ' if loss else ''}Two seeds of a prompt differ by {ratio:.0%} of what they do with "
+            f"{self.second}, by {MEASURES[self.measure]} over {counted(len(prompts), 'prompt')}."
+        )
+        return {
+            "ratio": ratio,
+            "prompts": len(prompts),
+            "measure": self.measure,
+            "loss": loss,
+            "sentence": said,
+        }

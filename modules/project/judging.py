@@ -1,0 +1,152 @@
+"""Automatic judges of a project: what they say of the images that are compared, next to what a person votes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from modules.arena.Contestant import Contestant, Question
+from modules.arena.Judged import Judged
+from modules.project.Project import ARENA, Adapter, Project
+from modules.project.proving import prepare
+from modules.project.Round import Round, write_json_in
+from modules.runner.LineProcess import LineProcess
+from modules.util.counted import counted
+from modules.util.errors import UserError
+from modules.util.jsonio import parse_json, read_json
+from modules.util.program_files import ROOT
+
+SCRIPT = ROOT / "scripts" / "judge.py"
+FILE = f"{ARENA}/automatic.json"
+Progress = Callable[[str], None]
+Json = dict[str, Any]
+
+
+def judge(
+    project: Project,
+    adapters: Sequence[Adapter],
+    progress: Progress,
+    count: int,
+    models: Mapping[str, str] | None = None,
+) -> list[Json]:
+    """Ask the judges about the first contestant against each of the others; kept in ``arena/automatic.json``.
+
+    Args:
+        adapters: who is compared; images that are missing are made.
+        count: of questions.
+        models: where ``clip`` and ``pickscore`` are, if not in the hub's cache.
+
+    Raises:
+        UserError: images cannot be made, or a judge failed.
+    """
+    with project.busy():
+        made = [prepare(project, adapter, count, progress) for adapter in adapters]
+        common = sorted(set.intersection(*(set(one.images) for one in made)))
+        answer = _ask(project, made, common, progress, models or {})
+        found = [_judged(project, answer, made, number, common) for number in range(1, len(made))]
+        kept = kept_judgements(project)
+        for other, one in zip(made[1:], found, strict=True):
+            kept[_key(made[0].key, other.key)] = one
+        write_json_in(project.owned, FILE, kept)
+    return found
+
+
+def kept_judgements(project: Project) -> dict[str, Json]:
+    """All judgements so far, by contestants; empty where none was made."""
+    path = project.folder / FILE
+    data = read_json(path, "automatic judgements") if path.is_file() else {}
+    if not isinstance(data, dict) or not all(isinstance(one, dict) for one in data.values()):
+        raise UserError(f"{FILE} is not a record of judgements", hint="delete it, and judge again")
+    return data
+
+
+def judgements_of(project: Project, adapters: Sequence[Adapter]) -> list[Json]:
+    """What was found before about the first of these against each of the others."""
+    kept = kept_judgements(project)
+    keys = [_key(adapters[0].key, other.key) for other in adapters[1:]]
+    return [kept[key] for key in keys if key in kept]
+
+
+def judgement_of_round(project: Project, one: Round) -> Json | None:
+    """What was found about a round's adapter against the base model; ``None`` where nobody asked."""
+    if not one.trained:
+        return None
+    found = judgements_of(project, [Adapter(one.name, one.adapter_path), Adapter("base")])
+    return found[0] if found else None
+
+
+def _key(first: str, second: str) -> str:
+    return f"{first} | {second}"
+
+
+def _ask(
+    project: Project,
+    made: Sequence[Contestant],
+    common: Sequence[Question],
+    progress: Progress,
+    models: Mapping[str, str],
+) -> Json:
+    images = [
+        {"path": str(one.images[question]), "prompt": question[0], "group": f"{number} {question[0]}"}
+        for number, one in enumerate(made)
+        for question in common
+    ]
+    device = str(project.file.generator.get("device", "auto"))
+    told = {"images": images, "base": project.file.model.base, **models}
+    head = taste_file(project)
+    if head is not None:
+        told["taste"] = str(head)
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        "--device",
+        device if device != "auto" else "cpu",
+    ]
+    process = LineProcess(command, json.dumps(told).encode(), "the automatic judges", progress)
+    answer: Any = None
+    try:
+        for line in process.lines():
+            answer = parse_json(line, "answer of the judges")
+    finally:
+        process.end()
+    if not isinstance(answer, dict):
+        raise UserError("the automatic judges said nothing", hint="call it again")
+    return answer
+
+
+def taste_file(project: Project) -> Path | None:
+    """The newest taste that was learned."""
+    return next((one.taste_path for one in reversed(project.rounds()) if one.taste_path.is_file()), None)
+
+
+def _judged(
+    project: Project, answer: Json, made: Sequence[Contestant], other: int, common: Sequence[Question]
+) -> Json:
+    """The first against the one of this number."""
+    size = len(common)
+
+    def part(values: Sequence[float], number: int) -> Sequence[float]:
+        return values[number * size : (number + 1) * size]
+
+    def spread(number: int) -> dict[str, float]:
+        mine = f"{number} "
+        return {
+            name.removeprefix(mine): far for name, far in answer["spread"].items() if name.startswith(mine)
+        }
+
+    scores = {name: (part(said, 0), part(said, other)) for name, said in answer["scores"].items()}
+    return Judged(
+        made[0].name, made[other].name, scores, (spread(0), spread(other)), answer["measure"], answer["missing"],
+        _about_taste(project),
+    ).to_dict()  # fmt: skip
+
+
+def _about_taste(project: Project) -> str:
+    told = next((one.taste for one in reversed(project.rounds()) if one.taste_path.is_file()), {})
+    accuracy, count = told.get("accuracy"), told.get("measured_on")
+    if accuracy is None or not count:
+        return ""
+    return f"right in {accuracy:.0%} of {counted(int(count), 'comparison')} it had not seen"

@@ -1,0 +1,163 @@
+"""Score images automatically: by a learned taste, by PickScore and by CLIP, and how far images of a group differ.
+
+Reads one JSON object from stdin: `images` (a list of `path`, `prompt`, `group`), and optionally `taste` (a file made by
+train_reward.py), `base` (the model whose features it reads, and whose VAE tells images apart), `clip` and `pickscore`
+(folders or names of the hub). Prints one JSON object: `scores` by judge, one number for each image, `spread` by group,
+`measure` (what tells images apart), and `missing` (judge to reason). Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+
+from modules.reward.base import Reward, RewardBatch, check_images  # noqa: E402
+from modules.reward.clip import CLIP_L14, ClipScore, has_processor  # noqa: E402
+from modules.reward.frozen_features import FeatureOptions, FrozenFeatures  # noqa: E402
+from modules.reward.pickscore import PICKSCORE, PICKSCORE_PROCESSOR, PickScore  # noqa: E402
+from modules.reward.preference_head import PreferenceReward  # noqa: E402
+from modules.util.errors import DataError, UserError  # noqa: E402
+from modules.util.files.hub_names import repository  # noqa: E402
+from modules.util.jsonio import parse_json  # noqa: E402
+from scripts.train_reward import load_image  # noqa: E402
+
+AT_ONCE = 16
+Told = Mapping[str, Any]
+
+
+def is_installed(source: str) -> bool:
+    """Whether a model is in a folder, or was downloaded before."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if Path(source).is_dir():
+        return True
+    return isinstance(try_to_load_from_cache(repository(source), "config.json"), str)
+
+
+def judges(told: Told, missing: dict[str, str]) -> Iterator[tuple[str, Reward]]:
+    """The judges that can be had, by name; why not for the others."""
+    if told.get("taste"):
+        yield "taste", PreferenceReward(str(told["taste"]), str(told.get("base", "")))
+    else:
+        missing["taste"] = "no taste has been learned in this project"
+    clip, pick = told.get("clip") or CLIP_L14, told.get("pickscore") or PICKSCORE
+    if not is_installed(clip):
+        missing["clip"] = f"CLIP ({clip}) is not installed"
+    else:
+        yield "clip", ClipScore(clip)
+    processor = pick if has_processor(pick) else PICKSCORE_PROCESSOR
+    if not is_installed(pick) or not is_installed(processor):
+        missing["pickscore"] = f"PickScore ({pick}) is not installed"
+    else:
+        yield "pickscore", PickScore(pick)
+
+
+def batches(images: Sequence[Told]) -> Iterator[tuple[torch.Tensor, list[str]]]:
+    """Images of one size at a time, in order."""
+    start = 0
+    while start < len(images):
+        found = [load_image(Path(images[start]["path"]))]
+        while len(found) < AT_ONCE and start + len(found) < len(images):
+            following = load_image(Path(images[start + len(found)]["path"]))
+            if following.shape != found[0].shape:
+                break
+            found.append(following)
+        pixels_BCHW = torch.stack(found)
+        check_images(pixels_BCHW, allow_black=True)
+        yield pixels_BCHW, [str(one["prompt"]) for one in images[start : start + len(found)]]
+        start += len(found)
+
+
+def over_all(
+    images: Sequence[Told], what: str, call: Callable[[torch.Tensor, list[str]], torch.Tensor]
+) -> torch.Tensor:
+    """What ``call`` says of all images, one row for each."""
+    rows, done = [], 0
+    for pixels_BCHW, prompts in batches(images):
+        rows.append(call(pixels_BCHW, prompts))
+        done += len(prompts)
+        print(f"{what}: {done}/{len(images)} images", file=sys.stderr, flush=True)
+    return torch.cat(rows)
+
+
+def features(told: Told, missing: dict[str, str]) -> FrozenFeatures | None:
+    """What tells images apart: CLIP, else the VAE of the base model."""
+    if "clip" not in missing:
+        return FrozenFeatures(FeatureOptions("clip", told.get("clip") or CLIP_L14))
+    if (Path(str(told.get("base", ""))) / "vae").is_dir():
+        return FrozenFeatures(FeatureOptions("vae", str(told["base"])))
+    missing["diversity"] = (
+        "neither CLIP nor a VAE in a folder of the base model is there to tell images apart"
+    )
+    return None
+
+
+def spread(images: Sequence[Told], features_ND: torch.Tensor) -> dict[str, float]:
+    """Mean distance between two images of a group, for groups of two and more."""
+    members = defaultdict(list)
+    for number, one in enumerate(images):
+        members[str(one["group"])].append(number)
+    return {
+        name: float(torch.pdist(features_ND[rows].double()).mean())
+        for name, rows in members.items()
+        if len(rows) > 1
+    }
+
+
+def judge(told: Told, device: str) -> dict[str, Any]:
+    """Everything that is printed."""
+    images = told.get("images")
+    if not isinstance(images, list) or not images:
+        raise DataError("there are no images to judge", "images")
+    missing: dict[str, str] = {}
+    scores: dict[str, list[float]] = {}
+    for name, reward in judges(told, missing):
+        reward.load(device)
+
+        def score(pixels_BCHW: torch.Tensor, prompts: list[str], one: Reward = reward) -> torch.Tensor:
+            return one.score(RewardBatch(pixels_BCHW, prompts))
+
+        said = over_all(images, name, score)
+        scores[name] = said.tolist()
+        reward.unload()
+    made: dict[str, Any] = {"scores": scores, "spread": {}, "measure": "", "missing": missing}
+    found = features(told, missing)
+    if found is not None:
+        found.load(device)
+        made["spread"] = spread(
+            images, over_all(images, "diversity", lambda pixels, prompts: found(pixels, prompts))
+        )
+        made["measure"] = found.options.kind
+    return made
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    options = parser.parse_args(argv)
+    try:
+        told = parse_json(sys.stdin.buffer.read(), "request")
+        if not isinstance(told, dict):
+            raise DataError("the request is not an object", "stdin")
+        print(json.dumps(judge(told, options.device)))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""Automatic judges: a taste that costs fidelity or variety is called a loss."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from modules.arena.Judged import Judged
+
+BASE = np.random.default_rng(5).normal(28.0, 1.0, 60)
+NOISE = np.random.default_rng(6).normal(0.0, 0.5, 60)
+
+
+def judged(change: float = 0.0, spread: float = 1.0, **more) -> dict:
+    scores = {"taste": (BASE + 1.0, BASE), "clip": (BASE + change + NOISE - NOISE.mean(), BASE)}
+    apart = {f"prompt {i}": 10.0 + i for i in range(5)}
+    fields = {"scores": scores, "measure": "vae", "missing": {"pickscore": "not installed"}, **more}
+    mine = {name: spread * far for name, far in apart.items()}
+    return Judged("round-1", "base", spread=(mine, apart), **fields).to_dict()
+
+
+def test_a_loss_of_fidelity_is_a_loss_in_words():
+    found = judged(change=-1.0)
+    assert found["automatic"] is True and found["fidelity"]["loss"]
+    assert found["fidelity"]["interval"][0] < -1.0 < found["fidelity"]["interval"][1] < 0.0
+    assert found["losses"] == [found["fidelity"]["sentence"]]
+    assert "Loss: images of round-1 follow their prompts less" in found["losses"][0]
+
+
+def test_a_loss_of_variety_is_a_loss_in_words():
+    found = judged(spread=0.6)
+    assert found["diversity"]["ratio"] == pytest.approx(0.6) and found["diversity"]["loss"]
+    assert "less variety" in found["losses"][0] and "60%" in found["losses"][0]
+
+
+def test_what_costs_nothing_is_no_loss():
+    found = judged(change=0.0, spread=0.9)
+    assert found["losses"] == [] and "no less than" in found["fidelity"]["sentence"]
+    (rate,) = found["win_rates"]
+    assert rate["share"] == 1.0 and rate["interval"][0] > 0.85 and "learned taste" in rate["sentence"]
+
+
+def test_what_was_not_measured_is_said():
+    found = judged(scores={}, missing={"clip": "CLIP is not installed", "diversity": "no VAE"})
+    assert found["fidelity"]["change"] is None and "CLIP is not installed" in found["fidelity"]["sentence"]
+    empty = Judged("a", "b", {}, ({}, {}), "", {"diversity": "no VAE"}).to_dict()
+    assert empty["diversity"]["ratio"] is None and "no VAE" in empty["diversity"]["sentence"]
+
+
+def test_ties_count_half():
+    one = [1.0, 2.0, 3.0, 4.0]
+    found = Judged("a", "b", {"taste": (one, [1.0, 2.0, 3.0, 5.0])}, ({}, {}), "", {}).to_dict()
+    assert found["win_rates"][0]["share"] == pytest.approx(0.375)
