@@ -342,15 +342,10 @@ def make_parser() -> argparse.ArgumentParser:
         )
     )
     command = verb("generate", run_generate, "make the images of the round, as far as they are missing")
-    command.add_argument(
-        "--per-prompt", type=positive, metavar="N", help=f"images for each prompt ({USUAL_PER_PROMPT})"
-    )
-    command.add_argument(
-        "--prompts",
-        type=positive,
-        metavar="N",
-        help=f"how many of the prompts the first round has ({MOST_PROMPTS})",
-    )
+    command.add_argument("--per-prompt", type=positive, metavar="N",
+                         help=f"images for each prompt ({USUAL_PER_PROMPT})")  # fmt: skip
+    command.add_argument("--prompts", type=positive, metavar="N",
+                         help=f"how many of the prompts the first round has ({MOST_PROMPTS})")  # fmt: skip
     command.add_argument("--adapter", help="none, last, round-N or a file; by default last")
     command.add_argument("--strength", type=float, metavar="S", help="how much of the adapter (1)")
     command = verb("pick", run_pick, "open the pair tool on the round's images")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from typing import Any
 
+from modules.arena.VoteStore import read_votes
 from modules.curation.store import STORE_NAME
 from modules.project.judging import judgement_of_round
 from modules.project.making import write_plan
-from modules.project.Project import Project
+from modules.project.Project import ARENA, Adapter, Project
 from modules.project.proving import verdict
 from modules.project.Round import Round
 from modules.project.training import steps_of
@@ -71,15 +74,51 @@ def new_round(project: Project, per_prompt: int | None = None) -> dict[str, Any]
 
 
 def prompts_by_need(project: Project, one: Round) -> list[str]:
-    """As many prompts as the round before had: a fifth at random, else those that are least certain, new ones first."""
+    """As many prompts as the round before had: a fifth at random, else by need.
+
+    New prompts come first, then those whose picks were least certain. Prompts that judge are never picked from, so
+    those that share words with prompts on which the adapter lost in the arena come earlier in their place.
+    """
     every = project.prompts()
     count = min(len(every), one.prompt_count)
     rng = python_random("taste-next", project.file.seed, one.number)
     rng.shuffle(every)
     by_chance = every[: round(RANDOM_SHARE * count)]
-    certainty = certainty_of_prompts(project)
-    rest = sorted(every[len(by_chance) :], key=lambda prompt: certainty.get(normalise_prompt(prompt), -1.0))
+    certainty, lost = certainty_of_prompts(project), lost_prompts(project, one)
+
+    def need(prompt: str) -> float:
+        return closeness(prompt, lost) - certainty.get(normalise_prompt(prompt), -1.0)
+
+    rest = sorted(every[len(by_chance) :], key=need, reverse=True)
     return [*by_chance, *rest][:count]
+
+
+def lost_prompts(project: Project, one: Round) -> dict[str, float]:
+    """Prompts of the arena on which a round's adapter lost to the base model more often than not, with the share."""
+    if not one.trained:
+        return {}
+    own = Adapter(one.name, one.adapter_path).key
+    points: dict[str, list[float]] = {}
+    for vote in read_votes(project.folder / ARENA):
+        if not vote.skipped and {vote.left, vote.right} == {own, "base"}:
+            points.setdefault(vote.prompt, []).append(
+                0.5 if vote.best is None else float(vote.best == "base")
+            )
+    shares = {prompt: sum(said) / len(said) for prompt, said in points.items()}
+    return {prompt: share for prompt, share in shares.items() if share > 0.5}
+
+
+def closeness(prompt: str, lost: Mapping[str, float]) -> float:
+    """How much a prompt has in common with one that was lost: the share of their words that both have, 0 to 1."""
+    words = _words(prompt)
+    return max(
+        (share * len(words & _words(one)) / len(words | _words(one)) for one, share in lost.items()),
+        default=0.0,
+    )
+
+
+def _words(prompt: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", normalise_prompt(prompt).lower()))
 
 
 def certainty_of_prompts(project: Project) -> dict[str, float]:

@@ -221,6 +221,20 @@ class TestTheLoop:
         prompts = {one["prompt"] for one in plan["images"]}
         assert len(prompts) == 8 and sum("owl" in prompt for prompt in prompts) >= 6, "new ones come first"
 
+    def test_the_next_round_is_nearer_to_what_was_lost(self, project, capsys, monkeypatch, trains):
+        round_to_trained(project, capsys, monkeypatch, trains)
+        darker = preferring(lambda path, prompt: -brightness(path, prompt))
+        said = headless(monkeypatch, darker, "compare", str(project))
+        assert said[-1]["result"]["win_rate"] == 0.0
+        with (project / "prompts.txt").open("a") as stream:
+            stream.write("".join(f"\nan owl at night {i}" for i in range(40)))
+            stream.write("".join(f"\na quick fox {i}0" for i in range(8)))
+        told(capsys, "next", project)
+        plan = json.loads((project / "round-2" / "plan.json").read_text())
+        prompts = {one["prompt"] for one in plan["images"]}
+        assert sum("quick fox" in prompt for prompt in prompts) >= 6, "all prompts with a fox were lost"
+        assert not prompts & set(settings(project)["held_out"])
+
 
 class TestTrain:
     @pytest.fixture
