@@ -4,6 +4,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+import psutil
+
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
 from modules.dataLoader.long_prompts import told_of_cut_prompts
 from modules.dataLoader.mixin.DataLoaderMgdsMixin import DataLoaderMgdsMixin
@@ -12,6 +14,10 @@ from modules.dataLoader.progress import in_threads
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+MOST_AHEAD = 8
+"""Images that wait to be encoded; more would make nothing faster."""
+BYTES_OF_A_PIXEL = 15
+"""As decoded, and as floating-point numbers."""
 
 
 class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseDataLoader):
@@ -72,12 +78,19 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
         if not tasks:
             return
         self._report("encoding images", 0, len(tasks))
-        ahead = self.config.cache_batch_size + 2 * self.threads
+        ahead = self._images_ahead(tasks) + 2 * self.threads
         pixels = in_threads(self.pixels, tasks, self.threads, ahead)
         with self.on_device(self.setup.spec.vae):
             for done, (task, image) in enumerate(zip(tasks, pixels, strict=True), 1):
                 self.latents.put(task.key, {"latents": self.encode_images([image])[0]})
                 self._report("encoding images", done, len(tasks))
+
+    def _images_ahead(self, tasks: Sequence[EncodeTask]) -> int:
+        """How many decoded images may wait: what the config says, or as many as fit into a tenth of the free memory."""
+        if self.config.cache_batch_size is not None:
+            return self.config.cache_batch_size
+        largest = max(task.size[0] * task.size[1] * BYTES_OF_A_PIXEL for task in tasks)
+        return int(max(1, min(MOST_AHEAD, psutil.virtual_memory().available // (10 * largest))))
 
     def _prepare_texts(self) -> None:
         assert self.texts is not None

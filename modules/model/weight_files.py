@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import zipfile
 from abc import ABC, abstractmethod
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from modules.util.errors import UserError
-from modules.util.tensors.lazy_tensors import LazyTensor, file_tensors, lazily
+from modules.util.tensors.lazy_tensors import TYPES, LazyTensor, file_tensors, lazily
 
 CHECKPOINTS = (".ckpt", ".pt", ".pth")
 """Endings of torch checkpoints."""
@@ -42,10 +43,27 @@ class WeightFile(ABC):
         for name in names:
             if name.rpartition(".")[2] == SECOND_SCALE:
                 raise UserError(
-                    f"{path} has weights in 4 bits, which are not supported",
+                    f"{path} has weights in 4 bits (nvfp4), which are not supported",
                     hint="use the version of this model in 8 or 16 bits",
                 )
+            self._check_scale(name)
         self.shapes = {name: shape for name, shape in names.items() if name.rpartition(".")[2] not in _SILENT}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Everything that is in the file, scales too."""
+        return frozenset(self._stored)
+
+    def _check_scale(self, name: str) -> None:
+        """``UserError`` for a scale of blocks, before anything is read."""
+        scale = self._scale(name)
+        rows, numbers = (self._stored[name] or (1,))[0], math.prod(self._stored[scale]) if scale else 1
+        if numbers not in (1, rows):
+            raise UserError(
+                f"{self.path}: {scale} has {numbers} numbers for {rows} rows, so its weights are kept in blocks "
+                "(as mxfp8 does), which is not supported",
+                hint="use the version of this model in 16 bits, or in 8 bits with one scale for each weight",
+            )
 
     @abstractmethod
     def _read(self, name: str) -> torch.Tensor: ...
@@ -73,11 +91,6 @@ class WeightFile(ABC):
     def _scaled(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         """A tensor times its scale, which is one number, or one for each row."""
         scale = self._read(name).float()
-        if scale.numel() not in (1, len(tensor)):
-            raise UserError(
-                f"{self.path}: {name} has {scale.numel()} numbers for {len(tensor)} rows",
-                hint="use another version of this model",
-            )
         return tensor.float() * scale.reshape(-1, *[1] * (tensor.dim() - 1))
 
     def tensor(self, name: str) -> torch.Tensor:
@@ -92,7 +105,14 @@ class _Safetensors(WeightFile):
         from safetensors import safe_open
 
         self._file: Any = safe_open(str(path), framework="pt")
-        names = {name: tuple(self._file.get_slice(name).get_shape()) for name in self._file.keys()}  # noqa: SIM118
+        slices = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118
+        if strange := {each.get_dtype() for each in slices.values()} - TYPES.keys():
+            raise UserError(
+                f"{path} has numbers of the type {', '.join(sorted(strange))} (as mxfp8 and nvfp4 do), which is not "
+                "supported",
+                hint="use the version of this model in 16 bits, or in 8 bits with one scale for each weight",
+            )
+        names = {name: tuple(each.get_shape()) for name, each in slices.items()}
         self._places = file_tensors(path)
         super().__init__(path, names, dict(self._file.metadata() or {}))
 
@@ -127,14 +147,11 @@ def open_weights(path: Path, field: str) -> WeightFile:
     """
     from safetensors import SafetensorError
 
-    if path.suffix.lower() in CHECKPOINTS:
-        try:
-            return _Checkpoint(path)
-        except UserError as error:
-            error.field = field
-            raise
     try:
-        return _Safetensors(path)
+        return _Checkpoint(path) if path.suffix.lower() in CHECKPOINTS else _Safetensors(path)
+    except UserError as error:
+        error.field = field
+        raise
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(
             f"{path} is damaged: {error}", field=field, hint="copy or download it again"

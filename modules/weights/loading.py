@@ -16,11 +16,13 @@ from torch import nn
 from modules.model.dtypes import PartDtypes
 from modules.model.weight_files import WEIGHT_FILES, open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
-from modules.util.errors import UserError, UserErrors
+from modules.util.errors import UserError, UserErrors, list_offenders
 from modules.util.files.hub_names import HUB_NAME, at_revision, repository
 from modules.util.jsonio import read_json
 from modules.util.tensors.lazy_tensors import LazyTensor
 from modules.weights.hub import hub_token
+from modules.weights.other_kinds import NEEDLESS
+from modules.weights.shards import check_shards
 
 FIELD = "base_model_name"
 PICKLES = (".bin", ".pkl", ".pickle")
@@ -67,6 +69,12 @@ def find_source(
     if path.is_file():
         if path.suffix.lower() in WEIGHT_FILES:
             return path
+        if path.suffix.lower() == ".gguf":
+            raise UserError(
+                f"{path} is a GGUF file, which is not supported",
+                field=FIELD,
+                hint="use the safetensors version of this model; weight_dtype NFLOAT_4 needs as little memory",
+            )
         if path.suffix.lower() in PICKLES:
             raise UserError(
                 f"{path} is a pickle, and opening one can run any program hidden in it",
@@ -298,6 +306,7 @@ def load_module(
     """
     place = folder / part
     _quiet_progress_bars()
+    check_shards(weights_files(place))
     config = read_json(place / "config.json", "model config")
     if isinstance(config, dict):
         check_layers(config, lambda: _count_tensors(place), place)
@@ -323,6 +332,7 @@ def load_module(
             field=FIELD,
             hint="weights and config.json belong to different models",
         )
+    refuse_unread(info["unexpected_keys"], module.state_dict(), place)
     stored = {
         name: each
         for path in weights_files(place)
@@ -352,6 +362,28 @@ def require_floats(stored: Mapping[str, LazyTensor], wanted: Mapping[str, torch.
                 field=FIELD,
                 hint="use a version of this model in 8 bit floats, 16 or 32 bits",
             )
+
+
+def refuse_unread(names: Iterable[str], own: Iterable[str], place: Path) -> None:
+    """Refuse tensors of a folder that a module has no place for. Modules that the part is not, such as the decoder of
+    a text encoder, may be there.
+
+    Args:
+        own: the names of the module.
+
+    Raises:
+        UserError: lists them.
+    """
+    levels = {name.partition(".")[0] for name in own}
+    unread = sorted(
+        name for name in names if name.partition(".")[0] in levels and not NEEDLESS.fullmatch(name)
+    )
+    if unread:
+        raise UserError(
+            f"{place} has {len(unread)} tensors that its config has no place for:\n{list_offenders(unread)}",
+            field=FIELD,
+            hint="weights and config.json belong to different models",
+        )
 
 
 def _count_tensors(place: Path) -> int:

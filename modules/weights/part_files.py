@@ -28,7 +28,8 @@ from modules.util.tensors.lazy_tensors import LazyTensor, lazily
 from modules.weights.keymaps import get_key_map
 from modules.weights.loading import part_class
 from modules.weights.open_clip import lazily_from_open_clip
-from modules.weights.single_file import NEEDLESS, PREFIXES, to_ldm
+from modules.weights.other_kinds import NEEDLESS
+from modules.weights.single_file import file_prefixes, part_prefixes, to_ldm
 
 CONFIGS = RESOURCES / "model_config"
 """Configs of the published models, by model type and part."""
@@ -141,15 +142,6 @@ class Plan:
 # -- which tensors of a file are a part's ----------------------------------------------------------------------
 
 
-def part_prefixes(part: PartSpec) -> tuple[str, ...]:
-    """First letters of a part's names in files that hold several."""
-    own: tuple[str, ...] = (part.file_prefix,) if part.file_prefix else ()
-    if part.kind == "text_encoder" and part.comfy_name:
-        names: tuple[str, ...] = (part.comfy_name, *(name for _, name in part.comfy_sizes))
-        own += tuple(f"text_encoders.{name}.{rest}" for name in names for rest in ("transformer.", ""))
-    return tuple(dict.fromkeys((*own, *PREFIXES[part.kind])))
-
-
 def part_tensors(file: WeightFile, spec: FamilySpec, part: PartSpec, alone: bool) -> PartTensors | None:
     """A part's tensors in a file; ``None`` if it does not hold that part.
 
@@ -157,11 +149,8 @@ def part_tensors(file: WeightFile, spec: FamilySpec, part: PartSpec, alone: bool
         alone: whether the file is there for this part, so that names without a prefix are the part's.
     """
     names = next((found for prefix in part_prefixes(part) if (found := _below(file, prefix))), None)
-    if names is None and alone:
-        others = [other for other in spec.parts if other.kind in PREFIXES]
-        known = tuple(prefix for other in others for prefix in part_prefixes(other))
-        if not any(name.startswith(known) for name in file.shapes):
-            names = {name: name for name in file.shapes}
+    if names is None and alone and not any(name.startswith(file_prefixes(spec)) for name in file.shapes):
+        names = {name: name for name in file.shapes}
     if not names:
         return None
     if any(name.startswith("transformer.resblocks.") for name in names):

@@ -28,9 +28,11 @@ from modules.weights.loading import (
     load_parts,
     load_tokenizer,
     part_class,
+    refuse_unread,
     require_floats,
     weights_files,
 )
+from modules.weights.other_kinds import refuse_other_kinds, refuse_strays
 from modules.weights.part_families import looks_like
 from modules.weights.part_files import (
     Plan,
@@ -44,7 +46,8 @@ from modules.weights.part_files import (
     part_tensors,
     shipped,
 )
-from modules.weights.single_file import marked_scheduler
+from modules.weights.shards import check_shards
+from modules.weights.single_file import file_prefixes, marked_scheduler
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,10 @@ def part_from_file(
     Raises:
         UserError: it does not fit any config.
     """
+    refuse_other_kinds(file.path, file.shapes, field_of(part.name))
+    known = file_prefixes(spec)
+    if any(name.startswith(known) for name in file.shapes):
+        refuse_strays(file.path, file.shapes, known, field_of(part.name))
     tensors = part_tensors(file, spec, part, alone)
     if tensors is None:
         return None
@@ -201,6 +208,7 @@ def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, bare: bool =
     if bare and not files:
         check_layers(config, lambda: MOST_LAYERS, place)
         return make_lazy(outline(part, config), {})
+    check_shards(files)
     tensors = folder_tensors([open_weights(path, FIELD) for path in files])
     check_layers(config, lambda: len(tensors.shapes), place)
     plan = best_plan(tensors, spec, part, [config])
@@ -211,7 +219,9 @@ def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, bare: bool =
             field=FIELD,
             hint="weights and config.json belong to different models",
         )
-    require_floats(plan.stored(tensors), plan.module.state_dict(), place)
+    own = plan.module.state_dict()
+    refuse_unread(plan.extra, own, place)
+    require_floats(plan.stored(tensors), own, place)
     return keep_lazy(tensors, plan)
 
 
@@ -224,6 +234,8 @@ def _misfit(path: Path, spec: FamilySpec, part: PartSpec, plan: Plan, kind: str)
     if plan.extra:
         lines.append(f"unknown ({len(plan.extra)}):\n{list_offenders(plan.extra)}")
     hint = f"if it has another size, put its config at {beside_file(path) / part.name / 'config.json'}"
+    if any(name.endswith("_scale_inv") for name in plan.extra):
+        hint = "weights kept in blocks with scales are not supported; use it in 16 bits, or in 8 bits with one scale"
     return UserError("\n".join(lines), hint="choose that model type" if kind else hint)
 
 

@@ -32,6 +32,7 @@ from modules.weights.open_clip import (
     lazily_from_open_clip,
     to_open_clip,
 )
+from modules.weights.other_kinds import NEEDLESS, refuse_other_kinds, refuse_strays
 
 _log = logging.getLogger(__name__)
 State = dict[str, torch.Tensor]
@@ -50,11 +51,6 @@ PREFIXES = {
 """First letters of the names of a part in files that hold several parts, besides those of its spec."""
 BARE = "input_blocks."
 """First letters of names in a file that holds a denoiser alone."""
-NEEDLESS = re.compile(
-    r"(.*\.)?(position_ids|logit_scale|pos_embed|y_embedding|norm_final\.weight|inv_freq|text_projection(\.weight)?|"
-    r"lm_head\.weight|spiece_model|v_pred|ztsnr|(vision_model|visual_projection|model_ema|loss)\..*)"
-)
-"""Tensors of published files that the modules do without: what is computed, and what only training needs."""
 _NEEDLESS_IN_CLIP = re.compile(r"attn_mask|visual\..*")
 """The same of OpenCLIP's files."""
 HEADS = 8
@@ -259,6 +255,7 @@ def read_single_file(path: Path, spec: FamilySpec, wanted: Collection[str]) -> S
         UserError: damaged, or a wanted part of the family is not there in the latent-diffusion layout.
     """
     file = open_weights(path, FIELD)
+    refuse_other_kinds(path, file.shapes, FIELD)
     places = {OLD_TEXT.sub(TEXT_PREFIX, name): name for name in file.shapes}
     found: dict[str, Entries] = {}
     for part in (part for part in spec.parts if part.file_prefix):
@@ -280,7 +277,24 @@ def read_single_file(path: Path, spec: FamilySpec, wanted: Collection[str]) -> S
             field=FIELD,
             hint=hint,
         )
+    if not any(name.startswith(BARE) for name in places):
+        refuse_strays(path, places, file_prefixes(spec), FIELD)
     return SingleFile(found, frozenset(file.shapes), file.metadata)
+
+
+def file_prefixes(spec: FamilySpec) -> tuple[str, ...]:
+    """What the names of the parts of a whole file begin with."""
+    parts = (part for part in spec.parts if part.kind in PREFIXES)
+    return tuple(prefix for part in parts for prefix in part_prefixes(part))
+
+
+def part_prefixes(part: PartSpec) -> tuple[str, ...]:
+    """First letters of a part's names in files that hold several."""
+    own: tuple[str, ...] = (part.file_prefix,) if part.file_prefix else ()
+    if part.kind == "text_encoder" and part.comfy_name:
+        names: tuple[str, ...] = (part.comfy_name, *(name for _, name in part.comfy_sizes))
+        own += tuple(f"text_encoders.{name}.{rest}" for name in names for rest in ("transformer.", ""))
+    return tuple(dict.fromkeys((*own, *PREFIXES[part.kind])))
 
 
 def _prefix(part: PartSpec, names: Collection[str]) -> str | None:

@@ -58,8 +58,8 @@ class DataSection(BaseConfig):
             "text encoders and VAE stay on the device."
         ),
     )
-    cache_batch_size: int = setting(
-        4,
+    cache_batch_size: int | None = setting(
+        None,
         ge=1,
         le=1024,
         visible="latent_caching",
@@ -68,7 +68,8 @@ class DataSection(BaseConfig):
         group="Cache",
         tip=(
             "Images decoded ahead of the one that is encoded while the cache is filled. Each is encoded by itself, so "
-            "that its latents depend on nothing else. More need more main memory; 4 is usual."
+            "that its latents depend on nothing else. More need more main memory. Empty: up "
+            "to 8, as many as fit into a tenth of the free memory."
         ),
     )
     dataloader_threads: int = setting(

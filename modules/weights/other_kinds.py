@@ -1,0 +1,112 @@
+"""Files that hold something else than a model, and tensors that belong to none of its parts, by their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.util.errors import UserError, list_offenders
+
+
+@dataclass(frozen=True)
+class OtherKind:
+    """What is given for a model by mistake.
+
+    Args:
+        label: its name for people, with an article.
+        names: regular expression of the names of its tensors.
+        share: which part of all names has to be like this, 0 to 1; one name is enough for 0.
+        hint: what to do instead.
+    """
+
+    label: str
+    names: re.Pattern[str]
+    share: float
+    hint: str
+
+
+_WHOLE = "set base_model_name to a model of the family"
+KINDS = (
+    OtherKind(
+        "an adapter (LoRA)",
+        re.compile(
+            r"(.*[._])?(lora_(A|B|down|up)(\..+)?|lora\.(down|up)\.weight|lora_linear_layer\..*|hada_[wt]\d(_[ab])?|"
+            r"lokr_[wt]\d(_[ab])?|oft_(R|blocks|diag)(\..+)?|boft_.*|dora_scale|alpha)"
+        ),
+        0.5,
+        "set base_model_name to the model it was trained for and lora_model_name to this file, or merge it into that "
+        "model with scripts/convert_model.py merge",
+    ),
+    OtherKind(
+        "a ControlNet",
+        re.compile(
+            r"((control_model|controlnet_(blocks|single_blocks|single_transformer_blocks|x_embedder|down_blocks|"
+            r"mid_block|cond_embedding|mode_embedder)|input_hint_block|zero_convs|control_blocks|pos_embed_input)\.).*"
+        ),
+        0.0,
+        f"ControlNets are not trained or used here; {_WHOLE}",
+    ),
+    OtherKind(
+        "FLUX.1 Redux, which turns images into prompts",
+        re.compile(r"redux_(up|down)\..*"),
+        0.0,
+        f"it is not offered; {_WHOLE}",
+    ),
+    OtherKind(
+        "an IP-Adapter", re.compile(r"(ip_adapter|image_proj)\..*"), 0.5, f"it is not offered; {_WHOLE}"
+    ),
+    OtherKind(
+        "an embedding (textual inversion)",
+        re.compile(r"emb_params|string_to_param.*|clip_[lg]|<.*>"),
+        1.0,
+        f"embeddings are not offered; {_WHOLE}",
+    ),
+)
+NEEDLESS = re.compile(
+    r"(.*\.)?(position_ids|logit_scale|pos_embed|y_embedding|norm_final\.weight|inv_freq|text_projection(\.weight)?|"
+    r"lm_head\.weight|spiece_model|v_pred|ztsnr|(vision_model|visual_projection|model_ema|loss)\..*)"
+)
+"""Tensors of published files that the modules do without: what is computed, and what only training needs."""
+LEFTOVERS = re.compile(
+    r"(model_ema|embedding_manager|loss|denoiser|logvar|safety_checker)\..*|betas|alphas_cumprod(_prev)?|"
+    r"(sqrt|log|posterior|lvlb)_\w+|logvar|scale_factor|global_step|edm_.*"
+)
+"""Tensors of whole models that only training needs, or that are marks."""
+
+
+def refuse_other_kinds(path: Path, names: Collection[str], field: str) -> None:
+    """Refuse a file that holds no model, before its tensors are compared with one.
+
+    Args:
+        field: the config field that names the file.
+
+    Raises:
+        UserError: names what it is and what to set instead.
+    """
+    for kind in KINDS:
+        count = sum(bool(kind.names.fullmatch(name)) for name in names)
+        if count and count >= kind.share * len(names):
+            raise UserError(f"{path} is {kind.label}, not a model", field=field, hint=kind.hint)
+
+
+def refuse_strays(path: Path, names: Iterable[str], prefixes: Sequence[str], field: str) -> None:
+    """Refuse a file of several parts with tensors that belong to none of them.
+
+    Args:
+        prefixes: of all parts the file may hold.
+        field: the config field that names the file.
+
+    Raises:
+        UserError: lists them.
+    """
+    known = tuple(prefixes)
+    outside = [name for name in names if not name.startswith(known)]
+    strays = [name for name in outside if not (NEEDLESS.fullmatch(name) or LEFTOVERS.fullmatch(name))]
+    if strays:
+        raise UserError(
+            f"{path} has {len(strays)} tensors that belong to no part of such a model:\n{list_offenders(strays)}",
+            field=field,
+            hint="they could change what the model makes; use the file it was published as, or one without them",
+        )

@@ -1,0 +1,202 @@
+"""Files that are no model, tensors without a place, and weights whose shards do not fit together."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from modules.model.dtypes import PartDtypes
+from modules.util.errors import UserError
+from scripts import train
+from tests.tiny import tiny_folder, tiny_setup
+from tests.trainer.builders import write_config
+from tests.weights.test_part_sources import PREFIX, denoiser_file
+
+SD, FLUX = "STABLE_DIFFUSION_15", "FLUX_DEV_1"
+State = dict[str, torch.Tensor]
+WEIGHTS = "diffusion_pytorch_model.safetensors"
+
+
+def zeros(*names: str) -> State:
+    return {name: torch.zeros(4, 4) for name in names}
+
+
+OTHERS = {
+    "comfy lora": (
+        zeros("diffusion_model.blocks.0.qkv.lora_A.weight", "diffusion_model.blocks.0.qkv.lora_B.weight"),
+        r"is an adapter \(LoRA\), not a model",
+        "lora_model_name",
+    ),
+    "kohya lora": (
+        zeros("lora_unet_mid.lora_down.weight", "lora_unet_mid.lora_up.weight", "lora_unet_mid.alpha"),
+        r"is an adapter \(LoRA\)",
+        "convert_model.py merge",
+    ),
+    "loha": (zeros("lora_unet_mid.hada_w1_a", "lora_unet_mid.hada_w1_b"), "is an adapter", "lora_model_name"),
+    "diffusers controlnet": (
+        zeros("controlnet_blocks.0.weight", "transformer_blocks.0.attn.to_q.weight"),
+        "is a ControlNet",
+        "base_model_name",
+    ),
+    "first controlnets": (
+        zeros("control_model.zero_convs.0.0.weight", f"{PREFIX}input_blocks.0.0.weight"),
+        "is a ControlNet",
+        "base_model_name",
+    ),
+    "redux": (zeros("redux_up.weight", "redux_down.weight"), r"is FLUX\.1 Redux", "base_model_name"),
+    "ip adapter": (zeros("image_proj.proj.weight", "ip_adapter.1.to_k_ip.weight"), "IP-Adapter", "family"),
+    "embedding": (zeros("emb_params"), "is an embedding", "base_model_name"),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+@pytest.mark.parametrize("key", [SD, FLUX])
+def test_what_is_no_model_is_named_with_what_to_set(key: str, case: str, tmp_path: Path) -> None:
+    state, said, remedy = OTHERS[case]
+    setup, path = tiny_setup(key), tmp_path / "other.safetensors"
+    save_file(state, path)
+    part = setup.spec.denoiser
+    for base, sources in ((str(path), {}), (str(tiny_folder(key)), {part: str(path)})):
+        with pytest.raises(UserError, match=said) as caught:
+            setup.load(base, PartDtypes(lazy=True), part_sources=sources)
+        assert remedy in str(caught.value.hint)
+        assert caught.value.field == (f"{part}.model_name" if sources else "base_model_name")
+
+
+def test_a_run_with_an_adapter_for_its_model_ends_before_anything_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "other.safetensors"
+    save_file(OTHERS["kohya lora"][0], path)
+    config = write_config(tmp_path, base_model_name=str(path), max_steps=1)
+    assert train.main(["--config-path", str(config)]) == 2
+    assert "is an adapter (LoRA), not a model" in capsys.readouterr().err
+
+
+def test_a_gguf_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    with pytest.raises(UserError, match="is a GGUF file") as caught:
+        tiny_setup(FLUX).load(str(tiny_folder(FLUX)), part_sources={"transformer": str(path)})
+    assert "NFLOAT_4" in str(caught.value.hint)
+
+
+def test_scales_of_blocks_are_refused_before_anything_is_read(tmp_path: Path) -> None:
+    path = denoiser_file(FLUX, tmp_path / "a.safetensors")
+    state = load_file(path)
+    name = next(name for name in state if name.endswith("qkv.weight"))
+    layer = name.removesuffix("weight")
+    for extra, said in (
+        ({f"{layer}weight_scale": torch.ones(4, 4)}, "has 16 numbers for .* kept in blocks"),
+        ({f"{layer}weight_scale": torch.ones(4, dtype=torch.float8_e8m0fnu)}, "numbers of the type F8_E8M0"),
+        ({f"{layer}weight_scale_inv": torch.ones(1, 1)}, r"unknown \(1\)(.|\n)*weight_scale_inv"),
+    ):
+        save_file({**state, name: state[name].to(torch.float8_e4m3fn), **extra}, path)
+        for dtypes in (PartDtypes(), PartDtypes(lazy=True)):
+            with pytest.raises(UserError, match=said) as caught:
+                tiny_setup(FLUX).load(str(tiny_folder(FLUX)), dtypes, part_sources={"transformer": str(path)})
+            assert "16 bits" in str(caught.value.hint)
+            assert caught.value.field == "transformer.model_name"
+
+
+def test_tensors_of_no_part_are_listed(tmp_path: Path) -> None:
+    path = denoiser_file(FLUX, tmp_path / "a.safetensors", PREFIX)
+    state = load_file(path)
+    setup, folder = tiny_setup(FLUX), str(tiny_folder(FLUX))
+    save_file({**state, "model_ema.decay": torch.zeros(())}, path)
+    setup.load(folder, PartDtypes(lazy=True), part_sources={"transformer": str(path)})
+    save_file({**state, "second_model.gate.weight": torch.zeros(3)}, path)
+    with pytest.raises(UserError, match=r"has 1 tensors that belong to no part(.|\n)*second_model\.gate"):
+        setup.load(folder, PartDtypes(lazy=True), part_sources={"transformer": str(path)})
+
+
+# -- folders ---------------------------------------------------------------------------------------------------
+
+
+def sharded(folder: Path) -> tuple[Path, list[Path], Path]:
+    """A copy of the tiny model with its denoiser in two files, these files, and their index."""
+    made = Path(shutil.copytree(tiny_folder(FLUX), folder))
+    place = made / "transformer"
+    state = load_file(place / WEIGHTS)
+    (place / WEIGHTS).unlink()
+    names, listed, files = list(state), {}, []
+    for number in (1, 2):
+        held = names[: len(names) // 2] if number == 1 else names[len(names) // 2 :]
+        files.append(place / f"diffusion_pytorch_model-{number:05d}-of-00002.safetensors")
+        save_file({name: state[name] for name in held}, files[-1], {"format": "pt"})
+        listed |= dict.fromkeys(held, files[-1].name)
+    index = place / f"{WEIGHTS}.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": listed}), encoding="utf-8")
+    return made, files, index
+
+
+def without_one(files: list[Path], index: Path) -> None:
+    state = load_file(files[1])
+    state.pop(next(iter(state)))
+    save_file(state, files[1], {"format": "pt"})
+
+
+def with_another(files: list[Path], index: Path) -> None:
+    save_file({**load_file(files[1]), "a.b.weight": torch.zeros(1)}, files[1], {"format": "pt"})
+
+
+def elsewhere(files: list[Path], index: Path) -> None:
+    index.write_text(index.read_text("utf-8").replace(files[0].name, f"../{files[0].name}"), "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda files, index: files[1].unlink(), r"lacks 1 of 2 files of weights:\s+\S*-00002-of-00002"),
+        (without_one, r"-00002-of-00002\.safetensors lacks 1 tensors"),
+        (with_another, r"-00002-of-00002\.safetensors has, beyond its index, 1 tensors:\s+a\.b\.weight"),
+        (lambda files, index: index.unlink(), r"no diffusion_pytorch_model\.safetensors\.index\.json"),
+        (elsewhere, "does not list the tensors of the 2 files"),
+    ],
+    ids=["missing shard", "missing tensor", "unlisted tensor", "no index", "outside the folder"],
+)
+def test_shards_that_do_not_fit_together_are_named(
+    change: Callable[[list[Path], Path], None], said: str, tmp_path: Path
+) -> None:
+    folder, files, index = sharded(tmp_path / "model")
+    change(files, index)
+    for dtypes in (PartDtypes(), PartDtypes(lazy=True)):
+        with pytest.raises(UserError, match=said):
+            tiny_setup(FLUX).load(str(folder), dtypes, ["transformer"])
+
+
+def test_the_plain_weights_are_used_where_there_are_halves_too(tmp_path: Path) -> None:
+    folder, files, index = sharded(tmp_path / "model")
+    place = folder / "transformer"
+    listed = json.loads(index.read_text("utf-8"))["weight_map"]
+    for path in files:
+        twice = {name: 2 * tensor for name, tensor in load_file(path).items()}
+        halves = path.name.replace("model-", "model.fp16-")
+        save_file(twice, place / halves, {"format": "pt"})
+    names = {name: shard.replace("model-", "model.fp16-") for name, shard in listed.items()}
+    (place / f"{WEIGHTS}.index.fp16.json").write_text(json.dumps({"weight_map": names}), "utf-8")
+    wanted = load_file(tiny_folder(FLUX) / "transformer" / WEIGHTS)
+    found = tiny_setup(FLUX).load(str(folder), parts=["transformer"]).denoiser.state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+
+
+@pytest.mark.parametrize("part", ["transformer", "text_encoder_2"])
+def test_tensors_that_a_part_in_a_folder_has_no_place_for_are_refused(part: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_folder(FLUX), tmp_path / "model"))
+    path = next((folder / part).glob("*.safetensors"))
+    state = load_file(path)
+    save_file({**state, "decoder.block.0.weight": torch.zeros(1)}, path, {"format": "pt"})
+    if part != "transformer":
+        # T5 is published with its decoder
+        tiny_setup(FLUX).load(str(folder), parts=[part])
+    level = next(name for name in state if "." in name).partition(".")[0]
+    save_file({**state, f"{level}.0.gate.weight": torch.zeros(1)}, path, {"format": "pt"})
+    for dtypes in (PartDtypes(), PartDtypes(lazy=True)):
+        with pytest.raises(UserError, match=rf"has 1 tensors that its config .*\s+{level}\.0\.gate"):
+            tiny_setup(FLUX).load(str(folder), dtypes, [part])
