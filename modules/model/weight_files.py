@@ -102,10 +102,11 @@ class WeightFile(ABC):
 
 class _Safetensors(WeightFile):
     def __init__(self, path: Path) -> None:
-        from safetensors import safe_open
-
-        self._file: Any = safe_open(str(path), framework="pt")
-        slices = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118
+        # for torch, the whole file would be mapped as memory that may be written, which fails if it is larger than
+        # what is free; names and shapes need none
+        self._file: Any = None
+        header: Any = self._open(path, "np")
+        slices = {name: header.get_slice(name) for name in header.keys()}  # noqa: SIM118
         if strange := {each.get_dtype() for each in slices.values()} - TYPES.keys():
             raise UserError(
                 f"{path} has numbers of the type {', '.join(sorted(strange))} (as mxfp8 and nvfp4 do), which is not "
@@ -114,9 +115,24 @@ class _Safetensors(WeightFile):
             )
         names = {name: tuple(each.get_shape()) for name, each in slices.items()}
         self._places = file_tensors(path)
-        super().__init__(path, names, dict(self._file.metadata() or {}))
+        super().__init__(path, names, dict(header.metadata() or {}))
+
+    @staticmethod
+    def _open(path: Path, framework: str) -> Any:
+        from safetensors import safe_open
+
+        return safe_open(str(path), framework=framework)
 
     def _read(self, name: str) -> torch.Tensor:
+        if self._file is None:
+            try:
+                self._file = self._open(self.path, "pt")
+            except RuntimeError as error:
+                raise UserError(
+                    f"{self.path} does not fit into the main memory: {str(error).splitlines()[0]}",
+                    hint="set weight_dtype of the part to FLOAT_8, INT_8 or NFLOAT_4, close other programs, or use a "
+                    "version of this model in several files",
+                ) from error
         return self._file.get_tensor(name)  # type: ignore[no-any-return]
 
     def _lazy(self, name: str) -> LazyTensor:

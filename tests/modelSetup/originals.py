@@ -121,6 +121,8 @@ STABLE_DIFFUSION_3 = Layout(
     swapped=r"final_layer\.adaLN_modulation\.1\..*|joint_blocks\.1\.context_block\.adaLN_modulation\.1\..*",
 )
 _BLOCKS = (
+    (r"\.attn1\.norm_([qk])\.", r".attn.\1_norm."),
+    (r"\.attn2\.norm_([qk])\.", r".cross_attn.\1_norm."),
     (r"\.attn1\.to_out\.0\.", ".attn.proj."),
     (r"\.attn1\.", ".attn."),
     (r"\.attn2\.to_q\.", ".cross_attn.q_linear."),

@@ -1,0 +1,262 @@
+"""Files of models at their real size, without weights: published names, shapes and types, and a hole for the values.
+
+The names come from ``originals``, which is written apart from the program's tables; those of the UNets are read back by
+diffusers' own converters. A sparse file of 24 GB takes a few hundred kilobytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from modules.model.dtypes import PartDtypes
+from modules.model.lazy_modules import lazy_base_tensors
+from modules.model.Model import Model
+from modules.util.errors import UserError
+from modules.weights.part_files import outline, shipped
+from modules.weights.single_file import file_tensors
+from tests.modelSetup.originals import LAYOUTS, to_original
+from tests.tiny import tiny_setup
+
+Stored = dict[str, tuple[str, tuple[int, ...]]]
+"""Name -> type and shape."""
+PREFIX = "model.diffusion_model."
+BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1, "I64": 8}
+COUNTS = {
+    ("FLUX_DEV_1", "config"): (780, 1160),
+    ("FLUX_SCHNELL_1", "config"): (776, 1156),
+    ("CHROMA_1", "config"): (643, 1023),
+    ("FLUX_2", "config"): (149, 169),
+    ("FLUX_2", "9b"): (201, 233),
+    ("QWEN", "config"): (1933, 1933),
+    ("Z_IMAGE", "config"): (453, 521),
+    ("KREA_2", "config"): (430, 430),
+    ("STABLE_DIFFUSION_3", "config"): (491, 683),
+    ("STABLE_DIFFUSION_35", "config"): (923, 1227),
+    ("STABLE_DIFFUSION_35", "medium"): (665, 909),
+    ("PIXART_ALPHA", "config"): (444, 611),
+    ("PIXART_SIGMA", "config"): (436, 603),
+    ("PIXART_SIGMA", "2048"): (436, 603),
+    ("SANA", "config"): (316, 396),
+    ("SANA", "600m"): (436, 548),
+    ("SANA", "1.5-4800m"): (1156, 1396),
+}
+"""Family and size -> how many tensors the published file and diffusers' module have."""
+QUICK = ("KREA_2", "FLUX_2")
+
+
+def slow_but(cases: Any) -> list[Any]:
+    """The quick families in every test run, the others in the slow one."""
+    return [
+        case if case[0] in QUICK and case[1] == "config" else pytest.param(*case, marks=pytest.mark.slow)
+        for case in cases
+    ]
+
+
+@lru_cache(maxsize=4)
+def module_of(key: str, size: str, name: str = "") -> nn.Module:
+    """A part at its real size on the meta device; the denoiser by default."""
+    spec = tiny_setup(key).spec
+    part = spec.part(name or spec.denoiser)
+    place = next(place for place in shipped(key, part.name) if place.stem == size)
+    return outline(part, json.loads(place.read_text("utf-8")))
+
+
+def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.to("meta") for name, tensor in module.state_dict().items()}
+
+
+def published(key: str, size: str) -> Stored:
+    """The tensors of a published file of the denoiser."""
+    module = module_of(key, size)
+    made = to_original(tensors_of(module), LAYOUTS[key])
+    if key.startswith("PIXART"):
+        # its sizes differ in nothing but their table of positions
+        made["pos_embed"] = dict(module.named_buffers())["pos_embed.pos_embed"]
+    return {name: ("BF16", tuple(tensor.shape)) for name, tensor in made.items()}
+
+
+def sparse(path: Path, stored: Stored) -> Path:
+    """A safetensors file whose values are a hole."""
+    header: dict[str, Any] = {}
+    place = 0
+    for name, (kind, shape) in stored.items():
+        end = place + BYTES[kind] * math.prod(shape)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [place, end]}
+        place = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
+        stream.truncate(8 + len(text) + place)
+    return path
+
+
+def in_8_bits(stored: Stored, leaf: str, rows: bool) -> Stored:
+    """Matrices in 8 bits with their scales."""
+    made: Stored = {"scaled_fp8": ("F8_E4M3", (2,))}
+    for name, (kind, shape) in stored.items():
+        matrix = len(shape) == 2 and name.endswith(".weight")
+        made[name] = ("F8_E4M3" if matrix else kind, shape)
+        if matrix:
+            made[f"{name.removesuffix('weight')}{leaf}"] = ("F32", (shape[0],) if rows else ())
+    return made
+
+
+def below(prefix: str, stored: Stored) -> Stored:
+    return {f"{prefix}{name}": entry for name, entry in stored.items()}
+
+
+def load(key: str, path: Path) -> Model:
+    spec = tiny_setup(key).spec
+    return tiny_setup(key).load(str(path), PartDtypes(lazy=True), [spec.denoiser])
+
+
+def assert_fills(model: Model, module: nn.Module) -> None:
+    """Every tensor of the module has its place in the file, with its shape, and the size was guessed right."""
+    wanted = tensors_of(module)
+    found = lazy_base_tensors(model.denoiser)
+    assert found.keys() == wanted.keys()
+    assert {name: tuple(t.shape) for name, t in wanted.items()} == {n: t.shape for n, t in found.items()}
+    assert dict(model.denoiser.config) == dict(module.config)  # type: ignore[arg-type, call-overload]
+    smallest = min(found.values(), key=lambda each: each.nbytes)
+    assert not smallest.read().float().any()
+
+
+@pytest.mark.parametrize(("key", "size"), slow_but(COUNTS))
+def test_a_published_file_of_the_denoiser_is_used_whole(key: str, size: str, tmp_path: Path) -> None:
+    stored, module, path = published(key, size), module_of(key, size), tmp_path / "model.safetensors"
+    assert (len(stored), len(module.state_dict())) == COUNTS[key, size]
+    layouts = {
+        "published": stored,
+        "below a prefix": below(PREFIX, stored),
+        "names of diffusers": {n: ("F16", tuple(t.shape)) for n, t in module.state_dict().items()},
+        "8 bits": in_8_bits(stored, "scale_weight", rows=False),
+        "8 bits by rows": below(PREFIX, in_8_bits(stored, "weight_scale", rows=True)),
+    }
+    for tensors in layouts.values():
+        assert_fills(load(key, sparse(path, tensors)), module)
+
+
+@pytest.mark.parametrize(("key", "size"), slow_but(COUNTS))
+def test_shards_of_a_folder_are_used_whole(key: str, size: str, tmp_path: Path) -> None:
+    module = module_of(key, size)
+    spec = tiny_setup(key).spec
+    place = tmp_path / "model" / spec.denoiser
+    place.mkdir(parents=True)
+    source = next(each for each in shipped(key, spec.denoiser) if each.stem == size)
+    (place / "config.json").write_text(source.read_text("utf-8"), "utf-8")
+    listed: dict[str, str] = {}
+    names = list(module.state_dict())
+    for number in range(1, 4):
+        name = f"diffusion_pytorch_model-{number:05d}-of-00003.safetensors"
+        held = names[number - 1 :: 3]
+        sparse(place / name, {each: ("BF16", tuple(module.state_dict()[each].shape)) for each in held})
+        listed |= dict.fromkeys(held, name)
+    index = place / "diffusion_pytorch_model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": listed}), "utf-8")
+    part = spec.part(spec.denoiser)
+    entries = {part.name: ["diffusers", part.classes[0]], "scheduler": ["diffusers", "Scheduler"]}
+    (tmp_path / "model" / "model_index.json").write_text(json.dumps(entries), "utf-8")
+    schedule = next(iter(shipped(key, "scheduler")))
+    (tmp_path / "model" / "scheduler").mkdir()
+    (tmp_path / "model" / "scheduler" / "scheduler_config.json").write_text(
+        schedule.read_text("utf-8"), "utf-8"
+    )
+    assert_fills(load(key, tmp_path / "model"), module)
+
+
+def matrix_of(stored: Mapping[str, tuple[str, tuple[int, ...]]]) -> str:
+    return next(name for name, (_, shape) in stored.items() if len(shape) == 2 and shape[0] != shape[1] > 1)
+
+
+@pytest.mark.parametrize(("key", "size"), slow_but((key, size) for key, size in COUNTS if size == "config"))
+def test_what_is_wrong_with_a_file_is_named(key: str, size: str, tmp_path: Path) -> None:
+    stored, path = published(key, size), tmp_path / "model.safetensors"
+    name = matrix_of(stored)
+    kind, shape = stored[name]
+    less = {each: entry for each, entry in stored.items() if each != name}
+    more: Stored = {**stored, "a_new_gate.weight": ("BF16", (8, 8))}
+    turned: Stored = {**stored, name: (kind, shape[::-1])}
+    label = "Krea 2" if key != "KREA_2" else "Qwen-Image"
+    other = published("KREA_2" if key != "KREA_2" else "QWEN", "config")
+    for tensors, said in (
+        (less, ("missing or of another shape", name)),
+        (more, ("unknown (1)", "a_new_gate.weight")),
+        (turned, ("missing or of another shape", name, str(shape[::-1]))),
+        (below("net.", stored), (f"unknown ({len(stored)})", "  net.")),
+        (other, (f"it looks like {label}",)),
+    ):
+        with pytest.raises(UserError) as caught:
+            load(key, sparse(path, tensors))
+        assert all(words in str(caught.value) for words in said), str(caught.value)
+
+
+# -- whole files of the first generations ------------------------------------------------------------------------
+
+
+COMPUTED: dict[str, Stored] = {
+    "STABLE_DIFFUSION_15": {
+        "cond_stage_model.transformer.text_model.embeddings.position_ids": ("I64", (1, 77)),
+    },
+    "STABLE_DIFFUSION_XL_10_BASE": {
+        "conditioner.embedders.0.transformer.text_model.embeddings.position_ids": ("I64", (1, 77)),
+        "conditioner.embedders.1.model.logit_scale": ("F16", ()),
+    },
+}
+"""What the published files hold besides the weights of the parts."""
+
+
+def whole(key: str) -> Stored:
+    """A whole file of a UNet family, in half precision."""
+    setup = tiny_setup(key)
+    made: Stored = {}
+    for part in (part for part in setup.spec.parts if part.file_prefix):
+        module = module_of(key, "config", part.name)
+        tensors = file_tensors(part, module, tensors_of(module))
+        made |= {name: ("F16", tuple(tensor.shape)) for name, tensor in tensors.items()}
+    return made | COMPUTED[key]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("key", "count"), [("STABLE_DIFFUSION_15", 1131), ("STABLE_DIFFUSION_XL_10_BASE", 2515)]
+)
+def test_a_whole_file_is_used_whole(key: str, count: int, tmp_path: Path) -> None:
+    from diffusers.loaders.single_file_utils import convert_ldm_unet_checkpoint
+
+    stored = whole(key)
+    assert len(stored) == count
+    module = module_of(key, "config")
+    meta = {name: torch.empty(shape, device="meta") for name, (_, shape) in stored.items()}
+    theirs = convert_ldm_unet_checkpoint(dict(meta), dict(module.config))  # type: ignore[arg-type, call-overload]
+    own = module.state_dict()
+    assert {n: t.shape for n, t in theirs.items()} == {n: t.shape for n, t in own.items()}
+    path = sparse(tmp_path / "model.safetensors", stored)
+    setup = tiny_setup(key)
+    model = setup.load(str(path), PartDtypes(lazy=True), setup.spec.module_parts)
+    for name in setup.spec.module_parts:
+        wanted = module_of(key, "config", name).state_dict()
+        found = lazy_base_tensors(model.module(name))
+        assert {n: tuple(t.shape) for n, t in wanted.items() if "position_ids" not in n} == {
+            n: t.shape for n, t in found.items()
+        }, name
+    unet = matrix_of({name: entry for name, entry in stored.items() if name.startswith(PREFIX)})
+    for tensors, said in (
+        ({name: entry for name, entry in stored.items() if name != unet}, unet.removeprefix(PREFIX)),
+        ({**stored, f"{PREFIX}gate.weight": ("F16", (8, 8))}, "gate.weight"),
+        ({**stored, "second_model.gate.weight": ("F16", (8, 8))}, "second_model.gate.weight"),
+        ({**stored, unet: ("F16", stored[unet][1][::-1])}, unet.removeprefix(PREFIX)),
+        (below("net.", stored), "not a"),
+    ):
+        with pytest.raises(UserError) as caught:
+            setup.load(str(sparse(path, tensors)), PartDtypes(lazy=True), setup.spec.module_parts)
+        assert said in str(caught.value), str(caught.value)
