@@ -15,6 +15,8 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.util.config.foreign.importing import (  # noqa: E402
+    AUTO,
+    PROGRAMS,
     REFUSED,
     FolderImport,
     comparison,
@@ -31,12 +33,16 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("source", help="a config, concept list or sample list, or a folder with such files")
     parser.add_argument("target", nargs="?", help="the file (or folder) to write")
     parser.add_argument(
-        "--from", dest="program", choices=("auto", "onetrainer"), default="auto",
+        "--from", dest="program", choices=PROGRAMS, default=AUTO,
         help="the program that wrote the file; auto looks at the file",
     )  # fmt: skip
     parser.add_argument(
+        "--family", default="", metavar="FAMILY",
+        help="the model's family, where a file of kohya or ai-toolkit does not tell it, such as FLUX_DEV_1",
+    )  # fmt: skip
+    parser.add_argument(
         "--lenient", action="store_true",
-        help="take the nearest family, method, adapter and optimizer that is offered, and note it",
+        help="of files of OneTrainer: take the nearest of what is not offered, and note it",
     )  # fmt: skip
     parser.add_argument(
         "--strict", action="store_true",
@@ -64,7 +70,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _file(options: argparse.Namespace) -> int:
-    imported = import_file(options.source, options.lenient, options.strict)
+    imported = import_file(options.source, options.lenient, options.strict, options.program, options.family)
     if options.diff:
         print("\n".join(comparison(imported.notes)))
         return imported.outcome()
@@ -78,8 +84,9 @@ def _file(options: argparse.Namespace) -> int:
 def _folder(options: argparse.Namespace) -> int:
     target = None if options.diff else Path(options.target)
     work = FolderImport(
-        Path(options.source), target, options.lenient, options.strict, options.full, options.user_only
-    )
+        Path(options.source), target, options.lenient, options.strict, options.full, options.user_only,
+        options.program, options.family,
+    )  # fmt: skip
     for line in work.lines():
         print(line, flush=True)
     return work.outcome

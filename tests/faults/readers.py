@@ -28,13 +28,13 @@ from modules.trainer.resume.checkpoint import META, find_backup, write_backup
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.config_list import load_list
 from modules.util.config.load import load_config
-from modules.util.config.onetrainer.onetrainer_import import import_onetrainer
 from modules.util.dpo_curation_util import load_manifest
 from modules.util.errors import UserError
 from modules.util.image_metadata_util import extract_metadata
 from tests.faults.fuzzing import Reader
 from tests.faults.pair_folders import make_pairs, write_images
 from tests.trainer.resume.test_checkpoint import at, sign
+from tests.util.config.onetrainer.reading import import_onetrainer
 
 CONFIG = {
     "__version": 1, "epochs": 3, "learning_rate": 1e-4, "resolution": "512,768", "workspace_dir": "run", "lora_rank": 4,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.pipeline.Item import Item
-from modules.pipeline.nodes.prompts import MAX_CONCEPT_PROMPT_BYTES, read_lines
+from modules.pipeline.nodes.prompts import MAX_CONCEPT_PROMPT_BYTES, complete_prompt, read_lines
 from modules.util.errors import DataError, list_offenders
 from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS, dpo_pair_key
 
@@ -119,15 +119,18 @@ def _read_captions(concept: Any, index: int, tag: str, folder: Path, paths: list
             prompts = (path.stem.strip(),)
         elif source == "sample":
             try:
-                prompts = read_lines(path.with_suffix(".txt"))
+                prompts = read_lines(path.with_suffix(concept.text.caption_extension))
             except FileNotFoundError:
-                missing.append(relative)
-                found.broken.add(dpo_pair_key(path, folder))
-                continue
+                if not concept.text.missing_caption:
+                    missing.append(relative)
+                    found.broken.add(dpo_pair_key(path, folder))
+                    continue
+                prompts = (concept.text.missing_caption,)
             except DataError as error:
                 found.faults.append(error)
                 found.broken.add(dpo_pair_key(path, folder))
                 continue
+        prompts = tuple(complete_prompt(prompt, concept.text) for prompt in prompts)
         # many images share a caption: keep one copy of it
         prompts = known.setdefault(prompts, prompts)
         found.empty_captions += prompts == ("",)
@@ -136,7 +139,8 @@ def _read_captions(concept: Any, index: int, tag: str, folder: Path, paths: list
         found.faults.append(
             DataError(
                 f"concept {tag!r}: {len(missing)} images have no caption file:\n{list_offenders(missing)}",
-                hint="put a .txt with the same name next to each (an empty one for the empty prompt), or take "
+                hint=f"put a {concept.text.caption_extension} with the same name next to each (an empty one for the "
+                "empty prompt), set text.missing_caption, or take "
                 "the prompts from the file names or from one file for the concept",
             )
         )

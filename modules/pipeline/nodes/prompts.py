@@ -46,6 +46,16 @@ def read_lines(path: Path, max_bytes: int = MAX_CAPTION_BYTES) -> tuple[str, ...
     return tuple(line.strip() for line in text.splitlines() if line.strip()) or ("",)
 
 
+def complete_prompt(prompt: str, settings: Any) -> str:
+    """A prompt with the concept's trigger word, prefix and suffix."""
+    word = settings.trigger_word
+    if word:
+        prompt = prompt.replace("[trigger]", word)
+        prompt = prompt if word in prompt else f"{word} {prompt}".strip()
+    framed = (settings.caption_prefix, prompt, settings.caption_suffix)
+    return " ".join(part for part in framed if part) if any(framed[::2]) else prompt
+
+
 def text_variations(prompts: Sequence[str], wanted: int, augmented: bool) -> int:
     """How many different prompts an item has in turn: all its alternatives, or more if the concept says so
     and its augmentations can make more of them.

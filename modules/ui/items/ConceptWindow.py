@@ -21,6 +21,7 @@ from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.settings import Setting
 from modules.util.errors import UserError
 
+_OF_PROMPTS = ("text.prompt", "text.caption", "text.missing_caption", "text.trigger_word")
 _PAIR_OFF = ("image_variations", "text_variations")
 
 
@@ -87,19 +88,20 @@ class ConceptWindow(ItemDialog):
         for form in self._augmenting:
             for row in form.rows.values():
                 # where prompts come from still matters for pairs
-                row.input.enable(not pair or row.setting.path.startswith("text.prompt"))
+                row.input.enable(not pair or row.setting.path.startswith(_OF_PROMPTS))
         for name in _PAIR_OFF:
             self.forms[0].rows[name].input.enable(not pair)
 
     def _look(self) -> None:
         path, inner = self.concept.path, self.concept.include_subdirectories
-        wanted = f"{path}|{inner}"
+        extension = self.concept.text.caption_extension
+        wanted = f"{path}|{inner}|{extension}"
         if wanted == self._looked:
             return
         self._looked = wanted
         self.stats.configure(text=words.LOOKING)
         self.ui.work(
-            lambda: folder_stats(path, inner),
+            lambda: folder_stats(path, inner, extension),
             lambda found: self._found(wanted, found),
             lambda error: self._not_found(wanted, error),
         )

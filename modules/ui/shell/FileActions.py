@@ -10,7 +10,7 @@ from modules.ui.state.PresetStore import Preset, PresetStore
 from modules.ui.state.SessionStore import WindowMemory
 from modules.ui.texts import files as words
 from modules.ui.Ui import Ui
-from modules.ui.widgets.Chooser import JSON
+from modules.ui.widgets.Chooser import FOREIGN, JSON
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.config_list import save_list
 from modules.util.config.load import load_layered
@@ -105,29 +105,28 @@ class FileActions:
         self._ui.status(said.format(path=path, fields=counted(unread, "field")))
         return True
 
-    # -- OneTrainer ------------------------------------------------------------------------------------------
+    # -- other programs --------------------------------------------------------------------------------------
 
     def ask_import(self) -> None:
-        """Ask for a OneTrainer file and take it over."""
-        path = self._ui.chooser.file(words.IMPORT_FILE, kinds=JSON)
+        """Ask for a file of another program and take it over."""
+        path = self._ui.chooser.file(words.IMPORT_FILE, kinds=FOREIGN)
         if path is not None:
             self.import_from(path)
 
     def import_from(self, path: Path) -> None:
-        """Take over a OneTrainer config, or a list of its concepts or samples; say what was left behind."""
-        from modules.util.config.onetrainer.onetrainer_import import import_onetrainer, import_onetrainer_list
-        from modules.util.jsonio import read_json
+        """Take over a config of another program, or a list of concepts or samples; say what was left behind."""
+        from modules.util.config.foreign.importing import import_file
 
         try:
-            if isinstance(read_json(path, "OneTrainer file"), list):
-                items, notes = import_onetrainer_list(path)
-                name = "concepts" if items and type(items[0]).__name__ == "ConceptConfig" else "samples"
-                self._ui.state.set_values({name: items}, words.UNDO_IMPORT.format(name=path.name))
-            else:
-                config, notes = import_onetrainer(path)
-                made = self._ui.state.model.from_dict(config.to_dict())
+            imported = import_file(path)
+            made, notes = imported.made, imported.notes.listed()
+            if isinstance(made, TrainConfig):
+                config = self._ui.state.model.from_dict(made.to_dict())
                 self.path = ""
-                self._take(made, words.UNDO_IMPORT.format(name=path.name), None)
+                self._take(config, words.UNDO_IMPORT.format(name=path.name), None)
+            else:
+                name = "concepts" if made and type(made[0]).__name__ == "ConceptConfig" else "samples"
+                self._ui.state.set_values({name: made}, words.UNDO_IMPORT.format(name=path.name))
         except UserError as error:
             self._ui.error(error)
             return

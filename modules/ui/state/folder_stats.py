@@ -64,7 +64,7 @@ def count_images(folder: str, subfolders: bool) -> int | None:
         return None
 
 
-def folder_stats(folder: str, subfolders: bool) -> FolderStats:
+def folder_stats(folder: str, subfolders: bool, extension: str = ".txt") -> FolderStats:
     """Look at all names and up to ``MAX_HEADERS`` headers.
 
     Raises:
@@ -79,7 +79,7 @@ def folder_stats(folder: str, subfolders: bool) -> FolderStats:
     for image in image_files(path, subfolders):
         stats.images += 1
         stats.bytes += image.stat().st_size
-        caption = image.with_suffix(".txt")
+        caption = image.with_suffix(extension)
         stats.captions += caption.is_file() and caption.stat().st_size > 0
         if len(stats.first) < 60:
             stats.first.append(image)

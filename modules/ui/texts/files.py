@@ -10,9 +10,9 @@ NEW_AFTER_CHANGES = "New settings. Ctrl+Z restores the previous ones"
 # windows that ask
 OPEN_CONFIG = "Open a config"
 SAVE_CONFIG = "Save the config"
-IMPORT_FILE = "Import a config, concepts or samples of OneTrainer"
+IMPORT_FILE = "Import a config, concepts or samples of another trainer"
 WRITE_LIST = "Write the {what}"
-ALL_FILES, JSON_FILES = "All files", "JSON files"
+ALL_FILES, JSON_FILES, FOREIGN_FILES = "All files", "JSON files", "Settings of other trainers"
 
 # steps of undo
 UNDO_NEW = "new config"

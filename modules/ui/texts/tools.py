@@ -15,7 +15,10 @@ DEMO, DEMO_ABOUT = "Demo project\u2026", "From generated images to a trained ada
 PAIR_TOOL = "Pair tool"
 PAIR_TOOL_ABOUT = "Turn a folder of generated images into pairs of a chosen and a rejected image."
 OTHER_PROGRAMS = "Files of other programs"
-IMPORT, IMPORT_ABOUT = "Import\u2026", "A config, concept list or sample list of OneTrainer."
+IMPORT, IMPORT_ABOUT = (
+    "Import\u2026",
+    "A config, concept list or sample list of OneTrainer, kohya or ai-toolkit.",
+)
 ACCOUNTS = "Accounts"
 HUGGING_FACE, HUGGING_FACE_ABOUT = "Hugging Face\u2026", "The token for models that need an account."
 HELP = "Help"

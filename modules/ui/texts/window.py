@@ -11,7 +11,7 @@ KEYS = (
     ("Ctrl+Tab, Ctrl+Shift+Tab", "next and previous page"),
     ("Ctrl+F", "search all settings"),
     ("Ctrl+N, Ctrl+O, Ctrl+S, Ctrl+Shift+S", "new, open, save, save as"),
-    ("Ctrl+I", "import from OneTrainer"),
+    ("Ctrl+I", "import from another trainer"),
     ("Ctrl+Z, Ctrl+Y", "undo, redo"),
     ("Ctrl+R", "reset the field to its default"),
     ("F4", "list of problems"),
@@ -49,7 +49,7 @@ VIEW, VIEW_TIP = "View\u2026", "Appearance and size (Ctrl+plus, Ctrl+minus, Ctrl
 MENU_NEW = "New"
 MENU_OPEN = "Open\u2026"
 MENU_SAVE_AS = "Save as\u2026"
-MENU_IMPORT = "Import from OneTrainer\u2026"
+MENU_IMPORT = "Import from another trainer\u2026"
 MENU_QUIT = "Quit"
 
 # presets

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ from modules.util.enum.choices import (
 )
 from modules.util.enum.ConceptType import ConceptType
 
+_EXTENSION = re.compile(r"(\.[A-Za-z0-9_-]+)+")
 CAPS_MODES = ("capslock", "title", "first", "random")
 
 
@@ -99,9 +101,21 @@ class ConceptTextConfig(BaseConfig):
         PromptSource.SAMPLE,
         title="Prompt source",
         tip=(
-            "sample: a .txt file next to each image; concept: one text file for all; filename: the image's "
+            "sample: a text file next to each image; concept: one text file for all; filename: the image's "
             "name."
         ),
+    )
+    caption_extension: str = setting(
+        ".txt",
+        visible=".prompt_source=sample",
+        title="Caption extension",
+        tip="How the names of the text files next to the images end, such as .txt or .caption.",
+    )
+    missing_caption: str = setting(
+        "",
+        visible=".prompt_source=sample",
+        title="Missing captions",
+        tip="The prompt of images without a text file. Empty: such images are reported, and training does not start.",
     )
     prompt_path: PathText = setting(
         "",
@@ -110,6 +124,15 @@ class ConceptTextConfig(BaseConfig):
         title="Prompt file",
         tip="One prompt a line; a line is drawn for each image and variation.",
     )
+    trigger_word: str = setting(
+        "",
+        title="Trigger word",
+        tip="Replaces [trigger] in prompts, and is put before prompts that do not contain it.",
+    )
+    caption_prefix: str = setting(
+        "", title="Prefix", tip="Put before each prompt, with a space between them."
+    )
+    caption_suffix: str = setting("", title="Suffix", tip="Put after each prompt, with a space between them.")
     enable_tag_shuffling: bool = setting(
         False, title="Shuffle tags", tip="Shuffle the tags of a prompt in each variation."
     )
@@ -180,6 +203,13 @@ class ConceptTextConfig(BaseConfig):
         title="Lower case first",
         tip="Write everything in lower case before changing capitals.",
     )
+
+    @field_validator("caption_extension")
+    @classmethod
+    def _an_extension(cls, value: str) -> str:
+        if not _EXTENSION.fullmatch(value):
+            raise ValueError(f"must be a dot with letters or digits, such as .caption, not {value!r}")
+        return value
 
     @field_validator("caps_randomize_mode")
     @classmethod

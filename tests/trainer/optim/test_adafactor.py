@@ -12,12 +12,12 @@ from transformers.optimization import Adafactor as Published
 
 from modules.trainer.optim.optimizers import create_optimizer, load_optimizer_state, optimizer_state
 from modules.util.config.load import check_config
-from modules.util.config.onetrainer.onetrainer_import import import_onetrainer
 from modules.util.config.section.OptimizerConfig import OptimizerConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import Optimizer
 from modules.util.errors import ConfigError
 from modules.util.jsonio import write_json
+from tests.util.config.onetrainer.reading import import_onetrainer
 
 USUAL = {"scale_parameter": False, "relative_step": False, "warmup_init": False}
 NUMBERS = {"eps": 1e-30, "eps2": 1e-3, "clip_threshold": 1.0, "decay_rate": -0.8, "weight_decay": 0.0}

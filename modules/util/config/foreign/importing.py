@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from modules.util.config.aitoolkit.aitoolkit_import import read_aitoolkit
 from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
 from modules.util.config.config_list import save_list
 from modules.util.config.foreign.Notes import Note, Notes
+from modules.util.config.foreign.yaml_file import read_yaml
+from modules.util.config.kohya.kohya_import import MODEL, read_kohya, read_toml
+from modules.util.config.load import find_problems
 from modules.util.config.onetrainer.onetrainer_import import (
     import_onetrainer_list,
     read_onetrainer,
@@ -24,6 +28,9 @@ from modules.util.jsonio import read_json, write_json, write_text
 DONE, REFUSED, CHANGED = 0, 2, 3
 """How an import ends: the training is the same; nothing is written; written, and the training is another."""
 MOST_FILES = 10_000
+AUTO, ONETRAINER, KOHYA, AITOOLKIT = PROGRAMS = ("auto", "onetrainer", "kohya", "aitoolkit")
+YAML = (".yaml", ".yml")
+_READ = (".json", ".toml", *YAML)
 
 
 @dataclass(frozen=True)
@@ -58,27 +65,65 @@ class Import:
             write_text(neighbour, "\n".join([*lines, ""]) if lines else "everything is carried over\n")
 
 
-def import_file(source: str | os.PathLike[str], lenient: bool = False, strict: bool = False) -> Import:
+def import_file(
+    source: str | os.PathLike[str],
+    lenient: bool = False,
+    strict: bool = False,
+    program: str = AUTO,
+    family: str = "",
+) -> Import:
     """Read a file of another program.
 
     Args:
         source: a config, a concept list or a sample list.
-        lenient: take the nearest of what is not offered, instead of refusing it.
+        lenient: take the nearest of what is not offered, instead of refusing it (files of OneTrainer).
         strict: refuse whatever changes the training, unknown settings and values of the wrong kind.
+        program: one of ``PROGRAMS``; AUTO looks at the file.
+        family: of the model, where a file of kohya or ai-toolkit does not tell it.
 
     Raises:
         UserError: it cannot be read, asks for what is not offered, or ``strict`` refuses it.
     """
     made: TrainConfig | Sequence[BaseConfig]
-    if isinstance(read_json(source, "OneTrainer file"), list):
+    program = _program(Path(source)) if program == AUTO else program
+    if program == KOHYA:
+        made, notes = read_kohya(Path(source), family)
+    elif program == AITOOLKIT:
+        made, notes = read_aitoolkit(_mapping(Path(source)), family)
+    elif isinstance(read_json(source, "OneTrainer file"), list):
         made, lost = import_onetrainer_list(source)
         notes = Notes()
         notes.extend(lost)
     else:
         made, notes = read_onetrainer(source, lenient)
+    if program != ONETRAINER and isinstance(made, TrainConfig):
+        for error in find_problems(made).errors:
+            notes.say(error.field or "", f"{error.message}; change it")
     if strict:
         _refuse(notes.listed())
     return Import(made, notes)
+
+
+def _program(path: Path) -> str:
+    """Which program wrote a file, by its kind and its content."""
+    if path.suffix.lower() == ".toml":
+        return KOHYA
+    if path.suffix.lower() in YAML:
+        return AITOOLKIT
+    data = read_json(path, "file of another program")
+    return AITOOLKIT if _is_aitoolkit(data) else ONETRAINER
+
+
+def _is_aitoolkit(data: Any) -> bool:
+    inner = data.get("config") if isinstance(data, Mapping) else None
+    return isinstance(inner, Mapping) and "process" in inner
+
+
+def _mapping(path: Path) -> Mapping[str, Any]:
+    data = read_yaml(path) if path.suffix.lower() in YAML else read_json(path, "config of ai-toolkit")
+    if not isinstance(data, Mapping):
+        raise UserError(f"{path} is no config: it must be an object", None, "is it a config of ai-toolkit?")
+    return data
 
 
 def _refuse(notes: Sequence[Note]) -> None:
@@ -131,6 +176,8 @@ class FolderImport:
     strict: bool = False
     full: bool = False
     user_only: bool = False
+    program: str = AUTO
+    family: str = ""
     outcome: int = field(default=DONE, init=False)
 
     def lines(self) -> Iterator[str]:
@@ -145,7 +192,7 @@ class FolderImport:
             if self.user_only and path.name.startswith("#"):
                 continue
             try:
-                if not _theirs(read_json(path, "OneTrainer file")):
+                if not self._is_theirs(path):
                     continue
                 found += 1
                 yield f"{name}: {self._one(path, name)}"
@@ -156,6 +203,20 @@ class FolderImport:
         if not found:
             raise UserError(f"{self.source} holds no config, concept list or sample list of another program")
 
+    def _is_theirs(self, path: Path) -> bool:
+        program = _program(path)
+        if self.program not in (AUTO, program):
+            return False
+        if program == ONETRAINER:
+            return _theirs(read_json(path, "OneTrainer file"))
+        # other programs of the same formats are told apart by names that are always there
+        if program == KOHYA:
+            found = read_toml(path)
+            return "datasets" in found or any(
+                isinstance(one, Mapping) and MODEL in one for one in (found, *found.values())
+            )
+        return _is_aitoolkit(_mapping(path))
+
     def _files(self) -> list[Path]:
         found: list[Path] = []
         for folder, folders, names in os.walk(self.source):
@@ -165,7 +226,7 @@ class FolderImport:
                 for name in folders
                 if self.target is None or (here / name).resolve() != self.target.resolve()
             )
-            found += [here / name for name in sorted(names) if name.lower().endswith(".json")]
+            found += [here / name for name in sorted(names) if Path(name).suffix.lower() in _READ]
             if len(found) > MOST_FILES:
                 raise UserError(
                     f"{self.source} holds more than {MOST_FILES:,} files", hint="name a folder within it"
@@ -173,10 +234,12 @@ class FolderImport:
         return [path for path in found if path.is_file() and path.name != "secrets.json"]
 
     def _one(self, path: Path, name: Path) -> str:
-        imported = import_file(path, self.lenient, self.strict)
+        imported = import_file(path, self.lenient, self.strict, self.program, self.family)
         self._worst(imported.outcome())
         if self.target is not None:
-            imported.write(self.target / name, self.full)
+            # two files that differ in their kind alone stay two
+            place = name if name.suffix.lower() == ".json" else name.with_name(f"{name.name}.json")
+            imported.write(self.target / place, self.full)
         notes = imported.notes.listed()
         changing = sum(note.changes_weights for note in notes)
         return f"{counted(len(notes), 'note')}, {changing} of them {'change' if changing != 1 else 'changes'} training"

@@ -81,12 +81,6 @@ def their_settings() -> Collection[str]:
     return names
 
 
-def import_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tuple[TrainConfig, list[Note]]:
-    """As ``read_onetrainer``; what is not carried over as it is, one line each, what changes the weights first."""
-    config, notes = read_onetrainer(path, lenient)
-    return config, notes.listed()
-
-
 def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tuple[TrainConfig, Notes]:
     """Read a OneTrainer config with its concepts and samples.
 

@@ -12,9 +12,9 @@ import pytest
 
 from modules.util.config.foreign.Notes import MOST_CHARACTERS
 from modules.util.config.onetrainer.idle import WITHOUT_MEANING
-from modules.util.config.onetrainer.onetrainer_import import import_onetrainer
 from modules.util.errors import UserError
 from modules.util.program_files import RESOURCES
+from tests.util.config.onetrainer.reading import import_onetrainer
 
 DEFAULTS = json.loads((RESOURCES / "onetrainer" / "defaults.json").read_text())
 LISTS = {"concepts": [], "samples": []}

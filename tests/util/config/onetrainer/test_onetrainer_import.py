@@ -13,7 +13,6 @@ from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.load import check_config, load_config
 from modules.util.config.onetrainer.onetrainer_import import (
     _defaults,
-    import_onetrainer,
     import_onetrainer_concepts,
     import_onetrainer_samples,
 )
@@ -24,6 +23,7 @@ from modules.util.enum.choices import Optimizer
 from modules.util.enum.ModelType import ModelType
 from modules.util.errors import UserError
 from scripts import import_config as script
+from tests.util.config.onetrainer.reading import import_onetrainer
 
 SHARED = Path(__file__).parents[4] / ".." / "shared" / "data" / "onetrainer"
 LISTS = {"concepts": [], "samples": []}

@@ -10,12 +10,12 @@ import pytest
 
 from modules.util.config.foreign.Notes import Note
 from modules.util.config.load import check_config, find_problems, load_config, load_layered
-from modules.util.config.onetrainer.onetrainer_import import import_onetrainer
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import ModelFormat, Optimizer
 from modules.util.enum.ModelType import ModelType
 from modules.util.errors import UserError
 from scripts import import_config as script
+from tests.util.config.onetrainer.reading import import_onetrainer
 
 LISTS = {"concepts": [], "samples": []}
 THEIR_FAMILIES = (

@@ -1,0 +1,101 @@
+"""Which family a base model belongs to, by its name on the hub, its folder's index, or the names in its file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from modules.util.config.faults import show
+from modules.util.enum.ModelType import ModelType
+from modules.util.errors import UnsupportedError, UserError
+from modules.util.jsonio import read_json
+from modules.util.published_models import published_models
+
+_MOST_BYTES = 100_000_000
+_NAMES: Mapping[str, str] = {
+    "runwayml/stable-diffusion-v1-5": "STABLE_DIFFUSION_15",
+    "stable-diffusion-v1-5/stable-diffusion-v1-5": "STABLE_DIFFUSION_15",
+    "stabilityai/stable-diffusion-2-1": "STABLE_DIFFUSION_21",
+    "stabilityai/stable-diffusion-2-1-base": "STABLE_DIFFUSION_21_BASE",
+    "stabilityai/stable-diffusion-xl-base-1.0": "STABLE_DIFFUSION_XL_10_BASE",
+    "stabilityai/stable-diffusion-3-medium-diffusers": "STABLE_DIFFUSION_3",
+    "pixart-alpha/pixart-xl-2-1024-ms": "PIXART_ALPHA",
+    "pixart-alpha/pixart-sigma-xl-2-1024-ms": "PIXART_SIGMA",
+    "lodestones/chroma1-hd": "CHROMA_1",
+    "lodestones/chroma1-base": "CHROMA_1",
+    "efficient-large-model/sana_1600m_1024px_bf16_diffusers": "SANA",
+}
+_IN_FILES: tuple[tuple[str, str], ...] = (
+    ("conditioner.embedders.1.", "STABLE_DIFFUSION_XL_10_BASE"),
+    ("cond_stage_model.transformer.", "STABLE_DIFFUSION_15"),
+    ("distilled_guidance_layer.", "CHROMA_1"),
+    ("double_stream_modulation_img.", "FLUX_2"),
+    ("guidance_in.", "FLUX_DEV_1"),
+    ("double_blocks.0.", "FLUX_SCHNELL_1"),
+    ("noise_refiner.", "Z_IMAGE"),
+    ("transformer_blocks.0.img_mod.", "QWEN"),
+    ("x_block.attn2.", "STABLE_DIFFUSION_35"),
+    ("joint_blocks.37.", "STABLE_DIFFUSION_35"),
+    ("joint_blocks.0.", "STABLE_DIFFUSION_3"),
+)
+"""Parts of names of tensors, the first of which that is there decides."""
+
+
+def family_of_base(name: str, hints: Collection[str | None], field: str, given: str = "") -> ModelType:
+    """The family of a base model.
+
+    Args:
+        name: on the hub, or a folder or file.
+        hints: families that other settings point to; one that is not None decides before the name.
+        field: the setting with the name.
+        given: the family that the user gives; it decides before all.
+
+    Raises:
+        UnsupportedError: nothing tells, or the family is not offered.
+    """
+    for found in (given, *hints, _by_name(name), _by_folder(Path(name)), _by_file(Path(name))):
+        if found and found in ModelType.__members__:
+            return ModelType(found)
+        if found:
+            raise UnsupportedError(
+                f"the family {show(found)} is not offered", field, "docs/models.md lists what is"
+            )
+    raise UnsupportedError(
+        f"nothing tells the family of {show(name)}",
+        field,
+        "name it with --family STABLE_DIFFUSION_XL_10_BASE",
+    )
+
+
+def _by_name(name: str) -> str | None:
+    wanted = name.strip().strip("/").lower()
+    rows = {row.name.lower(): row.family for row in published_models()}
+    return _NAMES.get(wanted) or rows.get(wanted)
+
+
+def _by_folder(path: Path) -> str | None:
+    index = path / "model_index.json"
+    if not index.is_file():
+        return None
+    try:
+        found = read_json(index, "model index", _MOST_BYTES)
+    except UserError:
+        return None
+    kind = found.get("_class_name") if isinstance(found, Mapping) else None
+    fitting = [family.value for family in ModelType if family.spec.pipeline_class == kind]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _by_file(path: Path) -> str | None:
+    if path.suffix.lower() != ".safetensors" or not path.is_file():
+        return None
+    try:
+        with path.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            names = json.loads(stream.read(size)) if size <= _MOST_BYTES else {}
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(names, Mapping):
+        return None
+    return next((family for part, family in _IN_FILES if any(part in name for name in names)), None)

@@ -1,0 +1,177 @@
+"""The images of a kohya config: its dataset file, or a folder of folders named by their repeats."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from modules.util.config.ConceptConfig import ConceptConfig
+from modules.util.config.faults import show
+from modules.util.config.foreign.building import build
+from modules.util.config.foreign.Fields import Fields
+from modules.util.config.foreign.Notes import Notes
+from modules.util.errors import ConfigError
+
+Data = dict[str, Any]
+
+_REPEATED = re.compile(r"(\d+)_(.+)")
+_MOST_FOLDERS = 1000
+_IDLE = (
+    *(
+        "bucket_no_upscale",
+        "bucket_reso_steps",
+        "min_bucket_reso",
+        "max_bucket_reso",
+        "keep_tokens_separator",
+    ),
+    *(
+        "batch_size",
+        "enable_bucket",
+        "validation_seed",
+        "cache_info",
+        "skip_image_resolution",
+        "resize_interpolation",
+    ),
+)
+_OF_THE_RUN = ("batch_size", "enable_bucket")
+_OTHER_CROPS = "not offered: images are cropped around their middle, with a little jitter"
+_LOST = {
+    "color_aug": "not offered: set brightness and hue in the concept",
+    "face_crop_aug_range": _OTHER_CROPS,
+    "token_warmup_step": "not offered: all tokens from the first step",
+    "token_warmup_min": "not offered: all tokens from the first step",
+    "caption_dropout_every_n_epochs": "not offered: text_encoder.dropout_probability drops captions at random",
+    "wildcard": "not offered",
+    "enable_wildcard": "not offered",
+    "secondary_separator": "not offered",
+    "validation_split": "not offered: add a concept of the type VALIDATION",
+    "alpha_mask": "not offered",
+    "conditioning_data_dir": "not offered",
+    "custom_attributes": "not offered",
+    "metadata_file": "captions of a metadata file are not read: write them next to the images",
+}
+
+
+def import_datasets(
+    data: Mapping[str, Any], base: Data, rates: list[float], notes: Notes
+) -> tuple[list[ConceptConfig], Data]:
+    """The concepts of a dataset file, and the settings that are the run's here.
+
+    Args:
+        data: general settings, and data sets with their subsets; inner ones win.
+        base: settings of the training file that hold where the dataset file says nothing.
+        rates: gets the share of captions that each concept drops.
+    """
+    fields = Fields(data, notes)
+    general = fields.inner("general").left()
+    concepts: list[ConceptConfig] = []
+    shared: Data = {}
+    for one in fields.items("datasets"):
+        place = one.place("subsets")
+        subsets, own = one.items("subsets"), one.left()
+        for name, value in own.items():
+            if name in _OF_THE_RUN and shared.setdefault(name, value) != value:
+                notes.add(name, value, "the first data set decides for all")
+        for index, subset in enumerate(subsets):
+            together = {**base, **general, **own, **subset.left()}
+            where = f"{place}[{index}]"
+            concepts.append(_concept(Fields(together, notes, where), rates, notes, where))
+    fields.note_rest()
+    return concepts, {
+        **{name: general[name] for name in _OF_THE_RUN if name in general},
+        **shared,
+    }
+
+
+def import_folders(fields: Fields, base: Data, rates: list[float], notes: Notes) -> list[ConceptConfig]:
+    """The concepts of ``train_data_dir`` and ``reg_data_dir``: one for each folder ``N_name``."""
+    concepts = []
+    for field, regular in (("train_data_dir", False), ("reg_data_dir", True)):
+        name = fields.text(field)
+        for folder, repeats, word in _repeated(Path(name), field) if name else ():
+            data = {
+                **base,
+                "image_dir": str(folder),
+                "num_repeats": repeats,
+                "class_tokens": word,
+                "is_reg": regular,
+            }
+            concepts.append(_concept(Fields(data, notes, field), rates, notes, field))
+    return concepts
+
+
+def _repeated(folder: Path, field: str) -> Iterator[tuple[Path, int, str]]:
+    try:
+        inner = sorted(path for path in folder.iterdir() if path.is_dir())[:_MOST_FOLDERS]
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror})"
+        raise ConfigError(
+            f"the folder {show(str(folder))} {reason}", field, "import it where it is"
+        ) from None
+    for path in inner:
+        found = _REPEATED.fullmatch(path.name)
+        if found:
+            yield path, int(found[1]), found[2].strip()
+
+
+def _concept(fields: Fields, rates: list[float], notes: Notes, where: str) -> ConceptConfig:
+    regular = fields.flag("is_reg")
+    weight = fields.number("prior_loss_weight", 1.0)
+    made: Data = {
+        "path": fields.text("image_dir"),
+        "balancing": float(fields.whole("num_repeats", 1)),
+        "loss_weight": weight if regular else 1.0,
+        "image": _image(fields),
+        "text": _text(fields, notes),
+    }
+    rates.append(fields.number("caption_dropout_rate", 0.0) or 0.0)
+    for name, why in _LOST.items():
+        fields.lost(name, why)
+    fields.without_meaning(_IDLE)
+    fields.note_rest()
+    return build(ConceptConfig, made, where, notes)
+
+
+def _image(fields: Fields) -> Data:
+    size = fields.raw("resolution")
+    made: Data = {
+        "enable_random_flip": fields.flag("flip_aug"),
+        "enable_crop_jitter": fields.flag("random_crop"),
+    }
+    if size is not None:
+        made |= {"enable_resolution_override": True, "resolution_override": resolution_of(size)}
+    return made
+
+
+def resolution_of(size: Any) -> str:
+    """Our resolution of a side, of ``[width, height]``, or of ``"width,height"``: the side of a square of that area."""
+    parts = size if isinstance(size, list) else str(size).split(",")
+    sides = [
+        int(text) for text in (str(part).strip() for part in parts) if text.isdecimal() and len(text) < 7
+    ]
+    return str(round(math.sqrt(sides[0] * sides[-1]))) if sides else str(size)
+
+
+def _text(fields: Fields, notes: Notes) -> Data:
+    rate = fields.number("caption_tag_dropout_rate", 0.0)
+    extension = fields.text("caption_extension", ".caption")
+    made: Data = {
+        "caption_extension": extension if extension.startswith(".") else f".{extension}",
+        "missing_caption": fields.text("class_tokens"),
+        "enable_tag_shuffling": fields.flag("shuffle_caption"),
+        "tag_delimiter": fields.text("caption_separator", ","),
+        "keep_tags_count": fields.whole("keep_tokens", 0),
+        "tag_dropout_enable": bool(rate),
+        "tag_dropout_mode": "RANDOM",
+        "tag_dropout_probability": rate,
+        "caption_prefix": fields.text("caption_prefix"),
+        "caption_suffix": fields.text("caption_suffix"),
+    }
+    if not made["missing_caption"]:
+        notes.moved(
+            fields.place("class_tokens"), "", "images without a caption are reported", "an empty prompt there"
+        )
+    return made

@@ -1,0 +1,263 @@
+"""Reading training files and dataset files of kohya's sd-scripts (TOML)."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from modules.util.config.ConceptConfig import ConceptConfig
+from modules.util.config.faults import show
+from modules.util.config.foreign.base_family import family_of_base
+from modules.util.config.foreign.building import build
+from modules.util.config.foreign.dropout import common_dropout, note_dropout
+from modules.util.config.foreign.Fields import Fields
+from modules.util.config.foreign.Notes import Notes
+from modules.util.config.kohya.kohya_data import import_datasets, import_folders, resolution_of
+from modules.util.config.kohya.kohya_network import FAMILY_OF_NETWORK, import_network, import_parts
+from modules.util.config.kohya.kohya_noise import import_noise
+from modules.util.config.kohya.kohya_optimizer import import_optimizer
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.ModelType import ModelType
+from modules.util.errors import ConfigError, UnsupportedError
+
+Data = dict[str, Any]
+
+_MOST_BYTES = 10_000_000
+MODEL = "pretrained_model_name_or_path"
+_DTYPES = {"no": "FLOAT_32", "fp16": "FLOAT_16", "bf16": "BFLOAT_16", "float": "FLOAT_32"}
+_ENCODER_FILES = {"clip_l": 0, "clip_g": 1, "t5xxl": -1}
+_OF_DATA = (
+    "caption_extension", "caption_separator", "keep_tokens", "shuffle_caption", "caption_prefix", "caption_suffix",
+    "caption_dropout_rate", "caption_dropout_every_n_epochs", "caption_tag_dropout_rate", "color_aug", "flip_aug",
+    "face_crop_aug_range", "random_crop", "token_warmup_min", "token_warmup_step", "prior_loss_weight", "alpha_mask",
+    "enable_wildcard", "secondary_separator", "conditioning_data_dir",
+)  # fmt: skip
+_IDLE = (
+    "xformers", "sdpa", "mem_eff_attn", "torch_compile", "dynamo_backend", "lowram", "highvram",
+    "persistent_data_loader_workers",
+    "logging_dir", "log_with", "log_prefix", "log_config", "log_tracker_name", "log_tracker_config", "wandb_run_name",
+    "wandb_api_key", "huggingface_token", "console_log_level", "console_log_file", "console_log_simple", "config_file",
+    "output_config", "training_comment", "no_metadata", "metadata_author", "metadata_title", "metadata_description",
+    "metadata_license", "metadata_tags", "cache_latents_to_disk", "cache_text_encoder_outputs",
+    "cache_text_encoder_outputs_to_disk", "vae_batch_size", "skip_cache_check", "bucket_no_upscale",
+    "bucket_reso_steps", "min_bucket_reso", "max_bucket_reso", "save_model_as", "no_half_vae", "tokenizer_cache_dir",
+    "disable_mmap_load_safetensors", "ddp_timeout", "ddp_gradient_as_bucket_view", "ddp_static_graph",
+    "mem_eff_save", "apply_t5_attn_mask", "dataset_class", "debug_dataset", "max_data_loader_n_workers",
+    "sample_sampler", "in_json", "split_mode", "cpu_offload_checkpointing", "prior_loss_weight",
+)  # fmt: skip
+"""Settings from which no other training follows."""
+_LOST = {
+    "sample_prompts": "add its prompts to the samples",
+    "resume": "a state of kohya cannot be resumed here",
+    "save_state": "backups are made instead",
+    "save_last_n_epochs": "backups are counted, saves are kept",
+    "save_last_n_steps": "backups are counted, saves are kept",
+    "masked_loss": "not offered",
+    "weighted_captions": "set prompt_weighting",
+    "train_blocks": "not offered: all blocks are trained",
+    "single_blocks_to_swap": "not offered",
+    "double_blocks_to_swap": "not offered",
+    "scale_weight_norms": "not offered: norms are not limited",
+    "base_weights": "not offered: merge it first",
+    "dim_from_weights": "not offered: set lora_rank",
+    "block_lr": "not offered: one rate for the denoiser",
+    "initial_epoch": "not offered",
+    "initial_step": "not offered",
+}
+
+
+def read_toml(path: str | os.PathLike[str]) -> Data:
+    """The content of a TOML file.
+
+    Raises:
+        ConfigError: it cannot be read, is too large, or is not TOML.
+    """
+    try:
+        with Path(path).open("rb") as stream:
+            data = stream.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise ConfigError(f"{path} is larger than {_MOST_BYTES:,} bytes", None, "is it a config?")
+        return tomllib.loads(data.decode("utf-8-sig"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not TOML: {str(error).splitlines()[0]}") from None
+
+
+def read_kohya(path: Path, family: str = "") -> tuple[TrainConfig | list[ConceptConfig], Notes]:
+    """A training file as a config with its concepts, or a dataset file as a list of concepts.
+
+    Args:
+        path: the file.
+        family: of the model, where the file does not tell it.
+
+    Raises:
+        UserError: it cannot be read, or asks for what is not offered.
+    """
+    data = read_toml(path)
+    notes = Notes()
+    if "datasets" in data:
+        rates: list[float] = []
+        concepts, _ = import_datasets(data, {}, rates, notes)
+        note_dropout(rates, notes)
+        return concepts, notes
+    flat: Data = {}
+    for name, value in data.items():
+        # sections group settings and have no meaning of their own
+        flat |= value if isinstance(value, Mapping) else {name: value}
+    if MODEL not in flat:
+        raise ConfigError(
+            f"{path} is no config of kohya: it names no model", MODEL, "a dataset file has [[datasets]]"
+        )
+    return _config(Fields(flat, notes), path.parent, family, notes), notes
+
+
+def _config(fields: Fields, folder: Path, given: str, notes: Notes) -> TrainConfig:
+    family = _family(fields, given)
+    network = import_network(fields, family, notes)
+    adapter = network["training_method"] == "LORA"
+    made: Data = {
+        "model_type": family.value,
+        "base_model_name": fields.text(MODEL),
+        "rlhf_enabled": False,
+        **network,
+    }
+    parts = import_parts(fields, family, adapter)
+    _weights(fields, family, parts, adapter, made, notes)
+    _sources(fields, family, parts)
+    made |= import_optimizer(fields, notes) | import_noise(fields, family, parts, notes)
+    made |= _steps(fields) | _saving(fields, notes)
+    rates: list[float] = []
+    made["concepts"] = _concepts(fields, folder, made, rates, notes)
+    if family.text_encoders:
+        parts[family.text_encoders[0]]["dropout_probability"] = common_dropout(rates, notes)
+    made |= parts
+    chunks = fields.whole("max_token_length", 75)
+    if family.spec.chunks_prompts:
+        made["max_prompt_chunks"] = max(1, chunks // 75)
+    skip = fields.whole("clip_skip", 1)
+    if skip > 1 and not family.spec.flow_matching:
+        notes.add("clip_skip", skip, "not offered: the last layer's states are used", ours=1)
+    for name, why in _LOST.items():
+        fields.lost(name, why)
+    fields.without_meaning(_IDLE)
+    fields.note_rest()
+    return build(TrainConfig, made, "", notes)
+
+
+def _family(fields: Fields, given: str) -> ModelType:
+    name = fields.peek(MODEL)
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigError(f"{show(name)} is not a model", MODEL)
+    second = "STABLE_DIFFUSION_21" if fields.peek("v_parameterization") else "STABLE_DIFFUSION_21_BASE"
+    network = FAMILY_OF_NETWORK.get(str(fields.peek("network_module")))
+    return family_of_base(name, (network, second if fields.flag("v2") else None), MODEL, given)
+
+
+def _weights(fields: Fields, family: ModelType, parts: Data, adapter: bool, made: Data, notes: Notes) -> None:
+    """Number formats, and blocks that lie in main memory."""
+    mixed = fields.text("mixed_precision", "no")
+    if mixed not in _DTYPES:
+        raise UnsupportedError(f"{show(mixed)} is not offered", "mixed_precision", "nearest: bf16")
+    compute = _DTYPES[mixed]
+    made["train_dtype"] = compute
+    half = fields.flag("full_bf16"), fields.flag("full_fp16")
+    own = "BFLOAT_16" if half[0] else "FLOAT_16" if half[1] else "FLOAT_32"
+    if half[1]:
+        notes.add("full_fp16", True, "not offered for trained weights: they have 32 bits", ours=False)
+        own = "FLOAT_32"
+    made["lora_weight_dtype"] = own
+    for part in family.parts:
+        trained = not adapter and parts[part].get("train")
+        parts[part]["weight_dtype"] = own if trained else compute
+    if fields.flag("no_half_vae"):
+        parts[family.spec.vae]["weight_dtype"] = "FLOAT_32"
+    if fields.flag("fp8_base") and adapter:
+        parts[family.denoiser]["weight_dtype"] = "FLOAT_8"
+    if fields.flag("fp8_base_unet") and adapter:
+        parts[family.denoiser]["weight_dtype"] = "FLOAT_8"
+    swapped = fields.whole("blocks_to_swap", 0)
+    blocks = _BLOCKS.get(family.value)
+    if swapped and blocks and adapter:
+        parts[family.denoiser]["offload_fraction"] = min(1.0, swapped / blocks)
+    elif swapped:
+        notes.add("blocks_to_swap", swapped, "not offered for trained weights", changes_weights=False)
+    saved = fields.text("save_precision", "float")
+    made["output_dtype"] = _DTYPES.get(saved, "FLOAT_32")
+
+
+_BLOCKS = {
+    "FLUX_DEV_1": 57,
+    "FLUX_SCHNELL_1": 57,
+    "CHROMA_1": 57,
+    "STABLE_DIFFUSION_3": 24,
+    "STABLE_DIFFUSION_35": 38,
+}
+
+
+def _sources(fields: Fields, family: ModelType, parts: Data) -> None:
+    """Files of single parts."""
+    for name in ("vae", "ae"):
+        if name in fields:
+            parts[family.spec.vae]["model_name"] = fields.text(name)
+    encoders = family.text_encoders
+    for name, index in _ENCODER_FILES.items():
+        if name in fields and index < len(encoders):
+            parts[encoders[index]]["model_name"] = fields.text(name)
+
+
+def _steps(fields: Fields) -> Data:
+    epochs = fields.whole("max_train_epochs", 0)
+    steps = fields.whole("max_train_steps", 1600)
+    made: Data = {"epochs": epochs, "max_steps": 0} if epochs else {"epochs": 1_000_000, "max_steps": steps}
+    made |= {
+        "batch_size": fields.whole("train_batch_size", 1),
+        "gradient_accumulation_steps": fields.whole("gradient_accumulation_steps", 1),
+        "clip_grad_norm": fields.number("max_grad_norm", 1.0),
+        "seed": fields.whole("seed", 0),
+        "latent_caching": fields.flag("cache_latents") or fields.flag("cache_latents_to_disk"),
+    }
+    if fields.flag("fused_backward_pass"):
+        made["clip_each_weight"] = True
+    return made
+
+
+def _saving(fields: Fields, notes: Notes) -> Data:
+    folder, name = fields.text("output_dir"), fields.text("output_name", "last")
+    made: Data = {"output_model_destination": str(Path(folder) / f"{name}.safetensors")}
+    for prefix, ours in (("save", "save_every"), ("sample", "sample_after")):
+        for unit, word in (("EPOCH", "epochs"), ("STEP", "steps")):
+            every = fields.whole(f"{prefix}_every_n_{word}", 0)
+            if every:
+                made |= {ours: every, f"{ours}_unit": unit}
+    if fields.flag("sample_at_first"):
+        made["sample_before_training"] = True
+    fields.lost("save_n_epoch_ratio", "set save_every", changes_weights=False)
+    return made
+
+
+def _concepts(
+    fields: Fields, folder: Path, made: Data, rates: list[float], notes: Notes
+) -> list[ConceptConfig]:
+    """The data: of the dataset file that is named, or of folders; and the settings of the run that stand there."""
+    size = fields.raw("resolution")
+    if size is not None:
+        made["resolution"] = resolution_of(size)
+    made["aspect_ratio_bucketing"] = fields.flag("enable_bucket")
+    base = {name: fields.raw(name) for name in _OF_DATA if name in fields}
+    name = fields.text("dataset_config")
+    if not name:
+        return import_folders(fields, base, rates, notes)
+    path = next((one for one in (Path(name), folder / name) if one.is_file()), None)
+    if path is None:
+        notes.add("dataset_config", name, "there is no such file; import it later")
+        return []
+    concepts, shared = import_datasets(read_toml(path), base, rates, notes)
+    if "batch_size" in shared:
+        made["batch_size"] = shared["batch_size"]
+    if "enable_bucket" in shared:
+        made["aspect_ratio_bucketing"] = shared["enable_bucket"]
+    return concepts

@@ -1,0 +1,118 @@
+"""Noise, timesteps and losses of a kohya config."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from modules.util.config.faults import show
+from modules.util.config.foreign.Fields import Fields
+from modules.util.config.foreign.Notes import Notes
+from modules.util.enum.ModelType import ModelType
+from modules.util.errors import UnsupportedError
+
+Data = dict[str, Any]
+
+_LOSSES = {"l2": "mse", "l1": "mae", "huber": "huber", "smooth_l1": "huber"}
+_STRENGTHS = ("mse", "mae", "huber")
+_TIMESTEPS = 1000
+_LOST = {
+    "multires_noise_iterations": "not offered: plain noise",
+    "multires_noise_discount": "not offered: plain noise",
+    "adaptive_noise_scale": "not offered: the offset has one strength",
+    "noise_offset_random_strength": "not offered: the offset has one strength",
+    "ip_noise_gamma_random_strength": "not offered: the noise has one strength",
+    "scale_v_pred_loss_like_noise_pred": "not offered",
+    "v_pred_like_loss": "not offered",
+}
+
+
+def import_noise(fields: Fields, family: ModelType, parts: Data, notes: Notes) -> Data:
+    """Our settings of noise, timesteps and losses.
+
+    Raises:
+        UnsupportedError: a loss or a way of drawing timesteps that is not offered.
+    """
+    made: Data = {
+        "offset_noise_weight": fields.number("noise_offset", 0.0),
+        "perturbation_noise_weight": fields.number("ip_noise_gamma", 0.0),
+        "rescale_noise_scheduler_to_zero_terminal_snr": fields.flag("zero_terminal_snr"),
+        "force_v_prediction": fields.flag("v_parameterization"),
+        "min_noising_strength": (fields.number("min_timestep", 0.0) or 0.0) / _TIMESTEPS,
+        "max_noising_strength": (fields.number("max_timestep", _TIMESTEPS) or _TIMESTEPS) / _TIMESTEPS,
+        **_loss(fields, notes),
+    }
+    gamma = fields.number("min_snr_gamma", 0.0)
+    if gamma:
+        made |= {"loss_weight_fn": "MIN_SNR_GAMMA", "loss_weight_strength": gamma}
+    if fields.flag("debiased_estimation_loss"):
+        made["loss_weight_fn"] = "DEBIASED_ESTIMATION"
+    for name, why in _LOST.items():
+        fields.lost(name, why)
+    if family.spec.flow_matching:
+        made |= _levels(fields, family, notes)
+    guidance = fields.number("guidance_scale", 3.5)
+    if family.spec.embeds_guidance:
+        parts[family.denoiser]["guidance_scale"] = guidance
+    return made
+
+
+def _loss(fields: Fields, notes: Notes) -> Data:
+    kind = fields.text("loss_type", "l2")
+    if kind not in _LOSSES:
+        raise UnsupportedError(f"the loss {show(kind)} is not offered", "loss_type", "nearest: l2")
+    made: Data = {f"{name}_strength": float(_LOSSES[kind] == name) for name in _STRENGTHS}
+    delta, schedule = fields.number("huber_c", 0.1), fields.text("huber_schedule", "snr")
+    scale = fields.number("huber_scale", 1.0)
+    if made["huber_strength"]:
+        made["huber_delta"] = delta
+        notes.add("loss_type", kind, "its rounded form there, plain Huber here; compare the rates")
+        if schedule != "constant":
+            notes.add("huber_schedule", schedule, "not offered: one delta for all timesteps", ours="constant")
+        if scale != 1:
+            notes.add("huber_scale", scale, "not offered", ours=1)
+    return made
+
+
+def _levels(fields: Fields, family: ModelType, notes: Notes) -> Data:
+    """How noise levels are drawn, of families that match flows."""
+    kind = fields.text("timestep_sampling", "sigma")
+    scale, shift = fields.number("sigmoid_scale", 1.0) or 0.0, fields.number("discrete_flow_shift", 3.0)
+    weighting = fields.text("weighting_scheme", "none")
+    mean, spread = fields.number("logit_mean", 0.0), fields.number("logit_std", 1.0) or 0.0
+    mode = fields.number("mode_scale", 1.29)
+    prediction = fields.text("model_prediction_type", "sigma_scaled")
+    if prediction != "raw":
+        notes.add(
+            "model_prediction_type", prediction, "raw here: the loss is that of the velocity", ours="raw"
+        )
+    normal = {"timestep_distribution": "LOGIT_NORMAL", "noising_weight": scale - 1.0, "noising_bias": 0.0}
+    kinds: dict[str, Data] = {
+        "uniform": {"timestep_distribution": "UNIFORM", "timestep_shift": 1.0},
+        "sigmoid": {**normal, "timestep_shift": 1.0},
+        "shift": {**normal, "timestep_shift": shift},
+        "flux_shift": {**normal, "timestep_shift": 1.0, "dynamic_timestep_shifting": True},
+    }
+    drawn: dict[str, Data] = {
+        "none": {"timestep_distribution": "UNIFORM"},
+        "uniform": {"timestep_distribution": "UNIFORM"},
+        "logit_normal": {
+            "timestep_distribution": "LOGIT_NORMAL", "noising_weight": spread - 1.0, "noising_bias": mean,
+        },
+        "mode": {"timestep_distribution": "HEAVY_TAIL", "noising_weight": mode},
+        "cosmap": {"timestep_distribution": "COS_MAP"},
+    }  # fmt: skip
+    if kind in kinds:
+        return kinds[kind]
+    if kind != "sigma":
+        raise UnsupportedError(
+            f"timesteps drawn by {show(kind)} are not offered",
+            "timestep_sampling",
+            f"nearest: {', '.join(kinds)}",
+        )
+    if weighting not in drawn:
+        raise UnsupportedError(
+            f"the weighting {show(weighting)} is not offered",
+            "weighting_scheme",
+            f"nearest: {', '.join(drawn)}",
+        )
+    return {**drawn[weighting], "timestep_shift": shift}

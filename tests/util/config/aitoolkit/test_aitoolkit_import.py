@@ -1,0 +1,207 @@
+"""Configs of ai-toolkit: the fields that matter, and nothing changed in silence."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.pipeline.nodes.prompts import complete_prompt
+from modules.util.config.foreign.importing import CHANGED, DONE, Import, import_file
+from modules.util.config.load import find_problems, load_config
+from modules.util.config.TrainConfig import TrainConfig
+from scripts import import_config as script
+
+FLUX = """
+job: extension
+config:
+  name: my_first_lora
+  process:
+    - type: sd_trainer
+      training_folder: output
+      device: cuda:0
+      trigger_word: p3r5on
+      network:
+        type: lora
+        linear: 16
+        linear_alpha: 8
+      save:
+        dtype: float16
+        save_every: 250
+        max_step_saves_to_keep: 4
+      datasets:
+        - folder_path: /images
+          caption_ext: txt
+          caption_dropout_rate: 0.05
+          shuffle_tokens: false
+          cache_latents_to_disk: true
+          resolution: [512, 768, 1024]
+      train:
+        batch_size: 1
+        steps: 2000
+        gradient_accumulation_steps: 2
+        train_unet: true
+        train_text_encoder: false
+        gradient_checkpointing: true
+        noise_scheduler: flowmatch
+        optimizer: adamw8bit
+        lr: 1e-4
+        ema_config: {use_ema: true, ema_decay: 0.99}
+        dtype: bf16
+      model:
+        name_or_path: black-forest-labs/FLUX.1-dev
+        is_flux: true
+        quantize: true
+      sample:
+        sampler: flowmatch
+        sample_every: 250
+        width: 1024
+        height: 1024
+        prompts: ["[trigger] holding a sign", "a horse"]
+        neg: ""
+        seed: 42
+        walk_seed: true
+        guidance_scale: 4
+        sample_steps: 20
+meta: {name: "[name]", version: '1.0'}
+"""
+
+
+def data() -> dict[str, Any]:
+    import yaml
+
+    made: dict[str, Any] = yaml.safe_load(FLUX)
+    return made
+
+
+def read(folder: Path, **changes: Any) -> Import:
+    """The config with other values: ``train__lr=1``."""
+    made = copy.deepcopy(data())
+    for place, value in changes.items():
+        section: Any = made["config"]["process"][0]
+        *outer, name = place.split("__")
+        for one in outer:
+            section = section[int(one)] if one.isdigit() else section.setdefault(one, {})
+        section[name] = value
+    path = folder / "config.json"
+    path.write_text(json.dumps(made))
+    return import_file(path)
+
+
+def test_the_published_example_of_flux(tmp_path: Path) -> None:
+    path, target = tmp_path / "train_lora_flux_24gb.yaml", tmp_path / "ours.json"
+    path.write_text(FLUX)
+    assert script.main([str(path), str(target)]) == DONE
+    config = load_config(target)
+    assert find_problems(config).errors == []
+    assert (config.model_type, config.lora_rank, config.lora_alpha) == ("FLUX_DEV_1", 16, 8)
+    assert (config.transformer.weight_dtype, config.text_encoder_2.weight_dtype) == ("FLOAT_8", "BFLOAT_16")
+    assert (config.max_steps, config.gradient_accumulation_steps, config.learning_rate) == (2000, 2, 1e-4)
+    assert (config.optimizer.optimizer, config.ema, config.ema_decay) == ("ADAMW_8BIT", "GPU", 0.99)
+    assert (config.timestep_distribution, config.noising_weight) == ("LOGIT_NORMAL", 0)
+    assert (config.transformer.train, config.text_encoder.train) == (True, False)
+    assert config.text_encoder.dropout_probability == 0.05
+    assert config.output_model_destination == "output/my_first_lora.safetensors"
+    (concept,) = config.concepts or []
+    assert (concept.path, concept.image.resolution_override) == ("/images", "512, 768, 1024")
+    assert complete_prompt("a man, [trigger]", concept.text) == "a man, p3r5on"
+    assert complete_prompt("a man", concept.text) == "p3r5on a man"
+    assert complete_prompt("p3r5on", concept.text) == "p3r5on"
+    samples = config.samples or []
+    assert [(one.prompt, one.seed) for one in samples] == [("p3r5on holding a sign", 42), ("a horse", 43)]
+    assert {(one.width, one.cfg_scale, one.diffusion_steps) for one in samples} == {(1024, 4, 20)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "value"),
+    [
+        ({"train__timestep_type": "linear"}, "timestep_distribution", "UNIFORM"),
+        ({"train__linear_timesteps": True}, "timestep_distribution", "UNIFORM"),
+        ({"train__timestep_type": "shift"}, "dynamic_timestep_shifting", True),
+        ({"train__content_or_style": "content"}, "noising_bias", 1.0),
+        ({"train__content_or_style": "style"}, "noising_bias", -1.0),
+        ({"train__max_denoising_steps": 499}, "min_noising_strength", 0.5),
+        ({"train__min_denoising_steps": 200}, "max_noising_strength", 0.8),
+        ({"train__loss_type": "mae"}, "mae_strength", 1.0),
+        ({"train__lr_scheduler": "cosine"}, "learning_rate_scheduler", "COSINE"),
+        ({"train__max_grad_norm": 0.3}, "clip_grad_norm", 0.3),
+        ({"network__type": "lokr"}, "peft_type", "LOKR"),
+        ({"network__network_kwargs": {"only_if_contains": ["transformer.single"]}}, "layer_filter", "single"),
+        ({"network__network_kwargs": {"ignore_if_contains": ["norm"]}}, "layer_filter_regex", True),
+        ({"model__is_flux": False, "model__arch": "chroma"}, "model_type", "CHROMA_1"),
+    ],
+)
+def test_one_field(changes: dict[str, Any], field: str, value: Any, tmp_path: Path) -> None:
+    imported = read(tmp_path, **changes)
+    assert [note for note in imported.notes.listed() if note.changes_weights] == []
+    assert getattr(imported.made, field) == pytest.approx(value)
+    assert imported.outcome() == DONE
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"type": "slider"}, "type"),
+        ({"type": "concept_slider"}, "type"),
+        ({"model__is_flux": False, "model__arch": "wan21"}, "model.arch"),
+        ({"network__type": "dora_x"}, "network.type"),
+        ({"train__optimizer": "automagic"}, "train.optimizer"),
+        ({"train__loss_type": "wavelet"}, "train.loss_type"),
+        ({"train__dtype": "fp4"}, "train.dtype"),
+        ({"model__qtype": "uint2"}, "model.qtype"),
+    ],
+)
+def test_what_is_not_offered_is_refused(
+    changes: dict[str, Any], field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Exception, match=field.replace(".", r"\.")):
+        read(tmp_path, **changes)
+    assert script.main([str(tmp_path / "config.json"), str(tmp_path / "out.json")]) == 2
+    assert field in capsys.readouterr().err
+    assert not (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train__do_guidance_loss": True},
+        {"train__made_up": 3},
+        {"datasets__0__mask_path": "masks"},
+        {"network__lokr_factor": 8, "network__type": "lokr"},
+        {"train__lr": "fast"},
+        {"datasets__0__num_frames": 41},
+    ],
+)
+def test_what_trains_otherwise_is_noted(changes: dict[str, Any], tmp_path: Path) -> None:
+    imported = read(tmp_path, **changes)
+    name = next(iter(changes)).rpartition("__")[2]
+    assert imported.outcome() == CHANGED
+    assert [note for note in imported.notes.listed() if note.changes_weights and name in note]
+
+
+@pytest.mark.parametrize(
+    "text", ["a: [", "a: &x [1]\nb: *x\n", "!!python/object/apply:os.system ['true']", "- 1\n", "\x00"]
+)
+def test_hostile_yaml_is_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    assert script.main([str(path), str(tmp_path / "out.json")]) == 2
+    assert "config.yaml" in capsys.readouterr().err
+
+
+def test_another_family_is_given_by_hand(tmp_path: Path) -> None:
+    made = import_file(_unnamed(tmp_path), family="FLUX_DEV_1").made
+    assert isinstance(made, TrainConfig)
+    assert made.model_type == "FLUX_DEV_1"
+    assert script.main([str(_unnamed(tmp_path)), str(tmp_path / "out.json")]) == 2
+
+
+def _unnamed(folder: Path) -> Path:
+    made = data()
+    made["config"]["process"][0]["model"] = {"name_or_path": "/models/copy"}
+    path = folder / "unnamed.json"
+    path.write_text(json.dumps(made))
+    return path

@@ -1,0 +1,318 @@
+"""Training files and dataset files of kohya's scripts: the fields that matter, and nothing changed in silence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from modules.pipeline.nodes.collect import collect_items
+from modules.util.config.ConceptConfig import ConceptConfig
+from modules.util.config.foreign.importing import CHANGED, DONE, import_file
+from modules.util.config.foreign.Notes import Notes
+from modules.util.config.load import find_problems, load_config
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import UserError
+from scripts import import_config as script
+
+XL = "stabilityai/stable-diffusion-xl-base-1.0"
+
+
+def draw_images(folder: Path, count: int) -> None:
+    folder.mkdir(parents=True)
+    for number in range(count):
+        Image.new("RGB", (64, 64), (number, 0, 0)).save(folder / f"{number}.png")
+
+
+def toml(values: dict[str, Any]) -> str:
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+
+
+def read(folder: Path, text: str = "", **values: Any) -> tuple[TrainConfig, Notes]:
+    path = folder / "train.toml"
+    path.write_text(toml({"pretrained_model_name_or_path": XL, **values}) + text, encoding="utf-8")
+    imported = import_file(path)
+    assert isinstance(imported.made, TrainConfig)
+    return imported.made, imported.notes
+
+
+def concepts(folder: Path, text: str) -> tuple[list[ConceptConfig], Notes]:
+    path = folder / "data.toml"
+    path.write_text(text, encoding="utf-8")
+    imported = import_file(path)
+    assert isinstance(imported.made, list)
+    return imported.made, imported.notes  # type: ignore[return-value]
+
+
+LORA = {"network_module": "networks.lora", "network_dim": 32, "network_alpha": 16}
+
+
+def test_a_lora_of_sdxl(tmp_path: Path) -> None:
+    config, notes = read(
+        tmp_path, **LORA, unet_lr=1e-4, text_encoder_lr=[5e-5, 2e-5], optimizer_type="AdamW8bit",
+        optimizer_args=["weight_decay=0.1", "betas=0.9,0.99"], lr_scheduler="cosine_with_restarts",
+        lr_warmup_steps=100, lr_scheduler_num_cycles=3, max_train_epochs=10, mixed_precision="bf16",
+        save_precision="fp16", noise_offset=0.0357, ip_noise_gamma=0.05, min_snr_gamma=5, train_batch_size=4,
+        gradient_checkpointing=True, cache_latents=True, seed=42, output_dir="out", output_name="mine",
+        network_dropout=0.1, max_grad_norm=0.5, save_every_n_epochs=2, resolution="1024,1024", enable_bucket=True,
+        max_token_length=225,
+    )  # fmt: skip
+    assert notes.listed() == []
+    assert find_problems(config).errors == []
+    assert (config.model_type, config.training_method, config.lora_rank, config.lora_alpha) == (
+        "STABLE_DIFFUSION_XL_10_BASE", "LORA", 32, 16.0,
+    )  # fmt: skip
+    assert (config.layer_filter_preset, config.layer_filter) == ("custom", "attentions")
+    assert [config.unet.learning_rate, config.text_encoder.learning_rate] == [1e-4, 5e-5]
+    assert (config.text_encoder_2.learning_rate, config.text_encoder_2.train) == (2e-5, True)
+    assert (config.optimizer.optimizer, config.optimizer.weight_decay) == ("ADAMW_8BIT", 0.1)
+    assert (config.optimizer.beta1, config.optimizer.beta2) == (0.9, 0.99)
+    assert (config.learning_rate_scheduler, config.learning_rate_cycles) == ("COSINE_WITH_HARD_RESTARTS", 3)
+    assert (config.learning_rate_warmup_steps, config.epochs, config.max_steps) == (100, 10, 0)
+    assert (config.train_dtype, config.output_dtype, config.unet.weight_dtype) == (
+        "BFLOAT_16", "FLOAT_16", "BFLOAT_16",
+    )  # fmt: skip
+    assert (config.offset_noise_weight, config.perturbation_noise_weight) == (0.0357, 0.05)
+    assert config.perturbation_on_target is False
+    assert (config.loss_weight_fn, config.loss_weight_strength) == ("MIN_SNR_GAMMA", 5)
+    assert (config.batch_size, config.seed, config.clip_grad_norm) == (4, 42, 0.5)
+    assert (config.dropout_probability, config.max_prompt_chunks, config.resolution) == (0.1, 3, "1024")
+    assert (config.save_every, config.save_every_unit) == (2, "EPOCH")
+    assert config.output_model_destination == "out/mine.safetensors"
+
+
+def test_their_defaults_hold_where_the_file_says_nothing(tmp_path: Path) -> None:
+    config, notes = read(tmp_path, network_module="networks.lora")
+    assert notes.listed() == []
+    assert (config.lora_rank, config.lora_alpha, config.max_steps) == (4, 1.0, 1600)
+    assert (config.learning_rate, config.optimizer.optimizer, config.batch_size) == (2e-6, "ADAMW", 1)
+    assert (config.unet.train, config.text_encoder.train, config.text_encoder_2.train) == (True, True, True)
+    assert config.unet.gradient_checkpointing is False
+    assert (config.train_dtype, config.learning_rate_warmup_steps) == ("FLOAT_32", 0)
+
+
+def test_a_lora_of_flux(tmp_path: Path) -> None:
+    config, notes = read(
+        tmp_path, pretrained_model_name_or_path="flux1-dev.safetensors", clip_l="clip_l.safetensors",
+        t5xxl="t5xxl.safetensors", ae="ae.safetensors", network_module="networks.lora_flux", network_dim=4,
+        network_alpha=4, network_train_unet_only=True, fp8_base=True, blocks_to_swap=18, mixed_precision="bf16",
+        timestep_sampling="flux_shift", sigmoid_scale=1.2, model_prediction_type="raw", guidance_scale=1.0,
+        optimizer_type="adafactor", optimizer_args=["relative_step=False", "scale_parameter=False"],
+        learning_rate=1e-3, gradient_checkpointing=True, sdpa=True, cache_text_encoder_outputs=True,
+    )  # fmt: skip
+    assert notes.listed() == []
+    assert find_problems(config).errors == []
+    assert (config.model_type, config.layer_filter_preset) == ("FLUX_DEV_1", "blocks")
+    assert (config.text_encoder.model_name, config.text_encoder_2.model_name, config.vae.model_name) == (
+        "clip_l.safetensors", "t5xxl.safetensors", "ae.safetensors",
+    )  # fmt: skip
+    assert (config.text_encoder.train, config.text_encoder_2.train) == (False, False)
+    assert (config.transformer.weight_dtype, config.transformer.offload_fraction) == ("FLOAT_8", 18 / 57)
+    assert (config.timestep_distribution, config.dynamic_timestep_shifting) == ("LOGIT_NORMAL", True)
+    assert (config.noising_weight, config.transformer.guidance_scale) == (pytest.approx(0.2), 1.0)
+    assert config.optimizer.params == {"relative_step": False, "scale_parameter": False}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"timestep_sampling": "uniform"}, ("UNIFORM", 0.0, 1.0)),
+        ({"timestep_sampling": "sigmoid"}, ("LOGIT_NORMAL", 0.0, 1.0)),
+        ({"timestep_sampling": "shift", "discrete_flow_shift": 3.1}, ("LOGIT_NORMAL", 0.0, 3.1)),
+        ({}, ("UNIFORM", 0.0, 3.0)),
+        (
+            {"weighting_scheme": "logit_normal", "logit_mean": 0.5, "logit_std": 1.5},
+            ("LOGIT_NORMAL", 0.5, 3.0),
+        ),
+        ({"weighting_scheme": "mode"}, ("HEAVY_TAIL", 1.29, 3.0)),
+        ({"weighting_scheme": "cosmap", "discrete_flow_shift": 1.0}, ("COS_MAP", 0.0, 1.0)),
+    ],
+)
+def test_noise_levels_of_flow_models(
+    given: dict[str, Any], expected: tuple[Any, ...], tmp_path: Path
+) -> None:
+    config, notes = read(tmp_path, network_module="networks.lora_flux", model_prediction_type="raw", **given)
+    assert notes.listed() == []
+    kind, weight, shift = expected
+    assert (config.timestep_distribution, config.timestep_shift) == (kind, shift)
+    assert config.noising_weight == weight
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"network_module": "networks.oft"}, "network_module"),
+        ({"network_module": "lycoris.kohya", "network_args": ["algo=boft"]}, "network_module"),
+        ({"optimizer_type": "somebody.Special"}, "optimizer_type"),
+        ({"optimizer_type": "mine.AdamW"}, "optimizer_type"),
+        ({"lr_scheduler": "polynomial", "lr_scheduler_power": 2}, "lr_scheduler"),
+        ({"lr_scheduler": "inverse_sqrt"}, "lr_scheduler"),
+        ({"mixed_precision": "fp4"}, "mixed_precision"),
+        ({"loss_type": "lpips"}, "loss_type"),
+        ({"pretrained_model_name_or_path": "nobody/knows"}, "pretrained_model_name_or_path"),
+    ],
+)
+def test_what_is_not_offered_is_refused_and_nothing_is_written(
+    given: dict[str, Any], field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, target = tmp_path / "train.toml", tmp_path / "out.json"
+    path.write_text(toml({"pretrained_model_name_or_path": XL, **LORA, **given}))
+    assert script.main([str(path), str(target)]) == 2
+    assert not target.exists()
+    assert field in capsys.readouterr().err
+
+
+def test_what_trains_otherwise_is_noted_and_ends_with_3(tmp_path: Path) -> None:
+    path, target = tmp_path / "train.toml", tmp_path / "out.json"
+    lost = {
+        "clip_skip": 2,
+        "masked_loss": True,
+        "multires_noise_iterations": 6,
+        "made_up": 1,
+        "seed": "often",
+    }
+    path.write_text(toml({"pretrained_model_name_or_path": "runwayml/stable-diffusion-v1-5", **LORA, **lost}))
+    assert script.main([str(path), str(target)]) == CHANGED
+    noted = (tmp_path / "out.json.notes.txt").read_text()
+    assert all(name in noted for name in lost)
+    assert load_config(target).model_type == "STABLE_DIFFUSION_15"
+    assert script.main([str(path), str(target), "--strict"]) == 2
+    path.write_text(toml({"pretrained_model_name_or_path": XL, **LORA, "xformers": True, "clip_skip": 1}))
+    assert script.main([str(path), str(target)]) == DONE
+
+
+def test_convolutions_and_other_adapters(tmp_path: Path) -> None:
+    config, notes = read(tmp_path, **LORA, network_args=["conv_dim=8", "conv_alpha=4"])
+    assert notes.listed() == []
+    assert config.layer_filter == "attentions,resnets,downsamplers,upsamplers"
+    assert config.rank_patterns()["conv1"] == 8
+    assert config.alpha_patterns()["upsamplers"] == 4
+    config, _ = read(tmp_path, **{**LORA, "network_module": "lycoris.kohya"}, network_args=["algo=lokr"])
+    assert config.peft_type == "LOKR"
+
+
+def test_adafactor_finds_its_own_rate_unless_it_is_told_not_to(tmp_path: Path) -> None:
+    config, _ = read(tmp_path, **LORA, optimizer_type="AdaFactor")
+    assert config.optimizer.params == {"relative_step": True, "scale_parameter": True}
+    assert config.learning_rate_scheduler == "ADAFACTOR"
+    assert find_problems(config).errors == []
+
+
+@pytest.mark.parametrize(
+    ("key", "shape", "family"),
+    [
+        ("conditioner.embedders.1.model.ln_final.weight", (4,), "STABLE_DIFFUSION_XL_10_BASE"),
+        ("cond_stage_model.transformer.text_model.final_layer_norm.weight", (4,), "STABLE_DIFFUSION_15"),
+        ("double_blocks.0.img_attn.qkv.weight", (4, 4), "FLUX_SCHNELL_1"),
+    ],
+)
+def test_the_family_is_read_from_the_file(
+    key: str, shape: tuple[int, ...], family: str, tmp_path: Path
+) -> None:
+    model = tmp_path / "model.safetensors"
+    save_file({key: torch.zeros(shape)}, model)
+    config, _ = read(tmp_path, pretrained_model_name_or_path=str(model), **LORA)
+    assert config.model_type == family
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes(b"\xff" * 64)
+    with pytest.raises(UserError, match="--family"):
+        read(tmp_path, pretrained_model_name_or_path=str(damaged), **LORA)
+    path = tmp_path / "train.toml"
+    made = import_file(path, family="SANA").made
+    assert isinstance(made, TrainConfig)
+    assert made.model_type == "SANA"
+
+
+SETS = """
+[general]
+shuffle_caption = true
+caption_extension = ".txt"
+keep_tokens = 1
+flip_aug = true
+
+[[datasets]]
+resolution = [512, 512]
+batch_size = 4
+keep_tokens = 2
+
+  [[datasets.subsets]]
+  image_dir = "a"
+  num_repeats = 3
+  class_tokens = "a dog"
+
+  [[datasets.subsets]]
+  image_dir = "b"
+  keep_tokens = 3
+  flip_aug = false
+  is_reg = true
+  prior_loss_weight = 0.5
+  caption_tag_dropout_rate = 0.2
+  caption_prefix = "photo of"
+"""
+
+
+def test_inner_settings_of_a_data_set_win(tmp_path: Path) -> None:
+    (one, two), notes = concepts(tmp_path, SETS)
+    assert [note for note in notes.listed() if note.changes_weights] == []
+    assert (one.path, one.balancing, one.text.keep_tags_count, one.image.enable_random_flip) == (
+        "a",
+        3,
+        2,
+        True,
+    )
+    assert (two.path, two.balancing, two.text.keep_tags_count, two.image.enable_random_flip) == (
+        "b",
+        1,
+        3,
+        False,
+    )
+    assert (one.loss_weight, two.loss_weight) == (1, 0.5)
+    assert (one.text.missing_caption, one.text.caption_extension) == ("a dog", ".txt")
+    assert (two.text.tag_dropout_enable, two.text.tag_dropout_probability) == (True, 0.2)
+    assert (two.text.caption_prefix, two.text.tag_dropout_mode) == ("photo of", "RANDOM")
+    assert one.image.resolution_override == "512"
+    assert one.text.enable_tag_shuffling
+    (tmp_path / "sets.toml").write_text(SETS)
+    config, _ = read(tmp_path, **LORA, dataset_config="sets.toml", caption_dropout_rate=0.1)
+    assert (config.batch_size, [concept.path for concept in config.concepts or []]) == (4, ["a", "b"])
+    assert config.text_encoder.dropout_probability == 0.1
+
+
+def test_folders_named_by_their_repeats_give_that_many_items(tmp_path: Path) -> None:
+    for name, count in (("10_sks dog", 2), ("3_cat", 4), ("notes", 1)):
+        draw_images(tmp_path / "images" / name, count)
+    (tmp_path / "images" / "3_cat" / "0.caption").write_text("a cat on a mat")
+    config, notes = read(tmp_path, **LORA, train_data_dir=str(tmp_path / "images"))
+    assert notes.listed() == []
+    items, visits = [], 0
+    for index, concept in enumerate(config.concepts or []):
+        found = collect_items(concept, index, str(index))
+        assert found.faults == []
+        items += found.items
+        visits += len(found.items) * int(concept.balancing)
+    assert visits == 10 * 2 + 3 * 4
+    assert sorted({prompt for item in items for prompt in item.prompts}) == [
+        "a cat on a mat",
+        "cat",
+        "sks dog",
+    ]
+
+
+def test_a_whole_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "configs"
+    source.mkdir()
+    (source / "a.toml").write_text(toml({"pretrained_model_name_or_path": XL, **LORA}))
+    (source / "sets.toml").write_text(SETS)
+    (source / "pyproject.toml").write_text('[project]\nname = "x"\n')
+    (source / "bad.toml").write_text("a = [")
+    assert script.main([str(source), str(tmp_path / "ours")]) == 2
+    out = capsys.readouterr().out
+    assert "bad.toml: refused" in out
+    assert "pyproject" not in out
+    assert load_config(tmp_path / "ours" / "a.toml.json").lora_rank == 32
+    assert json.loads((tmp_path / "ours" / "sets.toml.json").read_text())[0]["path"] == "a"
