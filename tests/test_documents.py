@@ -11,7 +11,7 @@ import pytest
 from tests.source_tree import ROOT, imports, sources
 
 PAGE = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
-OTHER_NAMES = {"PIL": "pillow"}
+OTHER_NAMES = {"PIL": "pillow", "yaml": "pyyaml"}
 NOT_IMPORTED = {
     "accelerate": "peft requires it",
     "sentencepiece": "transformers reads T5 tokenizers that are published in its format with it",

@@ -14,6 +14,7 @@ from modules.spec.parts import (
 
 CHROMA_1 = FamilySpec(
     key="CHROMA_1",
+    blocks=19 + 38,
     label="Chroma1",
     pipeline_class="ChromaPipeline",
     prediction="flow",

@@ -41,6 +41,7 @@ FLUX_DEV_1 = FamilySpec(
     prompt_tokens=512,
     size_multiple=16,
     key_map="flux",
+    blocks=19 + 38,
     embeds_guidance=True,
     shifts_by_size=True,
     even_steps=True,

@@ -17,6 +17,7 @@ from modules.spec.parts import (
 
 STABLE_DIFFUSION_3 = FamilySpec(
     key="STABLE_DIFFUSION_3",
+    blocks=24,
     label="Stable Diffusion 3",
     pipeline_class="StableDiffusion3Pipeline",
     prediction="flow",
@@ -48,6 +49,7 @@ STABLE_DIFFUSION_3 = FamilySpec(
 STABLE_DIFFUSION_35 = replace(
     STABLE_DIFFUSION_3,
     key="STABLE_DIFFUSION_35",
+    blocks=0,
     label="Stable Diffusion 3.5",
     lora_architecture="stable-diffusion-3.5-large/lora",
     model_architecture="stable-diffusion-3.5-large",

@@ -13,6 +13,7 @@ SAVE_CONFIG = "Save the config"
 IMPORT_FILE = "Import a config, concepts or samples of another trainer"
 WRITE_LIST = "Write the {what}"
 ALL_FILES, JSON_FILES, FOREIGN_FILES = "All files", "JSON files", "Settings of other trainers"
+FOREIGN_NAMES = "*.json *.toml *.yaml *.yml"
 
 # steps of undo
 UNDO_NEW = "new config"

@@ -19,7 +19,7 @@ from modules.util.errors import UserError
 Kinds = Sequence[tuple[str, str]]
 ANY: Kinds = ((words.ALL_FILES, "*"),)
 JSON: Kinds = ((words.JSON_FILES, "*.json"), *ANY)
-FOREIGN: Kinds = ((words.FOREIGN_FILES, "*.json *.toml *.yaml *.yml"), *ANY)
+FOREIGN: Kinds = ((words.FOREIGN_FILES, words.FOREIGN_NAMES), *ANY)
 POLL_MS = 40
 
 

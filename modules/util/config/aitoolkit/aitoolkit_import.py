@@ -88,13 +88,13 @@ def read_aitoolkit(data: Mapping[str, Any], family: str = "") -> tuple[TrainConf
         family: of the model, where the file does not tell it.
 
     Raises:
-        UserError: it asks for what is not offered, or is no such config.
+        UserError: it asks for what is not offered, or is another kind of file.
     """
     notes = Notes()
     outer = data.get("config")
     processes = outer.get("process") if isinstance(outer, Mapping) else None
     if not isinstance(processes, list) or not processes or not isinstance(processes[0], Mapping):
-        raise ConfigError("no config of ai-toolkit: it has no config.process", "config.process")
+        raise ConfigError("not a config of ai-toolkit: it has no config.process", "config.process")
     if len(processes) > 1:
         notes.add("config.process", f"{len(processes)} processes", "the first alone is imported")
     kind = processes[0].get("type")

@@ -122,7 +122,9 @@ def _is_aitoolkit(data: Any) -> bool:
 def _mapping(path: Path) -> Mapping[str, Any]:
     data = read_yaml(path) if path.suffix.lower() in YAML else read_json(path, "config of ai-toolkit")
     if not isinstance(data, Mapping):
-        raise UserError(f"{path} is no config: it must be an object", None, "is it a config of ai-toolkit?")
+        raise UserError(
+            f"{path} is not a config: it must be an object", None, "is it a config of ai-toolkit?"
+        )
     return data
 
 

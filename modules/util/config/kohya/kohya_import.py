@@ -110,7 +110,7 @@ def read_kohya(path: Path, family: str = "") -> tuple[TrainConfig | list[Concept
         flat |= value if isinstance(value, Mapping) else {name: value}
     if MODEL not in flat:
         raise ConfigError(
-            f"{path} is no config of kohya: it names no model", MODEL, "a dataset file has [[datasets]]"
+            f"{path} is not a config of kohya: it names no model", MODEL, "a dataset file has [[datasets]]"
         )
     return _config(Fields(flat, notes), path.parent, family, notes), notes
 
@@ -180,22 +180,14 @@ def _weights(fields: Fields, family: ModelType, parts: Data, adapter: bool, made
     if fields.flag("fp8_base_unet") and adapter:
         parts[family.denoiser]["weight_dtype"] = "FLOAT_8"
     swapped = fields.whole("blocks_to_swap", 0)
-    blocks = _BLOCKS.get(family.value)
+    blocks = family.spec.blocks
     if swapped and blocks and adapter:
         parts[family.denoiser]["offload_fraction"] = min(1.0, swapped / blocks)
     elif swapped:
-        notes.add("blocks_to_swap", swapped, "not offered for trained weights", changes_weights=False)
+        why = "weights that are trained stay on the device" if not adapter else "set offload_fraction"
+        notes.add("blocks_to_swap", swapped, f"not carried over: {why}", changes_weights=False)
     saved = fields.text("save_precision", "float")
     made["output_dtype"] = _DTYPES.get(saved, "FLOAT_32")
-
-
-_BLOCKS = {
-    "FLUX_DEV_1": 57,
-    "FLUX_SCHNELL_1": 57,
-    "CHROMA_1": 57,
-    "STABLE_DIFFUSION_3": 24,
-    "STABLE_DIFFUSION_35": 38,
-}
 
 
 def _sources(fields: Fields, family: ModelType, parts: Data) -> None:
