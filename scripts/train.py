@@ -102,13 +102,13 @@ def memory(config: TrainConfig) -> list[str]:
         return [f"memory cannot be estimated: {error.message}{hint}"]
 
 
-def predict_memory(config: TrainConfig, world_size: int) -> None:
+def predict_memory(config: TrainConfig) -> None:
     """Print what a model's configs tell, then see whether the run could load it."""
     from modules.trainer.assembly import check_model
 
     for line in memory(config):
         print(line)
-    check_model(config, world_size)
+    check_model(config)
 
 
 def findings(options: argparse.Namespace, world_size: int) -> dict[str, Any]:
@@ -131,10 +131,7 @@ def findings(options: argparse.Namespace, world_size: int) -> dict[str, Any]:
         found, steps = look(config, world_size)
         lines.extend(found)
 
-    parts: tuple[Callable[[], object], ...] = (
-        data,
-        lambda: check_model(config, world_size),
-    )
+    parts: tuple[Callable[[], object], ...] = (data, lambda: check_model(config))
     for part in parts:
         try:
             part()
@@ -213,7 +210,7 @@ def main(argv: list[str] | None = None) -> int:
                 print(line)
         if options.dry_run:
             if rank == 0:
-                predict_memory(config, world_size)
+                predict_memory(config)
             return 0
         run = RunDirectory(config.workspace_dir)
         if rank == 0:

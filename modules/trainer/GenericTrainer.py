@@ -143,7 +143,7 @@ class GenericTrainer:
         if config.cpu_threads:
             torch.set_num_threads(config.cpu_threads)
         check_settings(config, self.processes.world_size)
-        check_model(config, self.processes.world_size)
+        check_model(config)
         run = self.run_directory
         found = find_resume(
             run.backup_dir, config.continue_last_backup, self.processes, self.callback.warning

@@ -227,7 +227,7 @@ def _check_sample_list(config: TrainConfig) -> None:
         )
 
 
-def check_model(config: TrainConfig, world_size: int = 1) -> None:
+def check_model(config: TrainConfig) -> None:
     """Check the model, the adapter, the choice of layers and the noise levels without reading weights.
 
     Raises:
@@ -237,7 +237,7 @@ def check_model(config: TrainConfig, world_size: int = 1) -> None:
     with suppress(ModelNotLocal):
         setup = create_model_setup(config.model_type)
         model = shape_only_model(setup, config, weights=True)
-        online_settings.check_online(config, world_size, (setup, model))
+        online_settings.check_noise_levels(config, setup, model)
 
 
 @dataclass(frozen=True)
@@ -368,7 +368,7 @@ def _load(config: TrainConfig, processes: Processes, folder: Path, tell: Tell, a
     model.place(processes.device, ())
     handle = training.prepare(setup, model, config)
     tell("loading the model", 1, 1)
-    online_settings.check_online(config, processes.world_size, (setup, model))
+    online_settings.check_noise_levels(config, setup, model)
     return _Basis(config, processes, folder, tell, asking, setup, model, handle)
 
 

@@ -328,14 +328,9 @@ def acceleration_plan(config: TrainConfig) -> AccelerationPlan:
 # -- before anything is made ----------------------------------------------------------------------------------
 
 
-def check_online(
-    config: TrainConfig, world_size: int = 1, model: tuple[BaseModelSetup, Model] | None = None
-) -> None:
-    """What the rules of a config cannot tell: whether the settings suit the processes, the rewards and accelerators
-    there are and, where a model is given, its noise levels.
-
-    Args:
-        model: one whose weights need not be there.
+def check_online(config: TrainConfig, world_size: int = 1) -> None:
+    """What the rules of a config cannot tell: whether the settings suit the processes, the rewards and the accelerators
+    there are.
 
     Raises:
         UserError: the first fault.
@@ -363,8 +358,6 @@ def check_online(
     _check_steps_hold_groups(config, sampler)
     layout = sampler.layout
     check_plan(layout.batches, layout.global_batch, step_rule(config, sampler))
-    if model is not None:
-        _check_noise_levels(config, *model)
 
 
 def _check_steps_hold_groups(config: TrainConfig, sampler: GroupSampler) -> None:
@@ -381,8 +374,17 @@ def _check_steps_hold_groups(config: TrainConfig, sampler: GroupSampler) -> None
         )
 
 
-def _check_noise_levels(config: TrainConfig, setup: BaseModelSetup, model: Model) -> None:
-    """Whether the model's schedule has the steps and noise levels that are to be trained."""
+def check_noise_levels(config: TrainConfig, setup: BaseModelSetup, model: Model) -> None:
+    """Whether the model's schedule has the steps and noise levels that are to be trained online.
+
+    Args:
+        model: its weights need not be there.
+
+    Raises:
+        UserError: the first fault.
+    """
+    if not config.trains_online:
+        return
     plan = rollout_settings(config, setup, model, 0).plan
     if not config.rlhf_mode.coupled:
         places = [place.timestep for place in plan.positions]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +57,14 @@ def test_refused(
 )
 def test_what_the_model_has_passes(tmp_path: Path, mode: str, changes: dict[str, Any]) -> None:
     check_model(load_config(write_online(tmp_path, mode, **changes)))
+
+
+def test_each_fault_of_the_settings_and_the_model_is_found_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = {**TEN, "rlhf_num_train_timesteps": 9, "rlhf_timestep_range_high": 0.6, "batch_size": 1}
+    config = write_online(tmp_path, "DGPO", **changes)
+    capsys.readouterr()
+    assert main(["--config-path", str(config), "--dry-run", "--json"]) == 2
+    errors = json.loads(capsys.readouterr().out)["errors"]
+    assert [one["field"] for one in errors] == ["gradient_accumulation_steps", "rlhf_num_train_timesteps"]
