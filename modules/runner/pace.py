@@ -10,19 +10,11 @@ from typing import Any
 from modules.runner.known_runs import known_runs
 from modules.runner.RunDirectory import CONFIG_BYTES, RunDirectory
 from modules.spec.registry import MODES
+from modules.util.config.settings import iter_settings
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
 from modules.util.jsonio import read_json
 
-KIND = (
-    "model_type", "base_model_name", "training_method", "train_device", "train_dtype", "unet", "transformer",
-    "text_encoder", "text_encoder_2", "text_encoder_3", "resolution", "batch_size", "gradient_accumulation_steps",
-    "optimizer", "latent_caching", "acceleration", "rlhf_enabled", "rlhf_mode", "rlhf_dpo_execution_mode",
-    "rlhf_dpo_sequential_strategy", "rlhf_dpo_reference_cache", "rlhf_supervised_mix", "rlhf_norm_guard",
-    "rlhf_group_size", "rlhf_prompts_per_epoch", "rlhf_rollout_steps", "rlhf_rollout_cfg_scale", "rlhf_rollout_size",
-    "rlhf_num_train_timesteps", "rlhf_inner_epochs", "rlhf_docs_per_step", "rlhf_reward", "rlhf_rewards",
-)  # fmt: skip
-"""Settings that decide how long a step takes; runs that agree in all of them are of one kind."""
 MAX_EVENTS = 1 << 26
 MAX_LOOKED_AT = 100
 
@@ -43,9 +35,25 @@ class Pace:
 
 
 def kind_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a config (plain data) that decide the time of a step; missing ones have their defaults."""
+    """The settings of a config (plain data) that decide the time of a step; missing ones have their defaults.
+
+    Runs that agree in all of them are of one kind.
+    """
     defaults = TrainConfig().to_dict()
-    return {name: config.get(name, defaults[name]) for name in KIND}
+    made: dict[str, Any] = {}
+    for setting in iter_settings(TrainConfig):
+        if setting.cost:
+            value = _value_at(config, setting.path, _value_at(defaults, setting.path, None))
+            made[setting.path] = bool(value) if setting.cost == "switch" else value
+    return made
+
+
+def _value_at(data: Any, path: str, default: Any) -> Any:
+    for name in path.split("."):
+        if not isinstance(data, Mapping) or name not in data:
+            return default
+        data = data[name]
+    return data
 
 
 def last_pace(config: Mapping[str, Any]) -> Pace | None:

@@ -11,6 +11,7 @@ from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.section.RewardConfig import AcceleratorConfig, RewardConfig
 from modules.util.config.settings import iter_settings
 from modules.util.config.TrainConfig import TrainConfig
+from tests.house.acts import outcomes as see
 from tests.house.acts.case import Case
 from tests.house.acts.registry import cases
 
@@ -36,6 +37,27 @@ def wanted() -> Iterator[str]:
     for prefix, kind in LISTS.items():
         for one in iter_settings(kind):
             yield f"{prefix}.{one.path}"
+
+
+COSTS = (see.predicted, see.recomputed, see.moved, see.kernels, see.gpu_memory)
+"""What a run asks of the machine: another outcome is another time of a step."""
+
+
+def undeclared(costs: dict[str, str], known: tuple[Case, ...]) -> list[str]:
+    """Settings that change what a run asks of the machine, and do not say so."""
+    return [
+        f'{path}: say cost="value" (or "switch") in its setting(...), so that runs are compared with runs that take '
+        f"as long ({case.see.name})"
+        for case in known
+        if case.see in COSTS and (path := without_places(case.path)).partition(".params")[0] not in costs
+    ]
+
+
+def test_settings_that_change_the_cost_of_a_step_say_so() -> None:
+    costs = {one.path: one.cost for one in iter_settings(TrainConfig) if one.cost}
+    assert undeclared(costs, cases()) == []
+    del costs["rlhf_dpo_execution_mode"]
+    assert [text.partition(":")[0] for text in undeclared(costs, cases())] == ["rlhf_dpo_execution_mode"]
 
 
 def without_places(path: str) -> str:

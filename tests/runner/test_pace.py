@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from modules.runner.known_runs import note_run
-from modules.runner.pace import KIND, kind_of, last_pace, pace_of
+from modules.runner.pace import kind_of, last_pace, pace_of
 from modules.runner.RunDirectory import RunDirectory
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.files.user_folder import FOLDER_VARIABLE
@@ -70,10 +70,6 @@ def test_the_last_start_counts_and_one_without_two_steps_does_not(tmp_path: Path
     assert pace_of(RunDirectory(tmp_path / "nowhere")) is None
 
 
-def test_every_setting_of_a_kind_exists() -> None:
-    assert set(KIND) <= set(TrainConfig().to_dict())
-
-
 def test_the_newest_run_of_the_same_kind_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "settings"))
     wanted = TrainConfig().to_dict()
@@ -82,6 +78,9 @@ def test_the_newest_run_of_the_same_kind_is_found(tmp_path: Path, monkeypatch: p
         ("rate", 3.0, {"learning_rate": 0.5, "epochs": 77}),
         ("batch", 9.0, {"batch_size": 4}),
         ("mode", 9.0, {"rlhf_enabled": True}),
+        ("rank", 9.0, {"lora_rank": 128}),
+        ("part", 9.0, {"unet": {**wanted["unet"], "gradient_checkpointing": False}}),
+        ("mix", 9.0, {"rlhf_supervised_mix": 0.2}),
     ):
         run = run_with(tmp_path / name, [started(0), step(1, 1), step(1 + seconds, 2)], {**wanted, **changes})
         note_run(run.path)
@@ -89,4 +88,7 @@ def test_the_newest_run_of_the_same_kind_is_found(tmp_path: Path, monkeypatch: p
     found = last_pace(wanted)
     assert found is not None and found.source == tmp_path / "rate" and math.isclose(found.seconds, 3.0)
     assert last_pace({**wanted, "batch_size": 3}) is None
-    assert kind_of({}) == kind_of(wanted)
+    other_mix = last_pace({**wanted, "rlhf_supervised_mix": 0.1})
+    assert other_mix is not None and other_mix.source == tmp_path / "mix"
+    # a run of an earlier version has no value for settings that came later
+    assert kind_of({}) == kind_of(wanted) == kind_of({"unet": {"learning_rate": 0.1}, "acceleration": []})

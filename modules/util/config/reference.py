@@ -72,7 +72,7 @@ def _tidy(node: Any) -> Any:
     return {
         _LIMIT_NAMES.get(key, key): _tidy(value)
         for key, value in node.items()
-        if key not in ("group", "visible", "widget", "hidden", "first", "free")
+        if key not in ("group", "visible", "widget", "hidden", "first", "free", "cost")
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
@@ -81,6 +81,7 @@ def setting(
     first: bool = False,
     factory: Any = None,
     free: bool | None = None,
+    cost: Literal["", "value", "switch"] = "",
 ) -> Any:
     """Declare a config field.
 
@@ -93,8 +94,7 @@ def setting(
         visible: when the row is shown: conditions that must all hold, separated by commas. ``name`` is true
             when the field is on (or not empty), ``!name`` when it is not, ``name=A|B`` when it has one of the
             values. A leading dot means a field of the same object (``.train``).
-        widget: a hint for forms where the type does not say enough: ``file``, ``folder``, ``save_file``,
-            ``multiline``, ``device``, ``layers``, ``model``.
+        widget: a hint for forms where the type does not say enough, see ``Setting.widget``.
         hidden: not a row of a form (lists with windows of their own, derived values).
         first: one of the few that matter in a first run; on pages that have such settings, the others are shown on
             demand.
@@ -102,24 +102,24 @@ def setting(
         free: whether it may change between a backup and the run that resumes from it, because it leaves the weights as
             they are or is compared by what it means (base model, data). Every setting of a training run says so; a
             group of settings with ``False`` leaves it to its members.
+        cost: whether it decides how long an optimizer step takes: every other ``value`` does, or only whether it is
+            on (``switch``: neither 0 nor empty).
     """
-    extra = {"group": group, "visible": visible, "widget": widget, "hidden": hidden, "first": first}
-    limits: dict[str, Any] = {
-        "ge": ge,
-        "gt": gt,
-        "le": le,
-        "lt": lt,
-        "multiple_of": multiple_of,
-        "min_length": min_length,
+    extra = {
+        "group": group,
+        "visible": visible,
+        "widget": widget,
+        "hidden": hidden,
+        "first": first,
+        "cost": cost,
     }
+    limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "multiple_of": multiple_of, "min_length": min_length}
     made: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
     if factory is not None:
         made["default_factory"] = factory
     elif default is not _NOT_GIVEN:
-        made["default"] = default
-        if isinstance(default, Enum):
-            made["strict"] = False  # files hold the names of choices, not the choices
+        # files hold the names of choices, not the choices
+        made |= {"default": default} | ({"strict": False} if isinstance(default, Enum) else {})
     made["json_schema_extra"] = {name: value for name, value in extra.items() if value}
-    if free is not None:
-        made["json_schema_extra"]["free"] = free
+    made["json_schema_extra"] |= {} if free is None else {"free": free}
     return Field(title=title, description=tip, **made)

@@ -82,6 +82,8 @@ class Setting:
             ``model``, ``reward``, ``accelerator``, ``bound``: empty: no bound).
         hidden: never a row of a form.
         first: one of the few of its page that matter in a first run.
+        cost: ``value`` if every other value makes an optimizer step take another time, ``switch`` if only whether it
+            is on does, else empty.
     """
 
     path: str
@@ -98,6 +100,7 @@ class Setting:
     widget: str
     hidden: bool
     first: bool
+    cost: str
 
 
 @cache
@@ -166,6 +169,7 @@ def _setting(
         widget=str(extra.get("widget", "")),
         hidden=bool(extra.get("hidden", False)),
         first=bool(extra.get("first", False)),
+        cost=str(extra.get("cost", "")),
     )
 
 

@@ -31,6 +31,7 @@ class DataSection(BaseConfig):
     )
     resolution: str = setting(
         "512",
+        cost="value",
         free=False,
         title="Resolution",
         group="Images",
@@ -41,6 +42,7 @@ class DataSection(BaseConfig):
     )
     aspect_ratio_bucketing: bool = setting(
         True,
+        cost="value",
         free=False,
         title="Aspect ratio bucketing",
         group="Images",
@@ -50,6 +52,7 @@ class DataSection(BaseConfig):
     )
     latent_caching: bool = setting(
         True,
+        cost="value",
         free=True,
         title="Latent caching",
         group="Cache",
@@ -76,6 +79,7 @@ class DataSection(BaseConfig):
         2,
         ge=0,
         le=256,
+        cost="value",
         free=True,
         title="Loader threads",
         group="Cache",

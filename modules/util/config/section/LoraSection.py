@@ -19,6 +19,7 @@ class LoraSection(BaseConfig):
     peft_type: PeftType = setting(
         PeftType.LORA,
         visible=_LORA,
+        cost="value",
         free=False,
         title="Kind",
         group="Adapter",
@@ -38,6 +39,7 @@ class LoraSection(BaseConfig):
         ge=1,
         le=_MAX_RANK,
         visible=_LORA,
+        cost="value",
         free=False,
         title="Rank",
         group="Adapter",
@@ -56,6 +58,7 @@ class LoraSection(BaseConfig):
     lora_rank_pattern: str = setting(
         "",
         visible=f"{_LORA},peft_type=LORA|LOHA|LOKR",
+        cost="value",
         free=False,
         title="Ranks by layer",
         group="Adapter",
@@ -75,6 +78,7 @@ class LoraSection(BaseConfig):
     lora_decompose: bool = setting(
         False,
         visible=f"{_LORA},peft_type=LORA",
+        cost="value",
         free=False,
         title="DoRA",
         group="Adapter",
@@ -91,6 +95,7 @@ class LoraSection(BaseConfig):
     lora_weight_dtype: DataType = setting(
         DataType.FLOAT_32,
         visible=_LORA,
+        cost="value",
         free=False,
         title="Adapter weights",
         group="Adapter",
@@ -113,6 +118,7 @@ class LoraSection(BaseConfig):
         "attn-mlp",
         min_length=1,
         widget="layers",
+        cost="value",
         free=False,
         title="Layers",
         group="Layers",
@@ -124,6 +130,7 @@ class LoraSection(BaseConfig):
     layer_filter: str = setting(
         "",
         visible="layer_filter_preset=custom",
+        cost="value",
         free=False,
         title="Layer filter",
         group="Layers",
@@ -132,6 +139,7 @@ class LoraSection(BaseConfig):
     layer_filter_regex: bool = setting(
         False,
         visible="layer_filter_preset=custom",
+        cost="value",
         free=False,
         title="Filter is a pattern",
         group="Layers",

@@ -10,6 +10,7 @@ class SourcedPartConfig(BaseConfig):
     model_name: PathText = setting(
         "",
         widget="model",
+        cost="value",
         free=True,
         title="Take from",
         tip=(
@@ -24,6 +25,7 @@ class FrozenPartConfig(SourcedPartConfig):
 
     weight_dtype: DataType = setting(
         DataType.FLOAT_32,
+        cost="value",
         free=False,
         title="Weights",
         tip="Number format this part's weights are kept in. 16 bits halve its memory.",
@@ -60,6 +62,7 @@ class ModelPartConfig(SourcedPartConfig):
 
     weight_dtype: WeightDtype = setting(
         WeightDtype.FLOAT_32,
+        cost="value",
         free=False,
         title="Weights",
         tip=(
@@ -68,7 +71,11 @@ class ModelPartConfig(SourcedPartConfig):
         ),
     )
     train: bool = setting(
-        True, free=False, title="Train", tip="Train this part: its adapter, or its weights when fine-tuning."
+        True,
+        cost="value",
+        free=False,
+        title="Train",
+        tip="Train this part: its adapter, or its weights when fine-tuning.",
     )
     learning_rate: Float | None = setting(
         None,
@@ -81,6 +88,7 @@ class ModelPartConfig(SourcedPartConfig):
     )
     gradient_checkpointing: bool = setting(
         True,
+        cost="value",
         free=True,
         title="Gradient checkpointing",
         tip=(
@@ -97,6 +105,7 @@ class DenoiserConfig(ModelPartConfig):
         0.0,
         ge=0,
         le=1,
+        cost="value",
         free=False,
         title="Keep in main memory",
         tip=(

@@ -24,6 +24,7 @@ class ModelSection(BaseConfig):
 
     model_type: ModelType = setting(
         ModelType("STABLE_DIFFUSION_15"),
+        cost="value",
         free=False,
         title="Model family",
         group="Base model",
@@ -33,6 +34,7 @@ class ModelSection(BaseConfig):
         "stable-diffusion-v1-5/stable-diffusion-v1-5",
         min_length=1,
         widget="model",
+        cost="value",
         free=True,
         title="Base model",
         group="Base model",
@@ -126,6 +128,7 @@ class ModelSection(BaseConfig):
         ge=1,
         le=8,
         visible=_PROMPT_CHUNKS,
+        cost="value",
         free=False,
         title="Longest prompt (x 75 tokens)",
         group="Prompts",

@@ -55,6 +55,7 @@ class OnlineLossSection(BaseConfig):
         ge=0,
         le=1000000.0,
         visible=_ONLINE,
+        cost="switch",
         free=False,
         first=True,
         title="KL strength",
@@ -75,6 +76,7 @@ class OnlineLossSection(BaseConfig):
     rlhf_grpo_guard: bool = setting(
         False,
         visible=shown_for("regulated_ratio"),
+        cost="value",
         free=False,
         title="Regulated ratio",
         group="Policy loss",
@@ -135,6 +137,7 @@ class OnlineLossSection(BaseConfig):
     rlhf_old_logprob_source: OldLogProbSource = setting(
         OldLogProbSource.ROLLOUT,
         visible=_COUPLED,
+        cost="value",
         free=False,
         title="Old probabilities",
         group="Policy loss",
@@ -186,6 +189,7 @@ class OnlineLossSection(BaseConfig):
     rlhf_gspo_strategy: GroupStrategy = setting(
         GroupStrategy.AUTO,
         visible=shown_for("trajectory_loss"),
+        cost="value",
         free=False,
         title="Whole trajectories",
         group="Policy loss",
@@ -208,6 +212,7 @@ class OnlineLossSection(BaseConfig):
     rlhf_dgpo_group_strategy: GroupStrategy = setting(
         GroupStrategy.AUTO,
         visible=shown_for("group_loss"),
+        cost="value",
         free=False,
         title="Whole groups",
         group="Group loss",
@@ -219,6 +224,7 @@ class OnlineLossSection(BaseConfig):
     rlhf_dgpo_clip_dsm: bool = setting(
         True,
         visible=shown_for("group_loss"),
+        cost="value",
         free=False,
         title="Clip",
         group="Group loss",
@@ -227,6 +233,7 @@ class OnlineLossSection(BaseConfig):
     rlhf_dgpo_clip_kl: bool = setting(
         False,
         visible=f"{shown_for('group_loss')},rlhf_kl_beta",
+        cost="value",
         free=False,
         title="Clip KL",
         group="Group loss",
@@ -235,6 +242,7 @@ class OnlineLossSection(BaseConfig):
     rlhf_dgpo_use_ema_ref: bool = setting(
         False,
         visible=shown_for("group_loss"),
+        cost="value",
         free=False,
         title="Old policy as reference",
         group="Group loss",
@@ -245,6 +253,7 @@ class OnlineLossSection(BaseConfig):
         ge=1,
         le=100,
         visible=shown_for("group_loss"),
+        cost="value",
         free=False,
         title="Reference CFG",
         group="Group loss",
@@ -263,6 +272,7 @@ class OnlineLossSection(BaseConfig):
         ge=0,
         le=1000,
         visible=_DECOUPLED,
+        cost="value",
         free=False,
         title="Timesteps",
         group="Group loss",
@@ -276,6 +286,7 @@ class OnlineLossSection(BaseConfig):
         ge=0,
         lt=1,
         visible=_DECOUPLED,
+        cost="value",
         free=False,
         title="Range from",
         group="Group loss",
@@ -286,6 +297,7 @@ class OnlineLossSection(BaseConfig):
         gt=0,
         le=1,
         visible=_DECOUPLED,
+        cost="value",
         free=False,
         title="Range to",
         group="Group loss",
@@ -294,6 +306,7 @@ class OnlineLossSection(BaseConfig):
     rlhf_timestep_sampler: TimestepSampler = setting(
         TimestepSampler.DISCRETE,
         visible=_DECOUPLED,
+        cost="value",
         free=False,
         title="Draw",
         group="Group loss",
@@ -352,6 +365,7 @@ class OnlineLossSection(BaseConfig):
     rlhf_ema_ref_device: EMAMode = setting(
         EMAMode.GPU,
         visible=shown_for("old_policy"),
+        cost="value",
         free=True,
         title="Kept on",
         group="Old policy",
@@ -371,6 +385,7 @@ class OnlineLossSection(BaseConfig):
     rlhf_online_dpo_pairs: OnlinePairs = setting(
         OnlinePairs.BEST_WORST,
         visible=shown_for("pair_loss"),
+        cost="value",
         free=False,
         title="Pairs",
         group="Pair loss",

@@ -15,6 +15,7 @@ class OptimizerConfig(BaseConfig):
 
     optimizer: Optimizer = setting(
         Optimizer.ADAMW,
+        cost="value",
         free=False,
         first=True,
         title="Optimizer",
@@ -71,6 +72,7 @@ class OptimizerConfig(BaseConfig):
     )
     fused_back_pass: bool = setting(
         False,
+        cost="value",
         free=False,
         title="Step in the backward pass",
         group="Optimizer",
@@ -83,6 +85,7 @@ class OptimizerConfig(BaseConfig):
     params: dict[str, Scalar] = setting(
         factory=dict,
         hidden=True,
+        cost="value",
         free=False,
         title="Further parameters",
         group="Optimizer",

@@ -17,6 +17,7 @@ class ProjectSection(BaseConfig):
 
     training_method: TrainingMethod = setting(
         TrainingMethod.LORA,
+        cost="value",
         free=False,
         title="Training method",
         group="Run",
@@ -71,6 +72,7 @@ class ProjectSection(BaseConfig):
     train_device: str = setting(
         "auto",
         widget="device",
+        cost="value",
         free=True,
         title="Device",
         group="Hardware",
@@ -78,6 +80,7 @@ class ProjectSection(BaseConfig):
     )
     train_dtype: DataType = setting(
         DataType.BFLOAT_16,
+        cost="value",
         free=False,
         title="Autocast",
         group="Hardware",
@@ -90,6 +93,7 @@ class ProjectSection(BaseConfig):
         0,
         ge=0,
         le=1024,
+        cost="value",
         free=False,
         title="CPU threads",
         group="Hardware",

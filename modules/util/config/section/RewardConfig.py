@@ -74,6 +74,7 @@ class AccelerationConfig(BaseConfig):
     shared: list[AcceleratorConfig] = setting(
         factory=list,
         hidden=True,
+        cost="value",
         free=False,
         title="In training and rollouts",
         tip="Accelerators that apply whenever the denoiser is called.",
@@ -81,6 +82,7 @@ class AccelerationConfig(BaseConfig):
     rollout: list[AcceleratorConfig] = setting(
         factory=list,
         hidden=True,
+        cost="value",
         free=False,
         title="In rollouts only",
         tip="Accelerators that apply only while training images are made.",

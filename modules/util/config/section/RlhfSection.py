@@ -35,6 +35,7 @@ class RlhfSection(BaseConfig):
 
     rlhf_enabled: bool = setting(
         False,
+        cost="value",
         free=False,
         first=True,
         title="Preference training",
@@ -44,6 +45,7 @@ class RlhfSection(BaseConfig):
     rlhf_mode: RLHFMode = setting(
         RLHFMode("DPO"),
         visible=_ON,
+        cost="value",
         free=False,
         first=True,
         title="Mode",
@@ -58,6 +60,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_objective: DPOObjective = setting(
         DPOObjective.SIGMOID,
         visible=_DPO,
+        cost="value",
         free=False,
         first=True,
         title="Objective",
@@ -116,6 +119,7 @@ class RlhfSection(BaseConfig):
         ge=0,
         le=1e6,
         visible=_DPO,
+        cost="switch",
         free=False,
         first=True,
         title="Supervised mix",
@@ -128,6 +132,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_safeguard: DPOSafeguard = setting(
         DPOSafeguard.OFF,
         visible=_DPO,
+        cost="value",
         free=False,
         title="Safeguard",
         group="Loss",
@@ -151,6 +156,7 @@ class RlhfSection(BaseConfig):
         ge=0,
         le=1e6,
         visible=_DPO,
+        cost="switch",
         free=False,
         title="Norm guard",
         group="Loss",
@@ -162,6 +168,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_ref_mode: DPORefMode = setting(
         DPORefMode.NEW_ADAPTER,
         hidden=True,
+        cost="value",
         free=True,
         title="Reference",
         group="Reference",
@@ -207,6 +214,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_execution_mode: DPOExecutionMode = setting(
         DPOExecutionMode.FULL_CONCURRENT,
         visible=_DPO,
+        cost="value",
         free=False,
         first=True,
         title="Execution",
@@ -219,6 +227,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_sequential_strategy: DPOSequentialStrategy = setting(
         DPOSequentialStrategy.AUTO,
         visible=f"{_DPO},rlhf_dpo_execution_mode=SEQUENTIAL|AUTO",
+        cost="value",
         free=False,
         title="Sequential strategy",
         group="Memory",
@@ -227,6 +236,7 @@ class RlhfSection(BaseConfig):
     rlhf_dpo_reference_cache: bool = setting(
         False,
         visible=_DPO,
+        cost="value",
         free=False,
         first=True,
         title="Cache reference scores",
@@ -241,6 +251,7 @@ class RlhfSection(BaseConfig):
         ge=1,
         le=10_000,
         visible=f"{_DPO},rlhf_dpo_reference_cache",
+        cost="value",
         free=False,
         title="Draws per pair",
         group="Memory",

@@ -42,6 +42,7 @@ class TrainingSection(BaseConfig):
         1,
         ge=1,
         le=4096,
+        cost="value",
         free=False,
         first=True,
         title="Batch size",
@@ -52,6 +53,7 @@ class TrainingSection(BaseConfig):
         1,
         ge=1,
         le=4096,
+        cost="value",
         free=False,
         first=True,
         title="Accumulation",
@@ -185,6 +187,7 @@ class TrainingSection(BaseConfig):
 
     ema: EMAMode = setting(
         EMAMode.OFF,
+        cost="value",
         free=False,
         title="EMA",
         group="EMA",
@@ -205,6 +208,7 @@ class TrainingSection(BaseConfig):
         ge=1,
         le=1_000_000,
         visible="!ema=OFF",
+        cost="value",
         free=False,
         title="EMA interval",
         group="EMA",
