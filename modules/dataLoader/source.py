@@ -22,7 +22,8 @@ from modules.pipeline.Rules import Rules
 from modules.util.errors import ConfigError, DataError, UserError, UserErrors, list_offenders
 
 if TYPE_CHECKING:
-    from modules.util.config.TrainConfig import TrainConfig
+    from modules.util.counted import counted
+from modules.util.config.TrainConfig import TrainConfig
 
 FILE_INDEX = "files.sqlite"
 
@@ -241,7 +242,9 @@ def _of_kind(source: DataSource, *kinds: str) -> list[int]:
 def _note_unused(source: DataSource, used: set[int], why: str) -> None:
     unused = [rules.name for index, rules in enumerate(source.rules) if index not in used]
     if unused:
-        source.warnings.append(f"{len(unused)} concepts are not used, {why}: {', '.join(unused[:20])}")
+        source.warnings.append(
+            f"{counted(len(unused), 'concept is', 'concepts are')} not used, {why}: {', '.join(unused[:20])}"
+        )
 
 
 def _collect_images(config: TrainConfig, source: DataSource) -> None:

@@ -16,6 +16,7 @@ from modules.runner.known_runs import note_run
 from modules.runner.outcome import TAIL_BYTES, Outcome, interpret
 from modules.runner.ProcessId import ProcessId
 from modules.runner.RunDirectory import LAUNCHED_IN, RunDirectory
+from modules.runner.status import read_status
 from modules.util.errors import UserError
 from modules.util.jsonio import write_json
 from modules.util.program_files import ROOT
@@ -209,6 +210,24 @@ def _with_resume(run: RunDirectory, outcome: Outcome) -> Outcome:
 
 def resume_point(run: RunDirectory) -> str:
     """Which step the run resumes from, as its events say; one sentence."""
+    step, total = _last_backup(run)
+    if not total:
+        return "Training had not begun"
+    if not step:
+        return f"There is no backup yet: the next start begins at step 0 of {total}"
+    return f"With continue_last_backup the next start resumes after step {step} of {total}"
+
+
+def unfinished(run: RunDirectory) -> tuple[int, int] | None:
+    """Step of the last backup and steps in all, of a run that ended before its last step; ``None`` otherwise."""
+    if read_status(run).state not in ("died", "failed", "stopped") or not run.backup_dir.is_dir():
+        return None
+    step, total = _last_backup(run)
+    return (step, total) if 0 < step < total else None
+
+
+def _last_backup(run: RunDirectory) -> tuple[int, int]:
+    """Step of the last backup, or 0, and steps in all, or 0 if training had not begun; as the events say."""
     step, total = 0, 0
     for event in run.reader().poll():
         progress = event.get("progress")
@@ -219,11 +238,7 @@ def resume_point(run: RunDirectory) -> str:
             step = at if event.get("resumed_from") and isinstance(at, int) else 0
         elif event["kind"] == "backup" and isinstance(at, int):
             step = at
-    if not total:
-        return "Training had not begun"
-    if not step:
-        return f"There is no backup yet: the next start begins at step 0 of {total}"
-    return f"With continue_last_backup the next start resumes after step {step} of {total}"
+    return step, total
 
 
 def _as_told(finished: dict[str, Any], error: dict[str, Any] | None) -> Outcome:

@@ -29,7 +29,7 @@ from modules.trainer.evaluate.sample_texts import are_samples_due, keep_sample_t
 from modules.trainer.evaluate.Sampler import Sampler
 from modules.trainer.evaluate.validation import ImageValidation, PairValidation, Validation
 from modules.trainer.memory.memory_advice import choose_execution_mode
-from modules.trainer.memory.memory_plan import fills_the_cache_alone, parts_of_a_step
+from modules.trainer.memory.memory_plan import MODES, fills_the_cache_alone, parts_of_a_step
 from modules.trainer.memory.shape_only import ModelNotLocal, shape_only_model
 from modules.trainer.online import settings as online_settings
 from modules.trainer.online.EpochMaker import EpochMaker
@@ -293,7 +293,7 @@ def assemble(
     Raises:
         UserError: something in the config or the data does not fit; LoadingCancelled: ``tell`` said so.
     """
-    config, said = choose_execution_mode(config, processes.device)
+    config, said = _in_one_mode(config, processes)
     if said:
         tell(said, 1, 1)
     torch.manual_seed(config.seed)
@@ -309,6 +309,20 @@ def assemble(
     groups = _groups(basis)
     named = [pair for _, _, pairs in groups for pair in pairs]
     return _run(basis, data, groups, named, sampler, acceleration)
+
+
+def _in_one_mode(config: TrainConfig, processes: Processes) -> tuple[TrainConfig, str]:
+    """The config in the execution mode that AUTO means in every process, and a sentence about it.
+
+    Each process sees the free memory of its own card. Modes round differently, so all take the mode that needs the
+    least memory among theirs: it fits everywhere.
+    """
+    config, said = choose_execution_mode(config, processes.device)
+    if not said:
+        return config, said
+    chosen = processes.gather((config.rlhf_dpo_execution_mode, said))
+    mode, said = max(chosen, key=lambda one: MODES.index(one[0].value))
+    return config.model_copy(update={"rlhf_dpo_execution_mode": mode}), said
 
 
 def _run(

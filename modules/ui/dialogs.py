@@ -58,6 +58,38 @@ class Dialog(tk.Toplevel):
         (focus or self).focus_set()
 
 
+class Question(Dialog):
+    """A question whose buttons do what they say; nothing waits for the answer. Escape presses the last button.
+
+    Args:
+        ui: what parts share.
+        title: of the window.
+        question: above the buttons.
+    """
+
+    def __init__(self, ui: Ui, title: str, question: str) -> None:
+        super().__init__(ui, title, width=460)
+        ttk.Label(self.body, text=question, wraplength=ui.theme.px(430), justify="left").pack(anchor="w")
+        self._buttons: list[ttk.Button] = []
+
+    def offer(self, label: str, act: Callable[[], object]) -> None:
+        """A button that closes the window and acts; Enter presses the first one."""
+
+        def take() -> None:
+            self.destroy()
+            act()
+
+        self._buttons.append(self.add_button(label, take, accent=not self._buttons))
+
+    def cancel(self) -> None:
+        """Press the last button."""
+        self._buttons[-1].invoke()
+
+    def present(self, focus: tk.Misc | None = None) -> None:
+        """Show it with the input on its first button."""
+        super().present(focus or self._buttons[0])
+
+
 def ask_text(ui: Ui, title: str, question: str, text: str = "") -> str | None:
     """A line of text, or ``None`` when the person changed their mind."""
     answer: list[str] = []

@@ -446,7 +446,7 @@ def finalize_export(
     if missing:
         listed = "\n".join(f"    {pair['pair_id']}" for pair in missing[:20])
         raise DataError(
-            f"{len(missing)} pairs have lost a file:\n{listed}",
+            f"{counted(len(missing), 'pair has', 'pairs have')} lost a file:\n{listed}",
             hint="remove them in the review window or with curate.py review --fix, or restore the files",
         )
     owned = owned_pairs(base)

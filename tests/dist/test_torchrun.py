@@ -153,6 +153,23 @@ def test_what_fails_or_is_slow_in_the_first_process_does_not_part_it_from_the_ot
     assert told[-1]["status"] == "finished"
 
 
+@pytest.mark.slow
+def test_auto_means_one_execution_mode_in_all_processes(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "auto", **COMMON, rlhf_dpo_execution_mode="AUTO")
+    script = ROOT / "tests" / "dist" / "unequal_cards.py"
+    made = subprocess.run(
+        [*torchrun(config)[:-3], str(script), "--config-path", str(config)],
+        capture_output=True, text=True, timeout=300, env=environment(), check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert "card 1: SEQUENTIAL" in made.stdout
+    run = tmp_path / "auto" / "run"
+    assert [(run / f"mode{rank}").read_text("utf-8") for rank in range(2)] == ["SEQUENTIAL"] * 2
+    named = write_config(tmp_path / "named", **COMMON, rlhf_dpo_execution_mode="SEQUENTIAL")
+    run_two(named)
+    assert same_weights(tmp_path / "auto" / "out.safetensors", tmp_path / "named" / "out.safetensors")
+
+
 def test_an_error_in_the_data_ends_all_processes(tmp_path: Path) -> None:
     config = write_config(tmp_path)
     (tmp_path / "data" / "chosen" / "000.txt").write_text("another prompt", encoding="utf-8")

@@ -17,6 +17,7 @@ from modules.runner.launcher import (
     resume_point,
     settle,
     train_command,
+    unfinished,
 )
 from modules.runner.RunDirectory import LAUNCHED_IN, RunDirectory
 from modules.runner.status import read_status
@@ -127,6 +128,31 @@ def test_the_step_it_resumes_from_is_named(run, events, says):
             total = {"total_steps": 120, "resumed_from": resumed} if kind == "run_started" else {}
             writer.emit(kind, progress=progress(step), **total)
     assert says in resume_point(run)
+
+
+@pytest.mark.parametrize(
+    ("status", "backup", "left"),
+    [
+        ("", 48, (48, 120)),
+        ("stopped", 48, (48, 120)),
+        ("failed", 48, (48, 120)),
+        ("finished", 48, None),
+        ("", 0, None),
+    ],
+)
+def test_a_run_with_steps_and_a_backup_left_can_be_resumed(run, status, backup, left):
+    run.create()
+    with run.writer() as writer:
+        writer.emit("run_started", total_steps=120, progress=progress(0), resumed_from=None)
+        if backup:
+            run.backup_dir.mkdir()
+            writer.emit("backup", progress=progress(backup))
+        writer.emit("step", progress=progress(53))
+        if status:
+            writer.emit("run_finished", status=status)
+    assert unfinished(run) == left
+    (run.backup_dir).rename(run.path / "elsewhere") if backup else None
+    assert unfinished(run) is None
 
 
 def test_a_killed_trainer_says_where_the_next_start_resumes_and_says_it_once(run):

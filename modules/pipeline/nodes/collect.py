@@ -10,6 +10,7 @@ from typing import Any
 
 from modules.pipeline.Item import Item
 from modules.pipeline.nodes.prompts import MAX_CONCEPT_PROMPT_BYTES, complete_prompt, read_lines
+from modules.util.counted import counted
 from modules.util.errors import DataError, list_offenders
 from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS, dpo_pair_key
 
@@ -138,7 +139,8 @@ def _read_captions(concept: Any, index: int, tag: str, folder: Path, paths: list
     if missing:
         found.faults.append(
             DataError(
-                f"concept {tag!r}: {len(missing)} images have no caption file:\n{list_offenders(missing)}",
+                f"concept {tag!r}: {counted(len(missing), 'image has', 'images have')} no caption file:\n"
+                f"{list_offenders(missing)}",
                 hint=f"put a {concept.text.caption_extension} with the same name next to each (an empty one for the "
                 "empty prompt), set text.missing_caption, or take "
                 "the prompts from the file names or from one file for the concept",

@@ -49,4 +49,7 @@ def _put_aside(folder: Path, warn: Warn) -> None:
     if list_backups(folder):
         aside = folder.with_name(f"{folder.name}-before-{time.strftime('%Y-%m-%d_%H-%M-%S')}")
         Owned(folder.parent, local=True).move(folder.name, aside.name)
-        warn(f"this is a new run; the backups of the previous one are now in {aside}")
+        warn(
+            f"this is a new run; the backups of the previous one are now in {aside}. To resume that one, give the "
+            f"folder its old name, {folder.name}, and set continue_last_backup"
+        )

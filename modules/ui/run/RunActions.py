@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from modules.runner.launcher import unfinished
 from modules.runner.outcome import Outcome
+from modules.runner.RunDirectory import RunDirectory
 from modules.ui.run.notice import send_notice
 from modules.ui.run.StartCheck import StartCheck
 from modules.ui.state.RunControl import RunControl
@@ -75,7 +78,33 @@ class RunActions:
         state = self._ui.state
         folder, config = state.config.workspace_dir, state.config.to_dict()
         self._ui.status(words.STARTING.format(folder=folder))
-        self._try_to_start(folder, config)
+        if config.get("continue_last_backup"):
+            self._try_to_start(folder, config)
+            return
+        self.starting = True
+        run = RunDirectory(folder)
+        self._ui.work(
+            lambda: unfinished(run),
+            lambda left: self._start_or_resume(folder, config, left),
+            self._not_started,
+        )
+
+    def _start_or_resume(self, folder: str, config: dict[str, Any], left: tuple[int, int] | None) -> None:
+        """Start anew, or where the run in this folder was left, whichever the person wants."""
+        from modules.ui.dialogs import Question
+
+        if left is None:
+            self._try_to_start(folder, config)
+            return
+        self.starting = False
+        self._ui.status("")
+        step, total = left
+        dialog = Question(self._ui, words.UNFINISHED_TITLE, words.UNFINISHED.format(step=step, total=total))
+        for label, resumes in ((words.RESUME_RUN, True), (words.NEW_RUN, False)):
+            chosen = {**config, "continue_last_backup": resumes}
+            dialog.offer(label, partial(self._try_to_start, folder, chosen))
+        dialog.offer(words.CANCEL, partial(self._ui.status, words.START_CANCELLED))
+        dialog.present()
 
     def _try_to_start(self, folder: str, config: dict[str, Any]) -> None:
         self.starting = True

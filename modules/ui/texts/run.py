@@ -9,7 +9,7 @@ ALL_RUNS, ALL_RUNS_TIP = "All runs", "Pick a run to watch or to resume, and comp
 FOLDER, FOLDER_TIP = "Folder", "Open the run's folder"
 TENSORBOARD, TENSORBOARD_TIP = "TensorBoard", "Show all curves in the browser"
 END_NOW = "End now"
-END_NOW_TIP = "Kill a trainer that does not respond. Start resumes its last backup"
+END_NOW_TIP = "Kill a trainer that does not respond. Start then offers to resume its last backup"
 SMOOTH = "Smooth"
 SAMPLES_TAB, LOG_TAB, EVENTS_TAB, QUEUE_TAB = "Samples", "Log", "Events", "Queue"
 NO_RUN_YET = "No run yet. Start begins one"
@@ -25,6 +25,14 @@ TENSORBOARD_FAILED = "TensorBoard is not open"
 END_TITLE = "End the trainer"
 END_QUESTION = "All steps since the last backup are lost. To keep them, use Stop instead."
 ENDED = "The trainer was ended"
+
+# a start in the folder of a run that has steps left
+UNFINISHED_TITLE = "Unfinished run"
+UNFINISHED = (
+    "The run in this folder ended before its last step. It can be resumed after step {step} of {total}. A new run "
+    "begins at step 0 and keeps the backups of this one in another folder."
+)
+RESUME_RUN, NEW_RUN, CANCEL = "Resume", "New run", "Cancel"
 
 # the notice of the desktop
 PROGRAM = "Tastemaker"

@@ -83,6 +83,38 @@ def test_the_buttons_give_orders(open_window: OpenWindow) -> None:
     assert hands.dialogs() == []
 
 
+@pytest.mark.parametrize(
+    ("button", "resumes"),
+    [("Resume", True), pytest.param("New run", False, marks=pytest.mark.slow), ("Cancel", None)],
+)
+def test_a_start_after_a_kill_offers_the_step_to_resume_from(
+    hands: Hands, tmp_path: Path, button: str, resumes: bool | None
+) -> None:
+    run = RunDirectory(tmp_path / "workspace" / "run")
+    run.create()
+    (run.backup_dir / "b").mkdir(parents=True)
+    with run.writer() as writer:
+        writer.emit(
+            "run_started", total_steps=120, device="cpu", progress={"global_step": 0}, resumed_from=None
+        )
+        writer.emit("backup", path="backup/b", progress={"global_step": 48})
+        writer.emit("step", progress={"global_step": 53}, metrics={}, total_steps=120)
+    hands.keys("<F5>", to=hands.window)
+    hands.wait(lambda: any(isinstance(w, Dialog) for w in hands.window.winfo_children()), "nothing is asked")
+    (dialog,) = [w for w in hands.window.winfo_children() if isinstance(w, Dialog)]
+    (question,) = [str(w.cget("text")) for w in dialog.body.winfo_children()]
+    assert "after step 48 of 120" in question
+    hands.click(hands.button(button, dialog))
+    if resumes is None:
+        hands.wait(lambda: hands.status() == "The start was cancelled")
+        assert run.trainer() is None and not (run.path / "config.json").exists()
+        assert hands.window.bottom_bar.buttons["start"].instate(["!disabled"])
+        return
+    hands.wait(lambda: hands.window.control.state == "finished", "the run does not finish")
+    assert load_config(run.path / "config.json").continue_last_backup is resumes
+    assert hands.window.state_.config.continue_last_backup is False
+
+
 def test_the_run_survives_the_window_and_is_found_again(open_window: OpenWindow) -> None:
     first = open_window(trainer=ENDLESS)
     first.keys("<F5>", to=first.window)
