@@ -90,7 +90,7 @@ class RunActions:
         )
 
     def _start_or_resume(self, folder: str, config: dict[str, Any], left: tuple[int, int] | None) -> None:
-        """Start anew, or where the run in this folder was left, whichever the person wants."""
+        """Begin a new run, or resume the one in this folder, as the person decides."""
         from modules.ui.dialogs import Question
 
         if left is None:
