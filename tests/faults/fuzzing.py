@@ -141,13 +141,13 @@ def fuzz(
     path.parent.mkdir(parents=True, exist_ok=True)
     for seed in reader.seeds:
         path.write_bytes(seed)
-        _read(reader, path, f"{name} sound input", Tally(name))
+        read_input(reader, path, f"{name} sound input", Tally(name))
     guard, before, start = Guard(folder / f"person-{name.replace(' ', '-')}"), _peak(), time.process_time()
     for number in numbers:
         if until and time.process_time() > until:
             break
         path.write_bytes(made(reader, name, number))
-        _read(reader, path, f"{name} {number}", tally)
+        read_input(reader, path, f"{name} {number}", tally)
         tally.inputs += 1
     tally.seconds, tally.peak_mib = time.process_time() - start, _peak() - before
     try:
@@ -157,7 +157,8 @@ def fuzz(
     return tally
 
 
-def _read(reader: Reader, path: Path, label: str, tally: Tally) -> None:
+def read_input(reader: Reader, path: Path, label: str, tally: Tally) -> None:
+    """Read a file, and count what came of it."""
     start = time.process_time()
     try:
         reader.read(path)

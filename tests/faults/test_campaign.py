@@ -80,6 +80,13 @@ def test_every_reader_survives_damaged_and_hostile_input(base: Path) -> None:
     assert len(tallies) >= 16 and all(tally.accepted for tally in tallies if tally.name != "adapter")
 
 
+def test_every_kept_input_is_read_or_refused(base: Path) -> None:
+    tallies = campaign.whole_corpus(base)
+    faults = [fault for tally in tallies for fault in tally.faults]
+    assert not faults, "\n".join(faults)
+    assert sum(tally.inputs for tally in tallies) == sum(f.is_file() for f in campaign.CORPUS.rglob("*")) > 80
+
+
 @pytest.mark.slow
 def test_the_whole_campaign_at_length(base: Path) -> None:
     size = campaign.Size(2000, 1000, 60, 20, 20_000, 1, 500, 100)

@@ -10,7 +10,7 @@ from modules.ui.state.search import search_settings
 from modules.ui.texts import window as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.theme import style_text
-from modules.ui.widgets.tk_support import chosen_line, on_event
+from modules.ui.widgets.tk_support import chosen_line, focused, on_event
 from modules.util.config.settings import Setting
 
 ROWS = 12
@@ -54,7 +54,7 @@ class SearchBox(ttk.Frame):
         return "break"
 
     def _show_hint(self) -> None:
-        if self._text.get() or self.focus_get() is self.entry:
+        if self._text.get() or focused(self) is self.entry:
             self._hint.place_forget()
         else:
             edge, font = self._ui.theme.px(8), self._ui.theme.fonts["text"]
@@ -115,6 +115,6 @@ class SearchBox(ttk.Frame):
         self.after(150, self._hide_if_left)
 
     def _hide_if_left(self) -> None:
-        if self.winfo_exists() and self.focus_get() not in (self.entry, self.list):
+        if self.winfo_exists() and focused(self) not in (self.entry, self.list):
             self.list.place_forget()
             self._show_hint()

@@ -8,7 +8,7 @@ from tkinter import ttk
 
 from modules.ui.texts import choosing as words
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import make_modal, place_over
+from modules.ui.widgets.tk_support import focused, make_modal, place_over
 
 
 class ConfirmWindow(tk.Toplevel):
@@ -25,7 +25,7 @@ class ConfirmWindow(tk.Toplevel):
     ) -> None:  # fmt: skip
         super().__init__(parent.winfo_toplevel())
         self._confirmed = confirmed
-        self._back = parent.focus_get() or parent.winfo_toplevel()
+        self._back = focused(parent) or parent.winfo_toplevel()
         self.withdraw()
         self.title(title)
         px = theme.px

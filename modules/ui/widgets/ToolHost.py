@@ -11,7 +11,7 @@ from typing import Protocol, cast
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.ui.widgets.SerialWorker import SerialWorker
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import Pump, install_error_dialog, show_error, types_text
+from modules.ui.widgets.tk_support import Pump, focused, install_error_dialog, show_error, types_text
 
 CONTROL, SHIFT = 0x4, 0x1
 ALT = 0x20000 if sys.platform == "win32" else 0x8
@@ -82,7 +82,7 @@ class ToolHost(ttk.Frame):
             cast(Page, self.page).arrived(key)
 
     def _key(self, event: tk.Event[tk.Misc]) -> str | None:
-        focus = self.window.focus_get()
+        focus = focused(self.window)
         if types_text(focus) and event.keysym != "Escape":
             return None
         if isinstance(focus, ttk.Widget) and event.keysym in PRESSING and str(focus.cget("takefocus")) != "0":

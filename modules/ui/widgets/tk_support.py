@@ -295,9 +295,22 @@ def tie(window: tk.Toplevel, over: tk.Misc) -> None:
         window.transient(base)  # type: ignore[call-overload,unused-ignore]
 
 
+def focused(widget: tk.Misc) -> tk.Misc | None:
+    """What has the keys; ``None`` also for windows of Tk's own (a list that is open, a file window), which have no
+    object and make ``focus_get`` fail.
+    """
+    try:
+        return widget.focus_get()
+    except KeyError:
+        return None
+
+
 def grabbing(widget: tk.Misc) -> tk.Misc | None:
-    """The widget that keeps all input to itself, if there is one in the program."""
-    found: tk.Misc | None = widget.grab_current()  # type: ignore[no-untyped-call]
+    """The widget that keeps all input to itself, if there is one in the program; see ``focused`` for Tk's own."""
+    try:
+        found: tk.Misc | None = widget.grab_current()  # type: ignore[no-untyped-call]
+    except KeyError:
+        return None
     return found
 
 
