@@ -53,11 +53,14 @@ def parser() -> argparse.ArgumentParser:
         default="DPO",
         type=str.upper,
         help="DPO (the default) learns from pairs; the others learn from images made while training; LOOP runs "
-        "several rounds of a taste project",
+        "several rounds of a taste project, and in LIVE the simulated person votes on images while they are made",
     )
     journey.add_argument("--rounds", type=count, default=3, help="LOOP: how many rounds (3)")
     journey.add_argument(
         "--answers", type=count, default=50, help="LOOP: answers of the person in each round (50)"
+    )
+    journey.add_argument(
+        "--votes", type=count, default=80, help="LIVE: likes and dislikes of the person in all (80)"
     )
     journey.add_argument(
         "--method", default="taste", choices=["taste", "pairs"], help="LOOP: what a round learns from (taste)"
@@ -88,11 +91,15 @@ def say(text: str) -> None:
 
 def run_journey(options: argparse.Namespace, out: Path) -> None:
     from scripts.demo.journey import run_journey
+    from scripts.demo.live import MODE as LIVE
     from scripts.demo.loop import MODE as LOOP
     from scripts.demo.plan import FULL, QUICK, Journey
 
     if options.mode == LOOP:
         run_rounds(options, out)
+        return
+    if options.mode == LIVE:
+        run_votes(options, out)
         return
     journey = Journey(
         out, options.seed, options.mode, QUICK if options.quick else FULL, options.taste, options.error_rate,
@@ -123,6 +130,25 @@ def run_rounds(options: argparse.Namespace, out: Path) -> None:
             f"{one['fidelity']:.1%} show what the prompt says ({-one['fidelity_loss'] * 100:+.1f} points)."
         )
     print(f"Look at {out / 'before_after.png'}; everything is in {out}.")
+
+
+def run_votes(options: argparse.Namespace, out: Path) -> None:
+    from scripts.demo.live import Live, run_live
+    from scripts.demo.plan import Journey
+
+    journey = Journey(
+        out, options.seed, taste=options.taste, error_rate=options.error_rate, model=options.model.resolve(),
+        overrides=tuple(options.overrides),
+    )  # fmt: skip
+    small = {"prompts": 6, "base": 8} if options.quick else {}
+    made = run_live(Live(journey, options.votes, **small), say)
+    print(json.dumps(made, indent=2))
+    print(
+        f"{made['votes']} votes in {made['rounds']} rounds of 8 images. Liked more than the base model in "
+        f"{made['win_rate']:.0%}, as good as the best of {made['best_of_n']:.1f} of its images; images that show what "
+        f"the prompt says: {made['fidelity_base']:.1%} -> {made['fidelity_adapter']:.1%}.\n"
+        f"Look at {out / 'before_after.png'}; everything is in {out}."
+    )
 
 
 def summary(made: dict[str, Any]) -> str:
