@@ -90,7 +90,18 @@ def run_finalize(options: Options, progress: ProgressLine) -> dict[str, Any]:
 
 
 def run_import(options: Options, progress: ProgressLine) -> dict[str, Any]:
-    result = commands.import_file(options.file, options.output, options.format, progress)
+    if options.file.is_dir():
+        if options.format is not None:
+            raise UserError("a folder of images has no format", "--format", "leave it out")
+        result = commands.import_marks(
+            options.file, options.output, options.favourites, options.likes, progress
+        )
+    elif options.favourites is not None or options.likes is not None:
+        raise UserError(
+            "only a folder of images has likes", "--favourites, --likes", "give a folder, or leave them out"
+        )
+    else:
+        result = commands.import_file(options.file, options.output, options.format, progress)
     for warning in result["warnings"]:
         progress.end(f"warning: {warning}")
     return result
@@ -169,10 +180,18 @@ def make_parser() -> argparse.ArgumentParser:
     add_resolution(command)
     add_review(command)
 
-    command = verb("import", run_import, "bring public preference data into an output folder")
-    command.add_argument("file", type=Path, help="parquet, JSON or JSONL")
+    command = verb(
+        "import", run_import, "bring public preference data, or stars and ratings, into an output folder"
+    )
+    command.add_argument(
+        "file",
+        type=Path,
+        help="parquet, JSON or JSONL; or a folder of images with stars of SwarmUI or XMP ratings",
+    )
     command.add_argument("output", type=Path, help="output folder, new or not")
     command.add_argument("--format", choices=FORMATS, help="found out by default")
+    command.add_argument("--favourites", type=Path, metavar="DIR", help="folder with copies of liked images")
+    command.add_argument("--likes", type=Path, metavar="FILE", help="list every like and dislike as JSON")
 
     command = verb("export", run_export, "copy the finalised pairs into a folder other programs read")
     command.add_argument("output", type=Path, help="output folder of a picking session")

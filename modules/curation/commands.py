@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from modules.curation.exchange.favourites import LIKE, Favourites
 from modules.curation.exchange.importing import ImportCount, import_pairs
 from modules.curation.exchange.public_formats import PublicFile, export_datasets_folder, export_jsonl_folder
 from modules.curation.group_state import SessionSettings
@@ -35,7 +36,7 @@ from modules.util.dpo_curation_util import (
     unconditional_warning,
 )
 from modules.util.errors import DataError, UserError, list_offenders
-from modules.util.jsonio import read_json
+from modules.util.jsonio import read_json, write_json
 
 Progress = Callable[[str], None]
 Json = dict[str, Any]
@@ -91,6 +92,33 @@ def import_file(source: Path, output_dir: Path, kind: str | None, progress: Prog
     with CurationStore(output_dir) as store:
         count = import_pairs(store, pairs, str(source), lambda done: progress(f"{done} pairs"))
         return {**asdict(count), "pairs": store.pair_count(), "warnings": _import_warnings(count)}
+
+
+def import_marks(
+    source: Path, output_dir: Path, favourites: Path | None, likes: Path | None, progress: Progress
+) -> Json:
+    """Bring stars, ratings and favourites of a folder of images into the output folder, as pairs.
+
+    Args:
+        favourites: folder with copies of liked images.
+        likes: where every like and dislike is listed as JSON.
+    """
+    check_folders(source, output_dir)
+    found = Favourites(source, output_dir, favourites)
+    with CurationStore(output_dir) as store:
+        count = import_pairs(store, found, str(source), lambda done: progress(f"{done} pairs"))
+        pairs = store.pair_count()
+    if likes is not None:
+        write_json(likes, [one.to_dict() for one in found.marks])
+    liked = sum(one.mark == LIKE for one in found.marks)
+    return {
+        **asdict(count),
+        "pairs": pairs,
+        "likes": liked,
+        "dislikes": len(found.marks) - liked,
+        "without_prompt": found.without_prompt,
+        "warnings": _import_warnings(count),
+    }
 
 
 def _import_warnings(count: ImportCount) -> list[str]:

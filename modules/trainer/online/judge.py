@@ -142,13 +142,14 @@ class Judge:
 
     def _teaches(self, adv_A: torch.Tensor, group_A: torch.Tensor) -> torch.Tensor:
         """Images worth training on; where only whole groups can be averaged, all or none of a group."""
-        # what a person receives alike teaches nothing, and not even to stay
-        if not (self._config.rlhf_skip_zero_advantage or asks_person(self._config)):
+        skips = self._config.rlhf_skip_zero_advantage
+        if not (skips or asks_person(self._config)):
             return torch.ones_like(group_A, dtype=torch.bool)
         moving_A = adv_A != 0
         counted = self._config.rlhf_mode.coupled and self._config.rlhf_count_skipped
-        if counted or not needs_whole_groups(self._config):
+        if skips and (counted or not needs_whole_groups(self._config)):
             return moving_A
+        # what a person receives alike teaches nothing, not even to stay as it is
         alive = set(group_A[moving_A].tolist())
         return torch.tensor([group in alive for group in group_A.tolist()], dtype=torch.bool)
 

@@ -1,0 +1,184 @@
+"""What a person said about images elsewhere, as pairs: stars, ratings and a folder of favourites.
+
+Likes: SwarmUI's star (``is_starred`` in the image's data or in the ``.swarm.json`` next to it, or a copy in the folder
+``Starred``), an XMP rating of 4 or 5 in the file or in a sidecar, and the same file in a folder of favourites. An XMP
+rating of 1 or of -1 (rejected) is a dislike. What has no mark counts as seen. Within a prompt a like beats what was
+disliked or seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.curation.exchange.public_formats import BadRow, PublicPair
+from modules.curation.intake.scan import ScanFault, natural_key, output_folders, scan_images
+from modules.util.bucket import aspect_label
+from modules.util.dpo_curation_util import IMAGE_EXTENSIONS, file_sha256
+from modules.util.errors import DataError, UserError
+from modules.util.image_metadata.containers.fields import decode_text
+from modules.util.image_metadata.containers.source import Source
+from modules.util.image_metadata.limits import Unusable
+from modules.util.image_metadata.normalise import normalise_prompt
+from modules.util.image_metadata.reader import open_fields
+
+LIKE, DISLIKE = "like", "dislike"
+STARRED_FOLDER = "Starred"
+MAX_SIDECAR = 1 << 20
+_RATING = re.compile(r"""xmp:Rating\s?(?:=\s?["']|>)\s?(-?\d)(?:\.\d{1,6})?\s?["'<]""")
+_STARRED = re.compile(r'"is_starred"\s{0,8}:\s{0,8}true\b')
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A like or a dislike.
+
+    Args:
+        file: the image.
+        mark: ``like`` or ``dislike``.
+        why: where it says so.
+    """
+
+    file: str
+    prompt: str
+    mark: str
+    why: str
+
+    def to_dict(self) -> dict[str, str]:
+        return dict(vars(self))
+
+
+class Favourites:
+    """The pairs that follow from marks on the images of a folder, as often as wanted.
+
+    Args:
+        source: folder with images.
+        output: where the pairs go; left out of the scan.
+        favourites: folder with copies of liked images.
+
+    Attributes:
+        marks: every like and dislike, in the order of prompts and files.
+        without_prompt: files that say no prompt, or cannot be read.
+
+    Raises:
+        UserError: a folder cannot be read, or nothing is liked.
+    """
+
+    def __init__(self, source: Path, output: Path, favourites: Path | None = None) -> None:
+        if not source.is_dir():
+            raise UserError(f"{source} is not a folder", hint="give the folder with the marked images")
+        liked = set() if favourites is None else _hashes(favourites)
+        starred = _hashes(source / STARRED_FOLDER) if (source / STARRED_FOLDER).is_dir() else set()
+        self.marks: list[Mark] = []
+        self._pairs: list[PublicPair | BadRow] = []
+        self.without_prompt = 0
+        for (prompt, _), names in sorted(self._groups(source, output).items()):
+            self._take(source, prompt, names, liked, starred)
+        if not any(one.mark == LIKE for one in self.marks):
+            raise UserError(
+                f"no image in {source} is marked as liked",
+                hint="stars of SwarmUI, XMP ratings of 4 or 5, or --favourites FOLDER with copies of liked images",
+            )
+
+    def __iter__(self) -> Iterator[PublicPair | BadRow]:
+        yield from self._pairs
+
+    def _groups(self, source: Path, output: Path) -> dict[tuple[str, str], list[str]]:
+        """Names of images by prompt and shape, in natural order."""
+        groups: dict[tuple[str, str], list[str]] = {}
+        for found in scan_images(source, output_folders(source, output)):
+            if isinstance(found, ScanFault):
+                self.without_prompt += 1
+                continue
+            key = normalise_prompt(found.about.prompt or ""), aspect_label(*found.about.seen_size)
+            groups.setdefault(key, []).append(found.name)
+        # of two copies, the one outside the folder of stars stands for both
+        return {
+            key: sorted(names, key=lambda name: (STARRED_FOLDER in name.split("/")[:-1], natural_key(name)))
+            for key, names in groups.items()
+        }
+
+    def _take(
+        self, source: Path, prompt: str, names: Sequence[str], liked: set[str], starred: set[str]
+    ) -> None:
+        marked: dict[str, list[Path]] = {LIKE: [], DISLIKE: [], "": []}
+        met: set[str] = set()
+        for name in names:
+            path = source / name
+            try:
+                digest = file_sha256(path)
+                found = _said_in_file(path) or _said_elsewhere(digest, liked, starred)
+            except (OSError, DataError) as error:
+                self._pairs.append(BadRow(f"{path}: {error}"))
+                continue
+            if digest in met:
+                continue
+            met.add(digest)
+            mark, why = found or ("", "")
+            marked[mark].append(path)
+            if mark:
+                self.marks.append(Mark(name, prompt, mark, why))
+        worse = [*marked[DISLIKE], *marked[""]]
+        for place, path in enumerate(marked[LIKE] if worse else ()):
+            self._pairs.append(PublicPair(prompt, path, worse[place % len(worse)]))
+
+
+def _hashes(folder: Path) -> set[str]:
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder", field="--favourites")
+    try:
+        files = [
+            path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_EXTENSIONS and path.is_file()
+        ]
+        return {file_sha256(path) for path in files}
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read: {error.strerror}", field="--favourites") from error
+
+
+def _said_elsewhere(digest: str, liked: set[str], starred: set[str]) -> tuple[str, str] | None:
+    if digest in starred:
+        return LIKE, f"a copy in {STARRED_FOLDER}"
+    return (LIKE, "a copy in the favourites") if digest in liked else None
+
+
+def _said_in_file(path: Path) -> tuple[str, str] | None:
+    """What the image and the files next to it say of it, the files first: they are the later word."""
+    for sidecar in (path.with_name(f"{path.name}.xmp"), path.with_suffix(".xmp")):
+        if (found := _rated(_beside(sidecar), sidecar.name)) is not None:
+            return found
+    if _STARRED.search(_beside(path.with_suffix(".swarm.json"))):
+        return LIKE, "starred in SwarmUI"
+    try:
+        with Source(path) as source:
+            fields = open_fields(source)
+            fields.more()
+            texts: list[str] = [
+                text for key in ("parameters", "sui_image_params") for text in fields.texts(key)
+            ]
+            texts += fields.exif().values()
+            packets: list[Any] = fields.xmp_packets()
+    except Unusable as error:
+        raise DataError(str(error)) from error
+    if any(_STARRED.search(text) for text in texts):
+        return LIKE, "starred in SwarmUI"
+    return next((found for one in packets if (found := _rated(one, "the file")) is not None), None)
+
+
+def _beside(path: Path) -> str:
+    """The text of a small file; empty where there is none."""
+    try:
+        with Source(path) as source:
+            return decode_text(source.read(0, min(source.size, MAX_SIDECAR)))
+    except Unusable:
+        return ""
+
+
+def _rated(packet: str, where: str) -> tuple[str, str] | None:
+    found = _RATING.search(packet)
+    rating = 0 if found is None else int(found[1])
+    if rating in (4, 5):
+        return LIKE, f"rated {rating} in {where}"
+    return (DISLIKE, f"rated {rating} in {where}") if rating in (1, -1) else None
