@@ -183,15 +183,7 @@ def make_parser() -> argparse.ArgumentParser:
     command = verb(
         "import", run_import, "bring public preference data, or stars and ratings, into an output folder"
     )
-    command.add_argument(
-        "file",
-        type=Path,
-        help="parquet, JSON or JSONL; or a folder of images with stars of SwarmUI or XMP ratings",
-    )
-    command.add_argument("output", type=Path, help="output folder, new or not")
-    command.add_argument("--format", choices=FORMATS, help="found out by default")
-    command.add_argument("--favourites", type=Path, metavar="DIR", help="folder with copies of liked images")
-    command.add_argument("--likes", type=Path, metavar="FILE", help="list every like and dislike as JSON")
+    add_import(command)
 
     command = verb("export", run_export, "copy the finalised pairs into a folder other programs read")
     command.add_argument("output", type=Path, help="output folder of a picking session")
@@ -207,6 +199,18 @@ def make_parser() -> argparse.ArgumentParser:
         help='a reward model\'s scores as JSON, {"image.png": 0.7, ...}',
     )
     return parser
+
+
+def add_import(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "file",
+        type=Path,
+        help="parquet, JSON or JSONL; or a folder of images with stars of SwarmUI or XMP ratings",
+    )
+    command.add_argument("output", type=Path, help="output folder, new or not")
+    command.add_argument("--format", choices=FORMATS, help="found out by default")
+    command.add_argument("--favourites", type=Path, metavar="DIR", help="folder with copies of liked images")
+    command.add_argument("--likes", type=Path, metavar="FILE", help="list every like and dislike as JSON")
 
 
 def add_picking(command: argparse.ArgumentParser) -> None:
