@@ -11,8 +11,8 @@ from modules.project.judging import judgement_of_round
 from modules.project.making import USUAL_PER_PROMPT
 from modules.project.Project import ARENA, Project
 from modules.project.proving import verdict
-from modules.project.Round import Round
-from modules.project.rounds import next_step
+from modules.project.Round import Candidate, Round
+from modules.project.rounds import step_after
 from modules.project.taste_head import measured
 from modules.runner.status import RunStatus, read_status
 from modules.util.files.EventLog import peek
@@ -84,18 +84,21 @@ def overview(project: Project) -> Overview:
     *before, one = project.rounds()
     run = read_status(one.run)
     result = verdict(project, one)
+    # one look at the folder: it may hold thousands of images, and grows meanwhile
+    planned, missing = one.images(), {image.file for image in one.missing()}
     steps = (
-        _images(project, one),
-        _picks(one),
+        _images(project, one, planned, missing),
+        _picks(one, len(planned) - len(missing)),
         _training(one, run),
         _comparing(project, one, result),
         Step("new-round", one.number, blocked="" if one.trained else "not_trained"),
     )
+    following = step_after(one, bool(result), bool(planned) and not missing)
     found_by_judges = judgement_of_round(project, one) or {"losses": [], "sentences": []}
     judged = found_by_judges["losses"] or found_by_judges["sentences"][:1]
     said = {other.number: found["sentence"] for other in before if (found := verdict(project, other))}
     return Overview(
-        project.folder, one.number, {step.key: step for step in steps}, next_step(project), run.pid is not None,
+        project.folder, one.number, {step.key: step for step in steps}, following, run.pid is not None,
         one.answers, one.pair_count, measured(one), result, judged, said,
     )  # fmt: skip
 
@@ -107,17 +110,16 @@ def unfinished(project: Project) -> frozenset[str]:
     return frozenset(image.file for image in one.images() if image.prompt in waiting)
 
 
-def _images(project: Project, one: Round) -> Step:
-    planned = one.images()
-    made = [one.candidates / image.file for image in planned if (one.candidates / image.file).is_file()]
+def _images(project: Project, one: Round, planned: list[Candidate], missing: set[str]) -> Step:
+    made = [one.candidates / image.file for image in planned if image.file not in missing]
     total = len(planned) or len(project.prompts()) * USUAL_PER_PROMPT
     complete = "made" if planned and len(made) == len(planned) else ""
     blocked = "trained" if one.trained else complete
     return Step("generate", len(made), total, blocked, tuple(made[-SHOWN:]))
 
 
-def _picks(one: Round) -> Step:
-    enough = one.candidates.is_dir() and len(one.missing()) + 2 <= len(one.images())
+def _picks(one: Round, made: int) -> Step:
+    enough = one.candidates.is_dir() and made >= 2
     blocked = "picked" if one.trained else "" if enough else "no_images"
     return Step("pick", one.groups_done, one.prompt_count, blocked, _chosen(one))
 

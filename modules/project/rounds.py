@@ -46,11 +46,22 @@ def _row(project: Project, one: Round) -> dict[str, Any]:
 def next_step(project: Project) -> str:
     """``generate``, ``pick``, ``train``, ``compare`` or ``new-round``."""
     one = project.round
+    planned = one.images()
+    return step_after(one, bool(verdict(project, one)), bool(planned) and not one.missing())
+
+
+def step_after(one: Round, voted: bool, made: bool) -> str:
+    """The same of a round.
+
+    Args:
+        voted: whether it was compared.
+        made: whether all its images are there.
+    """
     if one.trained:
-        return "new-round" if verdict(project, one) else "compare"
+        return "new-round" if voted else "compare"
     if one.run.launch_record():
         return "train"
-    if not one.images() or one.missing():
+    if not made:
         return "generate"
     picked = one.pair_count >= ENOUGH_PAIRS or one.groups_done >= one.prompt_count
     return "train" if picked and one.pair_count >= 2 else "pick"

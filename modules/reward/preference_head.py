@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import torch
@@ -155,7 +156,7 @@ def wilson(right: float, count: int) -> tuple[float, float] | None:
     """The interval of a share by Wilson (1927), 95 %; ``None`` of nothing."""
     if not count:
         return None
-    z2, share = 1.959964**2, right / count
+    z2, share = NormalDist().inv_cdf(0.975) ** 2, right / count
     middle = (share + z2 / (2 * count)) / (1 + z2 / count)
     half = (z2 * (share * (1 - share) / count + z2 / (4 * count**2))) ** 0.5 / (1 + z2 / count)
     return max(0.0, middle - half), min(1.0, middle + half)

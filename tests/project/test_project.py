@@ -417,6 +417,19 @@ class TestOverview:
         shown = overview(picked).steps["pick"].images
         assert shown and all(path.is_file() and path.is_relative_to(picked.round.pairs) for path in shown)
 
+    def test_the_folder_of_images_is_looked_through_once(self, picked, monkeypatch):
+        looked: list[Path] = []
+        is_file = Path.is_file
+
+        def noting(path: Path) -> bool:
+            looked.append(path)
+            return is_file(path)
+
+        monkeypatch.setattr(Path, "is_file", noting)
+        overview(picked)
+        candidates = [path for path in looked if path.parent == picked.round.candidates]
+        assert len(candidates) == len(set(candidates)) == len(picked.round.images())
+
     @pytest.mark.parametrize("name", ["../../prompts.txt", "/etc/hostname", "chosen/../../plan.json"])
     def test_a_name_that_leads_elsewhere_is_refused(self, picked, name):
         self.rewrite(picked, json.dumps({"chosen_file": name}))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from itertools import takewhile
-from typing import ClassVar, Protocol
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -55,8 +55,8 @@ class Layout(Enum):
     """As thumbnails, with a cursor."""
 
 
-class Board(Protocol):
-    """What a key can do to the question on the screen."""
+class Answering(Protocol):
+    """What a key can do to a question about two images."""
 
     def better(self, place: int) -> None:
         """Of two images, the one at ``place`` is better."""
@@ -69,6 +69,10 @@ class Board(Protocol):
 
     def skip(self) -> None:
         """Say nothing about the images."""
+
+
+class Board(Answering, Protocol):
+    """What a key can do to any question on the screen."""
 
     def only_best(self) -> None:
         """Answer with the image marked as best, and without a worst one."""
@@ -86,8 +90,11 @@ class Board(Protocol):
         """This prompt is done."""
 
 
+Asked = TypeVar("Asked", bound=Answering, contravariant=True)
+
+
 @dataclass(frozen=True)
-class Key:
+class Key(Generic[Asked]):
     """One thing a person can do, by key or by button.
 
     Args:
@@ -100,7 +107,7 @@ class Key:
 
     label: str
     keys: tuple[str, ...]
-    do: Callable[[Board], None]
+    do: Callable[[Asked], None]
     main: bool = False
     judges: bool = False
 
@@ -139,7 +146,7 @@ class WayOfChoosing(ABC):
         return self.kind is AnswerKind.COMPARE
 
     @abstractmethod
-    def keys(self, images: int) -> tuple[Key, ...]:
+    def keys(self, images: int) -> tuple[Key[Board], ...]:
         """What one can do at a question of this many images."""
 
     @abstractmethod
@@ -197,21 +204,21 @@ class Comparing(WayOfChoosing):
     def next_images(self, situation: Situation, images: list[int], rng: random.Random) -> list[int]:
         """The images of the next question in any order, of ``images``: at least two, sorted."""
 
-    def keys(self, images: int) -> tuple[Key, ...]:
+    def keys(self, images: int) -> tuple[Key[Board], ...]:
         return KEYS_OF_TWO if images <= 2 else KEYS_OF_MORE
 
     def hint(self, situation: Situation, images: int) -> str:
         return "Which image is better?" if images <= 2 else f"1-{images}: first the best, then the worst"
 
 
-KEYS_OF_TWO = (
+KEYS_OF_TWO: tuple[Key[Answering], ...] = (
     Key("Left is better", ("Left", "KP_Left"), lambda board: board.better(0), True, True),
     Key("Right is better", ("Right", "KP_Right"), lambda board: board.better(1), True, True),
     Key("Tie", ("Up", "KP_Up"), lambda board: board.equal(), judges=True),
     Key("Both bad", ("b",), lambda board: board.poor(), judges=True),
     Key("Skip", ("Down", "space", "KP_Down"), lambda board: board.skip()),
 )
-KEYS_OF_MORE = (
+KEYS_OF_MORE: tuple[Key[Board], ...] = (
     Key("Tie", ("Up", "KP_Up"), lambda board: board.equal(), judges=True),
     Key("All bad", ("b",), lambda board: board.poor(), judges=True),
     Key("Skip", ("Down", "space", "KP_Down"), lambda board: board.skip()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from modules.curation.choosing.base import WAYS, AnswerKind, Key, Layout, WayOfChoosing
+from modules.curation.choosing.base import WAYS, AnswerKind, Board, Key, Layout, WayOfChoosing
 from modules.curation.standing import Situation
 
 
@@ -15,7 +15,7 @@ class Select(WayOfChoosing):
     kind = AnswerKind.CHOOSE
     layout = Layout.GRID
 
-    def keys(self, images: int) -> tuple[Key, ...]:
+    def keys(self, images: int) -> tuple[Key[Board], ...]:
         return (
             Key("Best", ("Return", "KP_Enter"), lambda board: board.mark_best(), True, True),
             Key("Worst", ("w",), lambda board: board.mark_worst(), judges=True),

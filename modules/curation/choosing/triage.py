@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from modules.curation.choosing.base import WAYS, AnswerKind, Key, Settled, WayOfChoosing
+from modules.curation.choosing.base import WAYS, AnswerKind, Board, Key, Settled, WayOfChoosing
 from modules.curation.standing import Distance, Situation, pools_to_pairs
 
 
@@ -14,7 +14,7 @@ class Triage(WayOfChoosing):
     text = "One at a time, good or bad; then similar good and bad images are paired."
     kind = AnswerKind.JUDGE
 
-    def keys(self, images: int) -> tuple[Key, ...]:
+    def keys(self, images: int) -> tuple[Key[Board], ...]:
         return (
             Key("Bad", ("Left", "b", "KP_Left"), lambda board: board.judge(False), judges=True),
             Key("Good", ("Right", "g", "KP_Right"), lambda board: board.judge(True), True, True),

@@ -23,7 +23,7 @@ UNDO_KEYS = ("Control-z", "BackSpace")
 
 
 class VotingPage(ttk.Frame):
-    """Asks about two images; it is the ``Board`` on which the keys of the pair tool act.
+    """Asks about two images; the keys of the pair tool for two images act on it (``Answering``).
 
     Args:
         leave: shows the result.
@@ -159,21 +159,6 @@ class VotingPage(ttk.Frame):
     def skip(self) -> None:
         """Say nothing; it is not asked again."""
         self.controller.answer(None, skipped=True)
-
-    def only_best(self) -> None:
-        """Of two images the better one says everything."""
-
-    def mark_best(self) -> None:
-        """Marks are for more images."""
-
-    def mark_worst(self) -> None:
-        """Marks are for more images."""
-
-    def judge(self, good: bool | None) -> None:
-        """Single images are not judged here."""
-
-    def next_prompt(self) -> None:
-        """The arena chooses the prompts."""
 
     def undo(self) -> None:
         """Take the last vote back."""

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from tkinter import ttk
 
+from modules.curation.choosing.base import Board, WayOfChoosing
 from modules.curation.choosing.base import Key as WayKey
-from modules.curation.choosing.base import WayOfChoosing
 from modules.curation.group_state import GroupState
 from modules.curation.ImageGroup import ImageGroup
 from modules.ui.curation.PairController import PairController, Snapshot
@@ -123,7 +123,7 @@ class ChoiceView(ttk.Frame):
         """The way of choosing."""
         return self.controller.options.session.mode.way
 
-    def take_keys(self, keys: Sequence[WayKey]) -> None:
+    def take_keys(self, keys: Sequence[WayKey[Board]]) -> None:
         """Offer what a way of choosing offers."""
         self.actions = [
             Action(key.label, key.keys, partial(key.do, self), key.main, key.judges) for key in keys
