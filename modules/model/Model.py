@@ -210,7 +210,11 @@ class Model:
         self._mode = None
 
     def set_gradient_checkpointing(self, part: str, enabled: bool) -> None:
-        """Recompute a part's activations in the backward pass instead of keeping them."""
+        """Recompute a part's activations in the backward pass instead of keeping them.
+
+        Raises:
+            ConfigError: the part's class cannot do it.
+        """
         module = self.module(part)
         name = next((n for n in CHECKPOINTING if hasattr(module, n)), None)
         if name is None:

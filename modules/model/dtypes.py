@@ -16,7 +16,11 @@ QUANTIZED = (FLOAT_8, INT_8, NFLOAT_4)
 
 
 def torch_dtype(name: object, field_name: str | None = None) -> torch.dtype:
-    """``FLOAT_32``, ``BFLOAT_16`` or ``FLOAT_16`` (a name or an enum member) as a torch type."""
+    """``FLOAT_32``, ``BFLOAT_16`` or ``FLOAT_16`` (a name or an enum member) as a torch type.
+
+    Raises:
+        ConfigError: another name.
+    """
     key = str(getattr(name, "value", name))
     if key not in DTYPES:
         raise ConfigError(

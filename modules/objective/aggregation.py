@@ -71,7 +71,11 @@ class GlobalCounts:
         return replace(self, images=self.images - self.left_out, left_out=0)
 
     def steps_of_group(self, group_B: torch.Tensor) -> torch.Tensor:
-        """Unmasked steps of the group of each image, int64, (B,)."""
+        """Unmasked steps of the group of each image, int64, (B,).
+
+        Raises:
+            DataError: a group was not counted.
+        """
         if self.group_id_G is None or self.group_steps_G is None:
             raise DataError(f"{PROMPT_MEAN} needs the group of every image, and none were counted")
         ids_G = self.group_id_G.to(group_B.device)
@@ -195,6 +199,9 @@ def step_weights(
         mask_BT: some of the images, all or some of their steps.
         group_B: their groups; ``prompt_mean`` needs them.
         image_steps_B: unmasked steps of each image, where ``mask_BT`` does not hold all of them.
+
+    Raises:
+        DataError: ``prompt_mean`` without groups, or with one that was not counted.
     """
     if aggregation.mode == TOKEN_MEAN:
         weight_B = torch.full((len(mask_BT), 1), 1.0 / counts.steps, dtype=dtype, device=mask_BT.device)

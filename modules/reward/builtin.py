@@ -59,7 +59,11 @@ def colourfulness(images_BCHW: Tensor) -> Tensor:
 
 
 def sharpness(images_BCHW: Tensor) -> Tensor:
-    """Fine detail: variance of the 4-neighbour Laplacian of luma, without the border."""
+    """Fine detail: variance of the 4-neighbour Laplacian of luma, without the border.
+
+    Raises:
+        RewardError: the images have fewer than 3 x 3 pixels.
+    """
     if min(images_BCHW.shape[2:]) < 3:
         raise RewardError(f"sharpness needs at least 3x3 pixels, not {tuple(images_BCHW.shape[2:])}")
     y = luma(images_BCHW)

@@ -43,7 +43,11 @@ class GroupwiseReward(Reward):
 
 
 def check_groups(batch: RewardBatch, name: str) -> None:
-    """Every group has one prompt, two images or more, and its full size where that is known."""
+    """Every group has one prompt, two images or more, and its full size where that is known.
+
+    Raises:
+        ConfigError: the first group that has not.
+    """
     for group in batch.group_ids():
         index = batch.members(group)
         if len({batch.prompts[i] for i in index}) > 1:

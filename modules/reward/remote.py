@@ -126,7 +126,11 @@ class RemoteReward(Reward):
         return [f"{warning}{self.name}: prompts and images are sent to {self.url}{token}"]
 
     def load(self, device: torch.device | str = "cpu") -> None:
-        """Ask the server whether it is there and does what is expected of it."""
+        """Ask the server whether it is there and does what is expected of it.
+
+        Raises:
+            ConfigError: it does not answer, or is another kind of server.
+        """
         super().load(device)
         answer = self._request("GET", "/health", b"")
         try:

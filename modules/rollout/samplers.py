@@ -302,6 +302,9 @@ SAMPLERS: dict[str, type[GroupSampler]] = {
 def create_sampler(kind: object, layout: SamplerLayout, dataset_size: int, seed: int) -> GroupSampler:
     """A sampler by name: GROUP_DISTRIBUTED, DISTRIBUTED_K_REPEAT, GROUP_CONTIGUOUS, or AUTO for the first where
     groups fit into global batches and the last otherwise.
+
+    Raises:
+        ConfigError: another name, or numbers that do not fit together.
     """
     name = str(getattr(kind, "value", kind))
     if name == AUTO:

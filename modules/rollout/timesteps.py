@@ -195,6 +195,9 @@ def group_noise(
         groups, ids: of the images.
         shape: (C, h, w).
         timestep_index: place in the list of the inner epoch's timesteps.
+
+    Raises:
+        ConfigError: another kind.
     """
     name = name_of(kind)
     if name not in NOISES:

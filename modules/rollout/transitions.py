@@ -77,6 +77,9 @@ def deviation(kind: str, position: Position, noise_level: float, temperature: fl
     Args:
         noise_level: eta of the transition; the means depend on it too, so that marginals are kept.
         temperature: multiplies only the standard deviation, which narrows or widens the marginals.
+
+    Raises:
+        ConfigError: a noise level below 0, a temperature that is not above 0, or one of them NaN or infinite.
     """
     if not (math.isfinite(temperature) and temperature > 0.0):
         raise ConfigError(
@@ -95,8 +98,11 @@ def name_of(value: object) -> str:
 
 
 def check_kind(kind: object, prediction: Prediction) -> str:
-    """The name of a transition that a model of this parameterisation can take; AUTO is its usual one. Errors as
-    ``step`` has.
+    """The name of a transition that a model of this parameterisation can take; AUTO is its usual one.
+
+    Raises:
+        ConfigError: another name.
+        UnsupportedError: such a model cannot take it.
     """
     if name_of(kind) == AUTO:
         return FLOW_SDE if prediction == "flow" else DDIM
@@ -297,6 +303,7 @@ def log_prob(
             programs use for CPS. It is not a log-density: ratios are on another scale.
 
     Raises:
+        ConfigError: another reduction or form.
         ValueError: the step adds no noise.
     """
     if reduction not in REDUCTIONS:

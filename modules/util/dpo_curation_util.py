@@ -405,6 +405,9 @@ def split_prompts(prompts: Mapping[str, int], val_percentage: float) -> set[str]
     Args:
         prompts: how many pairs each prompt has.
         val_percentage: share of the pairs for validation, from 0 to 100.
+
+    Raises:
+        UserError: another percentage.
     """
     if not 0 <= val_percentage <= 100:
         raise UserError(f"the validation percentage {val_percentage} is not between 0 and 100")
@@ -522,7 +525,11 @@ def find_orphaned_pairs(output_dir: str | os.PathLike[str], manifest: Manifest) 
 
 
 def remove_pair(output_dir: str | os.PathLike[str], manifest: Manifest, pair_id: str) -> Pair:
-    """Take a pair out of the manifest and the disk, both sides and captions; returns the removed entry."""
+    """Take a pair out of the manifest and the disk, both sides and captions; returns the removed entry.
+
+    Raises:
+        UserError: there is no such pair.
+    """
     base, owned = Path(output_dir), owned_pairs(output_dir)
     for index, pair in enumerate(manifest["pairs"]):
         if pair["pair_id"] == pair_id:
@@ -537,7 +544,11 @@ def remove_pair(output_dir: str | os.PathLike[str], manifest: Manifest, pair_id:
 
 
 def remove_finalized_pair(output_dir: str | os.PathLike[str], pair_id: str) -> None:
-    """Delete both sides of a finalised pair, and its manifest entry if it has one."""
+    """Delete both sides of a finalised pair, and its manifest entry if it has one.
+
+    Raises:
+        UserError: there is no such pair.
+    """
     manifest = load_manifest(output_dir)
     if any(pair["pair_id"] == pair_id for pair in manifest["pairs"]):
         remove_pair(output_dir, manifest, pair_id)

@@ -38,6 +38,9 @@ def prompts_of_text(text: str, file: str | Path) -> list[str]:
 
     Args:
         file: what messages call it.
+
+    Raises:
+        DataError: it is not text, holds no prompt or too many, or one that is too long.
     """
     if "\0" in text:
         raise DataError(f"{file} is not a text file", "rlhf_prompts_file")

@@ -452,7 +452,11 @@ def _safetensor_error() -> type[Exception]:
 
 
 def read_scheduler_config(folder: Path) -> dict[str, Any]:
-    """``scheduler_config.json`` of a diffusers folder."""
+    """``scheduler_config.json`` of a diffusers folder.
+
+    Raises:
+        UserError: it cannot be read, or is not a JSON object.
+    """
     config = read_json(folder / "scheduler" / "scheduler_config.json", "scheduler config")
     if not isinstance(config, dict):
         raise UserError(f"the scheduler config of {folder} is not a JSON object", field=FIELD)

@@ -177,7 +177,11 @@ class GroupWeights:
     weight_G: torch.Tensor
 
     def of(self, group_B: torch.Tensor) -> torch.Tensor:
-        """The weight of each image's group, (B,)."""
+        """The weight of each image's group, (B,).
+
+        Raises:
+            DataError: a group has no score.
+        """
         group_B = group_B.to(self.group_id_G.device)
         at_B = torch.searchsorted(self.group_id_G, group_B).clamp(max=len(self.group_id_G) - 1)
         unknown = group_B[self.group_id_G[at_B] != group_B]

@@ -33,6 +33,10 @@ def load_list(
         base_dir: folder a relative path starts from.
         field: name of the list in errors.
         what: how to call the file in errors.
+
+    Raises:
+        ConfigError: it is not a list.
+        UserErrors: the faults of its items.
     """
     if isinstance(source, (str, os.PathLike)):
         path = (base_dir or Path()) / source

@@ -63,7 +63,11 @@ def copy_image(source: str | os.PathLike[str], target: Path) -> str:
 
 
 def copy_into(owned: Owned, source: str | os.PathLike[str], name: str) -> str:
-    """``copy_image`` to a name in a folder."""
+    """``copy_image`` to a name in a folder.
+
+    Raises:
+        UserError: it cannot be copied; nothing is left of it.
+    """
     digest = hashlib.sha256()
     try:
         with (
@@ -158,7 +162,11 @@ def name_below(output_dir: str | os.PathLike[str], image: Path) -> str:
 
 
 def read_caption(image: Path | None, max_bytes: int = 1 << 20) -> str | None:
-    """The caption next to an image, stripped; ``None`` when there is none."""
+    """The caption next to an image, stripped; ``None`` when there is none.
+
+    Raises:
+        DataError: it is too large, or not text.
+    """
     if image is None:
         return None
     path = image.with_suffix(".txt")
