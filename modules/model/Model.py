@@ -53,6 +53,7 @@ class Model:
         guidance: the guidance scale a model that embeds it is told in training.
         prompt_weighting: whether brackets in prompts are emphasis.
         prompt_chunks: how many chunks of a prompt are encoded at most, where the family has chunks.
+        layer_skips: text encoder -> how many layers before the usual one its states are taken from; empty for none.
         trains_text: whether a text encoder is trained, so prompts are encoded in every pass.
         adapter: the handle of attached adapters, if any.
         training_adapter: what was added to the denoiser's weights for training and is taken back in samples, if any.
@@ -73,6 +74,7 @@ class Model:
     guidance: float = 1.0
     prompt_weighting: bool = False
     prompt_chunks: int = 1
+    layer_skips: dict[str, int] = field(default_factory=dict)
     trains_text: bool = False
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     adapter: Any = None

@@ -63,9 +63,25 @@ def load_model(setup: BaseModelSetup, config: TrainConfig, parts: Collection[str
     make_compact(model, config, partial(load, PartDtypes(lazy=True)))
     model.prompt_weighting = config.prompt_weighting
     model.prompt_chunks = config.max_prompt_chunks if spec.chunks_prompts else 1
+    model.layer_skips = layer_skips(model, config)
     if spec.embeds_guidance:
         model.guidance = float(getattr(config, spec.denoiser).guidance_scale)
     return model
+
+
+def layer_skips(model: Model, config: TrainConfig) -> dict[str, int]:
+    """How many layers of which text encoders are skipped.
+
+    Raises:
+        ConfigError: an encoder has no more layers than that.
+    """
+    made = {name: getattr(config, name).layer_skip for name in model.spec.skips_layers_of}
+    made = {name: skip for name, skip in made.items() if skip and name in model.parts}
+    for name, skip in made.items():
+        count = model.module(name).config.num_hidden_layers  # type: ignore[union-attr]
+        if skip >= count:
+            raise ConfigError(f"{name} has {count} layers", f"{name}.layer_skip", "1 is usual")
+    return made
 
 
 def fetch(spec: FamilySpec, config: TrainConfig) -> None:

@@ -112,6 +112,7 @@ class FamilySpec:
         denoiser_channels: input channels of the denoiser, where they tell families apart; 0 accepts any number.
         size_conditioning: whether the denoiser is given the original size, crop and target size of an image.
         blocks: blocks of the denoiser, where all models of the family have the same number; 0 where they differ.
+        skips_layers_of: the CLIP text encoders whose states of an earlier layer can be taken (clip skip).
         embeds_guidance: whether the guidance scale is an input of the denoiser, so that one pass is enough.
         prompt_weighting: whether emphasis in prompts can be applied to the text states.
         chunks_prompts: whether a prompt longer than its encoders read is encoded in several chunks.
@@ -144,6 +145,7 @@ class FamilySpec:
     denoiser_channels: int = 0
     size_conditioning: bool = False
     blocks: int = 0
+    skips_layers_of: tuple[str, ...] = ()
     embeds_guidance: bool = False
     shifts_by_size: bool = False
     even_steps: bool = False

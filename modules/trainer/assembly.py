@@ -43,12 +43,13 @@ from modules.trainer.optim.ema import MovingAverage
 from modules.trainer.optim.FusedSteps import FusedSteps
 from modules.trainer.optim.LearningRateSchedule import LearningRateSchedule
 from modules.trainer.optim.LossScaler import LossScaler
+from modules.trainer.optim.muon import HIDDEN, MUON_LAYERS, hidden_layers
 from modules.trainer.optim.optimizers import create_optimizer, evaluation_weights, trains_elsewhere
 from modules.trainer.reference.reference_cache import Progress as ScoreProgress
 from modules.trainer.reference.ReferenceScores import ReferenceScores
 from modules.trainer.steps import PreferenceStep, SupervisedStep, TrainStep
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.choices import DataType, EMAMode, Scaler
+from modules.util.enum.choices import DataType, EMAMode, Optimizer, Scaler
 from modules.util.errors import ConfigError, UnsupportedError
 from modules.util.files.output_place import check_output
 
@@ -210,10 +211,13 @@ def check_settings(config: TrainConfig, world_size: int = 1) -> None:
             hint="switch it off, or train in one process",
         )
     weight = torch.nn.Parameter(torch.zeros(2, 2))
-    # a layer that Muon would take, so that its arguments are tried too
-    place = str(config.optimizer.params.get("muon_hidden_layers", "block")).partition(",")[0]
-    if not config.optimizer.params.get("muon_adam_regex"):
-        create_optimizer(config.optimizer, [("weight", config.learning_rate, [(place, weight)])])
+    own = config.optimizer.model_copy()
+    if own.optimizer is Optimizer.MUON:
+        # which layers it takes is looked at by itself; its other numbers are tried with one that it takes
+        named = {name: own.params[name] for name in MUON_LAYERS if name in own.params}
+        hidden_layers(str(named.get(MUON_LAYERS[0], HIDDEN)), named.get(MUON_LAYERS[1]) is True)
+        own.params = {name: value for name, value in own.params.items() if name not in named}
+    create_optimizer(own, [("weight", config.learning_rate, [("block", weight)])])
 
 
 def _check_sample_list(config: TrainConfig) -> None:

@@ -126,7 +126,8 @@ class DataLoaderText2ImageMixin:
         """What text states depend on besides the text: encoders and tokenizers."""
         parts = [part.name for part in self.setup.spec.parts if part.kind in ("text_encoder", "tokenizer")]
         present = [name for name in parts if name in self.model.parts]
-        rules = ("emphasis, second edition",) if self.model.prompt_weighting else ()
+        rules = ["emphasis, second edition"] if self.model.prompt_weighting else []
+        rules += [f"{name} skips {count}" for name, count in sorted(self.model.layer_skips.items())]
         return content_key("text", *rules, *(f"{name}={self.model.fingerprint(name)}" for name in present))
 
     def latent_key(self, item: Item, transform: Transform) -> str:

@@ -43,12 +43,13 @@ class ClipReader:
     """A CLIP text encoder with what it reads.
 
     Args:
-        layer: which of the hidden states, as for ``clip_states``.
+        layer, skip: which of the hidden states, as for ``clip_states``.
     """
 
     encoder: nn.Module
     tokenizer: Any
     layer: int | None = None
+    skip: int = 0
 
     @property
     def length(self) -> int:
@@ -67,7 +68,7 @@ class ClipReader:
         fill = self.tokenizer.pad_token_id
         ids_NL = torch.tensor([row + [fill] * (self.length - len(row)) for row in rows])
         states_NLE, pooled_NE = clip_outputs(
-            self.encoder, ids_NL.to(next(self.encoder.parameters()).device), self.layer
+            self.encoder, ids_NL.to(next(self.encoder.parameters()).device), self.layer, self.skip
         )
         if not any(weight != 1.0 for chunk in chunks for _, weight in chunk):
             return states_NLE, pooled_NE

@@ -56,28 +56,33 @@ def cut_prompts(tokenizers: Sequence[Any], texts: Sequence[str], limit: int) -> 
 
 
 def clip_states(
-    encoder: nn.Module, tokenizer: Any, prompts: Sequence[str], layer: int | None = None
+    encoder: nn.Module, tokenizer: Any, prompts: Sequence[str], layer: int | None = None, skip: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Token states (B, L, E) and the pooled state (B, E) of a CLIP text encoder.
 
     Args:
         layer: which of the hidden states, counted from the end (-2 is the one before the last, without the final
             norm); ``None`` is the last one with the final norm.
+        skip: take the states of so many layers before that one; the pooled state stays.
 
     The pooled state is the projected one where the encoder has a projection.
     """
     ids_BL, _ = tokenize(tokenizer, prompts, encoder, encoder.config.max_position_embeddings)  # type: ignore[union-attr, arg-type]
-    states_BLE, pooled_BE = clip_outputs(encoder, ids_BL, layer)
+    states_BLE, pooled_BE = clip_outputs(encoder, ids_BL, layer, skip)
     return emphasised(states_BLE, tokenizer, prompts), pooled_BE
 
 
 def clip_outputs(
-    encoder: nn.Module, ids_BL: torch.Tensor, layer: int | None
+    encoder: nn.Module, ids_BL: torch.Tensor, layer: int | None, skip: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``clip_states`` of token numbers."""
-    out = encoder(ids_BL, output_hidden_states=layer is not None)
+    out = encoder(ids_BL, output_hidden_states=layer is not None or skip > 0)
     pooled_BE = out.text_embeds if hasattr(out, "text_embeds") else out.pooler_output
-    return out.last_hidden_state if layer is None else out.hidden_states[layer], pooled_BE
+    if layer is not None:
+        return out.hidden_states[layer - skip], pooled_BE
+    if skip == 0:
+        return out.last_hidden_state, pooled_BE
+    return encoder.final_layer_norm(out.hidden_states[-1 - skip]), pooled_BE  # type: ignore[operator]
 
 
 def t5_states(

@@ -21,10 +21,13 @@ class StableDiffusion3Setup(BaseModelSetup):
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         """The two CLIP states side by side, padded to the width of T5's, which follow along the tokens."""
         parts = model.parts
-        first_BLE, first_BE = clip_states(model.module("text_encoder"), parts["tokenizer"], prompts, layer=-2)
-        second_BLE, second_BE = clip_states(
-            model.module("text_encoder_2"), parts["tokenizer_2"], prompts, layer=-2
-        )
+        (first_BLE, first_BE), (second_BLE, second_BE) = (
+            clip_states(
+                model.module(f"text_encoder{which}"), parts[f"tokenizer{which}"], prompts, -2,
+                model.layer_skips.get(f"text_encoder{which}", 0),
+            )
+            for which in ("", "_2")
+        )  # fmt: skip
         clip_BLE = torch.cat([first_BLE, second_BLE], dim=-1)
         tokens = self.spec.prompt_tokens
         if "text_encoder_3" in parts:

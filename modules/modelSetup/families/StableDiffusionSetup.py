@@ -29,7 +29,8 @@ class StableDiffusionSetup(ChunkedPrompts):
         return load_single_file(sources.base, self.spec, wanted, dtypes, Unsaid(), sources.folders)
 
     def _readers(self, model: Model) -> list[ClipReader]:
-        return [ClipReader(model.module("text_encoder"), model.parts["tokenizer"])]
+        skip = model.layer_skips.get("text_encoder", 0)
+        return [ClipReader(model.module("text_encoder"), model.parts["tokenizer"], skip=skip)]
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         return self._states(model, prompts)[0]

@@ -40,8 +40,14 @@ class StableDiffusionXLSetup(ChunkedPrompts):
 
     def _readers(self, model: Model) -> list[ClipReader]:
         """Of both encoders the states before the last layer."""
+        skips = model.layer_skips
         return [
-            ClipReader(model.module(f"text_encoder{which}"), model.parts[f"tokenizer{which}"], layer=-2)
+            ClipReader(
+                model.module(f"text_encoder{which}"),
+                model.parts[f"tokenizer{which}"],
+                -2,
+                skips.get(f"text_encoder{which}", 0),
+            )
             for which in ("", "_2")
         ]
 

@@ -18,6 +18,7 @@ from modules.spec.parts import (
 STABLE_DIFFUSION_3 = FamilySpec(
     key="STABLE_DIFFUSION_3",
     blocks=24,
+    skips_layers_of=("text_encoder", "text_encoder_2"),
     label="Stable Diffusion 3",
     pipeline_class="StableDiffusion3Pipeline",
     prediction="flow",

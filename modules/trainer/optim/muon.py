@@ -17,7 +17,29 @@ from modules.util.errors import ConfigError
 HIDDEN = "block,layers,refiner"
 """Parts of names that only layers inside blocks have: of UNets, transformers, their refiners, CLIP and T5."""
 ADAM_RATE = 3e-4
-MUON_ARGUMENTS = ("muon_hidden_layers", "muon_adam_regex", "muon_adam_lr")
+MUON_LAYERS = ("muon_hidden_layers", "muon_adam_regex")
+MUON_ARGUMENTS = (*MUON_LAYERS, "muon_adam_lr")
+
+
+def hidden_layers(muon_hidden_layers: str = HIDDEN, muon_adam_regex: bool = False) -> re.Pattern[str]:
+    """What the names of layers inside blocks match; arguments as in ``muon_groups``.
+
+    Raises:
+        ConfigError: there is no name, or the expression is none.
+    """
+    texts = [text.strip() for text in str(muon_hidden_layers).split(",") if text.strip()]
+    if not texts:
+        raise ConfigError(
+            "muon_hidden_layers is empty, so there is no layer for Muon",
+            "optimizer.params",
+            f"name parts of layers, such as {HIDDEN}, or choose ADAMW",
+        )
+    try:
+        return re.compile(str(muon_hidden_layers) if muon_adam_regex else "|".join(map(re.escape, texts)))
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ConfigError(
+            f"muon_hidden_layers is not a regular expression: {error}", "optimizer.params"
+        ) from error
 
 
 def muon_groups(
@@ -37,15 +59,7 @@ def muon_groups(
     Raises:
         ConfigError: no matrix has such a name, or the expression is none.
     """
-    try:
-        texts = [text.strip() for text in str(muon_hidden_layers).split(",") if text.strip()]
-        pattern = re.compile(
-            str(muon_hidden_layers) if muon_adam_regex else "|".join(map(re.escape, texts)) or "$^"
-        )
-    except re.error as error:
-        raise ConfigError(
-            f"muon_hidden_layers is not a regular expression: {error}", "optimizer.params"
-        ) from error
+    pattern = hidden_layers(muon_hidden_layers, muon_adam_regex)
     made: list[dict[str, Any]] = []
     matrices = 0
     for name, rate, named in groups:

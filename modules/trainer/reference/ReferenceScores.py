@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -73,7 +74,8 @@ class ReferenceScores:
         parts = [model.spec.denoiser, *(model.text_encoders if model.trains_text else ())]
         # text states that a batch comes with say themselves what they were made of
         in_chunks = model.prompt_chunks > 1 and model.trains_text
-        told = [model.prompt_weighting, model.guidance if model.spec.embeds_guidance else 0.0]
+        told: list[Any] = [model.prompt_weighting, model.guidance if model.spec.embeds_guidance else 0.0]
+        told += [sorted(model.layer_skips.items())] if model.layer_skips else []
         return reference_key(
             {
                 "base": {part: model.fingerprint(part) for part in parts},

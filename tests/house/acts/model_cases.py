@@ -48,6 +48,8 @@ def _emphasis(folder: Path) -> list[dict[str, object]]:
 BASE = [
     Case("model_type", pictures, "STABLE_DIFFUSION_15_INPAINTING", see.end),
     Case("base_model_name", pictures, lambda folder: other_model(SD), see.weights),
+    Case("text_encoder.layer_skip", pictures, 1, see.weights),
+    Case("text_encoder_2.layer_skip", stable_diffusion_xl, 1, see.weights),
     Case("prompt_weighting", pictures, True, see.weights, {"concepts": _emphasis}),
     Case("max_prompt_chunks", pictures, 1, see.weights, {"concepts": _long_caption}),
     Case("force_v_prediction", pictures, True, see.weights),

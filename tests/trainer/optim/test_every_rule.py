@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from modules.trainer.assembly import check_settings
 from modules.trainer.optim.muon import muon_groups
 from modules.trainer.optim.optimizers import CLASSES, create_optimizer, effective_rate
 from modules.util.config.load import find_problems
@@ -127,3 +128,22 @@ def test_rates_that_do_not_belong_to_a_rule_are_warned_about() -> None:
         **adapting, **differing
     )
     assert "learning_rate" in warned(learning_rate=1.0, optimizer={"optimizer": "YOGI"})
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"muon_hidden_layers": "block(", "muon_adam_regex": True}, "regular expression"),
+        ({"muon_hidden_layers": " , "}, "is empty"),
+        ({"muon_hidden_layers": "block", "muon_adam_regex": True, "nesterof": False}, "nesterov"),
+    ],
+)
+def test_bad_names_of_muons_layers_are_refused_before_a_model_is_loaded(
+    params: dict[str, object], message: str
+) -> None:
+    config = TrainConfig(optimizer=OptimizerConfig(optimizer=Optimizer.MUON, params=params))
+    with pytest.raises(ConfigError, match=message) as caught:
+        check_settings(config)
+    assert caught.value.field == "optimizer.params"
+    good = {"muon_hidden_layers": "^down|mid", "muon_adam_regex": True, "ns_steps": 4}
+    check_settings(TrainConfig(optimizer=OptimizerConfig(optimizer=Optimizer.MUON, params=good)))

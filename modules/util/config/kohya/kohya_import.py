@@ -139,8 +139,9 @@ def _config(fields: Fields, folder: Path, given: str, notes: Notes) -> TrainConf
     if family.spec.chunks_prompts:
         made["max_prompt_chunks"] = max(1, chunks // 75)
     skip = fields.whole("clip_skip", 1)
-    if skip > 1 and not family.spec.flow_matching:
-        notes.add("clip_skip", skip, "not offered: the last layer's states are used", ours=1)
+    # there it acts on models with one CLIP alone
+    if len(family.spec.skips_layers_of) == 1:
+        made[family.spec.skips_layers_of[0]]["layer_skip"] = max(0, skip - 1)
     for name, why in _LOST.items():
         fields.lost(name, why)
     fields.without_meaning(_IDLE)

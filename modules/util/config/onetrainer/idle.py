@@ -126,7 +126,8 @@ def note_rest(
         carried: top-level settings that are dealt with.
     """
     idle = {name for name, acts in ACTS_ONLY.items() if not acts(full)}
-    known = {*carried, *WITHOUT_MEANING, *_ELSEWHERE, *_SIZES, *idle, *_LENGTHS}
+    skips = {f"{part}_layer_skip" for part in family.spec.skips_layers_of}
+    known = {*carried, *WITHOUT_MEANING, *_ELSEWHERE, *_SIZES, *idle, *_LENGTHS, *skips}
     notes.differences(given, defaults, known, "")
     _lengths(full, family, defaults, notes)
     _variational(full, family, notes)

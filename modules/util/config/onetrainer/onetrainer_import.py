@@ -124,6 +124,8 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
     made["output_model_format"] = _output_format(full, notes)
     for part in family.parts:
         made[part] = import_part(part, full, defaults[part], notes)
+        if part in family.spec.skips_layers_of:
+            made[part]["layer_skip"] = full[f"{part}_layer_skip"]
         if part in chosen:
             made[part] |= chosen[part]
         if "learning_rate" in chosen:

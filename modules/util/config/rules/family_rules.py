@@ -77,6 +77,18 @@ def _guidance_is_not_embedded(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
+@rule("model_type", "text_encoder", "text_encoder_2")
+def _layers_are_skipped_of_clip_alone(c: TrainConfig) -> Iterator[Finding]:
+    for name in ("text_encoder", "text_encoder_2"):
+        skips = name in c.model_type.text_encoders and getattr(c, name).layer_skip
+        if skips and name not in c.model_type.spec.skips_layers_of:
+            yield UnsupportedError(
+                f"{c.model_type.label} takes no states of tokens from a CLIP there, so no layers can be skipped",
+                f"{name}.layer_skip",
+                "set it to 0",
+            )
+
+
 @rule("model_type", "max_prompt_chunks")
 def _prompts_are_one_text(c: TrainConfig) -> Iterator[Finding]:
     usual = type(c).model_fields["max_prompt_chunks"].default

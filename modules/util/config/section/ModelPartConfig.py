@@ -143,7 +143,24 @@ class FurtherTextEncoderConfig(ModelPartConfig):
     )
 
 
-class TextEncoderConfig(FurtherTextEncoderConfig):
+class ClipTextEncoderConfig(FurtherTextEncoderConfig):
+    """A text encoder that is a CLIP in some families."""
+
+    layer_skip: int = setting(
+        0,
+        ge=0,
+        le=100,
+        visible=families_where(lambda spec: bool(spec.skips_layers_of)),
+        free=False,
+        title="Layer skip",
+        tip=(
+            "Take the text states from this many layers before the usual one. Clip skip n of other programs is n - 1 "
+            "here. Use the trained model with the same value."
+        ),
+    )
+
+
+class TextEncoderConfig(ClipTextEncoderConfig):
     """The first text encoder; what concerns captions as a whole is with it."""
 
     dropout_probability: Float = setting(

@@ -2,6 +2,7 @@ from typing import ClassVar
 
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.section.ModelPartConfig import (
+    ClipTextEncoderConfig,
     DenoiserConfig,
     FrozenPartConfig,
     FurtherTextEncoderConfig,
@@ -96,8 +97,8 @@ class ModelSection(BaseConfig):
     text_encoder: TextEncoderConfig = setting(
         factory=TextEncoderConfig, free=False, title="Text encoder", tip="Turns prompts into vectors."
     )
-    text_encoder_2: FurtherTextEncoderConfig = setting(
-        factory=FurtherTextEncoderConfig,
+    text_encoder_2: ClipTextEncoderConfig = setting(
+        factory=ClipTextEncoderConfig,
         visible=families_with("text_encoder_2"),
         free=False,
         title="Text encoder 2",

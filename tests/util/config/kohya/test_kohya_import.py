@@ -170,7 +170,7 @@ def test_what_is_not_offered_is_refused_and_nothing_is_written(
 def test_what_trains_otherwise_is_noted_and_ends_with_3(tmp_path: Path) -> None:
     path, target = tmp_path / "train.toml", tmp_path / "out.json"
     lost = {
-        "clip_skip": 2,
+        "scale_weight_norms": 1.0,
         "masked_loss": True,
         "multires_noise_iterations": 6,
         "made_up": 1,
@@ -184,6 +184,17 @@ def test_what_trains_otherwise_is_noted_and_ends_with_3(tmp_path: Path) -> None:
     assert script.main([str(path), str(target), "--strict"]) == 2
     path.write_text(toml({"pretrained_model_name_or_path": XL, **LORA, "xformers": True, "clip_skip": 1}))
     assert script.main([str(path), str(target)]) == DONE
+
+
+@pytest.mark.parametrize(
+    ("family", "skipped"), [("STABLE_DIFFUSION_15", 1), ("STABLE_DIFFUSION_XL_10_BASE", 0)]
+)
+def test_clip_skip_counts_from_1_and_acts_on_one_clip(family: str, skipped: int, tmp_path: Path) -> None:
+    read(tmp_path, **LORA, clip_skip=2)
+    imported = import_file(tmp_path / "train.toml", family=family)
+    assert isinstance(imported.made, TrainConfig)
+    assert imported.made.text_encoder.layer_skip == skipped
+    assert imported.notes.listed() == []
 
 
 def test_convolutions_and_other_adapters(tmp_path: Path) -> None:
