@@ -63,7 +63,7 @@ def clip_states(
     Args:
         layer: which of the hidden states, counted from the end (-2 is the one before the last, without the final
             norm); ``None`` is the last one with the final norm.
-        skip: take the states of so many layers before that one; the pooled state stays.
+        skip: how many layers before that one the states are taken from; the pooled state stays.
 
     The pooled state is the projected one where the encoder has a projection.
     """
