@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import base64
+import io
 import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ from modules.util.jsonio import parse_json, read_bytes, write_bytes  # noqa: E40
 from modules.util.published_models import find_published  # noqa: E402
 
 MOST_IMAGES = 10_000
+GRID_CELL, GRID_HEAD = 256, 20
 UNSAFE = re.compile(r"[^\w .()-]+")
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         help=f"number format of a part's weights, as PART.weight_dtype in a config: {', '.join(WeightDtype)}",
     )
     parser.add_argument("--adapter", help="an adapter file, in any of the usual layouts")
-    parser.add_argument("--strength", type=float, default=1.0, help="how much of the adapter, 1 by default")
+    add_strengths(parser)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--prompt", action="append", help="as often as you like")
     what.add_argument(
@@ -95,6 +97,16 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def add_strengths(parser: argparse.ArgumentParser) -> None:
+    """How much of an adapter."""
+    parser.add_argument("--strength", type=float, default=1.0, help="how much of the adapter, 1 by default")
+    parser.add_argument(
+        "--strengths",
+        metavar="S,S",
+        help="every image at each of these strengths, and a picture of all of them, strengths.png, a column for each",
+    )
+
+
 def samples(options: argparse.Namespace) -> list[SampleConfig]:
     """One checked sample for each image."""
     if not 1 <= options.count <= MOST_IMAGES:
@@ -105,6 +117,7 @@ def samples(options: argparse.Namespace) -> list[SampleConfig]:
         raise ConfigError(f"{options.batch_size} is not between 1 and 256", "--batch-size")
     if not -10.0 <= options.strength <= 10.0:
         raise ConfigError(f"{options.strength} is not between -10 and 10", "--strength")
+    strengths_of(options)
     if options.requests is not None:
         return read_requests(options.requests)
     return [
@@ -123,6 +136,26 @@ def samples(options: argparse.Namespace) -> list[SampleConfig]:
         for prompt in options.prompt
         for number in range(options.count)
     ]
+
+
+def strengths_of(options: argparse.Namespace) -> list[float]:
+    """The strengths that are asked for; one without ``--strengths``."""
+    if options.strengths is None:
+        return [float(options.strength)]
+    if not options.adapter or options.requests is not None:
+        raise ConfigError(
+            "there is no adapter to weaken", "--strengths", "add --adapter FILE, and use --prompt"
+        )
+    try:
+        found = list(dict.fromkeys(float(text) for text in options.strengths.split(",")))
+    except ValueError as error:
+        raise ConfigError(
+            f"{options.strengths!r} is not a list of numbers", "--strengths", "for example 0,0.5,1"
+        ) from error
+    wrong = next((one for one in found if not -10.0 <= one <= 10.0), None)
+    if wrong is not None:
+        raise ConfigError(f"{wrong} is not between -10 and 10", "--strengths")
+    return found
 
 
 def read_requests(source: str) -> list[SampleConfig]:
@@ -223,18 +256,22 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> Iterator[tu
     model = load(options, setup, dtype)
     for sample in filled:
         check_sample(setup, model, sample)
-    name = ""
-    if options.adapter:
-        handle = attach(model, AdapterOptions(), read_adapter(options.adapter, model))
-        for note in handle.notes:
-            print(f"note: {note}", file=sys.stderr)
-        name = UNSAFE.sub("", Path(options.adapter).stem)
-        if options.strength != 1.0:
-            handle.set_strength(options.strength)
-            name += f" ({options.strength:g})"
     # what encodes and decodes is there while it does
+    if not options.adapter:
+        model.place(device, (model.spec.denoiser,))
+        yield from sampled(setup, model, filled, options.batch_size, "")
+        return
+    handle = attach(model, AdapterOptions(), read_adapter(options.adapter, model))
+    for note in handle.notes:
+        print(f"note: {note}", file=sys.stderr)
     model.place(device, (model.spec.denoiser,))
-    yield from sampled(setup, model, filled, options.batch_size, name)
+    for turn, strength in enumerate(strengths_of(options)):
+        name = UNSAFE.sub("", Path(options.adapter).stem)
+        if strength != 1.0 or options.strengths is not None:
+            handle.set_strength(strength)
+            name += "" if strength == 1.0 else f" ({strength:g})"
+        for number, png in sampled(setup, model, filled, options.batch_size, name):
+            yield turn * len(filled) + number, png
 
 
 def sampled(
@@ -268,19 +305,49 @@ def _alike(one: FilledSample, other: FilledSample) -> bool:
     return replace(one, prompt="", config=other.config) == replace(other, prompt="")
 
 
+def strength_grid(paths: Sequence[Path], strengths: Sequence[float]) -> bytes:
+    """A PNG file: a row for each image, a column for each strength, which is written above it.
+
+    Args:
+        paths: all images of the first strength, then all of the second, ...
+    """
+    from PIL import Image, ImageDraw
+
+    rows = len(paths) // len(strengths)
+    images = [Image.open(path).convert("RGB") for path in paths]
+    scale = min(1.0, GRID_CELL / max(max(image.size) for image in images))
+    wide, high = (max(1, round(max(image.size[axis] for image in images) * scale)) for axis in (0, 1))
+    sheet = Image.new("RGB", (len(strengths) * wide, GRID_HEAD + rows * high), "white")
+    draw = ImageDraw.Draw(sheet)
+    for number, image in enumerate(images):
+        column, row = divmod(number, rows)
+        draw.text((column * wide + 4, 4), f"{strengths[column]:g}", fill="black")
+        sheet.paste(image.resize((wide, high)), (column * wide, GRID_HEAD + row * high))
+    stream = io.BytesIO()
+    sheet.save(stream, "PNG")
+    return stream.getvalue()
+
+
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
     try:
         known_word(options.model_type, ModelType, "--model-type", "family")
         known_word(options.dtype, DataType, "--dtype", "type")
         wanted = samples(options)
+        strengths, made = strengths_of(options), []
         for number, png in make(options, wanted):
             if options.requests is not None:
                 print(json.dumps({"number": number, "png": base64.b64encode(png).decode()}), flush=True)
             else:
-                path = options.out / f"{number:04d}-{wanted[number].seed}.png"
+                turn, place = divmod(number, len(wanted))
+                at = f"-at-{strengths[turn]:g}" if options.strengths is not None else ""
+                path = options.out / f"{place:04d}-{wanted[place].seed}{at}.png"
                 write_bytes(path, png)
                 print(path)
+                made.append(path)
+        if options.strengths is not None:
+            write_bytes(options.out / "strengths.png", strength_grid(made, strengths))
+            print(options.out / "strengths.png")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

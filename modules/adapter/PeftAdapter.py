@@ -40,6 +40,8 @@ class AdapterHandle:
     options: AdapterOptions
     layers: dict[str, Any]
     notes: list[str] = field(default_factory=list)
+    _whole: dict[str, float] = field(default_factory=dict)
+    """Factors at strength 1."""
 
     def named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every adapter parameter and buffer by a name that is stable between runs."""
@@ -96,12 +98,12 @@ class AdapterHandle:
         return float(getattr(self.layers[path], "scaling", {}).get(NAME, 1.0))
 
     def set_strength(self, strength: float) -> None:
-        """Multiply what the adapters add to the model's outputs.
+        """Multiply what the adapters add to the model's outputs; a later strength takes this one's place.
 
         Raises:
             UnsupportedError: the adapters are of a kind that adds nothing: it turns weights.
         """
-        for layer in self.layers.values():
+        for path, layer in self.layers.items():
             scaling = getattr(layer, "scaling", {})
             if NAME not in scaling:
                 raise UnsupportedError(
@@ -109,7 +111,7 @@ class AdapterHandle:
                     "--strength",
                     "leave it at 1",
                 )
-            scaling[NAME] *= strength
+            scaling[NAME] = self._whole.setdefault(path, scaling[NAME]) * strength
 
     def rank(self, path: str) -> int:
         return int(self.layers[path].r[NAME])

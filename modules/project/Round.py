@@ -15,9 +15,10 @@ from modules.util.files.EventLog import peek
 from modules.util.jsonio import read_json
 from modules.util.owned_files import Owned, shown
 
+_ASKED = "SELECT group_key FROM events WHERE undone = 0 AND kind IN ('answer', 'judge')"
 _ANSWERS = (
-    "SELECT COUNT(*) FROM events WHERE undone = 0 AND kind IN ('answer', 'judge', 'pick')"
-    " AND payload NOT LIKE '%\"automatic\": true%'"
+    "SELECT COUNT(*) FROM events WHERE undone = 0 AND (kind IN ('answer', 'judge')"
+    f" OR (kind = 'pick' AND group_key NOT IN ({_ASKED}))) AND payload NOT LIKE '%\"automatic\": true%'"
 )
 _DONE_GROUPS = (
     "SELECT COUNT(*) FROM events WHERE kind = 'done' AND seq IN"
@@ -113,7 +114,10 @@ class Round:
 
     @property
     def answers(self) -> int:
-        """How many questions were answered."""
+        """How many questions were answered; a pair that was picked without a question is one answer too.
+
+        This is what a taste learns from, and the number that is shown everywhere.
+        """
         return self._count(_ANSWERS)
 
     @property

@@ -9,10 +9,11 @@ from typing import Any
 
 from modules.arena.Arena import USUAL_VOTES, Arena
 from modules.arena.Contestant import Contestant, Question
+from modules.arena.picture import picture_of_votes
 from modules.arena.tally import Tally
 from modules.arena.VoteStore import VoteStore, read_votes
 from modules.project.Project import ARENA, Adapter, Project
-from modules.project.Round import Round
+from modules.project.Round import Round, write_json_in
 from modules.util.counted import counted
 from modules.util.errors import DataError
 from modules.util.image_metadata_util import normalise_prompt
@@ -71,12 +72,23 @@ def open_arena(
     votes: int = USUAL_VOTES,
     count: int = USUAL_QUESTIONS,
 ) -> Iterator[Arena]:
-    """The arena with these contestants, their images made."""
+    """The arena with these contestants, their images made; leaves ``result.json`` and ``result.png`` behind."""
     with project.busy():
         contestants = [prepare(project, adapter, count, progress) for adapter in adapters]
     judging = {normalise_prompt(prompt) for prompt in project.file.held_out}
     with VoteStore(project.folder / ARENA) as store:
-        yield Arena(store, contestants, project.file.seed, votes, judging.__contains__)
+        arena = Arena(store, contestants, project.file.seed, votes, judging.__contains__)
+        yield arena
+        if arena.tally.votes:
+            _keep_result(project, arena)
+
+
+def _keep_result(project: Project, arena: Arena) -> None:
+    """Write what the votes say, as JSON and as a picture."""
+    told = arena.tally.to_dict()
+    write_json_in(project.owned, f"{ARENA}/result.json", told)
+    with project.owned.write(f"{ARENA}/result.png") as temporary:
+        temporary.write_bytes(picture_of_votes(arena.voted(), str(told["sentence"])))
 
 
 def verdict(project: Project, one: Round) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -48,6 +49,28 @@ def delete_run(folder: Path) -> Path:
             raise UserError(f"training is running in {run.path}", hint="stop it first")
         owned.move(run.path.name, name)
     return owned.path(name)
+
+
+def trashed_runs(parents: Iterable[Path]) -> list[Path]:
+    """The runs in the trash next to those of these folders."""
+    places = [parent / TRASH for parent in dict.fromkeys(parents)]
+    found = [
+        run
+        for place in places
+        if place.is_dir() and not place.is_symlink()
+        for run in sorted(place.iterdir())
+    ]
+    return [run for run in found if not run.is_symlink() and RunDirectory(run).events_path.is_file()]
+
+
+def empty_trash(runs: Iterable[Path]) -> None:
+    """Remove deleted runs for good.
+
+    Args:
+        runs: of ``trashed_runs``.
+    """
+    for run in runs:
+        Owned(run.parent.parent, local=True).remove_tree(f"{TRASH}/{run.name}")
 
 
 def restore_run(trashed: Path, folder: Path) -> None:

@@ -199,6 +199,31 @@ class TestTheLoop:
         )
         assert "round-1" not in json.dumps(said[:-2])
 
+    def test_the_result_is_left_as_a_file_and_a_picture(self, project, capsys, monkeypatch, trains):
+        round_to_trained(project, capsys, monkeypatch, trains)
+        said = headless(monkeypatch, preferring(brightness), "compare", str(project))
+        assert json.loads((project / "arena" / "result.json").read_text()) == said[-1]["result"]
+        with Image.open(project / "arena" / "result.png") as picture:
+            votes = said[-1]["result"]["votes"]
+            assert votes > 5 and picture.height > 128 * (votes // 5)
+            colours = {colour for _, colour in picture.getcolors(10**6)}
+            assert (46, 158, 87) in colours, "the preferred ones have a green frame"
+
+    def test_a_pick_after_questions_is_no_further_answer(self, project, capsys, monkeypatch, drawer):
+        told(capsys, "generate", project)
+        headless(monkeypatch, preferring(brightness), "pick", str(project))
+        with closing(sqlite3.connect(project / "round-1" / "pairs" / STORE_NAME)) as store:
+            (asked,) = store.execute("SELECT COUNT(*) FROM events WHERE kind = 'answer'").fetchone()
+            before = told(capsys, "status", project)["rounds"][0]["answers"]
+            assert before == asked == overview(Project(project)).answers
+            pick, key = store.execute("SELECT payload, group_key FROM events WHERE kind = 'pick'").fetchone()
+            by_hand = json.dumps({**json.loads(pick), "automatic": False})
+            fill = "INSERT INTO events (group_key, kind, payload, time) VALUES (?, 'pick', ?, 0)"
+            store.execute(fill, (key, by_hand))
+            store.execute(fill, ("a group without questions", by_hand))
+            store.commit()
+        assert told(capsys, "status", project)["rounds"][0]["answers"] == asked + 1
+
     def test_strengths_and_files_are_contestants(self, project, tmp_path, capsys, monkeypatch, trains):
         round_to_trained(project, capsys, monkeypatch, trains)
         (tmp_path / "other.safetensors").write_text("other")

@@ -41,6 +41,13 @@ def test_images_with_and_without_an_adapter(tmp_path: Path) -> None:
         assert not np.array_equal(pixels(tmp_path / "base" / name), pixels(tmp_path / "adapter" / name))
     about = read_metadata(tmp_path / "base" / names[0])
     assert (about.prompt, about.seed) == ("a red circle", 42)
+    grid = tmp_path / "grid"
+    assert main([*common, "--out", str(grid), "--adapter", adapter, "--strengths", "0,0.5,1"]) == 0
+    assert len(list(grid.iterdir())) == 7 and pixels(grid / "strengths.png").shape == (20 + 2 * 64, 3 * 64, 3)
+    for name in names:
+        none, whole = (name.replace(".png", f"-at-{strength}.png") for strength in ("0", "1"))
+        assert np.array_equal(pixels(grid / none), pixels(tmp_path / "base" / name))
+        assert np.array_equal(pixels(grid / whole), pixels(tmp_path / "adapter" / name))
 
 
 def test_long_prompts_are_read_in_chunks_unless_cut(tmp_path: Path) -> None:
@@ -189,6 +196,9 @@ def test_the_denoiser_alone_stays_on_the_device(
         (["--dtype", "INT_3"], "INT_3"),
         (["--model", "no/such/model"], "no/such/model"),
         (["--adapter", "no/such/adapter.safetensors"], "no/such/adapter"),
+        (["--strengths", "0,1"], "--adapter"),
+        (["--adapter", "x", "--strengths", "0,much"], "not a list of numbers"),
+        (["--adapter", "x", "--strengths", "11"], "--strengths"),
         (["--device", "cuda:77"], "cuda:77"),
         (["--part", "transformer=a"], "no part 'transformer'"),
         (["--part", "unet=no/such/part"], "no/such/part"),

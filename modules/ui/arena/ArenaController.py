@@ -55,7 +55,7 @@ class ArenaController:
 
     Args:
         folder: of the project.
-        between: as for ``taste.py compare``.
+        between, count: as for ``taste.py compare``.
         changed: gets every new snapshot, on the Tk thread.
     """
 
@@ -63,11 +63,12 @@ class ArenaController:
         self,
         folder: Path,
         between: str,
+        count: int,
         worker: SerialWorker,
         changed: Callable[[ArenaShot], None],
         failed: Failed,
     ) -> None:
-        self._folder, self._between = folder, between
+        self._folder, self._between, self._count = folder, between, count
         self._worker, self._changed, self._failed = worker, changed, failed
         self._open = ExitStack()
         self._arena: Arena | None = None
@@ -80,7 +81,9 @@ class ArenaController:
         def work() -> None:
             project = Project(self._folder)
             adapters = adapters_between(project, self._between)
-            self._arena = self._open.enter_context(open_arena(project, adapters, lambda text: None))
+            self._arena = self._open.enter_context(
+                open_arena(project, adapters, lambda text: None, count=self._count)
+            )
 
         self._do(work)
 

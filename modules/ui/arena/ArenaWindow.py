@@ -21,7 +21,7 @@ class ArenaWindow(ToolHost):
 
     Args:
         folder: of the project.
-        between: as for ``taste.py compare``.
+        between, count: as for ``taste.py compare``.
         next_round: begins the next round; called when everything is closed.
     """
 
@@ -33,12 +33,13 @@ class ArenaWindow(ToolHost):
         theme: Theme,
         folder: Path,
         between: str,
+        count: int,
         next_round: Callable[[], None],
     ) -> None:
         super().__init__(window, theme, window.destroy)
         self._next_round = next_round
         self._shot: ArenaShot | None = None
-        self.controller = ArenaController(folder, between, self.worker, self._changed, self._failed)
+        self.controller = ArenaController(folder, between, count, self.worker, self._changed, self._failed)
         self._title = folder.name
         self._vote()
         self.controller.start()
@@ -87,7 +88,7 @@ class ArenaWindow(ToolHost):
 
 
 def open_arena_window(
-    parent: tk.Misc, theme: Theme, folder: Path, between: str, next_round: Callable[[], None]
+    parent: tk.Misc, theme: Theme, folder: Path, between: str, count: int, next_round: Callable[[], None]
 ) -> tk.Toplevel:
     """The arena of a project; its images have to be made."""
     window = tk.Toplevel(parent)
@@ -100,5 +101,5 @@ def open_arena_window(
     left, top = (screen[0] - width) // 2, max(0, (screen[1] - height) // 3)
     window.geometry(f"{width}x{height}+{left}+{top}")
     window.minsize(480, 320)
-    ArenaWindow(window, theme, folder, between, next_round).pack(fill="both", expand=True)
+    ArenaWindow(window, theme, folder, between, count, next_round).pack(fill="both", expand=True)
     return window

@@ -9,6 +9,7 @@ from pathlib import Path
 from tkinter import ttk
 from typing import Any
 
+from modules.ui.form.BothEnds import BothEnds
 from modules.ui.widgets.Chooser import Chooser
 from modules.ui.widgets.theme import Theme, style_text
 from modules.util.catalog import accelerators, rewards
@@ -85,6 +86,7 @@ class Line(Input):
                 button.configure(command=lambda ask=ask: self._browse(ask, chooser, setting.title))  # type: ignore[misc]
                 button.grid(row=0, column=column, padx=(theme.px(4), 0))
             self.widget = holder
+            BothEnds(entry, self._variable, theme)
 
     def _add_hint(self, entry: ttk.Entry, theme: Theme, words: str) -> None:
         """What an empty field means."""

@@ -11,6 +11,7 @@ from typing import Any
 from modules.project.overview import STEPS, Overview, Step
 from modules.project.taste_head import FEWEST_ANSWERS
 from modules.ui.form.CardBoard import wrap_within
+from modules.ui.home.CompareDialog import CompareDialog
 from modules.ui.home.HomeActions import HomeActions
 from modules.ui.home.ProjectWatch import ProjectWatch
 from modules.ui.home.StepCard import StepCard
@@ -56,6 +57,7 @@ class BoardView(ttk.Frame):
             card = self.cards[key] = StepCard(self, ui.theme, key, partial(self.press, key), self.prefetcher)
             card.grid(row=row, column=0, sticky="ew", pady=(0, px(6)))
         self.learn = self.cards["pick"].add_button(words.LEARN, partial(watch.run, "learn", step="pick"))
+        self.contestants = self.cards["compare"].add_button(words.CONTESTANTS, self._contestants)
         self.judge = self.cards["compare"].add_button(
             words.JUDGE, partial(watch.run, "judge", step="compare")
         )
@@ -97,7 +99,8 @@ class BoardView(ttk.Frame):
             )
             working = working or (job is not None and job.verb == "learn")
         if key == "compare":
-            self.judge.state(["disabled" if job is not None or step.blocked else "!disabled"])
+            for button in (self.judge, self.contestants):
+                button.state(["disabled" if job is not None or step.blocked else "!disabled"])
             working = working or (job is not None and job.verb == "judge")
         if working and job is not None:
             text, share = self._progress(key, step)
@@ -200,6 +203,10 @@ class BoardView(ttk.Frame):
             self.watch.stop()
         else:
             self.actions.take(key)
+
+    def _contestants(self) -> None:
+        if self.watch.project is not None:
+            CompareDialog(self.ui, self.watch.project, self.actions.compare)
 
     def destroy(self) -> None:
         self.prefetcher.close()

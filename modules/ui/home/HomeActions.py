@@ -6,6 +6,7 @@ import tkinter as tk
 from dataclasses import replace
 from pathlib import Path
 
+from modules.project.proving import USUAL_QUESTIONS
 from modules.ui.curation.PairToolMemory import PairToolMemory
 from modules.ui.home.ProjectWatch import ProjectWatch
 from modules.ui.Ui import Ui
@@ -29,7 +30,7 @@ class HomeActions:
         if key == "pick":
             self.pick()
         elif key == "compare":
-            self.watch.run("compare", "--result", then=lambda _result: self.vote())
+            self.compare()
         elif key == "new-round":
             self.next_round()
         else:
@@ -65,14 +66,28 @@ class HomeActions:
         """Begin the next round."""
         self.watch.run("next", step="new-round")
 
-    def vote(self) -> None:
+    def compare(self, between: str = "", count: int = USUAL_QUESTIONS) -> None:
+        """Make the images of these contestants that are missing, then open the arena."""
+        who = ("--between", between) if between else ()
+        self.watch.run(
+            "compare",
+            *who,
+            "--images",
+            str(count),
+            "--result",
+            then=lambda _result: self.vote(between, count),
+        )
+
+    def vote(self, between: str, count: int) -> None:
         """Open the arena; its images are made."""
         from modules.ui.arena.ArenaWindow import open_arena_window
 
         project = self.watch.project
         if project is None or self.watch.tool is not None:
             return
-        arena = open_arena_window(self.ui.root, self.ui.theme, project.folder, "", self.next_round)
+        arena = open_arena_window(
+            self.ui.root, self.ui.theme, project.folder, between, count, self.next_round
+        )
         self.watch.tool = arena
         arena.bind("<Destroy>", lambda event: self._closed(arena) if event.widget is arena else None, add="+")
         self.watch.look()

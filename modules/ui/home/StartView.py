@@ -11,6 +11,7 @@ from modules.project.beginning import DEMO_MODEL, demo_prompts, first_settings, 
 from modules.project.from_images import Proposal, propose
 from modules.project.ProjectFile import CARDS
 from modules.spec.registry import FAMILIES
+from modules.ui.form.BothEnds import BothEnds
 from modules.ui.form.CardBoard import CardBoard, wrap_within
 from modules.ui.form.inputs import style_popdown
 from modules.ui.home.ProjectWatch import ProjectWatch
@@ -86,6 +87,7 @@ class StartView(CardBoard):
         entry.grid(row=0, column=0, sticky="ew")
         entry.bind("<Return>", lambda _event: self.create())
         self.entries[name] = entry
+        BothEnds(entry, self.values[name], self.ui.theme)
         for column, (text, command) in enumerate(buttons, 1):
             button = ttk.Button(holder, text=text, command=command)  # type: ignore[arg-type]
             button.grid(row=0, column=column, padx=(px(4), 0))

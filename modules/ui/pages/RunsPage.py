@@ -10,9 +10,13 @@ from functools import partial
 from pathlib import Path
 from tkinter import ttk
 
+from modules.runner.known_runs import known_runs
 from modules.runner.run_list import RunSummary, list_runs
-from modules.runner.trash import delete_run, restore_run
+from modules.runner.trash import delete_run, empty_trash, restore_run, trashed_runs
+from modules.ui.dialogs import confirm
 from modules.ui.form.inputs import style_popdown
+from modules.ui.home.CompareDialog import CompareDialog
+from modules.ui.home.HomeActions import HomeActions
 from modules.ui.pages.Page import Page
 from modules.ui.pages.PageSpec import PageSpec
 from modules.ui.run.CurvePlot import Curve, CurvePlot
@@ -30,6 +34,7 @@ from modules.util.errors import UserError, UserErrors
 
 ROWS = 5
 SMOOTHING = 0.85
+MOST_CHECKPOINTS = 8
 FIRST_GROUP = "Loss"
 
 
@@ -104,8 +109,10 @@ class RunsPage(Page):
             (words.FOLDER, self.open_folder, words.FOLDER_TIP),
             (words.ADAPTER, self.open_adapter, words.ADAPTER_TIP),
             (words.COPY, self.copy_adapter, words.COPY_TIP),
+            (words.ARENA, self.compare, words.ARENA_TIP),
             (words.DELETE, self.delete, words.DELETE_TIP),
             (words.UNDELETE, self.undelete, words.UNDELETE_TIP),
+            (words.EMPTY, self.empty_trash, words.EMPTY_TIP),
             (words.OTHER, self.watch_other, words.OTHER_TIP),
             (words.REFRESH, self.look, words.REFRESH_TIP),
         )
@@ -188,6 +195,7 @@ class RunsPage(Page):
         resumable = one and chosen[0].state != "running" and chosen[0].has_backup
         wanted = {
             words.RESUME: resumable, words.WATCH: one, words.SETTINGS: one, words.FOLDER: one, words.ADAPTER: adapter,
+            words.ARENA: any(run.adapter is not None for run in chosen),
             words.COPY: adapter, words.DELETE: bool(chosen), words.UNDELETE: bool(self._deleted),
         }  # fmt: skip
         for name, on in wanted.items():
@@ -311,6 +319,23 @@ class RunsPage(Page):
             self.clipboard_append(str(run.adapter))
             self.ui.status(words.COPIED.format(path=run.adapter))
 
+    def compare(self) -> None:
+        """Choose among the adapters and checkpoints of the selected runs, and vote on them."""
+        watch = self.ui.services.home
+        if watch.project is None or watch.job is not None or watch.tool is not None:
+            self.ui.status(words.NO_PROJECT if watch.project is None else words.PROJECT_BUSY)
+            return
+        adapters = [run.adapter for run in self.selected() if run.adapter is not None]
+        saved = [
+            path for run in self.selected() for path in sorted((run.path / "save").glob("*.safetensors"))
+        ]
+
+        def take(between: str, count: int) -> None:
+            self.ui.services.show_page("home")
+            HomeActions(self.ui, watch).compare(between, count)
+
+        CompareDialog(self.ui, watch.project, take, saved[-MOST_CHECKPOINTS:], adapters)
+
     def delete(self) -> None:
         """Move the selected runs to a trash; what cannot be deleted is said, the others go."""
         chosen = self.selected()
@@ -328,6 +353,19 @@ class RunsPage(Page):
         if errors:
             self.ui.error(errors[0] if len(errors) == 1 else UserErrors(errors))
 
+    def empty_trash(self) -> None:
+        """Ask, then remove the deleted runs for good."""
+        found = trashed_runs(_parents(self.runs, Path(self.ui.state.config.workspace_dir)))
+        count = counted(len(found), words.ONE_RUN)
+        if not found:
+            self.ui.status(words.EMPTY_NOTHING)
+        elif confirm(self.ui, words.EMPTY, words.EMPTY_ASK.format(runs=count), words.EMPTY_YES):
+            self._deleted.clear()
+            self._enable()
+            self.ui.work(
+                lambda: empty_trash(found), lambda _r: self.ui.status(words.EMPTIED.format(runs=count))
+            )
+
     def undelete(self) -> None:
         """Bring back what was deleted last."""
         if not self._deleted:
@@ -344,6 +382,14 @@ class RunsPage(Page):
             self.look()
 
         self.ui.work(restore, done)
+
+
+def _parents(runs: list[RunSummary], workspace: Path) -> list[Path]:
+    return [
+        *(run.path.parent for run in runs),
+        *(path.parent for path in known_runs()),
+        workspace.absolute().parent,
+    ]
 
 
 def _delete(folders: list[Path]) -> tuple[list[tuple[Path, Path]], list[UserError]]:

@@ -34,11 +34,20 @@ RESUME_TIP = "Load the run's settings so that Start resumes it from its last bac
 RESUME_LOADED = "Start resumes {name} from its last backup"
 OTHER, OTHER_TIP = "Other folder\u2026", "Watch a run that is not in the list"
 ASK_RUN_FOLDER = "The folder of a run"
+ARENA, ARENA_TIP = (
+    "Compare in the arena",
+    "Vote blindly on images of these adapters, with the prompts of the open project",
+)
+PROJECT_BUSY = "The project is at work. Wait for it, or stop it on the Home page."
+NO_PROJECT = "The prompts of a project judge. Open one on the Home page first."
 DELETE = "Delete"
 DELETE_TIP = (
     "Move the folders of the selected runs to a trash next to them. The adapter file stays where it is"
 )
 UNDELETE, UNDELETE_TIP = "Undo delete", "Bring back what was deleted last"
+EMPTY, EMPTY_TIP = "Empty trash\u2026", "Remove deleted runs for good, to free their space"
+EMPTY_ASK = "{runs} in the trash will be removed for good. This cannot be undone."
+EMPTY_YES, EMPTY_NOTHING, EMPTIED = "Remove", "The trash is empty", "{runs} removed for good"
 REFRESH, REFRESH_TIP = "Refresh", "Look for runs again"
 COPIED = "Copied: {path}"
 SETTINGS_LOADED, SETTINGS_UNDO = "The settings of {name} were loaded", "settings of {name}"

@@ -21,6 +21,7 @@ from modules.ui.arena.ArenaWindow import ArenaWindow
 from modules.ui.arena.ResultPage import ResultPage
 from modules.ui.arena.VotingPage import VotingPage
 from modules.ui.home import ProjectJob
+from modules.ui.home.CompareDialog import CompareDialog
 from modules.ui.state.SessionStore import SessionStore
 from modules.ui.texts import arena as words
 from tests.ui.main.conftest import OpenWindow
@@ -254,3 +255,31 @@ def test_automatic_judges_are_told_apart_from_votes(
     assert "Found automatically; these are not your votes:" in shown
     assert any("Loss: images of round-1 follow their prompts less" in text for text in shown)
     picture(hands, "judged_result")
+
+
+def test_contestants_and_strengths_are_chosen_in_the_window(
+    open_window: OpenWindow, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ProjectJob, "SCRIPT", PROGRAM)
+    hands = at_project(open_window, Project(folder), tmp_path)
+    view = board_of(hands)
+    hands.click(view.contestants)
+    (dialog,) = (child for child in hands.window.winfo_children() if isinstance(child, CompareDialog))
+    hands.wait(dialog.winfo_viewable)
+    assert [(row.name, row.chosen.get()) for row in dialog.rows] == [("round-1", True), ("base", True)]
+    strengths = dialog.rows[0].strengths
+    assert strengths is not None
+    strengths.set("1, much")
+    hands.click(dialog.compare)
+    assert "between -10 and 10" in str(dialog.error.cget("text"))
+    strengths.set("1, 0.5")
+    dialog.count.set("20")
+    picture(hands, "contestants")
+    hands.click(dialog.compare)
+    hands.wait(lambda: view.watch.tool is not None, "the arena does not open", PATIENCE)
+    arena = arena_of(hands)
+    hands.wait(lambda: waits(arena) and arena.page.shot is not None, "no question", PATIENCE)  # type: ignore[union-attr]
+    opened = arena.controller._arena
+    assert opened is not None
+    assert [one.name for one in opened.contestants] == ["round-1", "round-1 at 0.5", "base"]
+    assert [len(one.images) for one in opened.contestants] == [20, 20, 20]

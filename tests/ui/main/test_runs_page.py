@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from modules.runner.known_runs import note_run
+from modules.runner.trash import TRASH
 from modules.ui.ImageWindow import ImageWindow
 from modules.ui.pages.RunsPage import RunsPage
 from modules.util.config.TrainConfig import TrainConfig
@@ -148,6 +149,38 @@ def test_deleting_is_undone_and_what_cannot_be_deleted_says_why(
     hands.wait(lambda: [run.path.name for run in runs.runs] == ["second", "first"])
     assert (tmp_path / "work" / "first" / "samples" / "20.png").is_file()
     assert runs.buttons["Undo delete"].instate(["disabled"])
+
+
+def test_the_trash_is_emptied_when_asked(
+    page: tuple[Hands, RunsPage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands, runs = page
+    trash = tmp_path / "work" / TRASH
+    hands.click(runs.buttons["Empty trash\u2026"])
+    assert "The trash is empty" in hands.status()
+    runs.tree.selection_set("1")
+    hands.focus(runs.tree)
+    hands.keys("<Delete>")
+    hands.wait(lambda: [run.path.name for run in runs.runs] == ["second"])
+    (trash / "not-a-run").mkdir()
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "modules.ui.pages.RunsPage.confirm",
+        lambda _ui, _title, question, _yes: asked.append(question) is None,
+    )
+    hands.click(runs.buttons["Empty trash\u2026"])
+    hands.wait(lambda: [path.name for path in trash.iterdir()] == ["not-a-run"], "the run is still there")
+    assert asked == ["1 run in the trash will be removed for good. This cannot be undone."]
+    assert (tmp_path / "work" / "second").is_dir() and runs.buttons["Undo delete"].instate(["disabled"])
+
+
+def test_the_arena_wants_a_project(page: tuple[Hands, RunsPage]) -> None:
+    hands, runs = page
+    assert runs.buttons["Compare in the arena"].instate(["disabled"]), "the run has no adapter"
+    runs.tree.selection_set("1")
+    hands.rest(0.1)
+    hands.click(runs.buttons["Compare in the arena"])
+    assert "The prompts of a project judge" in hands.status()
 
 
 def test_a_run_with_a_backup_is_resumed_from_the_list(page: tuple[Hands, RunsPage], tmp_path: Path) -> None:

@@ -1,0 +1,47 @@
+"""The votes of an arena as one picture: two images a vote, a green frame around the preferred one."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageOps
+
+from modules.arena.Arena import Voted
+
+CELL, GAP, FRAME, HEAD = 128, 8, 4, 24
+ACROSS = 5
+"""Votes side by side."""
+MOST = 200
+GREEN, GREY, PAPER, INK = "#2e9e57", "#9a9a9a", "#ffffff", "#202020"
+
+
+def picture_of_votes(voted: Sequence[Voted], sentence: str) -> bytes:
+    """A PNG file of the newest ``MOST`` votes, the result above them. A tie has two grey frames."""
+    shown = voted[-MOST:]
+    columns = max(1, min(ACROSS, len(shown)))
+    rows = max(1, -(-len(shown) // columns))
+    wide, high = 2 * CELL + GAP, CELL + GAP
+    size = (columns * (wide + GAP) + GAP, HEAD + GAP + rows * high)
+    sheet = Image.new("RGB", (max(size[0], 8 * len(sentence)), size[1]), PAPER)
+    draw = ImageDraw.Draw(sheet)
+    draw.text((GAP, GAP), sentence, fill=INK)
+    for number, vote in enumerate(shown):
+        row, column = divmod(number, columns)
+        left, top = GAP + column * (wide + GAP), HEAD + GAP + row * high
+        for side, path in enumerate((vote.first, vote.second)):
+            colour = GREY if vote.best is None else GREEN if vote.best == side else PAPER
+            x = left + side * (CELL + GAP // 2)
+            draw.rectangle((x, top, x + CELL - 1, top + CELL - 1), fill=colour)
+            sheet.paste(_small(path), (x + FRAME, top + FRAME))
+    stream = io.BytesIO()
+    sheet.save(stream, "PNG")
+    return stream.getvalue()
+
+
+def _small(path: Path) -> Image.Image:
+    with Image.open(path) as image:
+        image.draft("RGB", (2 * CELL, 2 * CELL))
+        side = CELL - 2 * FRAME
+        return ImageOps.pad(image.convert("RGB"), (side, side), color=PAPER)
