@@ -321,11 +321,14 @@ def test_a_person_who_contradicts_himself_is_not_asked_for_ever(tmp_path, count)
         assert asked <= 100 * count
 
 
-def test_the_next_target_counts_from_the_pairs_that_were_made(tmp_path):
-    session, _ = open_session(tmp_path, 12, mode=CurationMode.ELO)
+@pytest.mark.parametrize("per_group", [1, 2])
+def test_the_next_target_counts_from_the_pairs_that_were_made(tmp_path, per_group):
+    session, _ = open_session(tmp_path, 12, mode=CurationMode.ELO, pairs_per_group=per_group)
     state = session.export_ranked(list(range(12)), 3)
     assert (state.phase, state.pairs) == (Phase.CONTINUE, 3)
     assert session.go_on().phase is Phase.QUESTION
-    prefer_high_index(session)
-    state = session.pick_now()
-    assert (state.phase, state.pairs) == (Phase.CONTINUE, 4), "asked after one more, not after none or three"
+    for more in range(1, per_group + 1):
+        prefer_high_index(session)
+        state = session.pick_now()
+        wanted = Phase.CONTINUE if more == per_group else Phase.QUESTION
+        assert (state.phase, state.pairs) == (wanted, 3 + more), "asked after as many more as are wanted"
