@@ -51,18 +51,6 @@ class Annotator:
             order = sorted(places, key=lambda i: -(quality[i] + noise[places.index(i)]))
         return Answer(places, order[0], order[-1])
 
-    def agreement(self, draws: int = 20000, seed: int = 0) -> float:
-        """Share of non-tie answers between two random images that agree with their quality."""
-        rng = np.random.default_rng(seed)
-        right = answered = 0
-        for _ in range(draws):
-            quality = rng.normal(size=2) * self.spread
-            answer = self.answer(quality, (0, 1), rng.random(6).tolist())
-            if answer.best is not None:
-                answered += 1
-                right += answer.best == int(np.argmax(quality))
-        return right / answered
-
 
 Chooser = Callable[[Situation, Random], tuple[int, ...]]
 """What picks the next question: that of a way of choosing, or something to compare it with."""

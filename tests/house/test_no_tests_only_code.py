@@ -29,7 +29,6 @@ CALLED_BY_NAME = (
     ("modules/ui/MainWindow.py", "_set_scaling"),
 )
 ALLOWED = {
-    "modules/curation/simulation.py: agreement": "a figure that tests judge a simulated person by",
     "modules/reward/groupwise.py: PairwiseReward": "documented base class for rewards of one's own",
     "modules/util/files/OpenFolder.py: observe": "tests look at what it does through this",
 }
