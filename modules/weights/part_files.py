@@ -29,7 +29,7 @@ from modules.weights.keymaps import get_key_map
 from modules.weights.loading import part_class
 from modules.weights.open_clip import lazily_from_open_clip
 from modules.weights.other_kinds import NEEDLESS
-from modules.weights.single_file import file_prefixes, part_prefixes, to_ldm
+from modules.weights.single_file import file_prefixes, part_prefixes, squeezed, to_ldm
 
 CONFIGS = RESOURCES / "model_config"
 """Configs of the published models, by model type and part."""
@@ -374,11 +374,6 @@ def make_plan(tensors: PartTensors, plan: Plan, pieces: Pieces) -> Plan:
     used = {name for name, _ in plan.tensors.values()}
     plan.extra = [name for name in tensors.shapes if name not in used and not tensors.needless(name)]
     return plan
-
-
-def squeezed(shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape without its ones: a convolution of one pixel is a linear layer."""
-    return tuple(size for size in shape if size != 1)
 
 
 def best_plan(

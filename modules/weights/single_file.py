@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
@@ -398,6 +397,11 @@ def text_config(state: Mapping[str, torch.Tensor], open_clip: bool = False) -> d
     }
 
 
+def squeezed(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape without its ones: a convolution of one pixel is a linear layer."""
+    return tuple(size for size in shape if size != 1)
+
+
 def fill(
     part: PartSpec,
     make: Callable[[], nn.Module],
@@ -431,7 +435,7 @@ def fill(
         unread.pop(name, None)
         if entry is None and key.endswith("position_ids"):
             continue
-        if entry is None or math.prod(entry.shape) != tensor.numel():
+        if entry is None or squeezed(entry.shape) != squeezed(tensor.shape):
             faults.append(name if entry is None else f"{name}: {entry.shape} for {tuple(like.shape)}")
         else:
             filled[key] = entry.then(lambda value, shape=tensor.shape: value.reshape(shape))  # type: ignore[misc]

@@ -17,6 +17,7 @@ from modules.util.jsonio import read_json
 from modules.weights.part_files import outline, shipped
 
 Parts = dict[str, Any]
+_SD15, _SDXL = "STABLE_DIFFUSION_15", "STABLE_DIFFUSION_XL_10_BASE"
 SCHEDULER = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
 
 
@@ -181,6 +182,48 @@ def _krea_2() -> Parts:
     return {**parts, "vae": AutoencoderKLQwenImage(), "scheduler": {}}
 
 
+def _all_shipped(key: str, denoiser: str = "", **channels: int) -> Parts:
+    """The parts of a model from the configs that come with the program.
+
+    Args:
+        key: the family whose configs they are.
+        denoiser: one of its sizes, the usual one by default.
+        channels: what is another number in its denoiser's config.
+    """
+    spec = create_model_setup(key).spec
+    parts: Parts = {
+        "scheduler": {} if spec.flow_matching else {**SCHEDULER, "prediction_type": spec.prediction}
+    }
+    for part in (spec.part(name) for name in spec.module_parts):
+        own = part.kind == "denoiser"
+        stem = denoiser if own and denoiser else "config"
+        place = next((place for place in shipped(key, part.name) if place.stem == stem), None)
+        if place is not None:
+            parts[part.name] = outline(part, read_json(place, "model config") | (channels if own else {}))
+    return parts
+
+
+def _qwen_image() -> Parts:
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    text = {
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 152064,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]},
+    }
+    vision = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "out_hidden_size": 3584}
+    encoder = Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=text, vision_config=vision))
+    return {**_all_shipped("QWEN"), "text_encoder": encoder}
+
+
+def _unet_of(key: str, inputs: int = 4) -> Callable[[], Parts]:
+    return lambda: _all_shipped(key, in_channels=inputs)
+
+
 MODELS: Mapping[str, tuple[str, Callable[[], Parts], tuple[int, int], int]] = {
     "sd15": ("STABLE_DIFFUSION_15", _sd15, (77, 768), 0),
     "sdxl": ("STABLE_DIFFUSION_XL_10_BASE", _sdxl, (77, 2048), 1280),
@@ -190,9 +233,19 @@ MODELS: Mapping[str, tuple[str, Callable[[], Parts], tuple[int, int], int]] = {
     "klein-9b": ("FLUX_2", _klein_9b, (512, 12288), 0),
     "z-image": ("Z_IMAGE", _z_image, (512, 2560), 0),
     "krea-2": ("KREA_2", _krea_2, (512, 30720), 0),
+    "sd15-inpainting": ("STABLE_DIFFUSION_15_INPAINTING", _unet_of(_SD15, 9), (77, 768), 0),
+    "sd21": ("STABLE_DIFFUSION_21", _unet_of("STABLE_DIFFUSION_21"), (77, 1024), 0),
+    "sdxl-inpainting": ("STABLE_DIFFUSION_XL_10_BASE_INPAINTING", _unet_of(_SDXL, 9), (77, 2048), 1280),
+    "sd3-medium": ("STABLE_DIFFUSION_3", lambda: _all_shipped("STABLE_DIFFUSION_3"), (333, 4096), 2048),
+    "schnell": ("FLUX_SCHNELL_1", lambda: _all_shipped("FLUX_SCHNELL_1"), (256, 4096), 768),
+    "chroma": ("CHROMA_1", lambda: _all_shipped("CHROMA_1"), (512, 4096), 0),
+    "pixart-alpha": ("PIXART_ALPHA", lambda: _all_shipped("PIXART_ALPHA"), (120, 4096), 0),
+    "pixart-sigma": ("PIXART_SIGMA", lambda: _all_shipped("PIXART_SIGMA"), (300, 4096), 0),
+    "sana": ("SANA", lambda: _all_shipped("SANA"), (300, 2304), 0),
+    "qwen": ("QWEN", _qwen_image, (512, 3584), 0),
 }
 """Name -> model type, what makes the parts, tokens and width of the text states, width of the pooled state."""
-MASKED = ("Z_IMAGE", "KREA_2")
+MASKED = ("Z_IMAGE", "KREA_2", "CHROMA_1", "PIXART_ALPHA", "PIXART_SIGMA", "SANA", "QWEN")
 """Families whose prompts keep their own lengths; the longest is assumed."""
 
 

@@ -120,13 +120,15 @@ def load(key: str, path: Path) -> Model:
     return tiny_setup(key).load(str(path), PartDtypes(lazy=True), [spec.denoiser])
 
 
-def assert_fills(model: Model, module: nn.Module) -> None:
-    """Every tensor of the module has its place in the file, with its shape, and the size was guessed right."""
+def assert_fills(model: Model, module: nn.Module, size_told: bool = True) -> None:
+    """Every tensor of the module has its place in the file, with its shape, and the size was guessed right where the
+    file tells it.
+    """
     wanted = tensors_of(module)
     found = lazy_base_tensors(model.denoiser)
     assert found.keys() == wanted.keys()
     assert {name: tuple(t.shape) for name, t in wanted.items()} == {n: t.shape for n, t in found.items()}
-    assert dict(model.denoiser.config) == dict(module.config)  # type: ignore[arg-type, call-overload]
+    assert not size_told or dict(model.denoiser.config) == dict(module.config)  # type: ignore[arg-type, call-overload]
     smallest = min(found.values(), key=lambda each: each.nbytes)
     assert not smallest.read().float().any()
 
@@ -142,8 +144,10 @@ def test_a_published_file_of_the_denoiser_is_used_whole(key: str, size: str, tmp
         "8 bits": in_8_bits(stored, "scale_weight", rows=False),
         "8 bits by rows": below(PREFIX, in_8_bits(stored, "weight_scale", rows=True)),
     }
-    for tensors in layouts.values():
-        assert_fills(load(key, sparse(path, tensors)), module)
+    for layout, tensors in layouts.items():
+        # diffusers' files of PixArt have no table of positions
+        told = not key.startswith("PIXART") or layout != "names of diffusers"
+        assert_fills(load(key, sparse(path, tensors)), module, told)
 
 
 @pytest.mark.parametrize(("key", "size"), slow_but(COUNTS))

@@ -1,0 +1,70 @@
+"""docs/models.md says what the presets, the table of published models and the planner say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modules.util.program_files import RESOURCES
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "models.md").read_text("utf-8")
+PRESETS = ROOT / "training_presets"
+
+
+def rows() -> list[list[str]]:
+    """The cells of the table of presets."""
+    table = PAGE.partition("## Bases, sizes and memory")[2].partition("\n## ")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| `")]
+    return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
+
+
+def preset_of(pattern: str, method: str) -> str:
+    return f"{pattern.replace('*', method)}.json"
+
+
+def values_of(preset: str) -> dict[str, str]:
+    return dict(json.loads((PRESETS / preset).read_text("utf-8")))
+
+
+def test_every_preset_for_pairs_or_images_has_its_row_with_its_base() -> None:
+    told = {preset_of(row[0], method): row[1] for row in rows() for method in ("LoRA", "DPO")}
+    names = [path.relative_to(PRESETS).as_posix() for path in PRESETS.glob("*/*.json")]
+    # a file of one's own takes the place of a name
+    wanted = {name: values_of(name)["base_model_name"] for name in names if "v-prediction" not in name}
+    plain = {name: base for name, base in wanted.items() if "rlhf_mode" not in values_of(name)}
+    assert told == plain
+
+
+def test_distilled_models_are_listed_next_to_their_base() -> None:
+    table = PAGE.partition("## Distilled models")[2].partition("\n## ")[0]
+    known = json.loads((RESOURCES / "bases.json").read_text("utf-8"))
+    distilled = [model for model in known if model.get("distilled")]
+    assert len(distilled) > 10
+    for model in distilled:
+        (row,) = (line for line in table.splitlines() if f"{model['name'].partition('/')[2]}`" in line)
+        # the owner is said once in a row
+        assert f"{model['base'].partition('/')[2]}`" in row.split("|")[2], model["name"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", [row for row in rows() if row[4] != "–"], ids=lambda row: row[0])
+def test_the_memory_told_is_the_planner_s(row: list[str]) -> None:
+    import torch
+
+    from modules.trainer.memory.memory_plan import GIB, Planner
+    from modules.util.config.TrainConfig import TrainConfig
+    from scripts.benchmarks._real_models import MODELS, real_dry_run
+    from tests.trainer.memory.test_preset_memory import card_of, real_model_of
+
+    preset = preset_of(row[0], "DPO")
+    config = TrainConfig.from_dict(values_of(preset))
+    name = real_model_of(config)
+    plan = Planner(config, real_dry_run(name, config), cuda=True).plan(config.rlhf_dpo_execution_mode.value)
+    assert float(row[4].removesuffix(" GiB")) == pytest.approx(plan.total / GIB, abs=0.02)
+    assert row[5] == f"{card_of(preset)} GB"
+    with torch.device("meta"):
+        denoiser = MODELS[name][1]()[config.model_type.denoiser]
+    assert row[2] == f"{sum(p.numel() for p in denoiser.parameters()) / 1e9:.1f} B"
