@@ -150,7 +150,9 @@ def _prepare_taste(
 
     def names(root: Path | None) -> dict[str, Any]:
         weights = _place(project, one.taste_path, root)
-        reward = {"reward": "preference_head", "name": "taste", "params": {"weights": weights}}
+        # the learned taste remembers where the base model was on the computer where it was learned
+        source = {} if root is None else {"source": project.file.model.base}
+        reward = {"reward": "preference_head", "name": "taste", "params": {"weights": weights, **source}}
         return {
             **_names(project, one, root),
             "rlhf_prompts_file": _place(project, one.prompts_path, root),
