@@ -25,6 +25,7 @@ from modules.util.errors import UserError
 from scripts import runctl
 from tests.trainer.builders import command, environment, run_here, same_weights
 from tests.trainer.online.builders import Listening, write_online
+from tests.usual import usual
 
 Opinion = Callable[[VoteBook, Question], Vote]
 
@@ -93,7 +94,7 @@ def run_of(folder: Path) -> Path:
     return folder / "run"
 
 
-@pytest.mark.parametrize("mode", ["GRPO", "NFT", "DGPO", "ONLINE_DPO"])
+@pytest.mark.parametrize("mode", usual(["GRPO", "NFT", "DGPO", "ONLINE_DPO"], "NFT", "ONLINE_DPO"))
 def test_votes_train(tmp_path: Path, mode: str) -> None:
     config, heard = person(tmp_path, mode, epochs=1), Votes()
     with voter(run_of(tmp_path)) as given:
