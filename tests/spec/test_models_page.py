@@ -12,6 +12,8 @@ from modules.util.program_files import RESOURCES
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "models.md").read_text("utf-8")
 PRESETS = ROOT / "training_presets"
+FREE = 0.97
+"""The share of a card that a run may take."""
 
 
 def rows() -> list[list[str]]:
@@ -64,7 +66,9 @@ def test_the_memory_told_is_the_planner_s(row: list[str]) -> None:
     name = real_model_of(config)
     plan = Planner(config, real_dry_run(name, config), cuda=True).plan(config.rlhf_dpo_execution_mode.value)
     assert float(row[4].removesuffix(" GiB")) == pytest.approx(plan.total / GIB, abs=0.02)
-    assert row[5] == f"{card_of(preset)} GB"
+    smallest = min(card for card in (8, 12, 16, 24) if plan.total / GIB <= FREE * card)
+    assert row[5] == f"{smallest} GB"
+    assert smallest <= card_of(preset)
     with torch.device("meta"):
         denoiser = MODELS[name][1]()[config.model_type.denoiser]
     assert row[2] == f"{sum(p.numel() for p in denoiser.parameters()) / 1e9:.1f} B"
