@@ -335,3 +335,7 @@ class A1111Server(Server):
             return 422, {"error": "OutOfMemoryError", "errors": "out of memory"}
         data = b"<html>" if fault == "html" else png(body["seed"])
         return 200, {"images": [base64.b64encode(data).decode()], "info": "{}"}
+
+
+SERVERS = (ComfyServer, SwarmServer, A1111Server)
+"""One for each generator in another program."""

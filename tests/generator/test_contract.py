@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -19,15 +20,17 @@ from modules.generator.ComfyUi import ComfyUi, faults_of, find_slots, message_of
 from modules.generator.Generator import ImageRequest, MakingNews
 from modules.generator.registry import GENERATORS, make_generator
 from modules.project.Round import Round
+from modules.ui.texts.home import PROGRAMS
 from modules.util.errors import UserError
 from modules.util.image_metadata_util import read_metadata
+from modules.util.program_files import ROOT
 from scripts import taste
-from tests.generator.servers import A1111Server, ComfyServer, Server, SwarmServer, seed_of
+from tests.generator.servers import SERVERS, A1111Server, ComfyServer, Server, SwarmServer, seed_of
 
 REQUESTS = [ImageRequest("a red fox, sitting", seed, "blurry", 64, 48, 3, 4.0) for seed in (5, 700, 9)]
 
 
-@pytest.fixture(params=[ComfyServer, SwarmServer, A1111Server], ids=lambda kind: kind.KEY)
+@pytest.fixture(params=SERVERS, ids=lambda kind: kind.KEY)
 def server(request, tmp_path, monkeypatch) -> Server:
     monkeypatch.setattr(http, "RETRY_SECONDS", 0.0)
     monkeypatch.setenv("TASTEMAKER_SETTINGS", str(tmp_path / "settings"))
@@ -41,8 +44,14 @@ def running(server) -> Iterator[dict[str, Any]]:
         yield {**server.SETTINGS, "url": url, "lora_folder": str(server.loras)}
 
 
-def test_every_generator_is_tested():
-    assert GENERATORS.keys() == {"own", ComfyServer.KEY, SwarmServer.KEY, A1111Server.KEY}
+def test_every_generator_is_tested_named_in_the_window_and_documented():
+    assert {"own", *(server.KEY for server in SERVERS)} == set(GENERATORS), (
+        "a server in tests/generator/servers.py"
+    )
+    assert set(PROGRAMS) == set(GENERATORS), "a name in modules/ui/texts/home.py"
+    page = (ROOT / "docs" / "taste.md").read_text(encoding="utf-8")
+    table = page.partition("## Where images are made")[2].partition("\n* ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(GENERATORS), "a row in docs/taste.md"
 
 
 def test_images_are_those_that_were_asked_for(server, running, tmp_path):
