@@ -1,4 +1,4 @@
-"""What OneTrainer's public presets say, by name: settings and values only."""
+"""What OneTrainer's public presets say, by name; those of families that are not offered are abbreviated."""
 
 from __future__ import annotations
 

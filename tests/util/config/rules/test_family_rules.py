@@ -19,6 +19,7 @@ OTHER_VALUES: dict[str, Any] = {
     "offload_fraction": 0.5,
     "guidance_scale": 3.5,
     "dropout_probability": 0.1,
+    "layer_skip": 1,
 }
 
 
