@@ -69,7 +69,7 @@ def import_dataset(fields: Fields, trigger: str, rates: list[float], notes: Note
             "enable_resolution_override": True,
             "resolution_override": ", ".join(map(str, listed)),
         }
-    fields.without_meaning(("is_reg",))
+    fields.lost("is_reg", "not offered: set the weight of the concept's loss")
     rates.append(fields.number("caption_dropout_rate", 0.0) or 0.0)
     weight = fields.number("network_weight", 1.0)
     if weight != 1:

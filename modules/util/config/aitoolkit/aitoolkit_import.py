@@ -169,7 +169,10 @@ def _network(network: Fields, family: ModelType, adapter: bool, notes: Notes) ->
     if family.denoiser == "unet":
         made["layer_filter"] = "attentions"
     conv = network.number("conv", None)
-    network.without_meaning(("conv_alpha",))
+    network.lost("conv_alpha", "not offered: lora_alpha holds for convolutions too", unless=(None, alpha))
+    if conv and family.denoiser != "unet":
+        why = "the layers that are trained have no convolutions"
+        notes.add("network.conv", conv, why, changes_weights=False)
     if conv and family.denoiser == "unet":
         made |= {
             "layer_filter": "attentions,resnets",
@@ -229,7 +232,8 @@ def _weights(
         parts[family.denoiser]["weight_dtype"] = (
             _DTYPES[dtype] if not model else parts[family.denoiser]["weight_dtype"]
         )
-    model.without_meaning(("low_vram", "layer_offloading_text_encoder_percent", "model_kwargs", "compile"))
+    model.without_meaning(("low_vram", "layer_offloading_text_encoder_percent", "compile"))
+    model.lost("model_kwargs", "not read", unless=(None, {}))
     model.lost("assistant_lora_path", "set training_adapter.model_name")
     model.lost("lora_path", "merge it first")
     model.lost("accuracy_recovery_adapter", "not offered")
@@ -270,7 +274,9 @@ def _training(train: Fields, family: ModelType, parts: Data, adapter: bool, note
     made["sample_before_training"] = not train.flag("skip_first_sample")
     for name, why in _LOST_OF_TRAINING.items():
         train.lost(name, why, changes_weights=False if name in _SAME_THERE else None)
-    train.without_meaning((*_OTHER, "ema_config", "seed"))
+    if "seed" in train:
+        made["seed"] = train.whole("seed", 0)
+    train.without_meaning((*_OTHER, "ema_config"))
     ema.without_meaning(("ema_decay",))
     ema.note_rest()
     return made

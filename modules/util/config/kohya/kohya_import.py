@@ -45,8 +45,8 @@ _IDLE = (
     "cache_text_encoder_outputs_to_disk", "vae_batch_size", "skip_cache_check", "bucket_no_upscale",
     "bucket_reso_steps", "min_bucket_reso", "max_bucket_reso", "save_model_as", "no_half_vae", "tokenizer_cache_dir",
     "disable_mmap_load_safetensors", "ddp_timeout", "ddp_gradient_as_bucket_view", "ddp_static_graph",
-    "mem_eff_save", "apply_t5_attn_mask", "dataset_class", "debug_dataset", "max_data_loader_n_workers",
-    "sample_sampler", "in_json", "split_mode", "cpu_offload_checkpointing", "prior_loss_weight",
+    "mem_eff_save", "dataset_class", "debug_dataset", "max_data_loader_n_workers",
+    "sample_sampler", "split_mode", "cpu_offload_checkpointing",
 )  # fmt: skip
 """Settings from which no other training follows."""
 _LOST = {
@@ -66,6 +66,8 @@ _LOST = {
     "block_lr": "not offered: one rate for the denoiser",
     "initial_epoch": "not offered",
     "initial_step": "not offered",
+    "in_json": "captions of a metadata file are not read: write them next to the images",
+    "apply_t5_attn_mask": "not offered: the denoiser sees the padding of T5 too",
 }
 
 

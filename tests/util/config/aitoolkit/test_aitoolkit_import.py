@@ -128,6 +128,8 @@ def test_the_published_example_of_flux(tmp_path: Path) -> None:
         ({"train__loss_type": "mae"}, "mae_strength", 1.0),
         ({"train__lr_scheduler": "cosine"}, "learning_rate_scheduler", "COSINE"),
         ({"train__max_grad_norm": 0.3}, "clip_grad_norm", 0.3),
+        ({"train__seed": 7}, "seed", 7),
+        ({"network__conv": 8}, "lora_rank", 16),
         ({"network__type": "lokr"}, "peft_type", "LOKR"),
         ({"network__network_kwargs": {"only_if_contains": ["transformer.single"]}}, "layer_filter", "single"),
         ({"network__network_kwargs": {"ignore_if_contains": ["norm"]}}, "layer_filter_regex", True),
@@ -173,6 +175,9 @@ def test_what_is_not_offered_is_refused(
         {"network__lokr_factor": 8, "network__type": "lokr"},
         {"train__lr": "fast"},
         {"datasets__0__num_frames": 41},
+        {"datasets__0__is_reg": True},
+        {"network__conv_alpha": 4},
+        {"model__model_kwargs": {"match_target_res": True}},
     ],
 )
 def test_what_trains_otherwise_is_noted(changes: dict[str, Any], tmp_path: Path) -> None:

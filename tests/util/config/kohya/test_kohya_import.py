@@ -175,6 +175,8 @@ def test_what_trains_otherwise_is_noted_and_ends_with_3(tmp_path: Path) -> None:
         "multires_noise_iterations": 6,
         "made_up": 1,
         "seed": "often",
+        "in_json": "meta.json",
+        "apply_t5_attn_mask": True,
     }
     path.write_text(toml({"pretrained_model_name_or_path": "runwayml/stable-diffusion-v1-5", **LORA, **lost}))
     assert script.main([str(path), str(target)]) == CHANGED
