@@ -35,6 +35,8 @@ def written(tmp_path) -> list[dict]:
     log.backup(progress, Path("backup/1"))
     log.saved(progress, Path("save/1"))
     log.command(Command("1", "stop"), "done")
+    log.votes_wanted("0123456789abcdef", "a prompt", tmp_path / "votes" / "1-0", 4, 1)
+    log.votes_counted(0, "person", (1, 0), True)
     log.warning("few pairs")
     log.error("m", "bug", "h", "t")
     log.finished("failed", progress)

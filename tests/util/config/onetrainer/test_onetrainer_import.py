@@ -71,9 +71,9 @@ def test_fields_of_text_encoders_that_are_not_offered_are_noted(tmp_path: Path) 
         "text_encoder_sequence_length": 300,
     }
     data |= {"text_encoder_2": {"dropout_probability": 0.1, "train": False}}
-    _, notes = load(tmp_path, data)
-    named = {"text_encoder_layer_skip", "text_encoder_2_layer_skip", "text_encoder_sequence_length"}
-    assert named | {"text_encoder_2.dropout_probability"} <= set(about(notes))
+    config, notes = load(tmp_path, data)
+    assert {"text_encoder_sequence_length", "text_encoder_2.dropout_probability"} <= set(about(notes))
+    assert (config.text_encoder.layer_skip, config.text_encoder_2.layer_skip) == (1, 2)
 
 
 def test_a_current_config_is_carried_over(tmp_path: Path) -> None:
