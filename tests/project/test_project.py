@@ -445,15 +445,17 @@ class TestOverview:
     def test_the_folder_of_images_is_looked_through_once(self, picked, monkeypatch):
         looked: list[Path] = []
         is_file = Path.is_file
+        folder, images = picked.round.candidates, picked.round.images()
 
         def noting(path: Path) -> bool:
             looked.append(path)
             return is_file(path)
 
-        monkeypatch.setattr(Path, "is_file", noting)
-        overview(picked)
-        candidates = [path for path in looked if path.parent == picked.round.candidates]
-        assert len(candidates) == len(set(candidates)) == len(picked.round.images())
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "is_file", noting)
+            overview(picked)
+        candidates = [path for path in looked if path.parent == folder]
+        assert len(candidates) == len(set(candidates)) == len(images) > 0
 
     @pytest.mark.parametrize("name", ["../../prompts.txt", "/etc/hostname", "chosen/../../plan.json"])
     def test_a_name_that_leads_elsewhere_is_refused(self, picked, name):
