@@ -19,11 +19,11 @@ from modules.pipeline.Item import Item
 from modules.pipeline.nodes.collect import Found, collect_items
 from modules.pipeline.nodes.prompts import special_tags
 from modules.pipeline.Rules import Rules
+from modules.util.counted import counted
 from modules.util.errors import ConfigError, DataError, UserError, UserErrors, list_offenders
 
 if TYPE_CHECKING:
-    from modules.util.counted import counted
-from modules.util.config.TrainConfig import TrainConfig
+    from modules.util.config.TrainConfig import TrainConfig
 
 FILE_INDEX = "files.sqlite"
 

@@ -200,7 +200,7 @@ class EventReader:
                 self._inode, self._head = inode, head
                 stream.seek(self._offset)
                 data = stream.read() if max_bytes is None else stream.read(max_bytes)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             self.at_end = True
             return []
         self._offset += len(data)

@@ -33,6 +33,7 @@ class AveragingModel:
         self.device = torch.device("cpu")
         self.trains_text = False
         self.prompt_weighting = False
+        self.layer_skips: dict[str, int] = {}
         self.text_encoders = ("text_encoder",)
         self.images_encoded: list[int] = []
         self.texts_encoded: list[list[str]] = []

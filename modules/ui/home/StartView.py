@@ -17,6 +17,7 @@ from modules.ui.form.inputs import style_popdown
 from modules.ui.home.ProjectWatch import ProjectWatch
 from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
+from modules.ui.widgets.FlowFrame import FlowFrame
 from modules.ui.widgets.theme import style_text
 from modules.ui.widgets.tk_support import fit_middle, run_in_thread
 from modules.util.counted import counted
@@ -68,14 +69,14 @@ class StartView(CardBoard):
         self.error = ttk.Label(card, style="Error.TLabel", justify="left")
         wrap_within(self.error, card, theme)
         self.error.grid(row=8, column=1, columnspan=2, sticky="w")
-        row = ttk.Frame(card)
-        row.grid(row=9, column=1, columnspan=2, sticky="w", pady=(px(8), 0))
+        row = FlowFrame(card, px(6))
+        row.grid(row=9, column=1, columnspan=2, sticky="ew", pady=(px(8), 0))
         self.create_button = ttk.Button(row, text=words.CREATE, style="Accent.TButton", command=self.create)
         self.images_button = ttk.Button(row, text=words.FROM_IMAGES, command=self._ask_images)
         self.demo_button = ttk.Button(row, text=words.FILL_DEMO, command=self.fill_demo)
         for button in (self.create_button, self.images_button, self.demo_button):
             button.bind("<Return>", lambda event: event.widget.invoke())
-            button.pack(side="left", padx=(0, px(6)))
+            row.add(button)
 
     def _path_row(self, row: int, name: str, title: str, buttons: tuple[tuple[str, object], ...]) -> None:
         px = self.ui.theme.px
