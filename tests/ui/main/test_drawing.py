@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from modules.ui.form.CardBoard import _split
@@ -27,10 +27,12 @@ def test_smoothing_stays_between_the_extremes_and_keeps_constants(values: list[f
 
 
 @given(NUMBERS, st.floats(1e-6, 1e6), st.integers(2, 12))
+@example(low=-879609.9999999999, span=1e-06, count=6)
 def test_ticks_are_inside_round_and_not_too_many(low: float, span: float, count: int) -> None:
     made = ticks(low, low + span, count)
     assert len(made) <= count + 1
-    assert all(low - span * 1e-6 <= value <= low + span * (1 + 1e-6) for value in made)
+    room = span * 1e-6 + math.ulp(abs(low) + span)
+    assert all(low - room <= value <= low + span + room for value in made)
 
 
 def test_ticks_of_nothing() -> None:

@@ -388,11 +388,15 @@ def test_closing_the_window_says_that_training_continues(open_window: OpenWindow
     asked: list[str] = []
 
     def answer(key: str) -> None:
+        if not any(isinstance(child, Dialog) for child in window.winfo_children()):
+            window.after(100, lambda: answer(key))
+            return
         dialog = _question(hands)
         asked.append(dialog.title())
         hands.keys(key, to=dialog if key == "<Escape>" else None)
 
     for key in ("<Escape>", "<Return>"):
+        hands.rest(0.3)  # the focus comes back to the window
         window.after(300, lambda key=key: answer(key))
         hands.keys("<Control-q>", to=window)
     assert asked == ["Training continues"] * 2
