@@ -6,7 +6,7 @@ import tkinter as tk
 from tkinter import ttk
 
 from modules.ui.widgets.theme import Theme
-from modules.ui.widgets.tk_support import fit_middle
+from modules.ui.widgets.tk_support import fit_middle, focused
 
 INSET = 6
 """Distance of the text from the edge of the field."""
@@ -46,7 +46,7 @@ class BothEnds:
         room = self._entry.winfo_width() - 2 * inset
         text = self._variable.get()
         fitting = fit_middle(text, room, self._theme.fonts["text"])
-        if fitting == text or self._entry.focus_get() is self._entry or room < inset:
+        if fitting == text or focused(self._entry) is self._entry or room < inset:
             self.cover.place_forget()
             return
         self.cover.configure(text=fitting)
