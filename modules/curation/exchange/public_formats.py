@@ -17,18 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.curation.exchange.parquet_pages import unpacked_bytes
+from modules.curation.exchange.parquet_child import parquet_rows
+from modules.curation.exchange.parquet_rows import MAX_IMAGE_BYTES
 from modules.util.dpo_curation_util import UNCONDITIONAL, copy_image, scan_finalized_pairs
 from modules.util.errors import DataError, UserError
 from modules.util.jsonio import parse_json, read_json, write_text
 from modules.util.owned_files import fault_of_path, shown
 
 MAX_LINE_BYTES = 1 << 20
-MAX_IMAGE_BYTES = 64 << 20
-_COLUMNS = ("caption", "jpg_0", "jpg_1", "label_0")
-_ROWS_AT_ONCE = 4
-_UNPACKED_BYTES = 16 << 20
-_UNPACKED_TIMES = 20
 FORMATS = ("pick-a-pic", "hpd", "imagereward", "jsonl")
 
 
@@ -155,64 +151,17 @@ def _jsonl(line: bytes, root: Path, where: str) -> PublicPair:
     return PublicPair(prompt, chosen, rejected)
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows as objects of Arrow, so that a value that cannot be read spoils its own row alone."""
-    import pyarrow.parquet as parquet
-    from pyarrow import ArrowException
-
-    try:
-        file = parquet.ParquetFile(path)
-        missing = [name for name in _COLUMNS if name not in file.schema_arrow.names]
-        if missing:
-            raise DataError(f"{path} has no column {', '.join(missing)}", hint="is it Pick-a-Pic?")
-        _check_footer(path, file.metadata)
-        number = 0
-        for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(_COLUMNS)):
-            for at in range(batch.num_rows):
-                number += 1
-                yield f"{path}, row {number}", {name: batch.column(name)[at] for name in _COLUMNS}
-    except (ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as parquet: {error}") from error
-
-
-def _check_footer(path: Path, footer: Any) -> None:
-    """Refuse columns that unpack to far more than they are: images are packed already, captions are small.
-
-    What the footer says is compared first; then what the pages themselves say, because a footer can lie.
-    """
-    columns = [
-        footer.row_group(group).column(at)
-        for group in range(footer.num_row_groups)
-        for at in range(footer.num_columns)
-    ]
-    for column in columns:
-        _check_unpacked(path, column, column.total_uncompressed_size)
-    with path.open("rb") as stream:
-        for column in columns:
-            _check_unpacked(path, column, unpacked_bytes(stream, column))
-
-
-def _check_unpacked(path: Path, column: Any, unpacked: int) -> None:
-    packed = column.total_compressed_size
-    if unpacked > max(_UNPACKED_BYTES, _UNPACKED_TIMES * packed):
-        raise DataError(
-            f"{path}: column {column.path_in_schema!r} would unpack from {packed} to {unpacked} bytes",
-            hint="this is not preference data; import a file of a source you trust",
-        )
-
-
 def _pick_a_pic(row: dict[str, Any], root: Path, where: str) -> PublicPair | None:
-    try:
-        label, caption, *images = (row[name].as_py() for name in ("label_0", "caption", "jpg_0", "jpg_1"))
-    except ValueError as error:
-        raise DataError(f"{where} cannot be read: {error}") from error
+    if "fault" in row:
+        raise DataError(f"{where} cannot be read: {row['fault']}")
+    label, images = row["label_0"], [row["jpg_0"], row["jpg_1"]]
     if label not in (0, 1, 0.0, 1.0):
         return None
     for image in images:
-        if not isinstance(image, bytes) or not 0 < len(image) <= MAX_IMAGE_BYTES:
+        if not image:
             raise DataError(f"{where}: an image is missing or larger than {MAX_IMAGE_BYTES} bytes")
     chosen, rejected = images if label == 1 else reversed(images)
-    return PublicPair(_text(caption, where), chosen, rejected)
+    return PublicPair(_text(row["caption"], where), chosen, rejected)
 
 
 def _json_rows(path: Path) -> Iterator[tuple[str, Any]]:
@@ -268,7 +217,7 @@ def _is_rank(value: Any) -> bool:
 
 _Rows = Callable[[Path], Iterator[tuple[str, Any]]]
 _READERS: dict[str, tuple[_Rows, Callable[[Any, Path, str], PublicPair | None]]] = {
-    "pick-a-pic": (_parquet_rows, _pick_a_pic),
+    "pick-a-pic": (parquet_rows, _pick_a_pic),
     "hpd": (_json_rows, _hpd),
     "imagereward": (_json_rows, _image_reward),
     "jsonl": (_lines, _jsonl),

@@ -15,6 +15,8 @@ from modules.curation.exchange.public_formats import BadRow, PublicFile, PublicP
 from modules.util import dpo_curation_util as util
 from modules.util.errors import DataError, UserError
 
+CORPUS = Path(__file__).parents[2] / "faults" / "corpus" / "parquet"
+
 
 def jpeg(shade: int) -> bytes:
     out = io.BytesIO()
@@ -95,6 +97,38 @@ def test_a_file_that_is_no_parquet_is_one_clear_error(tmp_path, content):
     (tmp_path / "x.parquet").write_bytes(content)
     with pytest.raises(DataError, match="parquet"):
         list(PublicFile(tmp_path / "x.parquet"))
+
+
+def test_a_file_that_ends_arrows_process_is_refused_and_the_next_one_is_read(tmp_path):
+    """Its footer counts repetitions in a table of the wrong size: Arrow throws where C++ lets nothing be caught."""
+    with pytest.raises(DataError, match="histogram.*ended its reader"):
+        list(PublicFile(CORPUS / "histogram-of-a-wrong-size.parquet"))
+    columns = {"caption": ["a", "b"], "jpg_0": [jpeg(1)] * 2, "jpg_1": [jpeg(2)] * 2, "label_0": [1.0, 0.0]}
+    pq.write_table(pa.table(columns), tmp_path / "p.parquet")
+    both = PublicFile(tmp_path / "p.parquet")
+    # the second loop begins while the first is in the middle of the file
+    assert [(one.prompt, [two.prompt for two in both]) for one in both] == [
+        ("a", ["a", "b"]),
+        ("b", ["a", "b"]),
+    ]
+    assert next(iter(both)) == PublicPair("a", jpeg(1), jpeg(2))
+    assert len(list(both)) == 2
+
+
+def test_rows_of_other_types_are_left_out_by_name(tmp_path):
+    columns = {
+        "caption": [b"\xff", b"fine"],
+        "jpg_0": [jpeg(1), None],
+        "jpg_1": [jpeg(2)] * 2,
+        "label_0": [1.0] * 2,
+    }
+    table = pa.table(columns).set_column(
+        0, "caption", pa.array(columns["caption"], pa.binary()).view(pa.utf8())
+    )
+    pq.write_table(table, tmp_path / "p.parquet")
+    first, second = PublicFile(tmp_path / "p.parquet")
+    assert isinstance(first, BadRow) and "row 1 cannot be read" in first.reason
+    assert isinstance(second, BadRow) and "row 2: an image is missing" in second.reason
 
 
 def test_unknown_formats_and_missing_files_are_refused(tmp_path):
