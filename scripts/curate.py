@@ -115,6 +115,10 @@ def run_stats(options: Options, progress: ProgressLine) -> dict[str, Any]:
     return commands.statistics(options.output, options.scores)
 
 
+def run_likes(options: Options, progress: ProgressLine) -> dict[str, Any]:
+    return commands.likes(options.output)
+
+
 def run_check(options: Options, progress: ProgressLine) -> dict[str, Any]:
     chosen, rejected = options.folder, options.rejected
     if rejected is None:
@@ -190,7 +194,15 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("target", type=Path, help="a new folder")
     command.add_argument("--format", choices=("datasets", "jsonl"), default="datasets", help="(datasets)")
 
+    command = verb("likes", run_likes, "list every like and dislike of a session, with its prompt")
+    command.add_argument("output", type=Path, help="output folder of a picking session")
+
     command = verb("stats", run_stats, "counts of a session and how consistent its answers are")
+    add_statistics(command)
+    return parser
+
+
+def add_statistics(command: argparse.ArgumentParser) -> None:
     command.add_argument("output", type=Path, help="output folder of a picking session")
     command.add_argument(
         "--scores",
@@ -198,7 +210,6 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help='a reward model\'s scores as JSON, {"image.png": 0.7, ...}',
     )
-    return parser
 
 
 def add_import(command: argparse.ArgumentParser) -> None:

@@ -3,13 +3,15 @@
     python scripts/train_reward.py --pairs my_pairs --source resources/demo_model --out taste.safetensors
 
 Pairs are read from the folder's manifest; with --images every answer given while picking counts, not the exported
-pairs alone. The result is used as {"reward": "preference_head", "params": {"weights": "taste.safetensors"}}.
+pairs alone, likes and dislikes among them. The result is used as
+    {"reward": "preference_head", "params": {"weights": "taste.safetensors"}}.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -17,6 +19,7 @@ from hashlib import sha256
 from io import BytesIO
 from itertools import combinations, zip_longest
 from pathlib import Path
+from typing import get_args
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
@@ -26,6 +29,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from PIL import Image, ImageOps  # noqa: E402
 
+from modules.curation.marking.Marks import Marks  # noqa: E402
 from modules.curation.store import CurationStore  # noqa: E402
 from modules.reward.base import check_images  # noqa: E402
 from modules.reward.denoiser_features import FAMILY  # noqa: E402
@@ -44,6 +48,8 @@ from modules.util.files.EventLog import Event  # noqa: E402
 from modules.util.image_metadata_util import normalise_prompt, read_metadata  # noqa: E402
 from modules.util.jsonio import parse_json, read_bytes, write_bytes  # noqa: E402
 
+OF_TASTE = ("denoiser", "picture")
+"""Features in parts, on which the head is a ``TasteHead``."""
 MAX_PIXELS = 64 * 1024 * 1024
 
 
@@ -56,6 +62,13 @@ class Comparison:
     group: str
     validation: bool = False
     tie: bool = False
+    worse_group: str = ""
+    """Where the worse image belongs to another prompt."""
+
+    @property
+    def prompts(self) -> dict[Path, str]:
+        """The prompt of both images."""
+        return {self.better: self.group, self.worse: self.worse_group or self.group}
 
 
 def pair_comparisons(folder: Path) -> list[Comparison]:
@@ -75,7 +88,8 @@ def answer_comparisons(folder: Path, images: Path) -> list[Comparison]:
     """Everything that was answered while picking in ``folder``, about files under ``images``.
 
     The best image of a question beats every other one shown, every other one beats the worst. Images found equal
-    tie with one another, skips say nothing. Pairs that were chosen without a question count by themselves.
+    tie with one another, skips say nothing. Likes beat what was disliked or seen. Pairs that were chosen without a
+    question count by themselves.
 
     Raises:
         UserError: the folder is open in a window.
@@ -100,13 +114,20 @@ def answer_comparisons(folder: Path, images: Path) -> list[Comparison]:
             if not lost:
                 group = prompts.get(event.group_key) or _prompt_of(paths[0]) or event.group_key
                 found.append(Comparison(paths[0], paths[1], group, tie=tie))
+    marks = Marks(events)
+    for one in marks.comparisons():
+        paths = [(base / name).resolve() for name in (one.better, one.worse)]
+        lost = [str(path) for path in paths if not path.is_relative_to(base) or not path.is_file()]
+        missing += lost
+        if not lost:
+            found.append(Comparison(paths[0], paths[1], one.prompt, worse_group=one.worse_prompt))
     if missing:
         raise DataError(
             f"{len(set(missing))} images that were judged are not there:\n{list_offenders(sorted(set(missing)))}",
             "--images",
             "give the folder the images were picked from",
         )
-    answered = {event.group_key for event in events if event.kind == "answer"}
+    answered = {event.group_key for event in events if event.kind == "answer"} | marks.groups()
     silent = {
         name
         for event in events
@@ -117,6 +138,33 @@ def answer_comparisons(folder: Path, images: Path) -> list[Comparison]:
         Comparison(_side(folder, "chosen", name), _side(folder, "rejected", name), pairs[name]["prompt"])
         for name in sorted(silent & set(pairs))
     ]
+
+
+def listed_comparisons(file: Path) -> list[Comparison]:
+    """Comparisons from a JSON list of ``better``, ``worse``, ``prompt`` and, where it differs, ``worse_prompt``.
+
+    Raises:
+        DataError: it is not such a list, or images are gone.
+    """
+    listed = parse_json(sys.stdin.buffer.read() if str(file) == "-" else read_bytes(file), str(file))
+    names = ("better", "worse", "prompt")
+    if not isinstance(listed, list) or not all(
+        isinstance(row, dict)
+        and all(isinstance(row.get(name), str) for name in names)
+        and isinstance(row.get("worse_prompt", ""), str)
+        for row in listed
+    ):
+        raise DataError(f"{file} is not a list of objects with better, worse and prompt", "--comparisons")
+    found = [
+        Comparison(
+            Path(row["better"]), Path(row["worse"]), row["prompt"], worse_group=row.get("worse_prompt", "")
+        )
+        for row in listed
+    ]
+    gone = sorted({str(path) for one in found for path in one.prompts if not path.is_file()})
+    if gone:
+        raise DataError(f"{len(gone)} images are not there:\n{list_offenders(gone)}", "--comparisons")
+    return found
 
 
 def _prompt_of(image: Path) -> str:
@@ -211,8 +259,10 @@ def gather(options: argparse.Namespace) -> list[Comparison]:
         )
     for folder, images in zip_longest(options.pairs, options.images):
         found += answer_comparisons(folder, images) if images else pair_comparisons(folder)
+    if options.comparisons is not None:
+        found += listed_comparisons(options.comparisons)
     if all(one.tie for one in found):
-        raise DataError("there is no comparison in these folders", "--pairs")
+        raise DataError("there is no comparison to learn from", "--pairs, --comparisons")
     return found
 
 
@@ -222,7 +272,13 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--pairs", type=Path, action="append", required=True, help="output folder of the pair tool"
+        "--pairs", type=Path, action="append", default=[], help="output folder of the pair tool"
+    )
+    parser.add_argument(
+        "--comparisons",
+        type=Path,
+        metavar="FILE",
+        help="JSON list of {better, worse, prompt} with paths of images; - reads it from stdin",
     )
     parser.add_argument(
         "--images",
@@ -233,10 +289,10 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--features",
-        choices=["denoiser", "vae", "clip"],
-        help="denoiser (the default for models with a UNet) needs the fewest answers",
+        choices=get_args(FeatureKind),
+        help="denoiser (the default for models with a UNet) needs the fewest answers; picture needs no model",
     )
-    parser.add_argument("--source", required=True, help="the model you will train, or a CLIP model")
+    parser.add_argument("--source", default="", help="the model you will train, or a CLIP model")
     parser.add_argument("--model-type", help=f"denoiser: model type of --source ({FAMILY})")
     parser.add_argument("--block", default=usual_features.block, help="denoiser: block whose output is read")
     parser.add_argument("--timestep", type=int, default=usual_features.timestep, help="denoiser: 0 to 999")
@@ -256,7 +312,10 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=usual.seed)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
-    parser.add_argument("--out", type=Path, required=True, help="file to write, .safetensors")
+    parser.add_argument("--out", type=Path, help="file to write, .safetensors")
+    parser.add_argument(
+        "--measure-only", action="store_true", help="print how well it knows the taste; write no file"
+    )
     return parser.parse_args(argv)
 
 
@@ -266,10 +325,12 @@ def choose_features(options: argparse.Namespace) -> FeatureOptions:
     Raises:
         ConfigError: an option that the features do not have.
     """
+    if not options.source and options.features != "picture":
+        raise ConfigError("no model is named", "--source", "name the model you will train")
     kind: FeatureKind = options.features or ("denoiser" if _has_known_unet(options) else "vae")
-    if kind == "denoiser" and (options.hidden or options.strength is not None):
+    if kind in OF_TASTE and (options.hidden or options.strength is not None):
         raise ConfigError(
-            "a head on the denoiser's features chooses these itself",
+            f"a head on the features {kind!r} chooses these itself",
             "--hidden, --strength",
             "leave them out, or add --features vae",
         )
@@ -295,15 +356,26 @@ def _has_known_unet(options: argparse.Namespace) -> bool:
     return plain or bool(options.model_type)
 
 
+def _give_way() -> None:
+    """Somebody is at work next to this: one thread, and the processor when nobody else wants it."""
+    torch.set_num_threads(1)
+    if hasattr(os, "nice"):
+        os.nice(10)
+
+
 def train(options: argparse.Namespace) -> dict[str, object]:
     """Read, compute features, fit, write; returns what is printed."""
     head_options = HeadOptions(options.hidden, options.strength, options.holdout, options.seed)
+    if options.measure_only == (options.out is not None):
+        raise ConfigError("give either --out or --measure-only", "--out")
     described = choose_features(options)
+    if options.measure_only:
+        _give_way()
     comparisons = gather(options)
-    taste = described.kind == "denoiser"
+    taste = described.kind in OF_TASTE
     if not taste:
         comparisons = [one for one in comparisons if not one.tie]
-    prompts = {path: one.group for one in comparisons for path in (one.better, one.worse)}
+    prompts = {path: prompt for one in comparisons for path, prompt in one.prompts.items()}
     images = {path: prompts[path] for path in sorted(prompts)}
     extract = FrozenFeatures(described)
     extract.load(options.device)
@@ -323,8 +395,14 @@ def train(options: argparse.Namespace) -> dict[str, object]:
         head, report = train_taste(data, extract.parts, head_options, list(images.values()))
     else:
         head, report = train_head(data, head_options)
-    save_head(options.out, head, described, probe_D, report)
-    return {"out": str(options.out), "images": len(images), "features": described.kind, **asdict(report)}
+    if options.out is not None:
+        save_head(options.out, head, described, probe_D, report)
+    return {
+        "out": None if options.out is None else str(options.out),
+        "images": len(images),
+        "features": described.kind,
+        **asdict(report),
+    }
 
 
 def main(argv: list[str] | None = None) -> int:

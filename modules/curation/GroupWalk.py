@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from modules.curation.choosing.base import Layout
 from modules.curation.group_state import GroupState, Phase
 from modules.curation.GroupsAhead import GroupsAhead, SearchStatus
 from modules.curation.ImageGroup import ImageGroup
+from modules.curation.marking.Marks import Marks
 from modules.curation.session import CurationSession, Refused
 from modules.util.files.EventLog import Event
 
@@ -21,12 +23,15 @@ class Counts:
         skipped: questions about which nothing was said.
         paired: pairs in the folder.
         passed: groups that were finished without a pair.
+        liked, disliked: images that were marked so on pages of many prompts.
     """
 
     seen: int = 0
     skipped: int = 0
     paired: int = 0
     passed: int = 0
+    liked: int = 0
+    disliked: int = 0
 
 
 class GroupWalk:
@@ -50,8 +55,10 @@ class GroupWalk:
         self._wait = wait
         self._ask = ask_to_continue
         finished = session.finished_groups()
-        self._finished = finished.keys()
+        self._finished = dict.fromkeys(finished.keys())
         self._passed = finished.without_pairs()
+        self.marks = Marks()
+        """Of all groups."""
         self._seen = self._skipped = 0
         self._counted_to = 0
         self._count(session.store.events())
@@ -74,7 +81,9 @@ class GroupWalk:
     def counts(self) -> Counts:
         """What the folder holds."""
         paired = self.session.store.pair_count()
-        return Counts(self._seen, self._skipped, paired, len(self._passed))
+        liked, disliked = self.marks.count(True), self.marks.count(False)
+        seen = self._seen + self.marks.judged
+        return Counts(seen, self._skipped, paired, len(self._passed), liked, disliked)
 
     def passed(self) -> list[ImageGroup]:
         """The groups that were finished without a pair, as far as they were found in this source folder."""
@@ -103,6 +112,7 @@ class GroupWalk:
             elif event.kind == "judge":
                 self._seen += 1
                 self._skipped += data["good"] is None
+            self.marks.take(event)
             self._counted_to = max(self._counted_to, event.seq)
 
     # --- steps --------------------------------------------------------------------------------------------------
@@ -110,8 +120,16 @@ class GroupWalk:
     def act(self, verb: Callable[[CurationSession], GroupState]) -> None:
         """Carry a verb of the session out, and open the next group if that ended this one."""
         self._end(verb(self.session))
-        self._count(self.session.store.events(after=self._counted_to))
+        self._count_on()
         self.advance()
+
+    def note(self, verb: Callable[[CurationSession], None]) -> None:
+        """Carry out a verb that may be about any group and ends none."""
+        verb(self.session)
+        self._count_on()
+
+    def _count_on(self) -> None:
+        self._count(self.session.store.events(after=self._counted_to))
 
     def _end(self, state: GroupState) -> GroupState:
         """End the open group if it has enough pairs and nobody is to be asked whether to continue."""
@@ -137,14 +155,17 @@ class GroupWalk:
             self._close(group, state)
 
     def _close(self, group: ImageGroup, state: GroupState) -> None:
-        self._finished.add(group.key)
+        self._finished[group.key] = None
         if not state.pairs:
             self._passed.add(group.key)
 
     def _show(self, group: ImageGroup) -> None:
         self._open = group
-        self._finished.discard(group.key)
-        self._passed.discard(group.key)
+        self._unfinish(group.key)
+
+    def _unfinish(self, key: str) -> None:
+        self._finished.pop(key, None)
+        self._passed.discard(key)
 
     def _grow(self, group: ImageGroup) -> None:
         grown = self._ahead.known(group.key)
@@ -183,6 +204,19 @@ class GroupWalk:
             self._open = None
             self.advance()
 
+    def _take_along(self, key: str) -> None:
+        """Hand the groups out again that were finished after that of ``key`` and are not any more."""
+        still = self.session.finished_groups().keys()
+        back = [one for one in self._finished if one not in still and one != key]
+        for one in reversed(back):
+            self._unfinish(one)
+            group = self._ahead.take(one, self._wait)
+            if group is not None:
+                if self._open is not None:
+                    self._ahead.put_back(self._open)
+                    self._open = None
+                self._ahead.put_back(group)
+
     def undo(self) -> str | None:
         """Take back the last step and open the group it was in, if that was found in this source folder.
 
@@ -191,11 +225,15 @@ class GroupWalk:
         """
         key = self.session.undo()
         self._seen = self._skipped = 0
+        self.marks = Marks()
         self._count(self.session.store.events())
         if key is None:
             return None
-        self._finished.discard(key)
-        self._passed.discard(key)
+        if self.session.way.layout is Layout.SHEET and key not in self._finished and self._ahead.waits(key):
+            self.advance()
+            return key
+        self._take_along(key)
+        self._unfinish(key)
         if self._open is None or self._open.key != key:
             group = self._ahead.take(key, self._wait)
             if group is not None:

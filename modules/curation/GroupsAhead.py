@@ -200,6 +200,11 @@ class GroupsAhead:
         with self._news:
             return self._known.get(key)
 
+    def waits(self, key: str) -> bool:
+        """Whether this group is still to be handed out."""
+        with self._news:
+            return key in self._ready or key in self._last
+
     def put_back(self, group: ImageGroup) -> None:
         """Hand this one out again, before all others."""
         with self._news:

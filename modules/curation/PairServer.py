@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
-from modules.curation.choosing.base import AnswerKind
+from modules.curation.choosing.base import AnswerKind, Layout
 from modules.curation.group_state import GroupState, Phase
 from modules.curation.GroupWalk import GroupWalk
 from modules.curation.ImageGroup import ImageGroup
 from modules.curation.intake.scan import ScanFault
 from modules.curation.LineServer import LineServer, Message
+from modules.curation.marking.Marks import NAMES
+from modules.curation.marking.Sheet import Sheet
 from modules.curation.statistics import answer_statistics
 from modules.util.errors import UserError
 
@@ -35,6 +37,7 @@ class PairServer(LineServer):
     ) -> None:
         self.walk = walk
         self._session = walk.session
+        self._sheet = Sheet(walk)
         self._faults = faults
         verbs: dict[str, Callable[[Message], Message]] = {
             "state": lambda request: self.where(),
@@ -52,6 +55,11 @@ class PairServer(LineServer):
             "pick": lambda request: self._compare(self._session.pick_now),
             "choose": self._choose,
             "judge": self._judge,
+            "like": lambda request: self._mark(request, True),
+            "dislike": lambda request: self._mark(request, False),
+            "unmark": lambda request: self._mark(request, None),
+            "seen": self._seen,
+            "close": lambda request: self._act(self._session.close_marks, AnswerKind.MARK),
             "rank": self._rank,
             "go_on": lambda request: self._act(self._session.go_on, phases=(Phase.CONTINUE,)),
             "finish_group": lambda request: self._act(
@@ -91,6 +99,7 @@ class PairServer(LineServer):
             "certainty": state.certainty,
             "pairs_here": state.pairs,
             **({"again": state.again} if state.again else {}),
+            **(self._page() if self._session.way.layout is Layout.SHEET else {}),
             **common,
         }
 
@@ -170,6 +179,48 @@ class PairServer(LineServer):
         if "good" not in request or not (good is None or isinstance(good, bool)):
             raise UserError('this needs "good": true, false, or null for neither')
         return self._act(lambda: self._session.judge(good), AnswerKind.JUDGE)
+
+    def _page(self) -> Message:
+        """What was marked so far, and the prompts whose images can be marked, the open one first."""
+        strips = [
+            {
+                "group": one.group.key,
+                "prompt": one.group.prompt,
+                "images": [
+                    {
+                        "file": name,
+                        "path": str(one.group.root / name),
+                        "mark": "new" if one.is_new(name) else NAMES.get(one.mark(name), "seen"),
+                    }
+                    for name in one.files
+                ],
+            }
+            for one in self._sheet.strips()
+        ]
+        counts = self.walk.counts
+        return {"page": strips, "seen": counts.seen, "liked": counts.liked, "disliked": counts.disliked}
+
+    def _on_page(self, request: Message) -> str:
+        """The group of a request about marks: the open one, if none is named."""
+        group, _ = self._open(AnswerKind.MARK, (Phase.QUESTION,))
+        key = request.get("group", group.key)
+        if not isinstance(key, str):
+            raise UserError('"group" is the group of one of the prompts in "page"')
+        return key
+
+    def _mark(self, request: Message, like: bool | None) -> Message:
+        key, name = self._on_page(request), request.get("file")
+        if not isinstance(name, str):
+            raise UserError('this needs "file": one of the images in "page", and its "group"')
+        self._sheet.mark(key, name, like)
+        return self.where()
+
+    def _seen(self, request: Message) -> Message:
+        key, names = self._on_page(request), request.get("files")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise UserError('this needs "files": images in "page" that were looked at')
+        self._sheet.see(key, names)
+        return self.where()
 
     def _rank(self, request: Message) -> Message:
         phases = (Phase.QUESTION, Phase.CONTINUE)

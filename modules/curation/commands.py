@@ -19,6 +19,7 @@ from modules.curation.intake.folders import check_folders
 from modules.curation.intake.groups import ScanOptions
 from modules.curation.intake.image_size import image_size
 from modules.curation.intake.scan_report import ScanCount, scan_rows, write_rows
+from modules.curation.marking.Marks import Marks
 from modules.curation.PairServer import PairServer
 from modules.curation.review.review import PairReview, pairs_per_bucket
 from modules.curation.review.review_fixes import fix_faults
@@ -75,6 +76,7 @@ def finalize(output_dir: Path, val_percentage: float) -> Json:
         manifest = store.manifest()
         train, val = finalize_export(output_dir, manifest, val_percentage)
         store.sync_from_manifest(manifest)
+        Marks(store.events()).write(output_dir)
     count = unconditional_pairs(manifest)
     warning = unconditional_warning(count)
     return {
@@ -140,6 +142,14 @@ def export_folder(output_dir: Path, target: Path, kind: str) -> Json:
     writer = {"datasets": export_datasets_folder, "jsonl": export_jsonl_folder}[kind]
     with existing_store(output_dir):
         return {"pairs": writer(output_dir, target), "format": kind, "target": str(target)}
+
+
+def likes(output_dir: Path) -> Json:
+    """Every image that was liked or disliked in a session, with its prompt."""
+    with existing_store(output_dir) as store:
+        marks = Marks(store.events())
+    counts = {"likes": marks.count(True), "dislikes": marks.count(False), "seen": marks.judged}
+    return {**counts, "marks": marks.listed()}
 
 
 def statistics(output_dir: Path, scores_file: Path | None = None) -> Json:

@@ -7,6 +7,9 @@ from collections.abc import Collection, Iterable
 from modules.util.counted import counted
 from modules.util.files.EventLog import Event
 
+REOPENING = ("answer", "judge", "mark", "close", "pick")
+"""Kinds of events that say something about a group, whether or not it was finished."""
+
 
 class GroupRecord:
     """What the events of one group say about its pairs and its end, taken one after the other."""
@@ -26,7 +29,7 @@ class GroupRecord:
             # Sessions before these were noted leave both open; nothing is then new.
             self._left = frozenset(data["left"]) if "left" in data else None
             self._wanted = data.get("wanted")
-        elif event.kind in ("answer", "judge", "pick", "go_on", "reopen"):
+        elif event.kind in (*REOPENING, "go_on", "reopen"):
             self.done = False
         if event.kind == "pick":
             self._used.update(data["used"])

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from modules.curation.choosing.base import DEFAULT_THRESHOLD
+from modules.curation.choosing.base import DEFAULT_THRESHOLD, AnswerKind
 from modules.curation.CurationMode import DEFAULT_MODE, CurationMode
-from modules.curation.finished import GroupRecord
+from modules.curation.finished import REOPENING, GroupRecord
 from modules.curation.ImageGroup import ImageGroup
 from modules.curation.standing import Answer, Situation, Standing
 from modules.util.errors import UserError
@@ -99,12 +99,16 @@ class _Fold:
         self.alive = dict.fromkeys(range(len(group.files)))
         self.answers: list[Answer] = []
         self.verdicts: dict[int, bool | None] = {}
+        self.closed = False
         self.target = settings.pairs_per_group
         self.phase = Phase.QUESTION
         self.again = ""
         self._kinds: dict[str, Callable[[dict[str, Any]], None]] = {
             "answer": self._answer,
             "judge": self._judge,
+            "mark": self._mark,
+            "seen": self._seen,
+            "close": self._close,
             "pick": self._pick,
             "go_on": self._go_on,
             "reopen": self._reopen,
@@ -123,7 +127,7 @@ class _Fold:
         return self._record.pairs
 
     def take(self, event: Event) -> None:
-        if self._record.done and event.kind in ("answer", "judge", "pick"):
+        if self._record.done and event.kind in REOPENING:
             self.come_again()
             self.phase = Phase.QUESTION
         self._record.take(event)
@@ -137,7 +141,7 @@ class _Fold:
         more = not self.again or self._record.new_images(self._group.files)
         self.target = self.pairs + per_group if more else per_group
         if self.again:
-            self.phase = Phase.QUESTION
+            self.phase, self.closed = Phase.QUESTION, False
 
     def _answer(self, data: dict[str, Any]) -> None:
         answer = _read_answer(data, self._index)
@@ -147,6 +151,20 @@ class _Fold:
         if data["file"] in self._index:
             self.verdicts[self._index[data["file"]]] = data["good"]
 
+    def _mark(self, data: dict[str, Any]) -> None:
+        """A mark that is taken off leaves an image that was seen."""
+        if data["file"] in self._index:
+            self.verdicts[self._index[data["file"]]] = data["like"]
+        self.closed = False
+
+    def _seen(self, data: dict[str, Any]) -> None:
+        for name in data["files"]:
+            if name in self._index:
+                self.verdicts.setdefault(self._index[name], None)
+
+    def _close(self, data: dict[str, Any]) -> None:
+        self.closed = True
+
     def _pick(self, data: dict[str, Any]) -> None:
         for name in data["used"]:
             self.alive.pop(self._index.get(name, -1), None)
@@ -155,10 +173,12 @@ class _Fold:
 
     def _go_on(self, data: dict[str, Any]) -> None:
         self.target, self.phase = self.pairs + self._settings.pairs_per_group, Phase.QUESTION
+        self.closed = False
 
     def _reopen(self, data: dict[str, Any]) -> None:
         self._go_on(data)
-        self.verdicts.clear()
+        if self._settings.mode.way.kind is AnswerKind.JUDGE:
+            self.verdicts.clear()
 
     def _gone(self, data: dict[str, Any]) -> None:
         """What was said of a file that went away or was replaced is not about the one that may be there now."""
@@ -183,7 +203,7 @@ def fold(group: ImageGroup, settings: SessionSettings, events: Sequence[Event]) 
     way = settings.mode.way
     place = way.standing(len(group.files), made.answers)
     wanted = max(1, made.target - made.pairs)
-    situation = Situation(place, tuple(made.alive), made.answers, made.verdicts, wanted)
+    situation = Situation(place, tuple(made.alive), made.answers, made.verdicts, wanted, made.closed)
     question: tuple[int, ...] = ()
     if made.phase is Phase.QUESTION:
         rng = python_random("curation-question", settings.seed, group.key, len(events))

@@ -6,7 +6,7 @@ where it was.
 
 Phases of a group::
 
-    QUESTION  -> answer / skip / pick_now, choose, or judge, by the way of choosing
+    QUESTION  -> answer / skip / pick_now, choose, judge, or mark and close, by the way of choosing
     CONTINUE  -> go_on (keep scoring this prompt) / finish_group / undo (takes the pick back)
     DONE      -> the next group / reopen
 """
@@ -27,6 +27,9 @@ from modules.util.dpo_curation_util import Pair
 from modules.util.errors import UserError
 from modules.util.files.EventLog import Event
 from modules.util.pairs.decoding import UndecodableImage
+
+SEEN = "seen"
+"""Events that say what was on the screen: no answers."""
 
 
 class Refused(UserError):
@@ -77,7 +80,7 @@ class CurationSession:
 
     def open(self, group: ImageGroup) -> GroupState:
         """Show ``group`` from where it was left, without images that went away since it was found."""
-        self._group = group.without(self._gone.get(group.key, ()))
+        self._group = self.intact(group)
         self._state = None
         return self._finish_step(self.state())
 
@@ -200,6 +203,50 @@ class CurationSession:
         verdict = {"file": self.group.files[state.question[0]], "good": good}
         return self._answer("judge", verdict)
 
+    # --- marks, in any group ---
+
+    def intact(self, group: ImageGroup) -> ImageGroup:
+        """A group without images that went away since it was found."""
+        return group.without(self._gone.get(group.key, ()))
+
+    def state_of(self, group: ImageGroup) -> GroupState:
+        """The state of any group, open or not."""
+        return fold(self.intact(group), self.settings, self.store.events(group.key))
+
+    def mark(self, group: ImageGroup, name: str, like: bool | None) -> None:
+        """Like or dislike an image of any group that is not done; ``None`` takes the mark off.
+
+        Raises:
+            Refused: the group has no such image left, or is done.
+        """
+        self._need_marking(group, [name])
+        # the prompt makes a list of likes complete without the images
+        self.store.append(group.key, "mark", {"file": name, "like": like, "prompt": group.prompt})
+        self._state = None
+
+    def see(self, group: ImageGroup, names: Sequence[str]) -> None:
+        """These images were looked at. A mark, earlier or later, says more than that, and undo passes over it."""
+        self._need_marking(group, names)
+        self.store.append(group.key, SEEN, {"files": list(names), "prompt": group.prompt})
+        self._state = None
+
+    def _need_marking(self, group: ImageGroup, names: Sequence[str]) -> None:
+        if self.way.kind is not AnswerKind.MARK:
+            raise RuntimeError(f"{self.settings.mode} has no marks")
+        state = self.state_of(group)
+        left = {self.intact(group).files[i] for i in state.question}
+        if not left.issuperset(names):
+            raise Refused("this image is in a pair, or its prompt is done", hint="undo that first")
+
+    def close_marks(self, automatic: bool = False) -> GroupState:
+        """There is no more to mark in the open group: every like makes a pair, if there is a worse image.
+
+        Args:
+            automatic: it follows from closing the group before, and is undone with that.
+        """
+        self._need(Phase.QUESTION, kind=AnswerKind.MARK)
+        return self._answer("close", {"automatic": automatic})
+
     def _image_distance(self, first: int, second: int) -> float:
         if self._distance is None:
             return 0.0
@@ -283,7 +330,9 @@ class CurationSession:
         Returns:
             The key of the group it was in (open that one to show it), or ``None`` when there is nothing left.
         """
-        event = self.store.undo_last(lambda event: bool(event.payload.get("automatic")))
+        event = self.store.undo_last(
+            lambda event: bool(event.payload.get("automatic")), lambda event: event.kind == SEEN
+        )
         self._state = None
         return None if event is None else event.group_key
 

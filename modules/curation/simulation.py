@@ -87,7 +87,7 @@ def gap_curve(
     Raises:
         ValueError: ``mode`` asks about one image at a time, which no comparison answers.
     """
-    if mode.way.kind is AnswerKind.JUDGE:
+    if mode.way.kind in (AnswerKind.JUDGE, AnswerKind.MARK):
         raise ValueError(f"{mode} asks for no comparisons, which are what is simulated")
     rng = np.random.default_rng(seed)
     quality = rng.normal(size=images) * annotator.spread

@@ -104,8 +104,9 @@ class Situation:
         standing: the ranking after ``answers``.
         alive: images that are in no pair yet.
         answers: of questions that compare images.
-        verdicts: images judged good (``True``), bad or neither (``None``).
+        verdicts: images judged good or liked (``True``), bad or disliked, or neither (``None``: no more than seen).
         wanted: how many more pairs the group is to give, at least 1.
+        closed: the person said that there is no more to mark.
     """
 
     standing: Standing
@@ -113,16 +114,22 @@ class Situation:
     answers: Sequence[Answer] = ()
     verdicts: Mapping[int, bool | None] = field(default_factory=dict)
     wanted: int = 1
+    closed: bool = False
 
     @property
     def good(self) -> list[int]:
-        """Images judged good."""
+        """Images judged good, or liked."""
         return [i for i in self.alive if self.verdicts.get(i) is True]
 
     @property
     def bad(self) -> list[int]:
-        """Images judged bad."""
+        """Images judged bad, or disliked."""
         return [i for i in self.alive if self.verdicts.get(i) is False]
+
+    @property
+    def neither(self) -> list[int]:
+        """Images that were seen and are neither."""
+        return [i for i in self.alive if self.verdicts.get(i, False) is None]
 
     @property
     def unjudged(self) -> list[int]:
@@ -154,4 +161,27 @@ def pools_to_pairs(
         if g not in used and b not in used:
             used |= {g, b}
             pairs.append((g, b))
+    return pairs
+
+
+def likes_to_pairs(
+    liked: Sequence[int], disliked: Sequence[int], seen: Sequence[int], distance: Distance
+) -> list[tuple[int, int]]:
+    """A pair for every liked image: over a disliked one, or else over one that was only seen, the most alike first.
+
+    Where worse images are fewer than liked ones, they are used again, evenly.
+
+    Args:
+        distance: visual distance of two images.
+    """
+    pairs = pools_to_pairs(liked, disliked, distance)
+    taken = {chosen for chosen, _ in pairs}
+    pairs += pools_to_pairs([i for i in liked if i not in taken], seen, distance)
+    taken = {chosen for chosen, _ in pairs}
+    worse = [*disliked, *seen]
+    uses = dict.fromkeys(worse, 1)
+    for image in (i for i in liked if i not in taken) if worse else ():
+        other = min(worse, key=lambda i: (uses[i], distance(image, i), i))
+        uses[other] += 1
+        pairs.append((image, other))
     return pairs

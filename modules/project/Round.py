@@ -17,7 +17,8 @@ from modules.util.owned_files import Owned, shown
 
 _ASKED = "SELECT group_key FROM events WHERE undone = 0 AND kind IN ('answer', 'judge')"
 _ANSWERS = (
-    "SELECT COUNT(*) FROM events WHERE undone = 0 AND (kind IN ('answer', 'judge')"
+    "SELECT COUNT(*) + (SELECT COUNT(DISTINCT group_key || '/' || json_extract(payload, '$.file')) FROM events"
+    " WHERE undone = 0 AND kind = 'mark') FROM events WHERE undone = 0 AND (kind IN ('answer', 'judge')"
     f" OR (kind = 'pick' AND group_key NOT IN ({_ASKED}))) AND payload NOT LIKE '%\"automatic\": true%'"
 )
 _DONE_GROUPS = (
@@ -114,7 +115,8 @@ class Round:
 
     @property
     def answers(self) -> int:
-        """How many questions were answered; a pair that was picked without a question is one answer too.
+        """How many questions were answered; a pair that was picked without a question is one answer too, and so is an
+        image that was liked or disliked.
 
         This is what a taste learns from, and the number that is shown everywhere.
         """

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
 from modules.modelSetup.registry import create_model_setup
+from modules.reward.picture_features import channel_quantiles, describe_picture
 from modules.util.errors import ConfigError, DataError, UserError
 from modules.util.rng import generator
 
-QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 GRID = 2
 TIMESTEP = 50
 BLOCK = "up_blocks"
@@ -132,39 +132,8 @@ def _output_of(block: torch.nn.Module) -> Any:
 
 
 def _describe(block_BChw: Tensor, rgb_BCHW: Tensor) -> dict[str, Tensor]:
-    value_B1HW, least_B1HW = rgb_BCHW.amax(1, keepdim=True), rgb_BCHW.amin(1, keepdim=True)
-    saturation_B1HW = (value_B1HW - least_B1HW) / value_B1HW.clamp(min=1e-6)
-    standing_out = _moments(rgb_BCHW)
     return {
         "tones": channel_quantiles(block_BChw),
         "grid": adaptive_avg_pool2d(block_BChw, GRID).flatten(1),
-        "colour": channel_quantiles(torch.cat([value_B1HW, saturation_B1HW, rgb_BCHW], dim=1)),
-        "extent": standing_out[:, :4],
-        "place": standing_out[:, 4:],
+        **describe_picture(rgb_BCHW),
     }
-
-
-def channel_quantiles(x_BCHW: Tensor) -> Tensor:
-    """The quantiles of every channel, (B, 5 C)."""
-    made_QBC = torch.quantile(x_BCHW.flatten(2), torch.tensor(QUANTILES, dtype=x_BCHW.dtype), dim=2)
-    return made_QBC.permute(1, 2, 0).flatten(1)
-
-
-def _moments(rgb_BCHW: Tensor) -> Tensor:
-    """How much stands out from the median colour, its spread along both axes, and its centre; (B, 6).
-
-    The columns: mean distance to the median colour, the same relative to the largest distance, standard deviations
-    along x and y, centre along x and y; lengths are in 0 to 1 of the image.
-    """
-    median_BC11 = rgb_BCHW.flatten(2).median(dim=2).values[..., None, None]
-    apart_BHW = (rgb_BCHW - median_BC11).square().mean(dim=1).sqrt() + 1e-9
-    height, width = apart_BHW.shape[1:]
-    y_H, x_W = (torch.arange(height) + 0.5) / height, (torch.arange(width) + 0.5) / width
-    mass_B = apart_BHW.sum((1, 2))
-    across_BW, down_BH = apart_BHW.sum(1) / mass_B[:, None], apart_BHW.sum(2) / mass_B[:, None]
-    x_B, y_B = across_BW @ x_W, down_BH @ y_H
-    spread_x_B = (across_BW * (x_W - x_B[:, None]).square()).sum(1).sqrt()
-    spread_y_B = (down_BH * (y_H - y_B[:, None]).square()).sum(1).sqrt()
-    mean_B = apart_BHW.mean((1, 2))
-    columns = [mean_B, mean_B / apart_BHW.amax((1, 2)), spread_x_B, spread_y_B, x_B, y_B]
-    return torch.stack(columns, dim=1)

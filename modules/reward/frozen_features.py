@@ -1,11 +1,11 @@
-"""Features of frozen models that a head learns a taste from: a CLIP model, a VAE, or the denoiser itself."""
+"""Features that a head learns a taste from: of a CLIP model, a VAE, the denoiser itself, or of the picture alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -13,10 +13,11 @@ from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
 from modules.reward.clip import ClipFeatures
 from modules.reward.denoiser_features import BLOCK, FAMILY, TIMESTEP, DenoiserFeatures
+from modules.reward.picture_features import PictureFeatures
 from modules.util.errors import ConfigError, DataError
 from modules.util.rng import generator
 
-FeatureKind = Literal["clip", "vae", "denoiser"]
+FeatureKind = Literal["clip", "vae", "denoiser", "picture"]
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,10 @@ class FeatureOptions:
     """Which features.
 
     Args:
-        kind: ``clip`` (a CLIP folder or repository name), ``vae`` (a diffusers folder, or one of a VAE) or
-            ``denoiser`` (a model that can be trained).
+        kind: ``clip`` (a CLIP folder or repository name), ``vae`` (a diffusers folder, or one of a VAE),
+            ``denoiser`` (a model that can be trained) or ``picture`` (no model).
         source: where the model is.
-        size: ``vae``, ``denoiser``: images are scaled to this square first; 0 takes the size the model was made for.
+        size: all but ``clip``: images are scaled to this square first; 0 takes the size the model was made for.
         grid: ``vae``: cells a side; every cell gives the mean and the standard deviation of each latent channel.
         family, block, timestep, noise: ``denoiser``: model type, block it is read at, noise level of 1000, and
             seed of the noise.
@@ -43,8 +44,8 @@ class FeatureOptions:
     noise: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("clip", "vae", "denoiser"):
-            raise ConfigError(f"{self.kind!r} is not 'clip', 'vae' or 'denoiser'", "features")
+        if self.kind not in get_args(FeatureKind):
+            raise ConfigError(f"{self.kind!r} is not one of {', '.join(get_args(FeatureKind))}", "features")
         if self.size < 0 or self.size % 8:
             raise ConfigError(f"{self.size} is not a multiple of 8", "size")
         if not 1 <= self.grid <= 16:
@@ -62,6 +63,7 @@ class FrozenFeatures:
         self._clip = ClipFeatures(options.source, batch_size=batch_size) if options.kind == "clip" else None
         self._vae: Any = None
         self._probe: Tensor | None = None
+        self._picture = PictureFeatures(options.size) if options.kind == "picture" else None
         self._denoiser: DenoiserFeatures | None = None
         if options.kind == "denoiser":
             self._denoiser = DenoiserFeatures(
@@ -70,8 +72,9 @@ class FrozenFeatures:
 
     @property
     def parts(self) -> dict[str, int]:
-        """Names and widths of the parts of a row of ``denoiser``; known after the first image."""
-        return {} if self._denoiser is None else self._denoiser.parts
+        """Names and widths of the parts of a row of ``denoiser`` and ``picture``; known after the first image."""
+        described = self._denoiser or self._picture
+        return {} if described is None else described.parts
 
     @property
     def width(self) -> int:
@@ -84,6 +87,8 @@ class FrozenFeatures:
 
     def load(self, device: torch.device | str = "cpu") -> None:
         """Read the model, once."""
+        if self._picture is not None:
+            return
         for model in (self._clip, self._denoiser):
             if model is not None:
                 model.load(device)
@@ -115,6 +120,8 @@ class FrozenFeatures:
             places = range(0, len(images_BCHW), size)
             rows = [self._denoiser(images_BCHW[at : at + size], prompts[at : at + size]) for at in places]
             return torch.cat(rows)
+        if self._picture is not None:
+            return torch.cat([self._picture(part) for part in images_BCHW.split(self.batch_size)])
         if self._clip is not None:
             return self._clip.embed_images(images_BCHW)
         if self._vae is None:

@@ -99,6 +99,10 @@ def answer(session: CurationSession) -> None:
         session.judge(state.question[0] >= len(session.group.files) // 2)
     elif kind is AnswerKind.CHOOSE:
         session.choose(max(state.question), min(state.question))
+    elif kind is AnswerKind.MARK:
+        session.mark(session.group, session.group.files[max(state.question)], True)
+        session.see(session.group, [session.group.files[i] for i in state.question])
+        session.close_marks()
     elif not session.way.stops_when_certain and all(state.standing.shown[i] > 1 for i in state.alive):
         session.pick_now()
     else:
@@ -140,6 +144,7 @@ def test_every_key_asks_for_one_thing_that_fits_the_kind_of_answer(mode, images)
         AnswerKind.COMPARE: {"better", "equal", "poor", "skip", "only_best"},
         AnswerKind.CHOOSE: {"mark_best", "mark_worst"},
         AnswerKind.JUDGE: {"judge"},
+        AnswerKind.MARK: {"like", "dislike"},
     }[mode.way.kind] | {"next_prompt"}
     asked = []
     for key in keys_of(mode, images):
@@ -174,7 +179,12 @@ def test_the_line_protocol_leads_to_a_pair(tmp_path, mode):
                 break
             now = server.reply(json.dumps(request(session, now, group)).encode())
         assert now["pairs"] == 1
-        kinds = {"tie": AnswerKind.COMPARE, "choose": AnswerKind.CHOOSE, "judge": AnswerKind.JUDGE}
+        kinds = {
+            "tie": AnswerKind.COMPARE,
+            "choose": AnswerKind.CHOOSE,
+            "judge": AnswerKind.JUDGE,
+            "close": AnswerKind.MARK,
+        }
         server.reply(b'{"do": "undo"}')
         for verb, kind in kinds.items():
             fields = {"good": None, "best": 0, "worst": 1}
@@ -188,6 +198,7 @@ VERBS = {
     AnswerKind.COMPARE: {"answer", "tie", "both_bad", "skip", "pick", "ranking", "rank"},
     AnswerKind.CHOOSE: {"choose"},
     AnswerKind.JUDGE: {"judge"},
+    AnswerKind.MARK: {"like", "dislike", "unmark", "seen", "close"},
 }
 
 
@@ -218,7 +229,7 @@ def test_the_documents_name_its_keys(mode, images):
 @every_mode
 @pytest.mark.parametrize("images", [2, 5])
 def test_a_person_is_simulated_where_images_are_compared(mode, images):
-    if mode.way.kind is AnswerKind.JUDGE:
+    if mode.way.kind in (AnswerKind.JUDGE, AnswerKind.MARK):
         with pytest.raises(ValueError, match=f"{mode.value} asks for no comparisons"):
             gap_curve(mode, images, 30, 1, Annotator())
     else:
@@ -239,6 +250,12 @@ def request(session: CurationSession, now: dict[str, Any], group: ImageGroup) ->
     files = sorted(image["file"] for image in now["show"])
     if session.way.kind is AnswerKind.JUDGE:
         return {"do": "judge", "good": group.files.index(files[0]) > 1}
+    if session.way.kind is AnswerKind.MARK:
+        marks = {image["file"]: image["mark"] for image in now["page"][0]["images"]}
+        if "like" not in marks.values():
+            return {"do": "like", "file": files[-1]}
+        new = [name for name, mark in marks.items() if mark == "new"]
+        return {"do": "seen", "files": new} if new else {"do": "close"}
     if session.way.kind is AnswerKind.CHOOSE:
         return {"do": "choose", "best": files[-1], "worst": files[0]}
     if not session.way.stops_when_certain and now["answers"] > 5:

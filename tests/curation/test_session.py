@@ -251,6 +251,12 @@ def test_an_image_that_is_no_longer_the_one_that_was_shown_leaves_the_group(tmp_
         if mode.way.kind is AnswerKind.CHOOSE:
             if answered > 1:
                 session.choose(4, 0)
+        elif mode.way.kind is AnswerKind.MARK:
+            if answered == 1:
+                session.see(session.group, session.group.files)
+                session.mark(session.group, session.group.files[4], True)
+            else:
+                session.close_marks()
         elif mode.way.kind is AnswerKind.JUDGE:
             session.judge(good=session.state().question[0] == 4)
         elif mode.way.stops_when_certain or answered < 12:

@@ -190,3 +190,88 @@ def test_images_are_turned_and_laid_on_white(tmp_path):
     (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n")
     with pytest.raises(DataError, match="broken.png"):
         load_image(tmp_path / "broken.png")
+
+
+@pytest.fixture
+def liked(tmp_path):
+    """Ten prompts of four images; the brightest of each is liked, the others were seen."""
+    images, output = tmp_path / "images", tmp_path / "picked"
+    images.mkdir()
+    with CurationStore(output) as store:
+        for prompt in range(10):
+            names = [f"p{prompt}_{place}.png" for place in range(4)]
+            for place, name in enumerate(names):
+                grey(20 + 50 * place + 3 * prompt).save(images / name)
+            told = {"prompt": f"prompt {prompt}"}
+            store.append(f"group{prompt}", "seen", {"files": names, **told})
+            store.append(f"group{prompt}", "mark", {"file": names[3], "like": True, **told})
+    return output, images
+
+
+def test_likes_count_as_answers(liked):
+    output, images = liked
+    found = answer_comparisons(output, images)
+    assert len(found) == 30
+    assert all(one.better.stem[-1] == "3" and one.worse_group == one.group for one in found)
+
+
+def test_a_taste_is_measured_from_pictures_alone_without_a_model(liked, capsys):
+    output, images = liked
+    call = ["--pairs", str(output), "--images", str(images), "--features", "picture", "--measure-only"]
+    assert train_reward.main(call) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["held_out_accuracy"] == 1.0 and said["held_out_pairs"] == 30
+    assert said["out"] is None
+
+
+@pytest.mark.slow
+def test_a_head_on_pictures_is_a_reward_that_prefers_what_was_liked(liked, tmp_path):
+    output, images = liked
+    out = tmp_path / "taste.safetensors"
+    call = ["--pairs", str(output), "--images", str(images), "--features", "picture", "--out", str(out)]
+    assert train_reward.main(call) == 0
+    reward = create_reward("preference_head", {"weights": str(out), "caution": 0.1})
+    reward.load()
+    scores = reward.score(batch_of(torch.stack([load_image(images / f"p4_{i}.png") for i in (0, 1, 3)])))
+    assert scores.tolist() == sorted(scores.tolist())
+
+
+def test_a_list_of_comparisons_teaches_across_prompts(liked, tmp_path, capsys):
+    _, images = liked
+    rows = [
+        {"better": str(images / f"p{i}_3.png"), "worse": str(images / f"p{i - 1}_0.png"), "prompt": f"prompt {i}",
+         "worse_prompt": f"prompt {i - 1}"}
+        for i in range(1, 10)
+    ]  # fmt: skip
+    file = tmp_path / "list.json"
+    file.write_text(json.dumps(rows))
+    call = ["--comparisons", str(file), "--features", "picture", "--measure-only"]
+    assert train_reward.main(call) == 0
+    assert json.loads(capsys.readouterr().out)["train_pairs"] == 9
+    (images / "p3_0.png").unlink()
+    assert train_reward.main(call) == 2
+    assert "p3_0.png" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [('{"better": 1}', "is not a list"), ('[{"better": "a"}]', "is not a list"), ("[", "list.json")],
+)
+def test_a_list_that_is_none_is_refused(tmp_path, capsys, text, part):
+    file = tmp_path / "list.json"
+    file.write_text(text)
+    assert train_reward.main(["--comparisons", str(file), "--features", "picture", "--measure-only"]) == 2
+    assert part in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "part"),
+    [
+        (["--features", "picture"], "--out or --measure-only"),
+        (["--out", "x.safetensors"], "no model is named"),
+        (["--features", "picture", "--hidden", "4", "--measure-only"], "--hidden"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_anything_is_read(tmp_path, capsys, more, part):
+    assert train_reward.main(["--pairs", str(tmp_path / "nothing"), *more]) == 2
+    assert part in capsys.readouterr().err

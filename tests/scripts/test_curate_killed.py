@@ -181,3 +181,24 @@ def test_two_hundred_kills(source, tmp_path, mirror):
     kill(killed, 200)
     assert killed.answered > 200
     assert killed.in_flight > 0
+
+
+def test_marks_that_were_acknowledged_survive_a_kill(source, tmp_path):
+    def page(reply: Reply | None) -> dict[str, str]:
+        assert reply is not None
+        return {image["file"]: image["mark"] for image in reply["page"][0]["images"]}
+
+    served = Served(source, tmp_path / "out", "--mode", "GRID")
+    assert served.read() is not None
+    served.read()
+    served.ask(do="like", file="3.png")
+    served.ask(do="seen", files=["5.png"])
+    before = page(served.ask(do="dislike", file="8.png"))
+    served.process.kill()
+    served.end(-9)
+    again = Served(source, tmp_path / "out", "--mode", "GRID")
+    assert again.read() is not None
+    assert page(again.read()) == before
+    assert (before["3.png"], before["5.png"], before["8.png"]) == ("like", "seen", "dislike")
+    assert page(again.ask(do="undo"))["8.png"] == "new"
+    again.end()

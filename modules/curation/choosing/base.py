@@ -44,6 +44,8 @@ class AnswerKind(Enum):
     """These two make the pair: ``choose``."""
     JUDGE = "judge"
     """Good, bad or neither, one image at a time: ``judge``."""
+    MARK = "mark"
+    """Likes and dislikes on images of many prompts, in any order: ``mark``, ``see`` and ``close``."""
 
 
 class Layout(Enum):
@@ -53,6 +55,8 @@ class Layout(Enum):
     """Large, next to each other, with zoom."""
     GRID = "grid"
     """As thumbnails, with a cursor."""
+    SHEET = "sheet"
+    """As thumbnails of several prompts, one below the other, with a cursor."""
 
 
 class Answering(Protocol):
@@ -86,6 +90,12 @@ class Board(Answering, Protocol):
     def judge(self, good: bool | None) -> None:
         """The image is good, bad, or neither."""
 
+    def like(self) -> None:
+        """Mark the image under the cursor as liked; a second time takes the mark off."""
+
+    def dislike(self) -> None:
+        """Mark the image under the cursor as disliked; a second time takes the mark off."""
+
     def next_prompt(self) -> None:
         """This prompt is done."""
 
@@ -103,6 +113,7 @@ class Key(Generic[Asked]):
         do: what it does.
         main: it is what one does most.
         judges: it says something about the images, so they must be on the screen.
+        queues: it means the same whatever was answered just before, so it need not wait until that is saved.
     """
 
     label: str
@@ -110,6 +121,7 @@ class Key(Generic[Asked]):
     do: Callable[[Asked], None]
     main: bool = False
     judges: bool = False
+    queues: bool = False
 
 
 @dataclass(frozen=True)

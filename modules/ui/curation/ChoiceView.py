@@ -29,6 +29,7 @@ class Action:
         run: what it does.
         main: it is what one does here most.
         judges: it says something about the images, so they must be on the screen.
+        queues: it need not wait until earlier answers are saved.
     """
 
     label: str
@@ -36,6 +37,7 @@ class Action:
     run: Callable[[], None]
     main: bool = False
     judges: bool = False
+    queues: bool = False
 
 
 KEY_NAMES = {
@@ -126,7 +128,8 @@ class ChoiceView(ttk.Frame):
     def take_keys(self, keys: Sequence[WayKey[Board]]) -> None:
         """Offer what a way of choosing offers."""
         self.actions = [
-            Action(key.label, key.keys, partial(key.do, self), key.main, key.judges) for key in keys
+            Action(key.label, key.keys, partial(key.do, self), key.main, key.judges, key.queues)
+            for key in keys
         ]
 
     # --- what keys do to the question -------------------------------------------------------------------------
@@ -159,11 +162,21 @@ class ChoiceView(ttk.Frame):
         """The image is good, bad, or neither."""
         self.controller.judge(good)
 
+    def like(self) -> None:
+        """Like the image under the cursor, or take that mark off."""
+
+    def dislike(self) -> None:
+        """Dislike the image under the cursor, or take that mark off."""
+
     def next_prompt(self) -> None:
         """This prompt is done."""
         self.controller.next_group()
 
     # --- showing ------------------------------------------------------------------------------------------------
+
+    def prompt(self) -> tuple[str, str, str]:
+        """Whose images these are: prompt, shape, and why it is shown again."""
+        return self.group.prompt, self.group.aspectratio, self.group_state.again
 
     def show(self, shot: Snapshot) -> None:
         """Show a snapshot that has an open group."""

@@ -14,6 +14,8 @@ from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext, acti
 from modules.ui.curation.GridViews import RankedView, SelectView
 from modules.ui.curation.ImagesView import ContinueView, QuestionView
 from modules.ui.curation.PairController import PairController, Snapshot
+from modules.ui.curation.SheetView import SheetView
+from modules.ui.curation.TasteGauge import TasteGauge
 from modules.ui.texts import choosing as words
 from modules.ui.widgets.ActionRow import ActionRow
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
@@ -55,7 +57,7 @@ class ChoosingPage(ttk.Frame):
         self._views: dict[tuple[str, int], ChoiceView] = {}
         self._actions: list[Action] = []
         self._shown_actions: tuple[tuple[str, str], ...] = ()
-        self._question: tuple[str, int] | None = None
+        self._question: tuple[str, tuple[int, ...]] | None = None
         self._flicker_end: str | None = None
         self._prefetching: str | None = None
         self.saving = [
@@ -76,6 +78,7 @@ class ChoosingPage(ttk.Frame):
         self._build_top()
         self._build_bottom()
         self._say(words.LOOKING)
+        self.gauge = TasteGauge(controller, self._measured)
         theme.on_change(self._restyle, self)
 
     def _build_top(self) -> None:
@@ -148,18 +151,18 @@ class ChoosingPage(ttk.Frame):
         if shot.group is None or shot.state is None:
             self._show_nothing(shot)
             return
-        question = (shot.group.key, shot.state.events)
+        question = shot.question
         same = question == self._question
-        if not same:
+        if question is not None and not same:
             same_prompt = self._question is not None and question[0] == self._question[0]
             self.ranking = self.ranking and same_prompt and shot.state.phase is Phase.QUESTION
             self.context.zoom.set(None)
-            self._draw_prompt(shot.group.prompt, shot.group.aspectratio, shot.state.again)
         self._question = question
         view = self._view_for(shot)
         if not same or view is not self.view:
             self._put_up(view)
             view.show(shot)
+            self._draw_prompt(*view.prompt())
             self._draw_actions(view.actions + self._common_actions(shot.state.phase, view.actions))
         self._draw_hint()
         self._draw_certainty(shot)
@@ -189,6 +192,8 @@ class ChoosingPage(ttk.Frame):
             name, places = "ranking", 0
         elif self.way.layout is Layout.GRID:
             name, places = "grid", 0
+        elif self.way.layout is Layout.SHEET:
+            name, places = "sheet", 0
         if (name, places) not in self._views:
             self._views[name, places] = self._make_view(name, places)
         return self._views[name, places]
@@ -202,6 +207,10 @@ class ChoosingPage(ttk.Frame):
             return ContinueView(self.middle, self.context)
         if name == "grid":
             return SelectView(self.middle, self.context)
+        if name == "sheet":
+            sheet = SheetView(self.middle, self.context)
+            sheet.bind("<<PromptChanged>>", lambda _event: self._draw_prompt(*sheet.prompt()))
+            return sheet
         return QuestionView(self.middle, self.context, places)
 
     def _put_up(self, view: ChoiceView) -> None:
@@ -259,9 +268,13 @@ class ChoosingPage(ttk.Frame):
         found = shot.search.groups
         place = min(found, shot.finished + (shot.group is not None))
         searching = "" if shot.search.counted else "\u2026"
-        self.place_label.configure(text=words.PLACE.format(place=place, count=found, searching=searching))
+        last = place + len(shot.strips) - 1
+        words_of_place = words.PLACE if last <= place else words.PLACES
+        text = words_of_place.format(place=place, last=last, count=max(found, last), searching=searching)
+        self.place_label.configure(text=text)
         counts = shot.counts
-        text = words.COUNTS.format(seen=counts.seen, skipped=counts.skipped, paired=counts.paired)
+        words_of_counts = words.COUNTS_OF_MARKS if self.way.layout is Layout.SHEET else words.COUNTS
+        text = words_of_counts.format(**vars(counts))
         if counts.passed:
             text += words.WITHOUT_PAIR.format(count=counts.passed)
         if shot.seconds_left is not None:
@@ -278,6 +291,9 @@ class ChoosingPage(ttk.Frame):
         assert shot.state is not None
         options = self.controller.options.session
         hidden = self.ranking or shot.state.phase is not Phase.QUESTION
+        if self.way.layout is Layout.SHEET and not hidden:
+            self._draw_taste(shot)
+            return
         if hidden or not self.way.compares:
             self.certainty_label.configure(text="")
             self.certainty_bar.grid_remove()
@@ -291,6 +307,17 @@ class ChoosingPage(ttk.Frame):
         self.certainty_label.configure(text=next((t for t in (long, text) if font.measure(t) <= room), ""))
         self.certainty_bar.grid()
         self.certainty_bar.show(2 * shot.state.certainty - 1)
+
+    def _draw_taste(self, shot: Snapshot) -> None:
+        """How well the taste is known, as far as it was measured, and what to do next."""
+        self.gauge.look(shot.counts.liked, shot.counts.disliked, shot.counts.seen)
+        self.certainty_label.configure(text=self.gauge.text)
+        self.certainty_bar.grid()
+        self.certainty_bar.show(self.gauge.share)
+
+    def _measured(self) -> None:
+        if self.winfo_exists() and self.shot is not None and self.shot.state is not None:
+            self._draw_certainty(self.shot)
 
     def _draw_actions(self, actions: list[Action]) -> None:
         shown = tuple((action.label, action.keys[0]) for action in actions)
@@ -316,6 +343,7 @@ class ChoosingPage(ttk.Frame):
             self.context.prefetcher.want(self.view.wanted())
 
     def destroy(self) -> None:
+        self.gauge.close()
         for timer in (self._prefetching, self._flicker_end):
             if timer is not None:
                 self.after_cancel(timer)
@@ -330,7 +358,9 @@ class ChoosingPage(ttk.Frame):
 
     def run(self, action: Action) -> None:
         """Do something, unless the screen is out of date."""
-        if self.controller.waiting or (action.judges and self.view is not None and not self.view.ready()):
+        if (self.controller.waiting and not action.queues) or (
+            action.judges and self.view is not None and not self.view.ready()
+        ):
             return
         action.run()
 

@@ -10,6 +10,7 @@ from tkinter import ttk
 from typing import Any
 
 from modules.curation.ImageGroup import ImageGroup
+from modules.curation.marking.Marks import LIKES_NAME
 from modules.curation.statistics import AnswerStatistics
 from modules.ui.curation.PairController import PairController
 from modules.ui.curation.PairToolMemory import PairToolMemory
@@ -181,7 +182,7 @@ class ExportPage(ttk.Frame):
             pairs=made, prompts=prompts, folder=self._folder, **split, waiting=waiting
         )
         self.summary.configure(text=text)
-        self.answers.configure(text=statistics_text(statistics))
+        self.answers.configure(text=statistics_text(statistics) + self._marks_text())
         self.go.state(["!disabled" if pairs else "disabled"])
         self.review_button.state(["!disabled" if pairs else "disabled"])
         if self.train_button is not None:
@@ -190,6 +191,14 @@ class ExportPage(ttk.Frame):
             text = words.TRAIN_ON.format(pairs=made) if ready else words.TRAIN
             self.train_button.configure(text=text, style="Accent.TButton" if ready else "TButton")
             self.go.configure(style="TButton" if ready else "Accent.TButton")
+
+    def _marks_text(self) -> str:
+        liked, disliked = self.controller.marked()
+        if not liked and not disliked:
+            return ""
+        return words.MARKED.format(
+            liked=counted(liked, words.IMAGE), disliked=disliked, file=self._folder / LIKES_NAME
+        )
 
     @property
     def _folder(self) -> Path:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from modules.curation.choosing.base import Layout
 from modules.curation.exchange.public_formats import export_datasets_folder, export_jsonl_folder
 from modules.curation.group_state import GroupState, SessionSettings
 from modules.curation.GroupsAhead import GroupsAhead, HeldBack, SearchStatus, search_folder
@@ -16,6 +18,8 @@ from modules.curation.intake.duplicates import FingerprintDistance
 from modules.curation.intake.folders import check_folders
 from modules.curation.intake.groups import ScanOptions
 from modules.curation.intake.scan import ScanFault
+from modules.curation.marking.Marks import Preferred
+from modules.curation.marking.Sheet import Sheet, Strip
 from modules.curation.session import CurationSession, Refused
 from modules.curation.statistics import AnswerStatistics, answer_statistics
 from modules.curation.store import CurationStore
@@ -38,6 +42,7 @@ class Snapshot:
         finished: groups done.
         seconds_left: ``None`` until there is something to judge by.
         coming: images worth decoding ahead.
+        strips: the prompts of the page, the open one first, where several are shown at once.
         note: one sentence about what just happened, if it needs one.
     """
 
@@ -50,6 +55,15 @@ class Snapshot:
     seconds_left: float | None = None
     coming: tuple[Path, ...] = ()
     note: str = ""
+    strips: tuple[Strip, ...] = ()
+
+    @property
+    def question(self) -> tuple[str, tuple[int, ...]] | None:
+        """What tells what is asked about from another question: the open group, and how many events all that is
+        shown has; ``None`` where nothing is asked about."""
+        if self.group is None or self.state is None:
+            return None
+        return self.group.key, (self.state.events, *(one.state.events for one in self.strips))
 
 
 @dataclass(frozen=True)
@@ -87,11 +101,13 @@ class PairController:
         self._worker = worker
         self._changed = changed
         self._failed = failed
-        self._post = post
+        self.post = post
         self.waiting = 0
         self._store: CurationStore | None = None
         self._ahead: GroupsAhead | None = None
         self._walk: GroupWalk | None = None
+        self._sheet: Sheet | None = None
+        self._note = ""
         self._worked = 0.0
         self._last = time.monotonic()
         self._look_posted = False
@@ -115,6 +131,7 @@ class PairController:
             except Refused as refusal:
                 said = refusal.message if refusal.hint is None else f"{refusal.message}: {refusal.hint}"
                 note = f"{said[:1].upper()}{said[1:]}."
+            self._note = note
             return self._snapshot(note)
 
         def done(shot: Snapshot | None) -> None:
@@ -142,13 +159,16 @@ class PairController:
             gentle=True,
             held_back=options.held_back,
         )
-        self._walk = GroupWalk(session, self._ahead, wait=False, ask_to_continue=options.ask_to_continue)
+        page = session.way.layout is Layout.SHEET
+        asks = options.ask_to_continue and not page
+        self._walk = GroupWalk(session, self._ahead, wait=False, ask_to_continue=asks)
+        self._sheet = Sheet(self._walk) if page else None
         return ""
 
     def _searched(self, _status: SearchStatus) -> None:
         if not self._look_posted and not self._closed:
             self._look_posted = True
-            self._post(self._look)
+            self.post(self._look)
 
     def _look(self) -> None:
         self._look_posted = False
@@ -208,6 +228,56 @@ class PairController:
     def choose(self, best: int, worst: int) -> None:
         """SELECT: export these two."""
         self._verb(lambda session: session.choose(best, worst))
+
+    def toggle(self, key: str, name: str, like: bool) -> None:
+        """GRID: like or dislike an image of the page, or take that mark off."""
+
+        def work() -> str:
+            self._count_time()
+            self._open_sheet().toggle(key, name, like)
+            return ""
+
+        self._submit(work)
+
+    def see(self, key: str, names: Sequence[str]) -> None:
+        """GRID: these images of the page were on the screen long enough."""
+
+        def work() -> str:
+            # the person may have gone to the next page meanwhile: then that page's images have another key
+            with suppress(Refused):
+                self._open_sheet().see(key, names)
+            return self._note
+
+        self._submit(work, verb=False)
+
+    def close_page(self) -> None:
+        """GRID: save this page and show the next one."""
+
+        def work() -> str:
+            self._count_time()
+            self._open_sheet().close()
+            session = self._open_walk().session
+            note, session.note = session.note, ""
+            return note
+
+        self._submit(work)
+
+    def _open_sheet(self) -> Sheet:
+        if self._sheet is None:
+            raise RuntimeError("this way of choosing has no page")
+        return self._sheet
+
+    def comparisons(self, done: Callable[[list[Preferred]], None]) -> None:
+        """What a taste can learn from all marks of the folder; files are absolute."""
+
+        def work() -> list[Preferred]:
+            root = self.options.source
+            return [
+                replace(one, better=str(root / one.better), worse=str(root / one.worse))
+                for one in self._open_walk().marks.comparisons()
+            ]
+
+        self._worker.submit(work, done)
 
     def pick_now(self) -> None:
         """Export best over worst as the ranking stands, if the answers say anything."""
@@ -275,6 +345,7 @@ class PairController:
             self._seconds_left(walk, search),
             tuple(coming),
             note,
+            () if self._sheet is None else self._sheet.strips(),
         )
 
     def _seconds_left(self, walk: GroupWalk, search: SearchStatus) -> float | None:
@@ -306,6 +377,7 @@ class PairController:
                 return (*counts, unconditional_pairs(manifest))
             finally:
                 store.sync_from_manifest(manifest)
+                self._open_walk().marks.write(store.output_dir)
 
         self._worker.submit(work, done, failed)
 
@@ -313,6 +385,11 @@ class PairController:
         """Copy the finalised pairs in a form other programs read; ``done`` gets how many."""
         writer = {"datasets": export_datasets_folder, "jsonl": export_jsonl_folder}[kind]
         self._worker.submit(lambda: writer(self._open_store().output_dir, target), done, failed)
+
+    def marked(self) -> tuple[int, int]:
+        """How many images are liked and disliked."""
+        counts = self._open_walk().counts
+        return counts.liked, counts.disliked
 
     def statistics(self, done: Callable[[tuple[AnswerStatistics, list[Pair]]], None]) -> None:
         """How consistent the answers are, and all pairs."""

@@ -1,5 +1,7 @@
 """Texts of the page where pairs are picked."""
 
+from modules.curation.marking.advice import Next
+
 # actions
 PAIR_NOW, RANK, NEXT_PROMPT, UNDO = "Pair now", "Rank", "Next prompt", "Undo"
 BLIND, PROMPT, KEYS, EXPORT, BACK = "Blind", "Prompt", "Keys", "Export", "Back"
@@ -19,6 +21,8 @@ LOOKING_KEYS = (
 LOOKING = "Looking for images\u2026"
 PLACE = "Prompt {place} of {count}{searching}"
 COUNTS = "seen {seen} \u00b7 skipped {skipped} \u00b7 paired {paired}"
+PLACES = "Prompts {place}\u2013{last} of {count}{searching}"
+COUNTS_OF_MARKS = "seen {seen} \u00b7 liked {liked} \u00b7 disliked {disliked} \u00b7 paired {paired}"
 WITHOUT_PAIR = " \u00b7 without a pair {count}"
 TIME_LEFT = " \u00b7 {time} left"
 NO_PROMPT = "   no prompt: the captions of its pairs stay empty"
@@ -30,6 +34,18 @@ SECONDS, MINUTES, HOURS = "{seconds} s", "{minutes} min", "{hours} h {minutes:02
 SURE = "{share:.0%} sure"
 SAVED_AT = "{sure}; saved at {share:.0%}"
 LOOKING_FOR_CLEARER = "{sure}; looking for a clearer pair"
+
+# how well a taste is known
+MEASURING = "measuring how well your taste is known"
+TASTE_UNKNOWN = "Taste: not measured yet"
+TASTE_KNOWN = "Taste: {share:.0%} right ({low:.0%} to {high:.0%})"
+TASTE_FAILED = "Taste: not measured ({reason})"
+WHAT_NEXT = {
+    Next.BOTH: "{known}; like some and leave some",
+    Next.MORE: "{known}; mark another {more}",
+    Next.FIRST: "{known}; enough for a first training",
+    Next.ENOUGH: "{known}; enough to train",
+}
 
 # the end
 NOTHING_TO_COMPARE = (

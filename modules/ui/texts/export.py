@@ -30,5 +30,6 @@ ANSWERED = "{questions}: {answered} answered, {ties}, {both_bad} both bad, {skip
 LEFT_WON = "The left image won {share:.0%} of the time. 50 % means no bias."
 AGREEING = "{agreeing} of {questions} got the same answer again."
 CIRCLES = "{circles} of {triples} are circular: A over B over C over A."
+MARKED = "\n{liked} liked, {disliked} disliked. Finalising lists them in {file}."
 FILE, IMAGE, PAIR, PROMPT, QUESTION, TIE = "file", "image", "pair", "prompt", "question", "tie"
 REPEATED, TRIPLE = "repeated question", "triple"

@@ -106,6 +106,17 @@ class ThumbGrid(ttk.Frame):
     def _rows(self) -> int:
         return -(-len(self.paths) // self.columns())
 
+    def _height(self) -> int:
+        """Of everything, in pixels."""
+        return self._rows() * self.cell
+
+    def _corner(self, index: int) -> tuple[int, int]:
+        """Left and top of an image's place."""
+        return index % self.columns() * self.cell, index // self.columns() * self.cell
+
+    def _draw_between(self) -> None:
+        """Draw what is between the images."""
+
     def _visible(self) -> range:
         top = self.canvas.canvasy(0)
         first = max(0, int(top // self.cell)) * self.columns()
@@ -113,8 +124,10 @@ class ThumbGrid(ttk.Frame):
         return range(min(first, len(self.paths)), min(len(self.paths), first + rows * self.columns()))
 
     def _at(self, event: tk.Event[tk.Misc]) -> int | None:
-        column = int(event.x // self.cell)
-        row = int(self.canvas.canvasy(event.y) // self.cell)
+        return self._place_at(event.x, self.canvas.canvasy(event.y))
+
+    def _place_at(self, x: float, y: float) -> int | None:
+        column, row = int(x // self.cell), int(y // self.cell)
         index = row * self.columns() + column
         return index if 0 <= column < self.columns() and 0 <= index < len(self.paths) else None
 
@@ -127,13 +140,13 @@ class ThumbGrid(ttk.Frame):
         canvas, cell = self.canvas, self.cell
         canvas.configure(
             background=shade("#1e1e1e", "#e6e6e6"),
-            scrollregion=(0, 0, self.columns() * cell, max(self._rows() * cell, canvas.winfo_height())),
+            scrollregion=(0, 0, self.columns() * cell, max(self._height(), canvas.winfo_height())),
         )
         canvas.delete("all")
         used: dict[Key, ImageTk.PhotoImage] = {}
         for index in self._visible():
-            left, top = index % self.columns() * cell, index // self.columns() * cell
-            self._draw_cell(index, left, top, used)
+            self._draw_cell(index, *self._corner(index), used)
+        self._draw_between()
         self._photos = used
 
     def _draw_cell(self, index: int, left: int, top: int, used: dict[Key, ImageTk.PhotoImage]) -> None:
@@ -156,7 +169,9 @@ class ThumbGrid(ttk.Frame):
         if mark is not None:
             canvas.create_rectangle(*edge, outline=mark, width=5)
         if index == self.cursor:
-            canvas.create_rectangle(*edge, outline=FOCUS, width=2, dash=(6, 4) if mark else ())
+            inset = 5 if mark else 0  # a mark stays visible around the cursor
+            inner = (edge[0] + inset, edge[1] + inset, edge[2] - inset, edge[3] - inset)
+            canvas.create_rectangle(*inner, outline=FOCUS, width=2)
         if index < len(self._captions) and self._captions[index]:
             item = canvas.create_text(
                 left + 10, top + 10, text=self._captions[index], anchor="nw", fill="#ffffff", font=self._font
@@ -174,7 +189,7 @@ class ThumbGrid(ttk.Frame):
         self._prefetcher.want(self.in_sight())
 
     def _wheel(self, _event: tk.Event[tk.Misc], step: int) -> None:
-        if self._rows() * self.cell > self.canvas.winfo_height():
+        if self._height() > self.canvas.winfo_height():
             self.canvas.yview_scroll(step * 3, "units")
             self.redraw()
             self._prefetcher.want(self.in_sight())
@@ -216,7 +231,7 @@ class ThumbGrid(ttk.Frame):
 
     def see_cursor(self) -> None:
         """Scroll until the cursor is in sight."""
-        top, height = self.cursor // self.columns() * self.cell, max(1, self._rows() * self.cell)
+        top, height = self._corner(self.cursor)[1], max(1, self._height())
         view = self.canvas.canvasy(0)
         if top < view:
             self.canvas.yview_moveto(top / height)

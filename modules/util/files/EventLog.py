@@ -237,11 +237,16 @@ class EventLog:
             raise UserError(f"{where} is not an object", hint=self._if_damaged())
         return found
 
-    def undo_last(self, follows: Callable[[Event], bool] = lambda event: False) -> Event | None:
+    def undo_last(
+        self,
+        follows: Callable[[Event], bool] = lambda event: False,
+        stays: Callable[[Event], bool] = lambda event: False,
+    ) -> Event | None:
         """Take the last event back, together with what followed from it: all in one transaction.
 
         Args:
             follows: whether an event only followed from the one before it.
+            stays: whether undo passes over an event, which is left as it is.
 
         Returns:
             The event that was taken back; ``None`` if there is none, or nothing but what followed from one.
@@ -249,8 +254,11 @@ class EventLog:
         rows = self._db.execute(f"SELECT {_COLUMNS} FROM events WHERE undone = 0 ORDER BY seq DESC")
         taken: list[Event] = []
         for row in rows:
-            taken.append(self._event(row))
-            if not follows(taken[-1]):
+            event = self._event(row)
+            if stays(event):
+                continue
+            taken.append(event)
+            if not follows(event):
                 break
         rows.close()
         if not taken:

@@ -189,7 +189,10 @@ def answer_as_liked(hands: Hands) -> None:
     state = hands.shot.state
     quality = [hands.quality(i) for i in hands.question]
     best, worst = quality.index(max(quality)), quality.index(min(quality))
-    if way.kind is AnswerKind.JUDGE:
+    if way.kind is AnswerKind.MARK:
+        mark_page(hands)
+        hands.press("Return")
+    elif way.kind is AnswerKind.JUDGE:
         hands.press("Right" if quality[0] >= len(hands.shot.group.files) // 2 else "Left")
     elif way.kind is AnswerKind.CHOOSE:
         go_to(hands, best)
@@ -202,6 +205,19 @@ def answer_as_liked(hands: Hands) -> None:
         hands.press("Right" if best else "Left")
     else:
         hands.press(str(1 + best), str(1 + worst))
+
+
+def mark_page(hands: Hands) -> None:
+    """Like the best image of every prompt of the page, and look at the others."""
+    for number, strip in enumerate(hands.shot.strips):
+        before = sum(len(one.files) for one in hands.shot.strips[:number])
+        files = hands.shot.strips[number].files
+        go_to(hands, before + files.index(max(strip.files)))
+        hands.until(lambda: hands.page.view.grid_of_images.is_drawn(hands.page.view.grid_of_images.cursor))
+        hands.press("space")
+    hands.until(
+        lambda: not any(one.is_new(name) for one in hands.shot.strips for name in one.files), "seen images"
+    )
 
 
 def go_to(hands: Hands, place: int) -> None:

@@ -1,0 +1,127 @@
+"""What was liked, disliked and seen in a folder: counts, the list of likes, and what a taste can learn from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.util.files.EventLog import Event
+from modules.util.jsonio import write_json
+
+MOST_FOR_ONE = 3
+"""Comparisons that one mark makes at most: those of one image are not independent of each other."""
+LIKES_NAME = "likes.json"
+NAMES: dict[bool | None, str] = {True: "like", False: "dislike"}
+
+
+@dataclass(frozen=True)
+class Preferred:
+    """One image that was found better than another; ``prompt`` is that of ``better``."""
+
+    better: str
+    worse: str
+    prompt: str
+    worse_prompt: str
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """The images of one group by what was said of them."""
+
+    prompt: str
+    liked: Sequence[str]
+    disliked: Sequence[str]
+    seen: Sequence[str]
+
+    @classmethod
+    def of(cls, prompt: str, said: Mapping[str, bool | None]) -> _Prompt:
+        kinds = ([name for name, one in said.items() if one is like] for like in (True, False, None))
+        return cls(prompt, *kinds)
+
+
+class Marks:
+    """The marks of all groups, by group and file.
+
+    Args:
+        events: to begin with, in order.
+    """
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self._said: dict[str, dict[str, bool | None]] = {}
+        self._prompts: dict[str, str] = {}
+        for event in events:
+            self.take(event)
+
+    def take(self, event: Event) -> None:
+        """Take in the next event; those of other ways of choosing say nothing here."""
+        key, data = event.group_key, event.payload
+        if event.kind == "mark":
+            self._said.setdefault(key, {})[data["file"]] = data["like"]
+            self._prompts[key] = data["prompt"]
+        elif event.kind == "seen":
+            for name in data["files"]:
+                self._said.setdefault(key, {}).setdefault(name, None)
+            self._prompts[key] = data["prompt"]
+        elif event.kind == "gone":
+            for name in data["files"]:
+                self._said.get(key, {}).pop(name, None)
+
+    def count(self, like: bool | None) -> int:
+        """Images that were liked, disliked, or only seen (``None``)."""
+        return sum(list(said.values()).count(like) for said in self._said.values())
+
+    @property
+    def judged(self) -> int:
+        """Images that were looked at, with or without a mark."""
+        return sum(map(len, self._said.values()))
+
+    def groups(self) -> set[str]:
+        """Groups of which anything was marked or seen."""
+        return set(self._said)
+
+    def listed(self) -> list[dict[str, str]]:
+        """Every like and dislike: ``file``, ``prompt``, ``mark`` and ``why``, as an import of favourites lists them."""
+        return [
+            {"file": name, "prompt": self._prompts[key], "mark": NAMES[like], "why": "marked in the grid"}
+            for key, said in self._said.items()
+            for name, like in said.items()
+            if like is not None
+        ]
+
+    def write(self, folder: Path) -> None:
+        """List them in ``likes.json`` of a folder of pairs; a folder without marks gets none."""
+        listed, file = self.listed(), folder / LIKES_NAME
+        if listed or file.is_file():
+            write_json(file, listed)
+
+    def comparisons(self) -> list[Preferred]:
+        """What a taste can learn from: within a prompt likes beat all others, and what was seen beats dislikes.
+
+        Only where a prompt has nothing that a mark could be compared with does it meet images of other prompts.
+        """
+        prompts = [_Prompt.of(self._prompts[key], said) for key, said in self._said.items()]
+        liked = [(name, one.prompt) for one in prompts for name in one.liked]
+        others = [(name, one.prompt) for one in prompts for name in (*one.disliked, *one.seen)]
+        return [made for one in prompts for made in _compare(one, liked, others)]
+
+
+Named = tuple[str, str]
+
+
+def _compare(one: _Prompt, liked: Sequence[Named], others: Sequence[Named]) -> Iterator[Preferred]:
+    worse = [(name, one.prompt) for name in (*one.disliked, *one.seen)]
+    for place, name in enumerate(one.liked):
+        for other, prompt in _some(worse or others, place, len(one.disliked) if worse else 0):
+            yield Preferred(name, other, one.prompt, prompt)
+    better = [] if one.liked else [(name, one.prompt) for name in one.seen] or liked
+    for place, name in enumerate(one.disliked):
+        for other, prompt in _some(better, place, 0):
+            yield Preferred(other, name, prompt, one.prompt)
+
+
+def _some(names: Sequence[Named], place: int, first: int) -> list[Named]:
+    """A few names: the ``first`` of them, then others, with another start for every ``place``."""
+    sure, rest = names[:first], names[first:]
+    turn = place * MOST_FOR_ONE % len(rest) if rest else 0
+    return [*sure, *rest[turn:], *rest[:turn]][:MOST_FOR_ONE]

@@ -1,0 +1,93 @@
+"""Several prompts on one page: the open one of a walk and those that come next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from modules.curation.group_state import GroupState
+from modules.curation.GroupWalk import GroupWalk
+from modules.curation.ImageGroup import ImageGroup
+from modules.curation.session import Refused
+
+PROMPTS = 12
+"""On one page; as many as a search gets ready."""
+
+
+@dataclass(frozen=True)
+class Strip:
+    """One prompt of a page, and what was said of its images."""
+
+    group: ImageGroup
+    state: GroupState
+
+    @property
+    def files(self) -> list[str]:
+        """The images that can be marked, in the order of the page."""
+        return [self.group.files[i] for i in self.state.question]
+
+    def mark(self, name: str) -> bool | None:
+        """What was said of an image."""
+        return self.state.situation.verdicts.get(self.group.files.index(name))
+
+    def is_new(self, name: str) -> bool:
+        """Whether an image was neither marked nor seen."""
+        return self.group.files.index(name) not in self.state.situation.verdicts
+
+
+class Sheet:
+    """The prompts of a page. Images are named by the key of their group and their file.
+
+    Args:
+        walk: goes through the groups; the marks of those that come next are kept before they are opened.
+    """
+
+    def __init__(self, walk: GroupWalk) -> None:
+        self._walk = walk
+
+    def strips(self) -> tuple[Strip, ...]:
+        """The prompts of the page, the open one first; none where no prompt is open."""
+        return tuple(map(self._look, self._groups()))
+
+    def _groups(self) -> list[ImageGroup]:
+        first = self._walk.group
+        return [] if first is None else [first, *self._walk.coming(PROMPTS - 1)]
+
+    def _look(self, group: ImageGroup) -> Strip:
+        session = self._walk.session
+        return Strip(session.intact(group), session.state_of(group))
+
+    def _strip(self, key: str) -> Strip:
+        found = next((group for group in self._groups() if group.key == key), None)
+        if found is None:
+            raise Refused("this prompt is not on the page")
+        return self._look(found)
+
+    def mark(self, key: str, name: str, like: bool | None) -> None:
+        """Like or dislike an image; ``None`` takes the mark off."""
+        self._walk.note(lambda session: session.mark(self._strip(key).group, name, like))
+
+    def toggle(self, key: str, name: str, like: bool) -> None:
+        """Like or dislike an image, or take that very mark off again."""
+        strip = self._strip(key)
+        if name not in strip.files:
+            raise Refused("this image is in a pair, or its prompt is done", hint="undo that first")
+        self.mark(key, name, None if strip.mark(name) is like else like)
+
+    def see(self, key: str, names: Sequence[str]) -> None:
+        """These were on the screen long enough; those about which something was said stay as they are."""
+        strip = self._strip(key)
+        left = [name for name in names if name in strip.files and strip.is_new(name)]
+        if left:
+            self._walk.note(lambda session: session.see(strip.group, left))
+
+    def close(self) -> None:
+        """There is no more to mark on this page: pairs are made, the next prompts come.
+
+        One undo takes all of it back.
+        """
+        for place, key in enumerate([group.key for group in self._groups()]):
+            group = self._walk.group
+            if group is not None and group.key == key:
+                automatic = place > 0
+                self._walk.act(lambda session, automatic=automatic: session.close_marks(automatic))  # type: ignore[misc]

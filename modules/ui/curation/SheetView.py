@@ -1,0 +1,147 @@
+"""A page of many prompts: like and dislike what stands out; what is looked at for a second counts as seen."""
+
+from __future__ import annotations
+
+import time
+import tkinter as tk
+from pathlib import Path
+
+from modules.curation.marking.Sheet import Strip
+from modules.ui.curation.ChoiceView import ViewContext
+from modules.ui.curation.GridViews import GridView
+from modules.ui.curation.PairController import Snapshot
+from modules.ui.curation.SheetGrid import Section, SheetGrid
+from modules.ui.texts import choosing as words
+from modules.ui.widgets.ThumbGrid import ThumbGrid
+from modules.ui.widgets.tk_support import BAD, GOOD, shade
+
+SEEN_AFTER_S = 1.0
+LOOK_MS = 200
+CELL, HEADING = 170, 26
+"""Side of an image's place and height of a title at 100 %."""
+SEEN = ("#5a5a5a", "#b0b0b0")
+"""Frame of an image that was seen and has no mark, on dark and on light."""
+Image = tuple[str, str]
+"""Key of the group and file."""
+
+
+class SheetView(GridView):
+    """Marks go to the store at once and are drawn when they are on the disk."""
+
+    grid_of_images: SheetGrid
+
+    def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
+        super().__init__(parent, context)
+        self._images: list[tuple[Strip, str]] = []
+        self._since: dict[Image, float] = {}
+        self._told: set[Image] = set()
+        self._prompt_at: str | None = None
+        self.take_keys(self.way.keys(0))
+        self._looking: str | None = self.after(LOOK_MS, self._look)
+
+    def make_grid(self) -> ThumbGrid:
+        px = self.context.theme.px
+        grid = SheetGrid(
+            self,
+            self.context.prefetcher,
+            on_best=lambda place: self._toggle(place, True),
+            on_worst=lambda place: self._toggle(place, False),
+            cell=px(CELL),
+            font=self.context.theme.fonts["text"],
+        )
+        grid.heading = px(HEADING)
+        return grid
+
+    def fit(self) -> None:
+        """Images keep their size; the page scrolls."""
+
+    # --- showing ------------------------------------------------------------------------------------------------
+
+    def show(self, shot: Snapshot) -> None:
+        self.shot = shot
+        before = self._images[0][0].group.key if self._images else None
+        self._images = [(one, name) for one in shot.strips for name in one.files]
+        same = before == (self._images[0][0].group.key if self._images else None)
+        sections = [
+            Section(self._title(one), [one.group.root / name for name in one.files]) for one in shot.strips
+        ]
+        captions = [] if self.context.blind else [Path(name).name for _, name in self._images]
+        if not same:
+            self._told.clear()
+        self.grid_of_images.show_sections(sections, captions, keep_place=same)
+        self.draw()
+
+    def _title(self, one: Strip) -> str:
+        return words.PROMPT_AND_SHAPE.format(prompt=one.group.prompt, shape=one.group.aspectratio, note="")
+
+    def draw(self) -> None:
+        self.hint = self.way.hint(self.group_state.situation, len(self.group_state.question))
+        marks = {}
+        for place, (strip, name) in enumerate(self._images):
+            if not strip.is_new(name):
+                like = strip.mark(name)
+                marks[place] = shade(*SEEN) if like is None else GOOD if like else BAD
+        self.grid_of_images.set_marks(marks)
+        self.context.want()
+        self._follow()
+
+    def prompt(self) -> tuple[str, str, str]:
+        """That of the image under the cursor."""
+        if not self._images:
+            return super().prompt()
+        one = self._images[min(self.grid_of_images.cursor, len(self._images) - 1)][0]
+        return one.group.prompt, one.group.aspectratio, one.state.again
+
+    def _follow(self) -> None:
+        prompt = self.prompt()[0]
+        if prompt != self._prompt_at:
+            self._prompt_at = prompt
+            self.event_generate("<<PromptChanged>>")
+
+    # --- marking ------------------------------------------------------------------------------------------------
+
+    def like(self) -> None:
+        self._toggle(self.grid_of_images.cursor, True)
+
+    def dislike(self) -> None:
+        self._toggle(self.grid_of_images.cursor, False)
+
+    def _toggle(self, place: int, like: bool) -> None:
+        if place < len(self._images) and self.grid_of_images.is_drawn(place):
+            strip, name = self._images[place]
+            self.controller.toggle(strip.group.key, name, like)
+        self._follow()
+
+    def next_prompt(self) -> None:
+        self.controller.close_page()
+
+    def on_key(self, key: str, shift: bool) -> bool:
+        moved = self.grid_of_images.move_cursor(key.removeprefix("KP_"))
+        if moved:
+            self.context.want()
+            self._follow()
+        return moved
+
+    # --- seeing -------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Note what has been in view for long enough."""
+        self._looking = self.after(LOOK_MS, self._look)
+        now = time.monotonic()
+        inside = [self._images[place] for place in self.grid_of_images.in_view() if place < len(self._images)]
+        names = {(strip.group.key, name): strip for strip, name in inside}
+        self._since = {image: self._since.get(image, now) for image in names}
+        found: dict[str, list[str]] = {}
+        for (key, name), strip in names.items():
+            ripe = now - self._since[key, name] >= SEEN_AFTER_S
+            if ripe and strip.is_new(name) and (key, name) not in self._told:
+                found.setdefault(key, []).append(name)
+                self._told.add((key, name))
+        for key, files in found.items():
+            self.controller.see(key, files)
+
+    def destroy(self) -> None:
+        if self._looking is not None:
+            self.after_cancel(self._looking)
+            self._looking = None
+        super().destroy()
