@@ -78,6 +78,9 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         default=TrainConfig.model_fields["max_prompt_chunks"].default,
         help="as the setting of that name, where the family has chunks",
     )
+    parser.add_argument(
+        "--source", type=Path, help="the image that is edited as the prompt says, for models that edit images"
+    )
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument(
         "--count", type=int, default=1, help="images for each prompt, with seeds one after another"
@@ -125,6 +128,7 @@ def samples(options: argparse.Namespace) -> list[SampleConfig]:
             {
                 "prompt": prompt,
                 "negative_prompt": options.negative_prompt,
+                "source_path": str(options.source or ""),
                 "seed": options.seed + number,
                 "diffusion_steps": options.steps,
                 "cfg_scale": options.cfg_scale,
@@ -244,6 +248,7 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> Iterator[tu
     from modules.modelSetup.registry import create_model_setup
     from modules.modelSetup.sample_images import check_sample
     from modules.trainer.distributed import choose_device
+    from modules.trainer.evaluate.sample_sources import check_sample_sources
 
     setup = create_model_setup(options.model_type)
     device = choose_device(options.device)
@@ -253,6 +258,7 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> Iterator[tu
     known = find_published(setup.spec.key, sources.get(setup.spec.denoiser) or options.model)
     filled = [sample.filled(setup.spec, known) for sample in wanted]
     warn_of_unread(setup, filled)
+    check_sample_sources(setup.spec, wanted)
     model = load(options, setup, dtype)
     for sample in filled:
         check_sample(setup, model, sample)
@@ -278,13 +284,16 @@ def sampled(
     setup: BaseModelSetup, model: Model, filled: list[FilledSample], batch_size: int, adapter: str
 ) -> Iterator[tuple[int, bytes]]:
     """Neighbours that differ in prompt and seed alone are made together, at most ``batch_size`` of them."""
+    from modules.dataLoader.create import sides_multiple
     from modules.modelSetup import sample_images
     from modules.modelSetup.sample_images import SampleRequest
     from modules.trainer.evaluate.image_files import encode_image, parameters_text
+    from modules.trainer.evaluate.sample_sources import sample_sources
 
     start = 0
     while start < len(filled):
-        first = SampleRequest.of(filled[start], 0)
+        sources = sample_sources(filled[start], sides_multiple(setup, model))
+        first = SampleRequest.of(filled[start], 0, sources)
         stop = start + 1
         while stop < min(len(filled), start + batch_size) and _alike(filled[stop], filled[start]):
             stop += 1
@@ -302,7 +311,8 @@ def sampled(
 
 
 def _alike(one: FilledSample, other: FilledSample) -> bool:
-    return replace(one, prompt="", config=other.config) == replace(other, prompt="")
+    same_source = one.config.source_path == other.config.source_path
+    return same_source and replace(one, prompt="", config=other.config) == replace(other, prompt="")
 
 
 def strength_grid(paths: Sequence[Path], strengths: Sequence[float]) -> bytes:

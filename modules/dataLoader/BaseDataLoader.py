@@ -257,7 +257,7 @@ class BaseDataLoader(ABC):
         for rules, count in self.units.groups:
             data.update(f"{rules.name}:{count}\n".encode())
         for item in self.units.items():
-            line = [item.id, self.files.digest(item.path), *item.prompts]
+            line = [item.id, *(self.files.digest(path) for path in item.paths), *item.prompts]
             data.update(("\0".join(line) + "\n").encode(errors="surrogatepass"))
         return data.hexdigest()
 
@@ -273,6 +273,7 @@ class BaseDataLoader(ABC):
                 [
                     pair.id,
                     *(self.files.digest(side.path) for side in (pair.chosen, pair.rejected)),
+                    *(self.files.digest(path) for path in pair.chosen.sources),
                     *pair.chosen.prompts,
                 ]
                 for pair in self.units.entries

@@ -67,7 +67,7 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
         return everything[self.rank :: self.world_size]
 
     def _digest_files(self) -> None:
-        paths = list(dict.fromkeys(item.path for item in self.units.items()))
+        paths = list(dict.fromkeys(path for item in self.units.items() for path in item.paths))
         for done, _ in enumerate(in_threads(self.files.digest, paths, self.threads, 256), 1):
             if done % 64 == 0 or done == len(paths):
                 self._report("reading images", done, len(paths))

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from modules.util.config.TrainConfig import TrainConfig
 
 
+def sides_multiple(setup: BaseModelSetup, model: Model) -> int:
+    """Pixels that the sides of images to train on, and of those that are edited, are multiples of."""
+    return math.lcm(setup.spec.size_multiple, model.latent_factor)
+
+
 def create_data_loader(
     config: TrainConfig,
     model: Model,
@@ -51,8 +56,7 @@ def create_data_loader(
     if share is not None:
         source, files = share.source, share.files
     else:
-        multiple = math.lcm(setup.spec.size_multiple, model.latent_factor)
-        source = collect_source(config, config.load_concepts(), multiple)
+        source = collect_source(config, config.load_concepts(), sides_multiple(setup, model))
         files = open_file_index(config)
         raise_faults(source.faults)
         leave_out_identical(source, files)

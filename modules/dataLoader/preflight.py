@@ -29,6 +29,7 @@ from modules.dataLoader.source import (
     leave_out_identical,
     reference_cache_faults,
 )
+from modules.dataLoader.sources import compare_with_results
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.util.counted import counted
 from modules.util.errors import DataError, UserError, list_offenders
@@ -156,6 +157,10 @@ def inspect_data(
     result.faults += check_crops(source, files, bad)
     if source.dpo:
         _check_sides_differ(source, files, bad, result)
+    for units in (source.train, source.validation):
+        faults, warnings = compare_with_results([] if units is None else units.entries, files, bad)
+        result.faults += faults
+        result.warnings += warnings
     _summarise(config, source, files, bad, result, world_size)
     return result
 
@@ -303,9 +308,8 @@ def _summarise(
 
 def _readable_units(units: UnitSet, bad: dict[str, DataError]) -> UnitSet:
     def fine(entry: Any) -> bool:
-        if isinstance(entry, Pair):
-            return entry.chosen.path not in bad and entry.rejected.path not in bad
-        return entry.path not in bad
+        items = (entry.chosen, entry.rejected) if isinstance(entry, Pair) else (entry,)
+        return not any(path in bad for item in items for path in item.paths)
 
     made, start = UnitSet(dpo=units.dpo), 0
     for rules, count in units.groups:
@@ -322,9 +326,11 @@ def _check_disk(
     result: PreflightReport,
 ) -> None:
     sizes = [
+        # a source has about the size of what was made from it
         source.rules[item.concept].crop(files.size(item.path), item.id, visit)
         for item in source.items()
-        if item.path not in bad
+        for path in item.paths
+        if item.path not in bad and path not in bad
         for visit in range(source.rules[item.concept].variations)
     ]
     result.cache_bytes = _cache_need(config, source, sizes)

@@ -14,10 +14,12 @@ import numpy as np
 from modules.dataLoader.pairing import Pair, crop_faults, match_pairs, split_by_prompt
 from modules.dataLoader.progress import Progress, in_threads, report
 from modules.dataLoader.samplers import UnitGroup
+from modules.dataLoader.sources import attach_sources, with_chosen_sources
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
 from modules.pipeline.nodes.collect import Found, collect_items
 from modules.pipeline.nodes.prompts import special_tags
+from modules.pipeline.nodes.sources import source_size
 from modules.pipeline.Rules import Rules
 from modules.util.counted import counted
 from modules.util.errors import ConfigError, DataError, UserError, UserErrors, list_offenders
@@ -171,13 +173,19 @@ def collect_source(config: TrainConfig, concepts: Sequence[Any], multiple: int =
     return source
 
 
-def _find(source: DataSource, index: int) -> list[Item]:
-    """The items of a concept, read once; its faults join the source's."""
+def _find(config: TrainConfig, source: DataSource, index: int, sources: bool = True) -> list[Item]:
+    """The items of a concept, read once; its faults join the source's.
+
+    Args:
+        sources: whether they bring the images they were made from; those of a rejected side are the chosen side's.
+    """
     found = source.found[index]
     if found is None:
         found = collect_items(source.concepts[index], index, source.rules[index].name)
         if source.rules[index].is_dpo:
             _one_prompt_each(found, source.rules[index].name, str(source.concepts[index].text.prompt_source))
+        if sources:
+            attach_sources(config, source.concepts[index], source.rules[index].name, found)
         source.found[index] = found
         source.faults.extend(found.faults)
     return found.items
@@ -259,7 +267,7 @@ def _collect_images(config: TrainConfig, source: DataSource) -> None:
             DataError("there is no enabled concept of type STANDARD", field="concepts", hint="add one")
         )
     for index in train:
-        source.train.add(source.rules[index], _find(source, index))
+        source.train.add(source.rules[index], _find(config, source, index))
     if config.validation:
         source.validation = UnitSet()
         if not validation:
@@ -271,7 +279,7 @@ def _collect_images(config: TrainConfig, source: DataSource) -> None:
                 )
             )
         for index in validation:
-            source.validation.add(source.rules[index], _find(source, index))
+            source.validation.add(source.rules[index], _find(config, source, index))
     _note_unused(source, {*train, *validation}, "this run trains on single images")
 
 
@@ -296,7 +304,7 @@ def _collect_pairs(config: TrainConfig, source: DataSource) -> None:
         for chosen, rejected in zipped:
             units = source.validation if validation else source.train
             assert units is not None
-            used |= _add_pairs(source, units, chosen, rejected)
+            used |= _add_pairs(config, source, units, chosen, rejected)
         if validation and not zipped:
             _hold_back(config, source)
     _note_unused(source, used, "this run trains on pairs" + _without_validation(config))
@@ -307,12 +315,22 @@ def _without_validation(config: TrainConfig) -> str:
     return "" if config.rlhf_dpo_validation else " without validation"
 
 
-def _add_pairs(source: DataSource, units: UnitSet, chosen: Any, rejected: Any) -> set[int]:
+def _add_pairs(
+    config: TrainConfig, source: DataSource, units: UnitSet, chosen: Any, rejected: Any
+) -> set[int]:
     # by identity: two concepts may be equal
     left = next(i for i, c in enumerate(source.concepts) if c is chosen)
     right = next(i for i, c in enumerate(source.concepts) if c is rejected)
-    ours, theirs = _find(source, left), _find(source, right)
+    ours, theirs = _find(config, source, left), _find(config, source, right, sources=False)
     names = (source.rules[left].name, source.rules[right].name)
+    if rejected.source_path not in ("", chosen.source_path):
+        source.faults.append(
+            DataError(
+                f"concept {names[1]!r} has other source images than {names[0]!r}, and both are edits of the same ones",
+                field="concepts",
+                hint="set source_path at the chosen concept alone",
+            )
+        )
     # an empty folder is a fault already; so is every image that has no usable caption
     if ours and theirs:
         broken = {key for i in (left, right) if (found := source.found[i]) for key in found.broken}
@@ -320,7 +338,7 @@ def _add_pairs(source: DataSource, units: UnitSet, chosen: Any, rejected: Any) -
         source.faults.extend(faults)
     else:
         pairs = []
-    units.add(source.rules[left], pairs)
+    units.add(source.rules[left], [with_chosen_sources(pair) for pair in pairs])
     return {left, right}
 
 
@@ -383,7 +401,7 @@ def check_files(
     what: str = "reading image headers",
 ) -> dict[str, DataError]:
     """Ask ``check`` about every image; what it raised, by path."""
-    paths = list(dict.fromkeys(item.path for item in source.items()))
+    paths = list(dict.fromkeys(path for item in source.items() for path in item.paths))
 
     def one(path: str) -> tuple[str, DataError | None]:
         try:
@@ -472,7 +490,7 @@ class BucketTable:
         Args:
             once: every unit once in an epoch, whatever the concepts' balancing says.
         """
-        numbers: dict[tuple[int, int], int] = {}
+        numbers: dict[tuple[tuple[int, int], ...], int] = {}
         groups: list[UnitGroup] = []
         start = 0
         for rules, count in units.groups:
@@ -483,9 +501,13 @@ class BucketTable:
                 size = files.size(item.path)
                 for visit in range(walk):
                     crop = rules.crop(size, entry.id, visit)
-                    table[row, visit] = numbers.setdefault(crop, len(numbers))
+                    # a batch has sources of one size too
+                    shapes = [
+                        source_size(files.size(path), size, crop, rules.multiple) for path in item.sources
+                    ]
+                    table[row, visit] = numbers.setdefault((crop, *shapes), len(numbers))
             start += count
             if count:
                 rate = rules.rate if rules.samples is None else Fraction(rules.samples, count)
                 groups.append(UnitGroup(table, Fraction(1) if once else rate, rules.name))
-        return BucketTable(groups, list(numbers))
+        return BucketTable(groups, [shapes[0] for shapes in numbers])

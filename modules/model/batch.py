@@ -22,6 +22,8 @@ def _pick(value: object, index: Index) -> object:
         if isinstance(index, slice):
             return value[index]
         return [value[i] for i in torch.as_tensor(index).tolist()]
+    if isinstance(value, Sources):
+        return Sources(_pick(tensor, index) for tensor in value)  # type: ignore[misc]
     return value.select(index) if isinstance(value, _Batched) else value
 
 
@@ -34,6 +36,27 @@ def to_device(
     """
     wanted = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
     return tensor.to(device=device, dtype=wanted, non_blocking=torch.device(device).type != "cpu")
+
+
+class Sources(tuple[torch.Tensor, ...]):
+    """Latents of the images that are edited, (B, C, h, w) each: the first ones of all samples, the second ones, ...
+
+    All samples have equally many, and those of one place have one size; places may differ in size.
+    """
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Sources:
+        return Sources(to_device(tensor, device, dtype) for tensor in self)
+
+    @staticmethod
+    def cat(parts: Sequence[Sources]) -> Sources:
+        """One after the other along the batch."""
+        shapes = [[tensor.shape[1:] for tensor in part] for part in parts]
+        if any(other != shapes[0] for other in shapes):
+            raise ValueError(f"samples with different source images in one batch: {shapes}")
+        return Sources(torch.cat(tensors) for tensors in zip(*parts, strict=True))
+
+
+NO_SOURCES = Sources()
 
 
 def to_float32(tensor: torch.Tensor) -> torch.Tensor:
@@ -51,12 +74,12 @@ class _Batched:
 
     def to(self: _T, device: torch.device | str, dtype: torch.dtype | None = None) -> _T:
         """Everything on ``device``; floating tensors in ``dtype`` if one is given."""
-        moved: dict[str, torch.Tensor | _Batched] = {}
+        moved: dict[str, torch.Tensor | _Batched | Sources] = {}
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, torch.Tensor):
                 moved[f.name] = to_device(value, device, dtype)
-            elif isinstance(value, _Batched):
+            elif isinstance(value, (_Batched, Sources)):
                 moved[f.name] = value.to(device, dtype)
         return replace(self, **moved)
 
@@ -70,14 +93,19 @@ class Conditioning(_Batched):
 
     Where they usually have one length, there is no mask: rows that differ are padded when they are put together, and
     only such a batch has ``own_BL`` (bool), which of the tokens are a row's own.
+
+    ``sources`` are the clean latents of the images that are edited; rows of ``unbind`` are of the prompts alone and
+    leave them out.
     """
 
     tensors: dict[str, torch.Tensor]
+    sources: Sources = NO_SOURCES
 
     def __post_init__(self) -> None:
         if not self.tensors:
             raise ValueError("a conditioning needs at least one tensor")
         sizes = {name: tensor.shape[0] for name, tensor in self.tensors.items()}
+        sizes |= {f"source {number}": tensor.shape[0] for number, tensor in enumerate(self.sources, 1)}
         if len(set(sizes.values())) > 1:
             raise ValueError(f"conditioning tensors differ in batch size: {sizes}")
 
@@ -92,10 +120,12 @@ class Conditioning(_Batched):
         that none of them needs.
         """
         picked = {name: _pick(tensor, index) for name, tensor in self.tensors.items()}
-        return Conditioning(_without_common_padding(picked))  # type: ignore[arg-type]
+        sources = _pick(self.sources, index)
+        return Conditioning(_without_common_padding(picked), sources)  # type: ignore[arg-type]
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Conditioning:
-        return Conditioning({name: to_device(tensor, device, dtype) for name, tensor in self.tensors.items()})
+        tensors = {name: to_device(tensor, device, dtype) for name, tensor in self.tensors.items()}
+        return Conditioning(tensors, self.sources.to(device, dtype))
 
     @staticmethod
     def cat(parts: Sequence[Conditioning]) -> Conditioning:
@@ -106,11 +136,16 @@ class Conditioning(_Batched):
         if len(parts) == 1:
             return parts[0]
         padded = _padded([part.tensors for part in parts], axis=1)
-        return Conditioning({name: torch.cat([tensors[name] for tensors in padded]) for name in padded[0]})
+        joined = {name: torch.cat([tensors[name] for tensors in padded]) for name in padded[0]}
+        return Conditioning(joined, Sources.cat([part.sources for part in parts]))
 
     def plus(self, **tensors: torch.Tensor) -> Conditioning:
         """With further tensors."""
-        return Conditioning({**self.tensors, **tensors})
+        return Conditioning({**self.tensors, **tensors}, self.sources)
+
+    def editing(self, sources: Sources) -> Conditioning:
+        """With the images that are edited."""
+        return Conditioning(self.tensors, sources)
 
     def unbind(self) -> list[dict[str, torch.Tensor]]:
         """The samples one by one, without the batch axis and, where there is a mask, without the padding behind
@@ -227,6 +262,7 @@ class ImageBatch(_Batched):
         inpaint_BChw: float32 mask (1 where to paint) and latents of the image without what the mask covers, (B, 1 + C,
             h, w), for models that see them; ``None`` stands for nothing but mask.
         prior_B: bool, which samples have the untouched model's prediction as their target; ``None`` for none.
+        sources: clean latents of the images that are edited, for models that see them; empty for none.
     """
 
     latents_BChw: torch.Tensor
@@ -239,6 +275,7 @@ class ImageBatch(_Batched):
     prior_B: torch.Tensor | None = None
     geometry_B6: torch.Tensor | None = None
     inpaint_BChw: torch.Tensor | None = None
+    sources: Sources = NO_SOURCES
 
     def __post_init__(self) -> None:
         counts = {
@@ -253,6 +290,7 @@ class ImageBatch(_Batched):
         for name in ("prior_B", "geometry_B6", "inpaint_BChw"):
             if getattr(self, name) is not None:
                 counts[name] = getattr(self, name).shape[0]
+        counts |= {f"source {number}": tensor.shape[0] for number, tensor in enumerate(self.sources, 1)}
         if len(set(counts.values())) > 1:
             raise ValueError(f"a batch whose parts differ in length: {counts}")
 
@@ -278,6 +316,7 @@ class ImageBatch(_Batched):
             prior_B=_cat_flags([part.prior_B for part in parts], [len(part) for part in parts]),
             geometry_B6=_cat_known([part.geometry_B6 for part in parts], "the geometry of their images"),
             inpaint_BChw=_cat_known([part.inpaint_BChw for part in parts], "what is masked"),
+            sources=Sources.cat([part.sources for part in parts]),
         )
 
 

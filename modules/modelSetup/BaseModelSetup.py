@@ -124,9 +124,10 @@ class BaseModelSetup(ModelFamily):
             "geometry_B6": batch.geometry_B6 if self.spec.size_conditioning else None,
             "inpaint_BChw": batch.inpaint_BChw if self.spec.inpainting else None,
         }
-        return cond.plus(
+        cond = cond.plus(
             **{name: to_device(value, model.device) for name, value in told.items() if value is not None}
         )
+        return cond.editing(batch.sources.to(model.device)) if self.spec.sources else cond
 
     def text_condition(
         self, model: Model, batch: ImageBatch, drop_B: torch.Tensor | None = None

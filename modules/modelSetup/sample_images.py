@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from modules.model.batch import Sources
 from modules.model.Model import Model
 from modules.model.noising.sampling import Progress, initial_noise, run_sampler
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -24,6 +25,7 @@ class SampleRequest:
         seeds: one for each prompt; 0, 1, 2... when empty.
         steps, cfg, size, scheduler: the model's usual ones where ``None``; size is (height, width) in pixels.
         batch_size: images sampled at once, for memory only.
+        sources: the images that are edited, (3, H, W) in [0, 1] each, the same for all prompts.
     """
 
     prompts: Sequence[str]
@@ -34,9 +36,10 @@ class SampleRequest:
     size: tuple[int, int] | None = None
     scheduler: object = None
     batch_size: int = 4
+    sources: Sequence[torch.Tensor] = ()
 
     @classmethod
-    def of(cls, sample: FilledSample, seed: int) -> SampleRequest:
+    def of(cls, sample: FilledSample, seed: int, sources: Sequence[torch.Tensor] = ()) -> SampleRequest:
         """One image of a sample from a config."""
         return cls(
             [sample.prompt],
@@ -46,6 +49,7 @@ class SampleRequest:
             sample.cfg_scale,
             sample.size,
             sample.noise_scheduler,
+            sources=sources,
         )
 
 
@@ -60,6 +64,7 @@ class _Batch:
     cfg: float
     size: tuple[int, int]
     scheduler: object
+    sources: Sequence[torch.Tensor]
 
 
 def _batches(request: SampleRequest, model: Model) -> list[_Batch]:
@@ -85,6 +90,7 @@ def _batches(request: SampleRequest, model: Model) -> list[_Batch]:
         cfg if request.cfg is None else request.cfg,
         request.size or (spec.default_resolution, spec.default_resolution),
         request.scheduler or spec.default_sampler,
+        request.sources,
     )
     count = max(1, request.batch_size)
     slices = [slice(start, start + count) for start in range(0, len(prompts), count)]
@@ -149,6 +155,13 @@ def borrowed_encoders(model: Model) -> Iterator[None]:
         yield
 
 
+def _sources(setup: BaseModelSetup, model: Model, images: Sequence[torch.Tensor], count: int) -> Sources:
+    """Latents of the images that are edited, the same for ``count`` samples."""
+    with model.borrowed(model.spec.vae):
+        latents = [setup.encode_image(model, rgb_CHW[None]).to(model.device) for rgb_CHW in images]
+    return Sources(one_1Chw.expand(count, -1, -1, -1) for one_1Chw in latents)
+
+
 def _sample_batch(setup: BaseModelSetup, model: Model, request: _Batch, progress: Progress) -> torch.Tensor:
     embedded = model.spec.embeds_guidance
     guided = request.cfg > 1.0 and not embedded
@@ -161,6 +174,8 @@ def _sample_batch(setup: BaseModelSetup, model: Model, request: _Batch, progress
         cond = kept.to(model.device)
     if embedded:
         cond = cond.plus(guidance_B=torch.full((len(cond),), request.cfg, device=model.device))
+    if request.sources:
+        cond = cond.editing(_sources(setup, model, request.sources, len(cond)))
     sampler = setup.make_sampler(model, request.scheduler, request.steps, request.size)
     shape = (model.latent_channels, *(side // model.latent_factor for side in request.size))
     noise_BChw, generators = initial_noise(request.seeds, shape)

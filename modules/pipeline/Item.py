@@ -16,6 +16,8 @@ class Item:
         key: path below the concept's folder without extension; matches chosen to rejected.
         concept: index of its concept.
         prompts: alternative captions, at least one.
+        sources: where the images are that it was made from by editing.
+        source_like: the image whose shape the sources are cropped to; its own if empty.
     """
 
     path: str
@@ -23,3 +25,10 @@ class Item:
     key: str
     concept: int
     prompts: tuple[str, ...]
+    sources: tuple[str, ...] = ()
+    source_like: str = ""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Every image file that is read for it."""
+        return (self.path, *self.sources)

@@ -109,6 +109,8 @@ class FamilySpec:
         key_map: naming scheme of the checkpoints it was published as, see ``modules.weights.keymaps``.
         kohya_original: whether kohya files use those names instead of diffusers' names.
         inpainting: whether the denoiser also sees a mask and the masked image.
+        sources: how many images that are edited the denoiser can see besides the noisy one; 0 for models that make
+            images of prompts alone.
         denoiser_channels: input channels of the denoiser, where they tell families apart; 0 accepts any number.
         size_conditioning: whether the denoiser is given the original size, crop and target size of an image.
         blocks: blocks of the denoiser, where all models of the family have the same number; 0 where they differ.
@@ -142,6 +144,7 @@ class FamilySpec:
     key_map: str = ""
     kohya_original: bool = True
     inpainting: bool = False
+    sources: int = 0
     denoiser_channels: int = 0
     size_conditioning: bool = False
     blocks: int = 0

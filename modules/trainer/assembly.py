@@ -25,6 +25,7 @@ from modules.modelSetup.registry import create_model_setup
 from modules.trainer.distributed import Processes
 from modules.trainer.evaluate.best import BestKeeper
 from modules.trainer.evaluate.patience import Patience
+from modules.trainer.evaluate.sample_sources import check_sample_sources
 from modules.trainer.evaluate.sample_texts import are_samples_due, keep_sample_texts
 from modules.trainer.evaluate.Sampler import Sampler
 from modules.trainer.evaluate.validation import ImageValidation, PairValidation, Validation
@@ -229,6 +230,8 @@ def _check_sample_list(config: TrainConfig) -> None:
             "sample_definition_file_name",
             "add samples, or set sample_after_unit to NEVER and sample_before_training to false",
         )
+    if are_samples_due(config):
+        check_sample_sources(config.model_type.spec, config.load_samples())
 
 
 def check_model(config: TrainConfig) -> None:

@@ -229,6 +229,7 @@ MODELS: Mapping[str, tuple[str, Callable[[], Parts], tuple[int, int], int]] = {
     "sdxl": ("STABLE_DIFFUSION_XL_10_BASE", _sdxl, (77, 2048), 1280),
     "sd35-medium": ("STABLE_DIFFUSION_35", _sd35_medium, (333, 4096), 2048),
     "flux": ("FLUX_DEV_1", _flux, (512, 4096), 768),
+    "kontext-dev": ("FLUX_KONTEXT_DEV_1", lambda: _all_shipped("FLUX_KONTEXT_DEV_1"), (512, 4096), 768),
     "klein-4b": ("FLUX_2", _klein_4b, (512, 7680), 0),
     "klein-9b": ("FLUX_2", _klein_9b, (512, 12288), 0),
     "z-image": ("Z_IMAGE", _z_image, (512, 2560), 0),

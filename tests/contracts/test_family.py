@@ -53,6 +53,7 @@ VARIANTS = (
     "STABLE_DIFFUSION_20_BASE",
     "STABLE_DIFFUSION_20_INPAINTING",
     "STABLE_DIFFUSION_XL_10_BASE_INPAINTING",
+    "FLUX_KONTEXT_DEV_1",
 )
 """Families made of the parts of others; the usual run takes those others."""
 

@@ -35,7 +35,8 @@ def family_config(folder: Path, key: str, **changes: Any) -> Path:
         "samples": [{"prompt": "a cat", "width": 64, "height": 64, "diffusion_steps": 2}],
         **changes,
     }
-    given.setdefault("concepts", write_pairs(folder / "data", 4, sizes=((side, side), (2 * side, side))))
+    sizes, edited = ((side, side), (2 * side, side)), spec.sources > 0
+    given.setdefault("concepts", write_pairs(folder / "data", 4, sizes, edited))
     given.setdefault(spec.denoiser, {"gradient_checkpointing": False})
     # the helper's config is of another family
     path = write_config(folder, **given)
@@ -60,8 +61,8 @@ def test_a_stopped_run_ends_with_the_same_weights(key: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("key", USUAL)
 def test_full_fine_tuning_changes_the_denoiser_alone(key: str, tmp_path: Path) -> None:
     side = max(32, tiny_setup(key).spec.size_multiple)
-    write_pairs(tmp_path / "data", 2, sizes=((side, side),))
-    concepts = [{"name": "all", "path": str(tmp_path / "data" / "chosen"), "type": "STANDARD"}]
+    chosen, _ = write_pairs(tmp_path / "data", 2, ((side, side),), tiny_setup(key).spec.sources > 0)
+    concepts = [{**chosen, "name": "all", "type": "STANDARD"}]
     config = family_config(
         tmp_path,
         key,

@@ -11,6 +11,7 @@ import torch
 from tests.contracts.test_family import families
 from tests.tiny import SIZE, pipeline_options, tiny_folder, tiny_setup
 from tests.tiny.batches import images
+from tests.tiny.source_images import source_tensors
 
 PROMPTS = ["a red circle", "a large blue square on the left"]
 # XL is published with epsilon, but many models made from it predict velocity
@@ -33,7 +34,9 @@ def test_samples_are_those_of_the_pipeline(key: str, prediction: str, guided: bo
     setup = tiny_setup(key)
     model = setup.load(str(tiny_folder(key, prediction)))
     cfg = 3.0 if guided else 1.0
-    ours = images(setup, model, PROMPTS, "blue", seeds=[7, 8], steps=3, cfg=cfg, size=SIZE)
+    asked = {"seeds": [7, 8], "steps": 3, "cfg": cfg, "size": SIZE}
+    # as many images to edit as the family takes
+    ours = images(setup, model, PROMPTS, "blue", **asked, sources=source_tensors(setup.spec.sources))
     options: dict[str, Any] = {"guidance_scale": cfg, "negative_prompt": ["blue", "blue"]}
     options |= pipeline_options(key, cfg)
     theirs = pipeline(key, prediction)(

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from modules.model.batch import ImageBatch, NoiseDraw, PairBatch
+from modules.model.batch import ImageBatch, NoiseDraw, PairBatch, Sources
 from modules.model.Model import Model
 from modules.model.noising.sampling import Progress
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -48,6 +48,21 @@ def image_batch(
         visits=[0] * len(ids),
         size=size,
         loss_weight_B=torch.ones(len(ids)),
+        sources=_sources(setup, ids, side, model.latent_channels, dtype),
+    )
+
+
+def _sources(
+    setup: BaseModelSetup, ids: Sequence[str], side: tuple[int, int], channels: int, dtype: torch.dtype
+) -> Sources:
+    """As many images to edit as the family takes, of both sides of a pair the same."""
+
+    def one(name: str, number: int) -> torch.Tensor:
+        source = torch.Generator().manual_seed(sum(ord(letter) for letter in name) + 77 * number)
+        return torch.randn(channels, *side, generator=source)
+
+    return Sources(
+        torch.stack([one(name, number) for name in ids]).to(dtype) for number in range(setup.spec.sources)
     )
 
 

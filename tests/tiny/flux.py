@@ -15,6 +15,7 @@ from tests.tiny.pieces import (
     write_folder,
     write_t5_tokenizer,
 )
+from tests.tiny.source_images import SIDE, source_images
 
 
 def build_transformer(guidance: bool, joint: int = 20, pooled: int = 24) -> torch.nn.Module:
@@ -33,7 +34,7 @@ def build_transformer(guidance: bool, joint: int = 20, pooled: int = 24) -> torc
     )
 
 
-def _write(folder: Path, factor: int, guidance: bool) -> None:
+def _write(folder: Path, factor: int, guidance: bool, pipeline: str = "FluxPipeline") -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         clip_size = write_clip_tokenizer(folder / "tokenizer")
@@ -55,7 +56,7 @@ def _write(folder: Path, factor: int, guidance: bool) -> None:
             "max_shift": 1.15,
         }
         tokenizers = {"tokenizer": "CLIPTokenizer", "tokenizer_2": "T5TokenizerFast"}
-        write_folder(folder, "FluxPipeline", modules, tokenizers, scheduler)
+        write_folder(folder, pipeline, modules, tokenizers, scheduler)
 
 
 def write_dev(folder: Path, prediction: str, factor: int) -> None:
@@ -66,7 +67,11 @@ def write_schnell(folder: Path, prediction: str, factor: int) -> None:
     _write(folder, factor, guidance=False)
 
 
-FAMILIES = {"FLUX_DEV_1": write_dev, "FLUX_SCHNELL_1": write_schnell}
+def write_kontext(folder: Path, prediction: str, factor: int) -> None:
+    _write(folder, factor, guidance=True, pipeline="FluxKontextPipeline")
+
+
+FAMILIES = {"FLUX_DEV_1": write_dev, "FLUX_SCHNELL_1": write_schnell, "FLUX_KONTEXT_DEV_1": write_kontext}
 
 
 def _pipeline(cfg: float) -> dict[str, object]:
@@ -78,4 +83,13 @@ def _pipeline_schnell(cfg: float) -> dict[str, object]:
     return {"max_sequence_length": T5_LENGTH, "true_cfg_scale": cfg}
 
 
-PIPELINE = {"FLUX_DEV_1": _pipeline, "FLUX_SCHNELL_1": _pipeline_schnell}
+def _pipeline_kontext(cfg: float) -> dict[str, object]:
+    # sizes are those asked for, not those of a megapixel
+    return {**_pipeline(cfg), "image": source_images(1)[0], "max_area": SIDE**2, "_auto_resize": False}
+
+
+PIPELINE = {
+    "FLUX_DEV_1": _pipeline,
+    "FLUX_SCHNELL_1": _pipeline_schnell,
+    "FLUX_KONTEXT_DEV_1": _pipeline_kontext,
+}

@@ -24,20 +24,25 @@ PROMPTS = ("a red circle", "a blue square", "a green triangle", "a large cat", "
 
 
 def write_pairs(
-    root: Path, count: int = 6, sizes: tuple[tuple[int, int], ...] = ((32, 32),)
+    root: Path, count: int = 6, sizes: tuple[tuple[int, int], ...] = ((32, 32),), edited: bool = False
 ) -> list[dict[str, Any]]:
-    """Noise images, chosen ones brighter; returns the concepts."""
+    """Noise images, chosen ones brighter; returns the concepts.
+
+    Args:
+        edited: with the images both sides were made from.
+    """
     rng = np.random.default_rng(1)
-    for side, low in (("chosen", 100), ("rejected", 0)):
+    for side, low in (("chosen", 100), ("rejected", 0), *([("source", 50)] if edited else [])):
         (root / side).mkdir(parents=True, exist_ok=True)
         for i in range(count):
             width, height = sizes[i % len(sizes)]
             pixels = rng.integers(low, low + 150, (height, width, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(root / side / f"{i:03d}.png")
             (root / side / f"{i:03d}.txt").write_text(PROMPTS[i % len(PROMPTS)], encoding="utf-8")
+    before = {"source_path": str(root / "source")} if edited else {}
     return [
-        {"name": side, "path": str(root / side), "type": f"DPO_{side.upper()}"}
-        for side in ("chosen", "rejected")
+        {"name": side, "path": str(root / side), "type": f"DPO_{side.upper()}", **more}
+        for side, more in (("chosen", before), ("rejected", {}))
     ]
 
 

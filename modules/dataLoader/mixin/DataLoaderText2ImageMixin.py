@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import torch
 
 from modules.dataLoader.samplers import MicroBatch
 from modules.dataLoader.source import UnitSet
-from modules.model.batch import Conditioning, ImageBatch, PairBatch
+from modules.model.batch import Conditioning, ImageBatch, PairBatch, Sources
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
@@ -21,6 +21,7 @@ from modules.pipeline.nodes.ChoosePrompt import ChoosePrompt
 from modules.pipeline.nodes.LoadPixels import LoadPixels
 from modules.pipeline.nodes.masks import Mask, PlanMask
 from modules.pipeline.nodes.PlanImage import PlanImage
+from modules.pipeline.nodes.sources import CachedSources, LoadSources, PlanSources, SourcePlan, load_source
 from modules.pipeline.nodes.transforms import Transform
 from modules.pipeline.Rules import Rules
 
@@ -39,7 +40,11 @@ MASKS = 3
 
 @dataclass(frozen=True)
 class EncodeTask:
-    """One image to encode: what it is filed under, how to get its pixels, and what of them is hidden."""
+    """One image to encode: what it is filed under, how to get its pixels, and what of them is hidden.
+
+    Args:
+        plan: of an image that is edited; ``None`` for the result.
+    """
 
     key: str
     side: str
@@ -47,6 +52,7 @@ class EncodeTask:
     visit: int
     size: tuple[int, int]
     mask: Mask | None = None
+    plan: SourcePlan | None = None
 
 
 class DataLoaderText2ImageMixin:
@@ -99,6 +105,13 @@ class DataLoaderText2ImageMixin:
         if self.setup.spec.inpainting and self.latents is not None:
             inputs, outputs = [*inputs, f"{side}mask"], (f"{side}masked_key", f"{side}masked")
             made.append(CachedTensors(inputs, self.masked_key, self.latents, *outputs))
+        if self.setup.spec.sources:
+            made.append(PlanSources(self.rules, self.files, side))
+            made.append(
+                LoadSources(self.files, side)
+                if self.latents is None
+                else CachedSources(self.source_key, self.latents, side)
+            )
         if self.texts is not None:
             outputs = (f"{side}text_key", f"{side}cond")
             made.append(CachedTensors([f"{side}prompt"], self.text_key, self.texts, *outputs))
@@ -113,6 +126,8 @@ class DataLoaderText2ImageMixin:
             names.append("geometry")
         if self.setup.spec.inpainting:
             names += ["mask"] if self.latents is None else ["mask", "masked"]
+        if self.setup.spec.sources:
+            names.append("source_pixels" if self.latents is None else "source_latents")
         return ["name", *(f"{side}{name}" for side in self.sides for name in names)]
 
     # -- cache ---------------------------------------------------------------------------------------------
@@ -132,14 +147,15 @@ class DataLoaderText2ImageMixin:
 
     def latent_key(self, item: Item, transform: Transform) -> str:
         """Digest of the file's content, what is done to it, and the VAE."""
-        return content_key(
-            CACHE_FORMAT,
-            "latents",
-            "float32",
-            self.latents_of,
-            self.files.digest(item.path),
-            transform.text(),
-        )
+        return self._key_of(item.path, transform)
+
+    def source_key(self, plan: SourcePlan) -> str:
+        """The same of an image that is edited."""
+        return self._key_of(plan.path, plan.transform)
+
+    def _key_of(self, path: str, transform: Transform) -> str:
+        digest = self.files.digest(path)
+        return content_key(CACHE_FORMAT, "latents", "float32", self.latents_of, digest, transform.text())
 
     def masked_key(self, item: Item, transform: Transform, mask: Mask) -> str:
         """The same of an image of which a part is hidden."""
@@ -164,33 +180,37 @@ class DataLoaderText2ImageMixin:
     def encode_tasks(self) -> Iterator[EncodeTask | None]:
         """Every image of every variation, cached or not; ``None`` for one with the same content as an earlier one."""
         known: set[str] = set()
-        pipeline = self.dataset.pipeline
         for unit, entry in enumerate(self.units.entries):
             for side in self.sides:
                 item: Item = getattr(entry, side[:-1]) if side else entry
                 for visit in range(self._distinct_visits(item)):
-                    for name, mask in self._encoded(side, unit, visit):
-                        key = pipeline.get(f"{side}{name}_key", visit, unit)
-                        if key in known:
-                            yield None
-                            continue
-                        known.add(key)
-                        size = pipeline.get(f"{side}crop", visit, unit)
-                        yield EncodeTask(key, side, unit, visit, size, mask)
+                    for task in self._encoded(side, unit, visit):
+                        yield None if task.key in known else task
+                        known.add(task.key)
 
     def _distinct_visits(self, item: Item) -> int:
         """After how many visits an image looks as before."""
         variations = self.rules[item.concept].variations
         return math.lcm(variations, self.masks) if self.setup.spec.inpainting else variations
 
-    def _encoded(self, side: str, unit: int, visit: int) -> Iterator[tuple[str, Mask | None]]:
-        """What is kept of a visit's image, and what is hidden of it."""
-        yield "latent", None
+    def _encoded(self, side: str, unit: int, visit: int) -> Iterator[EncodeTask]:
+        """What is kept of a visit."""
+
+        def get(name: str) -> Any:
+            return self.dataset.pipeline.get(f"{side}{name}", visit, unit)
+
+        task = EncodeTask(get("latent_key"), side, unit, visit, get("crop"))
+        yield task
         if self.setup.spec.inpainting:
-            yield "masked", self.dataset.pipeline.get(f"{side}mask", visit, unit)
+            yield replace(task, key=get("masked_key"), mask=get("mask"))
+        if self.setup.spec.sources:
+            for key, plan in zip(get("source_keys"), get("sources"), strict=True):
+                yield replace(task, key=key, size=plan.transform.size, plan=plan)
 
     def pixels(self, task: EncodeTask) -> np.ndarray[Any, Any]:
         """(H, W, 3) of an image to encode, 0 to 255."""
+        if task.plan is not None:
+            return load_source(task.plan, self.files)
         pixels = self.dataset.pipeline.get(f"{task.side}pixels", task.visit, task.unit)
         return pixels if task.mask is None else task.mask.hide(pixels, self.model.latent_factor)
 
@@ -291,7 +311,20 @@ class DataLoaderText2ImageMixin:
             prior_B=prior if bool(prior.any()) else None,
             geometry_B6=geometry_B6,
             inpaint_BChw=inpaint_BChw,
+            sources=self._sources(items, side) if self.setup.spec.sources else Sources(),
         )
+
+    def _sources(self, items: Sequence[dict[str, Any]], side: str) -> Sources:
+        """Latents of the images that are edited; all items have equally many, of the same sizes."""
+        if self.latents is not None:
+            rows = [item[f"{side}source_latents"] for item in items]
+        else:
+            with self.on_device(self.setup.spec.vae):
+                rows = [
+                    [self.encode_images([pixels])[0] for pixels in item[f"{side}source_pixels"]]
+                    for item in items
+                ]
+        return Sources(torch.stack(place) for place in zip(*rows, strict=True))
 
     def _inpaint(
         self, items: Sequence[dict[str, Any]], side: str, latents_BChw: torch.Tensor

@@ -31,6 +31,7 @@ class FluxSetup(BaseModelSetup):
         self, model: Model, x_BChw: torch.Tensor, t_B: torch.Tensor, cond: Conditioning, size: tuple[int, int]
     ) -> torch.Tensor:
         height, width = x_BChw.shape[-2:]
+        tokens_BLE, positions_L3 = _tokens(x_BChw, cond)
         hidden_BLE = cond["hidden_BLE"].to(x_BChw.dtype)
         guidance_B = None
         if model.denoiser.config.guidance_embeds:  # type: ignore[union-attr]
@@ -38,16 +39,32 @@ class FluxSetup(BaseModelSetup):
             if guidance_B is None:
                 guidance_B = torch.full_like(t_B, model.guidance, dtype=torch.float32)
         out_BLE = model.denoiser(
-            hidden_states=pack(x_BChw),
+            hidden_states=tokens_BLE,
             timestep=(t_B / 1000.0).to(x_BChw.dtype),
             guidance=guidance_B,
             pooled_projections=cond["pooled_BE"].to(x_BChw.dtype),
             encoder_hidden_states=hidden_BLE,
             txt_ids=torch.zeros(hidden_BLE.shape[1], 3, device=x_BChw.device),
-            img_ids=grid_positions(height // 2, width // 2, x_BChw.device),
+            img_ids=positions_L3,
             return_dict=False,
         )[0]
-        return unpack(out_BLE, height, width)
+        # what it makes of the sources is not looked at
+        return unpack(out_BLE[:, : height * width // 4], height, width)
+
+
+def _tokens(x_BChw: torch.Tensor, cond: Conditioning) -> tuple[torch.Tensor, torch.Tensor]:
+    """The patches of the noisy latents with those of the sources behind them, and the positions of all.
+
+    The first axis of the positions numbers the images (Batifol et al. 2025, arXiv 2506.15742, section 3.1).
+    """
+    tokens, positions = [], []
+    for number, image_BChw in enumerate([x_BChw, *cond.sources]):
+        height, width = image_BChw.shape[-2:]
+        tokens.append(pack(image_BChw.to(x_BChw.dtype)))
+        ids_L3 = grid_positions(height // 2, width // 2, x_BChw.device)
+        ids_L3[:, 0] = number
+        positions.append(ids_L3)
+    return torch.cat(tokens, dim=1), torch.cat(positions)
 
 
 @model_setup
@@ -57,3 +74,10 @@ class FluxSchnellSetup(FluxSetup):
     """
 
     spec = FAMILIES["FLUX_SCHNELL_1"]
+
+
+@model_setup
+class FluxKontextSetup(FluxSetup):
+    """The model that edits an image as the prompt says."""
+
+    spec = FAMILIES["FLUX_KONTEXT_DEV_1"]

@@ -66,3 +66,13 @@ FLUX_SCHNELL_1 = replace(
     default_steps=4,
     default_cfg=1.0,
 )
+
+FLUX_KONTEXT_DEV_1 = replace(
+    FLUX_DEV_1,
+    key="FLUX_KONTEXT_DEV_1",
+    label="FLUX.1 Kontext dev",
+    pipeline_class="FluxKontextPipeline",
+    lora_architecture="Flux.1-kontext-dev/lora",
+    model_architecture="Flux.1-kontext-dev",
+    sources=1,
+)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from modules.dataLoader.create import sides_multiple
 from modules.dataLoader.long_prompts import told_of_cut_prompts
 from modules.model.memory import give_back
 from modules.model.Model import Model
@@ -19,6 +20,7 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.sample_images import SampleRequest, check_sample
 from modules.runner.events import SAMPLING
 from modules.trainer.evaluate.image_files import parameters_text, sample_folder, save_image
+from modules.trainer.evaluate.sample_sources import check_sample_sources, sample_sources
 from modules.util.config.SampleConfig import FilledSample, SampleConfig
 from modules.util.enum.choices import ImageFormat
 from modules.util.errors import UserError
@@ -56,8 +58,9 @@ class Sampler:
         return len(self._samples)
 
     def check(self) -> None:
-        """``UserError`` if a sample has a size or a sampler that this model cannot use; settings without effect give a
-        warning."""
+        """``UserError`` if a sample has a size, a sampler or a source that this model cannot use; settings without
+        effect give a warning."""
+        check_sample_sources(self._model.spec, [sample.config for _, sample in self._samples])
         for _, sample in self._samples:
             check_sample(self._setup, self._model, sample)
         texts = [text for _, s in self._samples for text in (s.prompt, s.negative_prompt)]
@@ -130,7 +133,9 @@ class Sampler:
     ) -> torch.Tensor | None:
         """(1, 3, H, W); ``None`` where the device's memory is too small for it."""
         try:
-            return sample_images.sample(self._setup, self._model, SampleRequest.of(sample, seed), report)
+            sources = sample_sources(sample, sides_multiple(self._setup, self._model))
+            request = SampleRequest.of(sample, seed, sources)
+            return sample_images.sample(self._setup, self._model, request, report)
         except torch.OutOfMemoryError as error:
             _log.warning("a sample of %dx%d was not made: %s", *reversed(sample.size), error)
         # only now is what the error held let go of

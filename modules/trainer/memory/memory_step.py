@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from modules.adapter.reference import Reference, create_reference
-from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
+from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch, Sources
 from modules.model.Model import Model
 from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -306,6 +306,8 @@ class ShapeDryRun:
             size=size,
             loss_weight_B=torch.ones(count, device="meta"),
             inpaint_BChw=seen,
+            # one of the image's own size, as most edits have it
+            sources=Sources([torch.empty_like(latents_BChw)] if self.setup.spec.sources else []),
         )
 
     def _draw(self, batch: ImageBatch) -> NoiseDraw:

@@ -278,6 +278,7 @@ def _content(pair: PairBatch, index: int) -> bytes:
         tensors |= {"latents": side.latents_BChw[index]}
         told = {"geometry": side.geometry_B6, "inpaint": side.inpaint_BChw}
         tensors |= {name: value[index] for name, value in told.items() if value is not None}
+        tensors |= {f"source {number}": value[index] for number, value in enumerate(side.sources)}
         for name in sorted(tensors):
             one = tensors[name].detach().cpu().contiguous()
             hasher.update(f"{name}{one.dtype}{tuple(one.shape)}".encode())

@@ -228,6 +228,16 @@ class ConceptConfig(BaseConfig):
 
     name: str = setting("", title="Name", tip="Name in lists and messages. Empty: the folder's name.")
     path: PathText = setting("", widget="folder", title="Path", tip="The folder with the images.")
+    source_path: PathText = setting(
+        "",
+        widget="folder",
+        title="Source images",
+        tip=(
+            "For models that edit images: the folder with the images before the edit, each with the name of its "
+            "result. The caption says what is done to it. A second and third source end in .2 and .3 before the "
+            "extension. For pairs, set it at the chosen concept alone."
+        ),
+    )
     type: ConceptType = setting(
         ConceptType.STANDARD,
         title="Type",

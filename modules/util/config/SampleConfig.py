@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.config_list import load_list
-from modules.util.config.setting import Float, setting
+from modules.util.config.setting import Float, PathText, setting
 from modules.util.enum.choices import NoiseScheduler
 from modules.util.published_models import PublishedModel
 from modules.util.rng import digest64
@@ -46,6 +46,15 @@ class SampleConfig(BaseConfig):
     prompt: str = setting("", widget="multiline", title="Prompt", tip="What the image should show.")
     negative_prompt: str = setting(
         "", widget="multiline", title="Negative prompt", tip="What the image should not show."
+    )
+    source_path: PathText = setting(
+        "",
+        widget="file",
+        title="Source image",
+        tip=(
+            "For models that edit images: the image that is edited as the prompt says. Images of its name with .2 "
+            "and .3 before the extension, next to it, are its second and third source."
+        ),
     )
     width: int | None = setting(
         None,

@@ -33,6 +33,13 @@ def _images(folder: Path) -> None:
             (folder / side / f"{number:03d}.txt").write_text(caption, encoding="utf-8")
     Image.fromarray(rng.integers(0, 255, (40, 56, 3), dtype=np.uint8)).save(folder / "chosen/within/odd.png")
     (folder / "chosen/within/odd.txt").write_text("photo", encoding="utf-8")
+    # what the chosen images were made from: the images of one folder, or of the other
+    for name, low in (("before", 0), ("before-other", 120)):
+        (folder / name).mkdir()
+        for number in range(len(CAPTIONS)):
+            width, height = ((32, 32), (64, 32))[number % 2]
+            pixels = rng.integers(low, low + 100, (height, width, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number:03d}.png")
     (folder / "emphasis.txt").write_text("a (red:1.5) circle\n", encoding="utf-8")
     (folder / "long.txt").write_text("a red circle on the left of a blue square " * 3, encoding="utf-8")
     (folder / "lines.txt").write_text("a green dog\n", encoding="utf-8")
@@ -233,6 +240,18 @@ def stable_diffusion_xl(folder: Path) -> dict[str, Any]:
 
 def stable_diffusion_3(folder: Path) -> dict[str, Any]:
     return _family("STABLE_DIFFUSION_3", "transformer")
+
+
+def edits(folder: Path) -> dict[str, Any]:
+    """Training a model that edits images, and a sample of it."""
+    before = image_folder() / "before"
+    return {
+        **_family("FLUX_KONTEXT_DEV_1", "transformer"),
+        "concepts": [concept(source_path=str(before))],
+        "samples": [{**SAMPLE, "source_path": str(before / "000.png")}],
+        "sample_after": 1,
+        "sample_after_unit": "STEP",
+    }
 
 
 def flux(folder: Path) -> dict[str, Any]:

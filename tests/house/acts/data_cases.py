@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.house.acts import outcomes as see
-from tests.house.acts.bases import concept, concepts, image_folder, pictures
+from tests.house.acts.bases import concept, concepts, edits, image_folder, pictures
 from tests.house.acts.case import Case, Values
 from tests.house.acts.run_cases import lists
 
@@ -55,6 +55,9 @@ CONCEPT = [
         {"concepts": lambda folder: [concept(), concept(side="rejected")]},
     ),
     own("include_subdirectories", True),
+    Case(
+        "concepts.0.source_path", edits, lambda folder: str(image_folder() / "before-other"), see.weights
+    ),
     own("seed", 4),
     own("image_variations", 1, image__enable_random_flip=True),
     own("text_variations", 1),

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.house.acts import outcomes as see
-from tests.house.acts.bases import SAMPLE, concept, pictures, sampled
+from tests.house.acts.bases import SAMPLE, concept, edits, image_folder, pictures, sampled
 from tests.house.acts.case import Case, write
 
 BACKED_UP = {"max_steps": 3, "backup_after": 1, "backup_after_unit": "STEP"}
@@ -82,6 +82,12 @@ SAMPLES = [
     Case("samples.0.enabled", sampled, False, see.samples),
     Case("samples.0.prompt", sampled, "a blue dog", see.samples),
     Case("samples.0.negative_prompt", sampled, "a blue dog", see.samples),
+    Case(
+        "samples.0.source_path",
+        edits,
+        lambda folder: str(image_folder() / "before-other/000.png"),
+        see.samples,
+    ),
     Case("samples.0.width", sampled, 72, see.samples),
     Case("samples.0.height", sampled, 72, see.samples),
     Case("samples.0.seed", sampled, 43, see.samples),

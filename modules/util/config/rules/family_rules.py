@@ -64,6 +64,16 @@ def _distilled_models_lose_their_few_steps(c: TrainConfig) -> Iterator[Finding]:
         yield ConfigWarning(found.advice(), f"{spec.denoiser}.model_name" if own else "base_model_name")
 
 
+@rule("model_type", "rlhf_enabled", "rlhf_mode")
+def _edits_have_pairs(c: TrainConfig) -> Iterator[Finding]:
+    if c.trains_online and c.model_type.spec.sources:
+        yield UnsupportedError(
+            f"{c.rlhf_mode} makes images from prompts alone, and {c.model_type.label} edits source images",
+            "rlhf_mode",
+            "train it on pairs (OFFLINE_DPO) or without preferences",
+        )
+
+
 @rule("model_type", "transformer")
 def _guidance_is_not_embedded(c: TrainConfig) -> Iterator[Finding]:
     family = c.model_type

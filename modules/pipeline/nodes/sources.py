@@ -1,0 +1,150 @@
+"""Images that are edited: what is done to them follows from what is done to the result they belong to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from modules.pipeline.cache.ContentCache import ContentCache
+from modules.pipeline.cache.FileIndex import FileIndex
+from modules.pipeline.Item import Item
+from modules.pipeline.Node import Node
+from modules.pipeline.nodes.images import load_rgb
+from modules.pipeline.nodes.transforms import Pixels, Transform, apply_transform
+from modules.pipeline.Rules import Rules
+from modules.util.bucket import bucket_of
+
+ALIKE = 0.02
+"""How much the logarithms of two aspects may differ for images to be cropped as one."""
+MOST_PIXELS = 1024**2
+"""Editing models know sources of this area at most (Batifol et al. 2025, arXiv 2506.15742, section 3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlan:
+    """One image that is edited, and what is done to it."""
+
+    path: str
+    transform: Transform
+
+
+def same_aspect(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two (width, height) have one shape, but for what rounding and a few rows of pixels make."""
+    return abs(math.log(one[0] / one[1]) - math.log(other[0] / other[1])) <= ALIKE
+
+
+def source_size(
+    source: tuple[int, int], result: tuple[int, int], crop: tuple[int, int], multiple: int
+) -> tuple[int, int]:
+    """(height, width) a source is scaled and cropped to: those of the result if both have one shape, else its own
+    bucket of the result's area; at most a megapixel.
+
+    Args:
+        source, result: (width, height) of the files.
+        crop: (height, width) of the result's bucket.
+        multiple: pixels the model needs sides to be multiples of.
+    """
+    alike, pixels = same_aspect(source, result), crop[0] * crop[1]
+    if alike and pixels <= MOST_PIXELS:
+        return crop
+    width, height = (crop[1], crop[0]) if alike else source
+    return bucket_of(width, height, round(math.sqrt(min(pixels, MOST_PIXELS))), multiple)
+
+
+def plan_sources(item: Item, files: FileIndex, transform: Transform, multiple: int) -> tuple[SourcePlan, ...]:
+    """What is done to the sources of an item, of which ``transform`` is done to the result: the same, with the crop
+    in the middle where a source has another shape.
+    """
+    result, plans = files.size(item.source_like or item.path), []
+    for path in item.sources:
+        own = files.size(path)
+        size = source_size(own, result, transform.size, multiple)
+        offset = transform.offset if same_aspect(own, result) else (0.5, 0.5)
+        plans.append(SourcePlan(path, replace(transform, size=size, offset=offset)))
+    return tuple(plans)
+
+
+def load_source(plan: SourcePlan, files: FileIndex) -> Pixels:
+    """(H, W, 3) pixels of a source, uint8."""
+    pixels = apply_transform(load_rgb(plan.path), plan.transform)
+    files.check_unchanged(plan.path)
+    return pixels
+
+
+class PlanSources(Node):
+    """Decides what is done to the images that are edited: ``sources``, a tuple of ``SourcePlan``.
+
+    Args:
+        rules: by the items' concept index.
+        files: knows the sizes.
+        side: prefix of the names.
+    """
+
+    def __init__(self, rules: Sequence[Rules], files: FileIndex, side: str = "") -> None:
+        super().__init__()
+        self._rules, self._files, self._side = rules, files, side
+
+    def get_inputs(self) -> list[str]:
+        return [f"{self._side}item", f"{self._side}transform"]
+
+    def get_outputs(self) -> list[str]:
+        return [f"{self._side}sources"]
+
+    def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
+        item: Item = self._get_previous_item(variation, f"{self._side}item", index)
+        transform: Transform = self._get_previous_item(variation, f"{self._side}transform", index)
+        multiple = self._rules[item.concept].multiple
+        return {f"{self._side}sources": plan_sources(item, self._files, transform, multiple)}
+
+
+class LoadSources(Node):
+    """Decodes the images that are edited: ``source_pixels``, a list of (H, W, 3) uint8.
+
+    Args:
+        files: told apart whether a file is still the one it has the digest of.
+        side: prefix of the names.
+    """
+
+    def __init__(self, files: FileIndex, side: str = "") -> None:
+        super().__init__()
+        self._files, self._side = files, side
+
+    def get_inputs(self) -> list[str]:
+        return [f"{self._side}sources"]
+
+    def get_outputs(self) -> list[str]:
+        return [f"{self._side}source_pixels"]
+
+    def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
+        plans: Sequence[SourcePlan] = self._get_previous_item(variation, f"{self._side}sources", index)
+        return {f"{self._side}source_pixels": [load_source(plan, self._files) for plan in plans]}
+
+
+class CachedSources(Node):
+    """Looks the latents of the images that are edited up: ``source_keys`` and ``source_latents``, a tensor each.
+
+    Args:
+        key: makes the key of one.
+        cache: holds the entries.
+        side: prefix of the names.
+    """
+
+    def __init__(self, key: Callable[[SourcePlan], str], cache: ContentCache, side: str = "") -> None:
+        super().__init__()
+        self._key, self._cache, self._side = key, cache, side
+
+    def get_inputs(self) -> list[str]:
+        return [f"{self._side}sources"]
+
+    def get_outputs(self) -> list[str]:
+        return [f"{self._side}source_keys", f"{self._side}source_latents"]
+
+    def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
+        plans: Sequence[SourcePlan] = self._get_previous_item(variation, f"{self._side}sources", index)
+        keys = [self._key(plan) for plan in plans]
+        if requested_name == f"{self._side}source_keys":
+            return {requested_name: keys}
+        latents = [self._cache.get(key)["latents"] for key in keys]
+        return {f"{self._side}source_keys": keys, f"{self._side}source_latents": latents}

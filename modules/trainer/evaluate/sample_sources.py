@@ -1,0 +1,66 @@
+"""The images that samples of editing models are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from modules.pipeline.nodes.images import load_rgb, read_size
+from modules.pipeline.nodes.sources import source_size
+from modules.pipeline.nodes.transforms import Transform, apply_transform
+from modules.spec.FamilySpec import FamilySpec
+from modules.util.config.SampleConfig import FilledSample, SampleConfig
+from modules.util.errors import ConfigError, DataError
+from modules.util.pairs.source_files import further_sources
+
+FIELD = "samples.source_path"
+
+
+def check_sample_sources(spec: FamilySpec, samples: Sequence[SampleConfig]) -> None:
+    """Look at the headers of the images that samples are made from.
+
+    Raises:
+        ConfigError: a sample has one and the family takes none, or more than it takes; one cannot be read.
+    """
+    for path in dict.fromkeys(sample.source_path for sample in samples if sample.enabled):
+        if not path:
+            continue
+        if not spec.sources:
+            raise ConfigError(
+                f"{path}: {spec.label} makes images of prompts alone",
+                FIELD,
+                "remove the source image, or choose a model that edits images",
+            )
+        files = further_sources(Path(path))
+        if len(files) > spec.sources:
+            raise ConfigError(
+                f"{path}: there are {len(files)} source images, and {spec.label} takes at most {spec.sources}",
+                FIELD,
+                f"move {files[spec.sources].name} elsewhere",
+            )
+        for file in files:
+            try:
+                read_size(file)
+            except DataError as error:
+                raise ConfigError(error.message, FIELD, "choose another image") from error
+
+
+def sample_sources(sample: FilledSample, multiple: int) -> tuple[torch.Tensor, ...]:
+    """The pixels of the images a sample is made from, (3, H, W) in [0, 1] each, scaled for its size.
+
+    Args:
+        multiple: pixels the model needs sides to be multiples of.
+
+    Raises:
+        DataError: one cannot be read any more.
+    """
+    if not sample.config.source_path:
+        return ()
+    made = []
+    for path in further_sources(Path(sample.config.source_path)):
+        size = source_size(read_size(path), (sample.width, sample.height), sample.size, multiple)
+        pixels = torch.from_numpy(apply_transform(load_rgb(path), Transform(size)))
+        made.append(pixels.permute(2, 0, 1).float() / 255.0)
+    return tuple(made)

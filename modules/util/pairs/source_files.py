@@ -1,0 +1,44 @@
+"""Names of images that are edited: the first is called as the result, further ones have a number before the ending.
+
+``pair_0000.png``, ``pair_0000.2.png``, ``pair_0000.3.png``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS
+
+MOST_SOURCES = 9
+
+
+def source_stem(stem: str, number: int) -> str:
+    """What the ``number``-th source of a result is called, counted from 1, without its ending."""
+    return stem if number == 1 else f"{stem}.{number}"
+
+
+def further_sources(first: Path) -> list[Path]:
+    """A source and those that belong to it, which lie next to it, in order; the first may be missing."""
+    found = [first]
+    for number in range(2, MOST_SOURCES + 1):
+        stem = source_stem(first.stem, number)
+        endings = dict.fromkeys((first.suffix, *sorted(IMAGE_EXTENSIONS)))
+        there = next((path for end in endings if (path := first.with_name(stem + end)).is_file()), None)
+        if there is None:
+            break
+        found.append(there)
+    return found
+
+
+def sources_of(stem: str, by_stem: dict[str, Path]) -> tuple[Path, ...]:
+    """The sources of a result out of all images of a folder; empty if the first is missing."""
+    names = (source_stem(stem, number) for number in range(1, MOST_SOURCES + 1))
+    return tuple(_until_missing(by_stem.get(name) for name in names))
+
+
+def _until_missing(paths: Iterable[Path | None]) -> Iterable[Path]:
+    for path in paths:
+        if path is None:
+            return
+        yield path
