@@ -26,7 +26,7 @@ def attach_sources(config: TrainConfig, concept: Any, name: str, found: Found) -
     folder, label = str(concept.source_path).strip(), config.model_type.label
     most, who = config.model_type.spec.sources, f"concept {name!r}"
     if not folder:
-        if most and found.items:
+        if config.model_type.spec.edits_only and found.items:
             found.faults.append(
                 DataError(
                     f"{who} has no source images, and {label} edits images",
@@ -41,6 +41,15 @@ def attach_sources(config: TrainConfig, concept: Any, name: str, found: Found) -
                 f"{who} has source images, and {label} takes none",
                 field="concepts",
                 hint="choose a model that edits images as model_type, or clear source_path",
+            )
+        )
+        return
+    if config.trains_online:
+        found.faults.append(
+            DataError(
+                f"{who} has source images, and {config.rlhf_mode} makes images from prompts alone",
+                field="concepts",
+                hint="train on pairs (DPO) or without preferences, or clear source_path",
             )
         )
         return

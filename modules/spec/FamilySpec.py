@@ -111,6 +111,7 @@ class FamilySpec:
         inpainting: whether the denoiser also sees a mask and the masked image.
         sources: how many images that are edited the denoiser can see besides the noisy one; 0 for models that make
             images of prompts alone.
+        edits_only: whether it is trained with such images only.
         denoiser_channels: input channels of the denoiser, where they tell families apart; 0 accepts any number.
         size_conditioning: whether the denoiser is given the original size, crop and target size of an image.
         blocks: blocks of the denoiser, where all models of the family have the same number; 0 where they differ.
@@ -145,6 +146,7 @@ class FamilySpec:
     kohya_original: bool = True
     inpainting: bool = False
     sources: int = 0
+    edits_only: bool = False
     denoiser_channels: int = 0
     size_conditioning: bool = False
     blocks: int = 0

@@ -13,7 +13,10 @@ import torch
 from modules.dataLoader.preflight import inspect_data
 from modules.model.batch import ImageBatch, PairBatch
 from modules.pipeline.nodes.sources import source_size
+from modules.trainer.online.prompts import collect_prompts
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.RLHFMode import RLHFMode
+from modules.util.errors import UserError
 from tests.dataLoader.builders import AveragingModel, AveragingSetup, concept, config, loader, write_image
 
 KONTEXT = {"model_type": "FLUX_KONTEXT_DEV_1"}
@@ -112,6 +115,23 @@ def test_sources_have_the_size_of_the_result_and_at_most_a_megapixel(
     source: tuple[int, int], result: tuple[int, int], crop: tuple[int, int], size: tuple[int, int]
 ) -> None:
     assert source_size(source, result, crop, 16) == size
+
+
+def test_a_model_that_also_makes_images_of_prompts_needs_no_sources(tmp_path: Path) -> None:
+    made = edits(tmp_path, model_type="FLUX_2")
+    for number in range(3):
+        for further in (2, 3):
+            write_image(tmp_path / "before" / f"{number}.{further}.png", seed=70 + further, caption=None)
+    assert faults(made) == ""
+    (batch,) = loader(made.copy_of(), setup=EditingSetup()).batches(3)
+    assert isinstance(batch, ImageBatch) and len(batch.sources) == 3
+    made.rlhf_enabled, made.rlhf_mode = True, RLHFMode("NFT")
+    with pytest.raises(UserError, match="has source images, and NFT makes images from prompts alone"):
+        collect_prompts(made)
+    assert made.concepts is not None
+    made.concepts[0].source_path = ""
+    made.rlhf_enabled = False
+    assert faults(made) == ""
 
 
 @pytest.mark.parametrize("caching", [True, False])

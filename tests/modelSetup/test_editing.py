@@ -40,11 +40,35 @@ def test_another_source_is_another_prediction(key: str) -> None:
     assert torch.equal(losses(key, batch), losses(key, replace(batch)))
 
 
+def test_the_order_of_sources_matters() -> None:
+    key = "FLUX_2"
+    batch = image_batch(tiny_setup(key), tiny_model(key), ["a", "b"])
+    turned = replace(batch, sources=Sources(batch.sources[::-1]))
+    assert (losses(key, batch) - losses(key, turned)).abs().min() > 1e-6
+
+
+def test_klein_s_sources_are_behind_the_image_ten_steps_apart() -> None:
+    setup, model = tiny_setup("FLUX_2"), tiny_model("FLUX_2")
+    batch = image_batch(setup, model, ["a"])
+    given: list[dict[str, Any]] = []
+    model.denoiser.register_forward_pre_hook(lambda _, __, named: given.append(named), with_kwargs=True)
+    two = Sources(torch.randn(1, model.latent_channels, *size) for size in ((2, 3), (3, 1)))
+    cond = setup.condition(model, replace(batch, sources=two))
+    with torch.no_grad():
+        setup.denoise(model, batch.latents_BChw, torch.tensor([500.0]), cond, batch.size)
+    grids = ((0, *batch.latents_BChw.shape[-2:]), (10, 2, 3), (20, 3, 1))
+    wanted = [
+        (time, row, column, 0) for time, high, wide in grids for row in range(high) for column in range(wide)
+    ]
+    assert [tuple(int(one) for one in ids) for ids in given[0]["img_ids"]] == wanted
+    assert torch.equal(given[0]["hidden_states"][0, -1], two[1][0, :, 2, 0])
+
+
 @pytest.mark.parametrize("key", KEYS)
 def test_what_becomes_of_the_source_s_tokens_has_no_loss(key: str) -> None:
     setup, model = tiny_setup(key), tiny_model(key)
     batch = image_batch(setup, model, ["a", "b"])
-    own = batch.latents_BChw.shape[-2] * batch.latents_BChw.shape[-1] // 4
+    own = setup.image_tokens(model, batch.size)
     lengths: list[int] = []
 
     def disturb(_: object, __: object, out: tuple[torch.Tensor]) -> tuple[torch.Tensor]:

@@ -15,7 +15,7 @@ from tests.tiny.pieces import (
     write_folder,
     write_t5_tokenizer,
 )
-from tests.tiny.source_images import SIDE, source_images
+from tests.tiny.source_images import source_images
 
 
 def build_transformer(guidance: bool, joint: int = 20, pooled: int = 24) -> torch.nn.Module:
@@ -85,7 +85,14 @@ def _pipeline_schnell(cfg: float) -> dict[str, object]:
 
 def _pipeline_kontext(cfg: float) -> dict[str, object]:
     # sizes are those asked for, not those of a megapixel
-    return {**_pipeline(cfg), "image": source_images(1)[0], "max_area": SIDE**2, "_auto_resize": False}
+    from tests.tiny import SIZE
+
+    return {
+        **_pipeline(cfg),
+        "image": source_images(1)[0],
+        "max_area": SIZE[0] * SIZE[1],
+        "_auto_resize": False,
+    }
 
 
 PIPELINE = {

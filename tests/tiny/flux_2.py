@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
+from modules.spec.families.flux_2 import SOURCES
 from tests.tiny.pieces import write_folder
 from tests.tiny.qwen import build_qwen3, write_qwen_tokenizer
+from tests.tiny.source_images import source_images
 
 TEXT_WIDTH, LENGTH = 8, 32
 
@@ -80,6 +82,7 @@ def _pipeline(cfg: float) -> dict[str, Any]:
         "negative_prompt": None,
         "negative_prompt_embeds": negative_BLE,
         "max_sequence_length": LENGTH,
+        "image": source_images(SOURCES),
     }
 
 

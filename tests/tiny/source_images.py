@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
 
-SIDE = 32
+SIDE = 64
+"""The smallest that a pipeline takes."""
 
 
 def source_images(count: int, side: int = SIDE) -> list[Image]:

@@ -20,6 +20,9 @@ from modules.spec.registry import FAMILIES
 LONG = 4300
 """Image tokens above which the number of steps no longer matters to the shift."""
 
+BETWEEN = 10
+"""Steps in time between the image and the first source, and from each source to the next."""
+
 
 @model_setup
 class Flux2Setup(BaseModelSetup):
@@ -59,16 +62,22 @@ class Flux2Setup(BaseModelSetup):
     ) -> torch.Tensor:
         height, width = x_BChw.shape[-2:]
         hidden_BLE = cond["hidden_BLE"].to(x_BChw.dtype)
+        images = [x_BChw, *(source_BChw.to(x_BChw.dtype) for source_BChw in cond.sources)]
+        positions = [
+            _positions(rows, columns, 1, x_BChw.device, number * BETWEEN)
+            for number, (rows, columns) in enumerate(image_BChw.shape[-2:] for image_BChw in images)
+        ]
         out_BLE = model.denoiser(
-            hidden_states=x_BChw.flatten(2).transpose(1, 2),
+            hidden_states=torch.cat([one_BChw.flatten(2).transpose(1, 2) for one_BChw in images], dim=1),
             timestep=(t_B / 1000.0).to(x_BChw.dtype),
             guidance=None,
             encoder_hidden_states=hidden_BLE,
             txt_ids=_positions(1, 1, hidden_BLE.shape[1], x_BChw.device),
-            img_ids=_positions(height, width, 1, x_BChw.device),
+            img_ids=torch.cat(positions),
             return_dict=False,
         )[0]
-        return out_BLE.transpose(1, 2).unflatten(2, (height, width))  # type: ignore[no-any-return]
+        # what it makes of the sources is not looked at
+        return out_BLE[:, : height * width].transpose(1, 2).unflatten(2, (height, width))  # type: ignore[no-any-return]
 
     def make_sampler(self, model: Model, name: object, steps: int, size: tuple[int, int]) -> Any:
         tokens = self.image_tokens(model, size)
@@ -91,10 +100,10 @@ def _shift(tokens: int, steps: int) -> float:
     return few + (many - few) * (steps - 10) / 190.0
 
 
-def _positions(height: int, width: int, depth: int, device: torch.device) -> torch.Tensor:
+def _positions(height: int, width: int, depth: int, device: torch.device, time: int = 0) -> torch.Tensor:
     """(height * width * depth, 4) positions of tokens: time, row, column, place in the text."""
-    axes = [torch.arange(n, device=device) for n in (1, height, width, depth)]
-    return torch.cartesian_prod(*axes)
+    axes = [torch.arange(n, device=device) for n in (height, width, depth)]
+    return torch.cartesian_prod(torch.tensor([time], device=device), *axes)
 
 
 def _statistics(model: Model) -> tuple[torch.Tensor, torch.Tensor]:

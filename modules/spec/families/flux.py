@@ -75,4 +75,5 @@ FLUX_KONTEXT_DEV_1 = replace(
     lora_architecture="Flux.1-kontext-dev/lora",
     model_architecture="Flux.1-kontext-dev",
     sources=1,
+    edits_only=True,
 )

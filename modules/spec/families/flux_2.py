@@ -11,6 +11,8 @@ TEMPLATE_TOKENS = 12
 LAYERS = (9, 18, 27)
 """Layers of the text encoder whose states are read."""
 MAX_LAYERS = 64
+SOURCES = 3
+"""Images to edit that are offered; the model has no limit of its own."""
 WIDTH_OF_9B = 4096
 """Hidden width of the text encoder of klein 9B."""
 
@@ -36,6 +38,7 @@ FLUX_2 = FamilySpec(
     lora_architecture="Flux.2/lora",
     model_architecture="Flux.2",
     key_map="flux-2",
+    sources=SOURCES,
     default_resolution=1024,
     size_multiple=16,
     shifts_by_size=True,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -307,8 +308,16 @@ class ShapeDryRun:
             loss_weight_B=torch.ones(count, device="meta"),
             inpaint_BChw=seen,
             # one of the image's own size, as most edits have it
-            sources=Sources([torch.empty_like(latents_BChw)] if self.setup.spec.sources else []),
+            sources=Sources([torch.empty_like(latents_BChw)] if self._edits() else []),
         )
+
+    def _edits(self) -> bool:
+        """Whether images are trained together with those they were made from, as far as that can be told."""
+        config, spec = self.config, self.setup.spec
+        if spec.edits_only or not spec.sources:
+            return spec.edits_only
+        known = config.concepts is not None or Path(config.concept_file_name).is_file()
+        return known and any(one.enabled and one.source_path for one in config.load_concepts())
 
     def _draw(self, batch: ImageBatch) -> NoiseDraw:
         kind = torch.float32 if self.setup.spec.prediction == "flow" else torch.int64

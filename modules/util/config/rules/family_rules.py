@@ -66,11 +66,11 @@ def _distilled_models_lose_their_few_steps(c: TrainConfig) -> Iterator[Finding]:
 
 @rule("model_type", "rlhf_enabled", "rlhf_mode")
 def _edits_have_pairs(c: TrainConfig) -> Iterator[Finding]:
-    if c.trains_online and c.model_type.spec.sources:
+    if c.trains_online and c.model_type.spec.edits_only:
         yield UnsupportedError(
             f"{c.rlhf_mode} makes images from prompts alone, and {c.model_type.label} edits source images",
             "rlhf_mode",
-            "train it on pairs (OFFLINE_DPO) or without preferences",
+            "train it on pairs (DPO) or without preferences",
         )
 
 
