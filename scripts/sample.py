@@ -169,7 +169,7 @@ def read_requests(source: str) -> list[SampleConfig]:
     if not 1 <= len(lines) <= MOST_IMAGES:
         raise ConfigError(f"{len(lines)} requests; 1 to {MOST_IMAGES} are possible", "--requests")
     return [
-        SampleConfig.from_dict(parse_json(line, f"request {number}"))
+        SampleConfig.from_dict(parse_json(line, f"text of request {number}"))
         for number, line in enumerate(lines, start=1)
     ]
 

@@ -142,7 +142,10 @@ def _lines(path: Path) -> Iterator[tuple[str, bytes]]:
 def _jsonl(line: bytes, root: Path, where: str) -> PublicPair:
     if len(line) > MAX_LINE_BYTES:
         raise DataError(f"{where} is longer than {MAX_LINE_BYTES} bytes")
-    row = parse_json(line, where)
+    try:
+        row = parse_json(line, "row")
+    except UserError as error:
+        raise DataError(f"{where}: {error.message}", hint=error.hint) from error
     if not isinstance(row, dict):
         raise DataError(f"{where} is not an object")
     chosen, rejected = (_inside(root, row.get(side), where) for side in ("chosen", "rejected"))

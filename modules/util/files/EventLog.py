@@ -232,7 +232,7 @@ class EventLog:
 
     def _object(self, text: object, where: str) -> dict[str, Any]:
         """The JSON object of a row. ``UserError`` if it is none."""
-        found = parse_json(text, where) if isinstance(text, (str, bytes)) else None
+        found = parse_json(text, f"payload of {where}") if isinstance(text, (str, bytes)) else None
         if not isinstance(found, dict):
             raise UserError(f"{where} is not an object", hint=self._if_damaged())
         return found
