@@ -58,8 +58,9 @@ class FileActions:
 
     def load(self, path: Path) -> bool:
         """Open a config; what is wrong with it is shown, and nothing changes then."""
+        notes: list[str] = []
         try:
-            config = load_layered(None, path, check=False, model=self._ui.state.model)
+            config = load_layered(None, path, check=False, model=self._ui.state.model, notes=notes)
         except UserError as error:
             if "OneTrainer" in error.message:
                 self.import_from(path)
@@ -67,7 +68,7 @@ class FileActions:
             self._ui.error(error)
             return False
         self._take(config, words.UNDO_OPEN.format(name=path.name), path)
-        self._ui.status(words.OPENED.format(path=path))
+        self._ui.status(". ".join([words.OPENED.format(path=path), *notes]))
         return True
 
     def _take(self, config: TrainConfig, title: str, path: Path | None) -> None:

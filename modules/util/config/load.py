@@ -16,6 +16,7 @@ from modules.util.config.rules import (  # noqa: F401 - registers their rules
     optimizer_rules,
 )
 from modules.util.config.rules.rules import Problems, run_rules
+from modules.util.config.section.OlderNames import OlderNames
 from modules.util.config.TrainConfig import TrainConfig, refuse_other_programs
 from modules.util.errors import ConfigError, UserError
 from modules.util.jsonio import read_json
@@ -64,6 +65,7 @@ def load_layered(
     overrides: Sequence[str] = (),
     check: bool = True,
     model: type[Config] = TrainConfig,  # type: ignore[assignment]
+    notes: list[str] | None = None,
 ) -> Config:
     """Defaults, then a preset, then a config, then ``name=value`` texts: later ones win, key by key.
 
@@ -73,6 +75,7 @@ def load_layered(
     Args:
         check: whether the values have to fit each other too.
         model: the config class.
+        notes: gets a line for each name that is still read and changes nothing.
 
     Raises:
         UserErrors: everything that is wrong with the texts and the values; a single fault is raised as itself.
@@ -94,7 +97,11 @@ def load_layered(
                 )
             merged = merge(merged, model.upgrade(data))
     merged, faults = override(model, merged, overrides)
-    return _read({VERSION_KEY: model.VERSION, **merged}, model, faults, check)
+    made = _read({VERSION_KEY: model.VERSION, **merged}, model, faults, check)
+    if notes is not None:
+        older = {name: value for name, value in merged.items() if name in OlderNames.model_fields}
+        notes += OlderNames.from_dict(older).idle()
+    return made
 
 
 def _read(data: Mapping[str, Any], model: type[Config], known: Sequence[UserError], check: bool) -> Config:

@@ -15,6 +15,8 @@ from modules.util.config.load import load_config, load_layered
 from modules.util.config.section.OlderNames import OlderNames
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError, UserErrors
+from scripts.train import main
+from tests.trainer.builders import write_config
 
 GRPO = {"rlhf_enabled": True, "rlhf_mode": "GRPO"}
 PER_STEP, DIVISOR, STRICT = OlderNames.model_fields
@@ -87,3 +89,28 @@ def test_all_faults_are_reported_together() -> None:
     with pytest.raises(UserErrors) as caught:
         TrainConfig.from_dict({**GRPO, PER_STEP: 1, DIVISOR: -1, "rlhf_group_size": 1})
     assert {error.field for error in caught.value.errors} == {PER_STEP, DIVISOR, "rlhf_group_size"}
+
+
+@pytest.mark.parametrize("place", ["config", "preset", "--set"])
+def test_a_name_without_effect_is_told(
+    tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path, **{STRICT: False} if place == "config" else {})
+    preset = tmp_path / "preset.json"
+    preset.write_text(json.dumps({"__version": 1, **({STRICT: False} if place == "preset" else {})}))
+    overrides = [f"{STRICT}=false"] if place == "--set" else []
+    notes: list[str] = []
+    load_layered(preset, config, overrides, notes=notes)
+    assert len(notes) == 1 and notes[0].startswith(f"{STRICT}: has no effect any more")
+    arguments = ["--preset-path", str(preset), "--config-path", str(config), "--dry-run"]
+    arguments += [part for text in overrides for part in ("--set", text)]
+    assert main(arguments) == 0
+    assert f"warning: {notes[0]}\n" in capsys.readouterr().out
+    assert main([*arguments, "--json"]) == 0
+    assert notes[0] in json.loads(capsys.readouterr().out)["warnings"]
+
+
+def test_a_name_that_asks_for_what_is_done_anyway_is_not_worth_a_word(tmp_path: Path) -> None:
+    config, notes = write_config(tmp_path, **{STRICT: True, PER_STEP: False}), list[str]()
+    load_layered(None, config, notes=notes)
+    assert notes == []

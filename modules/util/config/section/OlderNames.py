@@ -11,6 +11,11 @@ from modules.util.enum.choices import LossAggregation
 from modules.util.errors import ConfigError
 
 _MODE, _DIVISOR = "rlhf_loss_aggregation", "rlhf_loss_aggregation_divisor"
+_IDLE = {
+    "rlhf_strict_loss_mixing": "has no effect any more, because every term of the loss has a divisor of its own and "
+    "nothing has to be refused; remove it",
+}
+"""Names that nothing took the place of."""
 
 
 class OlderNames(BaseConfig):
@@ -33,6 +38,13 @@ class OlderNames(BaseConfig):
         title="Strict mixing",
         tip="Ignored: every term of the loss has a divisor of its own, so there is nothing to refuse.",
     )
+
+    def idle(self) -> list[str]:
+        """One line for each name that asks for something and changes nothing."""
+        fields = type(self).model_fields
+        return [
+            f"{name}: {why}" for name, why in _IDLE.items() if getattr(self, name) != fields[name].default
+        ]
 
     def replaced(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """What these names stand for, to be laid over ``data``.
