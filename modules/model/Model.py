@@ -236,11 +236,21 @@ class Model:
     def fingerprint(self, part: str) -> str:
         """A digest of a part's config and base weights, for cache keys; adapters do not change it.
 
-        For a tokenizer it covers the vocabulary. Computed once, so ask before full fine-tuning starts.
+        For a tokenizer it covers all that decides the tokens of a text. Computed once, so ask before full fine-tuning
+        starts.
         """
         if part not in self._fingerprints:
             self._fingerprints[part] = _fingerprint(self.parts[part])
         return self._fingerprints[part]
+
+    def fingerprints(self) -> dict[str, str]:
+        """The digest of each part that the model came with, also of those that were released later.
+
+        Asked for before anything is trained or released, because it is not known afterwards.
+        """
+        for name in self.parts:
+            self.fingerprint(name)
+        return {p.name: self._fingerprints[p.name] for p in self.spec.parts if p.name in self._fingerprints}
 
     @property
     def source_name(self) -> str:
@@ -314,12 +324,21 @@ def _fingerprint(part: Any) -> str:
             raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
             hasher.update(raw.numpy().data)
     elif hasattr(part, "get_vocab"):
-        hasher.update(json.dumps(part.get_vocab(), sort_keys=True).encode())
+        hasher.update(json.dumps(_rules_of(part), sort_keys=True).encode())
         hasher.update(str(part.model_max_length).encode())
         hasher.update(str(getattr(part, "chat_template", None) or "").encode())
     else:
         hasher.update(json.dumps(part, sort_keys=True, default=str).encode())
     return hasher.hexdigest()
+
+
+def _rules_of(tokenizer: Any) -> Any:
+    """What turns a text into tokens, as plain data, without the state that calls of it leave behind."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return tokenizer.get_vocab()
+    rules: dict[str, Any] = json.loads(backend.to_str())
+    return {name: value for name, value in rules.items() if name not in ("truncation", "padding")}
 
 
 def _source_hash(source: Path, denoiser: str) -> str:

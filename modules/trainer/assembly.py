@@ -122,12 +122,15 @@ class Run:
     def identity(self) -> dict[str, str]:
         """Digests of base model, adapter scales and data, for a backup: a run cannot resume with others."""
         model = self.model
-        base = [f"{name}={model.fingerprint(name)}" for name in (model.spec.denoiser, *model.text_encoders)]
+        trainable = (model.spec.denoiser, *model.text_encoders)
+        base = [f"{name}={model.fingerprint(name)}" for name in trainable]
+        rest = [f"{name}={digest}" for name, digest in model.fingerprints().items() if name not in trainable]
         adapter = (
             {} if self.handle is None else {path: self.handle.scaling(path) for path in self.handle.layers}
         )
         return {
             "base": " ".join(base),
+            "rest": " ".join(rest),
             "adapter": hashlib.blake2b(repr(adapter).encode(), digest_size=16).hexdigest(),
             "data": self.loader.data_digest(),
         }
@@ -382,9 +385,8 @@ def _load(config: TrainConfig, processes: Processes, folder: Path, tell: Tell, a
     setup = create_model_setup(config.model_type)
     tell("loading the model", 0, 1)
     model = training.load_model(setup, config)
-    for name in (model.spec.denoiser, *model.text_encoders):
-        # before anything trains them
-        model.fingerprint(name)
+    # before anything is trained
+    model.fingerprints()
     # what encodes computes there, alone; nothing stays yet
     model.place(processes.device, ())
     handle = training.prepare(setup, model, config)

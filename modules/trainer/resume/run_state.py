@@ -107,6 +107,12 @@ def _check_identity(now: Mapping[str, str], saved: Mapping[str, str], base: str)
             "base_model_name",
             "name the same one with the same training adapter, or start a new run",
         )
+    if others := _other_parts(now["rest"], saved.get("rest", now["rest"])):
+        raise ConfigError(
+            f"{' and '.join(others)} of {base} are not as they were when the backup was made",
+            "base_model_name",
+            "restore them, or start a new run",
+        )
     if now["adapter"] != saved.get("adapter", now["adapter"]):
         raise ConfigError(
             "the adapter in the backup was scaled differently: the run was started from another adapter file",
@@ -119,6 +125,12 @@ def _check_identity(now: Mapping[str, str], saved: Mapping[str, str], base: str)
             field="concepts",
             hint="restore the data, or start a new run from the saved model with lora_model_name",
         )
+
+
+def _other_parts(now: str, saved: str) -> list[str]:
+    """Names of the parts whose digests differ."""
+    one, other = (dict(part.partition("=")[::2] for part in text.split()) for text in (now, saved))
+    return sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
 
 
 def _tensors(backup: Snapshot, name: str) -> Mapping[str, torch.Tensor]:

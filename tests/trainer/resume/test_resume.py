@@ -6,10 +6,11 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from modules.trainer.resume.checkpoint import find_backup, list_backups
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
 from modules.util.TrainProgress import TrainProgress
+from scripts.train import main
+from tests.tiny import tiny_folder
 from tests.trainer.builders import (
     command,
     environment,
@@ -212,6 +215,57 @@ def test_starting_anew_keeps_the_backups_of_the_run_before(tmp_path: Path) -> No
     assert found is not None and "-backup-1-" in found.name
     aside = list((tmp_path / "run").glob("backup-before-*/*-backup-2-*"))
     assert len(aside) == 1
+
+
+def _flip_weight(path: Path) -> None:
+    tensors = load_file(path)
+    name = next(name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.numel() > 8)
+    tensors[name].view(-1).view(torch.uint8)[1] ^= 1
+    save_file(tensors, path)
+
+
+def _edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    data = json.loads(path.read_text(encoding="utf-8"))
+    change(data)
+    path.write_text(json.dumps(data), encoding="utf-8")
+
+
+DIFFUSERS_WEIGHTS = "diffusion_pytorch_model.safetensors"
+OTHER_BASES: dict[str, Callable[[Path], None]] = {
+    "unet": lambda base: _flip_weight(base / "unet" / DIFFUSERS_WEIGHTS),
+    "text_encoder": lambda base: _flip_weight(base / "text_encoder" / "model.safetensors"),
+    "vae": lambda base: _flip_weight(base / "vae" / DIFFUSERS_WEIGHTS),
+    "scheduler": lambda base: _edit(
+        base / "scheduler" / "scheduler_config.json", lambda data: data.update(beta_end=0.0121)
+    ),
+    "tokenizer": lambda base: _edit(
+        base / "tokenizer" / "tokenizer.json", lambda data: data["model"]["merges"].reverse()
+    ),
+}
+
+
+def test_a_base_model_that_was_changed_is_refused_by_the_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One bit of its numbers, or one of its settings: the run would end with other weights."""
+    base = tmp_path / "base"
+    shutil.copytree(tiny_folder(), base)
+    config = write_config(tmp_path, base_model_name=str(base))
+    run_here(config, callback=StopAt(2))
+    for part, change in OTHER_BASES.items():
+        shutil.rmtree(base / part)
+        shutil.copytree(tiny_folder() / part, base / part)
+        change(base)
+        capsys.readouterr()
+        assert main(["--config-path", str(config), "--set", "continue_last_backup=true"]) == 2, part
+        said = capsys.readouterr().err
+        if part in ("unet", "text_encoder"):
+            assert f"{base} is not the model the backup was made with" in said
+        else:
+            assert f"{part} of {base}" in said and "not as they were" in said
+        shutil.rmtree(base / part)
+        shutil.copytree(tiny_folder() / part, base / part)
+    assert main(["--config-path", str(config), "--set", "continue_last_backup=true"]) == 0
 
 
 def _killed_run(config: Path, seconds: float) -> int:
