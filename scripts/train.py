@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from modules.runner.launcher import unfinished  # noqa: E402
 from modules.runner.RunDirectory import RunDirectory  # noqa: E402
 from modules.trainer.control.PeerWatch import EXIT_STATUS, HINT, PeerLost  # noqa: E402
 from modules.util.config.load import check_config, load_layered  # noqa: E402
@@ -26,6 +28,7 @@ from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
 from modules.util.errors import UserError, UserErrors  # noqa: E402
 
 INTERRUPTED = 130
+RESUME = ("--set", "continue_last_backup=true")
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -57,8 +60,10 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def load_config(options: argparse.Namespace) -> TrainConfig:
-    config: TrainConfig = load_layered(options.preset_path, options.config_path, options.overrides)
+def load_config(options: argparse.Namespace, notes: list[str]) -> TrainConfig:
+    """The config of the arguments; ``notes`` gets what is in it without effect."""
+    layers = (options.preset_path, options.config_path, options.overrides)
+    config: TrainConfig = load_layered(*layers, notes=notes)
     if options.run_dir:
         config.workspace_dir = options.run_dir
     return config
@@ -120,8 +125,9 @@ def findings(options: argparse.Namespace, world_size: int) -> dict[str, Any]:
 
     errors: list[UserError] = []
     lines: list[str] = []
+    notes: list[str] = []
     try:
-        config = load_config(options)
+        config = load_config(options, notes)
     except UserError as error:
         return {"errors": _as_data([error]), "warnings": []}
     steps = 0
@@ -137,7 +143,7 @@ def findings(options: argparse.Namespace, world_size: int) -> dict[str, Any]:
             part()
         except UserError as error:
             errors.append(error)
-    warnings = [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
+    warnings = notes + [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
     made = {"errors": _as_data(errors), "warnings": warnings}
     return made if errors else {**made, "steps": steps, "memory": forecast(config)}
 
@@ -183,6 +189,25 @@ def train(config: TrainConfig, run: RunDirectory, rank: int) -> str:
         processes.stop()
 
 
+def previous_run(config: TrainConfig, given: Sequence[str], world_size: int) -> list[str]:
+    """One line if a run that ended early lies where a new one would begin, and how to resume it.
+
+    Args:
+        given: the arguments of this command.
+    """
+    run = RunDirectory(config.workspace_dir)
+    left = None if config.continue_last_backup else unfinished(run)
+    if left is None:
+        return []
+    same = [argument for argument in given if argument != "--dry-run"]
+    command = shlex.join([sys.executable, str(ROOT / "scripts" / "train.py"), *same, *RESUME])
+    how = f"instead: {command}" if world_size == 1 else f"instead, add {shlex.join(RESUME)} to the command"
+    return [
+        f"warning: {run.path} holds a run that ended early, with a backup of step {left[0]} of {left[1]}. "
+        f"This config begins a new run. To resume that one {how}"
+    ]
+
+
 def tidy(config: TrainConfig, run: RunDirectory) -> None:
     from modules.trainer.resume.leftovers import clear_leftovers
 
@@ -203,10 +228,12 @@ def main(argv: list[str] | None = None) -> int:
         found = findings(options, world_size)
         print(json.dumps(found))
         return 2 if found["errors"] else 0
+    notes: list[str] = []
     try:
-        config = load_config(options)
+        config = load_config(options, notes)
         if rank == 0:
-            for line in check(config, world_size):
+            lines = [f"warning: {note}" for note in notes] + check(config, world_size)
+            for line in lines + previous_run(config, sys.argv[1:] if argv is None else argv, world_size):
                 print(line)
         if options.dry_run:
             if rank == 0:

@@ -32,7 +32,7 @@ from modules.trainer.online.VoteDesk import Asking
 from modules.trainer.optim.optimizers import effective_rate, set_learning_rate
 from modules.trainer.resume.backup_contents import Counters
 from modules.trainer.resume.checkpoint import list_backups, write_backup
-from modules.trainer.resume.find_resume import find_resume
+from modules.trainer.resume.find_resume import find_resume, put_aside
 from modules.trainer.resume.Rescue import Rescue
 from modules.trainer.resume.resume_rules import check_resumable, check_same_start
 from modules.trainer.resume.run_state import restore, take_snapshot
@@ -145,10 +145,8 @@ class GenericTrainer:
         check_settings(config, self.processes.world_size)
         check_model(config)
         run = self.run_directory
-        found = find_resume(
-            run.backup_dir, config.continue_last_backup, self.processes, self.callback.warning
-        )
-        backup = None
+        resumes, backup = config.continue_last_backup, None
+        found = find_resume(run.backup_dir, self.processes, self.callback.warning) if resumes else None
         if found is not None:
             self._resumed_from, backup = found
             check_resumable(config, backup.config)
@@ -170,7 +168,12 @@ class GenericTrainer:
             return STOPPED
         self.processes.check_same(parts.named)
         parts.ready()
-        return FINISHED if config.only_cache else None
+        if config.only_cache:
+            return FINISHED
+        if not resumes and self.processes.first:
+            put_aside(run.backup_dir, self.callback.warning)
+        self.processes.barrier()
+        return None
 
     def train(self) -> str:
         """Take the remaining optimizer steps; returns ``finished`` or ``stopped``."""

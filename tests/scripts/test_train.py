@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -248,6 +251,45 @@ def wait_for(
     raise AssertionError(
         f"it did not happen; the run {'has ended' if process.poll() is not None else 'continues'}"
     )
+
+
+def _killed_after_a_backup(config: Path) -> None:
+    """Train in a forked process that is killed between two of its backups."""
+    child = os.fork()
+    if child == 0:
+        main(["--config-path", str(config)])
+        os._exit(1)
+    log = config.parent / "run" / "events.jsonl"
+    end = time.monotonic() + 60
+    while not (log.exists() and '"backup"' in log.read_text(encoding="utf-8")):
+        assert time.monotonic() < end
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_a_new_run_where_one_was_killed_tells_the_command_that_resumes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path, epochs=20, backup_after=2, backup_after_unit="STEP")
+    run = tmp_path / "run"
+    _killed_after_a_backup(config)
+    step = max(e["progress"]["global_step"] for e in events(run) if e["kind"] == "backup")
+    lines = []
+    for arguments in (["--dry-run"], ["--set", "base_model_name=gone"]):
+        capsys.readouterr()
+        assert main(["--config-path", str(config), *arguments]) == (0 if "--dry-run" in arguments else 2)
+        lines += [line for line in capsys.readouterr().out.splitlines() if f"step {step} of 60" in line]
+    assert len(lines) == 2 and all(f"warning: {run} holds a run that ended early" in line for line in lines)
+    # the second one failed while it loaded: it never began, and the backups are where they were
+    python, script, *command = shlex.split(lines[0].partition("resume that one instead: ")[2])
+    assert (python, Path(script).name) == (sys.executable, "train.py")
+    assert main(command) == 0
+    resumed = [e for e in events(run) if e["kind"] == "run_started"][-1]
+    assert resumed["progress"]["global_step"] == step
+    capsys.readouterr()
+    assert main(["--config-path", str(config), "--dry-run"]) == 0
+    assert "ended early" not in capsys.readouterr().out
 
 
 def test_supervised_runs_and_full_fine_tuning(tmp_path: Path) -> None:

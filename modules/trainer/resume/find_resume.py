@@ -1,4 +1,4 @@
-"""Where a run starts: at a backup, or from the beginning with the backups of the previous run moved aside."""
+"""Where a run starts: at a backup, or from the beginning with the backups of the previous run put aside."""
 
 from __future__ import annotations
 
@@ -14,22 +14,12 @@ from modules.util.owned_files import Owned
 Warn = Callable[[str], None]
 
 
-def find_resume(
-    folder: Path, resumes: bool, processes: Processes, warn: Warn
-) -> tuple[Path, Snapshot] | None:
-    """The newest backup that can be used, the same in every process; ``None`` to begin at the start.
-
-    Args:
-        resumes: ``False`` moves what is in ``folder`` aside.
+def find_resume(folder: Path, processes: Processes, warn: Warn) -> tuple[Path, Snapshot] | None:
+    """The newest backup that can be used, the same in every process; ``None`` if there is none yet.
 
     Raises:
         DataError: there are backups, and none of them can be used.
     """
-    if not resumes:
-        if processes.first:
-            _put_aside(folder, warn)
-        processes.barrier()
-        return None
     path, problems = find_backup(folder) if processes.first else (None, [])
     for problem in problems:
         warn(problem)
@@ -45,7 +35,10 @@ def find_resume(
     return path, read_backup(path)
 
 
-def _put_aside(folder: Path, warn: Warn) -> None:
+def put_aside(folder: Path, warn: Warn) -> None:
+    """Give the backups of the previous run another place, because a new one begins. They stay where they are until
+    then: a run that fails or is stopped while it loads has not begun.
+    """
     if list_backups(folder):
         aside = folder.with_name(f"{folder.name}-before-{time.strftime('%Y-%m-%d_%H-%M-%S')}")
         Owned(folder.parent, local=True).move(folder.name, aside.name)
