@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tkinter import ttk
 
+from modules.ui.dialogs import Dialog
 from modules.ui.form.FieldRow import FieldRow
 from modules.ui.MainWindow import MainWindow
 from modules.ui.pages.FormPage import FormPage
@@ -23,6 +24,7 @@ class Hands:
     def __init__(self, window: MainWindow) -> None:
         self.window = window
         self._errors: list[BaseException] = []
+        self.asked: list[str] = []
         shown = window.report_callback_exception
 
         def report(kind: type[BaseException], error: BaseException, trace: object) -> None:
@@ -152,6 +154,22 @@ class Hands:
         widget.event_generate("<ButtonPress-1>", **place)
         widget.event_generate("<ButtonRelease-1>", **place)
         self.window.update()
+
+    def answer(self, label: str, *keys: str) -> None:
+        """Press keys and then a button of the window that will ask: what opens it returns only with the answer."""
+
+        def press() -> None:
+            found = [c for c in self.window.winfo_children() if isinstance(c, Dialog) and c.winfo_viewable()]
+            focus = self.window.focus_get()
+            if not found or focus is None or focus.winfo_toplevel() is not found[-1]:
+                self.window.after(50, press)
+                return
+            self.asked.append(str(found[-1].body.winfo_children()[0].cget("text")))
+            for key in keys:
+                self.keys(key if key.startswith("<") else f"<KeyPress-{key}>")
+            self.click(self.button(label, found[-1]))
+
+        self.window.after(50, press)
 
     def picture(self, path: Path) -> None:
         """Keep what the screen shows."""

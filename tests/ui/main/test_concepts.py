@@ -131,7 +131,8 @@ def test_augmentation_of_pairs_is_off_with_the_reason(hands: Hands, tmp_path: Pa
     assert window._notes[0].winfo_viewable()
     source = window.forms[2].rows["text.prompt_source"].input.focus_widget
     assert source.instate(["!disabled"])  # type: ignore[attr-defined]
-    window.accept()
+    hands.wait(lambda: window.grab_status() == "local")
+    hands.click(hands.button("OK", window))
     assert hands.window.state_.value("concepts")[0].type is ConceptType.DPO_CHOSEN
 
 
@@ -159,12 +160,12 @@ def test_samples(hands: Hands) -> None:
     hands.focus(width)
     hands.keys("<Control-slash>", "<Delete>")
     hands.type("500")
-    window.accept()
+    hands.click(hands.button("OK", window))
     assert "multiple of 8" in str(window.wrong.cget("text"))
     hands.focus(width)
     hands.keys("<Control-slash>", "<Delete>")
     hands.type("768")
-    window.accept()
+    hands.click(hands.button("OK", window))
     sample = hands.window.state_.value("samples")[0]
     assert (sample.prompt, sample.width) == ("a red fox", 768)
     assert page.table.tree.item("0", "values")[1] == "a red fox"

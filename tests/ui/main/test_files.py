@@ -117,7 +117,9 @@ def test_a_onetrainer_config_is_taken_over_with_a_list_of_the_rest(hands: Hands,
     assert window.title() == "Imported, with omissions"
     text = window.body.winfo_children()[1].get("1.0", "end")  # type: ignore[attr-defined]
     assert "cloud" in text
-    window.event_generate("<Escape>")
+    hands.click(hands.button("Copy", window))
+    assert "cloud" in hands.window.clipboard_get()
+    hands.click(hands.button("Close", window))
     hands.wait(lambda: not window.winfo_exists(), "the list does not close")
     # keys go to where the focus is, and the window has to get it back first
     hands.focus(hands.window)
@@ -172,6 +174,25 @@ def test_an_own_preset_is_kept_by_name(hands: Hands) -> None:
     kept = hands.window.presets.presets()
     assert [preset.label for preset in kept] == ["mine"]
     assert json.loads(kept[0].path.read_text())["epochs"] == 12
+
+
+def test_the_chosen_one_of_the_own_presets_is_removed(hands: Hands) -> None:
+    for name in ("first", "second"):
+        hands.answer("OK", *name)
+        hands.window.files.keep_preset()
+    hands.answer("Cancel")
+    hands.window.files.remove_preset()
+    assert [preset.label for preset in hands.window.presets.presets()] == ["first", "second"]
+    hands.answer("OK", "<Down>")
+    hands.window.files.remove_preset()
+    assert [preset.label for preset in hands.window.presets.presets()] == ["first"]
+    assert hands.asked == ["Name of the preset"] * 2 + ["Which preset?"] * 2
+
+
+def test_a_name_that_no_longer_acts_is_told_when_a_config_is_opened(hands: Hands, tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text(json.dumps({"__version": 1, "rlhf_strict_loss_mixing": False}))
+    hands.window.files.load(tmp_path / "old.json")
+    assert "old.json. rlhf_strict_loss_mixing: has no effect any more" in hands.status()
 
 
 def _answer(hands: Hands, text: str) -> None:

@@ -84,10 +84,11 @@ def test_rewards_are_edited_as_a_list(hands: Hands, page: RlhfPage) -> None:
     row.name.insert(0, "quality")
     row.kind.set("whole number")
     row.value.insert(0, "80")
-    given.accept()
+    hands.wait(lambda: given.grab_status() == "local")
+    hands.click(hands.button("OK", given))
     hands.rest()
-    window.accept()
-    hands.rest()
+    hands.wait(lambda: window.grab_status() == "local")
+    hands.click(hands.button("OK", window))
     state = hands.window.state_
     expected = RewardConfig(reward="jpeg_compressibility", weight=0.5, params={"quality": 80})
     assert state.value("rlhf_rewards") == [expected]
@@ -117,7 +118,8 @@ def test_accelerators_have_a_list_for_each_slot(hands: Hands, page: RlhfPage) ->
         page.online.speed[path].add()
         window = _dialog(hands)
         assert window.source.value("name") == name
-        window.accept()
+        hands.wait(lambda window=window: window.grab_status() == "local")
+        hands.click(hands.button("OK", window))
         hands.rest()
         assert hands.window.state_.value(path) == [AcceleratorConfig(name=name)]
     _mode(hands, "DPO")

@@ -380,6 +380,23 @@ def test_a_folder_in_the_queue_shows_both_ends(hands: Hands, tmp_path: Path) -> 
     )
 
 
+def test_a_trainer_is_ended_by_force_only_when_the_question_is_answered(open_window: OpenWindow) -> None:
+    hands = open_window(trainer=ENDLESS)
+    control = hands.window.control
+    page = run_page(hands)
+    hands.keys("<F5>", to=hands.window)
+    hands.wait(lambda: control.state == "running", "it does not start")
+    hands.answer("Cancel")
+    hands.click(page.end_button)
+    hands.rest(0.3)
+    assert control.is_live
+    hands.answer("End now")
+    hands.click(page.end_button)
+    hands.wait(lambda: not control.is_live, "it is not ended")
+    assert len(hands.asked) == 2
+    hands.wait(lambda: "ended" in hands.status(), "the end is not told")
+
+
 def test_closing_the_window_says_that_training_continues(open_window: OpenWindow) -> None:
     hands = open_window(trainer=ENDLESS)
     window = hands.window

@@ -151,9 +151,7 @@ def test_deleting_is_undone_and_what_cannot_be_deleted_says_why(
     assert runs.buttons["Undo delete"].instate(["disabled"])
 
 
-def test_the_trash_is_emptied_when_asked(
-    page: tuple[Hands, RunsPage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_trash_is_emptied_when_asked(page: tuple[Hands, RunsPage], tmp_path: Path) -> None:
     hands, runs = page
     trash = tmp_path / "work" / TRASH
     hands.click(runs.buttons["Empty trash\u2026"])
@@ -163,14 +161,13 @@ def test_the_trash_is_emptied_when_asked(
     hands.keys("<Delete>")
     hands.wait(lambda: [run.path.name for run in runs.runs] == ["second"])
     (trash / "not-a-run").mkdir()
-    asked: list[str] = []
-    monkeypatch.setattr(
-        "modules.ui.pages.RunsPage.confirm",
-        lambda _ui, _title, question, _yes: asked.append(question) is None,
-    )
+    hands.answer("Cancel")
     hands.click(runs.buttons["Empty trash\u2026"])
+    assert len(list(trash.iterdir())) == 2
+    hands.answer("Remove")
+    hands.click(runs.buttons["Empty trash\u2026"])
+    assert hands.asked == ["1 run in the trash will be removed for good. This cannot be undone."] * 2
     hands.wait(lambda: [path.name for path in trash.iterdir()] == ["not-a-run"], "the run is still there")
-    assert asked == ["1 run in the trash will be removed for good. This cannot be undone."]
     assert (tmp_path / "work" / "second").is_dir() and runs.buttons["Undo delete"].instate(["disabled"])
 
 
