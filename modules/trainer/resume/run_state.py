@@ -109,9 +109,9 @@ def _check_identity(now: Mapping[str, str], saved: Mapping[str, str], base: str)
         )
     if others := _other_parts(now["rest"], saved.get("rest", now["rest"])):
         raise ConfigError(
-            f"{' and '.join(others)} of {base} are not as they were when the backup was made",
+            f"{base} has changed since the backup was made ({', '.join(others)})",
             "base_model_name",
-            "restore them, or start a new run",
+            "restore the model, or start a new run",
         )
     if now["adapter"] != saved.get("adapter", now["adapter"]):
         raise ConfigError(
