@@ -161,9 +161,11 @@ class Hands:
         def press() -> None:
             found = [c for c in self.window.winfo_children() if isinstance(c, Dialog) and c.winfo_viewable()]
             focus = self.window.focus_get()
-            if not found or focus is None or focus.winfo_toplevel() is not found[-1]:
+            if not found or focus in (None, found[-1]) or focus.winfo_toplevel() is not found[-1]:
                 self.window.after(50, press)
                 return
+            focus.focus_force()
+            self.rest()
             self.asked.append(str(found[-1].body.winfo_children()[0].cget("text")))
             for key in keys:
                 self.keys(key if key.startswith("<") else f"<KeyPress-{key}>")

@@ -380,6 +380,7 @@ def test_a_folder_in_the_queue_shows_both_ends(hands: Hands, tmp_path: Path) -> 
     )
 
 
+@pytest.mark.slow
 def test_a_trainer_is_ended_by_force_only_when_the_question_is_answered(open_window: OpenWindow) -> None:
     hands = open_window(trainer=ENDLESS)
     control = hands.window.control
