@@ -260,7 +260,7 @@ def _killed_after_a_backup(config: Path) -> None:
         main(["--config-path", str(config)])
         os._exit(1)
     log = config.parent / "run" / "events.jsonl"
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not (log.exists() and '"backup"' in log.read_text(encoding="utf-8")):
         assert time.monotonic() < end
         time.sleep(0.002)
