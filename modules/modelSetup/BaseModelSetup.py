@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch, to_device, to_float32
-from modules.model.memory import in_halves
+from modules.model.memory import give_back
 from modules.model.Model import Model
 from modules.model.noising import noise as noise_module
 from modules.model.noising.noise import NoiseOptions
@@ -97,8 +97,22 @@ class BaseModelSetup(ModelFamily):
         return (self._decode(model, z_BChw.to(weight.dtype)).float() / 2.0 + 0.5).clamp(0.0, 1.0)
 
     def decode_to_cpu(self, model: Model, latents_BChw: torch.Tensor) -> torch.Tensor:
-        """``decode_latents``, brought to the CPU; a batch that does not fit into the device's memory is halved."""
-        return in_halves(lambda part: self.decode_latents(model, part).cpu(), latents_BChw, model.device)
+        """``decode_latents``, brought to the CPU; a batch that does not fit into the device's memory is halved.
+
+        Raises:
+            torch.OutOfMemoryError: one image alone does not fit.
+        """
+        try:
+            return self.decode_latents(model, latents_BChw).cpu()
+        except torch.OutOfMemoryError:
+            if len(latents_BChw) == 1:
+                raise
+        # only now is what the error held let go of
+        give_back(model.device)
+        half = len(latents_BChw) // 2
+        return torch.cat(
+            [self.decode_to_cpu(model, part) for part in (latents_BChw[:half], latents_BChw[half:])]
+        )
 
     def empty_prompt(self, model: Model) -> Conditioning:
         """The conditioning of the empty prompt, (1, ...); encoded once unless the text encoder is trained."""

@@ -5,40 +5,40 @@ from __future__ import annotations
 import pytest
 import torch
 
-from modules.model.memory import give_back, in_halves
+from modules.model.memory import give_back
 from modules.model.Model import Model
+from modules.modelSetup.families.StableDiffusionSetup import StableDiffusionSetup
 from tests.tiny import tiny_model
 
-CPU = torch.device("cpu")
 
-
-class Room:
-    """Work for which at most ``most`` samples fit into memory at once."""
+class Room(StableDiffusionSetup):
+    """A decoder for which at most ``most`` images fit into memory at once."""
 
     def __init__(self, most: int) -> None:
+        super().__init__()
         self.most = most
         self.asked: list[int] = []
 
-    def __call__(self, batch_BX: torch.Tensor) -> torch.Tensor:
-        self.asked.append(len(batch_BX))
-        if len(batch_BX) > self.most:
+    def decode_latents(self, model: Model, latents_BChw: torch.Tensor) -> torch.Tensor:
+        self.asked.append(len(latents_BChw))
+        if len(latents_BChw) > self.most:
             raise torch.OutOfMemoryError("too large")
-        return batch_BX * 2
+        return latents_BChw * 2
 
 
 @pytest.mark.parametrize(
     ("most", "asked"), [(5, [5]), (3, [5, 2, 3]), (2, [5, 2, 3, 1, 2]), (1, [5, 2, 1, 1, 3, 1, 2, 1, 1])]
 )
 def test_what_does_not_fit_is_halved(most: int, asked: list[int]) -> None:
-    room, batch_BX = Room(most), torch.arange(10.0).view(5, 2)
-    assert torch.equal(in_halves(room, batch_BX, CPU), batch_BX * 2)
+    room, latents_BChw = Room(most), torch.arange(10.0).view(5, 2, 1, 1)
+    assert torch.equal(room.decode_to_cpu(tiny_model(), latents_BChw), latents_BChw * 2)
     assert room.asked == asked
 
 
 def test_one_sample_that_does_not_fit_is_an_error() -> None:
     room = Room(0)
     with pytest.raises(torch.OutOfMemoryError):
-        in_halves(room, torch.ones(4, 1), CPU)
+        room.decode_to_cpu(tiny_model(), torch.ones(4, 1, 1, 1))
     assert room.asked == [4, 2, 1]
 
 
@@ -56,7 +56,7 @@ def test_only_the_device_asked_for_gives_back(given_back: list[str]) -> None:
 
 
 def test_memory_is_given_back_before_halves_are_tried(given_back: list[str]) -> None:
-    in_halves(Room(2), torch.ones(4, 1), torch.device("cuda"))
+    Room(2).decode_to_cpu(played_gpu(tiny_model()), torch.ones(4, 1, 1, 1))
     assert given_back == ["cuda"]
 
 
