@@ -16,7 +16,7 @@ from modules.runner.known_runs import note_run
 from modules.runner.outcome import TAIL_BYTES, Outcome, interpret
 from modules.runner.ProcessId import ProcessId
 from modules.runner.RunDirectory import LAUNCHED_IN, RunDirectory
-from modules.runner.status import read_status
+from modules.runner.status import StatusFollower
 from modules.util.errors import UserError
 from modules.util.jsonio import write_json
 from modules.util.program_files import ROOT
@@ -210,7 +210,7 @@ def _with_resume(run: RunDirectory, outcome: Outcome) -> Outcome:
 
 def resume_point(run: RunDirectory) -> str:
     """Which step the run resumes from, as its events say; one sentence."""
-    step, total = _last_backup(run)
+    step, total = _last_backup(run.reader().poll())
     if not total:
         return "Training had not begun"
     if not step:
@@ -220,16 +220,20 @@ def resume_point(run: RunDirectory) -> str:
 
 def unfinished(run: RunDirectory) -> tuple[int, int] | None:
     """Step of the last backup and steps in all, of a run that ended before its last step; ``None`` otherwise."""
-    if read_status(run).state not in ("died", "failed", "stopped") or not run.backup_dir.is_dir():
+    if not run.backup_dir.is_dir():
         return None
-    step, total = _last_backup(run)
+    follower = StatusFollower(run)
+    events = follower.poll()
+    if follower.status.state not in ("died", "failed", "stopped"):
+        return None
+    step, total = _last_backup(events)
     return (step, total) if 0 < step < total else None
 
 
-def _last_backup(run: RunDirectory) -> tuple[int, int]:
-    """Step of the last backup, or 0, and steps in all, or 0 if training had not begun; as the events say."""
+def _last_backup(events: Sequence[dict[str, Any]]) -> tuple[int, int]:
+    """Step of the last backup, or 0, and steps in all, or 0 if training had not begun; as a run's events say."""
     step, total = 0, 0
-    for event in run.reader().poll():
+    for event in events:
         progress = event.get("progress")
         at = progress.get("global_step") if isinstance(progress, dict) else None
         if event["kind"] == "run_started":
