@@ -13,7 +13,8 @@ if str(ROOT) not in sys.path:
 from modules.util.config.cli_names import add_part_option, known_word, part_settings  # noqa: E402
 from modules.util.enum.choices import DataType, ModelFormat  # noqa: E402
 from modules.util.enum.ModelType import ModelType  # noqa: E402
-from modules.util.errors import ConfigError, UserError  # noqa: E402
+from modules.util.errors import ConfigError  # noqa: E402
+from scripts.curate import exit_status  # noqa: E402
 
 ADAPTERS = [name.value for name in ModelFormat if name.for_adapters]
 MODELS = [ModelFormat.DIFFUSERS.value, ModelFormat.SAFETENSORS.value]
@@ -124,14 +125,13 @@ def run(options: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
-    try:
+
+    def work() -> None:
         check(options)
         run(options)
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(options.target)
-    return 0
+        print(options.target)
+
+    return exit_status(work)
 
 
 if __name__ == "__main__":

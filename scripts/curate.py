@@ -273,10 +273,11 @@ def describe(error: OSError | sqlite3.DatabaseError) -> str:
     return str(error)
 
 
-def exit_status(work: Callable[[], int], progress: ProgressLine) -> int:
-    """What ``work`` returns, or the status of the error that ended it, which is printed."""
+def exit_status(work: Callable[[], int | None], progress: ProgressLine | None = None) -> int:
+    """What ``work`` returns (0 for nothing), or the status of the error that ended it, which is printed."""
+    progress = progress or ProgressLine()
     try:
-        return work()
+        return work() or 0
     except UserError as error:
         progress.end()
         print(f"error: {error}", file=sys.stderr)

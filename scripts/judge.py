@@ -27,9 +27,10 @@ from modules.reward.clip import CLIP_L14, ClipScore, has_processor  # noqa: E402
 from modules.reward.frozen_features import FeatureOptions, FrozenFeatures  # noqa: E402
 from modules.reward.pickscore import PICKSCORE, PICKSCORE_PROCESSOR, PickScore  # noqa: E402
 from modules.reward.preference_head import PreferenceReward  # noqa: E402
-from modules.util.errors import DataError, UserError  # noqa: E402
+from modules.util.errors import DataError  # noqa: E402
 from modules.util.files.hub_names import repository  # noqa: E402
 from modules.util.jsonio import parse_json  # noqa: E402
+from scripts.curate import exit_status  # noqa: E402
 from scripts.train_reward import load_image  # noqa: E402
 
 AT_ONCE = 16
@@ -148,15 +149,14 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     options = parser.parse_args(argv)
-    try:
+
+    def work() -> None:
         told = parse_json(sys.stdin.buffer.read(), "request")
         if not isinstance(told, dict):
             raise DataError("the request is not an object", "stdin")
         print(json.dumps(judge(told, options.device)))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+    return exit_status(work)
 
 
 if __name__ == "__main__":

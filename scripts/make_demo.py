@@ -15,6 +15,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.util.errors import UserError  # noqa: E402
+from scripts.curate import exit_status  # noqa: E402
 from scripts.demo.taste import TASTES  # noqa: E402
 
 DEMO_MODEL = ROOT / "resources" / "demo_model"
@@ -253,7 +254,8 @@ def main(argv: list[str] | None = None) -> int:
         "vae": make_vae,
         "model": make_model,
     }
-    try:
+
+    def work() -> None:
         from scripts.demo.plan import threads
 
         if options.what != "data":
@@ -261,10 +263,8 @@ def main(argv: list[str] | None = None) -> int:
 
             torch.set_num_threads(options.threads or threads())
         what[options.what](options, out.resolve())
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+
+    return exit_status(work)
 
 
 if __name__ == "__main__":

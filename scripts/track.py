@@ -19,7 +19,7 @@ from modules.runner.trackers.Tracker import Tracker, follow_run  # noqa: E402
 from modules.runner.trackers.Trackio import Trackio  # noqa: E402
 from modules.runner.trackers.WandB import WandB  # noqa: E402
 from modules.runner.trackers.Webhook import Webhook  # noqa: E402
-from scripts.curate import ProgressLine, exit_status  # noqa: E402
+from scripts.curate import exit_status  # noqa: E402
 
 Options = argparse.Namespace
 TRACKERS: dict[str, Callable[[Options, str], Tracker]] = {
@@ -43,13 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 done, 2 something to fix first, 130 stopped."""
     options = make_parser().parse_args(arguments)
 
-    def work() -> int:
+    def work() -> None:
         name = options.name or options.run.resolve().name
         count = follow_run(options.run, TRACKERS[options.to](options, name))
         print(f"{count} events")
-        return 0
 
-    return exit_status(work, ProgressLine())
+    return exit_status(work)
 
 
 if __name__ == "__main__":

@@ -43,10 +43,11 @@ from modules.reward.preference_head import (  # noqa: E402
     train_taste,
 )
 from modules.util.dpo_curation_util import SIDES, find_exported_file, load_manifest  # noqa: E402
-from modules.util.errors import ConfigError, DataError, UserError, list_offenders  # noqa: E402
+from modules.util.errors import ConfigError, DataError, list_offenders  # noqa: E402
 from modules.util.files.EventLog import Event  # noqa: E402
 from modules.util.image_metadata_util import normalise_prompt, read_metadata  # noqa: E402
 from modules.util.jsonio import parse_json, read_bytes, write_bytes  # noqa: E402
+from scripts.curate import exit_status  # noqa: E402
 
 OF_TASTE = ("denoiser", "picture")
 """Features in parts, on which the head is a ``TasteHead``."""
@@ -406,12 +407,7 @@ def train(options: argparse.Namespace) -> dict[str, object]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    try:
-        print(json.dumps(train(arguments(argv))))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_status(lambda: print(json.dumps(train(arguments(argv)))))
 
 
 if __name__ == "__main__":
