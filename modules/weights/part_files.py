@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -377,18 +378,29 @@ def make_plan(tensors: PartTensors, plan: Plan, pieces: Pieces) -> Plan:
 
 
 def best_plan(
-    tensors: PartTensors, spec: FamilySpec, part: PartSpec, choices: Sequence[Mapping[str, Any]]
+    tensors: PartTensors,
+    spec: FamilySpec,
+    part: PartSpec,
+    choices: Sequence[Mapping[str, Any]],
+    folder: bool = False,
 ) -> Plan | None:
-    """The config and the layout with the fewest strays; ``None`` without configs."""
+    """The config and the layout with the fewest strays; ``None`` without configs.
+
+    Args:
+        folder: the tensors are those of a folder, so the module's own names are tried before the published ones.
+    """
     best: Plan | None = None
+    layouts: list[Callable[[nn.Module], Pieces]] = [partial(original_pieces, spec, part), own_pieces]
+    if folder:
+        layouts.reverse()
     for config in choices:
         module = outline(part, config)
-        for pieces in (original_pieces(spec, part, module), own_pieces(module)):
-            plan = make_plan(tensors, Plan(part, config, module), pieces)
+        for pieces_of in layouts:
+            plan = make_plan(tensors, Plan(part, config, module), pieces_of(module))
+            if not plan.strays:
+                return plan
             if best is None or plan.strays < best.strays:
                 best = plan
-        if best is not None and not best.strays:
-            break
     return best
 
 

@@ -211,7 +211,7 @@ def part_from_folder(place: Path, part: PartSpec, spec: FamilySpec, bare: bool =
     check_shards(files)
     tensors = folder_tensors([open_weights(path, FIELD) for path in files])
     check_layers(config, lambda: len(tensors.shapes), place)
-    plan = best_plan(tensors, spec, part, [config])
+    plan = best_plan(tensors, spec, part, [config], folder=True)
     if plan is None or plan.faults:
         faults = list_offenders(plan.faults) if plan else ""
         raise UserError(
