@@ -291,7 +291,9 @@ def _settle(path: str, layer: Any, options: AdapterOptions) -> None:
         tensor.data = tensor.data.to("cpu", torch.float32)
     if options.kind != "OFT_2":
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(digest64("adapter-init", options.seed, path) & 0x7FFF_FFFF_FFFF_FFFF)
+            torch.default_generator.manual_seed(
+                digest64("adapter-init", options.seed, path) & 0x7FFF_FFFF_FFFF_FFFF
+            )
             if options.kind == "LORA":
                 layer.reset_lora_parameters(NAME, True)
             else:
