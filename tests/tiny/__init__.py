@@ -1,11 +1,13 @@
 """Random-weight models small enough for tests.
 
-``tiny_folder`` writes a model once per process and is only to be read; ``tiny_model`` loads a fresh one.
+``tiny_folder`` writes a model once per process and is only to be read; ``tiny_model`` loads one once per process and
+gives a copy of its own to everyone who asks.
 """
 
 from __future__ import annotations
 
 import atexit
+import copy
 import importlib
 import shutil
 import tempfile
@@ -85,7 +87,13 @@ def tiny_model(
     factor: int = 4,
     dtype: torch.dtype | None = None,
 ) -> Model:
-    """A freshly loaded tiny model; float32 by default."""
+    """A tiny model as it is when it was loaded, to do anything with; float32 by default."""
+    model = _loaded(key, prediction, factor, dtype)
+    return copy.deepcopy(model, {id(model.spec): model.spec})
+
+
+@lru_cache
+def _loaded(key: str, prediction: str, factor: int, dtype: torch.dtype | None) -> Model:
     import torch
 
     from modules.model.dtypes import PartDtypes
