@@ -277,12 +277,20 @@ class CurationSession:
         }
         picks = [(group.path(best), group.path(worst)) for best, worst in pairs]
         try:
-            self.store.export(group.key, picks, group.prompt, group.aspectratio, payload)
+            known = [self._certainty(best, worst) for best, worst in pairs]
+            self.store.export(group.key, picks, group.prompt, group.aspectratio, payload, known)
         except UndecodableImage as error:
             return self._leave_out([group.files[i] for i in used if group.path(i) == error.path])
         self._state = None
         state = self.state()
         return self.finish_group(automatic=True) if state.phase is Phase.DONE else state
+
+    def _certainty(self, best: int, worst: int) -> float | None:
+        """How sure the ranking is of a pair; ``None`` where nothing was compared, or the person decided otherwise."""
+        if not self.way.compares:
+            return None
+        found = self.state().standing.posterior.probability_ordered(best, worst)
+        return min(1.0, found) if found >= 0.5 else None
 
     def _leave_out(self, gone: Sequence[str]) -> GroupState:
         """Take files out of the group that are not, or not any more, images as they were shown; nothing is exported."""

@@ -263,6 +263,7 @@ class CurationStore(EventLog):
         prompt: str,
         aspectratio: str,
         payload: dict[str, Any],
+        certainties: Sequence[float | None] = (),
     ) -> list[Pair]:
         """Copy pairs into the folder and log one ``pick`` event that names them; all or none.
 
@@ -272,13 +273,16 @@ class CurationStore(EventLog):
         Args:
             picks: (chosen, rejected) source images.
             payload: what to remember with the event; ``pair_ids`` is added.
+            certainties: of each pair, the probability from 0.5 to 1 that the chosen image is the better one.
         """
         entries = []
         number = self._next_number()
         for offset, (chosen, rejected) in enumerate(picks):
             if chosen.resolve() == rejected.resolve():
                 raise DataError(f"chosen and rejected are the same file: {chosen}")
-            entries.append(make_pair(f"pair_{number + offset:04d}", chosen, rejected, prompt, aspectratio))
+            entry = make_pair(f"pair_{number + offset:04d}", chosen, rejected, prompt, aspectratio)
+            known = certainties[offset] if offset < len(certainties) else None
+            entries.append(entry if known is None else {**entry, "certainty": known})
         with self._transaction():
             for entry in entries:
                 self._insert_intent(entry)

@@ -252,13 +252,16 @@ class BaseDataLoader(ABC):
             self._barrier()
 
     def data_digest(self) -> str:
-        """Digest of the images, captions and concepts."""
+        """Digest of the images, captions and concepts, and of how sure the person was where that counts."""
         data = hashlib.blake2b(digest_size=16)
         for rules, count in self.units.groups:
             data.update(f"{rules.name}:{count}\n".encode())
         for item in self.units.items():
             line = [item.id, *(self.files.digest(path) for path in item.paths), *item.prompts]
             data.update(("\0".join(line) + "\n").encode(errors="surrogatepass"))
+        for pair in self.units.entries if self.units.dpo else ():
+            if pair.certainty is not None:
+                data.update(f"{pair.id}\0{pair.certainty!r}\n".encode(errors="surrogatepass"))
         return data.hexdigest()
 
     def pair_digest(self) -> str:

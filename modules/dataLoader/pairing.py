@@ -12,11 +12,16 @@ from modules.util.rng import digest64
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two images of one prompt, the first preferred."""
+    """Two images of one prompt, the first preferred.
+
+    Args:
+        certainty: probability that the first one really is the better one, if a ranking says so.
+    """
 
     id: str
     chosen: Item
     rejected: Item
+    certainty: float | None = None
 
 
 def match_pairs(

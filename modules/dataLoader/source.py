@@ -22,7 +22,9 @@ from modules.pipeline.nodes.prompts import special_tags
 from modules.pipeline.nodes.sources import source_size
 from modules.pipeline.Rules import Rules
 from modules.util.counted import counted
+from modules.util.enum.choices import DPOConfidence
 from modules.util.errors import ConfigError, DataError, UserError, UserErrors, list_offenders
+from modules.util.pairs.confidence import read_confidence
 
 if TYPE_CHECKING:
     from modules.util.config.TrainConfig import TrainConfig
@@ -309,6 +311,8 @@ def _collect_pairs(config: TrainConfig, source: DataSource) -> None:
             _hold_back(config, source)
     _note_unused(source, used, "this run trains on pairs" + _without_validation(config))
     _note_leaks(source)
+    if config.rlhf_dpo_confidence is not DPOConfidence.OFF:
+        _check_certainties(source)
 
 
 def _without_validation(config: TrainConfig) -> str:
@@ -338,8 +342,40 @@ def _add_pairs(
         source.faults.extend(faults)
     else:
         pairs = []
-    units.add(source.rules[left], [with_chosen_sources(pair) for pair in pairs])
+    known = {} if units is source.validation else _known_certainties(config, source, chosen)
+    units.add(source.rules[left], [_with_certainty(with_chosen_sources(pair), known) for pair in pairs])
     return {left, right}
+
+
+def _known_certainties(config: TrainConfig, source: DataSource, chosen: Any) -> dict[str, float]:
+    if config.rlhf_dpo_confidence is DPOConfidence.OFF:
+        return {}
+    try:
+        return read_confidence(Path(chosen.path))
+    except UserError as error:
+        source.faults.append(error)
+        return {}
+
+
+def _with_certainty(pair: Pair, known: Mapping[str, float]) -> Pair:
+    return replace(pair, certainty=known.get(pair.chosen.key)) if known else pair
+
+
+def certainties(source: DataSource) -> dict[str, float | None]:
+    """How sure the person was of the pairs that are trained on, by their ids; empty where that does not count."""
+    return {unit.id: unit.certainty for unit in source.train.entries if isinstance(unit, Pair)}
+
+
+def _check_certainties(source: DataSource) -> None:
+    found = certainties(source)
+    if found and not any(one is not None for one in found.values()) and not source.faults:
+        source.faults.append(
+            DataError(
+                f"how sure you were is not known of any of the {len(found)} pairs",
+                "rlhf_dpo_confidence",
+                "pick in SMART, ELO or FOUR_UP and finalise the pairs (again), or set it to OFF",
+            )
+        )
 
 
 def _hold_back(config: TrainConfig, source: DataSource) -> None:

@@ -368,6 +368,7 @@ def _grad_stash(step: Step, reference: ScorePair | None) -> PairOut:
         single = replace(
             step,
             scorer=step.scorer.select(index, index + 1),
+            options=step.options.select(slice(index, index + 1)),
             scale=step.scale / count,
             norms=_pair_of(step.norms, index),
         )

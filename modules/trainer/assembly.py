@@ -18,6 +18,7 @@ from modules.adapter.reference import Reference, create_reference
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
 from modules.dataLoader.create import create_data_loader
 from modules.dataLoader.Loader import Loader
+from modules.dataLoader.source import certainties
 from modules.model.Model import Model
 from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -529,7 +530,8 @@ def _step(
     if data.online is not None:
         return create_online_step(data.online, reference, parameters, old_policy, acceleration.lossless)
     if reference is not None:
-        return PreferenceStep(config, setup, model, processes, reference, parameters, reference_scores)
+        known = {} if data.images is None else certainties(data.images.source)
+        return PreferenceStep(config, setup, model, processes, reference, parameters, reference_scores, known)
     return SupervisedStep(config, setup, model, processes)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +18,7 @@ from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.ModelPairScorer import ModelPairScorer
 from modules.objective import execution
 from modules.objective.AdaptiveBeta import AdaptiveBeta
+from modules.objective.confidence import weigh
 from modules.objective.diagnostics import PreferenceDiagnostics
 from modules.objective.metrics import PairMetrics, averages_of, training_tags
 from modules.objective.preference import ObjectiveOptions, get_preference_loss
@@ -123,6 +124,7 @@ class PreferenceStep:
         reference: the frozen policy the scores are compared with.
         parameters: what is trained.
         reference_scores: computed before training; ``None`` computes them in every step.
+        certainties: by the id of a pair, how sure the person was of it, where that is known.
     """
 
     def __init__(
@@ -134,8 +136,10 @@ class PreferenceStep:
         reference: Reference,
         parameters: list[torch.nn.Parameter],
         reference_scores: ReferenceScores | None = None,
+        certainties: Mapping[str, float | None] | None = None,
     ) -> None:
         self._config, self._setup, self._model, self._processes = config, setup, model, processes
+        self._certainties = certainties or {}
         self._reference, self._parameters, self._reference_scores = reference, parameters, reference_scores
         self._noise = training.noise_options(config, preference=True)
         self._loss = training.loss_options(config)
@@ -172,6 +176,7 @@ class PreferenceStep:
                 continue
             assert isinstance(batch, PairBatch)
             draws, cached = self._draws(batch)
+            known = [self._certainties.get(pair_id) for pair_id in batch.pair_ids]
             out = execution.run(
                 config.rlhf_dpo_execution_mode.value,
                 config.rlhf_dpo_sequential_strategy.value,
@@ -186,7 +191,7 @@ class PreferenceStep:
                 ),
                 self._reference,
                 self._objective,
-                options,
+                weigh(options, config.rlhf_dpo_confidence, known),
                 parameters=self._parameters,
                 supervised_mix=config.rlhf_supervised_mix,
                 loss_scale=len(batch) / group.total,

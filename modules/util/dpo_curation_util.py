@@ -28,6 +28,7 @@ from modules.util.errors import DataError, UserError
 from modules.util.image_metadata.normalise import UNCONDITIONAL, normalise_prompt
 from modules.util.jsonio import parse_json, read_bytes, write_json
 from modules.util.owned_files import Owned, fault_of_path, shown
+from modules.util.pairs.confidence import is_certainty, write_confidence
 from modules.util.pairs.decoding import check_decodes
 from modules.util.pairs.dpo_pair_check import PairCheck, check_dpo_pairs
 from modules.util.pairs.dpo_pair_files import (
@@ -212,6 +213,8 @@ def check_manifest_pair(pair: Any, where: str) -> None:
     for key in ("sources", "hashes"):
         if not isinstance(pair.get(key, {}), dict):
             raise UserError(f"{where}.{key} is not an object")
+    if "certainty" in pair and not is_certainty(pair["certainty"]):
+        raise UserError(f"{where}.certainty is not a number from 0.5 to 1")
 
 
 def save_manifest(output_dir: str | os.PathLike[str], manifest: Manifest) -> None:
@@ -461,6 +464,7 @@ def finalize_export(
         counts[split] += 1
         for side in SIDES:
             _move_pair_file(owned, base, pair, side, split)
+    _write_confidences(owned, manifest)
     for side in SIDES:
         for split in SPLITS:
             owned.folder(f"{side}/{split}")
@@ -469,6 +473,17 @@ def finalize_export(
     save_manifest(base, manifest)
     write_json(base / CONCEPTS_NAME, _concepts(base, counts))
     return counts["train"], counts["val"]
+
+
+def _write_confidences(owned: Owned, manifest: Manifest) -> None:
+    """How sure the person was of the pairs, next to their chosen images, where training looks for it."""
+    for split in SPLITS:
+        place = f"chosen/{split}"
+        owned.folder(place)
+        here = [pair for pair in manifest["pairs"] if pair["chosen_file"].startswith(f"{place}/")]
+        write_confidence(
+            owned, place, {pair["pair_id"]: pair["certainty"] for pair in here if "certainty" in pair}
+        )
 
 
 def _check_no_file_twice(base: Path, manifest: Manifest) -> None:

@@ -266,6 +266,8 @@ def _train(cell: Cell, method: Method, folder: Path) -> Trained:
         return train(journey, "nft", as_settings(settings), print)
     finalise(folder / "pairs", 0.0)
     settings = {"concept_file_name": str(folder / "pairs" / "concepts.json"), "rlhf_dpo_validation": False}
+    if method.confidence != "OFF":
+        settings["rlhf_dpo_confidence"] = method.confidence
     if method.supervised:
         settings |= {
             "concept_file_name": str(supervised_concepts(folder / "pairs", folder)),

@@ -36,6 +36,7 @@ class Method:
         training: mode of the demo preset; ``None`` measures the head alone.
         supervised: the chosen images alone, with the ordinary loss.
         caution: of the head as a reward.
+        confidence: ``rlhf_dpo_confidence`` of a run on the pairs.
     """
 
     order: Literal["pair-tool", "random", "information"]
@@ -43,11 +44,14 @@ class Method:
     training: Literal["DPO", "NFT"] | None = None
     supervised: bool = False
     caution: float = 0.0
+    confidence: str = "OFF"
 
 
 METHODS = {
     "supervised": Method("pair-tool", None, "DPO", supervised=True),
     "dpo": Method("pair-tool", None, "DPO"),
+    "dpo-smoothing": Method("pair-tool", None, "DPO", confidence="SMOOTHING"),
+    "dpo-margin": Method("pair-tool", None, "DPO", confidence="MARGIN"),
     "vae-nft": Method("pair-tool", "vae", "NFT"),
     "head-nft": Method("pair-tool", "denoiser", "NFT", caution=0.5),
     "head-nft-unguarded": Method("pair-tool", "denoiser", "NFT"),

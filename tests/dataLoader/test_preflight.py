@@ -11,6 +11,7 @@ import pytest
 
 from modules.dataLoader.preflight import inspect_data
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.choices import DPOConfidence
 from modules.util.errors import DataError
 from tests.dataLoader.builders import (
     AveragingModel,
@@ -91,3 +92,37 @@ def test_an_epoch_of_more_than_ten_million_items_is_refused_at_once(tmp_path: Pa
     with pytest.raises(DataError, match="11,000,000"):
         loader(made)
     assert faults(config(tmp_path, [concept(tmp_path / "images", balancing=100)])) == ""
+
+
+def sure(folder: Path, text: str) -> TrainConfig:
+    """A run that counts how sure the person was; ``text`` says how sure."""
+    made = dpo_config(folder, 3)
+    made.rlhf_dpo_confidence = DPOConfidence.SMOOTHING
+    if text:
+        (folder / "chosen" / "confidence.json").write_text(text)
+    return made
+
+
+def test_pairs_know_how_sure_the_person_was_where_that_counts(tmp_path: Path) -> None:
+    made = sure(tmp_path, '{"pair_0001": 0.75, "gone": 0.9}')
+    assert faults(made) == ""
+    given = loader(made, prepare=False)
+    assert [pair.certainty for pair in given.units.entries] == [None, 0.75, None]
+    before = given.data_digest()
+    (tmp_path / "chosen" / "confidence.json").write_text('{"pair_0001": 0.76}')
+    assert loader(made, prepare=False).data_digest() != before
+    made.rlhf_dpo_confidence = DPOConfidence.OFF
+    assert {pair.certainty for pair in loader(made, prepare=False).units.entries} == {None}
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "how sure you were is not known of any of the 3 pairs"),
+        ('{"gone": 0.9}', "not known of any"),
+        ('{"pair_0001": 0.2}', "not an object of numbers from 0.5 to 1"),
+        ("{", "confidence.json"),
+    ],
+)
+def test_a_run_that_counts_it_needs_to_know_it(tmp_path: Path, text: str, part: str) -> None:
+    assert part in faults(sure(tmp_path, text))

@@ -94,4 +94,5 @@ def _swap_entry(output_dir: Path, pair_id: str, chosen: str, rejected: str) -> N
     for key in ("sources", "hashes"):
         values = entry.get(key, {})
         entry[key] = {a: values[b] for a, b in zip(SIDES, reversed(SIDES), strict=True) if b in values}
+    entry.pop("certainty", None)  # the ranking thought otherwise
     save_manifest(output_dir, manifest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -62,11 +62,25 @@ class ObjectiveOptions:
         beta: strength of the anchor to the reference; multiplies the margin. Finite and >= 0.
         label_smoothing: share of labels taken to be flipped, 0 <= s < 0.5. SIGMOID only.
         ipo_tau: regularisation of IPO, > 0; its target margin is 1 / (2 tau).
+        flip_B: probability that the label of each pair is wrong, on top of ``label_smoothing``. SIGMOID only.
+        gap_B: logit that each pair should exceed. SIGMOID only.
     """
 
     beta: float = 5000.0
     label_smoothing: float = 0.0
     ipo_tau: float = 1000.0
+    flip_B: torch.Tensor | None = field(default=None, compare=False)
+    gap_B: torch.Tensor | None = field(default=None, compare=False)
+
+    @property
+    def weighs_labels(self) -> bool:
+        """Whether labels count differently, for all pairs or for each."""
+        return self.label_smoothing != 0.0 or self.flip_B is not None or self.gap_B is not None
+
+    def select(self, index: slice) -> ObjectiveOptions:
+        """Those of some of the pairs."""
+        flip_B, gap_B = (None if one is None else one[index] for one in (self.flip_B, self.gap_B))
+        return replace(self, flip_B=flip_B, gap_B=gap_B)
 
 
 @dataclass(frozen=True)
@@ -101,7 +115,7 @@ class PreferenceLoss:
     def __call__(self, scores: PairScores, options: ObjectiveOptions) -> LossOut:
         if self.needs_reference and scores.reference_chosen is None:
             raise RuntimeError(f"the {self.key} objective needs reference scores")
-        if options.label_smoothing and not self.label_smoothing:
+        if options.weighs_labels and not self.label_smoothing:
             raise ValueError(f"label smoothing is not defined for the {self.key} objective")
         return self.function(scores, options)
 

@@ -264,6 +264,14 @@ class DPOSafeguard(BaseEnum):
     OUTPUT = "OUTPUT"
 
 
+class DPOConfidence(BaseEnum):
+    """What the ranking's certainty of a pair does to its loss."""
+
+    OFF = "OFF"
+    SMOOTHING = "SMOOTHING"
+    MARGIN = "MARGIN"
+
+
 class DPOPatienceMetric(BaseEnum):
     """Validation metrics that early stopping can watch; the values are the names they are logged under."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ def _images(folder: Path) -> None:
             (folder / side / f"{number:03d}.txt").write_text(caption, encoding="utf-8")
     Image.fromarray(rng.integers(0, 255, (40, 56, 3), dtype=np.uint8)).save(folder / "chosen/within/odd.png")
     (folder / "chosen/within/odd.txt").write_text("photo", encoding="utf-8")
+    sure = {"000": 0.99, "001": 0.6, "002": 0.75, "003": 0.5}
+    (folder / "chosen/confidence.json").write_text(json.dumps(sure), encoding="utf-8")
     # what the chosen images were made from: the images of one folder, or of the other
     for name, low in (("before", 0), ("before-other", 120)):
         (folder / name).mkdir()

@@ -16,6 +16,7 @@ LOSS = [
     Case("rlhf_dpo_objective", pairs, "HINGE", see.weights),
     Case("rlhf_dpo_beta", pairs, 100.0, see.weights),
     Case("rlhf_dpo_label_smoothing", pairs, 0.25, see.weights),
+    Case("rlhf_dpo_confidence", pairs, "SMOOTHING", see.weights),
     Case("rlhf_dpo_ipo_tau", pairs, 5.0, see.weights, {"rlhf_dpo_objective": "IPO"}),
     Case("rlhf_dpo_adaptive_beta", pairs, True, see.weights),
     Case("rlhf_supervised_mix", pairs, 0.25, see.weights),

@@ -23,6 +23,7 @@ from modules.trainer.callbacks import Callback
 from modules.trainer.resume.checkpoint import find_backup, list_backups
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
+from modules.util.jsonio import write_json
 from modules.util.TrainProgress import TrainProgress
 from scripts.train import main
 from tests.tiny import tiny_folder
@@ -91,6 +92,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "cached_reference": {"rlhf_dpo_reference_cache": True, "rlhf_dpo_reference_cache_draws": 2},
     "sequential": {"rlhf_dpo_execution_mode": "SEQUENTIAL"},
+    "confidence": {"rlhf_dpo_confidence": "SMOOTHING", "rlhf_dpo_execution_mode": "SEQUENTIAL"},
     "prodigy": {"optimizer": {"optimizer": "PRODIGY"}, "learning_rate": 1.0},
     "schedule_free": {"optimizer": {"optimizer": "SCHEDULE_FREE_ADAMW"}},
     "text_encoder": {"text_encoder": {"train": True}},
@@ -113,6 +115,9 @@ def test_stopped_and_continued_equals_uninterrupted(tmp_path: Path, name: str, s
     changes = dict(CASES[name])
     if not changes.get("rlhf_enabled", True):
         changes["concepts"] = standard(tmp_path)
+    if "rlhf_dpo_confidence" in changes:
+        changes["concepts"] = write_pairs(tmp_path / "data")
+        write_json(tmp_path / "data" / "chosen" / "confidence.json", {"000": 0.9, "001": 0.6, "004": 0.5})
     one = write_config(tmp_path / "one", **changes)
     straight = run_here(one)
     assert straight.progress.global_step == straight.total_steps > stop

@@ -14,6 +14,7 @@ from modules.spec.timestep_ranges import fault_of_distribution
 from modules.util.config.section.LoraSection import is_regular_expression
 from modules.util.enum.choices import (
     DataType,
+    DPOConfidence,
     DPOTimestepSampling,
     LossWeight,
     ModelFormat,
@@ -142,7 +143,10 @@ def _beta_of_zero(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
-@rule("rlhf_enabled", "rlhf_mode", "rlhf_dpo_label_smoothing", "rlhf_dpo_objective", "rlhf_dpo_adaptive_beta")
+@rule(
+    "rlhf_enabled", "rlhf_mode", "rlhf_dpo_label_smoothing", "rlhf_dpo_objective", "rlhf_dpo_adaptive_beta",
+    "rlhf_dpo_confidence",
+)  # fmt: skip
 def _sigmoid_only(c: TrainConfig) -> Iterator[Finding]:
     if not c.trains_pairs or c.rlhf_dpo_objective is DPOObjective.SIGMOID:
         return
@@ -150,6 +154,9 @@ def _sigmoid_only(c: TrainConfig) -> Iterator[Finding]:
     if c.rlhf_dpo_label_smoothing > 0:
         reason = f"label smoothing is not defined for {c.rlhf_dpo_objective}"
         yield ConfigError(reason, "rlhf_dpo_label_smoothing", hint.format("0"))
+    if c.rlhf_dpo_confidence is not DPOConfidence.OFF:
+        reason = f"the confidence of pairs is not defined for {c.rlhf_dpo_objective}"
+        yield ConfigError(reason, "rlhf_dpo_confidence", hint.format("OFF"))
     if c.rlhf_dpo_adaptive_beta:
         reason = f"adaptive beta is not defined for {c.rlhf_dpo_objective}"
         yield ConfigError(reason, "rlhf_dpo_adaptive_beta", hint.format("false"))

@@ -6,6 +6,7 @@ from modules.spec.registry import MODES
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.setting import Float, setting
 from modules.util.enum.choices import (
+    DPOConfidence,
     DPOPatienceMetric,
     DPOSafeguard,
     DPOSequentialStrategy,
@@ -95,6 +96,18 @@ class RlhfSection(BaseConfig):
         title="Label smoothing",
         group="Loss",
         tip="Share of your picks that are taken to be mistakes.",
+    )
+    rlhf_dpo_confidence: DPOConfidence = setting(
+        DPOConfidence.OFF,
+        visible=f"{_DPO},rlhf_dpo_objective=SIGMOID",
+        free=False,
+        title="Confidence",
+        group="Loss",
+        tip=(
+            "Uses how sure the ranking was of each pair. SMOOTHING takes uncertain pairs for mistakes more often. "
+            "MARGIN asks for more distance where a pair is certain. Pairs that were chosen without comparisons count "
+            "as usual."
+        ),
     )
     rlhf_dpo_ipo_tau: Float = setting(
         1000.0,

@@ -24,6 +24,11 @@ DPO = {"rlhf_enabled": True}
             "rlhf_dpo_label_smoothing",
             ConfigError,
         ),
+        (
+            {**DPO, "rlhf_dpo_confidence": "MARGIN", "rlhf_dpo_objective": "IPO"},
+            "rlhf_dpo_confidence",
+            ConfigError,
+        ),
         ({**DPO, "rlhf_dpo_beta": 1e-300}, "rlhf_dpo_beta", ConfigError),
         ({**DPO, "rlhf_dpo_beta": 1e39}, "rlhf_dpo_beta", ConfigError),
         ({**DPO, "rlhf_supervised_mix": 1e30}, "rlhf_supervised_mix", ConfigError),
