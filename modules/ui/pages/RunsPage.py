@@ -21,6 +21,7 @@ from modules.ui.pages.Page import Page
 from modules.ui.pages.PageSpec import PageSpec
 from modules.ui.run.CurvePlot import Curve, CurvePlot
 from modules.ui.run.SampleGrid import SampleGrid
+from modules.ui.run.StrengthsPanel import StrengthsPanel
 from modules.ui.state.curve_groups import group_curves
 from modules.ui.state.RunHistory import RunHistory
 from modules.ui.state.runs.comparing import differences, history_of, sample_grid
@@ -65,6 +66,8 @@ class RunsPage(Page):
         self.grid_ = SampleGrid(self.tabs, ui)
         self.grid_.configure(padding=px(8))
         self.tabs.add(self.grid_, text=words.SAMPLES_TAB)
+        self.strengths = StrengthsPanel(self.tabs, ui, self._one, self._prompts)
+        self.tabs.add(self.strengths, text=words.STRENGTHS_TAB)
         self._enable()
 
     # -- building --------------------------------------------------------------------------------------------
@@ -200,6 +203,7 @@ class RunsPage(Page):
         }  # fmt: skip
         for name, on in wanted.items():
             self.buttons[name].state([("!" if on else "") + "disabled"])
+        self.strengths.enable()
 
     # -- comparing -------------------------------------------------------------------------------------------
 
@@ -224,6 +228,11 @@ class RunsPage(Page):
         names = _names(self.runs)
         shown = [(names[run.path], run.path, self._histories[run.path].samples) for run in chosen]
         self.grid_.show(sample_grid(shown, words.AT_STEP), words.NO_SAMPLES if chosen else words.SELECT_ONE)
+
+    def _prompts(self) -> list[str]:
+        """What the selected runs have made samples of."""
+        found = [h.samples for run in self.selected() if (h := self._histories.get(run.path)) is not None]
+        return list(dict.fromkeys(sample.prompt for samples in found for sample in samples))
 
     def _draw_curves(self) -> None:
         self.picker.selection_clear()

@@ -1,0 +1,179 @@
+"""Images of a run's adapters at several strengths, made by ``scripts/sample.py``. No Tk here."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.runner.LineProcess import LineProcess
+from modules.ui.state.runs.comparing import Grid, GridImage
+from modules.util.errors import ConfigError, UserError
+from modules.util.program_files import ROOT
+
+SCRIPT = ROOT / "scripts" / "sample.py"
+FOLDER = "strengths"
+MOST_STRENGTH, MOST_COLUMNS, MOST_PROMPTS = 10.0, 12, 32
+FIELD = "strengths"
+_OPTIONS = {
+    "negative_prompt": "--negative-prompt", "seed": "--seed", "width": "--width", "height": "--height",
+    "diffusion_steps": "--steps", "cfg_scale": "--cfg-scale", "noise_scheduler": "--scheduler",
+}  # fmt: skip
+_UNSAFE = re.compile(r"[^\w.-]+")
+
+
+@dataclass(frozen=True)
+class StrengthImages:
+    """What is to be made: an image for each prompt, adapter and strength.
+
+    Args:
+        folder: of the run; images go to ``strengths`` in it.
+        config: the run's settings as plain data.
+        adapters: files; the base model at strength 0 belongs to each.
+        prompts: one image each at every strength, all with one seed.
+        strengths: how much of an adapter.
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+    adapters: tuple[Path, ...]
+    prompts: tuple[str, ...]
+    strengths: tuple[float, ...]
+
+    @property
+    def total(self) -> int:
+        """How many images these are."""
+        return len(self.adapters) * len(self.prompts) * len(self.strengths)
+
+    def target(self, number: int) -> Path:
+        """Where the images of an adapter are written."""
+        name = _UNSAFE.sub("-", self.adapters[number].stem)[:80]
+        return self.folder / FOLDER / f"{number}-{name}"
+
+    def command(self, number: int) -> list[str]:
+        """The program that makes the images of an adapter."""
+        config, line = self.config, [sys.executable, str(SCRIPT)]
+        line += ["--model", str(config["base_model_name"]), "--model-type", str(config["model_type"])]
+        line += [
+            "--device",
+            str(config.get("train_device") or "auto"),
+            "--adapter",
+            str(self.adapters[number]),
+        ]
+        # with "=": a text that begins with a dash is a value too
+        line += [f"--strengths={','.join(f'{one:g}' for one in self.strengths)}"]
+        line += [f"--prompt={prompt}" for prompt in self.prompts]
+        line += ["--out", str(self.target(number))]
+        for part, own in config.items():
+            if isinstance(own, Mapping) and own.get("model_name"):
+                line += [f"--part={part}={own['model_name']}"]
+            if isinstance(own, Mapping) and own.get("weight_dtype"):
+                line += [f"--weight-dtype={part}={own['weight_dtype']}"]
+        if config.get("prompt_weighting"):
+            line += ["--prompt-weighting"]
+        if config.get("max_prompt_chunks"):
+            line += [f"--max-prompt-chunks={config['max_prompt_chunks']}"]
+        sample = next((one for one in config.get("samples") or () if isinstance(one, Mapping)), {})
+        return line + [
+            f"{option}={sample[name]}" for name, option in _OPTIONS.items() if sample.get(name) is not None
+        ]
+
+
+def read_strengths(text: str) -> tuple[float, ...]:
+    """Numbers with commas between them, each once.
+
+    Raises:
+        ConfigError: something else, a number beyond 10, or more than fit.
+    """
+    try:
+        found = tuple(dict.fromkeys(float(one) for one in text.split(",") if one.strip()))
+    except ValueError as error:
+        raise ConfigError(f"{text!r} is not a list of numbers", FIELD, "for example 0, 0.5, 1") from error
+    wrong = next((one for one in found if not -MOST_STRENGTH <= one <= MOST_STRENGTH), None)
+    if wrong is not None:
+        raise ConfigError(f"{wrong:g} is not between -10 and 10", FIELD)
+    if not 1 <= len(found) <= MOST_COLUMNS:
+        raise ConfigError(f"enter between 1 and {MOST_COLUMNS} strengths", FIELD, "for example 0, 0.5, 1")
+    return found
+
+
+def read_prompts(text: str) -> tuple[str, ...]:
+    """Lines that say something, each once.
+
+    Raises:
+        ConfigError: none, or too many.
+    """
+    found = tuple(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
+    if not 1 <= len(found) <= MOST_PROMPTS:
+        raise ConfigError(f"enter between 1 and {MOST_PROMPTS} prompts, one a line", "prompts")
+    return found
+
+
+class StrengthJob:
+    """Makes the images; ``run`` in a thread, ``stop`` from anywhere.
+
+    Args:
+        wanted: the images.
+        made: called in that thread after each image with how many there are.
+    """
+
+    def __init__(self, wanted: StrengthImages, made: Callable[[int], None]) -> None:
+        self.wanted, self._made = wanted, made
+        self._stopped = threading.Event()
+        self._process: LineProcess | None = None
+
+    def run(self) -> Grid:
+        """Make all images; rows are prompts, columns adapters and strengths. What was stopped is left empty.
+
+        Raises:
+            UserError: an image cannot be made.
+        """
+        paths: list[list[Path]] = []
+        for number in range(len(self.wanted.adapters)):
+            if self._stopped.is_set():
+                break
+            done = sum(map(len, paths))
+            paths.append([])
+            process = self._process = LineProcess(self.wanted.command(number), b"", "the sampler")
+            try:
+                for line in process.lines():
+                    paths[-1].append(Path(line.decode().strip()))
+                    self._made(min(done + len(paths[-1]), self.wanted.total))
+            except UserError:
+                if not self._stopped.is_set():
+                    raise
+            finally:
+                process.end()
+        return strength_grid(self.wanted, paths)
+
+    def stop(self) -> None:
+        """End it; images that are made stay."""
+        self._stopped.set()
+        if self._process is not None:
+            self._process.stop()
+
+
+def strength_grid(wanted: StrengthImages, paths: Sequence[Sequence[Path]]) -> Grid:
+    """Images as a grid.
+
+    Args:
+        paths: for each adapter the images of all prompts at the first strength, then at the second, ... as far as
+            they were made.
+    """
+    many = len(wanted.adapters) > 1
+    columns = [
+        f"{adapter.stem} @ {strength:g}" if many else f"{strength:g}"
+        for adapter in wanted.adapters
+        for strength in wanted.strengths
+    ]
+    cells = {}
+    for number, made in enumerate(paths):
+        for turn, path in enumerate(made[: len(wanted.strengths) * len(wanted.prompts)]):
+            strength, row = divmod(turn, len(wanted.prompts))
+            column = number * len(wanted.strengths) + strength
+            cells[row, column] = GridImage(path, f"{wanted.prompts[row]}  \u2013  {columns[column]}")
+    return Grid(wanted.prompts, tuple(columns), cells)
