@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from modules.util.jsonio import atomic_path
 from modules.util.owned_files import Owned
 from modules.util.tensors.tensor_files import DIGEST, tensor_hash, write_safetensors
 
+_log = logging.getLogger(__name__)
 DECIMALS = 5
 Named = Sequence[tuple[str, torch.nn.Parameter]]
 
@@ -36,6 +38,7 @@ class BestKeeper:
         self.writes = writes
         self.step: int | None = None
         self.accuracy, self.loss = -math.inf, math.inf
+        self._replaced: list[Path] = []
 
     @property
     def path(self) -> Path | None:
@@ -56,10 +59,22 @@ class BestKeeper:
         former, fresh = self.path, self._file(step)
         if self.writes:
             write_tensors(fresh, dict(self.parameters), "the best weights")
-            if former is not None and former != fresh:
-                Owned(self.folder, local=True).remove(former.name)
         self.step, self.accuracy, self.loss = step, accuracy, loss
+        if self.writes and former is not None and former != fresh:
+            self._replaced.append(former)
+            self._remove_replaced()
         return True
+
+    def _remove_replaced(self) -> None:
+        """One that cannot be removed is no fault of the run: it is told, and tried again with the next."""
+        kept = []
+        for path in self._replaced:
+            try:
+                Owned(self.folder, local=True).remove(path.name)
+            except (OSError, UserError) as error:
+                kept.append(path)
+                _log.warning("the best weights before these, %s, cannot be removed: %s", path, error)
+        self._replaced = kept
 
     def _file(self, step: int) -> Path:
         return self.folder / f"best-{step}.safetensors"

@@ -64,6 +64,23 @@ def test_the_highest_accuracy_then_the_lowest_loss(
     assert all(torch.equal(p, torch.full_like(p, float(winner))) for _, p in named)
 
 
+def test_a_former_best_that_cannot_be_removed_is_told_and_goes_with_the_next(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper = BestKeeper(tmp_path, weights())
+    assert keeper.offer(1, 0.1, 1.0)
+    former = tmp_path / "best-1.safetensors"
+    former.unlink()
+    former.mkdir()  # a folder is never removed as a file
+    assert keeper.offer(2, 0.2, 1.0) and keeper.step == 2
+    assert "best-1.safetensors, cannot be removed" in caplog.text
+    assert files(tmp_path) == ["best-1.safetensors", "best-2.safetensors"]
+    former.rmdir()
+    former.write_bytes(b"again there")
+    assert keeper.offer(3, 0.3, 1.0)
+    assert files(tmp_path) == ["best-3.safetensors"]
+
+
 def test_nothing_but_undefined_offers_leaves_no_best(tmp_path: Path) -> None:
     keeper = BestKeeper(tmp_path, weights())
     assert not keeper.offer(1, NAN, 0.5)
