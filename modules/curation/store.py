@@ -97,7 +97,7 @@ class CurationStore(EventLog):
         """Refuse a store of which a name leaves the folder, before anything in the folder is changed."""
         path = self.output_dir / STORE_NAME
         for table in ("pairs", "intents"):
-            for pair_id, text in self._db.execute(f"SELECT pair_id, entry FROM {table}"):
+            for pair_id, text in self._rows(f"SELECT pair_id, entry FROM {table}"):
                 where = f"{path}, table {table}, {shown(str(pair_id))!r}"
                 entry = self._object(text, where)
                 check_manifest_pair(entry, where)
@@ -122,7 +122,7 @@ class CurationStore(EventLog):
         with suppress(BrokenManifest):  # which is made again below
             finish_steps(self.output_dir)
         known = {pair["pair_id"] for pair in self.pairs()}
-        for pair_id, text in self._db.execute("SELECT pair_id, entry FROM intents").fetchall():
+        for pair_id, text in self._rows("SELECT pair_id, entry FROM intents"):
             if pair_id not in known:
                 self._remove_files(json.loads(text))
         self._db.execute("DELETE FROM intents")
@@ -223,10 +223,10 @@ class CurationStore(EventLog):
 
     def groups_with(self, kind: str) -> set[str]:
         """The groups whose last event, apart from undone ones, is of ``kind``."""
-        rows = self._db.execute(
+        rows = self._rows(
             "SELECT group_key FROM events WHERE kind = ? AND seq IN"
             " (SELECT MAX(seq) FROM events WHERE undone = 0 GROUP BY group_key)",
-            (kind,),
+            kind,
         )
         return {str(row[0]) for row in rows}
 
@@ -245,16 +245,16 @@ class CurationStore(EventLog):
 
     def pair(self, pair_id: str) -> Pair | None:
         """One pair's manifest entry."""
-        row = self._db.execute("SELECT entry FROM pairs WHERE pair_id = ?", (pair_id,)).fetchone()
-        return None if row is None else json.loads(row[0])
+        rows = self._rows("SELECT entry FROM pairs WHERE pair_id = ?", pair_id)
+        return json.loads(rows[0][0]) if rows else None
 
     def pairs(self) -> list[Pair]:
         """All manifest entries in the order they were made."""
-        return [json.loads(row[0]) for row in self._db.execute("SELECT entry FROM pairs ORDER BY number")]
+        return [json.loads(row[0]) for row in self._rows("SELECT entry FROM pairs ORDER BY number")]
 
     def pair_count(self) -> int:
         """How many pairs the folder holds."""
-        return int(self._db.execute("SELECT COUNT(*) FROM pairs").fetchone()[0])
+        return int(self._rows("SELECT COUNT(*) FROM pairs")[0][0])
 
     def export(
         self,
@@ -307,7 +307,7 @@ class CurationStore(EventLog):
         pair = self.pair(pair_id)
         if pair is None:
             raise UserError(f"there is no pair {pair_id!r} in {self.output_dir}")
-        row = self._db.execute("SELECT group_key FROM pairs WHERE pair_id = ?", (pair_id,)).fetchone()
+        (row,) = self._rows("SELECT group_key FROM pairs WHERE pair_id = ?", pair_id)
         with self._transaction():
             self._db.execute("DELETE FROM pairs WHERE pair_id = ?", (pair_id,))
             self._insert_intent(pair)
@@ -326,8 +326,8 @@ class CurationStore(EventLog):
         self._db.execute("UPDATE pairs SET entry = ? WHERE pair_id = ?", (text, pair["pair_id"]))
 
     def _next_number(self) -> int:
-        row = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'pairs'").fetchone()
-        number = int(row[0]) if row else 0
+        rows = self._rows("SELECT seq FROM sqlite_sequence WHERE name = 'pairs'")
+        number = rows[0][0] if rows and isinstance(rows[0][0], int) else 0
         while self._number_taken(f"pair_{number:04d}"):
             number += 1
         return number

@@ -29,7 +29,6 @@ from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.config_list import load_list
 from modules.util.config.load import load_config
 from modules.util.dpo_curation_util import load_manifest
-from modules.util.errors import UserError
 from modules.util.image_metadata_util import extract_metadata
 from tests.faults.fuzzing import Reader
 from tests.faults.pair_folders import make_pairs, write_images
@@ -108,8 +107,13 @@ def _models() -> dict[str, Reader]:
         check_scheduler_config(config, False, "a family", path)
         return DiscreteSchedule.from_config(config)
 
+    def adapter(path: Path) -> object:
+        named = path.with_suffix(".safetensors")  # by another name it is refused unread
+        shutil.copyfile(path, named)
+        return read_adapter(named, model)
+
     return {
-        "adapter": Reader((adapter_file(),), lambda path: read_adapter(path, model)),
+        "adapter": Reader((adapter_file(),), adapter),
         "checkpoint": Reader((whole,), lambda path: read_single_file(path, spec, {"unet"})),
         "scheduler": Reader(_json(scheduler), schedule, grammar=True),
     }
@@ -175,7 +179,7 @@ def _pair_folders(base: Path) -> dict[str, Reader]:
     undone = into(".trash/steps.jsonl", lambda folder: PairReview(folder).undo(), base / "pairs" / "reviewed")
     return {
         "manifest": Reader((manifest,), into("manifest.json", load_manifest), grammar=True),
-        "store": Reader((store,), into("curation.sqlite", opened), (UserError, sqlite3.DatabaseError)),
+        "store": Reader((store,), into("curation.sqlite", opened)),
         "journal": Reader((journal,), undone, grammar=True),
     }
 

@@ -20,6 +20,7 @@ from PIL import Image
 from modules.curation.ImageGroup import ImageGroup
 from modules.util.dpo_curation_util import file_sha256
 from modules.util.errors import UserError
+from modules.util.files.Database import Database
 from modules.util.image_metadata.containers.source import unusable
 from modules.util.image_metadata.limits import MAX_PIXELS, Reason, Unusable
 from modules.util.owned_files import Owned
@@ -198,7 +199,9 @@ class HashCache:
 
 
 def _connect(path: str) -> sqlite3.Connection:
-    database = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
+    database = sqlite3.connect(
+        path, timeout=1.0, isolation_level=None, check_same_thread=False, factory=Database
+    )
     try:
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=OFF")

@@ -20,6 +20,7 @@ from stat import S_ISREG
 
 from modules.pipeline.nodes.images import load_rgb, read_size
 from modules.util.errors import DataError, UserError
+from modules.util.files.Database import Database
 from modules.util.owned_files import Owned
 
 _log = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class FileIndex:
         if not self._path.is_file():
             return
         try:
-            with closing(sqlite3.connect(self._path, timeout=30)) as connection:
+            with closing(sqlite3.connect(self._path, timeout=30, factory=Database)) as connection:
                 # a file of an earlier version has another table, which knew less
                 if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'facts'").fetchone():
                     for path, *values in connection.execute(f"SELECT {_COLUMNS} FROM facts"):
@@ -106,7 +107,7 @@ class FileIndex:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with closing(sqlite3.connect(self._path, timeout=30)) as connection, connection:
+            with closing(sqlite3.connect(self._path, timeout=30, factory=Database)) as connection, connection:
                 connection.execute(_SCHEMA)
                 connection.executemany(
                     f"INSERT OR REPLACE INTO facts ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?)", rows

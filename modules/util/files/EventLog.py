@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from modules.util.errors import UserError
+from modules.util.files.Database import Database
 from modules.util.files.locking import try_lock
 from modules.util.files.OpenFolder import announced
 from modules.util.jsonio import parse_json
 from modules.util.owned_files import Owned, shown
 
+_LAST = 2**63 - 1
 _COLUMNS = "seq, group_key, kind, payload, time"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -105,7 +107,7 @@ class EventLog:
     def _open_database(self) -> sqlite3.Connection:
         path = self.output_dir / self.FILE
         try:
-            db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Database)
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=FULL")
             db.execute("PRAGMA trusted_schema=OFF")
@@ -178,12 +180,25 @@ class EventLog:
                     self._db.execute("ROLLBACK")
                 raise
 
+    def _rows(self, query: str, *values: int | str) -> list[tuple[Any, ...]]:
+        """The rows of a query.
+
+        Raises:
+            UserError: the file is damaged where they are, or cannot be read.
+        """
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise UserError(
+                f"{self.output_dir / self.FILE} cannot be read: {error}", hint=self._hint_for(error)
+            ) from error
+
     # --- small values ---
 
     def meta(self, key: str) -> str | None:
         """A remembered setting."""
-        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        return None if row is None else str(row[0])
+        rows = self._rows("SELECT value FROM meta WHERE key = ?", key)
+        return str(rows[0][0]) if rows else None
 
     def set_meta(self, key: str, value: str) -> None:
         """Remember a setting."""
@@ -217,8 +232,7 @@ class EventLog:
         if group_key is not None:
             query += " AND group_key = ?"
             values.append(group_key)
-        rows = self._db.execute(f"{query} ORDER BY seq", values)
-        return [self._event(row) for row in rows]
+        return [self._event(row) for row in self._rows(f"{query} ORDER BY seq", *values)]
 
     def _event(self, row: tuple[Any, ...]) -> Event:
         seq, key, kind, text, at = row
@@ -251,16 +265,17 @@ class EventLog:
         Returns:
             The event that was taken back; ``None`` if there is none, or nothing but what followed from one.
         """
-        rows = self._db.execute(f"SELECT {_COLUMNS} FROM events WHERE undone = 0 ORDER BY seq DESC")
         taken: list[Event] = []
-        for row in rows:
-            event = self._event(row)
+        query = f"SELECT {_COLUMNS} FROM events WHERE undone = 0 AND seq < ? ORDER BY seq DESC LIMIT 1"
+        before = _LAST
+        while rows := self._rows(query, before):
+            event = self._event(rows[0])
+            before = event.seq
             if stays(event):
                 continue
             taken.append(event)
             if not follows(event):
                 break
-        rows.close()
         if not taken:
             return None
         with self._transaction():
@@ -285,7 +300,9 @@ def peek(path: Path, query: str) -> list[tuple[Any, ...]]:
     if not path.is_file():
         return []
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, factory=Database)
+        ) as db:
             return db.execute(query).fetchall()
     except sqlite3.DatabaseError as error:
         raise UserError(f"{path} cannot be read: {error}", hint="is it damaged?") from error
