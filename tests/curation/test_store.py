@@ -151,15 +151,17 @@ def check_folder(out: Path) -> int:
     return len(pairs)
 
 
-def run_and_kill(source: Path, out: Path, seconds: float) -> list[str]:
+def run_and_kill(source: Path, out: Path, seconds: float, after: int) -> list[str]:
+    """What a child acknowledged that is killed some time after its first ``after`` answers."""
     child = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(KILLED), str(source), str(out)],
         cwd=ROOT, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert child.stdout is not None and child.stdout.readline() == "open\n"
+    said = "".join(child.stdout.readline() for _ in range(after))
     time.sleep(seconds)
     os.kill(child.pid, signal.SIGKILL)
-    lines = [line for line in child.stdout.read().split("\n")[:-1] if line]
+    lines = [line for line in (said + child.stdout.read()).split("\n")[:-1] if line]
     child.wait()
     return lines
 
@@ -171,7 +173,7 @@ def test_sigkill_at_random_moments_loses_no_acknowledged_pick(tmp_path, images, 
     out = tmp_path / "out"
     count = 0
     for _ in range(rounds):
-        lines = run_and_kill(images[0].parent, out, rng.uniform(0.0, 0.06))
+        lines = run_and_kill(images[0].parent, out, rng.uniform(0.0, 0.06), rng.choice((0, 0, 1)))
         undone = False
         for line in lines:
             kind, *values = line.split()

@@ -70,6 +70,7 @@ STRENGTHS_STOP, STRENGTHS_CANCEL, STRENGTHS_MAKE = "Stop", "Cancel", "Make image
 STRENGTHS_PROMPTS, STRENGTHS_WHICH = "Prompts, one a line", "Strengths, with commas between them"
 STRENGTHS_NO_ADAPTER = "Choose at least one adapter"
 STRENGTHS_NOTHING = "Select a run that has written an adapter, then press \u201cMake images\u201d"
+SAMPLER = "the sampler"
 STRENGTHS_BUSY = "A training uses the device. Wait until it has ended, or stop it first."
 STRENGTHS_AT, ONE_IMAGE = "{count} of {total} images", "image"
 AT_STEP = "{run} step {step}"

@@ -12,6 +12,7 @@ from typing import Any
 
 from modules.runner.LineProcess import LineProcess
 from modules.ui.state.runs.comparing import Grid, GridImage
+from modules.ui.texts.runs import SAMPLER
 from modules.util.errors import ConfigError, UserError
 from modules.util.program_files import ROOT
 
@@ -138,7 +139,7 @@ class StrengthJob:
                 break
             done = sum(map(len, paths))
             paths.append([])
-            process = self._process = LineProcess(self.wanted.command(number), b"", "the sampler")
+            process = self._process = LineProcess(self.wanted.command(number), b"", SAMPLER)
             try:
                 for line in process.lines():
                     paths[-1].append(Path(line.decode().strip()))
