@@ -66,7 +66,7 @@ class BestKeeper:
         return True
 
     def _remove_replaced(self) -> None:
-        """One that cannot be removed is no fault of the run: it is told, and tried again with the next."""
+        """A file that cannot be removed does not end the run: a warning names it, and the next offer tries again."""
         kept = []
         for path in self._replaced:
             try:

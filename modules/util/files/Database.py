@@ -11,7 +11,7 @@ from typing import Any
 class Database(sqlite3.Connection):
     """For ``sqlite3.connect(..., factory=Database)``.
 
-    Python decodes what SQLite says of a damaged file and fails where that quotes bytes that are no text, with a
+    Python decodes what SQLite says of a damaged file and fails where that quotes bytes that are not text, with a
     ``UnicodeDecodeError`` that says nothing of a database.
     """
 
