@@ -27,6 +27,7 @@ from modules.dataLoader.source import (
 from modules.model.batch import ImageBatch, PairBatch
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
+from modules.pipeline.loss_masks.finding import mask_faults
 from modules.pipeline.Node import THREAD_SAFE
 from modules.util.errors import DataError
 from modules.util.TrainProgress import TrainProgress
@@ -109,6 +110,7 @@ class BaseDataLoader(ABC):
         raise_faults(file_faults(check_files(source, files.size, self.threads, progress)))
         files.flush()
         raise_faults(check_crops(source, files))
+        raise_faults(mask_faults(source.masks, files))
         table = BucketTable.of(units, files, once=validation)
         raise_faults(epoch_faults(table))
         self.sizes = table.sizes
@@ -258,6 +260,8 @@ class BaseDataLoader(ABC):
             data.update(f"{rules.name}:{count}\n".encode())
         for item in self.units.items():
             line = [item.id, *(self.files.digest(path) for path in item.paths), *item.prompts]
+            if item.path in self.source.masks:
+                line.append(f"mask {self.files.digest(self.source.masks[item.path])}")
             data.update(("\0".join(line) + "\n").encode(errors="surrogatepass"))
         for pair in self.units.entries if self.units.dpo else ():
             if pair.certainty is not None:

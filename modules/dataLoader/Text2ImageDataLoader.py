@@ -54,6 +54,7 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
         missing = set(self.latents.missing(task.key for task in tasks))
         try:
             self._encode_latents([task for task in self._share(tasks) if task.key in missing])
+            self.keep_masks(slice(self.rank, None, self.world_size))
             self.latents.compact()
         finally:
             self.latents.close()

@@ -31,6 +31,7 @@ from modules.dataLoader.source import (
 )
 from modules.dataLoader.sources import compare_with_results
 from modules.pipeline.cache.FileIndex import FileIndex
+from modules.pipeline.loss_masks.finding import mask_faults
 from modules.util.counted import counted
 from modules.util.errors import DataError, UserError, list_offenders
 from modules.util.files.output_place import output_fault
@@ -155,6 +156,7 @@ def inspect_data(
         files.flush()
     result.faults += file_faults(bad)
     result.faults += check_crops(source, files, bad)
+    result.faults += mask_faults(source.masks, files, bad, decode=decode)
     if source.dpo:
         _check_sides_differ(source, files, bad, result)
     for units in (source.train, source.validation):

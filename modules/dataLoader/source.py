@@ -17,6 +17,7 @@ from modules.dataLoader.samplers import UnitGroup
 from modules.dataLoader.sources import attach_sources, with_chosen_sources
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
+from modules.pipeline.loss_masks.finding import look_for_masks
 from modules.pipeline.nodes.collect import Found, collect_items
 from modules.pipeline.nodes.prompts import special_tags
 from modules.pipeline.nodes.sources import source_size
@@ -91,6 +92,7 @@ class DataSource:
         faults: everything that must be fixed before training.
         warnings: what is allowed and probably not meant.
         found: what each concept's folder holds, ``None`` for concepts this run does not use.
+        masks: paths of masks by the paths of their images, in masked training.
     """
 
     concepts: list[Any]
@@ -100,6 +102,7 @@ class DataSource:
     faults: list[UserError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     found: list[Found | None] = field(default_factory=list)
+    masks: dict[str, str] = field(default_factory=dict)
 
     @property
     def dpo(self) -> bool:
@@ -172,6 +175,11 @@ def collect_source(config: TrainConfig, concepts: Sequence[Any], multiple: int =
         source.rules.append(rules)
     source.found = [None] * len(enabled)
     (_collect_pairs if dpo else _collect_images)(config, source)
+    if config.masked_training and not dpo:
+        found = look_for_masks(config.mask_source, source.items(), source.concepts)
+        source.masks = found.masks
+        source.faults += found.faults
+        source.warnings += found.warnings
     return source
 
 

@@ -261,6 +261,7 @@ class ImageBatch(_Batched):
             image, for models that are told; ``None`` stands for uncropped images of ``size``.
         inpaint_BChw: float32 mask (1 where to paint) and latents of the image without what the mask covers, (B, 1 + C,
             h, w), for models that see them; ``None`` stands for nothing but mask.
+        loss_mask_B1hw: float32 from 0 to 1, how much each cell is learned; ``None`` learns all of them.
         prior_B: bool, which samples have the untouched model's prediction as their target; ``None`` for none.
         sources: clean latents of the images that are edited, for models that see them; empty for none.
     """
@@ -276,6 +277,7 @@ class ImageBatch(_Batched):
     geometry_B6: torch.Tensor | None = None
     inpaint_BChw: torch.Tensor | None = None
     sources: Sources = NO_SOURCES
+    loss_mask_B1hw: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         counts = {
@@ -287,7 +289,7 @@ class ImageBatch(_Batched):
         }
         if self.cond is not None:
             counts["cond"] = len(self.cond)
-        for name in ("prior_B", "geometry_B6", "inpaint_BChw"):
+        for name in ("prior_B", "geometry_B6", "inpaint_BChw", "loss_mask_B1hw"):
             if getattr(self, name) is not None:
                 counts[name] = getattr(self, name).shape[0]
         counts |= {f"source {number}": tensor.shape[0] for number, tensor in enumerate(self.sources, 1)}
@@ -317,6 +319,7 @@ class ImageBatch(_Batched):
             geometry_B6=_cat_known([part.geometry_B6 for part in parts], "the geometry of their images"),
             inpaint_BChw=_cat_known([part.inpaint_BChw for part in parts], "what is masked"),
             sources=Sources.cat([part.sources for part in parts]),
+            loss_mask_B1hw=_cat_known([part.loss_mask_B1hw for part in parts], "what is learned of them"),
         )
 
 

@@ -24,7 +24,13 @@ from modules.model.noising.schedule import Prediction
 from modules.model.text.emphasis import read_emphasis
 from modules.model.text.encoding import cut_prompts
 from modules.modelSetup.ModelFamily import ModelFamily
-from modules.objective.supervised import LossOptions, combined_loss, mse_per_sample, noise_level_weight
+from modules.objective.supervised import (
+    LossOptions,
+    combined_loss,
+    mask_weight,
+    mse_per_sample,
+    noise_level_weight,
+)
 from modules.util.errors import ConfigError, DataError
 from modules.util.rng import Key
 
@@ -280,10 +286,26 @@ class BaseModelSetup(ModelFamily):
         return -mse_per_sample(prediction.predicted, prediction.target)
 
     def supervised_loss(
-        self, model: Model, prediction: Prediction, draw: NoiseDraw, batch: ImageBatch, options: LossOptions
+        self,
+        model: Model,
+        prediction: Prediction,
+        draw: NoiseDraw,
+        batch: ImageBatch,
+        options: LossOptions,
+        outside: bool = False,
     ) -> torch.Tensor:
-        """The training loss of predictions already made, weighted per noise level and sample, (B,)."""
-        loss_B = combined_loss(prediction.predicted, prediction.target, options.distances)
+        """The training loss of predictions already made, weighted per noise level and sample, (B,).
+
+        Args:
+            outside: of what the masks of the batch leave out, instead of what they show.
+        """
+        weight_B1hw = None
+        if batch.loss_mask_B1hw is not None:
+            mask_B1hw = to_device(batch.loss_mask_B1hw, prediction.predicted.device)
+            weight_B1hw = mask_weight(mask_B1hw, options.masks, outside)
+        loss_B = combined_loss(
+            prediction.predicted, prediction.target, options.distances, weight_B1hw, options.masks.normalize
+        )
         weight = noise_level_weight(
             options.weight_function,
             model.schedule.snr(draw.timestep_B).to(loss_B.device),

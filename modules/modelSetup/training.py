@@ -22,7 +22,7 @@ from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.ModelFamily import LoadOptions
-from modules.objective.supervised import LossOptions, SupervisedOptions
+from modules.objective.supervised import LossOptions, MaskOptions, SupervisedOptions
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import DPOTimestepSampling, ModelFormat, TrainingMethod
@@ -181,6 +181,7 @@ def loss_options(config: TrainConfig) -> LossOptions:
         ),
         weight_function=config.loss_weight_fn.value,
         weight_strength=config.loss_weight_strength,
+        masks=MaskOptions(config.unmasked_weight, config.normalize_masked_area_loss),
     )
 
 

@@ -28,12 +28,26 @@ class SupervisedOptions:
 
 
 @dataclass(frozen=True)
+class MaskOptions:
+    """How much of an image counts.
+
+    Args:
+        least: the weight of what is black in a mask, from 0 to 1.
+        normalize: divide the loss of a sample by the mean of its weights.
+    """
+
+    least: float = 0.0
+    normalize: bool = False
+
+
+@dataclass(frozen=True)
 class LossOptions:
-    """The supervised loss: distances and the weight of each noise level (see ``noise_level_weight``)."""
+    """The supervised loss: distances, the weight of each noise level (see ``noise_level_weight``) and of masks."""
 
     distances: SupervisedOptions = field(default_factory=SupervisedOptions)
     weight_function: str = "CONSTANT"
     weight_strength: float = 5.0
+    masks: MaskOptions = field(default_factory=MaskOptions)
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
@@ -41,8 +55,24 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def _mean_per_sample(values: torch.Tensor) -> torch.Tensor:
-    return values.flatten(1).mean(1)
+def _mean_per_sample(
+    values: torch.Tensor, weight_B1hw: torch.Tensor | None = None, normalize: bool = False
+) -> torch.Tensor:
+    """(B,) means over all but the batch dimension, of ``values * weight``; normalised, over the mean weight."""
+    if weight_B1hw is None:
+        return values.flatten(1).mean(1)
+    mean_B = (values * weight_B1hw).flatten(1).mean(1)
+    if not normalize:
+        return mean_B
+    area_B = weight_B1hw.flatten(1).mean(1)
+    # nothing counts in a sample whose weights are all 0: its mean is 0 already
+    return mean_B / torch.where(area_B > 0, area_B, 1.0)
+
+
+def mask_weight(mask_B1hw: torch.Tensor, options: MaskOptions, outside: bool = False) -> torch.Tensor:
+    """The weight of each cell, clamp(mask, least, 1); ``outside`` what is left of it to 1."""
+    weight_B1hw = _wide(mask_B1hw).clamp(options.least, 1.0)
+    return 1.0 - weight_B1hw if outside else weight_B1hw
 
 
 def mse_per_sample(predicted: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -50,12 +80,20 @@ def mse_per_sample(predicted: torch.Tensor, target: torch.Tensor) -> torch.Tenso
     return _mean_per_sample((_wide(predicted) - _wide(target)).square())
 
 
-def combined_loss(predicted: torch.Tensor, target: torch.Tensor, options: SupervisedOptions) -> torch.Tensor:
+def combined_loss(
+    predicted: torch.Tensor,
+    target: torch.Tensor,
+    options: SupervisedOptions,
+    weight_B1hw: torch.Tensor | None = None,
+    normalize: bool = False,
+) -> torch.Tensor:
     """Weighted sum of MSE, MAE, log-cosh and Huber distances per sample.
 
     Args:
         predicted, target: (B, ...) in the model's own parameterisation; reduced in float32 (float64 is kept).
         options: the strengths; a distance of strength 0 is not computed.
+        weight_B1hw: of each cell; every distance is multiplied by it before it is averaged.
+        normalize: divide by the mean weight of the sample.
 
     Returns:
         (B,) losses. Only zero strengths give zeros that still carry a gradient (of zero).
@@ -63,21 +101,23 @@ def combined_loss(predicted: torch.Tensor, target: torch.Tensor, options: Superv
     predicted, target = _wide(predicted), _wide(target)
     difference = predicted - target
     terms: list[torch.Tensor] = []
+
+    def mean(values: torch.Tensor) -> torch.Tensor:
+        return _mean_per_sample(values, weight_B1hw, normalize)
+
     if options.mse_strength:
-        terms.append(options.mse_strength * _mean_per_sample(difference.square()))
+        terms.append(options.mse_strength * mean(difference.square()))
     if options.mae_strength:
-        terms.append(options.mae_strength * _mean_per_sample(difference.abs()))
+        terms.append(options.mae_strength * mean(difference.abs()))
     if options.log_cosh_strength:
         size = difference.abs()
         # log cosh(x) = |x| + log(1 + exp(-2|x|)) - log 2 cannot overflow
-        terms.append(
-            options.log_cosh_strength * _mean_per_sample(size + softplus(-2.0 * size) - math.log(2.0))
-        )
+        terms.append(options.log_cosh_strength * mean(size + softplus(-2.0 * size) - math.log(2.0)))
     if options.huber_strength:
         distance = huber_loss(predicted, target, reduction="none", delta=options.huber_delta)
-        terms.append(options.huber_strength * _mean_per_sample(distance))
+        terms.append(options.huber_strength * mean(distance))
     if not terms:
-        return _mean_per_sample(difference * 0.0)
+        return mean(difference * 0.0)
     return torch.stack(terms).sum(0)
 
 

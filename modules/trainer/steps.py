@@ -10,7 +10,7 @@ import torch
 
 from modules.adapter.reference import Reference
 from modules.dataLoader.BaseDataLoader import AccumulationGroup
-from modules.model.batch import ImageBatch, PairBatch
+from modules.model.batch import ImageBatch, NoiseDraw, PairBatch
 from modules.model.Model import Model
 from modules.model.noising.schedule import Prediction
 from modules.modelSetup import training
@@ -64,6 +64,7 @@ class SupervisedStep:
         self._seed = config.seed
         self._noise = training.noise_options(config)
         self._loss = training.loss_options(config)
+        self._outside = config.masked_prior_preservation_weight
         self._losses: list[torch.Tensor] = []
 
     def forward_backward(self, group: AccumulationGroup, step: int, backward: Backward) -> None:
@@ -82,8 +83,27 @@ class SupervisedStep:
     def _loss_of(self, batch: ImageBatch) -> torch.Tensor:
         setup, model = self._setup, self._model
         draw = setup.draw_noise(model, batch, self._noise, self._seed)
-        if batch.prior_B is None or not bool(batch.prior_B.any()):
+        some_prior = batch.prior_B is not None and bool(batch.prior_B.any())
+        keeps_outside = self._outside > 0 and batch.loss_mask_B1hw is not None
+        if not some_prior and not keeps_outside:
             return setup.calculate_loss(model, batch, draw, self._loss)
+        prior = self._prior(batch, draw)
+        cond = setup.condition(model, batch, draw)
+        made = setup.predict(model, batch.latents_BChw, cond, draw, batch.size)
+        target = made.target
+        if some_prior and batch.prior_B is not None:
+            prior_B = batch.prior_B.to(target.device).view(-1, *[1] * (target.dim() - 1))
+            target = torch.where(prior_B, prior, target)
+        loss_B = setup.supervised_loss(model, Prediction(made.predicted, target), draw, batch, self._loss)
+        if keeps_outside:
+            outside = Prediction(made.predicted, prior)
+            kept_B = setup.supervised_loss(model, outside, draw, batch, self._loss, outside=True)
+            loss_B = loss_B + self._outside * kept_B
+        return loss_B
+
+    def _prior(self, batch: ImageBatch, draw: NoiseDraw) -> torch.Tensor:
+        """What the untouched model predicts."""
+        setup, model = self._setup, self._model
         if model.adapter is None:
             raise UnsupportedError(
                 "prior preservation compares with the model without its adapter, but no adapter is trained",
@@ -92,12 +112,7 @@ class SupervisedStep:
             )
         with torch.no_grad(), model.adapter.disabled():
             cond = setup.condition(model, batch, draw)
-            prior = setup.predict(model, batch.latents_BChw, cond, draw, batch.size).predicted
-        cond = setup.condition(model, batch, draw)
-        made = setup.predict(model, batch.latents_BChw, cond, draw, batch.size)
-        mask = batch.prior_B.to(made.target.device).view(-1, *[1] * (made.target.dim() - 1))
-        prediction = Prediction(made.predicted, torch.where(mask, prior, made.target))
-        return setup.supervised_loss(model, prediction, draw, batch, self._loss)
+            return setup.predict(model, batch.latents_BChw, cond, draw, batch.size).predicted
 
     def metrics(self) -> dict[str, float]:
         sums = torch.zeros(2, dtype=torch.float64)

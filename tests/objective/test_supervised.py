@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.objective.supervised import (
+    MaskOptions,
     SupervisedOptions,
     combined_loss,
+    mask_weight,
     mse_per_sample,
     noise_level_weight,
 )
@@ -114,3 +116,86 @@ def test_weights_by_the_ratio_and_by_the_level() -> None:
     for function, prediction in (("SIGMA", "epsilon"), ("SNR", "flow")):
         with pytest.raises(ValueError, match=function):
             noise_level_weight(function, snr_B, prediction, 5.0, sigma_B)
+
+
+# -- masks ---------------------------------------------------------------------------------------------------------
+
+DISTANCES = [
+    SupervisedOptions(mse_strength=1.0),
+    SupervisedOptions(mse_strength=0.0, mae_strength=1.0),
+    SupervisedOptions(mse_strength=0.0, log_cosh_strength=1.0),
+    SupervisedOptions(mse_strength=0.0, huber_strength=1.0, huber_delta=0.3),
+    SupervisedOptions(0.5, 0.4, 0.3, 0.2, 0.1),
+]
+
+
+def predicted_and_target() -> tuple[torch.Tensor, torch.Tensor]:
+    source = torch.Generator().manual_seed(0)
+    return torch.randn(3, 4, 6, 8, generator=source), torch.randn(3, 4, 6, 8, generator=source)
+
+
+@pytest.mark.parametrize("options", DISTANCES)
+def test_a_white_mask_changes_no_bit(options: SupervisedOptions) -> None:
+    predicted, target = predicted_and_target()
+    one, other = (predicted.clone().requires_grad_() for _ in range(2))
+    plain_B = combined_loss(one, target, options)
+    for normalize in (False, True):
+        masked_B = combined_loss(other, target, options, torch.ones(3, 1, 6, 8), normalize)
+        assert torch.equal(plain_B, masked_B)
+    plain_B.sum().backward()
+    masked_B.sum().backward()
+    assert torch.equal(one.grad, other.grad)
+
+
+@pytest.mark.parametrize("options", DISTANCES)
+def test_nothing_is_learned_outside_a_mask_of_weight_0(options: SupervisedOptions) -> None:
+    predicted, target = predicted_and_target()
+    predicted.requires_grad_()
+    mask = torch.zeros(3, 1, 6, 8)
+    mask[..., :4] = 1.0
+    weight = mask_weight(mask, MaskOptions(0.0))
+    combined_loss(predicted, target, options, weight).sum().backward()
+    assert predicted.grad is not None
+    assert (predicted.grad[..., 4:] == 0).all()
+    assert (predicted.grad[..., :4] != 0).all()
+
+
+def test_each_distance_is_weighted_cell_by_cell() -> None:
+    predicted, target = predicted_and_target()
+    mask = torch.rand(3, 1, 6, 8, generator=torch.Generator().manual_seed(1))
+    weight = mask_weight(mask, MaskOptions(0.3))
+    assert torch.equal(weight, mask.clamp(0.3, 1.0))
+    for options, distance in zip(
+        DISTANCES[:3], (torch.square, torch.abs, lambda x: torch.log(torch.cosh(x))), strict=True
+    ):
+        values = distance((predicted - target).double())
+        wanted = (values * weight.double()).sum((1, 2, 3)) / (4 * 6 * 8)
+        assert torch.allclose(combined_loss(predicted, target, options, weight).double(), wanted, rtol=1e-5)
+        area = weight.double().mean((1, 2, 3))
+        normal = combined_loss(predicted, target, options, weight, normalize=True).double()
+        assert torch.allclose(normal, wanted / area, rtol=1e-5)
+
+
+@pytest.mark.parametrize("share", [1, 2, 7])
+def test_a_normalised_loss_does_not_depend_on_the_area(share: int) -> None:
+    target = torch.zeros(1, 4, 6, 8)
+    mask = torch.zeros(1, 1, 6, 8)
+    mask[..., :share] = 1.0
+    weight = mask_weight(mask, MaskOptions(0.0))
+    assert float(combined_loss(target + 0.5, target, SupervisedOptions(), weight, True)) == pytest.approx(
+        0.25
+    )
+    assert float(combined_loss(target + 0.5, target, SupervisedOptions(), weight)) == pytest.approx(
+        0.25 * share / 8
+    )
+
+
+def test_masks_without_white_or_black_give_0_and_not_nan() -> None:
+    predicted, target = predicted_and_target()
+    black = mask_weight(torch.zeros(3, 1, 6, 8), MaskOptions(0.0))
+    outside = mask_weight(torch.ones(3, 1, 6, 8), MaskOptions(0.2), outside=True)
+    for weight in (black, outside):
+        assert (combined_loss(predicted, target, SupervisedOptions(), weight, True) == 0).all()
+    assert torch.equal(
+        mask_weight(torch.zeros(1, 1, 2, 2), MaskOptions(0.25), outside=True), torch.full((1, 1, 2, 2), 0.75)
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from modules.dataLoader.mixin.DataLoaderMasksMixin import DataLoaderMasksMixin
 from modules.dataLoader.samplers import MicroBatch
 from modules.dataLoader.source import UnitSet
 from modules.model.batch import Conditioning, ImageBatch, PairBatch, Sources
@@ -19,7 +20,7 @@ from modules.pipeline.Item import Item
 from modules.pipeline.nodes.CachedTensors import CachedTensors, content_key
 from modules.pipeline.nodes.ChoosePrompt import ChoosePrompt
 from modules.pipeline.nodes.LoadPixels import LoadPixels
-from modules.pipeline.nodes.masks import Mask, PlanMask
+from modules.pipeline.nodes.masks import CellMask, Mask, MaskFromCells, PlanMask
 from modules.pipeline.nodes.PlanImage import PlanImage
 from modules.pipeline.nodes.sources import CachedSources, LoadSources, PlanSources, SourcePlan, load_source
 from modules.pipeline.nodes.transforms import Transform
@@ -51,11 +52,11 @@ class EncodeTask:
     unit: int
     visit: int
     size: tuple[int, int]
-    mask: Mask | None = None
+    mask: Mask | CellMask | None = None
     plan: SourcePlan | None = None
 
 
-class DataLoaderText2ImageMixin:
+class DataLoaderText2ImageMixin(DataLoaderMasksMixin):
     """Images and their prompts for text-to-image models: the modules, the cache keys, the batches.
 
     Uses the attributes of ``BaseDataLoader``.
@@ -100,8 +101,9 @@ class DataLoaderText2ImageMixin:
         if self.latents is not None:
             inputs, outputs = [f"{side}item", f"{side}transform"], (f"{side}latent_key", f"{side}latents")
             made.append(CachedTensors(inputs, self.latent_key, self.latents, *outputs))
+        made += self.mask_modules()
         if self.setup.spec.inpainting:
-            made.append(PlanMask(side, self.masks))
+            made.append(MaskFromCells(side) if self.masked else PlanMask(side, self.masks))
         if self.setup.spec.inpainting and self.latents is not None:
             inputs, outputs = [*inputs, f"{side}mask"], (f"{side}masked_key", f"{side}masked")
             made.append(CachedTensors(inputs, self.masked_key, self.latents, *outputs))
@@ -128,6 +130,8 @@ class DataLoaderText2ImageMixin:
             names += ["mask"] if self.latents is None else ["mask", "masked"]
         if self.setup.spec.sources:
             names.append("source_pixels" if self.latents is None else "source_latents")
+        if self.masked:
+            names.append("cells")
         return ["name", *(f"{side}{name}" for side in self.sides for name in names)]
 
     # -- cache ---------------------------------------------------------------------------------------------
@@ -157,7 +161,7 @@ class DataLoaderText2ImageMixin:
         digest = self.files.digest(path)
         return content_key(CACHE_FORMAT, "latents", "float32", self.latents_of, digest, transform.text())
 
-    def masked_key(self, item: Item, transform: Transform, mask: Mask) -> str:
+    def masked_key(self, item: Item, transform: Transform, mask: Mask | CellMask) -> str:
         """The same of an image of which a part is hidden."""
         return content_key("masked", self.latent_key(item, transform), mask.text())
 
@@ -191,7 +195,8 @@ class DataLoaderText2ImageMixin:
     def _distinct_visits(self, item: Item) -> int:
         """After how many visits an image looks as before."""
         variations = self.rules[item.concept].variations
-        return math.lcm(variations, self.masks) if self.setup.spec.inpainting else variations
+        drawn = self.setup.spec.inpainting and not self.masked
+        return math.lcm(variations, self.masks) if drawn else variations
 
     def _encoded(self, side: str, unit: int, visit: int) -> Iterator[EncodeTask]:
         """What is kept of a visit."""
@@ -201,7 +206,11 @@ class DataLoaderText2ImageMixin:
 
         task = EncodeTask(get("latent_key"), side, unit, visit, get("crop"))
         yield task
-        if self.setup.spec.inpainting:
+        if self.setup.spec.inpainting and self.masked:
+            item, transform = get("item"), get("transform")
+            for mask in self.both_masks(item, transform):
+                yield replace(task, key=self.masked_key(item, transform, mask), mask=mask)
+        elif self.setup.spec.inpainting:
             yield replace(task, key=get("masked_key"), mask=get("mask"))
         if self.setup.spec.sources:
             for key, plan in zip(get("source_keys"), get("sources"), strict=True):
@@ -312,6 +321,7 @@ class DataLoaderText2ImageMixin:
             geometry_B6=geometry_B6,
             inpaint_BChw=inpaint_BChw,
             sources=self._sources(items, side) if self.setup.spec.sources else Sources(),
+            loss_mask_B1hw=self.loss_masks(items),
         )
 
     def _sources(self, items: Sequence[dict[str, Any]], side: str) -> Sources:
@@ -330,7 +340,7 @@ class DataLoaderText2ImageMixin:
         self, items: Sequence[dict[str, Any]], side: str, latents_BChw: torch.Tensor
     ) -> torch.Tensor:
         """Masks and latents of the masked images, (B, 1 + C, h, w)."""
-        masks: list[Mask] = [item[f"{side}mask"] for item in items]
+        masks: list[Mask | CellMask] = [item[f"{side}mask"] for item in items]
         if self.latents is not None:
             masked_BChw = torch.stack([item[f"{side}masked"]["latents"] for item in items])
         else:

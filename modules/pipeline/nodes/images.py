@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os import PathLike
 from typing import Any
 
@@ -53,15 +54,37 @@ def load_rgb(path: Path) -> Image.Image:
     Raises:
         DataError: damaged, truncated, or of a size that is refused.
     """
+    return load_upright(path, _to_rgb)
+
+
+def load_upright(path: Path, read: Callable[[Image.Image], Image.Image]) -> Image.Image:
+    """Decode an image completely, and turn what ``read`` makes of it upright.
+
+    Raises:
+        DataError: damaged, truncated, or of a size that is refused.
+    """
     try:
         with Image.open(path) as image:
             _check_size(path, *image.size)
             turn = _TURNS.get(_orientation(image))
             image.load()
-            rgb = _to_rgb(image)
-        return rgb.transpose(turn) if turn is not None else rgb
+            made = read(image)
+        return made.transpose(turn) if turn is not None else made
     except DataError:
         raise
+    except IMAGE_ERRORS as error:
+        raise _fault(path, error) from error
+
+
+def has_alpha(path: Path) -> bool:
+    """Whether an image has an alpha channel or a transparent colour, by its header.
+
+    Raises:
+        DataError: not a readable image.
+    """
+    try:
+        with Image.open(path) as image:
+            return bool({"A", "a"} & set(image.getbands())) or "transparency" in image.info
     except IMAGE_ERRORS as error:
         raise _fault(path, error) from error
 

@@ -16,6 +16,7 @@ VERSION = 1
 WHOLE = 0.25
 """Share of masks that cover the whole image, which is what sampling without an image looks like."""
 GREY = 127.5
+HALF = 0.5
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -42,8 +43,33 @@ class Mask:
     def hide(self, pixels: Pixels, factor: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         """(H, W, 3) pixels from 0 to 255 with the covered cells of ``factor`` pixels in middle grey."""
         height, width = pixels.shape[:2]
-        covered = self.cells(height // factor, width // factor).repeat(factor, 0).repeat(factor, 1)
-        return np.where(covered[..., None], np.float32(GREY), pixels.astype(np.float32))
+        return _hidden(pixels, self.cells(height // factor, width // factor), factor)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CellMask:
+    """What is to be painted, cell by cell: (h, w), true where the mask of an image is at least half white."""
+
+    covered: Bools
+
+    def text(self) -> str:
+        """The same text for the same mask, on every machine."""
+        return f"{VERSION}:{self.covered.shape}:{np.packbits(self.covered).tobytes().hex()}"
+
+    def cells(self, height: int, width: int) -> Bools:
+        """(h, w) cells that are covered; ``ValueError`` for another size than the mask's."""
+        if (height, width) != self.covered.shape:
+            raise ValueError(f"a mask of {self.covered.shape} cells for an image of {(height, width)}")
+        return self.covered
+
+    def hide(self, pixels: Pixels, factor: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """As that of ``Mask``."""
+        return _hidden(pixels, self.covered, factor)
+
+
+def _hidden(pixels: Pixels, cells: Bools, factor: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    covered = cells.repeat(factor, 0).repeat(factor, 1)
+    return np.where(covered[..., None], np.float32(GREY), pixels.astype(np.float32))
 
 
 def decide_mask(name: str, number: int) -> Mask:
@@ -85,3 +111,25 @@ class PlanMask(Node):
         name: str = self._get_previous_item(variation, "name", index)
         number = variation % self._count if self._count else variation
         return {f"{self._side}mask": decide_mask(name, number)}
+
+
+class MaskFromCells(Node):
+    """The mask of an image's own file as what is to be painted: ``mask``. A white one covers the whole image.
+
+    Args:
+        side: prefix of the names.
+    """
+
+    def __init__(self, side: str) -> None:
+        super().__init__()
+        self._side = side
+
+    def get_inputs(self) -> list[str]:
+        return [f"{self._side}cells"]
+
+    def get_outputs(self) -> list[str]:
+        return [f"{self._side}mask"]
+
+    def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
+        cells = self._get_previous_item(variation, f"{self._side}cells", index)
+        return {f"{self._side}mask": CellMask(cells >= HALF)}

@@ -238,6 +238,12 @@ class ConceptConfig(BaseConfig):
             "extension. For pairs, set it at the chosen concept alone."
         ),
     )
+    mask_path: PathText = setting(
+        "",
+        widget="folder",
+        title="Mask folder",
+        tip="Masks of the images, with the same names and subfolders. Used where masks come from a FOLDER.",
+    )
     type: ConceptType = setting(
         ConceptType.STANDARD,
         title="Type",

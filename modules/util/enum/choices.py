@@ -287,6 +287,14 @@ class DPOPatienceMetric(BaseEnum):
 # -- Online modes: images and rewards --------------------------------------------------------------------------
 
 
+class MaskSource(BaseEnum):
+    """Where the masks of images come from: a file next to the image, its alpha channel, a folder of their own."""
+
+    FILE = "FILE"
+    ALPHA = "ALPHA"
+    FOLDER = "FOLDER"
+
+
 class PromptSource(BaseEnum):
     """Where the prompts of a concept come from: a text file next to each image, one text file for all images,
     or the image's file name. The values are those concept files have always used."""

@@ -43,6 +43,15 @@ def _images(folder: Path) -> None:
             width, height = ((32, 32), (64, 32))[number % 2]
             pixels = rng.integers(low, low + 100, (height, width, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / name / f"{number:03d}.png")
+    for masks, across in (("masks", 2), ("other-masks", 4)):
+        (folder / masks).mkdir()
+        for number in range(4):
+            width, height = ((32, 32), (64, 32))[number % 2]
+            levels = np.zeros((height, width), dtype=np.uint8)
+            levels[:, : width // across] = 255
+            Image.fromarray(levels).save(folder / masks / f"{number:03d}.png")
+            if across == 4:
+                Image.fromarray(255 - levels).save(folder / "chosen" / f"{number:03d}-masklabel.png")
     (folder / "emphasis.txt").write_text("a (red:1.5) circle\n", encoding="utf-8")
     (folder / "long.txt").write_text("a red circle on the left of a blue square " * 3, encoding="utf-8")
     (folder / "lines.txt").write_text("a green dog\n", encoding="utf-8")
@@ -83,6 +92,12 @@ def pictures(folder: Path) -> dict[str, Any]:
         "layer_filter": "attn2.to_q,attn1.to_q",
         "unet.gradient_checkpointing": False,
     }
+
+
+def masked(folder: Path) -> dict[str, Any]:
+    """Training on parts of images."""
+    own = concept(mask_path=str(image_folder() / "masks"))
+    return {**pictures(folder), "concepts": [own], "masked_training": True, "unmasked_probability": 0.0}
 
 
 def concepts(folder: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.house.acts import outcomes as see
-from tests.house.acts.bases import concept, concepts, edits, image_folder, pictures
+from tests.house.acts.bases import concept, concepts, edits, image_folder, masked, pictures
 from tests.house.acts.case import Case, Values
 from tests.house.acts.run_cases import lists
 
@@ -20,6 +20,12 @@ DATA = [
     Case("latent_caching", pictures, False, see.files),
     Case("cache_batch_size", pictures, 1, see.read_ahead, {"dataloader_threads": 1}),
     Case("dataloader_threads", pictures, 2, see.reading),
+    Case("masked_training", masked, False, see.weights),
+    Case("mask_source", masked, "FOLDER", see.weights),
+    Case("unmasked_weight", masked, 0.9, see.weights),
+    Case("unmasked_probability", masked, 1.0, see.weights),
+    Case("normalize_masked_area_loss", masked, True, see.weights),
+    Case("masked_prior_preservation_weight", masked, 1.0, see.weights),
 ]  # fmt: skip
 
 
@@ -48,6 +54,10 @@ SPECIAL = {
 CAPS = {"text__caps_randomize_enable": True, "text__caps_randomize_probability": 0.5}
 CONCEPT = [
     own("name", "mine"),
+    Case(
+        "concepts.0.mask_path", masked, lambda folder: str(image_folder() / "other-masks"), see.weights,
+        {"mask_source": "FOLDER"},
+    ),
     own("path", lambda folder: str(image_folder() / "rejected")),
     own("type", "PRIOR_PREDICTION"),
     Case(

@@ -51,10 +51,6 @@ def _embeds(full: Mapping[str, Any]) -> bool:
     return bool(full["additional_embeddings"])
 
 
-def _masked(full: Mapping[str, Any]) -> bool:
-    return bool(full["masked_training"] is True)
-
-
 def _of_kind(kind: str) -> Acts:
     return lambda full: bool(full["training_method"] == "LORA" and full["peft_type"] == kind)
 
@@ -68,10 +64,6 @@ def _custom_rates(full: Mapping[str, Any]) -> bool:
 
 
 ACTS_ONLY: Mapping[str, Acts] = {
-    "unmasked_probability": _masked,
-    "unmasked_weight": _masked,
-    "normalize_masked_area_loss": _masked,
-    "masked_prior_preservation_weight": _masked,
     "embedding_learning_rate": _embeds,
     "preserve_embedding_norm": _embeds,
     "embedding_weight_dtype": _embeds,

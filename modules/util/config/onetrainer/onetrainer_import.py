@@ -21,6 +21,7 @@ from modules.util.config.foreign.Notes import Note, Notes
 from modules.util.config.load import find_problems
 from modules.util.config.onetrainer.idle import note_rest
 from modules.util.config.onetrainer.layers_import import import_layers
+from modules.util.config.onetrainer.masks_import import import_masks
 from modules.util.config.onetrainer.noise_import import noise_and_rates
 from modules.util.config.onetrainer.offered import offered
 from modules.util.config.onetrainer.onetrainer_migrations import (
@@ -133,7 +134,7 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
     made |= {"lora_rank": _rank(full, notes), **import_layers(full, family, notes)}
     made |= _acceleration(full, family, notes)
     made |= _warmup(full, notes)
-    made |= noise_and_rates(full, notes)
+    made |= noise_and_rates(full, notes) | import_masks(full, family, notes)
     note_rest(given, full, family, {*TrainConfig.model_fields, *_SPECIAL}, defaults, notes)
     config = build(TrainConfig, made, "", notes)
     _note_rounding(config, full, notes)

@@ -5,7 +5,8 @@ from pydantic import field_validator
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.resolution import parse_resolutions
-from modules.util.config.setting import PathText, setting
+from modules.util.config.setting import Float, PathText, setting
+from modules.util.enum.choices import MaskSource
 
 
 class DataSection(BaseConfig):
@@ -84,6 +85,71 @@ class DataSection(BaseConfig):
         title="Loader threads",
         group="Cache",
         tip="Threads that read and decode images. 0: read images between the steps.",
+    )
+
+    masked_training: bool = setting(
+        False,
+        visible="!rlhf_enabled",
+        free=False,
+        title="Masked training",
+        group="Masks",
+        tip=(
+            "Learn each image only where its mask is white, for example the person and not the room. Pairs have "
+            "masks of their own."
+        ),
+    )
+    mask_source: MaskSource = setting(
+        MaskSource.FILE,
+        visible="masked_training",
+        free=False,
+        title="Masks from",
+        group="Masks",
+        tip=(
+            "FILE: photo-masklabel.png next to photo.jpg. ALPHA: the alpha channel of the image. FOLDER: the mask "
+            "folder of the concept, with the names of the images. An image without a mask is learned in full."
+        ),
+    )
+    unmasked_weight: Float = setting(
+        0.1,
+        ge=0,
+        le=1,
+        visible="masked_training",
+        free=False,
+        title="Weight outside",
+        group="Masks",
+        tip="How much what is black in a mask still counts. Some of it keeps the rest of the image in shape. 0: none.",
+    )
+    unmasked_probability: Float = setting(
+        0.1,
+        ge=0,
+        le=1,
+        visible="masked_training",
+        free=False,
+        title="Visits without mask",
+        group="Masks",
+        tip="Chance that the mask of an image is left out when the image is used. 0: never, 1: always.",
+    )
+    normalize_masked_area_loss: bool = setting(
+        False,
+        visible="masked_training",
+        free=False,
+        title="Normalize the area",
+        group="Masks",
+        tip="Divide the loss of an image by the share of it that counts: small subjects weigh as much as large ones.",
+    )
+    masked_prior_preservation_weight: Float = setting(
+        0.0,
+        ge=0,
+        le=1000,
+        visible="masked_training,training_method=LORA",
+        cost="switch",
+        free=False,
+        title="Keep the outside",
+        group="Masks",
+        tip=(
+            "Outside the mask, learn what the model without its adapter predicts, with this weight. It keeps the "
+            "adapter from changing backgrounds and takes one more pass. 0: off, 1 is usual."
+        ),
     )
 
     @field_validator("resolution")

@@ -95,7 +95,7 @@ def base(place: str) -> dict[str, Any]:
     if "embedding" in place and place != "additional_embeddings":
         made["additional_embeddings"] = [{"placeholder": "<a>"}]
     if place.startswith(("unmasked", "normalize_masked", "masked_prior")):
-        made["masked_training"] = True
+        made |= {"masked_training": True, "model_type": "STABLE_DIFFUSION_15_INPAINTING"}
     if place in ("custom_learning_rate_scheduler", "scheduler_params"):
         made["learning_rate_scheduler"] = "CUSTOM"
     if place == "device_indexes":

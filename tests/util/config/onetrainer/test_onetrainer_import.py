@@ -214,8 +214,7 @@ def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: 
     data = {
         "__version": 11,
         "training_method": "LORA",
-        "masked_training": True,
-        "unmasked_weight": 0.1,
+        "force_circular_padding": True,
         "compile": False,
         "learning_rate_scheduler": "CUSTOM",
         "resolution": "512x768",
@@ -245,7 +244,7 @@ def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: 
     config, notes = load(tmp_path, data)
     assert about(notes) == sorted(
         [
-            "masked_training",
+            "force_circular_padding",
             "learning_rate_scheduler",
             "resolution",
             "output_model_format",
@@ -326,9 +325,9 @@ def test_what_is_no_onetrainer_file_is_an_error(tmp_path: Path) -> None:
 
 
 def test_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "in.json").write_text(json.dumps({"__version": 11, "masked_training": True, **LISTS}))
+    (tmp_path / "in.json").write_text(json.dumps({"__version": 11, "force_circular_padding": True, **LISTS}))
     assert script.main([str(tmp_path / "in.json"), str(tmp_path / "out.json")]) == 3
-    assert "masked_training = true: not offered" in capsys.readouterr().out
+    assert "force_circular_padding = true: not offered" in capsys.readouterr().out
     assert load_config(tmp_path / "out.json").learning_rate == 3e-6
     assert script.main([str(tmp_path / "none.json"), str(tmp_path / "out.json")]) == 2
 
@@ -392,3 +391,38 @@ def test_measured_defaults_come_through_and_our_table_is_theirs(tmp_path: Path) 
     concept = json.loads((SHARED / "concept_config_defaults.json").read_text())
     made, notes = import_onetrainer_concepts([{k: v for k, v in concept.items() if k != "seed"}])
     assert (made, notes) == ([ConceptConfig()], [])
+
+
+MASKED = {
+    "__version": 11,
+    "training_method": "LORA",
+    "masked_training": True,
+    "unmasked_weight": 0.3,
+    "unmasked_probability": 0.2,
+    "normalize_masked_area_loss": True,
+    "masked_prior_preservation_weight": 0.5,
+    **LISTS,
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "probability", "prior", "noted"),
+    [
+        ({"model_type": "STABLE_DIFFUSION_15"}, 0.0, 0.5, []),
+        ({"model_type": "STABLE_DIFFUSION_15_INPAINTING"}, 0.2, 0.5, []),
+        (
+            {"model_type": "STABLE_DIFFUSION_15", "training_method": "FINE_TUNE"},
+            0.0,
+            0.0,
+            ["masked_prior_preservation_weight"],
+        ),
+    ],
+)
+def test_masked_training_is_taken_over(
+    tmp_path: Path, more: dict[str, Any], probability: float, prior: float, noted: list[str]
+) -> None:
+    config, notes = load(tmp_path, {**MASKED, **more})
+    assert (config.masked_training, config.mask_source) == (True, "FILE")
+    assert (config.unmasked_weight, config.normalize_masked_area_loss) == (0.3, True)
+    assert (config.unmasked_probability, config.masked_prior_preservation_weight) == (probability, prior)
+    assert [name for name in about(notes) if "mask" in name] == noted

@@ -19,7 +19,6 @@ from tests.util.config.onetrainer.presets import PRESETS
 EXPLAINED = {
     r"text_encoder\.stop_training_after = 30 EPOCH": "trained to the end",
     r"(transformer|unet|, text_encoder)+\.weight_dtype = BFLOAT_16": "no stochastic rounding",
-    r"(un)?masked_training = true|normalize_masked_area_loss = true": "not offered",
     r"transformer\.weight_dtype = INT_W8A8": "instead",
     r"vb_loss_strength = 1\.0": "variance is not trained",
     r"text_encoder_2_sequence_length = 77": "up to 512 tokens",

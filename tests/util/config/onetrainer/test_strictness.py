@@ -291,7 +291,7 @@ def test_stochastic_rounding_is_noted_where_it_would_act(method: str, tmp_path: 
 
 LOST = {
     "tensorboard_port": 7007,
-    "masked_training": True,
+    "force_circular_padding": True,
     "sample_image_format": "PNG",
     "debug_mode": True,
     "made_up": 1,
@@ -305,7 +305,7 @@ def test_what_changes_the_weights_comes_first(tmp_path: Path) -> None:
     flags = [note.changes_weights for note in notes]
     assert flags == sorted(flags, reverse=True)
     assert {note.partition(" ")[0]: note.changes_weights for note in notes} == {
-        "masked_training": True,
+        "force_circular_padding": True,
         "made_up": True,
         "huggingface_cache_dir": False,
     }
@@ -314,20 +314,22 @@ def test_what_changes_the_weights_comes_first(tmp_path: Path) -> None:
 def test_a_strict_import_writes_nothing_when_the_weights_would_be_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    without = {name: value for name, value in LOST.items() if name not in ("masked_training", "made_up")}
+    without = {
+        name: value for name, value in LOST.items() if name not in ("force_circular_padding", "made_up")
+    }
     without["text_encoder"] = {"train": False}
     assert run(tmp_path, "--strict", **without) == 0
     (tmp_path / "out.json").unlink()
-    assert run(tmp_path, "--strict", **without, masked_training=True) == 2
+    assert run(tmp_path, "--strict", **without, force_circular_padding=True) == 2
     captured = capsys.readouterr()
-    assert "masked_training = true" in captured.err
+    assert "force_circular_padding = true" in captured.err
     assert "huggingface" not in captured.err
     assert not (tmp_path / "out.json").exists()
-    assert run(tmp_path, **without, masked_training=True) == 3
+    assert run(tmp_path, **without, force_circular_padding=True) == 3
     out = capsys.readouterr().out.splitlines()
     noted = [
         "changes training:",
-        "  masked_training = true: not offered",
+        "  force_circular_padding = true: not offered",
         "no effect here:",
         "  huggingface_cache_dir = hub: not offered",
     ]

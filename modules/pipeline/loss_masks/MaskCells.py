@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from modules.pipeline.cache.ContentCache import ContentCache
+from modules.pipeline.cache.FileIndex import FileIndex
+from modules.pipeline.Item import Item
+from modules.pipeline.loss_masks.reading import Levels, geometry_text, load_mask, mask_cells
+from modules.pipeline.Node import Node
+from modules.pipeline.nodes.CachedTensors import content_key
+from modules.pipeline.nodes.transforms import Transform
+from modules.util.rng import python_random
+
+
+class MaskCells(Node):
+    """What an image's mask says of each latent cell at a visit: ``cells``, (h, w) float32 from 0 to 1.
+
+    Args:
+        masks: their paths by the paths of the images; an image without one is white.
+        files: knows sizes and digests.
+        factor: pixels of a cell's side.
+        alpha: whether masks are the alpha channels of the images.
+        cache: holds what was made before; ``None`` makes it at every visit.
+        ignored: chance that a visit takes the mask as white, fixed by the seed, the item and the visit.
+        seed: of the run.
+        side: prefix of the names.
+    """
+
+    def __init__(
+        self,
+        masks: Mapping[str, str],
+        files: FileIndex,
+        factor: int,
+        *,
+        alpha: bool,
+        cache: ContentCache | None,
+        ignored: float,
+        seed: int,
+        side: str = "",
+    ) -> None:
+        super().__init__()
+        self._masks, self._files, self._factor, self._alpha = masks, files, factor, alpha
+        self._cache, self._ignored, self._seed, self._side = cache, ignored, seed, side
+
+    def get_inputs(self) -> list[str]:
+        return [f"{self._side}item", f"{self._side}transform", "name"]
+
+    def get_outputs(self) -> list[str]:
+        return [f"{self._side}cells"]
+
+    def get_item(self, variation: int, index: int, requested_name: str | None = None) -> dict[str, Any]:
+        item: Item = self._get_previous_item(variation, f"{self._side}item", index)
+        transform: Transform = self._get_previous_item(variation, f"{self._side}transform", index)
+        name: str = self._get_previous_item(variation, "name", index)
+        return {f"{self._side}cells": self._cells(item, transform, name, variation)}
+
+    def _cells(self, item: Item, transform: Transform, name: str, visit: int) -> Levels:
+        height, width = transform.size
+        ignored = (
+            self._ignored and python_random("unmasked", self._seed, name, visit).random() < self._ignored
+        )
+        key = None if ignored else self.key(item, transform)
+        if key is None:
+            return np.ones((height // self._factor, width // self._factor), dtype=np.float32)
+        if self._cache is None:
+            return self.make(item, transform)
+        kept: Levels = self._cache.get(key)["mask"].numpy()
+        return kept
+
+    def key(self, item: Item, transform: Transform) -> str | None:
+        """Digest of the mask's content and what is done to it; ``None`` of an image without a mask."""
+        path = self._masks.get(item.path)
+        if path is None:
+            return None
+        size = self._files.size(item.path)
+        kind = "alpha" if self._alpha else "grey"
+        return content_key(
+            "mask", kind, self._files.digest(path), repr(size), geometry_text(transform), str(self._factor)
+        )
+
+    def make(self, item: Item, transform: Transform) -> Levels:
+        """The cells of an image that has a mask, from its file.
+
+        Raises:
+            DataError: the file is damaged, or has changed.
+        """
+        path = self._masks[item.path]
+        made = mask_cells(load_mask(path, self._alpha), self._files.size(item.path), transform, self._factor)
+        self._files.check_unchanged(path)
+        return made
+
+    def keep(self, item: Item, transform: Transform) -> None:
+        """Put the cells into the cache unless they are there."""
+        key = self.key(item, transform)
+        if key is not None and self._cache is not None and key not in self._cache:
+            self._cache.put(key, {"mask": torch.from_numpy(self.make(item, transform))})

@@ -1,0 +1,133 @@
+"""Which file holds the mask of which image, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from modules.pipeline.cache.FileIndex import FileIndex
+from modules.pipeline.Item import Item
+from modules.pipeline.nodes.collect import image_paths
+from modules.pipeline.nodes.images import has_alpha
+from modules.util.counted import counted
+from modules.util.enum.choices import MaskSource
+from modules.util.errors import DataError, UserError, list_offenders
+from modules.util.pairs.dpo_pair_files import dpo_pair_key
+
+SUFFIX = "-masklabel.png"
+"""What follows the name of an image in that of its mask, next to it."""
+TOLERANCE = 0.01
+"""By how much the shape of a mask may differ from its image's."""
+
+
+@dataclass
+class Masks:
+    """Paths of masks by the paths of their images, and what is wrong with them."""
+
+    masks: dict[str, str] = field(default_factory=dict)
+    faults: list[UserError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def look_for_masks(source: MaskSource, items: Sequence[Item], concepts: Sequence[Any]) -> Masks:
+    """The masks of a run's images, as ``find_masks`` finds them; images without one are counted in a warning.
+
+    Not one mask at all is a fault.
+    """
+    try:
+        masks = find_masks(source, items, concepts)
+        warning = _missing(source, items, masks)
+    except UserError as error:
+        return Masks(faults=[error])
+    return Masks(masks, warnings=[warning] if warning else [])
+
+
+def find_masks(source: MaskSource, items: Sequence[Item], concepts: Sequence[Any]) -> dict[str, str]:
+    """Paths of masks by the paths of their images; images without one are left out.
+
+    Args:
+        concepts: configs, by the items' concept index; FOLDER takes the masks of a concept from its ``mask_path``.
+
+    Raises:
+        DataError: a folder of masks is not there, or an image's header cannot be read.
+    """
+    if source is MaskSource.ALPHA:
+        return {item.path: item.path for item in items if has_alpha(item.path)}
+    if source is MaskSource.FILE:
+        named = {item.path: str(Path(item.path).with_suffix("")) + SUFFIX for item in items}
+        return {path: mask for path, mask in named.items() if Path(mask).is_file()}
+    there = {n: _masks_below(concept.mask_path) for n, concept in enumerate(concepts) if concept.mask_path}
+    found = {item.path: there.get(item.concept, {}).get(item.key) for item in items}
+    return {path: mask for path, mask in found.items() if mask is not None}
+
+
+def _masks_below(folder: str) -> dict[str, str]:
+    """Masks by their path below the folder, without extension."""
+    place = Path(folder)
+    if not place.is_dir():
+        raise DataError(
+            f"the folder of masks {folder} does not exist",
+            field="concepts",
+            hint="check the concept's mask folder",
+        )
+    return {dpo_pair_key(path, place): str(path) for path in sorted(image_paths(place, True), reverse=True)}
+
+
+def _missing(source: MaskSource, items: Sequence[Item], masks: Mapping[str, str]) -> str:
+    """A warning about images without a mask, empty if all have one.
+
+    Raises:
+        DataError: not one of them has a mask.
+    """
+    missing = sorted(item.id for item in items if item.path not in masks)
+    if not missing:
+        return ""
+    if len(missing) == len(items):
+        wanted = {
+            MaskSource.FILE: f"put NAME{SUFFIX} next to each image",
+            MaskSource.ALPHA: "save the images with an alpha channel",
+            MaskSource.FOLDER: "set the mask folder of the concepts; a mask has the name of its image",
+        }
+        raise DataError(
+            f"masked training is on and none of the {counted(len(items), 'image')} has a mask (mask_source {source})",
+            field="masked_training",
+            hint=f"{wanted[source]}, or switch masked training off",
+        )
+    return (
+        f"{counted(len(missing), 'image has', 'images have')} no mask and {'is' if len(missing) == 1 else 'are'} "
+        f"learned in full:\n{list_offenders(missing)}"
+    )
+
+
+def mask_faults(
+    masks: Mapping[str, str], files: FileIndex, ignore: Collection[str] = (), *, decode: bool = False
+) -> list[UserError]:
+    """Masks that cannot be read, and those whose shape is not their image's.
+
+    Args:
+        ignore: paths of images that are faults already.
+        decode: decode every mask, not only its header.
+    """
+    bad: list[str] = []
+    for path, mask in masks.items():
+        if path in ignore or mask == path:
+            continue
+        try:
+            (width, height), (own_width, own_height) = files.size(mask), files.size(path)
+            if decode:
+                files.check_decodes(mask)
+        except DataError as error:
+            bad.append(error.message)
+            continue
+        if abs(width * own_height / (height * own_width) - 1.0) > TOLERANCE:
+            bad.append(f"{mask}: {width}x{height}, another shape than its image of {own_width}x{own_height}")
+    if not bad:
+        return []
+    return [
+        DataError(
+            f"{counted(len(bad), 'mask')} cannot be used:\n{list_offenders(bad)}",
+            hint="replace or remove them; a mask may be smaller or larger than its image, with the same shape",
+        )
+    ]

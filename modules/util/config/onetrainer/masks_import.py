@@ -1,0 +1,35 @@
+"""Masked training: the same settings there, of which one acts with fewer families."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from modules.util.config.foreign.Notes import Notes
+from modules.util.enum.ModelType import ModelType
+
+Data = dict[str, Any]
+
+
+def import_masks(full: Mapping[str, Any], family: ModelType, notes: Notes) -> Data:
+    """What masked training has here under the same names and another value."""
+    if full["masked_training"] is not True:
+        return {}
+    made: Data = {}
+    if not family.spec.inpainting and full["unmasked_probability"] != 0:
+        made["unmasked_probability"] = 0.0
+        notes.moved(
+            "unmasked_probability",
+            full["unmasked_probability"],
+            "unmasked_probability = 0",
+            "there it acts on inpainting models alone",
+        )
+    if full["training_method"] != "LORA" and full["masked_prior_preservation_weight"] != 0:
+        made["masked_prior_preservation_weight"] = 0.0
+        notes.add(
+            "masked_prior_preservation_weight",
+            full["masked_prior_preservation_weight"],
+            "off: it compares with the model without its adapter",
+            ours=0,
+        )
+    return made
