@@ -28,6 +28,7 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
         return self.create_dataset(modules, self.outputs(), self.config.seed)
 
     def prepare(self) -> None:
+        self.check_pair_masks()
         if self.latents is not None:
             self.latents_of = self.latent_identity()
             self._prepare_latents()

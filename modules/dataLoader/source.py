@@ -15,9 +15,9 @@ from modules.dataLoader.pairing import Pair, crop_faults, match_pairs, split_by_
 from modules.dataLoader.progress import Progress, in_threads, report
 from modules.dataLoader.samplers import UnitGroup
 from modules.dataLoader.sources import attach_sources, with_chosen_sources
+from modules.dataLoader.unit_masks import collect_masks
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
-from modules.pipeline.loss_masks.finding import look_for_masks
 from modules.pipeline.nodes.collect import Found, collect_items
 from modules.pipeline.nodes.prompts import special_tags
 from modules.pipeline.nodes.sources import source_size
@@ -175,11 +175,11 @@ def collect_source(config: TrainConfig, concepts: Sequence[Any], multiple: int =
         source.rules.append(rules)
     source.found = [None] * len(enabled)
     (_collect_pairs if dpo else _collect_images)(config, source)
-    if config.masked_training and not dpo:
-        found = look_for_masks(config.mask_source, source.items(), source.concepts)
-        source.masks = found.masks
-        source.faults += found.faults
-        source.warnings += found.warnings
+    held_back = [] if source.validation is None else source.validation.entries
+    found = collect_masks(config, source.train.entries + held_back, source.concepts)
+    source.masks = found.masks
+    source.faults += found.faults
+    source.warnings += found.warnings
     return source
 
 

@@ -345,18 +345,22 @@ class PairBatch:
     """B pairs of one bucket: image i of ``chosen`` was preferred to image i of ``rejected``.
 
     ``pair_ids`` are stable names; with the visits of the chosen side they key the noise. ``rejected``
-    is ``None`` only if the loader failed to deliver it, which the loss refuses.
+    is ``None`` only if the loader failed to deliver it, which the loss refuses. ``mask_B1hw`` is how much each cell of
+    both images counts, float32 from 0 to 1; ``None`` counts all of them.
     """
 
     pair_ids: list[str]
     chosen: ImageBatch
     rejected: ImageBatch | None
+    mask_B1hw: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         if len(self.pair_ids) != len(self.chosen):
             raise ValueError(f"{len(self.pair_ids)} pair ids for {len(self.chosen)} chosen images")
         if self.rejected is not None and len(self.rejected) != len(self.chosen):
             raise ValueError(f"{len(self.chosen)} chosen but {len(self.rejected)} rejected images")
+        if self.mask_B1hw is not None and len(self.mask_B1hw) != len(self.chosen):
+            raise ValueError(f"{len(self.mask_B1hw)} masks for {len(self.chosen)} pairs")
 
     def both_sides(self) -> tuple[ImageBatch, ImageBatch]:
         """The chosen and the rejected images; ``RuntimeError`` if the rejected ones are missing."""
@@ -372,6 +376,7 @@ class PairBatch:
             pair_ids=_pick(self.pair_ids, index),  # type: ignore[arg-type]
             chosen=self.chosen.select(index),
             rejected=None if self.rejected is None else self.rejected.select(index),
+            mask_B1hw=_pick(self.mask_B1hw, index),  # type: ignore[arg-type]
         )
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> PairBatch:
@@ -379,4 +384,5 @@ class PairBatch:
             pair_ids=self.pair_ids,
             chosen=self.chosen.to(device, dtype),
             rejected=None if self.rejected is None else self.rejected.to(device, dtype),
+            mask_B1hw=None if self.mask_B1hw is None else to_device(self.mask_B1hw, device, dtype),
         )

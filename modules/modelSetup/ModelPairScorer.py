@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch
+import torch
+
+from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch, to_device
 from modules.model.Model import Model
+from modules.model.noising.schedule import Prediction
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.objective.scores import ScoreOut, Side
 from modules.objective.supervised import LossOptions, mse_per_sample
@@ -22,6 +25,8 @@ class ModelPairScorer:
         draws: of the chosen and the rejected side, as ``draw_pair_noise`` makes them.
         errors: give prediction minus target along with the scores, as the safeguard needs them.
         norms: give the norm of every prediction along with its score, as the norm guard needs them.
+        predictions: give every prediction along with its score, as the anchor needs them.
+        masked_mean: average the error over the mask of a pair, where it has one; otherwise over the image.
 
     Raises:
         RuntimeError: the rejected side is missing; in calls: dropout is on, which would score the two sides with
@@ -35,6 +40,8 @@ class ModelPairScorer:
     options: LossOptions = field(default_factory=LossOptions)
     errors: bool = False
     norms: bool = False
+    predictions: bool = False
+    masked_mean: bool = True
 
     def __post_init__(self) -> None:
         self.pair.both_sides()
@@ -54,17 +61,32 @@ class ModelPairScorer:
             raise RuntimeError("pairs are scored without dropout: set the model's mode first")
         batch, draw, cond = self._inputs(side)
         prediction = self.setup.predict(self.model, batch.latents_BChw, cond, draw, batch.size)
-        score_B = -mse_per_sample(prediction.predicted, prediction.target)
-        error_BD = (prediction.predicted - prediction.target).detach().flatten(1) if self.errors else None
+        mask_B1hw = self._mask(side, prediction.predicted)
+        score_B = -mse_per_sample(prediction.predicted, prediction.target, mask_B1hw, self.masked_mean)
+        error_BD = self._errors(prediction, mask_B1hw) if self.errors else None
         norm_B = prediction.predicted.flatten(1).norm(dim=1) if self.norms else None
+        predicted_BD = prediction.predicted.flatten(1) if self.predictions else None
         if not with_supervised:
-            return ScoreOut(score_B, error_BD=error_BD, norm_B=norm_B)
+            return ScoreOut(score_B, None, error_BD, norm_B, predicted_BD)
         count = len(self)
         chosen = type(prediction)(prediction.predicted[:count], prediction.target[:count])
         supervised_B = self.setup.supervised_loss(
             self.model, chosen, self.draws[0], self.pair.chosen, self.options
         )
-        return ScoreOut(score_B, supervised_B, error_BD, norm_B)
+        return ScoreOut(score_B, supervised_B, error_BD, norm_B, predicted_BD)
+
+    def _mask(self, side: Side, like: torch.Tensor) -> torch.Tensor | None:
+        """How much each cell of the images of a side counts."""
+        if self.pair.mask_B1hw is None:
+            return None
+        mask_B1hw = to_device(self.pair.mask_B1hw, like.device, like.dtype)
+        return torch.cat([mask_B1hw, mask_B1hw]) if side == "both" else mask_B1hw
+
+    @staticmethod
+    def _errors(prediction: Prediction, mask_B1hw: torch.Tensor | None) -> torch.Tensor:
+        """The direction in which the predictions of a score move, (B, D): what lies outside a mask does not."""
+        error_BChw = (prediction.predicted - prediction.target).detach()
+        return (error_BChw if mask_B1hw is None else error_BChw * mask_B1hw).flatten(1)
 
     def _inputs(self, side: Side) -> tuple[ImageBatch, NoiseDraw, Conditioning]:
         chosen, rejected = self.pair.both_sides()

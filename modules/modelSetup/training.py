@@ -25,7 +25,7 @@ from modules.modelSetup.ModelFamily import LoadOptions
 from modules.objective.supervised import LossOptions, MaskOptions, SupervisedOptions
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.choices import DPOTimestepSampling, ModelFormat, TrainingMethod
+from modules.util.enum.choices import DPOTimestepSampling, ModelFormat, PairMaskNorm, TrainingMethod
 from modules.util.errors import ConfigError, DataError, UnsupportedError
 from modules.util.files.output_place import output_place
 from modules.weights import one_file
@@ -183,6 +183,11 @@ def loss_options(config: TrainConfig) -> LossOptions:
         weight_strength=config.loss_weight_strength,
         masks=MaskOptions(config.unmasked_weight, config.normalize_masked_area_loss),
     )
+
+
+def averages_over_masks(config: TrainConfig) -> bool:
+    """Whether the error of a pair is averaged over its mask, not over the image."""
+    return config.rlhf_dpo_mask_norm is PairMaskNorm.MASKED_MEAN
 
 
 def trained_parts(config: TrainConfig, spec: FamilySpec) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from modules.objective.preference import LossOut, ObjectiveOptions, PreferenceLo
 from modules.objective.safeguard import rejected_share
 from modules.objective.scores import (
     Backward,
+    Excess,
     PairOut,
     PairScorer,
     ReferenceFactory,
@@ -54,6 +55,8 @@ class Step:
         safeguard_mu: mu of ``safeguard.rejected_share``; ``None`` trains without the safeguard.
         norm_guard: weight of ``norm_guard.excess_of_norm``, averaged over the images of both sides; 0 skips it.
         norms: of the reference's predictions of the chosen and the rejected side, each (B,); for the guard.
+        anchor: weight of the mean squared distance to the reference's predictions, over both sides; 0 skips it.
+        predictions: of the reference for the chosen and the rejected side, each (B, D); for the anchor.
     """
 
     scorer: PairScorer
@@ -66,6 +69,13 @@ class Step:
     safeguard_mu: float | None = None
     norm_guard: float = 0.0
     norms: ScorePair | None = None
+    anchor: float = 0.0
+    predictions: ScorePair | None = None
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the rejected side has a gradient besides that of its score."""
+        return bool(self.norm_guard or self.anchor)
 
     def forward(self, side: Side) -> ScoreOut:
         """Score ``side`` with gradients, with the supervised loss if it counts and chosen images are in."""
@@ -104,8 +114,8 @@ class Step:
         rejected_B = gradient.rejected_B * share_B.to(gradient.rejected_B)
         return out, ScoreGradient(gradient.chosen_B, rejected_B), share_B
 
-    def surrogate(self, out: ScoreOut, weight: torch.Tensor, excess: torch.Tensor | None) -> torch.Tensor:
-        """A scalar whose gradient is ``sum(weight * dS)`` plus those of the supervised share and of the guard.
+    def surrogate(self, out: ScoreOut, weight: torch.Tensor, excess: Excess) -> torch.Tensor:
+        """A scalar whose gradient is ``sum(weight * dS)`` plus those of the supervised share and of the guards.
 
         Args:
             excess: what ``excess`` gave for ``out``.
@@ -113,14 +123,26 @@ class Step:
         total = (out.score_B * weight.to(out.score_B.dtype)).sum()
         if out.supervised_B is not None:
             total = total + (self.scale * self.supervised_mix) * out.supervised_B.mean()
-        if excess is not None:
-            total = total + self.scale * self.norm_guard * excess
+        if excess.norm is not None:
+            total = total + self.scale * self.norm_guard * excess.norm
+        if excess.drift is not None:
+            total = total + self.scale * self.anchor * excess.drift
         return total
 
-    def excess(self, out: ScoreOut, side: Side) -> torch.Tensor | None:
-        """This side's part of the mean excess over the 2B images of the pairs, a scalar; ``None`` without the guard."""
-        if not self.norm_guard:
-            return None
+    def excess(self, out: ScoreOut, side: Side) -> Excess:
+        """This side's part of what the guards average over the 2B images of the pairs."""
+        return Excess(
+            self._excess_of_norm(out, side) if self.norm_guard else None,
+            self._drift(out, side) if self.anchor else None,
+        )
+
+    def _drift(self, out: ScoreOut, side: Side) -> torch.Tensor:
+        if self.predictions is None or out.predicted_BD is None:
+            raise RuntimeError("the anchor needs the predictions of the model and the reference")
+        known_BD = torch.cat(self.predictions) if side == "both" else self.predictions[side == "rejected"]
+        return (out.predicted_BD - known_BD).square().mean(1).sum() / (2 * len(self.scorer))
+
+    def _excess_of_norm(self, out: ScoreOut, side: Side) -> torch.Tensor:
         if self.norms is None or out.norm_B is None:
             raise RuntimeError(
                 "the norm guard needs the norms of the model's and the reference's predictions"
@@ -144,6 +166,7 @@ def run(
     backward: Backward | None = None,
     safeguard_mu: float | None = None,
     norm_guard: float = 0.0,
+    anchor: float = 0.0,
 ) -> PairOut:
     """Forward and backward of one micro-batch of B pairs; gradients are added to the parameters' ``.grad``.
 
@@ -165,6 +188,8 @@ def run(
             has to give errors. The loss that is reported stays that of the objective.
         norm_guard: weight of the mean of ``norm_guard.excess_of_norm`` over the 2B images, part of the loss; the
             scorer has to give norms.
+        anchor: weight of the mean over the 2B images of (prediction - reference's prediction)^2, part of the loss; the
+            scorer has to give predictions.
 
     Returns:
         Detached losses, rewards and margins; the loss is not multiplied by ``loss_scale``.
@@ -177,14 +202,14 @@ def run(
     if schedule is None:
         raise ValueError(f"unknown execution mode {mode!r}; known: {', '.join(_SCHEDULES)}")
     if schedule is _sequential:
-        strategy = resolve_strategy(strategy, parameters, guarded=norm_guard > 0)
+        strategy = resolve_strategy(strategy, parameters, guarded=norm_guard > 0 or anchor > 0)
     _refuse_autocast(parameters)
     together = schedule is _full_concurrent
     known = reference_scores(scorer, reference, objective, cached_reference, together=together)
-    scores, norms = (None, None) if known is None else known
+    scores, norms, predictions = (None, None, None) if known is None else known
     step = Step(
         scorer, objective, options, parameters, backward or _plain_backward, loss_scale, supervised_mix,
-        safeguard_mu, norm_guard, norms,
+        safeguard_mu, norm_guard, norms, anchor, predictions,
     )  # fmt: skip
     return schedule(step, scores, strategy)
 
@@ -254,7 +279,7 @@ def resolve_strategy(
 
     Args:
         world_size: number of processes; asked of ``torch.distributed`` when not given.
-        guarded: the norm guard is on, with which GRAD_STASH passes the rejected side twice and saves nothing.
+        guarded: the norm guard or the anchor is on; GRAD_STASH then passes the rejected side twice and saves nothing.
 
     Raises:
         ValueError: unknown strategy; GRAD_STASH demanded with hooks that consume gradients during backward, or
@@ -300,12 +325,24 @@ def _score_sides(scorer: PairScorer, together: bool) -> ReferenceOut:
         both = scorer("both")
         chosen_B, rejected_B = split_both(both.score_B)
         norms = None if both.norm_B is None else split_both(detached_float32(both.norm_B))
-        return ReferenceOut((detached_float32(chosen_B), detached_float32(rejected_B)), norms)
+        predictions = None
+        if both.predicted_BD is not None:
+            chosen_BD, rejected_BD = detached_float32(both.predicted_BD).tensor_split(2)
+            predictions = (chosen_BD, rejected_BD)
+        return ReferenceOut((detached_float32(chosen_B), detached_float32(rejected_B)), norms, predictions)
     chosen, rejected = scorer("chosen"), scorer("rejected")
     scores = (detached_float32(chosen.score_B), detached_float32(rejected.score_B))
-    if chosen.norm_B is None or rejected.norm_B is None:
-        return ReferenceOut(scores, None)
-    return ReferenceOut(scores, (detached_float32(chosen.norm_B), detached_float32(rejected.norm_B)))
+    return ReferenceOut(
+        scores,
+        _detached_pair(chosen.norm_B, rejected.norm_B),
+        _detached_pair(chosen.predicted_BD, rejected.predicted_BD),
+    )
+
+
+def _detached_pair(chosen: torch.Tensor | None, rejected: torch.Tensor | None) -> ScorePair | None:
+    if chosen is None or rejected is None:
+        return None
+    return detached_float32(chosen), detached_float32(rejected)
 
 
 def _full_concurrent(step: Step, reference: ScorePair | None, _strategy: str) -> PairOut:
@@ -371,6 +408,7 @@ def _grad_stash(step: Step, reference: ScorePair | None) -> PairOut:
             options=step.options.select(slice(index, index + 1)),
             scale=step.scale / count,
             norms=_pair_of(step.norms, index),
+            predictions=_pair_of(step.predictions, index),
         )
         parts.append(_grad_stash_pair(single, anchor))
     return _concatenate(parts)
@@ -391,7 +429,7 @@ def _grad_stash_pair(step: Step, reference: ScorePair | None) -> PairOut:
         rejected = step.forward("rejected")
         rejected_B = detached_float32(rejected.score_B)
         provisional = _provisional_weight(step, rejected_B, reference)
-        step.backward(step.surrogate(rejected, provisional, None))
+        step.backward(step.surrogate(rejected, provisional, Excess()))
         error_BD = rejected.error_BD
         del rejected
         chosen = step.forward("chosen")
@@ -400,8 +438,8 @@ def _grad_stash_pair(step: Step, reference: ScorePair | None) -> PairOut:
         stash.merge(gradient.rejected_B / provisional)
     excess = step.excess(chosen, "chosen")
     step.backward(step.surrogate(chosen, gradient.chosen_B, excess))
-    rejected_excess = None
-    if step.norm_guard:
+    rejected_excess = Excess()
+    if step.guarded:
         # a pass of its own, because the gradient that is scaled afterwards may hold nothing else
         again = step.forward("rejected")
         rejected_excess = step.excess(again, "rejected")
@@ -414,10 +452,11 @@ def _summary(
     out: LossOut,
     supervised_B: torch.Tensor | None,
     safeguard_B: torch.Tensor | None,
-    *excesses: torch.Tensor | None,
+    *excesses: Excess,
 ) -> PairOut:
     made = summarise(out, supervised_B, step.supervised_mix, safeguard_B)
-    guard = [step.norm_guard * excess.detach() for excess in excesses if excess is not None]
+    guard = [step.norm_guard * one.norm.detach() for one in excesses if one.norm is not None]
+    guard += [step.anchor * one.drift.detach() for one in excesses if one.drift is not None]
     return replace(made, loss=made.loss + sum(guard)) if guard else made
 
 

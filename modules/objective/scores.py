@@ -29,22 +29,38 @@ class ScoreOut:
         error_BD: prediction minus target of every image of ``score_B``, flattened, without a graph; ``None`` from
             scorers that were not made to give it.
         norm_B: L2 norm of the prediction of every image of ``score_B``, with the graph; ``None`` likewise.
+        predicted_BD: the predictions of those images, flattened, with the graph; ``None`` likewise.
     """
 
     score_B: torch.Tensor
     supervised_B: torch.Tensor | None = None
     error_BD: torch.Tensor | None = None
     norm_B: torch.Tensor | None = None
+    predicted_BD: torch.Tensor | None = None
 
 
 class ReferenceOut(NamedTuple):
     """What the reference says of B pairs: (chosen, rejected), each (B,), detached.
 
-    ``norms`` are the L2 norms of its predictions, ``None`` from scorers that give none.
+    ``norms`` are the L2 norms of its predictions, ``predictions`` these themselves, each (B, D); both are ``None`` from
+    scorers that give none.
     """
 
     scores: ScorePair
     norms: ScorePair | None
+    predictions: ScorePair | None = None
+
+
+class Excess(NamedTuple):
+    """What a side adds to the loss besides its score, each a scalar; ``None`` without that guard.
+
+    Args:
+        norm: excess of the norms of its predictions over the reference's.
+        drift: squared distance of its predictions to the reference's.
+    """
+
+    norm: torch.Tensor | None = None
+    drift: torch.Tensor | None = None
 
 
 class PairScorer(Protocol):

@@ -75,9 +75,19 @@ def mask_weight(mask_B1hw: torch.Tensor, options: MaskOptions, outside: bool = F
     return 1.0 - weight_B1hw if outside else weight_B1hw
 
 
-def mse_per_sample(predicted: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Mean squared error over all but the batch dimension: (B, ...) -> (B,), float32 (float64 kept)."""
-    return _mean_per_sample((_wide(predicted) - _wide(target)).square())
+def mse_per_sample(
+    predicted: torch.Tensor,
+    target: torch.Tensor,
+    weight_B1hw: torch.Tensor | None = None,
+    normalize: bool = False,
+) -> torch.Tensor:
+    """Mean squared error over all but the batch dimension: (B, ...) -> (B,), float32 (float64 kept).
+
+    Args:
+        weight_B1hw: of each cell; the errors are multiplied by it.
+        normalize: average over the weights instead of all cells.
+    """
+    return _mean_per_sample((_wide(predicted) - _wide(target)).square(), weight_B1hw, normalize)
 
 
 def combined_loss(

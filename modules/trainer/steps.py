@@ -203,6 +203,8 @@ class PreferenceStep:
                     self._loss,
                     errors=config.dpo_safeguard_mu is not None,
                     norms=config.rlhf_norm_guard > 0,
+                    predictions=config.rlhf_dpo_anchor_weight > 0,
+                    masked_mean=training.averages_over_masks(config),
                 ),
                 self._reference,
                 self._objective,
@@ -214,6 +216,7 @@ class PreferenceStep:
                 backward=backward,
                 safeguard_mu=config.dpo_safeguard_mu,
                 norm_guard=config.rlhf_norm_guard,
+                anchor=config.rlhf_dpo_anchor_weight,
             )
             wanted = config.rlhf_dpo_timestep_margin_logging
             self._metrics.add(out, draws[0].timestep_B if wanted else None)

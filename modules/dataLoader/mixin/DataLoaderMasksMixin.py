@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,22 @@ from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
 from modules.pipeline.loss_masks.MaskCells import MaskCells
+from modules.pipeline.loss_masks.PairMask import PairMask
 from modules.pipeline.nodes.masks import HALF, CellMask
 from modules.pipeline.nodes.transforms import Transform
 from modules.pipeline.Rules import Rules
-from modules.util.enum.choices import MaskSource
+from modules.util.counted import counted
+from modules.util.enum.choices import MaskSource, PairMasks
+from modules.util.errors import DataError, list_offenders
 
 if TYPE_CHECKING:
     from modules.model.Model import Model
     from modules.util.config.TrainConfig import TrainConfig
+
+
+_log = logging.getLogger(__name__)
+LEAST_SHARE, MOST_SHARE = 0.005, 0.9
+"""Masks of pairs that cover less or more of the image are probably not meant."""
 
 
 class DataLoaderMasksMixin:
@@ -32,6 +41,7 @@ class DataLoaderMasksMixin:
     rules: list[Rules]
     files: FileIndex
     validation: bool
+    rank: int
     threads: int
     latents: ContentCache | None
     dataset: Any
@@ -59,6 +69,85 @@ class DataLoaderMasksMixin:
         return [self._mask_cells]
 
     _mask_cells: MaskCells
+
+    @property
+    def pairs_masked(self) -> bool:
+        """Whether parts of pairs count."""
+        return self.units.dpo and self.config.rlhf_dpo_mask is not PairMasks.OFF
+
+    def pair_mask_modules(self) -> list[Any]:
+        """The module that makes the masks of pairs, where there are any."""
+        if not self.pairs_masked:
+            return []
+        of_files, factor = None, self.model.latent_factor
+        if self.config.rlhf_dpo_mask is PairMasks.FILE:
+            alpha = self.config.mask_source is MaskSource.ALPHA
+            of_files = MaskCells(
+                self.source.masks,
+                self.files,
+                factor,
+                alpha=alpha,
+                cache=None,
+                ignored=0.0,
+                seed=self.config.seed,
+            )
+        return [PairMask(of_files, self.files, factor, self.config.rlhf_dpo_mask_dilate, self.latents)]
+
+    def pair_masks(self, items: Sequence[dict[str, Any]]) -> torch.Tensor | None:
+        """How much of each cell counts, (B, 1, h, w); ``None`` without masks."""
+        if not self.pairs_masked:
+            return None
+        return torch.from_numpy(np.stack([item["pair_mask"] for item in items]))[:, None]
+
+    def check_pair_masks(self) -> None:
+        """Look at the mask of every pair, which also puts it into the cache; those that cover next to nothing or next
+        to everything are logged.
+
+        Raises:
+            DataError: masks without any white.
+        """
+        if not self.pairs_masked:
+            return
+        count = len(self.units)
+        visits = [(n, v) for n, pair in enumerate(self.units.entries) for v in range(self._looks(pair))]
+        shares: dict[int, float] = {}
+
+        def share(one: tuple[int, int]) -> tuple[int, float]:
+            number, visit = one
+            return number, float(self.dataset.pipeline.get("pair_mask", visit, number).mean())
+
+        for done, (number, found) in enumerate(in_threads(share, visits, self.threads, 64), 1):
+            shares[number] = min(found, shares.get(number, 1.0))
+            if done % 64 == 0 or done == len(visits):
+                report(self.progress, "reading masks", done, len(visits))
+        names = [pair.id for pair in self.units.entries]
+        empty = [names[n] for n, found in shares.items() if found == 0]
+        if empty:
+            raise DataError(
+                f"the mask of {counted(len(empty), 'pair')} is empty:\n{list_offenders(empty)}",
+                field="rlhf_dpo_mask",
+                hint="take the pairs out, or paint their masks",
+            )
+        for what, odd in (
+            (
+                f"less than {LEAST_SHARE:.1%}",
+                [names[n] for n, found in shares.items() if found < LEAST_SHARE],
+            ),
+            (f"more than {MOST_SHARE:.0%}", [names[n] for n, found in shares.items() if found > MOST_SHARE]),
+        ):
+            if odd and self.rank == 0:
+                _log.warning(
+                    "the masks of %d of %d pairs cover %s of the image:\n%s",
+                    len(odd),
+                    count,
+                    what,
+                    list_offenders(odd),
+                )
+
+    def _looks(self, pair: Any) -> int:
+        """After how many visits a pair looks as before."""
+        visits: int = max(self.rules[side.concept].variations for side in (pair.chosen, pair.rejected))
+        return visits
 
     def loss_masks(self, items: Sequence[dict[str, Any]]) -> torch.Tensor | None:
         """How much of each cell is learned, (B, 1, h, w); ``None`` without masks."""

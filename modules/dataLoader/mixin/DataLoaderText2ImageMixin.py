@@ -90,7 +90,7 @@ class DataLoaderText2ImageMixin(DataLoaderMasksMixin):
 
     def modules(self) -> list[Any]:
         """The modules after the first one."""
-        return [self._side_modules(side) for side in self.sides]
+        return [*(self._side_modules(side) for side in self.sides), *self.pair_mask_modules()]
 
     def _side_modules(self, side: str) -> list[Any]:
         made: list[Any] = [
@@ -132,7 +132,8 @@ class DataLoaderText2ImageMixin(DataLoaderMasksMixin):
             names.append("source_pixels" if self.latents is None else "source_latents")
         if self.masked:
             names.append("cells")
-        return ["name", *(f"{side}{name}" for side in self.sides for name in names)]
+        of_pairs = ["pair_mask"] if self.pairs_masked else []
+        return ["name", *(f"{side}{name}" for side in self.sides for name in names), *of_pairs]
 
     # -- cache ---------------------------------------------------------------------------------------------
 
@@ -277,7 +278,7 @@ class DataLoaderText2ImageMixin(DataLoaderMasksMixin):
         sides = [self._image_batch(items, visits, side, size, encode) for side in self.sides]
         if not self.units.dpo:
             return sides[0]
-        return PairBatch([item["name"] for item in items], sides[0], sides[1])
+        return PairBatch([item["name"] for item in items], sides[0], sides[1], self.pair_masks(items))
 
     def _conditioning(
         self, items: Sequence[dict[str, Any]], side: str, encode: Callable[[str], dict[str, torch.Tensor]]

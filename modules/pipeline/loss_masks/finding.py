@@ -31,14 +31,23 @@ class Masks:
     warnings: list[str] = field(default_factory=list)
 
 
-def look_for_masks(source: MaskSource, items: Sequence[Item], concepts: Sequence[Any]) -> Masks:
-    """The masks of a run's images, as ``find_masks`` finds them; images without one are counted in a warning.
+def look_for_masks(
+    source: MaskSource,
+    units: Sequence[tuple[str, Sequence[Item]]],
+    concepts: Sequence[Any],
+    pairs: bool = False,
+) -> Masks:
+    """The masks of a run's images, as ``find_masks`` finds them; units without one are counted in a warning.
 
     Not one mask at all is a fault.
+
+    Args:
+        units: name and images of everything that needs a mask: images, or pairs, which need one of two.
     """
     try:
-        masks = find_masks(source, items, concepts)
-        warning = _missing(source, items, masks)
+        masks = find_masks(source, [item for _, items in units for item in items], concepts)
+        missing = sorted(name for name, items in units if not any(item.path in masks for item in items))
+        warning = _missing(source, missing, len(units), pairs)
     except UserError as error:
         return Masks(faults=[error])
     return Masks(masks, warnings=[warning] if warning else [])
@@ -75,30 +84,28 @@ def _masks_below(folder: str) -> dict[str, str]:
     return {dpo_pair_key(path, place): str(path) for path in sorted(image_paths(place, True), reverse=True)}
 
 
-def _missing(source: MaskSource, items: Sequence[Item], masks: Mapping[str, str]) -> str:
-    """A warning about images without a mask, empty if all have one.
+def _missing(source: MaskSource, missing: Sequence[str], count: int, pairs: bool) -> str:
+    """A warning about images or pairs without a mask, empty if all have one.
 
     Raises:
         DataError: not one of them has a mask.
     """
-    missing = sorted(item.id for item in items if item.path not in masks)
     if not missing:
         return ""
-    if len(missing) == len(items):
+    noun = "pair" if pairs else "image"
+    if len(missing) == count:
         wanted = {
             MaskSource.FILE: f"put NAME{SUFFIX} next to each image",
             MaskSource.ALPHA: "save the images with an alpha channel",
             MaskSource.FOLDER: "set the mask folder of the concepts; a mask has the name of its image",
         }
         raise DataError(
-            f"masked training is on and none of the {counted(len(items), 'image')} has a mask (mask_source {source})",
-            field="masked_training",
-            hint=f"{wanted[source]}, or switch masked training off",
+            f"training with masks is on and none of the {counted(count, noun)} has a mask (mask_source {source})",
+            field="rlhf_dpo_mask" if pairs else "masked_training",
+            hint=f"{wanted[source]}, or switch it off",
         )
-    return (
-        f"{counted(len(missing), 'image has', 'images have')} no mask and {'is' if len(missing) == 1 else 'are'} "
-        f"learned in full:\n{list_offenders(missing)}"
-    )
+    have, are = (f"{noun} has", "is") if len(missing) == 1 else (f"{noun}s have", "are")
+    return f"{len(missing)} {have} no mask and {are} learned in full:\n{list_offenders(list(missing))}"
 
 
 def mask_faults(

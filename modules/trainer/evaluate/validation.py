@@ -62,6 +62,7 @@ class PairValidation(Validation):
         self._noise = replace(training.noise_options(config, preference=True), strata=self._draws, pool=0)
         self._objective = get_preference_loss(config.rlhf_dpo_objective)
         self._options = ObjectiveOptions(beta=config.rlhf_dpo_beta, ipo_tau=config.rlhf_dpo_ipo_tau)
+        self._masked_mean = training.averages_over_masks(config)
         self._known: dict[tuple[int, int], ReferenceOut | None] = {}
 
     def run(self) -> dict[str, float]:
@@ -74,7 +75,7 @@ class PairValidation(Validation):
                 drawn = setup.draw_pair_noise(
                     model, pair, self._noise, self._seed, self._shared, STREAM, (r,), stratum=r
                 )
-                scorer = ModelPairScorer(setup, model, pair, drawn)
+                scorer = ModelPairScorer(setup, model, pair, drawn, masked_mean=self._masked_mean)
                 if (number, r) not in self._known:
                     self._known[number, r] = execution.reference_scores(
                         scorer, self._reference, self._objective

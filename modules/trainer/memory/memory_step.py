@@ -269,6 +269,7 @@ class ShapeDryRun:
                 (draw, draw),
                 errors=config.dpo_safeguard_mu is not None,
                 norms=config.rlhf_norm_guard > 0,
+                predictions=config.rlhf_dpo_anchor_weight > 0,
             ),
             reference,
             get_preference_loss(config.rlhf_dpo_objective),
@@ -278,6 +279,7 @@ class ShapeDryRun:
             cached_reference=known,
             safeguard_mu=config.dpo_safeguard_mu,
             norm_guard=config.rlhf_norm_guard,
+            anchor=config.rlhf_dpo_anchor_weight,
         )
 
     def _trained(self) -> list[nn.Parameter]:

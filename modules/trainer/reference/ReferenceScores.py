@@ -26,7 +26,7 @@ from modules.objective.scores import ReferenceOut
 from modules.trainer.distributed import Processes
 from modules.trainer.reference.reference_cache import Progress, ReferenceCache, pooled, reference_key
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.choices import DPOTimestepSampling
+from modules.util.enum.choices import DPOTimestepSampling, PairMasks
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.errors import ConfigError
 
@@ -90,6 +90,12 @@ class ReferenceScores:
                 "weights": {part: str(next(model.module(part).parameters()).dtype) for part in parts},
                 "device": model.device.type,
                 **({"norms": True} if self._norms else {}),
+                # the masks themselves are part of the pairs
+                **(
+                    {}
+                    if config.rlhf_dpo_mask is PairMasks.OFF
+                    else {"masks": config.rlhf_dpo_mask_norm.value}
+                ),
                 # how many are scored at a time decides how they are rounded
                 "company": [self._together, self._batch_size],
             }
@@ -115,7 +121,10 @@ class ReferenceScores:
     @torch.no_grad()
     def _score(self, pair: PairBatch) -> ReferenceOut:
         self._model.set_mode("no_dropout")
-        scorer = ModelPairScorer(self._setup, self._model, pair, self._draw(pair), norms=self._norms)
+        averages = training.averages_over_masks(self._config)
+        scorer = ModelPairScorer(
+            self._setup, self._model, pair, self._draw(pair), norms=self._norms, masked_mean=averages
+        )
         scores = reference_scores(scorer, self._reference, self._objective, together=self._together)
         if scores is None:
             raise ConfigError(

@@ -269,6 +269,9 @@ def _content(pair: PairBatch, index: int) -> bytes:
     """Digest of a pair's id, latents, prompts, size and whatever else its model is told of its images."""
     hasher = hashlib.blake2b(digest_size=_KEY_BYTES)
     hasher.update(f"{len(pair.pair_ids[index])}:{pair.pair_ids[index]}".encode())
+    if pair.mask_B1hw is not None:
+        mask = pair.mask_B1hw[index].detach().cpu().contiguous()
+        hasher.update(f"mask{tuple(mask.shape)}".encode() + mask.numpy().tobytes())
     for side in (pair.chosen, pair.rejected):
         if side is None:
             raise RuntimeError(f"pair {pair.pair_ids[index]!r} has no rejected image")

@@ -12,6 +12,7 @@ from modules.util.config.faults import raise_all
 from modules.util.config.overrides import merge, override
 from modules.util.config.rules import (  # noqa: F401 - registers their rules
     family_rules,
+    mask_rules,
     online_rules,
     optimizer_rules,
 )

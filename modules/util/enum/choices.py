@@ -295,6 +295,21 @@ class MaskSource(BaseEnum):
     FOLDER = "FOLDER"
 
 
+class PairMasks(BaseEnum):
+    """Which part of a pair counts: all of it, the masks of its images, or where they differ."""
+
+    OFF = "OFF"
+    FILE = "FILE"
+    DIFFERENCE = "DIFFERENCE"
+
+
+class PairMaskNorm(BaseEnum):
+    """What the error inside a pair's mask is divided by: the mask, or the whole image."""
+
+    MASKED_MEAN = "MASKED_MEAN"
+    MEAN = "MEAN"
+
+
 class PromptSource(BaseEnum):
     """Where the prompts of a concept come from: a text file next to each image, one text file for all images,
     or the image's file name. The values are those concept files have always used."""

@@ -43,6 +43,12 @@ def _images(folder: Path) -> None:
             width, height = ((32, 32), (64, 32))[number % 2]
             pixels = rng.integers(low, low + 100, (height, width, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / name / f"{number:03d}.png")
+    (folder / "edited").mkdir()
+    for number, caption in enumerate(CAPTIONS):
+        pixels = np.array(Image.open(folder / "chosen" / f"{number:03d}.png"))
+        pixels[:8, :8] = 255 - pixels[:8, :8] // 2
+        Image.fromarray(pixels).save(folder / "edited" / f"{number:03d}.png")
+        (folder / "edited" / f"{number:03d}.txt").write_text(caption, encoding="utf-8")
     for masks, across in (("masks", 2), ("other-masks", 4)):
         (folder / masks).mkdir()
         for number in range(4):
@@ -132,6 +138,12 @@ def pairs(folder: Path) -> dict[str, Any]:
         "ema": "OFF",
         "loss_weight_fn": "CONSTANT",
     }
+
+
+def masked_pairs(folder: Path) -> dict[str, Any]:
+    """DPO on images and their edited versions."""
+    own = [concept("DPO_CHOSEN"), concept("DPO_REJECTED", "edited")]
+    return {**pairs(folder), "concepts": own, "rlhf_dpo_mask": "DIFFERENCE"}
 
 
 def validated_pairs(folder: Path) -> dict[str, Any]:

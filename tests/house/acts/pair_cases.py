@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.house.acts import outcomes as see
-from tests.house.acts.bases import grpo, pairs, validated_pairs
+from tests.house.acts.bases import grpo, masked_pairs, pairs, validated_pairs
 from tests.house.acts.case import Case
 
 CACHED = {"rlhf_dpo_reference_cache": True, "rlhf_dpo_reference_cache_draws": 2}
@@ -21,6 +21,10 @@ LOSS = [
     Case("rlhf_dpo_adaptive_beta", pairs, True, see.weights),
     Case("rlhf_supervised_mix", pairs, 0.25, see.weights),
     Case("rlhf_norm_guard", pairs, 1000.0, see.weights, {"learning_rate": 0.05}),
+    Case("rlhf_dpo_mask", masked_pairs, "FILE", see.weights),
+    Case("rlhf_dpo_mask_dilate", masked_pairs, 0, see.weights),
+    Case("rlhf_dpo_mask_norm", masked_pairs, "MEAN", see.weights),
+    Case("rlhf_dpo_anchor_weight", pairs, 100.0, see.weights),
     Case("rlhf_dpo_safeguard", pairs, "OUTPUT", see.weights),
     Case("rlhf_dpo_safeguard_mu", pairs, 0.2, see.weights, {"rlhf_dpo_safeguard": "OUTPUT"}),
     Case("rlhf_dpo_shared_noise", pairs, False, see.weights),

@@ -17,7 +17,6 @@ from modules.util.enum.choices import (
     DPOConfidence,
     DPOTimestepSampling,
     LossWeight,
-    MaskSource,
     ModelFormat,
     Optimizer,
     PeftType,
@@ -201,43 +200,6 @@ def _inline_concepts_fit(c: TrainConfig) -> Iterator[Finding]:
         for kind in (ConceptType.DPO_CHOSEN, ConceptType.DPO_REJECTED):
             if kind not in kinds:
                 yield ConfigWarning(f"has no enabled concept of type {kind}", "concepts")
-
-
-# -- masks ---------------------------------------------------------------------------------------------------
-
-
-@rule(
-    *(
-        "masked_training",
-        "rlhf_enabled",
-        "training_method",
-        "masked_prior_preservation_weight",
-        "mask_source",
-    ),
-    "concepts",
-)
-def _masks_fit(c: TrainConfig) -> Iterator[Finding]:
-    if not c.masked_training:
-        return
-    if c.rlhf_enabled:
-        yield UnsupportedError(
-            "masks single images, and preference training has pairs or makes its images itself",
-            "masked_training",
-            "set it to false",
-        )
-    elif c.masked_prior_preservation_weight and c.training_method is not TrainingMethod.LORA:
-        yield UnsupportedError(
-            "compares with the model without its adapter, but no adapter is trained",
-            "masked_prior_preservation_weight",
-            "set it to 0, or training_method to LORA",
-        )
-    with_masks = c.concepts is None or any(concept.mask_path for concept in c.concepts if concept.enabled)
-    if c.mask_source is MaskSource.FOLDER and not with_masks:
-        yield ConfigError(
-            "is FOLDER, and no enabled concept has a mask folder",
-            "mask_source",
-            "set mask_path of the concepts",
-        )
 
 
 # -- adapter and output ------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ from modules.util.enum.choices import (
     DPOSafeguard,
     DPOSequentialStrategy,
     DPOTimestepSampling,
+    PairMaskNorm,
+    PairMasks,
 )
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
 from modules.util.enum.DPOObjective import DPOObjective
@@ -176,6 +178,52 @@ class RlhfSection(BaseConfig):
         tip=(
             "Keeps the model from predicting larger than the reference does, which shows as loud colours and ignored "
             "prompts. The weight of max(0, norm / norm of the reference - 1)^2 in the loss."
+        ),
+    )
+    rlhf_dpo_mask: PairMasks = setting(
+        PairMasks.OFF,
+        visible=_DPO,
+        free=False,
+        title="Masks of pairs",
+        group="Masks",
+        tip=(
+            "Which part of a pair counts. FILE: the white parts of the masks of its two images. DIFFERENCE: where the "
+            "images differ, for pairs of which one is an edited version of the other."
+        ),
+    )
+    rlhf_dpo_mask_dilate: int = setting(
+        1,
+        ge=0,
+        le=64,
+        visible=f"{_DPO},rlhf_dpo_mask=DIFFERENCE",
+        free=False,
+        title="Enlarge masks",
+        group="Masks",
+        tip="Cells of the latents (mostly 8 pixels) by which the mask of a difference grows to all sides.",
+    )
+    rlhf_dpo_mask_norm: PairMaskNorm = setting(
+        PairMaskNorm.MASKED_MEAN,
+        visible=f"{_DPO},!rlhf_dpo_mask=OFF",
+        free=False,
+        title="Mean over",
+        group="Masks",
+        tip=(
+            "MASKED_MEAN averages over the mask, so that beta means the same as without masks. MEAN averages over the "
+            "image: small masks then count little."
+        ),
+    )
+    rlhf_dpo_anchor_weight: Float = setting(
+        0.0,
+        ge=0,
+        le=1e6,
+        visible=_DPO,
+        cost="switch",
+        free=False,
+        title="Anchor",
+        group="Masks",
+        tip=(
+            "Weight of the squared distance between the predictions of model and reference over the whole of both "
+            "images. It keeps what lies outside a mask as it is. 0: off."
         ),
     )
     rlhf_dpo_ref_mode: DPORefMode = setting(

@@ -1,0 +1,67 @@
+"""What masks of images and of pairs have to do with the rest of a config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from modules.util.config.rules.rules import Finding, rule
+from modules.util.enum.choices import MaskSource, PairMasks, TrainingMethod
+from modules.util.errors import ConfigError, UnsupportedError
+
+if TYPE_CHECKING:
+    from modules.util.config.TrainConfig import TrainConfig
+
+
+@rule(
+    *(
+        "masked_training",
+        "rlhf_enabled",
+        "training_method",
+        "masked_prior_preservation_weight",
+        "mask_source",
+    ),
+    "concepts",
+)
+def _masks_fit(c: TrainConfig) -> Iterator[Finding]:
+    if not c.masked_training:
+        return
+    if c.rlhf_enabled:
+        yield UnsupportedError(
+            "masks single images, and preference training has pairs or makes its images itself",
+            "masked_training",
+            "set it to false",
+        )
+    elif c.masked_prior_preservation_weight and c.training_method is not TrainingMethod.LORA:
+        yield UnsupportedError(
+            "compares with the model without its adapter, but no adapter is trained",
+            "masked_prior_preservation_weight",
+            "set it to 0, or training_method to LORA",
+        )
+    with_masks = c.concepts is None or any(concept.mask_path for concept in c.concepts if concept.enabled)
+    if c.mask_source is MaskSource.FOLDER and not with_masks:
+        yield ConfigError(
+            "is FOLDER, and no enabled concept has a mask folder",
+            "mask_source",
+            "set mask_path of the concepts",
+        )
+
+
+@rule("rlhf_enabled", "rlhf_mode", "rlhf_dpo_mask", "rlhf_dpo_anchor_weight", "rlhf_dpo_reference_cache")
+def _masks_of_pairs_fit(c: TrainConfig) -> Iterator[Finding]:
+    for name, there in (
+        ("rlhf_dpo_mask", c.rlhf_dpo_mask is not PairMasks.OFF),
+        ("rlhf_dpo_anchor_weight", c.rlhf_dpo_anchor_weight > 0),
+    ):
+        if there and not c.trains_pairs:
+            yield UnsupportedError(
+                "acts on pairs of images on disk alone, and this run trains without them",
+                name,
+                "set rlhf_enabled to true and rlhf_mode to DPO, or this to its default",
+            )
+    if c.trains_pairs and c.rlhf_dpo_anchor_weight > 0 and c.rlhf_dpo_reference_cache:
+        yield UnsupportedError(
+            "needs the reference's predictions, and kept reference scores hold none",
+            "rlhf_dpo_anchor_weight",
+            "set it to 0, or rlhf_dpo_reference_cache to false",
+        )
