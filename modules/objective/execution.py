@@ -188,8 +188,7 @@ def run(
             has to give errors. The loss that is reported stays that of the objective.
         norm_guard: weight of the mean of ``norm_guard.excess_of_norm`` over the 2B images, part of the loss; the
             scorer has to give norms.
-        anchor: weight of the mean over the 2B images of (prediction - reference's prediction)^2, part of the loss; the
-            scorer has to give predictions.
+        anchor: weight of the mean square of prediction minus that of the reference; the scorer has to give predictions.
 
     Returns:
         Detached losses, rewards and margins; the loss is not multiplied by ``loss_scale``.
