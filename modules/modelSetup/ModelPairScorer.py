@@ -61,7 +61,7 @@ class ModelPairScorer:
             raise RuntimeError("pairs are scored without dropout: set the model's mode first")
         batch, draw, cond = self._inputs(side)
         prediction = self.setup.predict(self.model, batch.latents_BChw, cond, draw, batch.size)
-        mask_B1hw = self._mask(side, prediction.predicted)
+        mask_B1hw = self._mask(side, prediction.predicted.device)
         score_B = -mse_per_sample(prediction.predicted, prediction.target, mask_B1hw, self.masked_mean)
         error_BD = self._errors(prediction, mask_B1hw) if self.errors else None
         norm_B = prediction.predicted.flatten(1).norm(dim=1) if self.norms else None
@@ -75,11 +75,11 @@ class ModelPairScorer:
         )
         return ScoreOut(score_B, supervised_B, error_BD, norm_B, predicted_BD)
 
-    def _mask(self, side: Side, like: torch.Tensor) -> torch.Tensor | None:
+    def _mask(self, side: Side, device: torch.device) -> torch.Tensor | None:
         """How much each cell of the images of a side counts."""
         if self.pair.mask_B1hw is None:
             return None
-        mask_B1hw = to_device(self.pair.mask_B1hw, like.device, like.dtype)
+        mask_B1hw = to_device(self.pair.mask_B1hw, device)
         return torch.cat([mask_B1hw, mask_B1hw]) if side == "both" else mask_B1hw
 
     @staticmethod
