@@ -184,6 +184,9 @@ class Model:
 
         ``no_dropout`` keeps the training flag on modules that checkpoint only while it is set, and switches every
         dropout off.
+
+        Raises:
+            ValueError: another mode.
         """
         if mode == self._mode:
             return

@@ -49,4 +49,5 @@ class PartDtypes:
     configs_only: bool = False
 
     def of(self, part: str) -> torch.dtype:
+        """The number type of a part's weights."""
         return self.weights.get(part, self.default)

@@ -59,7 +59,11 @@ class AdaptiveBeta:
         return {"beta0": self.beta0, "fast": self._fast, "slow": self._slow, "updates": float(self._updates)}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Continue from a saved state; the configured beta0 stays as it is."""
+        """Continue from a saved state; the configured beta0 stays as it is.
+
+        Raises:
+            KeyError: a number is missing. ValueError: one is NaN or infinite, or the count of updates is negative.
+        """
         values = {name: float(state[name]) for name in ("fast", "slow", "updates")}
         if not all(math.isfinite(value) for value in values.values()) or values["updates"] < 0:
             raise ValueError(f"the saved adaptive beta is damaged: {dict(state)}")

@@ -102,6 +102,10 @@ def index_groups(
 
     Returns:
         (G,) ids and (N,) indices into them; with ``slots`` all ids below it, also those without an image.
+
+    Raises:
+        TypeError: other ids than int64 of shape (N,).
+        ValueError: an id that is not among the slots, or several ranks without ``slots``.
     """
     if group_N.dtype != torch.int64 or group_N.dim() != 1:
         raise TypeError(f"group ids are int64 of shape (N,), not {group_N.dtype} {tuple(group_N.shape)}")

@@ -28,6 +28,9 @@ def draw_index(seed: int, pair_id: str, visit: int, draws: int) -> int:
     Returns:
         An index in [0, N); over visits kN to kN + N - 1 each index occurs once, in an order drawn for
         every round k and every pair.
+
+    Raises:
+        ValueError: ``draws`` below 1 or ``visit`` below 0.
     """
     if draws < 1:
         raise ValueError(f"a pool needs at least one draw, not {draws}")

@@ -246,6 +246,9 @@ def reference_scores(
 
     ``None`` if the loss has no use for them.
     The context is entered once, whatever the number of passes: switching weights is paid per layer.
+
+    Raises:
+        RuntimeError: neither a context nor scores were given, or scores of another shape than two of (B,).
     """
     if not objective.needs_reference:
         return None

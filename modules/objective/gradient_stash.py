@@ -16,10 +16,12 @@ class GradientStash:
         self._earlier = [parameter.grad for parameter in parameters]
 
     def clear(self) -> None:
+        """Drop the gradients that the parameters have now."""
         for parameter in self._parameters:
             parameter.grad = None
 
     def put_back(self) -> None:
+        """Give the parameters the gradients they had before; fresh ones are lost."""
         for parameter, earlier in zip(self._parameters, self._earlier, strict=True):
             parameter.grad = earlier
 

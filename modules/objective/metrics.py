@@ -41,12 +41,16 @@ class PairMetrics:
         Args:
             out: what the step came to.
             timestep_B: timesteps of its pairs in [0, 1000), (B,), if margins by timestep are wanted.
+
+        Raises:
+            ValueError: another number of timesteps than of pairs.
         """
         if timestep_B is not None and timestep_B.shape != out.margin_B.shape:
             raise ValueError(f"{tuple(timestep_B.shape)} timesteps for {out.pairs} pairs")
         self._outs.append((out, timestep_B))
 
     def clear(self) -> None:
+        """Forget all micro-batches."""
         self._outs.clear()
 
     def sums(self) -> torch.Tensor:

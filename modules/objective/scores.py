@@ -106,6 +106,7 @@ class PairOut:
 
     @property
     def pairs(self) -> int:
+        """How many pairs it is of."""
         return self.margin_B.shape[0]
 
     @property
@@ -115,10 +116,12 @@ class PairOut:
 
     @property
     def supervised_loss(self) -> torch.Tensor | None:
+        """Mean of the supervised losses, a scalar; ``None`` without a supervised part."""
         return None if self.supervised_B is None else self.supervised_B.mean()
 
     @property
     def accuracy(self) -> torch.Tensor:
+        """Share of the pairs that are ordered as the person chose, a scalar."""
         return self.accuracy_B.mean()
 
 
@@ -137,7 +140,11 @@ def detached_float32(score: torch.Tensor) -> torch.Tensor:
 
 
 def split_both(score_2B: torch.Tensor) -> ScorePair:
-    """(2B,) -> chosen (B,) and rejected (B,)."""
+    """(2B,) -> chosen (B,) and rejected (B,).
+
+    Raises:
+        RuntimeError: another shape than (2B,).
+    """
     if score_2B.dim() != 1 or score_2B.shape[0] % 2:
         raise RuntimeError(
             f"scoring both sides gave shape {tuple(score_2B.shape)}; expected (2B,) with the chosen first"
@@ -159,6 +166,9 @@ def differentiate(
         policy: chosen and rejected scores, each (B,); only their values are used.
         reference: likewise, or ``None``.
         scale: factor on the mean over the pairs.
+
+    Raises:
+        RuntimeError: the objective gave another number of losses than of pairs.
     """
     with torch.enable_grad():
         chosen_B = detached_float32(policy[0]).clone().requires_grad_()

@@ -158,7 +158,11 @@ class Rollouts:
         return self.settings.plan.trained
 
     def column(self, step: int) -> int:
-        """Where a step is in ``logp_NS`` and ``mask_NS``."""
+        """Where a step is in ``logp_NS`` and ``mask_NS``.
+
+        Raises:
+            ValueError: the step is not trained.
+        """
         if step not in self.steps:
             raise ValueError(f"step {step} is not among the trained ones: {list(self.steps)}")
         return self.steps.index(step)

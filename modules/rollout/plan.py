@@ -92,6 +92,7 @@ class RolloutPlan:
         return tuple(sorted({place for one in self.trained for place in (one, one + 1)}))
 
     def kind_of(self, index: int) -> str:
+        """The transition of step ``index``: the plan's where it is trained, else ODE, which adds no noise."""
         return self.kind if index in self.trained else transitions.ODE
 
     def timestep(self, index: int, batch: int, schedule: Schedule) -> torch.Tensor:

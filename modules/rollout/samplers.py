@@ -68,10 +68,12 @@ class SamplerLayout:
 
     @property
     def images(self) -> int:
+        """Images of an epoch over all processes."""
         return self.prompts * self.group_size
 
     @property
     def global_batch(self) -> int:
+        """Images of a batch over all processes."""
         return self.batch_size * self.world_size
 
     @property

@@ -117,6 +117,9 @@ def draw_noise(
             numbers, whatever else is in the batch.
         stratum: take this stratum for all items instead of walking through them.
         shift: the shift of latents of this shape, where the options ask for one.
+
+    Raises:
+        ValueError: the stratum does not exist.
     """
     if stratum is not None and not 0 <= stratum < options.strata:
         raise ValueError(f"stratum {stratum} of {options.strata} does not exist")

@@ -212,6 +212,9 @@ def transition_kl(
         new_BChw, reference_BChw: means of the transitions; predictions for ``v``. The reference is detached.
         std: standard deviation of the transition, step size and temperature included; a number or (B,).
         dt: change of the noise level, below 0; ``flow_grpo`` only.
+
+    Raises:
+        ValueError: an unknown kind, different shapes, or a number that the kind needs is missing.
     """
     if kl_type not in KL_TYPES:
         raise ValueError(f"unknown kind of KL {kl_type!r}; known: {', '.join(KL_TYPES)}")

@@ -112,7 +112,11 @@ class DenoisingTerms:
 
 
 def group_terms(terms: DenoisingTerms, options: DGPOOptions, group_size: int) -> torch.Tensor:
-    """What each image adds to the score of its group: ``A beta (dsm - ref) / K``, detached, (B,)."""
+    """What each image adds to the score of its group: ``A beta (dsm - ref) / K``, detached, (B,).
+
+    Raises:
+        ValueError: the error of the policy that the scores are measured against is missing.
+    """
     reference_B = terms.old_B if options.use_ema_ref else terms.reference_B
     if reference_B is None:
         raise ValueError(f"DGPO needs {'old_B' if options.use_ema_ref else 'reference_B'}")
@@ -191,7 +195,11 @@ class GroupWeights:
 
 
 def clip_mask(terms: DenoisingTerms, options: DGPOOptions) -> torch.Tensor:
-    """Which images have left the trust region around the moving average, bool (B,); none without clipping."""
+    """Which images have left the trust region around the moving average, bool (B,); none without clipping.
+
+    Raises:
+        ValueError: clipping without ``old_B``.
+    """
     if not options.clips:
         return torch.zeros_like(terms.dsm_B, dtype=torch.bool)
     if terms.old_B is None:

@@ -90,7 +90,11 @@ def _log_ratio(difference_BT: torch.Tensor, terms: StepTerms, options: StepOptio
 def reference_kl(
     terms: StepTerms, options: StepOptions, counts: GlobalCounts
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """``sample_mean`` of the KL to the reference, without its strength, and ``{"kl": coefficient}`` with it."""
+    """``sample_mean`` of the KL to the reference, without its strength, and ``{"kl": coefficient}`` with it.
+
+    Raises:
+        ValueError: ``kl_beta`` is above 0 and the terms hold no KL.
+    """
     if terms.ref_kl_BT is None:
         if options.kl_beta:
             raise ValueError("kl_beta is above 0, and no KL to the reference was given")

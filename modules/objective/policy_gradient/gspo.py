@@ -63,6 +63,9 @@ def segments(
         difference_F: new minus old log-probabilities.
         image_F: which image a step belongs to, int64 from 0.
         images: S.
+
+    Raises:
+        TypeError: indices of another type than int64.
     """
     dtype = difference_F.dtype
     mask_F = mask_F.bool()

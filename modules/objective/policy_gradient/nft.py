@@ -57,6 +57,9 @@ def nft(terms: ImageTerms, options: NFTOptions, images: int) -> PolicyOut:
 
     Returns:
         The share of this micro-batch; each image counts on its own, so there are no coefficients.
+
+    Raises:
+        ValueError: the prediction of the old policy is missing, or that of the reference where ``kl_beta`` is above 0.
     """
     if terms.old_BChw is None:
         raise ValueError("NFT needs the prediction of the old policy")

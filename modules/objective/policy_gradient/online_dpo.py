@@ -84,6 +84,9 @@ def online_dpo(
 
     Returns:
         The share of this micro-batch; coefficient ``dsm``, which does for a second pass image by image.
+
+    Raises:
+        ValueError: fewer than one pair in the step.
     """
     for name, value in (("dsm_B", dsm_B), ("reference_B", reference_B)):
         require_wide(name, value)
