@@ -79,7 +79,7 @@ class Remote(Generator):
         folder = self.adapter_folder()
         if folder is None or not folder.is_dir():
             raise DataError(
-                f"{self.WHAT} has not got the adapter {shown(file)}",
+                f"{self.WHAT} does not have the adapter {shown(file)}",
                 "--lora-folder",
                 f"name its folder of adapters, or copy the file there as {stem}.safetensors",
             )

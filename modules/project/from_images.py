@@ -253,7 +253,7 @@ def _image(kind: str, used: Sequence[_Seen]) -> tuple[dict[str, Any], list[str]]
         if known:
             made["sampler"] = known
         else:
-            notes.append(f"The own sampler has no {sampler!r}; the model's usual one is taken.")
+            notes.append(f"The built-in sampler has no {sampler!r}; the model's usual one is taken.")
     elif sampler:
         made["sampler"] = sampler
     return made | ({"negative": negative} if negative else {}), notes

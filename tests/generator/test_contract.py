@@ -100,7 +100,7 @@ def test_what_is_missing_is_said_before_the_first_image(server, running, tmp_pat
         (
             {"lora_folder": ""},
             replace(REQUESTS[0], adapter=tmp_path / "a.safetensors"),
-            "has not got the adapter",
+            "does not have the adapter",
         ),
         (
             {"lora_folder": str(tmp_path)},

@@ -7,21 +7,23 @@ LEFT = "up to {questions} left"
 QUESTION = "question"
 SEED = "{prompt}   (seed {seed})"
 HINT = "Same prompt, same seed: which image is better?"
-UNDO, STANDING, ACTUAL_SIZE, KEYS, RESULT = "Undo", "Result so far", "1:1", "Keys", "To the result"
+UNDO, STANDING, ACTUAL_SIZE, KEYS, RESULT = "Undo", "Result so far", "1:1", "Keys", "Show result"
 LOOKING_KEYS = (("F", "swap the images while the key is held"), ("+ \u2212", "zoom"))
 HIDDEN = "Names stay hidden until the end."
 
 BECAUSE = {
-    "decided": "It is decided.",
-    "votes": "That is the largest number of votes.",
+    "decided": "The result is clear.",
+    "votes": "The maximum number of votes is reached.",
     "images": "There are no more images to compare.",
     "": "You stopped; you can continue at any time.",
 }
 COLUMNS = "Your votes: {names}, side by side; a green frame is the one that you preferred."
 AUTOMATIC = "Found automatically; these are not your votes:"
-MORE, CLOSE, NEXT_ROUND = "Vote on", "Close", "Next round"
+MORE, CLOSE, NEXT_ROUND = "Keep voting", "Close", "Next round"
 CONTESTANTS, COMPARE, CANCEL = "Compare in the arena", "Compare", "Cancel"
-STRENGTHS_TIP = "Two or more. A strength next to each adapter; several, with commas, are several contestants."
+STRENGTHS_TIP = (
+    "Choose two or more. Several strengths of an adapter, separated by commas, are several contestants."
+)
 ADD_FILE, ASK_ADAPTER, IMAGES_OF_EACH = "Add a file\u2026", "An adapter", "Images of each"
 BAD_STRENGTH = "A strength is a number between -10 and 10, for example 0.7."
 TOO_FEW = "Choose two or more."

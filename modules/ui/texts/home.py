@@ -32,9 +32,14 @@ FROM_IMAGES, ASK_IMAGES = "From images\u2026", "Folder of images that you have m
 READING_IMAGES = "Reading the images\u2026"
 PROPOSED = "From {images}: {facts}."
 BY_PROGRAM, BY_WORKFLOW = "made by {program}", "made by {program} with its workflow"
-PROGRAMS = {"own": "the own sampler", "comfyui": "ComfyUI", "swarmui": "SwarmUI", "a1111": "A1111 or Forge"}
+PROGRAMS = {
+    "own": "the built-in sampler",
+    "comfyui": "ComfyUI",
+    "swarmui": "SwarmUI",
+    "a1111": "A1111 or Forge",
+}
 SIZE, STEPS_FACT, SCALE = "{width} \u00d7 {height} pixels", "{steps} steps", "guidance {cfg:g}"
-NO_TYPE = "Check the model type: the images do not say it."
+NO_TYPE = "Check the model type: the images do not name it."
 DEMO_FOLDER = "demo-taste"
 NO_FOLDER = "Name a new folder for the project."
 NO_BASE = "Name the base model: a folder, a file, or a name on the Hugging Face hub."
@@ -98,7 +103,7 @@ BLOCKED = {
     "trained": "This round is trained.",
     "not_trained": "Train this round first.",
 }
-BUSY = "Waits for the step that is at work."
+BUSY = "Waiting for the current step to finish."
 IMAGE, ANSWER, PAIR, VOTE = "image", "answer", "pair", "vote"
 IMAGES_OF = "{done} of {images}"
 TO_BE_MADE = "{images} will be made."

@@ -13,7 +13,7 @@ PLACE = "Pair {place} of {count} \u00b7 {split} \u00b7 {name}"
 FAULT, NO_FAULTS = "fault", "no faults"
 CHECKED = "{faults}, {checked} of {count} checked"
 CHOSEN, REJECTED = "Chosen", "Rejected"
-EDITING = "Enter saves, Esc does not"
+EDITING = "Enter saves, Esc cancels"
 
 # the trash
 REMOVED_PAIR = "removed pair"

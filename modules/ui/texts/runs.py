@@ -38,7 +38,7 @@ ARENA, ARENA_TIP = (
     "Compare in the arena",
     "Vote blindly on images of these adapters, with the prompts of the open project",
 )
-PROJECT_BUSY = "The project is at work. Wait for it, or stop it on the Home page."
+PROJECT_BUSY = "The project is busy. Wait for it, or stop it on the Home page."
 NO_PROJECT = "The prompts of a project judge. Open one on the Home page first."
 DELETE = "Delete"
 DELETE_TIP = (

@@ -286,7 +286,7 @@ def unheld(path: Path) -> Iterator[None]:
     handle = os.open(path, os.O_RDONLY | _PLAIN)
     try:
         if not _hold(handle, wait=False):
-            raise BlockingIOError(errno.EWOULDBLOCK, "another process is at work on it", str(path))
+            raise BlockingIOError(errno.EWOULDBLOCK, "another process is using it", str(path))
         yield
     finally:
         os.close(handle)
