@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from modules.util.config.foreign.Notes import MOST_CHARACTERS
-from modules.util.config.load import load_config
+from modules.util.config.load import load_config, load_layered
 from modules.util.config.TrainConfig import TrainConfig
 from scripts import import_onetrainer as former
 from scripts.import_config import main
@@ -33,6 +33,10 @@ def test_an_import_that_loses_nothing_ends_with_0_and_leaves_no_notes(tmp_path: 
     written = json.loads(target.read_text())
     assert written["__version"] == TrainConfig.VERSION
     assert "learning_rate" not in written, "it is our default"
+    preset = tmp_path / "preset.json"
+    preset.write_text(json.dumps({"__version": 1, "learning_rate": 3e-5}), encoding="utf-8")
+    below = load_layered(preset, target, check=False)
+    assert (below.learning_rate, below.lora_alpha) == (3e-5, 16.0), "a preset below it acts"
     first = target.read_bytes()
     assert main([str(source), str(target)]) == 0
     assert target.read_bytes() == first

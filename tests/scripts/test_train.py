@@ -125,6 +125,28 @@ def test_wrong_arguments_end_with_two(capsys: pytest.CaptureFixture[str]) -> Non
     assert "no/such/file.json" in capsys.readouterr().err
 
 
+def test_an_unknown_name_of_set_hides_no_other_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(tmp_path, epochs=0)
+    overrides = ["--set", "no_such=1", "--set", "learning_rate=-1"]
+    assert main(["--config-path", str(config), *overrides]) == 2
+    said = capsys.readouterr().err
+    assert "3 faults" in said
+    assert all(f"- {name}: " in said for name in ("no_such", "epochs", "learning_rate"))
+
+
+def test_samples_without_a_list_are_refused_and_not_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = {"samples": None, "sample_definition_file_name": str(tmp_path / "none.json")}
+    config = write_config(tmp_path, sample_after=1, sample_after_unit="STEP", **missing)
+    assert main(["--config-path", str(config), "--dry-run"]) == 2
+    found = capsys.readouterr()
+    assert "sample_definition_file_name" in found.err and "none.json" in found.err
+    assert not re.search(r"\d samples?\b", found.out)
+
+
 def test_dry_run_says_what_would_be_done_and_does_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
