@@ -13,6 +13,7 @@ from typing import Any
 from modules.runner.LineProcess import LineProcess
 from modules.ui.state.runs.comparing import Grid, GridImage
 from modules.ui.texts.runs import SAMPLER
+from modules.util.enum.ModelType import ModelType
 from modules.util.errors import ConfigError, UserError
 from modules.util.program_files import ROOT
 
@@ -69,10 +70,11 @@ class StrengthImages:
         line += [f"--strengths={','.join(f'{one:g}' for one in self.strengths)}"]
         line += [f"--prompt={prompt}" for prompt in self.prompts]
         line += ["--out", str(self.target(number))]
-        for part, own in config.items():
-            if isinstance(own, Mapping) and own.get("model_name"):
+        for part in ModelType(config["model_type"]).parts:
+            own = config.get(part) or {}
+            if own.get("model_name"):
                 line += [f"--part={part}={own['model_name']}"]
-            if isinstance(own, Mapping) and own.get("weight_dtype"):
+            if own.get("weight_dtype"):
                 line += [f"--weight-dtype={part}={own['weight_dtype']}"]
         if config.get("prompt_weighting"):
             line += ["--prompt-weighting"]
