@@ -1,4 +1,4 @@
-"""Images with the same prompt and shape as groups, handed out while the scan still runs."""
+"""Images with the same prompt, shape and, for edits, source images as groups, handed out while the scan still runs."""
 
 from __future__ import annotations
 
@@ -45,9 +45,17 @@ class ScanOptions:
     stealth: bool = False
 
 
-def group_key(prompt: str, aspectratio: str) -> str:
-    """The stable name of the group of a normalised prompt and an aspect bucket."""
-    return hashlib.blake2b(f"{prompt}\0{aspectratio}".encode(), digest_size=16).hexdigest()
+def group_key(prompt: str, aspectratio: str, sources: Sequence[str] = ()) -> str:
+    """The stable name of the group of a normalised prompt and an aspect bucket; edits of other images are another
+    group.
+    """
+    parts = "\0".join((prompt, aspectratio, *sources))
+    return hashlib.blake2b(parts.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def key_of(about: ImageMetadata) -> str:
+    """The name of the group of an image with a prompt."""
+    return group_key(*describe_group(about), about.sources)
 
 
 def describe_group(about: ImageMetadata) -> tuple[str, str]:
@@ -139,7 +147,7 @@ class _Board:
         self._count = 0
 
     def add(self, found: FoundImage) -> None:
-        key = group_key(*describe_group(found.about))
+        key = key_of(found.about)
         members = self._groups.get(key)
         if members is None:
             members = self._groups[key] = _Members()
@@ -189,8 +197,6 @@ class _Board:
     def _describe(self, key: str, names: list[str]) -> tuple[str, str] | None:
         for name in names:
             about = read_metadata(self._source / name, stealth=self._options.stealth)
-            if about.prompt is not None:
-                described = describe_group(about)
-                if group_key(*described) == key:
-                    return described
+            if about.prompt is not None and key_of(about) == key:
+                return describe_group(about)
         return None

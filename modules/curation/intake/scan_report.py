@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from modules.curation.intake.groups import describe_group, group_key
+from modules.curation.intake.groups import key_of
 from modules.curation.intake.scan import ScanFault, walk_images
 from modules.util.image_metadata_util import read_metadata
 
@@ -45,7 +45,7 @@ def scan_rows(root: Path, recursive: bool = True, stealth: bool = False) -> Iter
             height=about.height or None,
             generator=about.generator,
             seed=about.seed,
-            group=None if about.prompt is None else group_key(*describe_group(about)),
+            group=None if about.prompt is None else key_of(about),
             error=about.error,
         )
 

@@ -79,6 +79,7 @@ class ImageMetadata(NamedTuple):
         error: why there is no prompt, ``None`` if there is one.
         orientation: EXIF orientation, 1 to 8.
         kind: PNG, JPEG, WebP, AVIF, TIFF or BMP, whatever the file is called; empty if it is none.
+        sources: names of the images that it was made from by editing, as the generator calls them.
     """
 
     prompt: str | None = None
@@ -90,6 +91,7 @@ class ImageMetadata(NamedTuple):
     error: str | None = None
     orientation: int = 1
     kind: str = ""
+    sources: tuple[str, ...] = ()
 
     @property
     def seen_size(self) -> tuple[int, int]:
@@ -224,13 +226,13 @@ def _read(fields: Fields) -> ImageMetadata:
 
 
 def _with_prompt(found: Found, width: int, height: int, orientation: int, kind: str) -> ImageMetadata:
-    prompt, negative, generator, seed = found
+    prompt, negative, generator, seed, sources = found
     long = max(len(prompt), len(negative))
     if long > MAX_PROMPT:
         error = str(Unusable(Reason.PROMPT_TOO_LONG, f"{long} characters"))
         return ImageMetadata(None, None, width, height, None, None, error, orientation, kind)
     prompt, negative = plain_unicode(prompt).strip(), plain_unicode(negative).strip()
-    return ImageMetadata(prompt, negative, width, height, generator, seed, None, orientation, kind)
+    return ImageMetadata(prompt, negative, width, height, generator, seed, None, orientation, kind, sources)
 
 
 def _find(fields: Fields) -> Found | None:

@@ -16,6 +16,7 @@ from modules.util.image_metadata.formats.comfy_makers import (
     own_negative_key,
     own_prompt_key,
 )
+from modules.util.image_metadata.formats.comfy_sources import edits_images, source_names
 from modules.util.image_metadata.formats.comfy_values import (
     PIPES,
     Budget,
@@ -91,6 +92,7 @@ class _Walk:
         self.budget = Budget()
         self.strings = StringWalk(graph, self.budget)
         self.makers = MakerWalk(graph, self.budget)
+        self._edits = edits_images(graph)
 
     def result(self) -> Found | None:
         outputs = self.makers.outputs()
@@ -117,9 +119,10 @@ class _Walk:
         """The texts of one maker; ``None`` if they are not in the graph."""
         key = self._own_key(name)
         try:
-            if key is not None:
-                return self._own(name, self.graph[name][1], key)
-            return self._sampled(name)
+            found = self._sampled(name) if key is None else self._own(name, self.graph[name][1], key)
+            if found is None or not self._edits:
+                return found
+            return found._replace(sources=source_names(self.makers, name))
         except UnknownText:
             return None
 
@@ -296,8 +299,12 @@ class _Walk:
 
 
 def _agreed(answers: Sequence[Found | None]) -> Found | None:
-    """The one prompt of all pictures; ``None`` if one of them has none, or they have several."""
+    """The one prompt of all pictures; ``None`` if one of them has none, or they have several, or edit different
+    images.
+    """
     known = [answer for answer in answers if answer is not None]
     if len(known) < len(answers) or len({" ".join(found.prompt.split()) for found in known}) != 1:
+        return None
+    if len({found.sources for found in known}) != 1:
         return None
     return known[0] if len({found.seed for found in known}) == 1 else known[0]._replace(seed=None)

@@ -26,12 +26,17 @@ UNKNOWN = "unknown"
 
 
 class Found(NamedTuple):
-    """A prompt, and what came with it."""
+    """A prompt, and what came with it.
+
+    Args:
+        sources: names of the images that were edited, as the generator calls them.
+    """
 
     prompt: str
     negative: str
     generator: str
     seed: int | None = None
+    sources: tuple[str, ...] = ()
 
 
 _BYTES = (("[", 88), ("{", 240), (",", 40), (":", 120))
