@@ -23,7 +23,7 @@ def source_names(makers: MakerWalk, maker: str) -> tuple[str, ...]:
     """Names of the images that ``maker``'s picture is an edit of, as the graph has them, those nearest to the text
     first; empty where nothing is edited.
 
-    Images that only begin a picture (image to image) or guide it (ControlNet) are no sources.
+    Images that only begin a picture (image to image) or guide it (ControlNet) are not sources.
     """
     editors = [name for name in makers.upstream(maker) if _EDITS[makers.graph[name][0]]]
     # of references that follow each other, the first is the one that all others are behind
