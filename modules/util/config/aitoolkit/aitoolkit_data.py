@@ -7,14 +7,13 @@ from typing import Any
 from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.foreign.building import build
 from modules.util.config.foreign.Fields import Fields
+from modules.util.config.foreign.MaskKinds import MaskKinds
 from modules.util.config.foreign.Notes import Notes
 from modules.util.config.SampleConfig import SampleConfig
 
 Data = dict[str, Any]
 
 _LOST = {
-    "mask_path": "not offered",
-    "alpha_mask": "not offered",
     "invert_mask": "not offered",
     "control_path": "not offered: images alone are trained on",
     "control_path_1": "not offered: images alone are trained on",
@@ -38,11 +37,13 @@ _IDLE = (
         "buckets",
         "bucket_tolerance",
     ),
-    *("num_workers", "prefetch_factor", "enable_ar_bucket", "dataset_path", "mask_min_value", "fps"),
+    *("num_workers", "prefetch_factor", "enable_ar_bucket", "dataset_path", "fps"),
 )
 
 
-def import_dataset(fields: Fields, trigger: str, rates: list[float], notes: Notes) -> ConceptConfig:
+def import_dataset(
+    fields: Fields, trigger: str, rates: list[float], masks: MaskKinds, notes: Notes
+) -> ConceptConfig:
     """A concept. Captions have ``[trigger]`` replaced, and the word in front where they lack it."""
     place = fields.place("folder_path").rpartition(".")[0]
     extension = fields.text("caption_ext", "txt")
@@ -57,6 +58,7 @@ def import_dataset(fields: Fields, trigger: str, rates: list[float], notes: Note
     }
     made: Data = {
         "path": fields.text("folder_path") or fields.text("dataset_path"),
+        "mask_path": masks.add(fields.flag("alpha_mask"), fields.text("mask_path")),
         "balancing": float(repeats),
         "loss_weight": fields.number("loss_multiplier", 1.0),
         "image": {"enable_random_flip": fields.flag("flip_x"), "enable_crop_jitter": False},

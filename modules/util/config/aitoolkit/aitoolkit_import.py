@@ -12,6 +12,7 @@ from modules.util.config.foreign.base_family import family_of_base
 from modules.util.config.foreign.building import build
 from modules.util.config.foreign.dropout import common_dropout
 from modules.util.config.foreign.Fields import Fields
+from modules.util.config.foreign.MaskKinds import MaskKinds
 from modules.util.config.foreign.Notes import Notes
 from modules.util.config.kohya.kohya_optimizer import optimizer_named, optimizer_section, schedule_named
 from modules.util.config.TrainConfig import TrainConfig
@@ -123,7 +124,13 @@ def _config(fields: Fields, name: str, given: str, notes: Notes) -> TrainConfig:
     made |= _saving(fields, name, notes)
     trigger = fields.text("trigger_word")
     rates: list[float] = []
-    made["concepts"] = [import_dataset(one, trigger, rates, notes) for one in fields.items("datasets")]
+    masks, sets = MaskKinds("alpha_mask"), fields.items("datasets")
+    # the weight of black, of the first data set that says one
+    least = [value for one in sets if (value := one.number("mask_min_value", None)) is not None]
+    made["concepts"] = [import_dataset(one, trigger, rates, masks, notes) for one in sets]
+    if len(set(least)) > 1:
+        notes.add("mask_min_value", least[1], f"one weight for the run here: {least[0]:g}", ours=least[0])
+    made |= masks.settings(notes, normalized=True, least=least[0] if least else 0.0)
     if family.text_encoders:
         parts[family.text_encoders[0]]["dropout_probability"] = common_dropout(rates, notes)
     made |= parts

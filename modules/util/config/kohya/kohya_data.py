@@ -12,6 +12,7 @@ from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.faults import show
 from modules.util.config.foreign.building import build
 from modules.util.config.foreign.Fields import Fields
+from modules.util.config.foreign.MaskKinds import MaskKinds
 from modules.util.config.foreign.Notes import Notes
 from modules.util.errors import ConfigError
 
@@ -48,15 +49,13 @@ _LOST = {
     "enable_wildcard": "not offered",
     "secondary_separator": "not offered",
     "validation_split": "not offered: add a concept of the type VALIDATION",
-    "alpha_mask": "not offered",
-    "conditioning_data_dir": "not offered",
     "custom_attributes": "not offered",
     "metadata_file": "captions of a metadata file are not read: write them next to the images",
 }
 
 
 def import_datasets(
-    data: Mapping[str, Any], base: Data, rates: list[float], notes: Notes
+    data: Mapping[str, Any], base: Data, rates: list[float], masks: MaskKinds, notes: Notes
 ) -> tuple[list[ConceptConfig], Data]:
     """The concepts of a dataset file, and the settings that are the run's here.
 
@@ -64,6 +63,7 @@ def import_datasets(
         data: general settings, and data sets with their subsets; inner ones win.
         base: settings of the training file that hold where the dataset file says nothing.
         rates: gets the share of captions that each concept drops.
+        masks: gets where the masks of each concept come from.
     """
     fields = Fields(data, notes)
     general = fields.inner("general").left()
@@ -78,7 +78,7 @@ def import_datasets(
         for index, subset in enumerate(subsets):
             together = {**base, **general, **own, **subset.left()}
             where = f"{place}[{index}]"
-            concepts.append(_concept(Fields(together, notes, where), rates, notes, where))
+            concepts.append(_concept(Fields(together, notes, where), rates, masks, notes, where))
     fields.note_rest()
     return concepts, {
         **{name: general[name] for name in _OF_THE_RUN if name in general},
@@ -86,7 +86,9 @@ def import_datasets(
     }
 
 
-def import_folders(fields: Fields, base: Data, rates: list[float], notes: Notes) -> list[ConceptConfig]:
+def import_folders(
+    fields: Fields, base: Data, rates: list[float], masks: MaskKinds, notes: Notes
+) -> list[ConceptConfig]:
     """The concepts of ``train_data_dir`` and ``reg_data_dir``: one for each folder ``N_name``."""
     concepts = []
     for field, regular in (("train_data_dir", False), ("reg_data_dir", True)):
@@ -99,7 +101,7 @@ def import_folders(fields: Fields, base: Data, rates: list[float], notes: Notes)
                 "class_tokens": word,
                 "is_reg": regular,
             }
-            concepts.append(_concept(Fields(data, notes, field), rates, notes, field))
+            concepts.append(_concept(Fields(data, notes, field), rates, masks, notes, field))
     return concepts
 
 
@@ -117,11 +119,12 @@ def _repeated(folder: Path, field: str) -> Iterator[tuple[Path, int, str]]:
             yield path, int(found[1]), found[2].strip()
 
 
-def _concept(fields: Fields, rates: list[float], notes: Notes, where: str) -> ConceptConfig:
+def _concept(fields: Fields, rates: list[float], masks: MaskKinds, notes: Notes, where: str) -> ConceptConfig:
     regular = fields.flag("is_reg")
     weight = fields.number("prior_loss_weight", 1.0)
     made: Data = {
         "path": fields.text("image_dir"),
+        "mask_path": masks.add(fields.flag("alpha_mask"), fields.text("conditioning_data_dir")),
         "balancing": float(fields.whole("num_repeats", 1)),
         "loss_weight": weight if regular else 1.0,
         "image": _image(fields),

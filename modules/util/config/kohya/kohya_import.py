@@ -14,6 +14,7 @@ from modules.util.config.foreign.base_family import family_of_base
 from modules.util.config.foreign.building import build
 from modules.util.config.foreign.dropout import common_dropout, note_dropout
 from modules.util.config.foreign.Fields import Fields
+from modules.util.config.foreign.MaskKinds import MaskKinds
 from modules.util.config.foreign.Notes import Notes
 from modules.util.config.kohya.kohya_data import import_datasets, import_folders, resolution_of
 from modules.util.config.kohya.kohya_network import FAMILY_OF_NETWORK, import_network, import_parts
@@ -55,7 +56,6 @@ _LOST = {
     "save_state": "backups are made instead",
     "save_last_n_epochs": "backups are counted, saves are kept",
     "save_last_n_steps": "backups are counted, saves are kept",
-    "masked_loss": "not offered",
     "weighted_captions": "set prompt_weighting",
     "train_blocks": "not offered: all blocks are trained",
     "single_blocks_to_swap": "not offered",
@@ -103,8 +103,12 @@ def read_kohya(path: Path, family: str = "") -> tuple[TrainConfig | list[Concept
     notes = Notes()
     if "datasets" in data:
         rates: list[float] = []
-        concepts, _ = import_datasets(data, {}, rates, notes)
+        masks = MaskKinds("alpha_mask")
+        concepts, _ = import_datasets(data, {}, rates, masks, notes)
         note_dropout(rates, notes)
+        source = masks.settings(notes, normalized=False).get("mask_source")
+        if source is not None:
+            notes.say("masks", f"set masked_training and mask_source {source} in the config of the run")
         return concepts, notes
     flat: Data = {}
     for name, value in data.items():
@@ -133,7 +137,13 @@ def _config(fields: Fields, folder: Path, given: str, notes: Notes) -> TrainConf
     made |= import_optimizer(fields, notes) | import_noise(fields, family, parts, notes)
     made |= _steps(fields) | _saving(fields, notes)
     rates: list[float] = []
-    made["concepts"] = _concepts(fields, folder, made, rates, notes)
+    masks, wanted = MaskKinds("alpha_mask"), fields.flag("masked_loss")
+    made["concepts"] = _concepts(fields, folder, made, rates, masks, notes)
+    found = masks.settings(notes, normalized=False)
+    if wanted and not found:
+        notes.add("masked_loss", True, "off: no alpha_mask or conditioning_data_dir says where the masks are")
+    # there an alpha channel acts by itself, a folder with masked_loss alone
+    made |= found if wanted or found.get("mask_source") == "ALPHA" else {}
     if family.text_encoders:
         parts[family.text_encoders[0]]["dropout_probability"] = common_dropout(rates, notes)
     made |= parts
@@ -235,7 +245,7 @@ def _saving(fields: Fields, notes: Notes) -> Data:
 
 
 def _concepts(
-    fields: Fields, folder: Path, made: Data, rates: list[float], notes: Notes
+    fields: Fields, folder: Path, made: Data, rates: list[float], masks: MaskKinds, notes: Notes
 ) -> list[ConceptConfig]:
     """The data: of the dataset file that is named, or of folders; and the settings of the run that stand there."""
     size = fields.raw("resolution")
@@ -245,12 +255,12 @@ def _concepts(
     base = {name: fields.raw(name) for name in _OF_DATA if name in fields}
     name = fields.text("dataset_config")
     if not name:
-        return import_folders(fields, base, rates, notes)
+        return import_folders(fields, base, rates, masks, notes)
     path = next((one for one in (Path(name), folder / name) if one.is_file()), None)
     if path is None:
         notes.add("dataset_config", name, "there is no such file; import it later")
         return []
-    concepts, shared = import_datasets(read_toml(path), base, rates, notes)
+    concepts, shared = import_datasets(read_toml(path), base, rates, masks, notes)
     if "batch_size" in shared:
         made["batch_size"] = shared["batch_size"]
     if "enable_bucket" in shared:

@@ -171,7 +171,7 @@ def test_what_is_not_offered_is_refused(
     [
         {"train__do_guidance_loss": True},
         {"train__made_up": 3},
-        {"datasets__0__mask_path": "masks"},
+        {"datasets__0__invert_mask": True},
         {"network__lokr_factor": 8, "network__type": "lokr"},
         {"train__lr": "fast"},
         {"datasets__0__num_frames": 41},
@@ -210,3 +210,20 @@ def _unnamed(folder: Path) -> Path:
     path = folder / "unnamed.json"
     path.write_text(json.dumps(made))
     return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "source", "weight"),
+    [
+        ({"datasets__0__mask_path": "masks", "datasets__0__mask_min_value": 0.2}, "FOLDER", 0.2),
+        ({"datasets__0__alpha_mask": True}, "ALPHA", 0.0),
+    ],
+)
+def test_masks_are_taken_over(changes: dict[str, Any], source: str, weight: float, tmp_path: Path) -> None:
+    imported = read(tmp_path, **changes)
+    config = imported.made
+    assert isinstance(config, TrainConfig) and config.concepts is not None
+    assert config.masked_training and config.normalize_masked_area_loss
+    assert (config.mask_source, config.unmasked_weight, config.unmasked_probability) == (source, weight, 0.0)
+    assert config.concepts[0].mask_path == ("masks" if source == "FOLDER" else "")
+    assert not [note for note in imported.notes.listed() if "mask" in note]

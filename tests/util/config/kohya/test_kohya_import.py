@@ -171,7 +171,6 @@ def test_what_trains_otherwise_is_noted_and_ends_with_3(tmp_path: Path) -> None:
     path, target = tmp_path / "train.toml", tmp_path / "out.json"
     lost = {
         "scale_weight_norms": 1.0,
-        "masked_loss": True,
         "multires_noise_iterations": 6,
         "made_up": 1,
         "seed": "often",
@@ -329,3 +328,47 @@ def test_a_whole_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "pyproject" not in out
     assert load_config(tmp_path / "ours" / "a.toml.json").lora_rank == 32
     assert json.loads((tmp_path / "ours" / "sets.toml.json").read_text())[0]["path"] == "a"
+
+
+MASKS = {"masked_training": True, "unmasked_weight": 0.0, "unmasked_probability": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("run", "subset", "source", "noted"),
+    [
+        ({"masked_loss": True}, 'conditioning_data_dir = "masks"', "FOLDER", []),
+        ({"masked_loss": True}, "alpha_mask = true", "ALPHA", []),
+        ({}, "alpha_mask = true", "ALPHA", []),
+        ({}, 'conditioning_data_dir = "masks"', None, []),
+        ({"masked_loss": True}, "", None, ["masked_loss"]),
+    ],
+)
+def test_masks_come_from_the_subsets(
+    run: dict[str, Any], subset: str, source: str | None, noted: list[str], tmp_path: Path
+) -> None:
+    draw_images(tmp_path / "pets", 1)
+    (tmp_path / "data.toml").write_text(
+        f'[[datasets]]\n[[datasets.subsets]]\nimage_dir = "{tmp_path / "pets"}"\n{subset}\n', encoding="utf-8"
+    )
+    config, notes = read(tmp_path, **LORA, **run, dataset_config=str(tmp_path / "data.toml"))
+    assert [note.place for note in notes.listed() if "mask" in note] == noted
+    assert config.masked_training is (source is not None)
+    if source is not None:
+        assert {name: getattr(config, name) for name in MASKS} == MASKS
+        assert config.mask_source == source and not config.normalize_masked_area_loss
+    assert config.concepts is not None
+    assert config.concepts[0].mask_path == ("masks" if "conditioning" in subset else "")
+
+
+def test_two_sources_of_masks_and_those_of_a_lone_data_set_are_noted(tmp_path: Path) -> None:
+    draw_images(tmp_path / "pets", 1)
+    place = tmp_path / "pets"
+    text = f'[[datasets]]\n[[datasets.subsets]]\nimage_dir = "{place}"\nalpha_mask = true\n'
+    _, notes = concepts(tmp_path, text)
+    (line,) = [note for note in notes.listed() if "mask" in note]
+    assert "set masked_training and mask_source ALPHA" in line
+    both = f'[[datasets.subsets]]\nimage_dir = "{place}"\nconditioning_data_dir = "masks"\n'
+    (tmp_path / "data.toml").write_text(text + both)
+    config, notes = read(tmp_path, **LORA, masked_loss=True, dataset_config=str(tmp_path / "data.toml"))
+    assert config.mask_source == "ALPHA"
+    assert [note for note in notes.listed() if "one source of masks" in note and note.changes_weights]
