@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from modules.ui.widgets.ThumbGrid import ThumbGrid
 from modules.ui.widgets.tk_support import shade
@@ -22,12 +23,36 @@ class Section:
     paths: Sequence[Path]
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """Where images and sections are, in pixels.
+
+    Args:
+        tops: upper edge of each section, and the lower one of the last.
+        corners: left and top of every image's place.
+    """
+
+    tops: list[int]
+    corners: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, columns: int, cell: int, heading: int, counts: Sequence[int]) -> _Plan:
+        tops = [0, *accumulate(heading + -(-count // columns) * cell for count in counts)]
+        corners = [
+            (place % columns * cell, top + heading + place // columns * cell)
+            for top, count in zip(tops, counts, strict=False)
+            for place in range(count)
+        ]
+        return cls(tops, corners)
+
+
 class SheetGrid(ThumbGrid):
     """A grid in sections. Positions count through all of them."""
 
     sections: Sequence[Section] = ()
     heading = 26
     """Height of a section's title, in pixels."""
+    _planned: tuple[tuple[Any, ...], _Plan] | None = None
 
     def show_sections(self, sections: Sequence[Section], captions: Sequence[str], keep_place: bool) -> None:
         """Put up these sections in this order."""
@@ -36,42 +61,31 @@ class SheetGrid(ThumbGrid):
 
     # --- geometry -----------------------------------------------------------------------------------------------
 
-    def _starts(self) -> list[int]:
-        """Position of the first image of each section."""
-        return [0, *accumulate(len(one.paths) for one in self.sections)][:-1]
-
-    def _tops(self) -> list[int]:
-        """Upper edge of each section, and the lower one of the last."""
-        heights = [self.heading + -(-len(one.paths) // self.columns()) * self.cell for one in self.sections]
-        return [0, *accumulate(heights)]
-
-    def _section(self, index: int) -> int:
-        return sum(start <= index for start in self._starts()) - 1
+    def _plan(self) -> _Plan:
+        """Where everything is; worked out again only when the page, its width or the size of images is another."""
+        columns = self.columns()
+        key = (columns, self.cell, self.heading, tuple(len(one.paths) for one in self.sections))
+        if self._planned is None or self._planned[0] != key:
+            self._planned = (key, _Plan.of(*key))
+        return self._planned[1]
 
     def _height(self) -> int:
-        return self._tops()[-1]
+        return self._plan().tops[-1]
 
     def _corner(self, index: int) -> tuple[int, int]:
-        section = self._section(index)
-        row, column = divmod(index - self._starts()[section], self.columns())
-        return column * self.cell, self._tops()[section] + self.heading + row * self.cell
+        return self._plan().corners[index]
 
     def _visible(self) -> range:
         top = self.canvas.canvasy(0)
         bottom = top + self.canvas.winfo_height()
-        tops = [self._corner(index)[1] for index in range(len(self.paths))]
-        inside = [index for index, one in enumerate(tops) if one + self.cell > top and one < bottom]
+        corners = self._plan().corners
+        inside = [i for i, (_, upper) in enumerate(corners) if upper + self.cell > top and upper < bottom]
         return range(inside[0], inside[-1] + 1) if inside else range(0)
 
     def _place_at(self, x: float, y: float) -> int | None:
-        column = int(x // self.cell)
-        for section, (start, top) in enumerate(zip(self._starts(), self._tops(), strict=False)):
-            row = (y - top - self.heading) // self.cell
-            index = start + int(row) * self.columns() + column
-            if row >= 0 and column < self.columns() and index < start + len(self.sections[section].paths):
-                below = self._tops()[section + 1]
-                if y < below:
-                    return index
+        for index, (left, top) in enumerate(self._plan().corners):
+            if left <= x < left + self.cell and top <= y < top + self.cell:
+                return index
         return None
 
     def in_view(self) -> list[int]:
@@ -97,7 +111,7 @@ class SheetGrid(ThumbGrid):
     def _draw_between(self) -> None:
         top = self.canvas.canvasy(0)
         bottom = top + self.canvas.winfo_height()
-        for one, upper in zip(self.sections, self._tops(), strict=False):
+        for one, upper in zip(self.sections, self._plan().tops, strict=False):
             if upper + self.heading > top and upper < bottom:
                 self.canvas.create_text(
                     8, upper + self.heading // 2, text=one.title, anchor="w", fill=shade("#e0e0e0", "#202020"),
@@ -107,11 +121,14 @@ class SheetGrid(ThumbGrid):
     def move_cursor(self, key: str) -> bool:
         if key not in ("Up", "Down"):
             return super().move_cursor(key)
-        left, top = self._corner(self.cursor)
-        tops = sorted({self._corner(index)[1] for index in range(len(self.paths))})
+        corners = self._plan().corners
+        if not corners:
+            return True
+        left, top = corners[self.cursor]
+        tops = sorted({upper for _, upper in corners})
         row = tops.index(top) + (1 if key == "Down" else -1)
         if 0 <= row < len(tops):
-            same = [index for index in range(len(self.paths)) if self._corner(index)[1] == tops[row]]
-            self.cursor = max((i for i in same if self._corner(i)[0] <= left), default=same[0])
+            same = [index for index, (_, upper) in enumerate(corners) if upper == tops[row]]
+            self.cursor = max((i for i in same if corners[i][0] <= left), default=same[0])
         self.see_cursor()
         return True

@@ -208,16 +208,14 @@ def answer_as_liked(hands: Hands) -> None:
 
 
 def mark_page(hands: Hands) -> None:
-    """Like the best image of every prompt of the page, and look at the others."""
-    for number, strip in enumerate(hands.shot.strips):
-        before = sum(len(one.files) for one in hands.shot.strips[:number])
+    """Like the best image of every prompt of the page, and look at others of it."""
+    for number in range(len(hands.shot.strips)):
         files = hands.shot.strips[number].files
-        go_to(hands, before + files.index(max(strip.files)))
+        before = sum(len(one.files) for one in hands.shot.strips[:number])
+        go_to(hands, before + files.index(max(files)))
         hands.until(lambda: hands.page.view.grid_of_images.is_drawn(hands.page.view.grid_of_images.cursor))
         hands.press("space")
-    hands.until(
-        lambda: not any(one.is_new(name) for one in hands.shot.strips for name in one.files), "seen images"
-    )
+        hands.until(lambda at=number: sum(map(hands.shot.strips[at].is_new, hands.shot.strips[at].files)) < 2)
 
 
 def go_to(hands: Hands, place: int) -> None:
