@@ -102,6 +102,9 @@ class Aesthetic(ClipReward):
         self.weights = weights
         self.head: nn.Sequential | None = None
 
+    def weights_file(self) -> Path:
+        return Path(self.weights)
+
     def load(self, device: torch.device | str = "cpu") -> None:
         tensors = read_tensors(self.weights)
         super().load(device)

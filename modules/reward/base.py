@@ -10,6 +10,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal, get_type_hints
 
 import torch
@@ -183,6 +184,10 @@ class Reward(ABC):
     def contacts(self) -> list[str]:
         """What it sends to which address, a line each, for the dry run; a line about another computer is a warning."""
         return []
+
+    def weights_file(self) -> Path | None:
+        """A local file that decides its scores, if there is one: a run does not resume with another."""
+        return None
 
     def unload(self) -> None:  # noqa: B027 - most rewards hold nothing
         """Give memory back; ``load`` makes it ready again."""

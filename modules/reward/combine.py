@@ -6,17 +6,19 @@ standardised within its prompt first) is the advantages' business.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from modules.reward.base import Reward, RewardBatch, RewardError, RewardUnavailable, create_reward
-from modules.util.errors import DataError
+from modules.util.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
 
@@ -239,16 +241,38 @@ class RewardSet:
         stats |= _describe("total", total_N[kept_N], at_N)
         return Combined(terms_RN, total_N, kept_N, stats)
 
-    def state_dict(self) -> dict[str, dict[str, float]]:
-        """The moving averages, as plain numbers."""
-        return self._scale.state_dict()
+    def state_dict(self) -> dict[str, Any]:
+        """The moving averages as plain numbers, and digests of the files that rewards score by."""
+        return {**self._scale.state_dict(), "files": self._digests}
+
+    @cached_property
+    def _digests(self) -> dict[str, str]:
+        """Name of a reward -> SHA-256 of its file, for those that have one."""
+        found = {}
+        for term in self.terms:
+            file = term.reward.weights_file()
+            if file is not None and file.is_file():
+                with file.open("rb") as stream:
+                    found[term.reward.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+        return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over moving averages saved earlier; names that no longer exist are dropped.
 
         Raises:
             DataError: not what ``state_dict`` gives.
+            ConfigError: a reward scores by another file than it did then.
         """
+        files = state.get("files", {})
+        if not isinstance(files, Mapping):
+            raise DataError("the saved digests of rewards are damaged")
+        changed = [name for name, digest in self._digests.items() if files.get(name, digest) != digest]
+        if changed:
+            raise ConfigError(
+                f"the file of reward {changed[0]!r} has changed since the backup was made",
+                "rlhf_reward",
+                "bring the former file back, or start a new run",
+            )
         self._scale.load_state_dict(state, self.names)
 
 

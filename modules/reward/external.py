@@ -67,6 +67,9 @@ class HumanPreferenceScore(Reward):
         _existing(self.weights, "weights")
         self._package = load_package("hpsv2.img_score", "hpsv2")
 
+    def weights_file(self) -> Path | None:
+        return Path(self.weights) if self.weights else None
+
     def unload(self) -> None:
         self._package = None
 
@@ -110,6 +113,9 @@ class ImageReward(Reward):
             package = load_package("ImageReward", "image-reward")
             more = {"download_root": self.folder} if self.folder else {}
             self._model = package.load(self.weights, device=str(device), **more)
+
+    def weights_file(self) -> Path:
+        return Path(self.weights)
 
     def unload(self) -> None:
         self._model = None

@@ -443,6 +443,9 @@ class PreferenceReward(Reward):
         self._head: Head | None = None
         self._features: FrozenFeatures | None = None
 
+    def weights_file(self) -> Path:
+        return Path(self.weights)
+
     def load(self, device: torch.device | str = "cpu") -> None:
         super().load(device)
         if self._features is not None:

@@ -228,3 +228,23 @@ def test_the_unit_of_a_reward_changes_nothing_after_normalising(pairs, factor):
     flat = len(set(pairs)) == len(set(group_N.tolist()))
     expected = one.terms_RN * factor if flat else one.terms_RN
     assert torch.allclose(other.terms_RN, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_reward_does_not_resume_with_another_file(tmp_path):
+    class Weighed(Table):
+        def weights_file(self):
+            return tmp_path / "head.safetensors"
+
+    def fresh():
+        return RewardSet([RewardTerm(Weighed("taste")), RewardTerm(Table("other"))])
+
+    (tmp_path / "head.safetensors").write_bytes(b"first")
+    saved = json.loads(json.dumps(fresh().state_dict()))
+    fresh().load_state_dict(saved)
+    (tmp_path / "head.safetensors").write_bytes(b"other")
+    with pytest.raises(ConfigError, match="file of reward 'taste' has changed"):
+        fresh().load_state_dict(saved)
+    # a backup of an earlier version says nothing of files
+    fresh().load_state_dict({name: saved[name] for name in ("sum", "mass")})
+    with pytest.raises(DataError, match="damaged"):
+        fresh().load_state_dict({**saved, "files": 3})

@@ -148,11 +148,14 @@ class OnlineLoader:
 
         Raises:
             DataError: it is damaged.
+            ConfigError: a reward scores by another file than it did then.
         """
         if state is None:
             raise DataError("the backup does not hold the images of the current epoch")
+        if not isinstance(rewards := state.get("rewards"), Mapping):
+            raise DataError("the backup does not hold the state of the rewards")
+        self._maker.judge.rewards.load_state_dict(rewards)
         try:
-            self._maker.judge.rewards.load_state_dict(state["rewards"])
             if "epoch" not in state:
                 return
             prefix = f"{self.rank}."

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from modules.reward.base import Reward
 from modules.util.errors import UserError
 from tests.trainer.builders import events, run_here, same_weights, train
 from tests.trainer.online.builders import Listening, write_online
@@ -83,6 +84,21 @@ def test_other_prompts_are_refused(tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("something else\nand more\nof it\n", encoding="utf-8")
     with pytest.raises(UserError, match="prompts"):
         run_here(config, "continue_last_backup=true")
+
+
+def test_another_file_under_a_reward_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = tmp_path / "weights.bin"
+    weights.write_bytes(b"the reward's weights")
+    # a reward of the tests with weights of its own would be registered for all of them
+    monkeypatch.setattr(Reward, "weights_file", lambda reward: weights)
+    config = write_online(tmp_path)
+    run_here(config, callback=Listening(stop_at=1))
+    weights.write_bytes(b"other weights")
+    with pytest.raises(UserError, match="the file of reward 'brightness' has changed"):
+        run_here(config, "continue_last_backup=true")
+    weights.write_bytes(b"the reward's weights")
+    run_here(config, "continue_last_backup=true")
+    assert (tmp_path / "out.safetensors").is_file()
 
 
 def test_command_line_tells_what_it_does(tmp_path: Path) -> None:
