@@ -464,7 +464,7 @@ def finalize_export(
         counts[split] += 1
         for side in SIDES:
             _move_pair_file(owned, base, pair, side, split)
-    _write_confidences(owned, manifest)
+    write_confidences(owned, manifest)
     for side in SIDES:
         for split in SPLITS:
             owned.folder(f"{side}/{split}")
@@ -475,7 +475,7 @@ def finalize_export(
     return counts["train"], counts["val"]
 
 
-def _write_confidences(owned: Owned, manifest: Manifest) -> None:
+def write_confidences(owned: Owned, manifest: Manifest) -> None:
     """How sure the person was of the pairs, next to their chosen images, where training looks for it."""
     for split in SPLITS:
         place = f"chosen/{split}"

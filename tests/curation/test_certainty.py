@@ -78,6 +78,8 @@ def test_finalising_writes_it_next_to_the_chosen_images_and_swapping_drops_it(tm
     assert {**read["train"], **read["val"]} == known
     swapped = next(iter(read["train"]))
     PairReview(out).swap(swapped)
+    # training reads this file, perhaps before the pairs are finalised again
+    assert read_confidence(out / "chosen" / "train").keys() == read["train"].keys() - {swapped}
     commands.finalize(out, 25)
     assert read_confidence(out / "chosen" / "train").keys() == read["train"].keys() - {swapped}
 

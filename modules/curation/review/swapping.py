@@ -18,6 +18,7 @@ from modules.util.dpo_curation_util import (
     find_exported_file,
     load_manifest,
     save_manifest,
+    write_confidences,
 )
 from modules.util.errors import DataError
 from modules.util.owned_files import Owned
@@ -94,5 +95,7 @@ def _swap_entry(output_dir: Path, pair_id: str, chosen: str, rejected: str) -> N
     for key in ("sources", "hashes"):
         values = entry.get(key, {})
         entry[key] = {a: values[b] for a, b in zip(SIDES, reversed(SIDES), strict=True) if b in values}
-    entry.pop("certainty", None)  # the ranking thought otherwise
+    if entry.pop("certainty", None) is not None:
+        # the ranking thought otherwise; written first, for what comes after the manifest is not made up for
+        write_confidences(owned_pairs(output_dir), manifest)
     save_manifest(output_dir, manifest)
