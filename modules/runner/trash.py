@@ -14,7 +14,7 @@ from modules.util.owned_files import Owned
 TRASH = ".tastemaker-trash"
 OWN_NAMES = (
     "config.json", "events.jsonl", "commands", "log.txt", "samples", "rollouts", "backup", "backup-before-*", "best",
-    "save", "tensorboard", "launch.json", "process.json", "run.lock",
+    "save", "strengths", "votes", "tensorboard", "launch.json", "process.json", "run.lock",
 )  # fmt: skip
 """What a run folder holds (docs/runs.md); a folder with anything else is not deleted."""
 

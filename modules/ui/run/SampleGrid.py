@@ -52,6 +52,10 @@ class SampleGrid(ttk.Frame):
         self.canvas.yview_moveto(0)
         self.redraw()
 
+    def read_again(self) -> None:
+        """Forget what was read: files of these names have been written anew."""
+        self._thumbnails.forget()
+
     def redraw(self) -> None:
         """Draw the cells in sight."""
         if not self.winfo_exists():

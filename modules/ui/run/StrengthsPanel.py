@@ -92,6 +92,7 @@ class StrengthsPanel(ttk.Frame):
         self._job = None
         if self.winfo_exists():
             self._end(counted(len(grid.cells), words.ONE_IMAGE))
+            self.grid_.read_again()
             self.grid_.show(grid, words.STRENGTHS_NOTHING)
 
     def _failed(self, error: Exception) -> None:

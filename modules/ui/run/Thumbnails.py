@@ -55,6 +55,12 @@ class Thumbnails:
             self._wanted.append(key)
         return failure or "\u2026"
 
+    def forget(self) -> None:
+        """Files have changed: read them again when they are next drawn."""
+        self._photos = {}
+        if self._prefetcher is not None:
+            self._prefetcher.forget_all()
+
     def _images(self) -> ImagePrefetcher:
         if self._prefetcher is None:
             self._prefetcher = ImagePrefetcher(lambda _key: self._ui.pump.post(self._arrived), budget=BUDGET)

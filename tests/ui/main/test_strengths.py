@@ -107,6 +107,13 @@ def test_a_grid_of_two_prompts_at_three_strengths(
     shades = [Image.open(panel.grid_._grid.cells[0, at].path).getpixel((0, 0)) for at in range(3)]
     assert shades == [(0, 0, 0), (50, 0, 0), (150, 0, 0)]
     hands.wait(lambda: len(panel.grid_._thumbnails._photos) == 3, "the images are not shown")
+    before = dict(panel.grid_._thumbnails._photos)
+    dialog = asked(hands, page, "a house", "0,0.5,1.5")
+    hands.click(dialog.make)
+    hands.wait(lambda: panel.grid_._grid.rows == ("a house",), str(panel.said.cget("text")))
+    hands.wait(lambda: len(panel.grid_._thumbnails._photos) == 3, "the images are not shown")
+    again = panel.grid_._thumbnails._photos
+    assert again.keys() == before.keys() and all(again[key] is not before[key] for key in again)
     folders = {cell.path.parent for cell in panel.grid_._grid.cells.values()}
     assert folders == {tmp_path / "work" / "first" / "strengths" / "0-taste"}
 

@@ -142,6 +142,8 @@ class StrengthJob:
             done = sum(map(len, paths))
             paths.append([])
             process = self._process = LineProcess(self.wanted.command(number), b"", SAMPLER)
+            if self._stopped.is_set():
+                process.stop()  # whoever stopped it saw no process
             try:
                 for line in process.lines():
                     paths[-1].append(Path(line.decode().strip()))
