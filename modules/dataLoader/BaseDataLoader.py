@@ -260,8 +260,8 @@ class BaseDataLoader(ABC):
             data.update(f"{rules.name}:{count}\n".encode())
         for item in self.units.items():
             line = [item.id, *(self.files.digest(path) for path in item.paths), *item.prompts]
-            if item.path in self.source.masks:
-                line.append(f"mask {self.files.digest(self.source.masks[item.path])}")
+            if (found := self.source.masks.get(item.id)) is not None:
+                line.append(f"mask {self.files.digest(found.mask)}")
             data.update(("\0".join(line) + "\n").encode(errors="surrogatepass"))
         for pair in self.units.entries if self.units.dpo else ():
             if pair.certainty is not None:

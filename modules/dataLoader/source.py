@@ -18,6 +18,7 @@ from modules.dataLoader.sources import attach_sources, with_chosen_sources
 from modules.dataLoader.unit_masks import collect_masks
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
+from modules.pipeline.loss_masks.finding import FoundMask
 from modules.pipeline.nodes.collect import Found, collect_items
 from modules.pipeline.nodes.prompts import special_tags
 from modules.pipeline.nodes.sources import source_size
@@ -92,7 +93,7 @@ class DataSource:
         faults: everything that must be fixed before training.
         warnings: what is allowed and probably not meant.
         found: what each concept's folder holds, ``None`` for concepts this run does not use.
-        masks: paths of masks by the paths of their images, in masked training.
+        masks: by the ids of items, in masked training.
     """
 
     concepts: list[Any]
@@ -102,7 +103,7 @@ class DataSource:
     faults: list[UserError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     found: list[Found | None] = field(default_factory=list)
-    masks: dict[str, str] = field(default_factory=dict)
+    masks: dict[str, FoundMask] = field(default_factory=dict)
 
     @property
     def dpo(self) -> bool:

@@ -56,8 +56,9 @@ def attach_sources(config: TrainConfig, concept: Any, name: str, found: Found) -
     by_key = _by_key(concept, Path(folder), who, found)
     if by_key is None:
         return
+    results = {item.key for item in found.items}
     found.items = [
-        replace(item, sources=tuple(str(path) for path in sources_of(item.key, by_key)))
+        replace(item, sources=tuple(str(path) for path in sources_of(item.key, by_key, results)))
         for item in found.items
     ]
     _check_counts(found, who, folder, label, most)

@@ -148,6 +148,23 @@ def test_masks_from_a_folder(tmp_path: Path) -> None:
     assert found == {"pets/0.png": 64.0, "pets/1.png": 32.0, "pets/2.png": 16.0}
 
 
+def test_concepts_of_one_folder_have_masks_of_their_own(tmp_path: Path) -> None:
+    place = folder(tmp_path, count=2, masked=0)
+    for name, white in (("wide", 32), ("narrow", 8)):
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            half(white=white).save(tmp_path / name / f"{number}.png")
+    own = [
+        concept(place, name=name, **({"mask_path": str(tmp_path / name)} if name != "bare" else {}))
+        for name in ("wide", "narrow", "bare")
+    ]
+    given = {"masked_training": True, "unmasked_probability": 0.0, "mask_source": "FOLDER", "epochs": 1}
+    found: dict[str, set[float]] = {}
+    for batch in batches(config(tmp_path, own, batch_size=1, **given)):
+        found.setdefault(batch.ids[0].split("/")[0], set()).add(float(batch.loss_mask_B1hw.sum()))
+    assert found == {"wide": {32.0}, "narrow": {8.0}, "bare": {64.0}}
+
+
 def test_missing_masks_are_counted_and_none_at_all_is_refused(tmp_path: Path) -> None:
     report = inspect_data(masked(tmp_path, folder(tmp_path, masked=2)))
     assert report.faults == []

@@ -68,6 +68,19 @@ def test_a_difference_is_found_in_its_cells_and_around_them(
     assert batch.chosen.loss_mask_B1hw is None
 
 
+def test_a_pair_without_mask_is_kept_by_the_size_of_cells(tmp_path: Path) -> None:
+    """One cache for two families: one has cells of 8 pixels, the other of 16."""
+    made = pairs(tmp_path, [BOX, BOX], rlhf_dpo_mask="FILE")
+    half().save(tmp_path / "chosen" / "0-masklabel.png")
+    coarse = AveragingModel()
+    coarse.latent_factor = 16
+    for model, side in ((None, 8), (coarse, 4)):
+        shares = loader(made, model)
+        shares.check_pair_masks()
+        masks = [shares.dataset.pipeline.get("pair_mask", 0, number) for number in range(2)]
+        assert {mask.shape for mask in masks} == {(side, side)}
+
+
 def test_single_pixels_and_small_differences_are_noise() -> None:
     chosen = np.full((64, 64, 3), 100, dtype=np.uint8)
     rejected = chosen.copy()

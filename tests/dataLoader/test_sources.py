@@ -35,6 +35,15 @@ def edits(root: Path, count: int = 3, side: str = "results", **more: Any) -> Tra
     return config(root, [own], **{**KONTEXT, **more})
 
 
+def test_a_source_that_is_another_results_own_is_no_further_one(tmp_path: Path) -> None:
+    made = edits(tmp_path, 1)
+    write_image(tmp_path / "results" / "0.2.png", seed=7, caption="another")
+    write_image(tmp_path / "before" / "0.2.png", seed=57, caption=None)
+    assert faults(made) == ""
+    (tmp_path / "results" / "0.2.png").unlink()
+    assert "1 image has more source images than" in faults(made)
+
+
 def faults(made: TrainConfig) -> str:
     return " ".join(" ".join(str(fault) for fault in inspect_data(made).faults).split())
 

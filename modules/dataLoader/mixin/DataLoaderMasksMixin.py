@@ -158,9 +158,8 @@ class DataLoaderMasksMixin:
     def both_masks(self, item: Item, transform: Transform) -> tuple[CellMask, CellMask]:
         """What a model that paints into images may have to paint of an image: what its mask says, and everything."""
         white = np.ones([side // self.model.latent_factor for side in transform.size], dtype=np.float32)
-        cells = (
-            white if self._mask_cells.key(item, transform) is None else self._mask_cells.make(item, transform)
-        )
+        cells = self._mask_cells.kept(item, transform)
+        cells = white if cells is None else cells
         return CellMask(cells >= HALF), CellMask(white >= HALF)
 
     def keep_masks(self, share: slice) -> None:

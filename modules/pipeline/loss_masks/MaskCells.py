@@ -9,6 +9,7 @@ import torch
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
+from modules.pipeline.loss_masks.finding import FoundMask
 from modules.pipeline.loss_masks.reading import Levels, geometry_text, load_mask, mask_cells
 from modules.pipeline.Node import Node
 from modules.pipeline.nodes.CachedTensors import content_key
@@ -20,7 +21,7 @@ class MaskCells(Node):
     """What an image's mask says of each latent cell at a visit: ``cells``, (h, w) float32 from 0 to 1.
 
     Args:
-        masks: their paths by the paths of the images; an image without one is white.
+        masks: by the ids of items; an item without one is white.
         files: knows sizes and digests.
         factor: pixels of a cell's side.
         alpha: whether masks are the alpha channels of the images.
@@ -32,7 +33,7 @@ class MaskCells(Node):
 
     def __init__(
         self,
-        masks: Mapping[str, str],
+        masks: Mapping[str, FoundMask],
         files: FileIndex,
         factor: int,
         *,
@@ -73,13 +74,18 @@ class MaskCells(Node):
 
     def key(self, item: Item, transform: Transform) -> str | None:
         """Digest of the mask's content and what is done to it; ``None`` of an image without a mask."""
-        path = self._masks.get(item.path)
-        if path is None:
+        found = self._masks.get(item.id)
+        if found is None:
             return None
         size = self._files.size(item.path)
         kind = "alpha" if self._alpha else "grey"
         return content_key(
-            "mask", kind, self._files.digest(path), repr(size), geometry_text(transform), str(self._factor)
+            "mask",
+            kind,
+            self._files.digest(found.mask),
+            repr(size),
+            geometry_text(transform),
+            str(self._factor),
         )
 
     def make(self, item: Item, transform: Transform) -> Levels:
@@ -88,10 +94,20 @@ class MaskCells(Node):
         Raises:
             DataError: the file is damaged, or has changed.
         """
-        path = self._masks[item.path]
+        path = self._masks[item.id].mask
         made = mask_cells(load_mask(path, self._alpha), self._files.size(item.path), transform, self._factor)
         self._files.check_unchanged(path)
         return made
+
+    def kept(self, item: Item, transform: Transform) -> Levels | None:
+        """The cells of an image that has a mask, out of the cache if they are there; ``None`` without a mask."""
+        key = self.key(item, transform)
+        if key is None:
+            return None
+        if self._cache is None or key not in self._cache:
+            return self.make(item, transform)
+        cells: Levels = self._cache.get(key)["mask"].numpy()
+        return cells
 
     def keep(self, item: Item, transform: Transform) -> None:
         """Put the cells into the cache unless they are there."""

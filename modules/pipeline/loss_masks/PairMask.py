@@ -69,7 +69,12 @@ class PairMask(Node):
     def _key(self, sides: list[tuple[Item, Transform]]) -> str:
         if self._of_files is not None:
             size = sides[0][1].size
-            return content_key("pair masks", repr(size), *(self._of_files.key(*side) or "" for side in sides))
+            return content_key(
+                "pair masks",
+                str(self._factor),
+                repr(size),
+                *(self._of_files.key(*side) or "" for side in sides),
+            )
         told = [
             text for item, transform in sides for text in (self._files.digest(item.path), transform.text())
         ]

@@ -22,11 +22,19 @@ TOLERANCE = 0.01
 """By how much the shape of a mask may differ from its image's."""
 
 
+@dataclass(frozen=True, slots=True)
+class FoundMask:
+    """Paths of an image and of its mask, which are the same for an alpha channel."""
+
+    image: str
+    mask: str
+
+
 @dataclass
 class Masks:
-    """Paths of masks by the paths of their images, and what is wrong with them."""
+    """Masks by the ids of their items, and what is wrong with them."""
 
-    masks: dict[str, str] = field(default_factory=dict)
+    masks: dict[str, FoundMask] = field(default_factory=dict)
     faults: list[UserError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -46,15 +54,15 @@ def look_for_masks(
     """
     try:
         masks = find_masks(source, [item for _, items in units for item in items], concepts)
-        missing = sorted(name for name, items in units if not any(item.path in masks for item in items))
+        missing = sorted(name for name, items in units if not any(item.id in masks for item in items))
         warning = _missing(source, missing, len(units), pairs)
     except UserError as error:
         return Masks(faults=[error])
     return Masks(masks, warnings=[warning] if warning else [])
 
 
-def find_masks(source: MaskSource, items: Sequence[Item], concepts: Sequence[Any]) -> dict[str, str]:
-    """Paths of masks by the paths of their images; images without one are left out.
+def find_masks(source: MaskSource, items: Sequence[Item], concepts: Sequence[Any]) -> dict[str, FoundMask]:
+    """Masks by the ids of items; images without one are left out. Two concepts may have masks for one image.
 
     Args:
         concepts: configs, by the items' concept index; FOLDER takes the masks of a concept from its ``mask_path``.
@@ -63,13 +71,18 @@ def find_masks(source: MaskSource, items: Sequence[Item], concepts: Sequence[Any
         DataError: a folder of masks is not there, or an image's header cannot be read.
     """
     if source is MaskSource.ALPHA:
-        return {item.path: item.path for item in items if has_alpha(item.path)}
+        return {item.id: FoundMask(item.path, item.path) for item in items if has_alpha(item.path)}
     if source is MaskSource.FILE:
-        named = {item.path: str(Path(item.path).with_suffix("")) + SUFFIX for item in items}
-        return {path: mask for path, mask in named.items() if Path(mask).is_file()}
+        named = {
+            item.id: FoundMask(item.path, str(Path(item.path).with_suffix("")) + SUFFIX) for item in items
+        }
+        return {name: found for name, found in named.items() if Path(found.mask).is_file()}
     there = {n: _masks_below(concept.mask_path) for n, concept in enumerate(concepts) if concept.mask_path}
-    found = {item.path: there.get(item.concept, {}).get(item.key) for item in items}
-    return {path: mask for path, mask in found.items() if mask is not None}
+    return {
+        item.id: FoundMask(item.path, mask)
+        for item in items
+        if (mask := there.get(item.concept, {}).get(item.key)) is not None
+    }
 
 
 def _masks_below(folder: str) -> dict[str, str]:
@@ -81,7 +94,13 @@ def _masks_below(folder: str) -> dict[str, str]:
             field="concepts",
             hint="check the concept's mask folder",
         )
-    return {dpo_pair_key(path, place): str(path) for path in sorted(image_paths(place, True), reverse=True)}
+    try:
+        paths = sorted(image_paths(place, True), reverse=True)
+    except OSError as error:
+        raise DataError(
+            f"the folder of masks {error.filename} cannot be read ({error.strerror})", field="concepts"
+        ) from error
+    return {dpo_pair_key(path, place): str(path) for path in paths}
 
 
 def _missing(source: MaskSource, missing: Sequence[str], count: int, pairs: bool) -> str:
@@ -109,7 +128,7 @@ def _missing(source: MaskSource, missing: Sequence[str], count: int, pairs: bool
 
 
 def mask_faults(
-    masks: Mapping[str, str], files: FileIndex, ignore: Collection[str] = (), *, decode: bool = False
+    masks: Mapping[str, FoundMask], files: FileIndex, ignore: Collection[str] = (), *, decode: bool = False
 ) -> list[UserError]:
     """Masks that cannot be read, and those whose shape is not their image's.
 
@@ -118,7 +137,7 @@ def mask_faults(
         decode: decode every mask, not only its header.
     """
     bad: list[str] = []
-    for path, mask in masks.items():
+    for path, mask in dict.fromkeys((found.image, found.mask) for found in masks.values()):
         if path in ignore or mask == path:
             continue
         try:

@@ -27,6 +27,7 @@ from modules.trainer.memory.live_bytes import LiveBytes, tensors_in
 from modules.trainer.memory.SavedBytes import SavedBytes
 from modules.trainer.memory.shape_only import ShapeOnlyModel
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.pairs.source_files import most_sources
 
 PROMPT = " ".join(["picture"] * 64)
 """A caption of ordinary length; most families pad to a fixed one anyway."""
@@ -309,17 +310,19 @@ class ShapeDryRun:
             size=size,
             loss_weight_B=torch.ones(count, device="meta"),
             inpaint_BChw=seen,
-            # one of the image's own size, as most edits have it
-            sources=Sources([torch.empty_like(latents_BChw)] if self._edits() else []),
+            # of the image's own size, as most edits have them
+            sources=Sources([torch.empty_like(latents_BChw) for _ in range(self._sources())]),
         )
 
-    def _edits(self) -> bool:
-        """Whether images are trained together with those they were made from, as far as that can be told."""
+    def _sources(self) -> int:
+        """How many images an image is trained together with at most, as far as names in the concepts' folders tell."""
         config, spec = self.config, self.setup.spec
-        if spec.edits_only or not spec.sources:
-            return spec.edits_only
         known = config.concepts is not None or Path(config.concept_file_name).is_file()
-        return known and any(one.enabled and one.source_path for one in config.load_concepts())
+        if not spec.sources or not known:
+            return int(spec.edits_only)
+        folders = [one.source_path for one in config.load_concepts() if one.enabled and one.source_path]
+        found = max((most_sources(Path(folder), spec.sources) for folder in folders), default=0)
+        return max(found, int(spec.edits_only))
 
     def _draw(self, batch: ImageBatch) -> NoiseDraw:
         kind = torch.float32 if self.setup.spec.prediction == "flow" else torch.int64

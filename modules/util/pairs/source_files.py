@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS
@@ -31,10 +31,26 @@ def further_sources(first: Path) -> list[Path]:
     return found
 
 
-def sources_of(stem: str, by_stem: dict[str, Path]) -> tuple[Path, ...]:
-    """The sources of a result out of all images of a folder; empty if the first is missing."""
-    names = (source_stem(stem, number) for number in range(1, MOST_SOURCES + 1))
-    return tuple(_until_missing(by_stem.get(name) for name in names))
+def most_sources(folder: Path, most: int) -> int:
+    """The largest number, up to ``most``, in the names of images below a folder; at least 1."""
+    found = 1
+    for path in folder.rglob("*.*") if folder.is_dir() else ():
+        number = path.stem.rpartition(".")[2]
+        if path.suffix.lower() in IMAGE_EXTENSIONS and number.isdecimal() and len(number) == 1:
+            found = max(found, min(most, int(number)))
+    return found
+
+
+def sources_of(stem: str, by_stem: dict[str, Path], results: Collection[str]) -> tuple[Path, ...]:
+    """The sources of a result out of all images of a folder; empty if the first is missing.
+
+    Args:
+        results: stems of all results: the source of ``cat.2`` is no second one of ``cat``.
+    """
+    names = [source_stem(stem, number) for number in range(1, MOST_SOURCES + 1)]
+    return tuple(
+        _until_missing(by_stem.get(name) if name == stem or name not in results else None for name in names)
+    )
 
 
 def _until_missing(paths: Iterable[Path | None]) -> Iterable[Path]:

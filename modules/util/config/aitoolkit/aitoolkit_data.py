@@ -15,8 +15,8 @@ Data = dict[str, Any]
 
 _LOST = {
     "invert_mask": "not offered",
-    "control_path": "not offered: images alone are trained on",
-    "control_path_1": "not offered: images alone are trained on",
+    "control_path": "set the concept's source_path to this folder, in a family that edits images",
+    "control_path_1": "name these images NAME.2 in the folder of source_path",
     "inpaint_path": "not offered",
     "clip_image_path": "not offered",
     "unconditional_path": "not offered",

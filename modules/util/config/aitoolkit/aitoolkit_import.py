@@ -24,7 +24,8 @@ Data = dict[str, Any]
 _ARCHITECTURES = {
     "sd1": "STABLE_DIFFUSION_15", "sd15": "STABLE_DIFFUSION_15", "sd2": "STABLE_DIFFUSION_21",
     "sdxl": "STABLE_DIFFUSION_XL_10_BASE", "sd3": "STABLE_DIFFUSION_3", "sd35": "STABLE_DIFFUSION_35",
-    "flux": "FLUX_DEV_1", "flux_schnell": "FLUX_SCHNELL_1", "chroma": "CHROMA_1", "pixart": "PIXART_ALPHA",
+    "flux": "FLUX_DEV_1", "flux_kontext": "FLUX_KONTEXT_DEV_1",
+    "flux_schnell": "FLUX_SCHNELL_1", "chroma": "CHROMA_1", "pixart": "PIXART_ALPHA",
     "pixart_sigma": "PIXART_SIGMA", "qwen_image": "QWEN", "zimage": "Z_IMAGE", "flux2_klein_4b": "FLUX_2",
     "flux2_klein_9b": "FLUX_2", "sana": "SANA", "krea2": "KREA_2",
 }  # fmt: skip

@@ -100,7 +100,6 @@ class DataSection(BaseConfig):
     )
     mask_source: MaskSource = setting(
         MaskSource.FILE,
-        visible="masked_training",
         free=False,
         title="Masks from",
         group="Masks",
