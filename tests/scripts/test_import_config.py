@@ -47,8 +47,8 @@ def test_an_import_that_loses_nothing_ends_with_0_and_leaves_no_notes(tmp_path: 
 def test_notes_that_are_no_longer_true_are_replaced(tmp_path: Path) -> None:
     target = tmp_path / "out.json"
     notes = tmp_path / "out.json.notes.txt"
-    assert main([str(given(tmp_path / "in.json", masked_training=True)), str(target)]) == 3
-    assert "masked_training" in notes.read_text()
+    assert main([str(given(tmp_path / "in.json", force_circular_padding=True)), str(target)]) == 3
+    assert "force_circular_padding" in notes.read_text()
     assert main([str(given(tmp_path / "in.json")), str(target)]) == 0
     assert notes.read_text() == "everything is carried over\n"
 
@@ -172,7 +172,7 @@ def test_a_folder_is_mirrored_with_a_line_for_each_file(
 ) -> None:
     there, here = tmp_path / "there", tmp_path / "there" / "ours"
     given(there / "mine.json")
-    given(there / "deep" / "lost.json", masked_training=True)
+    given(there / "deep" / "lost.json", force_circular_padding=True)
     given(there / "#built in.json", model_type="ANIMA")
     (there / "concepts.json").write_text('[{"path": "a"}]')
     (there / "samples.json").write_text('[{"prompt": "a"}]')

@@ -15,7 +15,7 @@ from tests.ui.main.drivers import Hands
 pytestmark = pytest.mark.gui
 
 CARDS = {
-    "DPO": {"Mode", "Pairs and reference", "Loss", "Noise", "Memory", "Validation", "Acceleration"},
+    "DPO": {"Mode", "Pairs and reference", "Masks", "Loss", "Noise", "Memory", "Validation", "Acceleration"},
     "GRPO": {"Policy loss"},
     "GSPO": {"Policy loss"},
     "DGPO": {"Policy loss", "Group loss", "Old policy"},
