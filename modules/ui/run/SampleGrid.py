@@ -53,7 +53,7 @@ class SampleGrid(ttk.Frame):
         self.redraw()
 
     def read_again(self) -> None:
-        """Forget what was read: files of these names have been written anew."""
+        """Forget what was read: the files have changed since."""
         self._thumbnails.forget()
 
     def redraw(self) -> None:

@@ -45,7 +45,7 @@ def sources_of(stem: str, by_stem: dict[str, Path], results: Collection[str]) ->
     """The sources of a result out of all images of a folder; empty if the first is missing.
 
     Args:
-        results: stems of all results: the source of ``cat.2`` is no second one of ``cat``.
+        results: stems of all results: the source of ``cat.2`` is not a second source of ``cat``.
     """
     names = [source_stem(stem, number) for number in range(1, MOST_SOURCES + 1)]
     return tuple(
