@@ -50,8 +50,12 @@ class Sheet:
         return tuple(map(self._look, self._groups()))
 
     def _groups(self) -> list[ImageGroup]:
+        """Each prompt once: one that was found again with more images waits to be handed out while it is open."""
         first = self._walk.group
-        return [] if first is None else [first, *self._walk.coming(PROMPTS - 1)]
+        if first is None:
+            return []
+        coming = {group.key: group for group in self._walk.coming(PROMPTS) if group.key != first.key}
+        return [first, *coming.values()][:PROMPTS]
 
     def _look(self, group: ImageGroup) -> Strip:
         session = self._walk.session

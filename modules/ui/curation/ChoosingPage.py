@@ -13,7 +13,7 @@ from modules.curation.group_state import Phase
 from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext, action_button, key_name
 from modules.ui.curation.GridViews import RankedView, SelectView
 from modules.ui.curation.ImagesView import ContinueView, QuestionView
-from modules.ui.curation.PairController import PairController, Snapshot
+from modules.ui.curation.PairController import PairController, Question, Snapshot
 from modules.ui.curation.SheetView import SheetView
 from modules.ui.curation.TasteGauge import TasteGauge
 from modules.ui.texts import choosing as words
@@ -57,7 +57,7 @@ class ChoosingPage(ttk.Frame):
         self._views: dict[tuple[str, int], ChoiceView] = {}
         self._actions: list[Action] = []
         self._shown_actions: tuple[tuple[str, str], ...] = ()
-        self._question: tuple[str, tuple[int, ...]] | None = None
+        self._question: Question | None = None
         self._flicker_end: str | None = None
         self._prefetching: str | None = None
         self.saving = [

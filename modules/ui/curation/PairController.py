@@ -30,6 +30,8 @@ from modules.util.dpo_curation_util import Pair, finalize_export, unconditional_
 PAUSE_SECONDS = 30.0
 """A longer wait between two answers is a break and does not count as work."""
 LOOK_AHEAD = 2
+Question = tuple[str, int, tuple[tuple[str, int, int], ...]]
+"""The open group and how many events it has, and of every prompt of the page its key, images and events."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +60,12 @@ class Snapshot:
     strips: tuple[Strip, ...] = ()
 
     @property
-    def question(self) -> tuple[str, tuple[int, ...]] | None:
-        """What tells what is asked about from another question: the open group, and how many events all that is
-        shown has; ``None`` where nothing is asked about."""
+    def question(self) -> Question | None:
+        """What tells what is asked about from another question; ``None`` where nothing is asked about."""
         if self.group is None or self.state is None:
             return None
-        return self.group.key, (self.state.events, *(one.state.events for one in self.strips))
+        strips = ((one.group.key, len(one.group.files), one.state.events) for one in self.strips)
+        return self.group.key, self.state.events, tuple(strips)
 
 
 @dataclass(frozen=True)
@@ -175,13 +177,18 @@ class PairController:
         self.refresh()
 
     def refresh(self) -> None:
-        """Ask for a snapshot of how things stand, with the next group if one was waited for."""
+        """Ask for a snapshot of how things stand, with the next group if one was waited for.
+
+        The open prompt of a page takes in images found since; a question of other ways of choosing stays as it is.
+        """
 
         def work() -> str:
             walk = self._open_walk()
             if walk.group is None:
                 walk.advance()
                 self._last = time.monotonic()
+            elif self._sheet is not None:
+                walk.advance()
             return ""
 
         self._submit(work, verb=False)

@@ -60,6 +60,7 @@ class SheetView(GridView):
     def show(self, shot: Snapshot) -> None:
         self.shot = shot
         before = self._images[0][0].group.key if self._images else None
+        cursor = [(one.group.key, name) for one, name in self._images][self.grid_of_images.cursor :][:1]
         self._images = [(one, name) for one in shot.strips for name in one.files]
         same = before == (self._images[0][0].group.key if self._images else None)
         sections = [
@@ -68,6 +69,9 @@ class SheetView(GridView):
         captions = [] if self.context.blind else [Path(name).name for _, name in self._images]
         if not same:
             self._told.clear()
+        places = [i for i, (one, name) in enumerate(self._images) if (one.group.key, name) in cursor]
+        if places:  # a prompt above it may have more images now
+            self.grid_of_images.cursor = places[0]
         self.grid_of_images.show_sections(sections, captions, keep_place=same)
         self.draw()
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,12 +14,18 @@ from hypothesis import strategies as st
 
 from modules.curation import commands
 from modules.curation.CurationMode import CurationMode
+from modules.curation.group_state import SessionSettings
+from modules.curation.GroupsAhead import Found, GroupsAhead, ScanControl
+from modules.curation.GroupWalk import GroupWalk
+from modules.curation.ImageGroup import ImageGroup
 from modules.curation.marking.advice import Known, Next, what_next
 from modules.curation.marking.Marks import MOST_FOR_ONE, Marks
+from modules.curation.marking.Sheet import Sheet
+from modules.curation.session import CurationSession
 from modules.curation.standing import likes_to_pairs
 from modules.curation.store import CurationStore
 from modules.util.files.EventLog import Event
-from tests.curation.test_protocol import Client, Reply
+from tests.curation.test_protocol import Client, Reply, make_groups
 
 GRID = CurationMode("GRID")
 
@@ -133,6 +142,61 @@ def test_marks_are_for_grid_alone(tmp_path):
     client = Client(tmp_path, {"a": 3})
     _, reply = client(like("a", 0))
     assert reply["type"] == "error"
+
+
+class Search:
+    """A walk whose search goes on when it is told to."""
+
+    def __init__(self, store: CurationStore, first: list[ImageGroup], later: list[ImageGroup]) -> None:
+        self._go_on = threading.Event()
+
+        def scan(control: ScanControl) -> Iterator[Found]:
+            control.counted(len(first))
+            yield from first
+            while not self._go_on.wait(0.01) and not control.stopped():
+                pass
+            yield from later
+
+        self.ahead = GroupsAhead(scan)
+        while len(self.ahead.coming(len(first))) < len(first):
+            pass
+        self.walk = GroupWalk(CurationSession(store, SessionSettings(GRID)), self.ahead)
+        self.sheet = Sheet(self.walk)
+
+    def go_on(self) -> None:
+        self._go_on.set()
+        assert self.ahead.take("none", wait=True) is None, "the scan has ended"
+
+    def page(self) -> list[tuple[str, int]]:
+        return [(one.group.prompt, len(one.files)) for one in self.sheet.strips()]
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Iterator[Callable[..., Search]]:
+    """Groups by their prompts and sizes, those that are found at once and those that are found later."""
+    made: list[Search] = []
+    with CurationStore(tmp_path / "out") as store:
+
+        def begin(first: dict[str, int], later: dict[str, int]) -> Search:
+            groups = [make_groups(tmp_path / "in", sizes) for sizes in (first, later)]
+            made.append(Search(store, *groups))
+            return made[-1]
+
+        yield begin
+        for one in made:
+            one.ahead.close()
+
+
+def test_a_prompt_that_is_found_again_with_more_images_is_on_the_page_once(search):
+    now = search({"a": 2, "b": 3}, {"a": 8, "c": 3})
+    assert now.page() == [("a", 2), ("b", 3)]
+    now.go_on()
+    assert now.page() == [("a", 2), ("b", 3), ("c", 3)], "not twice"
+    now.walk.advance()
+    assert now.page() == [("a", 8), ("b", 3), ("c", 3)]
+    now.sheet.mark("key a", "a7.png", True)
+    now.sheet.see("key a", ["a6.png"])
+    assert now.walk.counts.liked == 1
 
 
 def test_the_list_of_likes_is_written_and_follows_undo(tmp_path):

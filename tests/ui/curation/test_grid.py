@@ -6,11 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from modules.curation.CurationMode import CurationMode
+from modules.curation.GroupsAhead import Found, GroupsAhead, ScanControl
+from modules.curation.ImageGroup import ImageGroup
 from modules.curation.marking.Marks import Marks
 from modules.curation.store import CurationStore
 from tests.source_tree import ROOT
@@ -129,6 +134,53 @@ def test_marks_are_there_when_the_folder_is_opened_again(sit_down, root, tmp_pat
     assert marks_of(again) == before
     assert again.shot.counts.liked == 2
     again.close()
+
+
+def found_in_two_parts(monkeypatch: pytest.MonkeyPatch, source: Path) -> threading.Event:
+    """The first of two prompts is found with two images, and with all once the event is set."""
+    files = sorted(path.name for path in source.glob("*.png"))
+    groups = [[name for name in files if name.startswith(f"g00{number}")] for number in range(2)]
+    go_on = threading.Event()
+
+    def part(number: int, count: int) -> ImageGroup:
+        return ImageGroup(f"key {number}", f"fox {number}", "1:1", source, tuple(groups[number][:count]))
+
+    def scan(control: ScanControl) -> Iterator[Found]:
+        yield part(0, 2)
+        yield part(1, 8)
+        control.counted(2)
+        while not go_on.wait(0.01) and not control.stopped():
+            pass
+        yield part(0, 8)
+
+    def search(
+        source: object, output: object, options: object, finished: object, changed: object, **more: object
+    ) -> GroupsAhead:
+        return GroupsAhead(scan, finished, changed, gentle=True)
+
+    monkeypatch.setattr("modules.ui.curation.PairController.search_folder", search)
+    return go_on
+
+
+def test_images_found_later_come_into_the_open_prompt_and_the_cursor_stays_on_its_image(
+    sit_down, monkeypatch, tmp_path
+):
+    hands = sit_down(groups=2, per_group=8)
+    go_on = found_in_two_parts(monkeypatch, tmp_path / "images")
+    begin(hands, 2)
+    go_to(hands, 3)
+    at = hands.page.view._images[3][1]
+    go_on.set()
+    hands.until(lambda: len(hands.page.view._images) == 16, "the page with the new images")
+    assert [(one.group.key, len(one.files)) for one in hands.shot.strips] == [("key 0", 8), ("key 1", 8)]
+    grid = hands.page.view.grid_of_images
+    assert hands.page.view._images[grid.cursor][1] == at
+    go_to(hands, 7)
+    hands.until(lambda: grid.is_drawn(7), "the new image")
+    hands.press("space")
+    assert marks_of(hands)["g000_i07.png"] is True
+    hands.press("Return")
+    assert (hands.phase, hands.shot.finished) == ("finished", 2)
 
 
 @pytest.mark.slow
