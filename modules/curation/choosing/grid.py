@@ -20,7 +20,7 @@ class Grid(WayOfChoosing):
         return (
             Key("Like", ("space", "l"), lambda board: board.like(), True, queues=True),
             Key("Dislike", ("d", "Delete"), lambda board: board.dislike(), queues=True),
-            Key("Next prompts", ("Return", "n", "KP_Enter"), lambda board: board.next_prompt()),
+            Key("Next prompts", ("Return", "n", "KP_Enter"), lambda board: board.next_prompt(), judges=True),
         )
 
     def hint(self, situation: Situation, images: int) -> str:

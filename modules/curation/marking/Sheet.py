@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from modules.curation.group_state import GroupState
@@ -85,13 +85,27 @@ class Sheet:
         if left:
             self._walk.note(lambda session: session.see(strip.group, left))
 
-    def close(self) -> None:
-        """There is no more to mark on this page: pairs are made, the next prompts come.
+    def close(self, drawn: Mapping[str, Collection[str]]) -> None:
+        """There is no more to mark in these prompts: pairs are made, the next ones come.
 
         One undo takes all of it back.
+
+        Args:
+            drawn: the images that were on the page, by the key of their group. A prompt that has further images by now
+                stays, and so do those after it.
+
+        Raises:
+            Refused: already the open prompt has further images.
         """
-        for place, key in enumerate([group.key for group in self._groups()]):
+        closed = 0
+        for key in [group.key for group in self._groups()]:
             group = self._walk.group
-            if group is not None and group.key == key:
-                automatic = place > 0
-                self._walk.act(lambda session, automatic=automatic: session.close_marks(automatic))  # type: ignore[misc]
+            if group is None or group.key != key or key not in drawn:
+                continue
+            if not set(self._look(group).files) <= set(drawn[key]):
+                if not closed:
+                    raise Refused("more images of this prompt were found", hint="look at them first")
+                break
+            automatic = closed > 0
+            self._walk.act(lambda session, automatic=automatic: session.close_marks(automatic))  # type: ignore[misc]
+            closed += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -257,12 +257,12 @@ class PairController:
 
         self._submit(work, verb=False)
 
-    def close_page(self) -> None:
-        """GRID: save this page and show the next one."""
+    def close_page(self, drawn: Mapping[str, Collection[str]]) -> None:
+        """GRID: save what was drawn of this page, by prompt and image, and show the next one."""
 
         def work() -> str:
             self._count_time()
-            self._open_sheet().close()
+            self._open_sheet().close(drawn)
             session = self._open_walk().session
             note, session.note = session.note, ""
             return note

@@ -106,6 +106,14 @@ class SheetGrid(ThumbGrid):
         """Whether an image is on the screen, rather than on its way to it."""
         return (self.paths[index], self._box()) in self._photos
 
+    def has_failed(self, index: int) -> bool:
+        """Whether an image cannot be shown."""
+        return self._prefetcher.failure(self.paths[index]) is not None
+
+    def on_screen(self) -> range:
+        """Images of which any part is in sight, drawn or not."""
+        return self._visible() if self.canvas.winfo_viewable() else range(0)
+
     # --- drawing and hands --------------------------------------------------------------------------------------
 
     def _draw_between(self) -> None:

@@ -116,8 +116,15 @@ class SheetView(GridView):
             self.controller.toggle(strip.group.key, name, like)
         self._follow()
 
+    def ready(self) -> bool:
+        """Something of the page was drawn, or said to be no image: a key that is held down ends no page unseen."""
+        grid = self.grid_of_images
+        settled = any(grid.is_drawn(i) or grid.has_failed(i) for i in grid.on_screen())
+        return settled or not self._images
+
     def next_prompt(self) -> None:
-        self.controller.close_page()
+        if self.shot is not None:
+            self.controller.close_page({one.group.key: one.files for one in self.shot.strips})
 
     def on_key(self, key: str, shift: bool) -> bool:
         moved = self.grid_of_images.move_cursor(key.removeprefix("KP_"))

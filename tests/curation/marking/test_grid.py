@@ -21,7 +21,7 @@ from modules.curation.ImageGroup import ImageGroup
 from modules.curation.marking.advice import Known, Next, what_next
 from modules.curation.marking.Marks import MOST_FOR_ONE, Marks
 from modules.curation.marking.Sheet import Sheet
-from modules.curation.session import CurationSession
+from modules.curation.session import CurationSession, Refused
 from modules.curation.standing import likes_to_pairs
 from modules.curation.store import CurationStore
 from modules.util.files.EventLog import Event
@@ -197,6 +197,34 @@ def test_a_prompt_that_is_found_again_with_more_images_is_on_the_page_once(searc
     now.sheet.mark("key a", "a7.png", True)
     now.sheet.see("key a", ["a6.png"])
     assert now.walk.counts.liked == 1
+
+
+def drawn(now: Search) -> dict[str, list[str]]:
+    return {one.group.key: one.files for one in now.sheet.strips()}
+
+
+def test_only_what_was_on_the_page_is_finished_with_it(search):
+    now = search({"a": 2, "b": 2}, {"b": 5, "c": 3})
+    page = drawn(now)
+    now.go_on()
+    now.sheet.close(page)
+    assert now.page() == [("b", 5), ("c", 3)], "nobody saw the new images of the second prompt, nor the third"
+    assert now.walk.finished == 1
+    with pytest.raises(Refused, match="more images of this prompt were found"):
+        now.sheet.close(page)
+    assert now.walk.finished == 1
+    now.sheet.close(drawn(now))
+    assert (now.page(), now.walk.finished) == ([], 3)
+    assert now.walk.undo() == "key b", "one undo takes the page back"
+    assert (now.page(), now.walk.finished) == ([("b", 5), ("c", 3)], 1)
+
+
+def test_images_found_while_their_prompt_is_finished_bring_it_back(search):
+    now = search({"a": 2, "b": 2}, {"a": 8})
+    page = drawn(now)
+    now.go_on()
+    now.sheet.close(page)
+    assert (now.page(), now.walk.finished) == ([("a", 8)], 1)
 
 
 def test_the_list_of_likes_is_written_and_follows_undo(tmp_path):

@@ -18,6 +18,7 @@ from modules.curation.GroupsAhead import Found, GroupsAhead, ScanControl
 from modules.curation.ImageGroup import ImageGroup
 from modules.curation.marking.Marks import Marks
 from modules.curation.store import CurationStore
+from modules.ui.curation.SheetGrid import SheetGrid
 from tests.source_tree import ROOT
 from tests.ui.curation.drivers import CONTROL, Hands, go_to, make_images, mark_page
 
@@ -180,6 +181,31 @@ def test_images_found_later_come_into_the_open_prompt_and_the_cursor_stays_on_it
     hands.press("space")
     assert marks_of(hands)["g000_i07.png"] is True
     hands.press("Return")
+    assert (hands.phase, hands.shot.finished) == ("finished", 2)
+
+
+def test_a_page_of_which_nothing_was_drawn_is_not_finished(sit_down, monkeypatch):
+    hands = sit_down(groups=14, per_group=2)
+    begin(hands, 12)
+    with monkeypatch.context() as undrawn:
+        undrawn.setattr(SheetGrid, "is_drawn", lambda grid, index: False)
+        for _ in range(5):
+            hands.root.focus_get().event_generate("<KeyPress-Return>")
+            hands.root.update()
+        assert not hands.tool.controller.waiting
+        assert (len(hands.shot.strips), hands.shot.finished) == (12, 0)
+    hands.press("Return")
+    assert (len(hands.shot.strips), hands.shot.finished) == (2, 12)
+
+
+def test_a_page_whose_images_were_all_deleted_can_be_finished(sit_down, monkeypatch, tmp_path):
+    hands = sit_down(groups=2, per_group=2)
+    with monkeypatch.context() as lost:
+        lost.setattr("modules.ui.widgets.ImagePrefetcher.ImagePrefetcher.get", lambda *_: None)
+        lost.setattr("modules.ui.widgets.ImagePrefetcher.ImagePrefetcher.failure", lambda *_: "no image")
+        hands.begin(CurationMode("GRID"))
+        hands.until(lambda: len(hands.shot.strips) == 2, "the page")
+        hands.press("Return")
     assert (hands.phase, hands.shot.finished) == ("finished", 2)
 
 
