@@ -16,9 +16,13 @@ from modules.util.jsonio import read_json
 from modules.util.owned_files import Owned, shown
 
 _ASKED = "SELECT group_key FROM events WHERE undone = 0 AND kind IN ('answer', 'judge')"
+_MARKS = (
+    "SELECT COUNT(*) FROM events WHERE json_extract(payload, '$.like') IS NOT NULL AND seq IN (SELECT MAX(seq)"
+    " FROM events WHERE undone = 0 AND kind = 'mark' GROUP BY group_key, json_extract(payload, '$.file'))"
+)
+"""A mark that was taken off is none any more."""
 _ANSWERS = (
-    "SELECT COUNT(*) + (SELECT COUNT(DISTINCT group_key || '/' || json_extract(payload, '$.file')) FROM events"
-    " WHERE undone = 0 AND kind = 'mark') FROM events WHERE undone = 0 AND (kind IN ('answer', 'judge')"
+    f"SELECT COUNT(*) + ({_MARKS}) FROM events WHERE undone = 0 AND (kind IN ('answer', 'judge')"
     f" OR (kind = 'pick' AND group_key NOT IN ({_ASKED}))) AND payload NOT LIKE '%\"automatic\": true%'"
 )
 _DONE_GROUPS = (

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from modules.curation.store import STORE_NAME
+from modules.curation.store import STORE_NAME, CurationStore
 from modules.project import taste_head, training
 from modules.project.overview import overview
 from modules.project.Project import Project
@@ -223,6 +223,25 @@ class TestTheLoop:
             store.execute(fill, ("a group without questions", by_hand))
             store.commit()
         assert told(capsys, "status", project)["rounds"][0]["answers"] == asked + 1
+
+    def test_a_mark_that_was_taken_off_is_no_answer(self, project, capsys):
+        told(capsys, "generate", project)
+
+        def answers() -> int:
+            (one,) = told(capsys, "status", project)["rounds"]
+            return one["answers"]
+
+        def mark(file: str, like: bool | None) -> None:
+            with CurationStore(project / "round-1" / "pairs") as store:
+                store.append("a group", "mark", {"file": file, "like": like, "prompt": "a fox"})
+
+        mark("1.png", True), mark("1.png", False), mark("2.png", False)
+        assert answers() == 2
+        mark("1.png", None)
+        assert answers() == 1
+        with CurationStore(project / "round-1" / "pairs") as store:
+            store.undo_last(lambda event: False)
+        assert answers() == 2, "the mark is there again"
 
     def test_strengths_and_files_are_contestants(self, project, tmp_path, capsys, monkeypatch, trains):
         round_to_trained(project, capsys, monkeypatch, trains)
