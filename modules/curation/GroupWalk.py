@@ -24,6 +24,7 @@ class Counts:
         paired: pairs in the folder.
         passed: groups that were finished without a pair.
         liked, disliked: images that were marked so on pages of many prompts.
+        looked_at: images that were marked or seen there.
     """
 
     seen: int = 0
@@ -32,6 +33,7 @@ class Counts:
     passed: int = 0
     liked: int = 0
     disliked: int = 0
+    looked_at: int = 0
 
 
 class GroupWalk:
@@ -82,8 +84,9 @@ class GroupWalk:
         """What the folder holds."""
         paired = self.session.store.pair_count()
         liked, disliked = self.marks.count(True), self.marks.count(False)
-        seen = self._seen + self.marks.judged
-        return Counts(seen, self._skipped, paired, len(self._passed), liked, disliked)
+        looked_at = self.marks.judged
+        seen = self._seen + looked_at
+        return Counts(seen, self._skipped, paired, len(self._passed), liked, disliked, looked_at)
 
     def passed(self) -> list[ImageGroup]:
         """The groups that were finished without a pair, as far as they were found in this source folder."""

@@ -310,7 +310,7 @@ class ChoosingPage(ttk.Frame):
 
     def _draw_taste(self, shot: Snapshot) -> None:
         """How well the taste is known, as far as it was measured, and what to do next."""
-        self.gauge.look(shot.counts.liked, shot.counts.disliked, shot.counts.seen)
+        self.gauge.look(shot.counts.liked, shot.counts.disliked, shot.counts.looked_at)
         self.certainty_label.configure(text=self.gauge.text)
         self.certainty_bar.grid()
         self.certainty_bar.show(self.gauge.share)

@@ -209,6 +209,18 @@ def test_a_page_whose_images_were_all_deleted_can_be_finished(sit_down, monkeypa
     assert (hands.phase, hands.shot.finished) == ("finished", 2)
 
 
+def test_answers_of_other_ways_of_choosing_are_no_images_that_were_looked_at(sit_down, tmp_path):
+    hands = sit_down(groups=2, per_group=3)
+    with CurationStore(tmp_path / "pairs") as store:
+        for _ in range(40):
+            store.append("another", "judge", {"file": "1.png", "good": True})
+    begin(hands, 2)
+    mark_page(hands)
+    seen = len(marks_of(hands))
+    assert hands.shot.counts.seen == 40 + seen
+    assert str(hands.page.certainty_label.cget("text")) == "Taste: not measured yet; mark another 30"
+
+
 @pytest.mark.slow
 def test_the_bar_says_what_to_do_and_is_measured_without_stopping_a_key(sit_down):
     hands = sit_down(groups=6, per_group=5)
