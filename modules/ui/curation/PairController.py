@@ -275,13 +275,14 @@ class PairController:
         return self._sheet
 
     def comparisons(self, done: Callable[[list[Preferred]], None]) -> None:
-        """What a taste can learn from all marks of the folder; files are absolute."""
+        """What a taste can learn from all marks of the folder, of images that are there; files are absolute."""
 
         def work() -> list[Preferred]:
             root = self.options.source
             return [
                 replace(one, better=str(root / one.better), worse=str(root / one.worse))
                 for one in self._open_walk().marks.comparisons()
+                if (root / one.better).is_file() and (root / one.worse).is_file()
             ]
 
         self._worker.submit(work, done)

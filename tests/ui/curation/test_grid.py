@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,10 @@ import pytest
 from modules.curation.CurationMode import CurationMode
 from modules.curation.GroupsAhead import Found, GroupsAhead, ScanControl
 from modules.curation.ImageGroup import ImageGroup
-from modules.curation.marking.Marks import Marks
+from modules.curation.marking.Marks import Marks, Preferred
 from modules.curation.store import CurationStore
 from modules.ui.curation.SheetGrid import SheetGrid
+from scripts.train_reward import listed_comparisons
 from tests.source_tree import ROOT
 from tests.ui.curation.drivers import CONTROL, Hands, go_to, make_images, mark_page
 
@@ -219,6 +222,27 @@ def test_answers_of_other_ways_of_choosing_are_no_images_that_were_looked_at(sit
     seen = len(marks_of(hands))
     assert hands.shot.counts.seen == 40 + seen
     assert str(hands.page.certainty_label.cget("text")) == "Taste: not measured yet; mark another 30"
+
+
+def test_a_deleted_image_is_in_no_comparison_a_taste_learns_from(sit_down, tmp_path):
+    hands = sit_down(groups=2, per_group=3)
+    begin(hands, 2)
+    mark_page(hands)
+    found: list[Preferred] = []
+    ask = lambda: hands.tool.controller.comparisons(found.extend)  # noqa: E731
+    ask()
+    hands.until(lambda: found, "the comparisons")
+    lost = found[0].worse
+    left = [one for one in found if lost != one.worse]
+    assert 0 < len(left) < len(found)
+    Path(lost).unlink()
+    found.clear()
+    ask()
+    hands.until(lambda: found, "the comparisons")
+    assert found == left
+    listed = tmp_path / "listed.json"
+    listed.write_text(json.dumps([asdict(one) for one in found]))
+    assert len(listed_comparisons(listed)) == len(left)
 
 
 @pytest.mark.slow
