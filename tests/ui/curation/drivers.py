@@ -209,13 +209,15 @@ def answer_as_liked(hands: Hands) -> None:
 
 def mark_page(hands: Hands) -> None:
     """Like the best image of every prompt of the page, and look at others of it."""
-    for number in range(len(hands.shot.strips)):
+    number = 0
+    while number < len(hands.shot.strips):  # prompts that are found meanwhile join the page
         files = hands.shot.strips[number].files
         before = sum(len(one.files) for one in hands.shot.strips[:number])
         go_to(hands, before + files.index(max(files)))
         hands.until(lambda: hands.page.view.grid_of_images.is_drawn(hands.page.view.grid_of_images.cursor))
         hands.press("space")
         hands.until(lambda at=number: sum(map(hands.shot.strips[at].is_new, hands.shot.strips[at].files)) < 2)
+        number += 1
 
 
 def go_to(hands: Hands, place: int) -> None:
