@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from modules.project.Project import Project
 from modules.project.Round import Round
 from modules.runner.LineProcess import LineProcess
 from modules.util.errors import UserError
-from modules.util.jsonio import parse_json
 from modules.util.program_files import ROOT
 
 FEWEST_ANSWERS = 10
@@ -93,14 +91,7 @@ def learn_taste(project: Project, one: Round, progress: Progress) -> TasteHead:
         command += ["--pairs", str(other.pairs), "--images", str(other.candidates)]
     progress(f"{one.name}: learning your taste from {answers} answers")
     process = LineProcess(command, b"", "learning the taste")
-    said: dict[str, Any] = {}
-    try:
-        for line in process.lines():
-            with suppress(UserError):
-                told = parse_json(line, "line of the learner")
-                said = told if isinstance(told, dict) else said
-    finally:
-        process.end()
+    said = process.result()
     accuracy = said.get("held_out_accuracy")
     return TasteHead(
         weights,

@@ -6,7 +6,6 @@ standardised within its prompt first) is the advantages' business.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from modules.reward.base import Reward, RewardBatch, RewardError, RewardUnavailable, create_reward
 from modules.util.errors import ConfigError, DataError
+from modules.util.pairs.dpo_pair_files import file_sha256
 
 log = logging.getLogger(__name__)
 
@@ -252,8 +252,7 @@ class RewardSet:
         for term in self.terms:
             file = term.reward.weights_file()
             if file is not None and file.is_file():
-                with file.open("rb") as stream:
-                    found[term.reward.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+                found[term.reward.name] = file_sha256(file)
         return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

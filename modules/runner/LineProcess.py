@@ -7,9 +7,12 @@ import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
 
 from modules.runner.ProcessId import ProcessId
 from modules.util.errors import UserError
+from modules.util.jsonio import parse_json
 
 KEPT_LINES = 20
 
@@ -81,6 +84,22 @@ class LineProcess:
             thread.join(5.0)
         if status != 0:
             raise self._fault(status)
+
+    def result(self) -> dict[str, Any]:
+        """Wait until it has ended; the last of its lines that is a JSON object, empty if none is.
+
+        Raises:
+            UserError: it ended with a fault.
+        """
+        said: dict[str, Any] = {}
+        try:
+            for line in self.lines():
+                with suppress(UserError):
+                    told = parse_json(line, self._what)
+                    said = told if isinstance(told, dict) else said
+        finally:
+            self.end()
+        return said
 
     def _fault(self, status: int) -> UserError:
         errors = [i for i, line in enumerate(self._said) if line.startswith("error: ")]

@@ -11,8 +11,8 @@ from typing import Any
 
 from modules.curation.exchange.parquet_rows import BAD, END, FRAME, IMAGES, OBJECT, REFUSED
 from modules.util.errors import DataError
+from modules.util.program_files import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 _COMMAND = (sys.executable, "-m", "modules.curation.exchange.parquet_rows")
 _idle: list[subprocess.Popen[bytes]] = []
 """Children that wait for a file. They end when this process does: nothing more comes then."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -311,9 +311,10 @@ class ShapeDryRun:
             loss_weight_B=torch.ones(count, device="meta"),
             inpaint_BChw=seen,
             # of the image's own size, as most edits have them
-            sources=Sources([torch.empty_like(latents_BChw) for _ in range(self._sources())]),
+            sources=Sources([torch.empty_like(latents_BChw) for _ in range(self._sources)]),
         )
 
+    @cached_property
     def _sources(self) -> int:
         """How many images an image is trained together with at most, as far as names in the concepts' folders tell."""
         config, spec = self.config, self.setup.spec

@@ -6,9 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
 
 from modules.curation.marking.advice import Known, can_measure, what_next
 from modules.curation.marking.Marks import Preferred
@@ -16,7 +14,6 @@ from modules.runner.LineProcess import LineProcess
 from modules.ui.curation.PairController import PairController
 from modules.ui.texts import choosing as words
 from modules.util.errors import UserError
-from modules.util.jsonio import parse_json
 from modules.util.program_files import ROOT
 
 AGAIN_AFTER = 5
@@ -85,14 +82,7 @@ class TasteGauge:
         command += ["--features", "picture", "--measure-only"]
         process = LineProcess(command, json.dumps([asdict(one) for one in found]).encode(), words.MEASURING)
         self._process = process
-        said: dict[str, Any] = {}
-        try:
-            for line in process.lines():
-                with suppress(UserError):
-                    told = parse_json(line, "line of the learner")
-                    said = told if isinstance(told, dict) else said
-        finally:
-            process.end()
+        said = process.result()
         accuracy, between = said.get("held_out_accuracy"), said.get("held_out_interval")
         return None if accuracy is None or between is None else Known(accuracy, *between)
 
