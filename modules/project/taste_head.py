@@ -11,7 +11,7 @@ from typing import Any
 from modules.arena.sequential import interval
 from modules.project.Project import Project
 from modules.project.Round import Round
-from modules.runner.LineProcess import LineProcess
+from modules.runner.LineProcess import LineProcess, result_of
 from modules.util.errors import UserError
 from modules.util.program_files import ROOT
 
@@ -91,7 +91,7 @@ def learn_taste(project: Project, one: Round, progress: Progress) -> TasteHead:
         command += ["--pairs", str(other.pairs), "--images", str(other.candidates)]
     progress(f"{one.name}: learning your taste from {answers} answers")
     process = LineProcess(command, b"", "learning the taste")
-    said = process.result()
+    said = result_of(process)
     accuracy = said.get("held_out_accuracy")
     return TasteHead(
         weights,

@@ -85,22 +85,6 @@ class LineProcess:
         if status != 0:
             raise self._fault(status)
 
-    def result(self) -> dict[str, Any]:
-        """Wait until it has ended; the last of its lines that is a JSON object, empty if none is.
-
-        Raises:
-            UserError: it ended with a fault.
-        """
-        said: dict[str, Any] = {}
-        try:
-            for line in self.lines():
-                with suppress(UserError):
-                    told = parse_json(line, self._what)
-                    said = told if isinstance(told, dict) else said
-        finally:
-            self.end()
-        return said
-
     def _fault(self, status: int) -> UserError:
         errors = [i for i, line in enumerate(self._said) if line.startswith("error: ")]
         if errors:
@@ -122,3 +106,20 @@ class LineProcess:
         for stream in (self._process.stdout, self._process.stderr):
             assert stream is not None
             stream.close()
+
+
+def result_of(process: LineProcess) -> dict[str, Any]:
+    """Wait until a helper has ended; the last of its lines that is a JSON object, empty if none is.
+
+    Raises:
+        UserError: it ended with a fault.
+    """
+    said: dict[str, Any] = {}
+    try:
+        for line in process.lines():
+            with suppress(UserError):
+                told = parse_json(line, "line of a helper")
+                said = told if isinstance(told, dict) else said
+    finally:
+        process.end()
+    return said

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from modules.curation.marking.advice import Known, can_measure, what_next
 from modules.curation.marking.Marks import Preferred
-from modules.runner.LineProcess import LineProcess
+from modules.runner.LineProcess import LineProcess, result_of
 from modules.ui.curation.PairController import PairController
 from modules.ui.texts import choosing as words
 from modules.util.errors import UserError
@@ -82,7 +82,7 @@ class TasteGauge:
         command += ["--features", "picture", "--measure-only"]
         process = LineProcess(command, json.dumps([asdict(one) for one in found]).encode(), words.MEASURING)
         self._process = process
-        said = process.result()
+        said = result_of(process)
         accuracy, between = said.get("held_out_accuracy"), said.get("held_out_interval")
         return None if accuracy is None or between is None else Known(accuracy, *between)
 
