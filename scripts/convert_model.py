@@ -30,32 +30,36 @@ def _common(parser: argparse.ArgumentParser, formats: list[str], family: str) ->
             required=family == "",
             help=f"one of {', '.join(ModelType)}{family}",
         )
-    parser.add_argument("--force", action="store_true", help="replace what is there")
+    parser.add_argument("--force", action="store_true", help="replace an existing target")
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    adapter = commands.add_parser("adapter", help="an adapter file into another layout")
+    adapter = commands.add_parser("adapter", help="convert an adapter file to another layout")
     adapter.add_argument("source", type=Path)
     adapter.add_argument("target", type=Path)
     adapter.add_argument(
-        "--base", type=Path, help="the model it is for; of a folder only the configs are read"
+        "--base", type=Path, help="the model it is for; only the configs of a folder are read"
     )
     _common(adapter, ADAPTERS, "; by default what the file says")
-    merge = commands.add_parser("merge", help="a model with an adapter built in")
+    merge = commands.add_parser("merge", help="merge an adapter into a model")
     merge.add_argument("base", help="diffusers folder, safetensors file or Hugging Face name")
     merge.add_argument("source", type=Path, metavar="adapter")
     merge.add_argument("target", type=Path)
-    merge.add_argument("--strength", type=float, default=1.0, help="how much of the adapter, 1 by default")
+    merge.add_argument("--strength", type=float, default=1.0, help="strength of the adapter, 1 by default")
     add_part_option(merge)
     _common(merge, MODELS, "")
-    checkpoint = commands.add_parser("checkpoint", help="a diffusers folder into one file, or the other way")
+    checkpoint = commands.add_parser(
+        "checkpoint", help="convert a diffusers folder to one file, or the other way round"
+    )
     checkpoint.add_argument("source", type=Path)
     checkpoint.add_argument("target", type=Path)
     add_part_option(checkpoint)
     _common(checkpoint, MODELS, "")
-    unpickle = commands.add_parser("pickle", help="the tensors of a .ckpt, .pt or .bin as safetensors")
+    unpickle = commands.add_parser(
+        "pickle", help="convert the tensors of a .ckpt, .pt or .bin file to safetensors"
+    )
     unpickle.add_argument("source", type=Path)
     unpickle.add_argument("target", type=Path)
     _common(unpickle, [], "")

@@ -21,6 +21,7 @@ from modules.curation.choosing.base import DEFAULT_THRESHOLD  # noqa: E402
 from modules.curation.CurationMode import DEFAULT_MODE, CurationMode  # noqa: E402
 from modules.curation.exchange.public_formats import FORMATS  # noqa: E402
 from modules.curation.group_state import SessionSettings  # noqa: E402
+from modules.curation.intake.edit_sources import EditOptions  # noqa: E402
 from modules.curation.intake.groups import ScanOptions  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
 from modules.util.jsonio import atomic_path, write_json  # noqa: E402
@@ -61,7 +62,7 @@ class ProgressLine:
 
 
 def run_scan(options: Options, progress: ProgressLine) -> None:
-    arguments = (not options.flat, options.stealth, progress)
+    arguments = (not options.flat, options.stealth, edit_options(options), progress)
     if options.json is None:
         count = commands.scan(options.folder, sys.stdout, *arguments)
     else:
@@ -70,16 +71,24 @@ def run_scan(options: Options, progress: ProgressLine) -> None:
     progress.end(str(count))
 
 
+def edit_options(options: Options) -> EditOptions:
+    return EditOptions(options.edits, options.input_dir, options.source)
+
+
 def run_serve(options: Options, progress: ProgressLine) -> None:
     settings = SessionSettings(
         CurationMode(options.mode), options.pairs_per_group, options.threshold, options.seed
     )
     keep_all = options.near_duplicates < 0
     scan = ScanOptions(
-        options.seed, None if keep_all else options.near_duplicates, not options.flat, options.stealth
+        options.seed,
+        None if keep_all else options.near_duplicates,
+        not options.flat,
+        options.stealth,
+        edit_options(options),
     )
     streams = (sys.stdin.buffer, sys.stdout)
-    commands.serve_pairs(options.source, options.output, settings, scan, *streams, progress)
+    commands.serve_pairs(options.folder, options.output, settings, scan, *streams, progress)
 
 
 def run_finalize(options: Options, progress: ProgressLine) -> dict[str, Any]:
@@ -123,7 +132,9 @@ def run_check(options: Options, progress: ProgressLine) -> dict[str, Any]:
     chosen, rejected = options.folder, options.rejected
     if rejected is None:
         chosen, rejected = options.folder / "chosen", options.folder / "rejected"
-    return commands.check(chosen, rejected, options.resolution, options.batch_size)
+    found = commands.check(chosen, rejected, options.resolution, options.batch_size)
+    edits = commands.check_edits(options.folder) if options.rejected is None else {}
+    return {**found, "ok": found["ok"] and edits["ok"], "sources": edits} if edits else found
 
 
 def run_review(options: Options, progress: ProgressLine) -> dict[str, Any]:
@@ -149,8 +160,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="curate.py",
         description=__doc__,
-        epilog="The result is JSON on stdout, progress and errors are on stderr. Status: 0 done, 1 check found "
-        "faults, 2 something to fix first.",
+        epilog=(
+            "The result is JSON on stdout, progress and errors are on stderr. Exit status: 0 done, 1 "
+            "check found faults, 2 an error that you can fix."
+        ),
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
 
@@ -161,7 +174,7 @@ def make_parser() -> argparse.ArgumentParser:
             made.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE instead")
         return made
 
-    command = verb("scan", run_scan, "list what every image of a folder says of itself")
+    command = verb("scan", run_scan, "list the metadata of every image in a folder")
     command.add_argument("folder", type=Path, help="folder with images")
     add_scanning(command)
 
@@ -177,19 +190,21 @@ def make_parser() -> argparse.ArgumentParser:
     command.add_argument("folder", type=Path, help="an output folder, or the folder of the chosen images")
     command.add_argument("rejected", type=Path, nargs="?", help="the folder of the rejected images")
     add_resolution(command)
-    command.add_argument("--batch-size", type=positive, default=1, help="of the training run (1)")
+    command.add_argument("--batch-size", type=positive, default=1, help="batch size of the training run (1)")
 
-    command = verb("review", run_review, "list pairs and their faults; remove, swap, re-caption, fix")
+    command = verb("review", run_review, "list pairs and their faults; remove, swap, re-caption or fix them")
     command.add_argument("output", type=Path, help="output folder of a picking session")
     add_resolution(command)
     add_review(command)
 
     command = verb(
-        "import", run_import, "bring public preference data, or stars and ratings, into an output folder"
+        "import", run_import, "import public preference data, or stars and ratings, into an output folder"
     )
     add_import(command)
 
-    command = verb("export", run_export, "copy the finalised pairs into a folder other programs read")
+    command = verb(
+        "export", run_export, "copy the finalised pairs into a folder that other programs can read"
+    )
     command.add_argument("output", type=Path, help="output folder of a picking session")
     command.add_argument("target", type=Path, help="a new folder")
     command.add_argument("--format", choices=("datasets", "jsonl"), default="datasets", help="(datasets)")
@@ -197,7 +212,7 @@ def make_parser() -> argparse.ArgumentParser:
     command = verb("likes", run_likes, "list every like and dislike of a session, with its prompt")
     command.add_argument("output", type=Path, help="output folder of a picking session")
 
-    command = verb("stats", run_stats, "counts of a session and how consistent its answers are")
+    command = verb("stats", run_stats, "count the answers of a session and show how consistent they are")
     add_statistics(command)
     return parser
 
@@ -219,20 +234,20 @@ def add_import(command: argparse.ArgumentParser) -> None:
         help="parquet, JSON or JSONL; or a folder of images with stars of SwarmUI or XMP ratings",
     )
     command.add_argument("output", type=Path, help="output folder, new or not")
-    command.add_argument("--format", choices=FORMATS, help="found out by default")
+    command.add_argument("--format", choices=FORMATS, help="detected by default")
     command.add_argument("--favourites", type=Path, metavar="DIR", help="folder with copies of liked images")
     command.add_argument("--likes", type=Path, metavar="FILE", help="list every like and dislike as JSON")
 
 
 def add_picking(command: argparse.ArgumentParser) -> None:
-    command.add_argument("source", type=Path, help="folder with images")
+    command.add_argument("folder", type=Path, help="folder with images")
     command.add_argument("output", type=Path, help="output folder, new or not")
     command.add_argument("--mode", choices=list(CurationMode), default=DEFAULT_MODE, help=f"({DEFAULT_MODE})")
     command.add_argument("--pairs-per-group", type=positive, default=1, metavar="N", help="(1)")
     command.add_argument(
-        "--threshold", type=float, default=DEFAULT_THRESHOLD, help="certainty that ends asking"
+        "--threshold", type=float, default=DEFAULT_THRESHOLD, help="certainty at which a pair is saved"
     )
-    command.add_argument("--seed", type=int, default=42, help="of places and orders (42)")
+    command.add_argument("--seed", type=int, default=42, help="seed of positions and order (42)")
     command.add_argument(
         "--near-duplicates",
         type=int,
@@ -245,24 +260,46 @@ def add_picking(command: argparse.ArgumentParser) -> None:
 def add_review(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--undo", nargs="?", type=positive, const=1, default=0, metavar="N",
-        help="first take the last step back (or N steps), those of earlier calls and of the window too",
+        help="first undo the last step (or N steps), including those of earlier calls and of the window",
     )  # fmt: skip
-    command.add_argument("--remove", nargs="+", default=[], metavar="PAIR", help="take pairs out, both sides")
-    command.add_argument("--swap", nargs="+", default=[], metavar="PAIR", help="exchange chosen and rejected")
+    command.add_argument("--remove", nargs="+", default=[], metavar="PAIR", help="remove both sides of pairs")
+    command.add_argument("--swap", nargs="+", default=[], metavar="PAIR", help="swap chosen and rejected")
     command.add_argument(
-        "--caption", nargs=2, action="append", default=[], metavar=("PAIR", "TEXT"), help="caption both sides"
+        "--caption",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("PAIR", "TEXT"),
+        help="set the caption of both sides",
     )
     command.add_argument("--fix", action="store_true", help="fix every fault that has a fix")
     command.add_argument("--empty-trash", action="store_true", help="delete removed pairs for good")
 
 
 def add_scanning(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--flat", action="store_true", help="do not go into folders in the folder")
+    command.add_argument("--flat", action="store_true", help="skip subfolders")
     command.add_argument("--stealth", action="store_true", help="look for text hidden in the pixels; slow")
+    command.add_argument(
+        "--edits",
+        action="store_true",
+        help="all images are edits; their source images are next to them, or named in their metadata",
+    )
+    places = command.add_mutually_exclusive_group()
+    places.add_argument(
+        "--input-dir",
+        type=Path,
+        metavar="DIR",
+        help="all images are edits; ComfyUI's input folder, in which the graphs' source images are",
+    )
+    places.add_argument(
+        "--source", type=Path, metavar="FILE", help="all images are edits of this source image"
+    )
 
 
 def add_resolution(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--resolution", type=positive, default=512, help="whose crop buckets to use (512)")
+    command.add_argument(
+        "--resolution", type=positive, default=512, help="resolution whose crop buckets are used (512)"
+    )
 
 
 def describe(error: OSError | sqlite3.DatabaseError) -> str:

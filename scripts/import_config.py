@@ -34,15 +34,15 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("target", nargs="?", help="the file (or folder) to write")
     parser.add_argument(
         "--from", dest="program", choices=PROGRAMS, default=AUTO,
-        help="the program that wrote the file; auto looks at the file",
+        help="the program that wrote the file; auto detects it",
     )  # fmt: skip
     parser.add_argument(
         "--family", default="", metavar="FAMILY",
-        help="the model's family, where a file of kohya or ai-toolkit does not tell it, such as FLUX_DEV_1",
+        help="the model's family, such as FLUX_DEV_1, if a file of kohya or ai-toolkit does not say it",
     )  # fmt: skip
     parser.add_argument(
         "--lenient", action="store_true",
-        help="of files of OneTrainer: take the nearest of what is not offered, and note it",
+        help="files of OneTrainer: replace what is not supported with its nearest equivalent, and note it",
     )  # fmt: skip
     parser.add_argument(
         "--strict", action="store_true",
@@ -51,7 +51,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--diff", action="store_true", help="write nothing; show what is changed or lost")
     parser.add_argument("--full", action="store_true", help="write all settings, not only changed ones")
     parser.add_argument(
-        "--user-only", action="store_true", help="of a folder, leave out built-in presets (#name.json)"
+        "--user-only", action="store_true", help="for a folder: leave out built-in presets (#name.json)"
     )
     options = parser.parse_args(argv)
     if options.target is None and not options.diff:

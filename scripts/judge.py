@@ -99,7 +99,7 @@ def features(told: Told, missing: dict[str, str]) -> FrozenFeatures | None:
     if (Path(str(told.get("base", ""))) / "vae").is_dir():
         return FrozenFeatures(FeatureOptions("vae", str(told["base"])))
     missing["diversity"] = (
-        "neither CLIP nor a VAE in a folder of the base model is there to tell images apart"
+        "there is neither CLIP nor a VAE in a folder of the base model to compare images with"
     )
     return None
 

@@ -14,27 +14,35 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from modules.util.errors import UserError  # noqa: E402
+from modules.util.errors import ConfigError, UserError  # noqa: E402
 from scripts.curate import exit_status  # noqa: E402
 from scripts.demo.taste import TASTES  # noqa: E402
 
 DEMO_MODEL = ROOT / "resources" / "demo_model"
+SMALL: dict[str, Any] = {"judged": 24, "base_per_prompt": 6, "judging_prompts": 8}
+"""What ``--quick`` judges of rounds."""
+OWN_OPTIONS: dict[str, dict[str, Any]] = {
+    "FEW": {"answers": 50},
+    "LOOP": {"answers": 50, "rounds": 3, "method": "taste"},
+    "LIVE": {"votes": 80},
+}
+"""Options that a mode has, and their usual values; all other modes have ``--reward``."""
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__)
     parts = made.add_subparsers(dest="what", required=True)
     journey = parts.add_parser("journey", help="images, picks, training, report")
-    images = parts.add_parser("images", help="images with prompts in them, to choose from; nothing else")
+    images = parts.add_parser("images", help="only images to choose from, with prompts in their metadata")
     pairs = parts.add_parser("pairs", help="images and picks only")
-    data = parts.add_parser("data", help="drawn, captioned images, as the model is trained on")
+    data = parts.add_parser("data", help="drawn images with captions, like those the model is trained on")
     vae = parts.add_parser("vae", help="train the demo model's autoencoder")
     model = parts.add_parser("model", help="train the whole demo model from scratch (hours)")
     for part in (journey, images, pairs, data, vae, model):
         part.add_argument("--out", type=Path, help="folder for the results; a new one by default")
         part.add_argument("--seed", type=int, default=1)
         part.add_argument(
-            "--threads", type=int, default=0, help="threads for computation; 0 takes what there is"
+            "--threads", type=int, default=0, help="threads for computation; 0: as many as there are"
         )
     for part in (journey, pairs):
         part.add_argument("--quick", action="store_true", help="fewer prompts, images and steps")
@@ -51,24 +59,24 @@ def parser() -> argparse.ArgumentParser:
     images.add_argument("--per-prompt", type=count, default=6, help="images for each prompt, at least 2")
     journey.add_argument(
         "--mode",
-        default="DPO",
+        default="FEW",
         type=str.upper,
-        help="DPO (the default) learns from pairs; the others learn from images made while training; LOOP runs "
-        "several rounds of a taste project, and in LIVE the simulated person votes on images while they are made",
+        help="FEW (the default) learns a taste from 50 answers, and an adapter from the taste; DPO learns from pairs, "
+        "and the other modes from images made while training; LOOP runs several rounds of a taste project, and in LIVE "
+        "the simulated person votes on images while they are made",
     )
-    journey.add_argument("--rounds", type=count, default=3, help="LOOP: how many rounds (3)")
+    journey.add_argument("--rounds", type=count, help="LOOP: how many rounds (3)")
     journey.add_argument(
-        "--answers", type=count, default=50, help="LOOP: answers of the person in each round (50)"
+        "--answers",
+        type=count,
+        help="FEW and LOOP: answers of the person, in LOOP in each round (50)",
     )
+    journey.add_argument("--votes", type=count, help="LIVE: likes and dislikes of the person in all (80)")
     journey.add_argument(
-        "--votes", type=count, default=80, help="LIVE: likes and dislikes of the person in all (80)"
-    )
-    journey.add_argument(
-        "--method", default="taste", choices=["taste", "pairs"], help="LOOP: what a round learns from (taste)"
+        "--method", choices=["taste", "pairs"], help="LOOP: what a round learns from (taste)"
     )
     journey.add_argument(
         "--reward",
-        default="judge",
         help="what scores those images: judge (the default), or "
         "picks, a reward learned from the simulated person's answers",
     )
@@ -90,12 +98,30 @@ def say(text: str) -> None:
     print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
 
 
+def fill_in(options: argparse.Namespace) -> None:
+    """Give a journey the usual values of its mode's own options.
+
+    Raises:
+        ConfigError: an option of another mode was given, which would change nothing.
+    """
+    own = OWN_OPTIONS.get(options.mode, {"reward": "judge"})
+    for name in ("answers", "rounds", "method", "votes", "reward"):
+        if getattr(options, name, None) is None:
+            setattr(options, name, own.get(name))
+        elif name not in own:
+            raise ConfigError(f"--mode {options.mode} has no such option", f"--{name}", "leave it out")
+
+
 def run_journey(options: argparse.Namespace, out: Path) -> None:
     from scripts.demo.journey import run_journey
     from scripts.demo.live import MODE as LIVE
     from scripts.demo.loop import MODE as LOOP
-    from scripts.demo.plan import FULL, QUICK, Journey
+    from scripts.demo.plan import FEW, FULL, QUICK, Journey
 
+    fill_in(options)
+    if options.mode == FEW:
+        run_few(options, out)
+        return
     if options.mode == LOOP:
         run_rounds(options, out)
         return
@@ -111,16 +137,47 @@ def run_journey(options: argparse.Namespace, out: Path) -> None:
     print(f"\n{summary(made)}\nLook at {out / 'before_after.png'}; everything is in {out}.")
 
 
-def run_rounds(options: argparse.Namespace, out: Path) -> None:
-    from modules.project.training import Method
-    from scripts.demo.loop import Loop, run_loop
+def run_few(options: argparse.Namespace, out: Path) -> None:
+    from scripts.demo.few import FIGURES, run_few
+    from scripts.demo.loop import Loop
+    from scripts.demo.plan import QUICK
+
+    small: dict[str, Any] = {**SMALL, "epochs": QUICK.online_epochs} if options.quick else {}
+    made = run_few(Loop(_rounds_journey(options, out), 1, options.answers, **small), say)
+    print(json.dumps(made, indent=2))
+    print(
+        f"\n{made['answers']} answers about {made['candidates']} images. Judged on prompts nobody was asked about:"
+    )
+    for name, title in (
+        ("", "a learned taste"),
+        ("dpo_", "DPO"),
+        ("supervised_", "a LoRA on the chosen images"),
+    ):
+        mine = {field: made[f"{name}{field}"] for field in FIGURES}
+        print(
+            f"* {title}: liked more than the base model in {mine['win_rate']:.0%}, as good as the best of "
+            f"{mine['best_of_n']:.1f} of its images; {made['attribute']} {made['attribute_base']:.2f} -> "
+            f"{mine['attribute_adapter']:.2f}; images that show what the prompt says: {made['fidelity_base']:.1%} -> "
+            f"{mine['fidelity_adapter']:.1%}."
+        )
+    print(f"Look at {out / 'before_after.png'}; everything is in {out}.")
+
+
+def _rounds_journey(options: argparse.Namespace, out: Path) -> Any:
     from scripts.demo.plan import Journey
 
-    journey = Journey(
+    return Journey(
         out, options.seed, taste=options.taste, error_rate=options.error_rate, model=options.model.resolve(),
         overrides=tuple(options.overrides),
     )  # fmt: skip
-    small = {"judged": 24, "base_per_prompt": 6, "judging_prompts": 8} if options.quick else {}
+
+
+def run_rounds(options: argparse.Namespace, out: Path) -> None:
+    from modules.project.training import Method
+    from scripts.demo.loop import Loop, run_loop
+
+    small: dict[str, Any] = SMALL if options.quick else {}
+    journey = _rounds_journey(options, out)
     loop = Loop(journey, options.rounds, options.answers, method=Method(options.method), **small)
     made = run_loop(loop, say)
     print(json.dumps(made, indent=2))
@@ -135,14 +192,9 @@ def run_rounds(options: argparse.Namespace, out: Path) -> None:
 
 def run_votes(options: argparse.Namespace, out: Path) -> None:
     from scripts.demo.live import Live, run_live
-    from scripts.demo.plan import Journey
 
-    journey = Journey(
-        out, options.seed, taste=options.taste, error_rate=options.error_rate, model=options.model.resolve(),
-        overrides=tuple(options.overrides),
-    )  # fmt: skip
     small = {"prompts": 6, "base": 8} if options.quick else {}
-    made = run_live(Live(journey, options.votes, **small), say)
+    made = run_live(Live(_rounds_journey(options, out), options.votes, **small), say)
     print(json.dumps(made, indent=2))
     print(
         f"{made['votes']} votes in {made['rounds']} rounds of 8 images. Liked more than the base model in "
@@ -165,7 +217,7 @@ def summary(made: dict[str, Any]) -> str:
     if made["reward_curve"] is None:
         learned_from = f"{made['pairs']} pairs"
         lines.insert(1, f"A LoRA trained on the chosen images alone: {made['supervised_win_rate']:.0%}.")
-        lines.append(f"Pairs it never saw are ordered right in {made['heldout_pair_accuracy']:.0%}.")
+        lines.append(f"Pairs it never saw are ordered correctly in {made['heldout_pair_accuracy']:.0%}.")
     return "\n".join([f"{learned_from}, {made['steps']} steps in {made['train_seconds']:.0f} s.", *lines])
 
 
@@ -195,7 +247,10 @@ def only_images(options: argparse.Namespace, out: Path) -> None:
     if options.prompts > len(every) or options.per_prompt < 2:
         raise UserError(
             f"--prompts {options.prompts} --per-prompt {options.per_prompt} is not possible",
-            hint=f"1 to {len(every)} prompts, and 2 or more images for each, for there is nothing to compare otherwise",
+            hint=(
+                f"1 to {len(every)} prompts, and 2 or more images for each, because otherwise there is "
+                "nothing to compare"
+            ),
         )
     model = load_model(options.model.resolve())
     made = make_images(out, model, every[: options.prompts], options.per_prompt, options.seed, say)

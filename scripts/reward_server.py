@@ -296,12 +296,21 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--params", default="{}", help="its parameters as JSON")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    parser.add_argument("--port", type=int, default=8077, help="0 takes a free one")
-    parser.add_argument("--certificate", type=Path, help="PEM file, for https")
-    parser.add_argument("--key", type=Path, help="PEM file of its key")
-    parser.add_argument("--max-images", type=int, default=usual.images, help="in one request")
-    parser.add_argument("--max-megabytes", type=int, default=usual.body_bytes // 1024**2, help="of one body")
-    parser.add_argument("--max-pixels", type=int, default=usual.image_pixels, help="of one image")
+    parser.add_argument("--port", type=int, default=8077, help="port to listen on (8077); 0: any free port")
+    parser.add_argument("--certificate", type=Path, help="certificate as a PEM file, for https")
+    parser.add_argument("--key", type=Path, help="key of the certificate as a PEM file")
+    parser.add_argument(
+        "--max-images", type=int, default=usual.images, help="maximum number of images in a request"
+    )
+    parser.add_argument(
+        "--max-megabytes",
+        type=int,
+        default=usual.body_bytes // 1024**2,
+        help="maximum size of a request body",
+    )
+    parser.add_argument(
+        "--max-pixels", type=int, default=usual.image_pixels, help="maximum number of pixels of an image"
+    )
     return parser.parse_args(argv)
 
 

@@ -51,7 +51,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "action", choices=["status", "follow", "tensorboard", "votes", *COMMANDS], help="what to do"
     )
     votes = parser.add_argument_group("votes")
-    votes.add_argument("--question", metavar="KEY", help="the question that is answered")
+    votes.add_argument("--question", metavar="KEY", help="the question to answer")
     for name, what in (("like", "liked"), ("dislike", "disliked")):
         votes.add_argument(
             f"--{name}",
@@ -66,13 +66,13 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         "--file",
         type=Path,
         metavar="JSONL",
-        help='answers, one a line: {"question": KEY, "likes": [0, 3], "dislikes": [1], "best": 3}',
+        help='answers, one per line: {"question": KEY, "likes": [0, 3], "dislikes": [1], "best": 3}',
     )
     parser.add_argument("--wait", action="store_true", help="wait until the command is done")
     parser.add_argument(
-        "--timeout", type=float, default=600.0, metavar="S", help="longest wait (600 seconds)"
+        "--timeout", type=float, default=600.0, metavar="S", help="maximum wait (600 seconds)"
     )
-    parser.add_argument("--all", action="store_true", help="follow: also what happened before")
+    parser.add_argument("--all", action="store_true", help="follow: also print earlier events")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args(argv)
 
@@ -152,7 +152,7 @@ def follow(run: RunDirectory, options: argparse.Namespace) -> int:
     if not options.all and follower.status.pid is None and follower.status.state != "starting":
         raise UserError(
             f"no training is running in {run.path} ({follower.status.state})",
-            hint="--all shows what happened before",
+            hint="--all shows earlier events",
         )
     if not options.all:
         events = []

@@ -19,9 +19,10 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from modules.util.config.cli_names import add_part_option, known_word, part_settings  # noqa: E402
+from modules.util.config.load import find_problems  # noqa: E402
 from modules.util.config.SampleConfig import FilledSample, SampleConfig  # noqa: E402
 from modules.util.config.TrainConfig import TrainConfig  # noqa: E402
-from modules.util.enum.choices import DataType, NoiseScheduler, WeightDtype  # noqa: E402
+from modules.util.enum.choices import DataType, NoiseScheduler, PaddingMask, WeightDtype  # noqa: E402
 from modules.util.enum.ModelType import ModelType  # noqa: E402
 from modules.util.errors import ConfigError, UnsupportedError, UserError  # noqa: E402
 from modules.util.jsonio import parse_json, read_bytes, write_bytes  # noqa: E402
@@ -58,36 +59,30 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--adapter", help="an adapter file, in any of the usual layouts")
     add_strengths(parser)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--prompt", action="append", help="as often as you like")
+    what.add_argument("--prompt", action="append", help="prompt of an image; can be repeated")
     what.add_argument(
         "--requests",
         metavar="FILE",
-        help="a JSON object a line with the settings of a sample (prompt, seed, width, ...), - for stdin; each image "
-        "is written to stdout as a JSON line {number, png}, as soon as it is made",
+        help=(
+            "one JSON object per line with the settings of a sample (prompt, seed, width, ...), - for "
+            "stdin; each image is written to stdout as a JSON line {number, png}, as soon as it is made"
+        ),
     )
     parser.add_argument("--batch-size", type=int, default=1, help="images of --requests made at once (1)")
     parser.add_argument(
-        "--negative-prompt", default="", help="read by models that are not distilled, above scale 1"
+        "--negative-prompt",
+        default="",
+        help="has an effect with models that are not distilled, at scales above 1",
     )
+    add_reading(parser)
     parser.add_argument(
-        "--prompt-weighting", action="store_true", help="brackets in prompts are emphasis, as (words:1.3)"
-    )
-    parser.add_argument(
-        "--max-prompt-chunks",
-        type=int,
-        default=TrainConfig.model_fields["max_prompt_chunks"].default,
-        help="as the setting of that name, where the family has chunks",
-    )
-    parser.add_argument(
-        "--source", type=Path, help="the image that is edited as the prompt says, for models that edit images"
+        "--source", type=Path, help="source image for models that edit images; the prompt is the instruction"
     )
     parser.add_argument("--seed", type=int, default=defaults.seed)
-    parser.add_argument(
-        "--count", type=int, default=1, help="images for each prompt, with seeds one after another"
-    )
+    parser.add_argument("--count", type=int, default=1, help="images for each prompt, with consecutive seeds")
     parser.add_argument("--steps", type=int, help="the family's usual number by default")
-    parser.add_argument("--cfg-scale", type=float, help="the family's usual one by default")
-    parser.add_argument("--width", type=int, help="what the family is made for by default")
+    parser.add_argument("--cfg-scale", type=float, help="the family's usual scale by default")
+    parser.add_argument("--width", type=int, help="the family's usual size by default")
     parser.add_argument("--height", type=int, help="as width")
     parser.add_argument("--scheduler", default=defaults.noise_scheduler.value, help=", ".join(NoiseScheduler))
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
@@ -100,13 +95,46 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """How prompts are read."""
+    parser.add_argument(
+        "--prompt-weighting",
+        action="store_true",
+        help="read brackets in prompts as emphasis, such as (words:1.3)",
+    )
+    parser.add_argument(
+        "--max-prompt-chunks",
+        type=int,
+        default=TrainConfig.model_fields["max_prompt_chunks"].default,
+        help="like the setting of this name, for families with chunks",
+    )
+    parser.add_argument(
+        "--layer-skip", action="append", default=[], metavar="PART=N",
+        help="take a CLIP text encoder's states from this many layers before the usual one, as PART.layer_skip in a "
+        "config; clip skip n of other programs is n - 1 here",
+    )  # fmt: skip
+    parser.add_argument(
+        "--sequence-length",
+        action="append",
+        default=[],
+        metavar="PART=N",
+        help="read this many tokens of a prompt with a text encoder, as PART.sequence_length in a config",
+    )
+    parser.add_argument(
+        "--attention-mask",
+        type=str.upper,
+        help="MASKED hides the padding behind prompts from the transformer, SEEN shows it, as "
+        "transformer.attention_mask in a config; what the family does by default",
+    )
+
+
 def add_strengths(parser: argparse.ArgumentParser) -> None:
     """How much of an adapter."""
-    parser.add_argument("--strength", type=float, default=1.0, help="how much of the adapter, 1 by default")
+    parser.add_argument("--strength", type=float, default=1.0, help="strength of the adapter, 1 by default")
     parser.add_argument(
         "--strengths",
         metavar="S,S",
-        help="every image at each of these strengths, and a picture of all of them, strengths.png, a column for each",
+        help="make every image at each of these strengths, and strengths.png with a column for each",
     )
 
 
@@ -148,7 +176,9 @@ def strengths_of(options: argparse.Namespace) -> list[float]:
         return [float(options.strength)]
     if not options.adapter or options.requests is not None:
         raise ConfigError(
-            "there is no adapter to weaken", "--strengths", "add --adapter FILE, and use --prompt"
+            "there is no adapter to vary the strength of",
+            "--strengths",
+            "add --adapter FILE, and use --prompt",
         )
     try:
         found = list(dict.fromkeys(float(text) for text in options.strengths.split(",")))
@@ -163,7 +193,7 @@ def strengths_of(options: argparse.Namespace) -> list[float]:
 
 
 def read_requests(source: str) -> list[SampleConfig]:
-    """The samples of a file with one a line; ``-`` reads stdin to its end."""
+    """The samples of a file with one per line; ``-`` reads stdin to its end."""
     data = sys.stdin.buffer.read() if source == "-" else read_bytes(source, "request file")
     lines = [line for line in data.splitlines() if line.strip()]
     if not 1 <= len(lines) <= MOST_IMAGES:
@@ -204,6 +234,7 @@ def load(options: argparse.Namespace, setup: BaseModelSetup, dtype: torch.dtype)
     """The model, its parts from where and in the number formats that are asked for."""
     from modules.model.compact import quantize
     from modules.model.dtypes import PartDtypes, torch_dtype
+    from modules.modelSetup import training
 
     if options.prompt_weighting and not setup.spec.prompt_weighting:
         raise UnsupportedError(
@@ -211,7 +242,7 @@ def load(options: argparse.Namespace, setup: BaseModelSetup, dtype: torch.dtype)
             "--prompt-weighting",
             "leave it out; this model reads prompts as plain language",
         )
-    kinds = weight_types(options)
+    reading, kinds = reading_config(options), weight_types(options)
     weights = {part: dtype if kind.quantized else torch_dtype(kind) for part, kind in kinds.items()}
     sources = part_settings(options.part, "--part", "model_name", options.model_type)
     model = setup.load(
@@ -222,7 +253,64 @@ def load(options: argparse.Namespace, setup: BaseModelSetup, dtype: torch.dtype)
             quantize(model.module(part), kind.value, dtype)
     model.prompt_chunks = options.max_prompt_chunks if setup.spec.chunks_prompts else 1
     model.prompt_weighting = options.prompt_weighting
+    model.layer_skips = skipped_layers(options, setup, model)
+    model.prompt_length = training.prompt_length(model, reading)
+    model.masks_padding = training.masks_padding(model, reading)
     return model
+
+
+def reading_config(options: argparse.Namespace) -> TrainConfig:
+    """The settings of a run that reads as many tokens and hides padding as is asked for.
+
+    Raises:
+        UserError: that such a run would have too.
+    """
+    lengths = part_settings(
+        options.sequence_length, "--sequence-length", "sequence_length", options.model_type
+    )
+    family = ModelType(options.model_type)
+    given: dict[str, dict[str, object]] = {}
+    for part, text in lengths.items():
+        if part not in family.text_encoders:
+            hint = f"text encoders of {family.label}: {', '.join(family.text_encoders)}"
+            raise ConfigError(f"{part} reads no prompts", "--sequence-length", hint)
+        if not text.isdecimal():
+            raise ConfigError(f"{text!r} is not a number of tokens", f"--sequence-length {part}")
+        given[part] = {"sequence_length": int(text)}
+    if options.attention_mask is not None:
+        if family.denoiser != "transformer":
+            raise UnsupportedError(
+                f"the {family.denoiser} of {family.label} hides no padding",
+                "--attention-mask",
+                "leave it out",
+            )
+        given["transformer"] = {"attention_mask": options.attention_mask}
+    config = TrainConfig.from_dict({"model_type": options.model_type, **given})
+    told = {f"{part}.{setting}" for part, settings in given.items() for setting in settings}
+    for error in find_problems(config).errors:
+        if error.field in told:
+            raise error
+    return config
+
+
+def skipped_layers(options: argparse.Namespace, setup: BaseModelSetup, model: Model) -> dict[str, int]:
+    """Which text encoders are read how many layers earlier.
+
+    Raises:
+        ConfigError: a part whose layers cannot be skipped, or a number it does not have.
+    """
+    from modules.modelSetup.training import checked_skips
+
+    told = part_settings(options.layer_skip, "--layer-skip", "layer_skip", options.model_type)
+    known, wanted = setup.spec.skips_layers_of, {}
+    for part, text in told.items():
+        if part not in known:
+            hint = f"possible: {', '.join(known)}" if known else f"{setup.spec.label} has no part that can"
+            raise ConfigError(f"layers of {part} cannot be skipped", "--layer-skip", hint)
+        if not text.isdecimal():
+            raise ConfigError(f"{text!r} is not a number of layers", f"--layer-skip {part}", "1 is usual")
+        wanted[part] = int(text)
+    return checked_skips(model, wanted, "--layer-skip {}")
 
 
 def warn_of_unread(setup: BaseModelSetup, filled: list[FilledSample]) -> None:
@@ -343,6 +431,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         known_word(options.model_type, ModelType, "--model-type", "family")
         known_word(options.dtype, DataType, "--dtype", "type")
+        known_word(options.attention_mask, PaddingMask, "--attention-mask", "choice")
         wanted = samples(options)
         strengths, made = strengths_of(options), []
         for number, png in make(options, wanted):

@@ -1,4 +1,4 @@
-"""The taste loop without a window: make images, pick, train, prove that it is better, and begin the next round."""
+"""The taste loop without a window: make images, pick, train, prove that it is better, and start the next round."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from modules.curation.choosing.base import DEFAULT_THRESHOLD  # noqa: E402
 from modules.curation.CurationMode import DEFAULT_MODE, CurationMode  # noqa: E402
 from modules.curation.group_state import SessionSettings  # noqa: E402
 from modules.generator.registry import GENERATORS  # noqa: E402
+from modules.project.candidates.adding import add_images, add_prompts, images_in, use_workflow  # noqa: E402
 from modules.project.from_images import Proposal, propose  # noqa: E402
 from modules.project.judging import judge, judgements_of  # noqa: E402
 from modules.project.making import MOST_PROMPTS, USUAL_PER_PROMPT, generate  # noqa: E402
@@ -31,7 +32,7 @@ from modules.project.presets import find_preset  # noqa: E402
 from modules.project.Project import ARENA, Project  # noqa: E402
 from modules.project.ProjectFile import CARDS, NAME  # noqa: E402
 from modules.project.proving import USUAL_QUESTIONS, adapters_between, open_arena  # noqa: E402
-from modules.project.rounds import new_round, next_step, status  # noqa: E402
+from modules.project.rounds import SURPLUS, new_round, next_step, status  # noqa: E402
 from modules.project.share.card import About  # noqa: E402
 from modules.project.share.publishing import publish, upload  # noqa: E402
 from modules.project.taste_head import learn  # noqa: E402
@@ -189,7 +190,25 @@ def run_describe(options: Options, progress: ProgressLine) -> Json:
 
 def run_next(options: Options, progress: ProgressLine) -> Json:
     project = Project(options.dir)
-    return {**new_round(project, options.per_prompt), "next": next_step(project)}
+    return {**new_round(project, options.per_prompt, options.surplus), "next": next_step(project)}
+
+
+def run_add(options: Options, progress: ProgressLine) -> Json:
+    project = Project(options.dir)
+    if not (options.files or options.prompts or options.workflow):
+        raise UserError("there is nothing to add", "FILE", "name images, --prompts or --workflow")
+    made: Json = {}
+    if options.workflow is not None:
+        use_workflow(project, read_json(options.workflow, "workflow"))
+        made["generator"] = project.file.generator["kind"]
+    if options.prompts is not None:
+        made["prompts"] = add_prompts(project, options.prompts)
+    if options.files:
+        gone = [file for file in options.files if not file.exists()]
+        if gone:
+            raise UserError(f"there is no file {shown(gone[0])}", "FILE", "check the path")
+        made |= add_images(project, images_in(options.files)).to_dict()
+    return {**made, "next": next_step(project)}
 
 
 def run_publish(options: Options, progress: ProgressLine) -> Json:
@@ -279,7 +298,7 @@ def vote_at_terminal(arena: Arena) -> None:
         try:
             acts[said]()
         except KeyError:
-            print(f"there is no answer {said!r}", file=sys.stderr)
+            print(f"unknown answer {said!r}", file=sys.stderr)
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
 
@@ -324,8 +343,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="taste.py",
         description=__doc__,
-        epilog="Each step can be stopped at any moment and called again. Results are on stdout, progress, questions "
-        "and errors on stderr. Status: 0 done, 2 something to fix first, 130 stopped.",
+        epilog="Each step can be stopped at any moment and run again. Results are on stdout, progress, questions "
+        "and errors on stderr. Exit status: 0 done, 2 an error that you can fix, 130 stopped.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
 
@@ -333,58 +352,82 @@ def make_parser() -> argparse.ArgumentParser:
         made = verbs.add_parser(name, help=text, description=text)
         made.set_defaults(run=run)
         made.add_argument("dir", type=Path, metavar="DIR", help="the project's folder")
-        made.add_argument("--json", action="store_true", help="the result as JSON")
+        made.add_argument("--json", action="store_true", help="print the result as JSON")
         return made
 
     add_new(
         verb(
-            "new", run_new, "make a project; of one that exists, say where the base model is on this computer"
+            "new",
+            run_new,
+            "make a project; for an existing one, set where the base model is on this computer",
         )
     )
-    command = verb("generate", run_generate, "make the images of the round, as far as they are missing")
+    command = verb("generate", run_generate, "make the missing images of the round")
     command.add_argument("--per-prompt", type=positive, metavar="N",
                          help=f"images for each prompt ({USUAL_PER_PROMPT})")  # fmt: skip
     command.add_argument("--prompts", type=positive, metavar="N",
-                         help=f"how many of the prompts the first round has ({MOST_PROMPTS})")  # fmt: skip
+                         help=f"number of prompts in the first round ({MOST_PROMPTS})")  # fmt: skip
     command.add_argument("--adapter", help="none, last, round-N or a file; by default last")
-    command.add_argument("--strength", type=float, metavar="S", help="how much of the adapter (1)")
+    command.add_argument("--strength", type=float, metavar="S", help="strength of the adapter (1)")
     command = verb("pick", run_pick, "open the pair tool on the round's images")
     command.add_argument("--headless", action="store_true", help="JSON lines on stdin and stdout")
     command.add_argument("--mode", choices=list(CurationMode), default=DEFAULT_MODE, help=f"({DEFAULT_MODE})")
     command.add_argument("--pairs-per-group", type=positive, default=1, metavar="N", help="(1)")
     command.add_argument(
-        "--threshold", type=float, default=DEFAULT_THRESHOLD, help="certainty that ends asking"
+        "--threshold", type=float, default=DEFAULT_THRESHOLD, help="certainty at which a pair is saved"
     )
-    command = verb("train", run_train, "train an adapter on the round's picks, or resume it")
+    add_train(verb("train", run_train, "train an adapter on the round's picks, or resume it"))
+    verb("learn", run_learn, "learn your taste from all answers, and measure how well it is predicted")
+    add_compare(verb("compare", run_compare, "vote blindly on images of the same prompts and seeds"))
+    add_judge(
+        verb("judge", run_judge, "have automatic judges rate the same images: liking, fidelity, variety")
+    )
+    add_publish(verb("publish", run_publish, "write a folder for sharing the adapter, or upload it"))
+    verb("describe", run_describe, "list version, models, adapters and samplers of the generator")
+    verb("status", run_status, "show the rounds and what comes next")
+    command = verb("next", run_next, "start the next round")
+    command.add_argument(
+        "--per-prompt", type=positive, metavar="N", help="images for each prompt (as before)"
+    )
+    command.add_argument(
+        "--surplus", type=positive, default=SURPLUS, metavar="N",
+        help="with a learned taste, make N times as many images and show those it is least sure about "
+        f"({SURPLUS}; 1 shows all)",
+    )  # fmt: skip
+    add_add(verb("add", run_add, "add images to pick from, prompts, or the workflow that makes images"))
+    return parser
+
+
+def add_train(command: argparse.ArgumentParser) -> None:
     command.add_argument("--set", dest="overrides", action="append", default=[], metavar="NAME=VALUE",
                          help="change a setting of the training")  # fmt: skip
     command.add_argument(
         "--method", choices=list(Method),
-        help="pairs (the default), or taste: a taste learned from all answers judges new images of the model",
+        help="pairs (the default), or taste: a taste learned from all answers judges the model's new images",
     )  # fmt: skip
-    command.add_argument("--again", action="store_true", help="forget what was trained in this round")
-    verb("learn", run_learn, "learn your taste from all answers, and measure how well it is known")
-    add_compare(verb("compare", run_compare, "vote blindly on images of the same prompts and seeds"))
-    add_judge(
-        verb("judge", run_judge, "ask automatic judges about the same images: liking, fidelity, variety")
-    )
-    add_publish(verb("publish", run_publish, "write a folder for sharing the adapter, or send it"))
-    verb("describe", run_describe, "what makes the images: its version, models, adapters and samplers")
-    verb("status", run_status, "the rounds, and what comes next")
-    command = verb("next", run_next, "begin the next round")
+    command.add_argument("--again", action="store_true", help="discard what was trained in this round")
+
+
+def add_add(command: argparse.ArgumentParser) -> None:
+    command.add_argument("files", type=Path, nargs="*", metavar="FILE", help="images, or folders of them")
     command.add_argument(
-        "--per-prompt", type=positive, metavar="N", help="images for each prompt (as before)"
+        "--prompts", type=Path, metavar="FILE", help="prompts that prompts.txt does not have yet"
     )
-    return parser
+    command.add_argument(
+        "--workflow", type=Path, metavar="FILE",
+        help="a workflow of ComfyUI in API format, for a project without images",
+    )  # fmt: skip
 
 
 def add_new(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--base-model", default="", metavar="M", help="folder, file or name of the hub")
+    command.add_argument("--base-model", default="", metavar="M", help="folder, file or name on the hub")
     command.add_argument("--model-type", type=str.upper, default="", help=f"({USUAL_TYPE})")
     command.add_argument(
         "--images", type=Path, metavar="FOLDER",
-        help="images that exist: base model, resolution, sampler and prompts are taken from their metadata, as far as "
-        "nothing else is said here",
+        help=(
+            "existing images: base model, resolution, sampler and prompts are taken from their metadata, "
+            "unless given here"
+        ),
     )  # fmt: skip
     command.add_argument(
         "--propose", action="store_true", help="only print what the images say; make nothing"
@@ -400,7 +443,10 @@ def add_new(command: argparse.ArgumentParser) -> None:
         "--card", type=int, choices=CARDS, default=16, help="memory of the graphics card in GB (16)"
     )
     command.add_argument(
-        "--preset", default="", metavar="NAME", help="of training_presets; found by model and card"
+        "--preset",
+        default="",
+        metavar="NAME",
+        help="a preset of training_presets; chosen by model and card if not given",
     )
     command.add_argument("--device", help="auto, cpu, cuda or cuda:N")
     command.add_argument("--url", help="address of ComfyUI, SwarmUI or A1111; by default the usual one")
@@ -414,23 +460,29 @@ def add_new(command: argparse.ArgumentParser) -> None:
     command.add_argument("--workflow", type=Path, metavar="FILE", help="a workflow of ComfyUI in API format")
     command.add_argument(
         "--slot", action="append", default=[], metavar="NAME=NODE.INPUT",
-        help="where prompt, negative, seed, width, height, steps, cfg, sampler or checkpoint belong in it, if it is "
-        "not found",
+        help=(
+            "input of the workflow for prompt, negative, seed, width, height, steps, cfg, sampler or "
+            "checkpoint, if it is not found automatically"
+        ),
     )  # fmt: skip
-    command.add_argument("--seed", type=int, default=1, help="of images, orders and the held-out prompts (1)")
+    command.add_argument("--seed", type=int, default=1, help="seed of images, order and held-out prompts (1)")
     command.add_argument("--near-duplicates", type=int, default=2, metavar="BITS", help="as in picking (2)")
     for name, kind in IMAGE_OPTIONS.items():
-        command.add_argument(f"--{name}", type=kind, help="of the images; the model's usual one by default")
+        command.add_argument(
+            f"--{name}", type=kind, help="for all images; the model's usual value by default"
+        )
 
 
 def add_publish(command: argparse.ArgumentParser) -> None:
     command.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a new folder")
     command.add_argument("--adapter", default="last", help="last or round-N (last)")
     command.add_argument("--title", default="", help="name of the adapter")
-    command.add_argument("--author", default="", help="as it shall be named")
+    command.add_argument("--author", default="", help="name of the author, as it will be shown")
     command.add_argument("--license", default="", metavar="NAME", help="for example cc-by-4.0")
-    command.add_argument("--description", default="", help="a plain one by default")
-    command.add_argument("--trigger", default="", metavar="PHRASE", help="a phrase that calls it")
+    command.add_argument(
+        "--description", default="", help="description on the model card; a plain one by default"
+    )
+    command.add_argument("--trigger", default="", metavar="PHRASE", help="trigger phrase of the adapter")
     command.add_argument(
         "--base-name",
         default="",
@@ -439,9 +491,9 @@ def add_publish(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--upload", default="", metavar="OWNER/NAME",
-        help="send the folder, written before and as it is now, to Hugging Face; private unless --public",
+        help="upload the folder written before, as it is now, to Hugging Face; private unless --public",
     )  # fmt: skip
-    command.add_argument("--public", action="store_true", help="everybody sees a new repository")
+    command.add_argument("--public", action="store_true", help="make a new repository public")
 
 
 def add_between(command: argparse.ArgumentParser) -> None:
@@ -452,7 +504,7 @@ def add_between(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     command.add_argument(
         "--images", type=positive, default=USUAL_QUESTIONS, metavar="N",
-        help=f"images of each that are made for it ({USUAL_QUESTIONS})",
+        help=f"images made for each contestant ({USUAL_QUESTIONS})",
     )  # fmt: skip
 
 
@@ -467,11 +519,16 @@ def add_judge(command: argparse.ArgumentParser) -> None:
 def add_compare(command: argparse.ArgumentParser) -> None:
     add_between(command)
     command.add_argument(
-        "--votes", type=positive, default=USUAL_VOTES, help=f"stop undecided after this many ({USUAL_VOTES})"
+        "--votes",
+        type=positive,
+        default=USUAL_VOTES,
+        help=f"stop undecided after this many votes ({USUAL_VOTES})",
     )
-    command.add_argument("--seed", type=int, default=42, help="of sides and orders, without a project (42)")
+    command.add_argument(
+        "--seed", type=int, default=42, help="seed of sides and order, without a project (42)"
+    )
     command.add_argument("--headless", action="store_true", help="JSON lines on stdin and stdout")
-    command.add_argument("--result", action="store_true", help="ask nothing, say what the votes say")
+    command.add_argument("--result", action="store_true", help="ask nothing; print the result so far")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,6 +1,6 @@
 """Follow a run and show it elsewhere: trackio, wandb, or a webhook when it ends.
 
-This reads events.jsonl in a process of its own. It can be started and stopped at any time, also after the run has
+This reads events.jsonl in a separate process. It can be started and stopped at any time, also after the run has
 ended; the run neither waits for it nor notices it.
 """
 
@@ -32,10 +32,14 @@ TRACKERS: dict[str, Callable[[Options, str], Tracker]] = {
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="track.py", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
-    parser.add_argument("--to", required=True, choices=list(TRACKERS), help="where it is shown")
-    parser.add_argument("--project", default="tastemaker", help="for trackio and wandb (tastemaker)")
-    parser.add_argument("--name", default="", help="of the run; by default the name of its folder")
-    parser.add_argument("--url", default="", help="of the webhook")
+    parser.add_argument(
+        "--to", required=True, choices=list(TRACKERS), help="where to send the metrics or the message"
+    )
+    parser.add_argument(
+        "--project", default="tastemaker", help="project name in trackio and wandb (tastemaker)"
+    )
+    parser.add_argument("--name", default="", help="name of the run; by default that of its folder")
+    parser.add_argument("--url", default="", help="address of the webhook")
     return parser
 
 

@@ -37,17 +37,17 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--config-path", metavar="FILE", help="the run's config (JSON)")
     parser.add_argument(
-        "--preset-path", metavar="FILE", help="settings below the config's, e.g. training_presets/..."
+        "--preset-path", metavar="FILE", help="preset that the config overrides, e.g. training_presets/..."
     )
     parser.add_argument(
         "--set", dest="overrides", metavar="NAME=VALUE", action="append", default=[],
-        help="change a setting, e.g. --set learning_rate=1e-5 --set unet.train=true; as often as you like",
+        help="change a setting, e.g. --set learning_rate=1e-5 --set unet.train=true; can be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--run-dir", metavar="DIR", help="folder of the run; workspace_dir of the config by default"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="check config and data, say what would be done, stop"
+        "--dry-run", action="store_true", help="check config and data, print what would be done, and stop"
     )
     parser.add_argument(
         "--json",

@@ -124,7 +124,8 @@ def answer_comparisons(folder: Path, images: Path) -> list[Comparison]:
             found.append(Comparison(paths[0], paths[1], one.prompt, worse_group=one.worse_prompt))
     if missing:
         raise DataError(
-            f"{len(set(missing))} images that were judged are not there:\n{list_offenders(sorted(set(missing)))}",
+            f"{len(set(missing))} images that were judged are "
+            f"missing:\n{list_offenders(sorted(set(missing)))}",
             "--images",
             "give the folder the images were picked from",
         )
@@ -164,7 +165,7 @@ def listed_comparisons(file: Path) -> list[Comparison]:
     ]
     gone = sorted({str(path) for one in found for path in one.prompts if not path.is_file()})
     if gone:
-        raise DataError(f"{len(gone)} images are not there:\n{list_offenders(gone)}", "--comparisons")
+        raise DataError(f"{len(gone)} images are missing:\n{list_offenders(gone)}", "--comparisons")
     return found
 
 
@@ -315,7 +316,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     parser.add_argument("--out", type=Path, help="file to write, .safetensors")
     parser.add_argument(
-        "--measure-only", action="store_true", help="print how well it knows the taste; write no file"
+        "--measure-only", action="store_true", help="print how well it predicts the taste; write no file"
     )
     return parser.parse_args(argv)
 
@@ -358,7 +359,7 @@ def _has_known_unet(options: argparse.Namespace) -> bool:
 
 
 def _give_way() -> None:
-    """Somebody is at work next to this: one thread, and the processor when nobody else wants it."""
+    """Somebody is working at the same time: one thread, and the processor when nobody else wants it."""
     torch.set_num_threads(1)
     if hasattr(os, "nice"):
         os.nice(10)
@@ -370,8 +371,6 @@ def train(options: argparse.Namespace) -> dict[str, object]:
     if options.measure_only == (options.out is not None):
         raise ConfigError("give either --out or --measure-only", "--out")
     described = choose_features(options)
-    if options.measure_only:
-        _give_way()
     comparisons = gather(options)
     taste = described.kind in OF_TASTE
     if not taste:
@@ -411,4 +410,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    if "--measure-only" in sys.argv[1:]:
+        _give_way()
     sys.exit(main())

@@ -117,8 +117,8 @@ class AttentionBackend(Accelerator):
             ) from error
         if query.grad is None:
             raise UnsupportedError(
-                f"attention backend {self._backend!r} passes no gradient: training would not learn through "
-                "attention",
+                f"attention backend {self._backend!r} does not pass gradients: attention would not be "
+                "trained",
                 field=self._field,
                 hint="choose a backend with a backward pass, such as native or flash",
             )

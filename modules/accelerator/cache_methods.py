@@ -35,10 +35,10 @@ def _texts(value: Any) -> bool:
     )
 
 
-NOT_NEGATIVE = Kind("a number that is not negative", lambda v: is_number(v) and v >= 0)
+NOT_NEGATIVE = Kind("a non-negative number", lambda v: is_number(v) and v >= 0)
 SHARE = Kind("a number from 0 to 1", lambda v: is_number(v) and 0 <= v <= 1)
-COUNT = Kind("a whole number from 1 on", lambda v: _whole(v) and v >= 1)
-INDEX = Kind("a whole number from 0 on", lambda v: _whole(v) and v >= 0)
+COUNT = Kind("a positive whole number", lambda v: _whole(v) and v >= 1)
+INDEX = Kind("a non-negative whole number", lambda v: _whole(v) and v >= 0)
 FLAG = Kind("true or false", lambda v: isinstance(v, bool))
 NUMBERS = Kind("a list of numbers", _numbers)
 RANGE = Kind(

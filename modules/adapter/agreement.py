@@ -78,8 +78,8 @@ def _of_layers(options: AdapterOptions, source: AdapterFile, model: Model) -> It
     unlike += [f"{path}: not chosen" for path in has if path not in wanted]
     if unlike:
         yield ConfigError(
-            f"the adapter {source.source} is on other layers than the filter chooses:\n"
-            f"{list_offenders(unlike, _SHOWN)}",
+            f"the adapter {source.source} adapts other layers than the filter "
+            f"selects:\n{list_offenders(unlike, _SHOWN)}",
             field="layer_filter_preset",
             hint="leave layer_filter_preset at its default: the file decides the layers",
         )
@@ -96,7 +96,7 @@ def _of_pattern(
     ]
     if unlike:
         yield ConfigError(
-            f"the adapter file decides otherwise:\n{list_offenders(unlike, _SHOWN)}",
+            f"the adapter file has other values:\n{list_offenders(unlike, _SHOWN)}",
             field=field,
             hint="leave it empty, or train a new adapter",
         )

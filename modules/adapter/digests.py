@@ -52,7 +52,7 @@ def check_digests(
     raise DataError(
         f"{source} is damaged, or another program changed it: its weights are not those that were saved",
         field=FIELD,
-        hint="use another copy of it; saves on the way are in the save folder of its run",
+        hint="use another copy of it; models saved during training are in the save folder of its run",
     )
 
 

@@ -139,7 +139,7 @@ class Reference:
             with self.active():
                 problem = self._inside_problem()
             if not problem and not _equal(moved, self.handle.state_dict()):
-                problem = "the trained weights did not come back"
+                problem = "the trained weights were not restored"
         finally:
             for name, tensor in self.handle.named_tensors():
                 tensor.copy_(kept[name])

@@ -1,4 +1,6 @@
-"""Which two images are asked about next, and what an answer does. Blind: who made which stays hidden until the end."""
+"""Which two images are compared next, and what an answer does. It is blind: which contestant made which image stays
+hidden until the end.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +152,7 @@ class Arena:
         return [pair for pair, questions in self._left.items() if questions and self.tally.is_open(pair)]
 
     def _next(self, prompts: Counter[str]) -> Ballot:
-        """The question after ``self._asked`` votes: of the chosen pair a prompt that was asked about least."""
+        """The question after ``self._asked`` votes: the chosen pair, with one of the prompts that were used least."""
         rng = python_random("arena-question", self._seed, self._asked)
         pair = self.tally.next_pair(self._askable())
         fewest = min(prompts[prompt] for prompt, _ in self._left[pair])

@@ -1,4 +1,4 @@
-"""Voting over two streams of lines, as picking does it (``LineServer``)."""
+"""Voting over two streams of lines, as in picking (``LineServer``)."""
 
 from __future__ import annotations
 
@@ -82,4 +82,6 @@ def _side(best: object, ballot: Ballot) -> int:
         return best
     if isinstance(best, str) and best in names:
         return names.index(best)
-    raise UserError(f"'best': {best!r} is not shown", hint="name a file of the question or its place, from 0")
+    raise UserError(
+        f"'best': {best!r} is not shown", hint="name a file of the question, or its position counted from 0"
+    )

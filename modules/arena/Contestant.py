@@ -1,4 +1,4 @@
-"""Somebody's images of prompts and seeds, to be compared with other ones of the same prompts and seeds."""
+"""A set of images with prompts and seeds, to be compared with others of the same prompts and seeds."""
 
 from __future__ import annotations
 

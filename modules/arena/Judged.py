@@ -1,4 +1,4 @@
-"""What automatic judges say of two contestants, in numbers and in sentences that call a loss a loss."""
+"""The results of automatic judges on two contestants, in figures and in sentences that name losses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEASURES = {"clip": "CLIP features", "vae": "the VAE's latents"}
 
 @dataclass(frozen=True)
 class Judged:
-    """What a judge says of the images of two contestants, made for the same prompts and seeds.
+    """The judges' results on images of two contestants, made from the same prompts and seeds.
 
     Args:
         first, second: names of the contestants.
@@ -29,7 +29,7 @@ class Judged:
         spread: for each contestant, by prompt, how far two of its images are apart.
         measure: what tells images apart: a key of ``MEASURES``, empty where nothing does.
         missing: judges that could not be asked, and why.
-        about_taste: how well the learned taste is known, for people; empty where nobody knows.
+        about_taste: how well the learned taste is known, for people; empty if unknown.
     """
 
     first: str
@@ -79,7 +79,7 @@ class Judged:
     def _fidelity(self) -> dict[str, Any]:
         """The change of the CLIP score, pair by pair; a loss where all of its interval is below 0."""
         if "clip" not in self.scores:
-            reason = self.missing.get("clip", "CLIP was not asked")
+            reason = self.missing.get("clip", "CLIP was not used")
             said = f"How well images follow their prompts was not measured: {reason}."
             return {"change": None, "interval": None, "loss": False, "sentence": said}
         first, second = (np.asarray(one, dtype=np.float64) for one in self.scores["clip"])
@@ -111,8 +111,8 @@ class Judged:
         ratio = float(np.mean([first[one] for one in prompts])) / before
         loss = ratio < LEAST_VARIETY
         said = (
-            f"{'Loss: less variety. ' if loss else ''}Two seeds of a prompt differ by {ratio:.0%} of what they do with "
-            f"{self.second}, by {MEASURES[self.measure]} over {counted(len(prompts), 'prompt')}."
+            f"{'Loss: less variety. ' if loss else ''}Images of one prompt differ {ratio:.0%} as much as "
+            f"those of {self.second}, by {MEASURES[self.measure]} over {counted(len(prompts), 'prompt')}."
         )
         return {
             "ratio": ratio,

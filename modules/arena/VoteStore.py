@@ -46,7 +46,7 @@ class VoteStore(EventLog):
     LOCK = ".votes.lock"
     WHAT = "a store of votes"
     VERSION = 1
-    DAMAGED = "if it is damaged, rename it: the votes in it are lost then"
+    DAMAGED = "if it is damaged, rename it: its votes are then lost"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(Owned(folder), folder.absolute())
@@ -80,7 +80,7 @@ class VoteStore(EventLog):
             yield _vote(event.payload)
 
     def show(self, image: Path, name: str) -> Path:
-        """Give an image a name that says nothing of who made it, until the store is closed."""
+        """Give an image a name that does not reveal who made it, until the store is closed."""
         self._owned.take(image, f"{SHOWN}/{name}")
         return self.output_dir / SHOWN / name
 
@@ -90,6 +90,6 @@ def _vote(payload: dict[str, Any]) -> Vote:
 
 
 def read_votes(folder: Path) -> list[Vote]:
-    """The votes of an arena that may be open elsewhere; none where there is no arena."""
+    """The votes of an arena, which may be open elsewhere; none if there is no arena."""
     rows = peek(folder / VoteStore.FILE, "SELECT payload FROM events WHERE undone = 0 ORDER BY seq")
     return [_vote(parse_json(row[0], f"vote in {folder}")) for row in rows]

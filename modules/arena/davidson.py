@@ -1,4 +1,4 @@
-"""How strong each of several contestants is: Bradley-Terry with ties (Davidson 1970).
+"""The strengths of several contestants: Bradley-Terry with ties (Davidson 1970).
 
 A wins over B with a probability in proportion to ``exp(a)``, B wins in proportion to ``exp(b)``, and they tie in
 proportion to ``exp(tie + (a + b) / 2)``. The fit is the maximum a posteriori with the Gaussian prior of the pair tool's

@@ -1,4 +1,4 @@
-"""The votes of an arena as one picture: two images a vote, a green frame around the preferred one."""
+"""The votes of an arena as one picture: two images per vote, with a green frame around the preferred one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the votes say, in numbers and in a sentence."""
+"""The result of the votes, in figures and in a sentence."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Tally:
         return said if self.winner is not None else f"{said} That is not decided; perhaps some are equal."
 
     def blind_sentence(self) -> str:
-        """How it stands, without names, for somebody who is still voting."""
+        """The state so far, without names, for somebody who is still voting."""
         if not self.votes:
             return "There are no votes yet."
         votes, decided = counted(self.votes, "vote"), self.winner is not None

@@ -31,7 +31,7 @@ class ScanControl:
 
     Args:
         stopped: whether to stop.
-        counted: to be told how many groups there are, once every file was seen.
+        counted: called with the number of groups, once every file was seen.
         finished: whether a group is done and will not be shown.
     """
 

@@ -6,6 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from modules.util.pairs.source_files import SourceImage
+
 Stamp = tuple[int, int]
 """Size in bytes and time of the last change in nanoseconds."""
 
@@ -21,6 +23,7 @@ class ImageGroup:
         root: the source folder.
         files: image paths relative to ``root``, with ``/`` separators.
         stamps: of each file when its prompt was read; empty if nobody looked.
+        sources: the images that all of these are edits of; empty if they were made from the prompt alone.
     """
 
     key: str
@@ -29,6 +32,7 @@ class ImageGroup:
     root: Path
     files: tuple[str, ...]
     stamps: tuple[Stamp, ...] = ()
+    sources: tuple[SourceImage, ...] = ()
 
     def path(self, index: int) -> Path:
         """Absolute path of one image."""

@@ -1,4 +1,4 @@
-"""Questions and answers over two streams of lines: one JSON object a line, one reply to each request."""
+"""Questions and answers over two streams of lines: one JSON object per line, one reply to each request."""
 
 from __future__ import annotations
 

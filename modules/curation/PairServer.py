@@ -12,7 +12,7 @@ from modules.curation.choosing.base import AnswerKind, Layout
 from modules.curation.group_state import GroupState, Phase
 from modules.curation.GroupWalk import GroupWalk
 from modules.curation.ImageGroup import ImageGroup
-from modules.curation.intake.scan import ScanFault
+from modules.curation.intake.scan import ScanFault, edits_without_source
 from modules.curation.LineServer import LineServer, Message
 from modules.curation.marking.Marks import NAMES
 from modules.curation.marking.Sheet import Sheet
@@ -29,7 +29,7 @@ class PairServer(LineServer):
         walk: where the session is.
         requests: lines of UTF-8 bytes.
         replies: lines of text; flushed after each.
-        faults: files the scan leaves out, as far as it is.
+        faults: files that the scan has left out so far.
     """
 
     def __init__(
@@ -86,12 +86,14 @@ class PairServer(LineServer):
         common = {"pairs": self._pair_count(), "groups_finished": self.walk.finished, **more}
         common |= {"note": note} if note else {}
         if group is None or state is None:
-            return {"type": "finished", **common}
+            missing = sum(edits_without_source(self._faults).values())
+            return {"type": "finished", **({"edits_without_source": missing} if missing else {}), **common}
         return {
             "type": state.phase.value,
             "group": group.key,
             "prompt": group.prompt,
             "aspectratio": group.aspectratio,
+            **self._sources(group),
             "images": len(group.files),
             "left": len(state.alive),
             "show": [self._image(group, index) for index in state.question],
@@ -102,6 +104,11 @@ class PairServer(LineServer):
             **(self._page() if self._session.way.layout is Layout.SHEET else {}),
             **common,
         }
+
+    @staticmethod
+    def _sources(group: ImageGroup) -> Message:
+        """Of edits, the images that they were made from."""
+        return {"sources": [str(source.path) for source in group.sources]} if group.sources else {}
 
     @staticmethod
     def _image(group: ImageGroup, index: int) -> Message:
@@ -151,7 +158,8 @@ class PairServer(LineServer):
         if isinstance(value, str) and value in group.files and group.files.index(value) in state.question:
             return group.files.index(value)
         raise UserError(
-            f"{field!r}: {value!r} is not shown", hint="name a file of the question or its place, from 0"
+            f"{field!r}: {value!r} is not shown",
+            hint="name a file of the question, or its position counted from 0",
         )
 
     def _both(self, request: Message, group: ImageGroup, state: GroupState) -> tuple[int, int]:
@@ -186,6 +194,7 @@ class PairServer(LineServer):
             {
                 "group": one.group.key,
                 "prompt": one.group.prompt,
+                **self._sources(one.group),
                 "images": [
                     {
                         "file": name,
@@ -248,7 +257,14 @@ class PairServer(LineServer):
 
     def _left_out(self) -> Message:
         first = [{"path": str(f.path), "reason": f.reason} for f in self._faults[:MAX_LISTED]]
-        return {"type": "faults", "count": len(self._faults), "first": first}
+        edits = edits_without_source(self._faults)
+        rows = [{"prompt": prompt, "images": count} for prompt, count in edits.items()]
+        return {
+            "type": "faults",
+            "count": len(self._faults),
+            "first": first,
+            "edits_without_source": rows[:MAX_LISTED],
+        }
 
     def _passed(self) -> Message:
         groups = [

@@ -1,4 +1,4 @@
-"""What the pair tool does without a window, one function a command, each giving plain values for JSON."""
+"""What the pair tool does without a window, one function per command, each giving plain values for JSON."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from modules.curation.group_state import SessionSettings
 from modules.curation.GroupsAhead import SearchStatus, search_folder
 from modules.curation.GroupWalk import GroupWalk
 from modules.curation.intake.duplicates import FingerprintDistance
+from modules.curation.intake.edit_sources import EditOptions
 from modules.curation.intake.folders import check_folders
 from modules.curation.intake.groups import ScanOptions
 from modules.curation.intake.image_size import image_size
@@ -33,19 +34,24 @@ from modules.util.dpo_curation_util import (
     FinalizedPair,
     check_dpo_pairs,
     finalize_export,
+    load_manifest,
     unconditional_pairs,
     unconditional_warning,
 )
 from modules.util.errors import DataError, UserError, list_offenders
 from modules.util.jsonio import read_json, write_json
+from modules.util.pairs.pair_sources import check_sources
 
 Progress = Callable[[str], None]
 Json = dict[str, Any]
 
 
-def scan(source: Path, stream: IO[str], recursive: bool, stealth: bool, progress: Progress) -> ScanCount:
-    """Write what every image of a folder says of itself as a JSON list."""
-    return write_rows(scan_rows(source, recursive, stealth), stream, progress)
+def scan(
+    source: Path, stream: IO[str], recursive: bool, stealth: bool, edits: EditOptions, progress: Progress
+) -> ScanCount:
+    """Write the metadata of every image in a folder as a JSON list."""
+    edits.check()
+    return write_rows(scan_rows(source, recursive, stealth, edits), stream, progress)
 
 
 def serve_pairs(
@@ -59,6 +65,7 @@ def serve_pairs(
 ) -> None:
     """Pick pairs over two streams of lines; see ``PairServer``."""
     check_folders(source, output_dir)
+    options.edits.check()
 
     def news(status: SearchStatus) -> None:
         progress(f"{status.faults} files left out")
@@ -200,6 +207,12 @@ def check(chosen: Path, rejected: Path, resolution: int, batch_size: int) -> Jso
     ]
     result["ok"] = found.ok and not mixed
     return result
+
+
+def check_edits(output_dir: Path) -> Json:
+    """What is wrong with the sources of the pairs of an output folder; empty if they are not edits."""
+    found = check_sources(output_dir, load_manifest(output_dir)["pairs"])
+    return {} if found is None else {"ok": found.ok, **asdict(found)}
 
 
 def _buckets(

@@ -27,6 +27,7 @@ from modules.util.dpo_curation_util import Pair
 from modules.util.errors import UserError
 from modules.util.files.EventLog import Event
 from modules.util.pairs.decoding import UndecodableImage
+from modules.util.pairs.pair_sources import LostSource
 
 SEEN = "seen"
 """Events that say what was on the screen: no answers."""
@@ -256,7 +257,7 @@ class CurationSession:
         """Ranked review: export ``count`` pairs from an order the person has approved, in one go."""
         state = self._need(Phase.QUESTION, Phase.CONTINUE)
         if sorted(order) != sorted(state.alive):
-            raise UserError("the order must hold every image that is left, once")
+            raise UserError("the order must list every remaining image exactly once")
         pairs = ranked_pairs(order, count)
         if not pairs:
             raise UserError(f"{count} pairs cannot be made from {len(order)} images")
@@ -278,9 +279,13 @@ class CurationSession:
         picks = [(group.path(best), group.path(worst)) for best, worst in pairs]
         try:
             known = [self._certainty(best, worst) for best, worst in pairs]
-            self.store.export(group.key, picks, group.prompt, group.aspectratio, payload, known)
+            facts = (group.prompt, group.aspectratio, payload, known, group.sources)
+            self.store.export(group.key, picks, *facts)
         except UndecodableImage as error:
             return self._leave_out([group.files[i] for i in used if group.path(i) == error.path])
+        except LostSource as error:
+            self.note = f"No pair was saved: {error.message}."
+            return self.finish_group(automatic=True)
         self._state = None
         state = self.state()
         return self.finish_group(automatic=True) if state.phase is Phase.DONE else state

@@ -37,12 +37,15 @@ from modules.util.errors import DataError, UserError
 from modules.util.files.EventLog import Event, EventLog
 from modules.util.owned_files import TEMPORARY, shown
 from modules.util.pairs.dpo_pair_files import (
+    SOURCE_FOLDER,
     find_exported_file,
     locate_pair_file,
     name_below,
     name_is_taken,
     owned_pairs,
 )
+from modules.util.pairs.pair_sources import remove_sources
+from modules.util.pairs.source_files import SourceImage
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +161,7 @@ class CurationStore(EventLog):
                 raise
             aside = f"manifest.unreadable-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}.json"
             self._owned.move(MANIFEST_NAME, aside)
-            log.warning("%s; it is kept as %s and made again from %s", error.message, aside, STORE_NAME)
+            log.warning("%s; it is kept as %s and rebuilt from %s", error.message, aside, STORE_NAME)
             found = {pair["pair_id"]: self._where_it_is(pair) for pair in self.pairs()}
             return {name: pair for name, pair in found.items() if pair is not None}
         return {pair["pair_id"]: pair for pair in manifest["pairs"]}
@@ -174,6 +177,7 @@ class CurationStore(EventLog):
     def _sweep(self) -> None:
         """Remove temporary files that a killed process left in the folders of this program."""
         self._owned.sweep(TEMPORARY)
+        self._owned.sweep(f"{SOURCE_FOLDER}/{TEMPORARY}")
         for side in SIDES:
             for place in (side, *(f"{side}/{split}" for split in SPLITS)):
                 self._owned.sweep(f"{place}/{TEMPORARY}")
@@ -264,6 +268,7 @@ class CurationStore(EventLog):
         aspectratio: str,
         payload: dict[str, Any],
         certainties: Sequence[float | None] = (),
+        sources: Sequence[SourceImage] = (),
     ) -> list[Pair]:
         """Copy pairs into the folder and log one ``pick`` event that names them; all or none.
 
@@ -274,13 +279,15 @@ class CurationStore(EventLog):
             picks: (chosen, rejected) source images.
             payload: what to remember with the event; ``pair_ids`` is added.
             certainties: of each pair, the probability from 0.5 to 1 that the chosen image is the better one.
+            sources: the images that all of these are edits of; copied for each pair.
         """
         entries = []
         number = self._next_number()
         for offset, (chosen, rejected) in enumerate(picks):
             if chosen.resolve() == rejected.resolve():
                 raise DataError(f"chosen and rejected are the same file: {chosen}")
-            entry = make_pair(f"pair_{number + offset:04d}", chosen, rejected, prompt, aspectratio)
+            name = f"pair_{number + offset:04d}"
+            entry = make_pair(name, chosen, rejected, prompt, aspectratio, sources)
             known = certainties[offset] if offset < len(certainties) else None
             entries.append(entry if known is None else {**entry, "certainty": known})
         with self._transaction():
@@ -360,6 +367,7 @@ class CurationStore(EventLog):
             while (file := find_exported_file(self.output_dir, side, pair["pair_id"])) is not None:
                 if not unlink_with_caption(self._owned, name_below(self.output_dir, file)):
                     break  # it is listed, and yet not there: a disk that was taken away
+        remove_sources(self._owned, pair)
 
     # --- the readable file ---
 
@@ -378,7 +386,7 @@ class CurationStore(EventLog):
         try:
             self.write_manifest()
         except OSError as error:
-            log.warning("manifest.json is behind, it could not be written: %s", error)
+            log.warning("manifest.json is out of date, because it could not be written: %s", error)
 
     def sync_from_manifest(self, manifest: dict[str, Any]) -> None:
         """After finalising has moved files: take over the places the manifest names."""

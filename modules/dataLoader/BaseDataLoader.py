@@ -72,7 +72,7 @@ class BaseDataLoader(ABC):
         files: what is known of the image files.
         validation: fixed order, every item once.
         device: where batches are brought to.
-        progress: told how far ``prepare`` is; may cancel it.
+        progress: called with the progress of ``prepare``; may cancel it.
         rank, world_size: this process and how many there are.
         barrier: waits for the other processes.
 
@@ -117,10 +117,9 @@ class BaseDataLoader(ABC):
         self._table = table
         self.sampler = self._sampler(table)
         self.trains_text = config.trains_text() or model.trains_text
-        folder = Path(config.cache_dir)
         caching = bool(config.latent_caching)
-        self.latents = ContentCache(folder / "latents") if caching else None
-        self.texts = ContentCache(folder / "texts") if caching and not self.trains_text else None
+        self.latents = ContentCache(Path(config.cache_dir) / "latents") if caching else None
+        self.texts = self.text_cache() if caching and not self.trains_text else None
         self.dataset = self._make_dataset()
 
     def _sampler(self, table: BucketTable, batch_size: int | None = None) -> BucketBatchSampler:
@@ -145,6 +144,14 @@ class BaseDataLoader(ABC):
         Raises:
             LoadingCancelled: the progress callback said so; what is finished is kept.
             DataError: an image turned out to be damaged, or the cache cannot be written.
+        """
+
+    @abstractmethod
+    def keep_texts(self, encoders: str) -> None:
+        """Cache text states from the next position on, of text encoders that were trained until now.
+
+        Args:
+            encoders: digest of what they became.
         """
 
     @abstractmethod
@@ -243,6 +250,10 @@ class BaseDataLoader(ABC):
             batch = self.collate(items, micro, sizes[micro.bucket]) if items else None
             batches.append(None if batch is None else batch.to(self.device))
         return AccumulationGroup(batches, step)
+
+    def text_cache(self) -> ContentCache:
+        """The cache of text states, on disk."""
+        return ContentCache(Path(self.config.cache_dir) / "texts")
 
     # -- for prepare -----------------------------------------------------------------------------------------
 

@@ -10,7 +10,9 @@ from modules.dataLoader.BaseDataLoader import BaseDataLoader
 from modules.dataLoader.long_prompts import told_of_cut_prompts
 from modules.dataLoader.mixin.DataLoaderMgdsMixin import DataLoaderMgdsMixin
 from modules.dataLoader.mixin.DataLoaderText2ImageMixin import DataLoaderText2ImageMixin, EncodeTask
+from modules.dataLoader.mixin.DataLoaderTextsMixin import TextTask
 from modules.dataLoader.progress import in_threads
+from modules.pipeline.nodes.CachedTensors import content_key
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -39,6 +41,13 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
             told = told_of_cut_prompts(self.setup, self.model, list(self.all_prompts()))
             if told:
                 _log.warning("%s", told)
+
+    def keep_texts(self, encoders: str) -> None:
+        self.trains_text = False
+        self.texts = self.text_cache()
+        self.dataset = self._make_dataset()
+        self.texts_of = content_key(self.text_identity(), encoders)
+        self._prepare_texts()
 
     def _prepare_latents(self) -> None:
         assert self.latents is not None
@@ -96,22 +105,22 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
 
     def _prepare_texts(self) -> None:
         assert self.texts is not None
-        prompts = {self.text_key(prompt): prompt for prompt in self.all_prompts()}
-        missing = set(self.texts.missing(prompts))
+        tasks = self.text_tasks()
+        missing = set(self.texts.missing(tasks))
         try:
-            self._encode_texts({key: prompts[key] for key in self._share(list(prompts)) if key in missing})
+            self._encode_texts({key: tasks[key] for key in self._share(list(tasks)) if key in missing})
             self.texts.compact()
         finally:
             self.texts.close()
         self._wait_for_others()
         self.texts.rescan()
 
-    def _encode_texts(self, prompts: dict[str, str]) -> None:
+    def _encode_texts(self, tasks: dict[str, TextTask]) -> None:
         assert self.texts is not None
-        if not prompts:
+        if not tasks:
             return
-        self._report("encoding prompts", 0, len(prompts))
+        self._report("encoding prompts", 0, len(tasks))
         with self.on_device(*self.model.text_encoders):
-            for done, (key, prompt) in enumerate(prompts.items(), 1):
-                self.texts.put(key, self.text_row(prompt))
-                self._report("encoding prompts", done, len(prompts))
+            for done, (key, task) in enumerate(tasks.items(), 1):
+                self.texts.put(key, self.encode_task(task))
+                self._report("encoding prompts", done, len(tasks))

@@ -42,7 +42,7 @@ def create_data_loader(
     Args:
         validation: deliver what is held back instead of what is trained on.
         device: where batches are brought to.
-        progress: told how far things are; may cancel them.
+        progress: called with the progress; may cancel them.
         rank, world_size: this process and how many there are.
         barrier: waits for all processes; needed with more than one.
         share: another loader of this run, whose knowledge of the files is used instead of looking again.

@@ -6,6 +6,7 @@ All faults are listed at once. Nothing here needs torch, so a window can check a
 from __future__ import annotations
 
 import collections
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from modules.dataLoader.sources import compare_with_results
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.loss_masks.finding import mask_faults
 from modules.util.counted import counted
+from modules.util.enum.choices import StopUnit
 from modules.util.errors import DataError, UserError, list_offenders
 from modules.util.files.output_place import output_fault
 from modules.util.pairs.dpo_pair_files import free_bytes
@@ -45,6 +47,9 @@ __all__ = ["ConceptSummary", "LoadingCancelled", "PreflightReport", "inspect_dat
 # per pixel and per prompt: what the smallest and the largest known families need
 _LATENT_BYTES = (0.25, 1.0)
 _TEXT_BYTES = (240_000, 4_200_000)
+# of an image that a text encoder is shown: pixels of a token, pixels at most, bytes of a state in 16 and in 32 bits
+_SHOWN_PIXELS, _SHOWN_MOST = 28**2, 1024**2
+_SHOWN_BYTES = (3584 * 2, 3584 * 4)
 _OUTPUT_BYTES = 256 << 20
 
 
@@ -117,7 +122,7 @@ def preflight(
     """Check a run's data and folders.
 
     Args:
-        progress: told how far it is; may cancel.
+        progress: called with the progress; may cancel.
         decode: decode every image, not only its header; each content once, later runs know the result.
         world_size: processes of the run, for the number of steps.
 
@@ -190,8 +195,8 @@ def _check_sides_differ(
         )
     if same_bytes:
         result.warnings.append(
-            f"{counted(len(same_bytes), 'pair')} left out, for both sides are the same image and teach nothing:\n"
-            f"{list_offenders(same_bytes)}"
+            f"{counted(len(same_bytes), 'pair')} left out, because both sides are the same "
+            f"image:\n{list_offenders(same_bytes)}"
         )
         if not source.train.entries:
             result.faults.append(
@@ -239,21 +244,72 @@ def _unwritable(folder: Path) -> str:
         return f"cannot be written ({error.strerror})"
 
 
-def _cache_need(config: TrainConfig, source: DataSource, sizes: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Bytes the cache will grow by, at least and at most; nothing where it is off."""
+def _cache_need(
+    config: TrainConfig, sizes: Sequence[tuple[int, int]], texts: tuple[int, int]
+) -> tuple[int, int]:
+    """Bytes the cache will grow by, at least and at most; nothing where it is off.
+
+    Args:
+        sizes: (height, width) of the images.
+        texts: bytes of the prompts, at least and at most.
+    """
     if not config.latent_caching:
         return 0, 0
     pixels = sum(height * width for height, width in sizes)
-    prompts = 0 if config.trains_text() else len(_prompts(source))
     there = sum(
         path.stat().st_size
         for part in ("latents", "texts")
         for path in Path(config.cache_dir, part).glob("*")
     )
-    low, high = (
-        int(pixels * latent + prompts * text) for latent, text in zip(_LATENT_BYTES, _TEXT_BYTES, strict=True)
-    )
+    low, high = (int(pixels * latent) + text for latent, text in zip(_LATENT_BYTES, texts, strict=True))
     return max(0, low - there), max(0, high - there)
+
+
+def _text_need(
+    config: TrainConfig, source: DataSource, files: FileIndex, bad: dict[str, DataError]
+) -> tuple[int, int]:
+    """Bytes of all prompts in the cache, at least and at most."""
+    encoders = [getattr(config, part) for part in config.model_type.text_encoders]
+    trained = [encoder for encoder in encoders if encoder.train]
+    read_twice = config.rlhf_enabled or config.masked_prior_preservation_weight > 0
+    if trained and (
+        read_twice
+        or any(rules.is_prior for rules in source.rules)
+        or any(encoder.stop_training_after_unit is StopUnit.NEVER for encoder in trained)
+    ):
+        return 0, 0
+    spec = config.model_type.spec
+    if spec.sees_sources:
+        entries = _shown_entries(config, source, files, bad)
+        shown = sum(
+            len(sources) * (spec.shown_area or min(_SHOWN_MOST, height * width)) // _SHOWN_PIXELS
+            for sources, _, (height, width), _ in entries
+        )
+        low, high = shown * _SHOWN_BYTES[0], (shown + len(entries) * spec.prompt_length) * _SHOWN_BYTES[1]
+    else:
+        low, high = (len(_prompts(source)) * size for size in _TEXT_BYTES)
+    # the run may end before the encoders stop
+    return 0 if trained else low, high
+
+
+def _shown_entries(
+    config: TrainConfig, source: DataSource, files: FileIndex, bad: dict[str, DataError]
+) -> set[tuple[tuple[str, ...], str, tuple[int, int], str]]:
+    """(sources, prompt, size of the result, what is done to it) of what a text encoder that is shown images makes."""
+    drops = not source.dpo and config.text_encoder.dropout_probability > 0
+    made = set()
+    for item in source.items():
+        if any(path in bad for path in item.paths):
+            continue
+        rules, size = source.rules[item.concept], files.size(item.path)
+        for visit in range(math.lcm(rules.variations, rules.prompt_count(item.prompts))):
+            variation = visit % rules.variations
+            crop = rules.crop(size, item.id, variation)
+            prompt = rules.prompt(item.prompts, item.id, visit, cached=True)
+            # without augmentation, all variations of one size are the same
+            done = rules.transform(crop, item.id, variation, cached=True).text()
+            made |= {(item.sources, text, crop, done) for text in ([prompt, ""] if drops else [prompt])}
+    return made
 
 
 def _prompts(source: DataSource) -> set[str]:
@@ -335,7 +391,7 @@ def _check_disk(
         if item.path not in bad and path not in bad
         for visit in range(source.rules[item.concept].variations)
     ]
-    result.cache_bytes = _cache_need(config, source, sizes)
+    result.cache_bytes = _cache_need(config, sizes, _text_need(config, source, files, bad))
     result.free_bytes = free_bytes(config.cache_dir)
     low, high = result.cache_bytes
     if result.free_bytes < low:

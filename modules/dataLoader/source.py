@@ -208,7 +208,8 @@ def _one_prompt_each(found: Found, name: str, prompt_source: str) -> None:
     if several and prompt_source != "sample":
         found.faults.append(
             DataError(
-                f"concept {name!r} has {len(several[0].prompts)} prompts in its prompt file; a pair has one",
+                f"concept {name!r} has {len(several[0].prompts)} prompts in its prompt file, but a pair "
+                "has one",
                 hint="leave one line in the file, or put a caption file next to each image",
             )
         )
@@ -341,7 +342,7 @@ def _add_pairs(
             DataError(
                 f"concept {names[1]!r} has other source images than {names[0]!r}, and both are edits of the same ones",
                 field="concepts",
-                hint="set source_path at the chosen concept alone",
+                hint="set source_path only on the chosen concept",
             )
         )
     # an empty folder is a fault already; so is every image that has no usable caption
@@ -380,7 +381,7 @@ def _check_certainties(source: DataSource) -> None:
     if found and not any(one is not None for one in found.values()) and not source.faults:
         source.faults.append(
             DataError(
-                f"how sure you were is not known of any of the {len(found)} pairs",
+                f"none of the {len(found)} pairs says how certain its ranking was",
                 "rlhf_dpo_confidence",
                 "pick in SMART, ELO or FOUR_UP and finalise the pairs (again), or set it to OFF",
             )

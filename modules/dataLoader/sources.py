@@ -170,7 +170,7 @@ def compare_with_results(
         )
     if shapes:
         warnings.append(
-            f"{counted(len(shapes), 'result has', 'results have')} another shape than the source image, which is "
-            f"cropped on its own:\n{list_offenders(shapes)}"
+            f"{counted(len(shapes), 'result has', 'results have')} a different shape from the source "
+            f"image, which is cropped separately:\n{list_offenders(shapes)}"
         )
     return faults, warnings

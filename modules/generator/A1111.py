@@ -11,7 +11,7 @@ from modules.util.errors import UserError
 
 
 class A1111(Remote):
-    """One image a request; a LoRA is a tag in the prompt.
+    """One image per request; a LoRA is a tag in the prompt.
 
     Args:
         settings: of ``Remote``; without ``checkpoint`` the model that is loaded.

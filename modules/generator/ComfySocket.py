@@ -1,4 +1,4 @@
-"""What ComfyUI tells while it works: steps and previews, over its WebSocket."""
+"""What ComfyUI reports while it works: steps and previews, over its WebSocket."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class News:
 class ComfySocket:
     """Listens for one client. A lost connection is opened again under the same name.
 
-    Whether an image is there is asked of the history: without a socket everything works, only without news.
+    Whether an image is finished is read from the history, so without a socket only the progress is missing.
 
     Args:
         url: of the server, ``http://...``.
@@ -58,7 +58,7 @@ class ComfySocket:
         self._next_try = 0.0
 
     def open(self) -> None:
-        """Connect, unless there is a connection or one was tried in vain just now."""
+        """Connect, unless there is a connection or an attempt has just failed."""
         if self._socket is not None or time.monotonic() < self._next_try:
             return
         self._next_try = time.monotonic() + AGAIN_SECONDS
@@ -98,7 +98,7 @@ class ComfySocket:
 
 
 def read_news(message: str | bytes) -> News | None:
-    """What a message says; ``None`` for what is of no use here, and for what cannot be understood."""
+    """The content of a message; ``None`` if it is not needed here or cannot be understood."""
     if isinstance(message, bytes):
         preview = _preview(message)
         return News(preview=preview) if preview else None

@@ -1,4 +1,4 @@
-"""ComfyUI, with the person's own workflow or a plain one."""
+"""ComfyUI, with the user's own workflow or a plain one."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ComfyUi(Remote):
         )
 
     def refresh_adapters(self) -> None:
-        """Its list is read from the folder whenever it is asked for."""
+        """Nothing to do: ComfyUI reads its list from the folder on every request."""
 
     def generate(self, requests: Sequence[ImageRequest]) -> Stream[MadeImage, None, None]:
         try:
@@ -113,7 +113,7 @@ class ComfyUi(Remote):
             self._listen()
 
     def _listen(self) -> None:
-        """Hand on what is told until it is over, at most for a moment; then the history is asked again."""
+        """Pass on reports until the image is done, but only for a moment; then the history is read again."""
         end = time.monotonic() + POLL_SECONDS
         while (left := end - time.monotonic()) > 0:
             news = self._socket.wait(left)
@@ -158,7 +158,7 @@ def message_of(entry: Mapping[str, Any]) -> str:
 
 
 def faults_of(said: Any) -> str:
-    """What a refusal names: the fault, and the faults of each node."""
+    """The faults named in a refusal: the general one, and those of each node."""
     if not isinstance(said, Mapping):
         return str(said)
     error = said.get("error", {})
@@ -265,7 +265,7 @@ def _text_above(graph: Graph, link: object) -> tuple[str, str] | None:
 
 
 def add_lora(graph: Graph, name: str, strength: float) -> None:
-    """Put a LoRA behind every node that loads a model."""
+    """Insert a LoRA after every node that loads a model."""
     loaders = [(key, _LOADERS[node.get("class_type")]) for key, node in graph.items()
                if node.get("class_type") in _LOADERS]  # fmt: skip
     if not loaders:

@@ -62,7 +62,7 @@ class Description:
 
 @dataclass(frozen=True)
 class MakingNews:
-    """How far an image is that is being made.
+    """The progress of an image that is being made.
 
     Args:
         number: of its request.
@@ -79,8 +79,7 @@ class MakingNews:
 class Generator(ABC):
     """Makes images. One file for each, registered under its key; none knows another.
 
-    ``on_news`` hears of steps and previews, from the thread that reads the images; programs that tell nothing are
-    silent.
+    ``on_news`` receives steps and previews, from the thread that reads the images; some programs report none.
     """
 
     on_news: Callable[[MakingNews], None] = staticmethod(lambda news: None)
@@ -115,7 +114,7 @@ class Generator(ABC):
 
     @abstractmethod
     def generate(self, requests: Sequence[ImageRequest]) -> Stream[MadeImage, None, None]:
-        """Make the images, in any order, each handed on as soon as it is there. Closing the stream cancels.
+        """Make the images, in any order, and yield each one as soon as it is there. Closing the stream cancels.
 
         Raises:
             UserError: it cannot continue. What was handed on stays good; ask again for what is missing.

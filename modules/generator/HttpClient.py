@@ -1,4 +1,4 @@
-"""Requests to a program that makes images, on this computer or in this network."""
+"""HTTP requests to a program that makes images, on this computer or in its network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOGINS = "generators.json"
 
 
 class HttpClient:
-    """Talks to one server. Only reading is tried again; what makes an image is asked once.
+    """Talks to one server. Only reads are retried; a request that makes an image is sent once.
 
     Args:
         what: the program's name, for messages.
@@ -47,14 +47,14 @@ class HttpClient:
             found = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
         except OSError as error:
             raise UserError(
-                f"{self.what}: the computer {host!r} is not known", "--url", "check the address"
+                f"{self.what}: the host {host!r} is unknown", "--url", "check the address"
             ) from error
         near = (ipaddress.ip_address(str(one).split("%")[0]) for one in found)
         if not all(one.is_loopback or one.is_private for one in near):
             raise UserError(
                 f"{self.what}: {self.url} is outside this computer and its network",
                 "--url",
-                "prompts and adapters would go there; --remote allows it",
+                "prompts and adapters would be sent there; --remote allows it",
             )
 
     def _log_in(self) -> None:
@@ -119,12 +119,14 @@ class HttpClient:
                     if len(data) > MOST_BYTES:
                         raise UserError(f"{self.what} sent more than {MOST_BYTES >> 20} MiB for {path}")
         except requests.ConnectionError as error:
-            raise _Passing(f"{self.what} at {self.url} cannot be reached, or broke off", hint=hint) from error
+            raise _Passing(
+                f"{self.what} at {self.url} cannot be reached, or the connection was lost", hint=hint
+            ) from error
         except requests.RequestException as error:
             raise _Passing(f"{self.what} at {self.url}: {type(error).__name__}", hint=hint) from error
         if response.status_code in (401, 403):
             raise UserError(
-                f"{self.what} at {self.url} wants a login",
+                f"{self.what} at {self.url} requires a login",
                 hint=f"write it into {settings_folder() / LOGINS}; see docs/taste.md",
             )
         if response.status_code >= 500 or 300 <= response.status_code < 400:
@@ -136,7 +138,7 @@ class HttpClient:
 
 
 class _Passing(UserError):
-    """May be over when one tries again."""
+    """A failure that may be gone at the next try."""
 
 
 class Refused(UserError):

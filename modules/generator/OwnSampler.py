@@ -1,4 +1,4 @@
-"""The program's own sampler, in a process of its own."""
+"""The program's own sampler, in a separate process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SETTINGS = {
 
 
 class OwnSampler(Generator):
-    """Images by ``scripts/sample.py``; the same seed starts from the same noise with and without an adapter.
+    """Images made by ``scripts/sample.py``. The same seed starts from the same noise with and without an adapter.
 
     Args:
         settings: ``model_type``, ``base`` (a folder, a file or a name of the hub) and ``device``.

@@ -1,4 +1,4 @@
-"""What generators in other programs have in common: a server, a folder of adapters, images that are checked."""
+"""What generators in other programs have in common: a server, a folder of adapters, and checked images."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Remote(Generator):
             raise DataError(f"{self.WHAT} has no {what} {name!r}", field, f"it has: {listed or 'none'}")
 
     def _adapter_name(self, file: Path, offer: Description) -> str:
-        """The name of an adapter file in the program, which is given the file if it has not got it.
+        """The name of an adapter file in the program; the file is copied there if it is missing.
 
         The name follows from the content: a file of another origin is never replaced.
         """
@@ -92,7 +92,7 @@ class Remote(Generator):
             raise DataError(
                 f"{self.WHAT} does not see {target.name} in {shown(folder)}",
                 "--lora-folder",
-                "is it its folder?",
+                "check that this is its LoRA folder",
             )
         return found
 

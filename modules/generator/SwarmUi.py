@@ -12,7 +12,7 @@ from modules.util.errors import ConfigError, UserError
 
 
 class SwarmUi(Remote):
-    """One image a request. A session that has ended is replaced, and what was asked is asked once more.
+    """One image per request. A session that has ended is replaced, and the request is sent once more.
 
     Args:
         settings: of ``Remote``; ``checkpoint`` is needed.
@@ -35,7 +35,7 @@ class SwarmUi(Remote):
                 self._version = str(answer.get("version", ""))
             said = self.client.post(f"API/{name}", {**body, "session_id": self._session})
             if not isinstance(said, Mapping):
-                raise UserError(f"SwarmUI answered {name} with something else than an object")
+                raise UserError(f"SwarmUI answered {name} with something other than an object")
             if said.get("error_id") == "invalid_session_id" and not last:
                 self._session = ""
                 continue
@@ -78,7 +78,7 @@ class SwarmUi(Remote):
             body |= {"loras": adapter, "loraweights": str(request.strength)}
         images = self._call("GenerateText2Image", body).get("images") or []
         if not images:
-            raise UserError("SwarmUI made no image and does not say why", hint="look at its log")
+            raise UserError("SwarmUI made no image and gave no reason", hint="look at its log")
         place = str(images[0])
         if place.startswith("data:"):
             try:

@@ -54,6 +54,8 @@ class Model:
         prompt_weighting: whether brackets in prompts are emphasis.
         prompt_chunks: how many chunks of a prompt are encoded at most, where the family has chunks.
         layer_skips: text encoder -> how many layers before the usual one its states are taken from; empty for none.
+        prompt_length: how many tokens of a text the encoder of long texts reads; 0 for as many as is usual.
+        masks_padding: whether padding behind prompts is hidden from the denoiser; ``None`` for what is usual.
         trains_text: whether a text encoder is trained, so prompts are encoded in every pass.
         adapter: the handle of attached adapters, if any.
         training_adapter: what was added to the denoiser's weights for training and is taken back in samples, if any.
@@ -75,6 +77,8 @@ class Model:
     prompt_weighting: bool = False
     prompt_chunks: int = 1
     layer_skips: dict[str, int] = field(default_factory=dict)
+    prompt_length: int = 0
+    masks_padding: bool | None = None
     trains_text: bool = False
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     adapter: Any = None

@@ -47,6 +47,10 @@ class Sources(tuple[torch.Tensor, ...]):
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Sources:
         return Sources(to_device(tensor, device, dtype) for tensor in self)
 
+    def same_as(self, other: Sources) -> bool:
+        """Whether the images are the same, number for number."""
+        return len(self) == len(other) and all(map(torch.equal, self, other))
+
     @staticmethod
     def cat(parts: Sequence[Sources]) -> Sources:
         """One after the other along the batch."""
@@ -264,6 +268,10 @@ class ImageBatch(_Batched):
         loss_mask_B1hw: float32 from 0 to 1, how much each cell is learned; ``None`` learns all of them.
         prior_B: bool, which samples have the untouched model's prediction as their target; ``None`` for none.
         sources: clean latents of the images that are edited, for models that see them; empty for none.
+        seen: their pixels, (B, 3, H, W) uint8 each, for text encoders that are shown them in every pass; empty where
+            ``cond`` holds what these became.
+        blank: what the empty prompt becomes with the images that are edited, for models whose text encoder is shown
+            these; ``None`` where no caption is dropped.
     """
 
     latents_BChw: torch.Tensor
@@ -277,6 +285,8 @@ class ImageBatch(_Batched):
     geometry_B6: torch.Tensor | None = None
     inpaint_BChw: torch.Tensor | None = None
     sources: Sources = NO_SOURCES
+    seen: Sources = NO_SOURCES
+    blank: Conditioning | None = None
     loss_mask_B1hw: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
@@ -287,12 +297,12 @@ class ImageBatch(_Batched):
             "visits": len(self.visits),
             "loss_weight_B": self.loss_weight_B.shape[0],
         }
-        if self.cond is not None:
-            counts["cond"] = len(self.cond)
+        counts |= {name: len(one) for name in ("cond", "blank") if (one := getattr(self, name)) is not None}
         for name in ("prior_B", "geometry_B6", "inpaint_BChw", "loss_mask_B1hw"):
             if getattr(self, name) is not None:
                 counts[name] = getattr(self, name).shape[0]
         counts |= {f"source {number}": tensor.shape[0] for number, tensor in enumerate(self.sources, 1)}
+        counts |= {f"seen {number}": tensor.shape[0] for number, tensor in enumerate(self.seen, 1)}
         if len(set(counts.values())) > 1:
             raise ValueError(f"a batch whose parts differ in length: {counts}")
 
@@ -304,12 +314,9 @@ class ImageBatch(_Batched):
         """One after the other; all of one size."""
         if len({part.size for part in parts}) > 1:
             raise ValueError(f"images of different sizes in one batch: {sorted({p.size for p in parts})}")
-        conds = [part.cond for part in parts if part.cond is not None]
-        if conds and len(conds) != len(parts):
-            raise ValueError("some batches are encoded and others are not")
         return ImageBatch(
             latents_BChw=torch.cat([part.latents_BChw for part in parts]),
-            cond=Conditioning.cat(conds) if conds else None,
+            cond=_cat_conds([part.cond for part in parts]),
             prompts=[prompt for part in parts for prompt in part.prompts],
             ids=[name for part in parts for name in part.ids],
             visits=[visit for part in parts for visit in part.visits],
@@ -319,8 +326,18 @@ class ImageBatch(_Batched):
             geometry_B6=_cat_known([part.geometry_B6 for part in parts], "the geometry of their images"),
             inpaint_BChw=_cat_known([part.inpaint_BChw for part in parts], "what is masked"),
             sources=Sources.cat([part.sources for part in parts]),
+            seen=Sources.cat([part.seen for part in parts]),
+            blank=_cat_conds([part.blank for part in parts]),
             loss_mask_B1hw=_cat_known([part.loss_mask_B1hw for part in parts], "what is learned of them"),
         )
+
+
+def _cat_conds(conds: Sequence[Conditioning | None]) -> Conditioning | None:
+    """What prompts of joined batches became; all or none of them must have it."""
+    known = [cond for cond in conds if cond is not None]
+    if known and len(known) != len(conds):
+        raise ValueError("some batches are encoded and others are not")
+    return Conditioning.cat(known) if known else None
 
 
 def _cat_known(tensors: Sequence[torch.Tensor | None], what: str) -> torch.Tensor | None:

@@ -201,7 +201,7 @@ def checkpoint_entries(path: Path, old: bool = False) -> Mapping[str, Any]:
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]
     if not isinstance(content, Mapping):
-        raise UserError(f"{path} holds no named weights but {type(content).__name__}")
+        raise UserError(f"{path} holds {type(content).__name__} instead of named weights")
     limit = path.stat().st_size
     # a tensor can claim to be larger than what lies in the file
     for name, tensor in content.items():

@@ -14,7 +14,16 @@ from typing import Any
 
 import torch
 
-from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch, to_device, to_float32
+from modules.model.batch import (
+    NO_SOURCES,
+    Conditioning,
+    ImageBatch,
+    NoiseDraw,
+    PairBatch,
+    Sources,
+    to_device,
+    to_float32,
+)
 from modules.model.memory import give_back
 from modules.model.Model import Model
 from modules.model.noising import noise as noise_module
@@ -40,22 +49,26 @@ class BaseModelSetup(ModelFamily):
 
     # -- text and images ----------------------------------------------------------------------------------
 
-    def encode_text(self, model: Model, prompts: Sequence[str], train: bool = False) -> Conditioning:
+    def encode_text(
+        self, model: Model, prompts: Sequence[str], train: bool = False, seen: Sources = NO_SOURCES
+    ) -> Conditioning:
         """Prompts to conditioning on ``model.device``.
 
         Args:
             train: keep the graph and compute like the denoiser does (autocast). Otherwise there is no graph,
                 the encoder computes in its own type and the result is float32.
+            seen: the images that the text encoder is shown with the prompts, (B, 3, H, W) uint8 each, in families
+                whose text encoder sees them.
         """
         if train:
             with model.autocast():
-                return self._encode(model, self._texts(model, prompts)).to(model.device)
-        return self.text_states(model, prompts).to(model.device, torch.float32)
+                return self._encode_seeing(model, self._texts(model, prompts), seen).to(model.device)
+        return self.text_states(model, prompts, seen).to(model.device, torch.float32)
 
     @torch.no_grad()
-    def text_states(self, model: Model, prompts: Sequence[str]) -> Conditioning:
+    def text_states(self, model: Model, prompts: Sequence[str], seen: Sources = NO_SOURCES) -> Conditioning:
         """What ``encode_text`` makes float32, as the encoders give it: in their types, and where they are."""
-        return self._encode(model, self._texts(model, prompts))
+        return self._encode_seeing(model, self._texts(model, prompts), seen)
 
     def _texts(self, model: Model, prompts: Sequence[str]) -> list[str]:
         """What is encoded of prompts: without brackets that are emphasis, and as the family words them."""
@@ -65,14 +78,20 @@ class BaseModelSetup(ModelFamily):
 
     def cut_prompts(self, model: Model, prompts: Sequence[str]) -> list[str]:
         """Those of the prompts whose end no text encoder gets to see."""
-        tokenizers = [
-            model.parts[part.name]
+        read = {
+            encoder: model.parts[part.name]
             for part, encoder in zip(self.spec.of_kind("tokenizer"), self.spec.text_encoders, strict=True)
             # an encoder that a model comes without reads nothing
             if part.name in model.parts and (encoder in model.parts or not part.optional)
-        ]
-        cut = cut_prompts(tokenizers, self._texts(model, prompts), self.spec.prompt_tokens)
+        }
+        own = self.prompt_length(model) - self.spec.template_tokens
+        limits = [own if encoder == self.spec.length_of else self.spec.prompt_tokens for encoder in read]
+        cut = cut_prompts(list(read.values()), self._texts(model, prompts), limits)
         return [prompt for prompt, is_cut in zip(prompts, cut, strict=True) if is_cut]
+
+    def prompt_length(self, model: Model) -> int:
+        """Tokens of a text, template included, that are read of it."""
+        return model.prompt_length or self.spec.prompt_length
 
     def chunk_count(self, model: Model, prompt: str) -> int:
         """In how many chunks a prompt is read; 0 where that is as if there were none."""
@@ -152,21 +171,28 @@ class BaseModelSetup(ModelFamily):
     def text_condition(
         self, model: Model, batch: ImageBatch, drop_B: torch.Tensor | None = None
     ) -> Conditioning:
-        """The part of ``condition`` that the prompts alone decide."""
+        """The part of ``condition`` that the prompts decide, with the images their encoder is shown."""
         if model.trains_text or batch.cond is None:
             prompts = list(batch.prompts)
             if drop_B is not None:
                 prompts = ["" if drop else p for p, drop in zip(prompts, drop_B.tolist(), strict=True)]
-            return self.encode_text(model, prompts, train=model.trains_text)
+            return self.encode_text(model, prompts, train=model.trains_text, seen=batch.seen)
         cond = batch.cond.to(model.device)
         if drop_B is None or not bool(drop_B.any()):
             return cond
-        empty = self.empty_prompt(model)
-        rows = cond.unbind()
-        blank = empty.unbind()[0]
+        rows, dropped = cond.unbind(), drop_B.tolist()
+        blanks = self._blanks(model, batch)
         return Conditioning.stack(
-            [blank if drop else row for row, drop in zip(rows, drop_B.tolist(), strict=True)]
+            [blank if drop else row for row, blank, drop in zip(rows, blanks, dropped, strict=True)]
         )
+
+    def _blanks(self, model: Model, batch: ImageBatch) -> list[dict[str, torch.Tensor]]:
+        """What the empty prompt becomes for each sample of a batch."""
+        if not self.spec.sees_sources:
+            return self.empty_prompt(model).unbind() * len(batch)
+        if batch.blank is None:
+            raise RuntimeError("captions are dropped, and the batch has no states of the empty prompt")
+        return batch.blank.to(model.device).unbind()
 
     # -- noise --------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from modules.model.batch import Conditioning
+from modules.model.batch import Sources as PictureSources
 from modules.model.dtypes import PartDtypes
 from modules.model.Model import Model
 from modules.model.noising.sampling import make_sampler
@@ -63,6 +64,10 @@ class ModelFamily(ABC):
     @abstractmethod
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         """Prompts to conditioning on the text encoder's device, in the gradient mode it is called in."""
+
+    def _encode_seeing(self, model: Model, prompts: Sequence[str], seen: PictureSources) -> Conditioning:
+        """The same where the text encoder is shown images, (B, 3, H, W) uint8 each."""
+        return self._encode(model, prompts)
 
     def _words(self, prompt: str) -> str:
         """A prompt as the tokenizers are given it, before any template."""

@@ -95,7 +95,8 @@ class ModelPairScorer:
         if side == "rejected":
             return rejected, self.draws[1], self.setup.condition(self.model, rejected)
         batch = ImageBatch.cat([chosen, rejected])
-        if self.model.trains_text and chosen.prompts == rejected.prompts:
+        same = chosen.prompts == rejected.prompts and chosen.seen.same_as(rejected.seen)
+        if self.model.trains_text and same:
             # one pass for the prompts of both sides; their images differ
             text = self.setup.text_condition(self.model, chosen)
             cond = self.setup.with_images(self.model, Conditioning.cat([text, text]), batch)

@@ -44,17 +44,20 @@ Report = Callable[[str], None]
 PICKLED = (".ckpt", ".pt", ".pth", ".bin")
 
 
-def check_target(target: Path, source: Path, force: bool, folder: bool = False) -> None:
+def check_target(
+    target: Path, source: Path, force: bool, folder: bool = False, option: str = "--force"
+) -> None:
     """``UserError`` unless something may be written at ``target``.
 
     Args:
         force: whether a file, or a folder that was written here, may be replaced.
         folder: whether a folder is to be written.
+        option: what the command calls ``force``.
     """
     if target.exists() and source.exists() and target.resolve() == source.resolve():
         raise UserError(f"{target} is the input itself", hint="choose another name")
     if target.exists() and not force:
-        raise UserError(f"{target} exists already", hint="choose another name, or replace it with --force")
+        raise UserError(f"{target} exists already", hint=f"choose another name, or replace it with {option}")
     owned = Owned(target.parent, local=True)
     if folder:
         owned.check_replaceable(target.name, [source])
@@ -145,7 +148,7 @@ def convert_checkpoint(
     """
     setup = create_model_setup(family)
     report(f"reading {source}")
-    model = _load(source, setup, kind, True, part_sources or {})
+    model = load_lazily(source, setup, kind, True, part_sources or {})
     write_model(model, target, kind, dtype, report)
 
 
@@ -168,18 +171,23 @@ def merge_adapter(
     setup = create_model_setup(family)
     find_adapter(adapter)
     report(f"reading {base}")
-    model = _load(base, setup, kind, False, part_sources or {})
+    model = load_lazily(base, setup, kind, False, part_sources or {})
     file = read_adapter(adapter, model)
     for note in file.notes:
         report(note)
-    lost = [part for part in file.parts() if part not in one_file.file_parts(setup.spec)]
-    if kind == "SAFETENSORS" and lost:
-        report(
-            f"omitted: the adapter's layers of {' and '.join(lost)}, which a file of {setup.spec.label} does not hold"
-        )
+    report_lost_layers(model, file, kind, report)
     report(f"merging {file.kind} into {len(file.layers)} layers")
     merge(model, file, strength)
     write_model(model, target, kind, dtype, report)
+
+
+def report_lost_layers(model: Model, file: AdapterFile, kind: str, report: Report) -> None:
+    """Say which layers of an adapter a single file has no place for."""
+    lost = [part for part in file.parts() if part not in one_file.file_parts(model.spec)]
+    if kind == "SAFETENSORS" and lost:
+        report(
+            f"omitted: the adapter's layers of {' and '.join(lost)}, which a file of {model.spec.label} does not hold"
+        )
 
 
 def merge(model: Model, file: AdapterFile, strength: float) -> None:
@@ -253,7 +261,7 @@ def _check_room(target: Path, needed: int) -> None:
         )
 
 
-def _load(
+def load_lazily(
     source: str, setup: BaseModelSetup, kind: str, only: bool, part_sources: Mapping[str, str]
 ) -> Model:
     """What is to be written, with its weights left in their files, and text encoders an adapter may be for.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 import torch
 
@@ -146,6 +147,28 @@ def sample_texts(
     return (*prompts, *(negatives if guided else ()))
 
 
+def kept_name(model: Model, texts: tuple[str, ...], sources: Sequence[torch.Tensor]) -> tuple[str, ...]:
+    """What the states of texts are kept under: with the images they depend on, where the text encoder sees them.
+
+    Args:
+        sources: (3, H, W) each.
+    """
+    if not model.spec.sees_sources:
+        return texts
+    return (*texts, *(f"{tuple(one.shape)} {blake2b(one.numpy().tobytes()).hexdigest()}" for one in sources))
+
+
+def seen_sources(model: Model, images: Sequence[torch.Tensor], count: int) -> Sources:
+    """The images that are edited as a text encoder is shown them with each of ``count`` prompts; none in most families.
+
+    Args:
+        images: (3, H, W) in [0, 1] each.
+    """
+    shown = images if model.spec.sees_sources else ()
+    bytes_ = [(one.cpu() * 255.0).round().to(torch.uint8) for one in shown]
+    return Sources(one[None].expand(count, -1, -1, -1) for one in bytes_)
+
+
 @contextmanager
 def borrowed_encoders(model: Model) -> Iterator[None]:
     """All text encoders on the compute device for the length of a block."""
@@ -166,10 +189,11 @@ def _sample_batch(setup: BaseModelSetup, model: Model, request: _Batch, progress
     embedded = model.spec.embeds_guidance
     guided = request.cfg > 1.0 and not embedded
     texts = sample_texts(model, request.prompts, request.negatives, request.cfg)
-    kept = model.kept_texts.get(texts)
+    kept = model.kept_texts.get(kept_name(model, texts, request.sources))
     if kept is None:
+        seen = seen_sources(model, request.sources, len(texts))
         with borrowed_encoders(model):
-            cond = setup.encode_text(model, texts)
+            cond = setup.encode_text(model, texts, seen=seen)
     else:
         cond = kept.to(model.device)
     if embedded:

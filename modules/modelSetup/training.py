@@ -45,7 +45,8 @@ def load_model(setup: BaseModelSetup, config: TrainConfig, parts: Collection[str
         parts: which parts; all by default.
 
     Raises:
-        UserError: not there, not a model of this family, or with weights that are NaN or infinite.
+        UserError: not there, not a model of this family, with weights that are NaN or infinite, or with a noise
+            schedule that the config does not fit.
     """
     spec = setup.spec
     names = {part: getattr(config, part).model_name for part in spec.module_parts}
@@ -54,6 +55,10 @@ def load_model(setup: BaseModelSetup, config: TrainConfig, parts: Collection[str
         return setup.load(config.base_model_name, dtypes, wanted, load_options(config), names)
 
     model = load(part_dtypes(config, spec), parts)
+    noise = noise_options(config)
+    if noise.offset_weight and noise.offset_by_level:
+        # refused before anything is encoded, not by the first step
+        model.schedule.offset_share(torch.zeros(1, dtype=torch.int64))
     # before it is rounded: in few bits NaN is a number like any other
     check_weights(model)
     if config.training_adapter.model_name and spec.denoiser in model.modules():
@@ -63,10 +68,50 @@ def load_model(setup: BaseModelSetup, config: TrainConfig, parts: Collection[str
     make_compact(model, config, partial(load, PartDtypes(lazy=True)))
     model.prompt_weighting = config.prompt_weighting
     model.prompt_chunks = config.max_prompt_chunks if spec.chunks_prompts else 1
-    model.layer_skips = layer_skips(model, config)
+    read_as_told(model, config)
     if spec.embeds_guidance:
         model.guidance = float(getattr(config, spec.denoiser).guidance_scale)
     return model
+
+
+def read_as_told(model: Model, config: TrainConfig) -> None:
+    """Set how prompts are read.
+
+    Raises:
+        ConfigError: an encoder cannot read like that.
+    """
+    model.layer_skips = layer_skips(model, config)
+    model.prompt_length = prompt_length(model, config)
+    model.masks_padding = masks_padding(model, config)
+
+
+def prompt_length(model: Model, config: TrainConfig) -> int:
+    """How many tokens of a prompt are read, if not as many as is usual; else 0.
+
+    Raises:
+        ConfigError: its tokenizer reads fewer.
+    """
+    name = model.spec.length_of
+    length = getattr(config, name).sequence_length if name else None
+    if length is None or length == model.spec.prompt_length:
+        return 0
+    tokenizer = model.parts.get(name.replace("text_encoder", "tokenizer"))
+    if tokenizer is not None and length > tokenizer.model_max_length:
+        raise ConfigError(
+            f"the tokenizer of {name} reads up to {tokenizer.model_max_length} tokens",
+            f"{name}.sequence_length",
+            "set it to that, or leave it empty",
+        )
+    return int(length)
+
+
+def masks_padding(model: Model, config: TrainConfig) -> bool | None:
+    """Whether padding is hidden from the denoiser, if that is not what is usual."""
+    usual = model.spec.padding
+    if usual == "none" or model.spec.denoiser != "transformer":
+        return None
+    asked = config.transformer.attention_mask.value.lower()
+    return None if asked in ("family", usual) else asked == "masked"
 
 
 def layer_skips(model: Model, config: TrainConfig) -> dict[str, int]:
@@ -75,12 +120,24 @@ def layer_skips(model: Model, config: TrainConfig) -> dict[str, int]:
     Raises:
         ConfigError: an encoder has no more layers than that.
     """
-    made = {name: getattr(config, name).layer_skip for name in model.spec.skips_layers_of}
-    made = {name: skip for name, skip in made.items() if skip and name in model.parts}
+    told = {name: getattr(config, name).layer_skip for name in model.spec.skips_layers_of}
+    return checked_skips(model, told, "{}.layer_skip")
+
+
+def checked_skips(model: Model, told: Mapping[str, int], field: str) -> dict[str, int]:
+    """Those of text encoders that the model has, without zeros.
+
+    Args:
+        field: where they were told, with a place for the encoder's name.
+
+    Raises:
+        ConfigError: an encoder has no more layers than that.
+    """
+    made = {name: skip for name, skip in told.items() if skip and name in model.parts}
     for name, skip in made.items():
-        count = model.module(name).config.num_hidden_layers  # type: ignore[union-attr]
+        count = int(model.module(name).config.num_hidden_layers)  # type: ignore[union-attr,arg-type]
         if skip >= count:
-            raise ConfigError(f"{name} has {count} layers", f"{name}.layer_skip", "1 is usual")
+            raise ConfigError(f"{name} has {count} layers", field.format(name), "1 is usual")
     return made
 
 
@@ -163,6 +220,7 @@ def noise_options(config: TrainConfig, preference: bool = False) -> NoiseOptions
         strata=strata,
         pool=pool,
         offset_weight=config.offset_noise_weight,
+        offset_by_level=config.generalized_offset_noise,
         perturbation_weight=0.0 if preference else config.perturbation_noise_weight,
         perturb_target=config.perturbation_on_target,
         caption_dropout=0.0 if preference else config.text_encoder.dropout_probability,
@@ -252,7 +310,8 @@ def check_settings(config: TrainConfig, spec: FamilySpec) -> None:
 def prepare(setup: BaseModelSetup, model: Model, config: TrainConfig) -> AdapterHandle | None:
     """Make a loaded model ready for training; returns the adapters of a LORA run, see ``attach_or_unfreeze``."""
     handle = attach_or_unfreeze(model, config)
-    if noise_options(config).caption_dropout and not model.trains_text:
+    seen = setup.spec.sees_sources
+    if noise_options(config).caption_dropout and not model.trains_text and not seen:
         # encoded while the text encoder is at hand; it may be released later
         setup.empty_prompt(model)
     return handle

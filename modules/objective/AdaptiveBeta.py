@@ -1,4 +1,4 @@
-"""Beta that follows the margin (beta-DPO)."""
+"""Beta that adapts to the margin (beta-DPO)."""
 
 from __future__ import annotations
 

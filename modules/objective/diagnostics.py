@@ -44,12 +44,12 @@ class PreferenceDiagnostics:
     * LOSSES_DIVERGE: the raw loss rises while the total loss (with its supervised share) falls.
     * NO_SIGNAL: after ``no_signal_after`` steps accuracy is still indistinguishable from 0.5.
 
-    A change counts only beyond three standard errors. Each finding is told once and again only after ten
-    times as many windows, so a long run does not fill its log.
+    A change counts only beyond three standard errors. Each finding is reported once, and again only after ten times as
+    many windows, so a long run does not fill its log.
 
     Args:
         window: optimizer steps looked at, at least 10.
-        no_signal_after: optimizer steps before NO_SIGNAL can be told.
+        no_signal_after: optimizer steps before NO_SIGNAL can be reported.
     """
 
     def __init__(self, window: int = WINDOW, no_signal_after: int = NO_SIGNAL_AFTER) -> None:
@@ -122,9 +122,9 @@ class PreferenceDiagnostics:
         if abs(accuracy - 0.5) > STANDARD_ERRORS * 0.5 / math.sqrt(pairs):
             return ""
         return (
-            f"after {self._steps} steps accuracy is still {accuracy:.2f}, no better than a coin: nothing is "
-            "being learnt from these pairs. Check that chosen and rejected are not mixed up, raise the "
-            "learning rate, or lower rlhf_dpo_beta"
+            f"after {self._steps} steps accuracy is still {accuracy:.2f}, no better than chance: nothing "
+            "is being learned from these pairs. Check that chosen and rejected are not mixed up, raise "
+            "the learning rate, or lower rlhf_dpo_beta"
         )
 
     def _change(self, name: str) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Schedules of one preference step: the same gradient at different prices in time and memory.
+"""Schedules of one preference step: the same gradient at different costs in time and memory.
 
 All of them do what these lines do::
 

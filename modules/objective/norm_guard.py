@@ -1,7 +1,8 @@
-"""The guard of the prediction's norm: preference training must not make a model predict larger than its reference.
+"""The guard of the prediction's norm: preference training must not make a model's predictions larger than those of its
+reference.
 
 A preference loss rewards any change that moves the two scores of a pair apart, and the cheapest one makes the
-predictions larger, which shows as loud colours and lost prompts (arXiv 2606.27771).
+predictions larger. Signs are overly strong colours and ignored prompts (arXiv 2606.27771).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A taste project: a folder of its own with rounds of making, picking, training and proving."""
+"""A taste project: a folder with rounds of making, picking, training and proving."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOCK = ".project.lock"
 
 @dataclass(frozen=True)
 class Adapter:
-    """Whose images are made or compared.
+    """An adapter (or the base model) whose images are made or compared.
 
     Args:
         name: for people.
@@ -42,7 +42,7 @@ class Adapter:
 
     @property
     def key(self) -> str:
-        """Stands for the adapter's content; another training has another one."""
+        """Identifies the adapter's content; it changes with every training."""
         if self.file is None:
             return "base"
         info = self.file.stat()
@@ -51,7 +51,7 @@ class Adapter:
 
 @lru_cache(maxsize=64)
 def _digest(file: Path, size: int, changed: int) -> str:
-    """Of a file that had this size and time; a window asks often."""
+    """Digest of a file that had this size and time, cached because a window asks often."""
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
@@ -102,25 +102,34 @@ class Project:
         return cls(folder)
 
     def move_base(self, base: str, generator: dict[str, Any]) -> None:
-        """Say where base model and generator are on this computer; all else stays."""
+        """Set where the base model and the generator are on this computer; nothing else changes."""
         self.file.model.base = base or self.file.model.base
         self.file.generator |= generator
         _save(self.owned, self.file)
 
+    def change_generator(self, generator: dict[str, Any]) -> None:
+        """Let another program make the images. Its samplers are its own. ``UserError`` if it cannot."""
+        sampler = self.file.image.sampler if generator["kind"] == self.file.generator["kind"] else None
+        image = self.file.image.model_copy(update={"sampler": sampler})
+        made = self.file.model_copy(update={"generator": generator, "image": image})
+        make_generator(generator["kind"], generator_settings(made))
+        _save(self.owned, made)
+        self.file = made
+
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Nobody else changes the project meanwhile. ``UserError`` where somebody does."""
+        """Keep others from changing the project meanwhile. ``UserError`` if somebody already does."""
         with self.owned.plain_file(LOCK).open("a+b") as handle:
             if not try_lock(handle):
                 raise UserError(
-                    f"another process is at work in {shown(self.folder)}", hint="wait for it or stop it"
+                    f"another process is working in {shown(self.folder)}", hint="wait for it or stop it"
                 )
             yield
 
     # --- what there is ---
 
     def rounds(self) -> list[Round]:
-        """All rounds; there is always a first one, made or not."""
+        """All rounds. There is always a first one, even if nothing was made in it yet."""
         found = [Round(self.owned, 1)]
         while (following := Round(self.owned, len(found) + 1)).plan_path.is_file():
             found.append(following)
@@ -128,15 +137,17 @@ class Project:
 
     @property
     def round(self) -> Round:
-        """The round at work."""
+        """The current round."""
         return self.rounds()[-1]
 
     def prompts(self) -> list[str]:
-        """The prompts to pick from: those of ``prompts.txt`` that do not judge."""
+        """The prompts to pick from: those of ``prompts.txt`` that are not held out."""
         judging = {normalise_prompt(prompt) for prompt in self.file.held_out}
         found = [p for p in read_prompts(self.folder / PROMPTS) if normalise_prompt(p) not in judging]
         if not found:
-            raise DataError(f"{PROMPTS} has no prompts but those that judge", PROMPTS, "write some more")
+            raise DataError(
+                f"{PROMPTS} has no prompts except those kept for judging", PROMPTS, "write some more"
+            )
         return found
 
     def generator(self) -> Generator:
@@ -183,12 +194,12 @@ class Project:
 
     @property
     def newest(self) -> Adapter:
-        """The adapter of the last trained round, else the one to start from, else none."""
+        """The adapter of the last trained round, or else the one to start from, or else none."""
         trained = any(one.trained for one in self.rounds())
         return self.adapter("last" if trained or self.file.model.adapter else "base")
 
     def stored_name(self, path: Path | None) -> str:
-        """A file as the project writes it down: relative where it lies in the project."""
+        """The name under which the project stores a file: relative if the file is inside the project."""
         if path is None:
             return ""
         inside = path.is_relative_to(self.folder)
@@ -196,7 +207,7 @@ class Project:
 
 
 def generator_settings(file: ProjectFile) -> dict[str, Any]:
-    """What a generator is made from."""
+    """The settings from which a generator is made."""
     model: ModelPart = file.model
     return {**file.generator, "model_type": model.type, "base": model.base}
 

@@ -1,4 +1,4 @@
-"""``project.json``: what was decided about a taste project. Readable by hand; all names are relative to its folder."""
+"""``project.json``: the decisions of a taste project, readable by hand. All names are relative to its folder."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ProjectFile(_Part):
         path = folder / NAME
         if not path.is_file():
             raise UserError(
-                f"{shown(folder)} is not a project: it has no {NAME}", hint="taste.py new makes one"
+                f"{shown(folder)} is not a project: it has no {NAME}", hint="make one with taste.py new"
             )
         data = read_json(path, "project")
         version = data.get("format") if isinstance(data, dict) else None

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from modules.curation.store import STORE_NAME
 from modules.runner.RunDirectory import RunDirectory
 from modules.util.errors import UserError
 from modules.util.files.EventLog import peek
+from modules.util.image_metadata_util import normalise_prompt
 from modules.util.jsonio import read_json
 from modules.util.owned_files import Owned, shown
 
@@ -31,6 +34,9 @@ _DONE_GROUPS = (
 )
 
 
+_KEYS = {"file", "prompt", "seed"}
+
+
 @dataclass(frozen=True)
 class Candidate:
     """An image to pick from.
@@ -45,7 +51,7 @@ class Candidate:
 
 
 class Round:
-    """A round of a project, made or not.
+    """A round of a project, whether anything was made in it or not.
 
     Args:
         owned: the project's folder.
@@ -59,6 +65,8 @@ class Round:
         self.folder = owned.root / self.name
         self.plan_path = self.folder / "plan.json"
         self.candidates = self.folder / "candidates"
+        self.surplus = self.folder / "surplus"
+        """Images of which some are chosen to be candidates, and those that were not."""
         self.pairs = self.folder / "pairs"
         self.config_path = self.folder / "config.json"
         self.run = RunDirectory(self.folder / "run")
@@ -66,12 +74,17 @@ class Round:
         self.taste_path = self.folder / "taste.safetensors"
         self.prompts_path = self.folder / "prompts.txt"
         self._trained_path = self.folder / "trained.json"
+        self._added_path = self.folder / "added.json"
+        self._chosen_path = self.folder / "shown.json"
 
     # --- images ---
 
     @cached_property
     def plan(self) -> dict[str, Any]:
-        """What is made in this round: ``adapter``, ``strength`` and ``images``; empty before it is decided."""
+        """What this round makes: ``adapter``, ``strength`` and ``images``; empty until that is decided.
+
+        Where more images are made than shown, also ``surplus`` (how many times as many) and ``shown`` (of a prompt).
+        """
         if not self.plan_path.is_file():
             return {}
         data = read_json(self.plan_path, "plan")
@@ -79,8 +92,10 @@ class Round:
         good = isinstance(data, dict) and all(
             isinstance(data.get(name), kind) for name, kind in fields.items()
         )
-        keys = {"file", "prompt", "seed"}
-        if not good or not all(isinstance(one, dict) and one.keys() == keys for one in data["images"]):
+        good = good and all(
+            type(data.get(name, 1)) is int and data.get(name, 1) > 0 for name in ("surplus", "shown")
+        )
+        if not good or not all(isinstance(one, dict) and one.keys() == _KEYS for one in data["images"]):
             raise UserError(f"{shown(self.plan_path)} is not a plan of images", hint="restore it from a copy")
         return dict(data)
 
@@ -90,21 +105,116 @@ class Round:
 
     def missing(self) -> list[Candidate]:
         """Those that are not made."""
-        return [one for one in self.images() if not (self.candidates / one.file).is_file()]
+        return [one for one in self.images() if self.made(one) is None]
 
-    def write_plan(self, adapter: str, strength: float, images: list[Candidate]) -> None:
-        """Decide what is made. Images that were decided before have to be among them."""
-        plan = {"adapter": adapter, "strength": strength, "images": [vars(one) for one in images]}
+    def made(self, image: Candidate) -> Path | None:
+        """Where an image of the plan is; ``None`` before it is made."""
+        places = (self.candidates, self.surplus) if self.shown else (self.candidates,)
+        return next((place / image.file for place in places if (place / image.file).is_file()), None)
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that was decided is made, and what is shown of it is chosen."""
+        return bool(self.images()) and not self.missing() and not self.to_choose()
+
+    def write_plan(
+        self, adapter: str, strength: float, images: list[Candidate], surplus: int = 1, shown: int = 0
+    ) -> None:
+        """Decide what is made. Images that were decided before must be included."""
+        plan: dict[str, Any] = {
+            "adapter": adapter,
+            "strength": strength,
+            "images": [vars(one) for one in images],
+        }
+        if surplus > 1:
+            plan |= {"surplus": surplus, "shown": shown}
         write_json_in(self._owned, f"{self.name}/plan.json", plan)
         self.__dict__.pop("plan", None)
 
-    def keep_candidate(self, file: str, data: bytes) -> None:
-        """Write an image that was made."""
-        with self._owned.write(f"{self.name}/candidates/{file}") as temporary:
+    def keep_image(self, image: Candidate, data: bytes) -> None:
+        """Write an image that was made: a candidate, or one of a surplus to choose from."""
+        waits = image.prompt in self.pools()
+        with self._owned.write(
+            f"{self.name}/{'surplus' if waits else 'candidates'}/{image.file}"
+        ) as temporary:
             temporary.write_bytes(data)
 
+    # --- more images than are shown ---
+
+    @property
+    def shown(self) -> int:
+        """How many images of a prompt are shown where more are made; 0 where all are."""
+        return int(self.plan.get("shown", 0))
+
+    def pools(self) -> dict[str, list[Candidate]]:
+        """The images of every prompt that has more of them than are shown."""
+        found: dict[str, list[Candidate]] = {}
+        for image in self.images() if self.shown else ():
+            found.setdefault(image.prompt, []).append(image)
+        return {prompt: images for prompt, images in found.items() if len(images) > self.shown}
+
+    def chosen(self) -> dict[str, list[str]]:
+        """The files that were chosen to be shown, by prompt."""
+        if not self._chosen_path.is_file():
+            return {}
+        data = read_json(self._chosen_path, "list of chosen images")
+        known = {prompt: {image.file for image in images} for prompt, images in self.pools().items()}
+        good = isinstance(data, dict) and all(
+            isinstance(files, list) and prompt in known and known[prompt].issuperset(map(str, files))
+            for prompt, files in data.items()
+        )
+        if not good:
+            raise UserError(
+                f"{shown(self._chosen_path)} is not a choice among the images of {self.name}",
+                hint="delete it; they are chosen again",
+            )
+        return dict(data)
+
+    def to_choose(self) -> dict[str, list[Candidate]]:
+        """The pools of which fewer images are chosen than shown, or of which a chosen one is not a candidate yet."""
+        chosen, wanted = self.chosen(), self.shown
+        return {
+            prompt: images
+            for prompt, images in self.pools().items()
+            if len(chosen.get(prompt, ())) < wanted
+            or any((self.surplus / file).is_file() for file in chosen[prompt])
+        }
+
+    def choose(self, chosen: Mapping[str, Sequence[str]]) -> None:
+        """Make these files candidates, next to those that were chosen before; begun again after a stop, it ends."""
+        every = {**self.chosen(), **{prompt: list(files) for prompt, files in chosen.items()}}
+        write_json_in(self._owned, f"{self.name}/{self._chosen_path.name}", every)
+        for file in (file for files in every.values() for file in files):
+            if (self.surplus / file).is_file():
+                self._owned.move(f"{self.name}/surplus/{file}", f"{self.name}/candidates/{file}")
+
+    # --- images of the person's own ---
+
+    def added(self) -> list[Candidate]:
+        """Images that were not made here and are picked from too."""
+        if not self._added_path.is_file():
+            return []
+        data = read_json(self._added_path, "list of added images")
+        if not isinstance(data, list) or not all(
+            isinstance(one, dict) and one.keys() == _KEYS for one in data
+        ):
+            raise UserError(
+                f"{shown(self._added_path)} is not a list of images", hint="restore it from a copy"
+            )
+        return [one for one in (Candidate(**one) for one in data) if (self.candidates / one.file).is_file()]
+
+    def add(self, image: Candidate, data: bytes, with_prompt: bool = False) -> None:
+        """Take an image in; with ``with_prompt`` also its prompt, in a file next to it, as it does not name it."""
+        if with_prompt:
+            caption = f"{self.name}/candidates/{Path(image.file).stem}.json"
+            write_json_in(self._owned, caption, {"caption": image.prompt})
+        with self._owned.write(f"{self.name}/candidates/{image.file}") as temporary:
+            temporary.write_bytes(data)
+        every = [one for one in self.added() if one.file != image.file] + [image]
+        write_json_in(self._owned, f"{self.name}/{self._added_path.name}", [vars(one) for one in every])
+
     def keep_preview(self, data: bytes) -> None:
-        """Write how far the image at work is, as ``preview``; empty data removes it."""
+        """Write the preview of the image in progress as ``preview``; empty data removes it."""
         if not data:
             self._owned.remove(f"{self.name}/preview")
             return
@@ -137,7 +247,9 @@ class Round:
 
     @property
     def prompt_count(self) -> int:
-        return len({one.prompt for one in self.images()})
+        """How many prompts have images to compare: two at least."""
+        images = Counter(normalise_prompt(one.prompt) for one in (*self.images(), *self.added()))
+        return sum(count > 1 for count in images.values())
 
     # --- training ---
 
@@ -154,7 +266,7 @@ class Round:
 
     @property
     def taste(self) -> dict[str, Any]:
-        """How well the taste was learned from the answers up to this round; empty where it was not."""
+        """How well the taste was learned from the answers up to this round; empty if it was not learned."""
         path = self.folder / "taste.json"
         data = read_json(path, "record of a learned taste") if path.is_file() else {}
         return data if isinstance(data, dict) else {}

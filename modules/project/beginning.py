@@ -1,4 +1,4 @@
-"""What a new project begins with: what the base model says of itself, and the demo that comes with the program."""
+"""What a new project begins with: facts read from the base model, and the demo that comes with the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What existing images propose for a new project: base model, resolution, sampler and prompts, from metadata."""
+"""Settings for a new project read from existing images: base model, resolution, sampler and prompts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Proposal:
         generator: ``kind`` and what that generator needs.
         image: as in ``project.json``.
         prompts: those of the images, the most frequent first.
-        notes: what could not be taken over, in sentences.
+        notes: what could not be used, in sentences.
     """
 
     images: int
@@ -94,25 +94,31 @@ class _Seen:
         return self.about.generator or ""
 
 
-def propose(folder: Path, kind: str = "", base: str = "", model_type: str = "") -> Proposal:
-    """Read the images of a folder and the folders in it; nothing is written.
+def propose(source: Path | Sequence[Path], kind: str = "", base: str = "", model_type: str = "") -> Proposal:
+    """Read the images of a folder and the folders in it, or some images; nothing is written.
 
     Args:
+        source: the folder, or files.
         kind: the generator, where the person has named one; else that of the program that made the images.
         base, model_type: what the person has named.
 
     Raises:
         DataError: there is no such folder, or no image in it has a prompt.
     """
-    if not folder.is_dir():
-        raise DataError(f"there is no folder {shown(folder)}", "--images", "check the path")
-    files = list(islice(_images(folder), MOST_IMAGES + 1))
+    if isinstance(source, Path):
+        if not source.is_dir():
+            raise DataError(f"there is no folder {shown(source)}", "--images", "check the path")
+        files, place = list(islice(_images(source), MOST_IMAGES + 1)), shown(source)
+    else:
+        files = list(source[: MOST_IMAGES + 1])
+        place = shown(files[0].parent) if files else "this list"
+    folder = source if isinstance(source, Path) else files[0].parent if files else Path()
     notes = [f"Only the first {MOST_IMAGES:,} images were read."] if len(files) > MOST_IMAGES else []
     seen = [_Seen(path, about, read_making(path)) for path in files[:MOST_IMAGES]
             if (about := read_metadata(path)).prompt is not None]  # fmt: skip
     if not seen:
         raise DataError(
-            f"none of the {counted(len(files), 'image')} in {shown(folder)} names its prompt",
+            f"none of the {counted(len(files), 'image')} in {place} names its prompt",
             "--images",
             "use images as the generating program saved them",
         )
@@ -121,7 +127,7 @@ def propose(folder: Path, kind: str = "", base: str = "", model_type: str = "") 
     program, model = setup
     if len(used) < len(seen):
         notes.append(
-            f"{counted(len(seen) - len(used), 'image')} made by another program or model did not count."
+            f"{counted(len(seen) - len(used), 'image')} made by another program or model were ignored."
         )
     if any(one.made.adapted for one in used):
         notes.append("Some were made with a LoRA, which the project starts without.")
@@ -135,7 +141,7 @@ def propose(folder: Path, kind: str = "", base: str = "", model_type: str = "") 
     image, others = _image(kind, used)
     prompts = [prompt for prompt, _ in Counter(_prompts(used)).most_common()]
     if len(prompts) > MOST_PROMPTS:
-        others.append(f"Of {len(prompts):,} prompts the {MOST_PROMPTS} most frequent are taken.")
+        others.append(f"Of {len(prompts):,} prompts the {MOST_PROMPTS} most frequent are used.")
     return Proposal(
         len(files[:MOST_IMAGES]), len(used), model, base, model_type or type_of(base), generator, image,
         prompts[:MOST_PROMPTS], [*notes, *more, *others],
@@ -204,7 +210,7 @@ def type_of(base: str) -> str:
 
 
 def _architecture(path: Path) -> object:
-    """What a file of weights calls its model; ``None`` where it does not say, or cannot be read: loading says why."""
+    """The model named in a file of weights; ``None`` if it names none or cannot be read (loading then says why)."""
     try:
         about = read_header(path)[0].get("__metadata__")
     except UserError:
@@ -216,7 +222,7 @@ def _architecture(path: Path) -> object:
 
 
 def _generator(kind: str, program: str, used: Sequence[_Seen]) -> tuple[dict[str, Any], list[str]]:
-    """Its settings, and what could not be taken over."""
+    """Its settings, and what could not be used."""
     made: dict[str, Any] = {"kind": kind}
     if kind == "own" or _PROGRAMS.get(program) != kind:
         return made, []
@@ -229,7 +235,7 @@ def _generator(kind: str, program: str, used: Sequence[_Seen]) -> tuple[dict[str
     try:
         make_generator(kind, {**made, "workflow": first.graph, "model_type": "", "base": ""})
     except UserError as error:
-        return made, [f"Their workflow cannot be used ({error}); a plain one takes its place."]
+        return made, [f"Their workflow cannot be used ({error}); a plain one is used instead."]
     stays = ["The LoRA in their workflow stays in it."] if first.adapted else []
     return {**made, "workflow": first.graph}, stays
 
@@ -253,14 +259,14 @@ def _image(kind: str, used: Sequence[_Seen]) -> tuple[dict[str, Any], list[str]]
         if known:
             made["sampler"] = known
         else:
-            notes.append(f"The built-in sampler has no {sampler!r}; the model's usual one is taken.")
+            notes.append(f"The built-in sampler has no {sampler!r}; the model's usual one is used.")
     elif sampler:
         made["sampler"] = sampler
     return made | ({"negative": negative} if negative else {}), notes
 
 
 def own_sampler(name: str, schedule: str) -> str:
-    """What the own sampler calls a sampler of another program; empty where it has none like it."""
+    """The built-in sampler's name for a sampler of another program; empty if it has no equivalent."""
     if name in NoiseScheduler.__members__:
         return name
     plain = name.lower().removeprefix("sample_").removeprefix("k_").replace(" ", "").replace("_", "")

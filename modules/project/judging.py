@@ -1,11 +1,10 @@
-"""Automatic judges of a project: what they say of the images that are compared, next to what a person votes."""
+"""Automatic judges of a project. Their results on the compared images are shown next to a person's votes."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from modules.arena.Contestant import Contestant, Question
@@ -13,6 +12,7 @@ from modules.arena.Judged import Judged
 from modules.project.Project import ARENA, Adapter, Project
 from modules.project.proving import prepare
 from modules.project.Round import Round, write_json_in
+from modules.project.taste_head import taste_file
 from modules.runner.LineProcess import LineProcess
 from modules.util.counted import counted
 from modules.util.errors import UserError
@@ -32,7 +32,7 @@ def judge(
     count: int,
     models: Mapping[str, str] | None = None,
 ) -> list[Json]:
-    """Ask the judges about the first contestant against each of the others; kept in ``arena/automatic.json``.
+    """Have the judges compare the first contestant with each of the others; kept in ``arena/automatic.json``.
 
     Args:
         adapters: who is compared; images that are missing are made.
@@ -71,7 +71,7 @@ def judgements_of(project: Project, adapters: Sequence[Adapter]) -> list[Json]:
 
 
 def judgement_of_round(project: Project, one: Round) -> Json | None:
-    """What was found about a round's adapter against the base model; ``None`` where nobody asked."""
+    """The judgement of a round's adapter against the base model; ``None`` if there is none."""
     if not one.trained:
         return None
     found = judgements_of(project, [Adapter(one.name, one.adapter_path), Adapter("base")])
@@ -113,13 +113,8 @@ def _ask(
     finally:
         process.end()
     if not isinstance(answer, dict):
-        raise UserError("the automatic judges said nothing", hint="call it again")
+        raise UserError("the automatic judges did not answer", hint="call it again")
     return answer
-
-
-def taste_file(project: Project) -> Path | None:
-    """The newest taste that was learned."""
-    return next((one.taste_path for one in reversed(project.rounds()) if one.taste_path.is_file()), None)
 
 
 def _judged(

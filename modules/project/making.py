@@ -1,12 +1,14 @@
-"""Making the images of a round, as far as they are missing."""
+"""Making the missing images of a round."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
 from modules.generator.Generator import MakingNews
+from modules.project.candidates.choosing import choose_shown
 from modules.project.Project import Adapter, Project
 from modules.project.Round import Candidate, Round
 from modules.util.counted import counted
@@ -26,7 +28,7 @@ def generate(
     adapter: Adapter | None = None,
     prompts: int | None = None,
 ) -> dict[str, int]:
-    """Make what is missing of the round at work; stop at any moment and call it again.
+    """Make the missing images of the current round. It can be stopped at any moment and called again.
 
     Args:
         per_prompt: how many images each prompt has; may grow later.
@@ -50,16 +52,17 @@ def generate(
             try:
                 with closing(generator.generate(requests)) as images:
                     for image in images:
-                        one.keep_candidate(missing[image.number].file, image.data)
+                        one.keep_image(missing[image.number], image.data)
                         made += 1
                         progress(f"{one.name}: {made}/{counted(len(missing), 'image')}")
             finally:
                 one.keep_preview(b"")
+        choose_shown(project, one, progress)
         return {"round": one.number, "candidates": len(one.images()) - len(one.missing()), "made": made}
 
 
 class _Teller:
-    """Says how far the image at work is, and keeps its newest preview in the round's folder."""
+    """Reports the progress of the current image, and keeps its newest preview in the round's folder."""
 
     def __init__(self, one: Round, count: int, progress: Progress) -> None:
         self._round, self._count, self._progress = one, count, progress
@@ -83,7 +86,7 @@ def _decide(
 ) -> None:
     """Write the plan where there is none, or where it grows."""
     planned = one.images()
-    begun = any((one.candidates / image.file).is_file() for image in planned)
+    begun = any(one.made(image) for image in planned)
     if begun and adapter is not None:
         before = _adapter_of(project, one)
         if (before.file, before.strength) != (adapter.file, adapter.strength):
@@ -104,23 +107,53 @@ def _decide(
     write_plan(project, one, prompts, per_prompt, adapter)
 
 
+@dataclass(frozen=True)
+class Surplus:
+    """More images than are shown.
+
+    Args:
+        times: how many times as many.
+        without: prompts that have none, because what is shown of them is left to chance.
+    """
+
+    times: int = 1
+    without: frozenset[str] = frozenset()
+
+
 def write_plan(
-    project: Project, one: Round, prompts: Sequence[str], per_prompt: int | None, adapter: Adapter | None
+    project: Project,
+    one: Round,
+    prompts: Sequence[str],
+    per_prompt: int | None,
+    adapter: Adapter | None,
+    surplus: Surplus | None = None,
 ) -> None:
-    """Decide on images of these prompts; those that were decided before stay."""
+    """Decide on images of these prompts; those that were decided before stay.
+
+    Args:
+        surplus: of a new plan; an old one keeps its own.
+    """
     planned = one.images()
     had = Counter(image.prompt for image in planned)
-    wanted = per_prompt or (max(had.values()) if had else USUAL_PER_PROMPT)
+    if planned:
+        without = frozenset(had) - one.pools().keys()
+        surplus = Surplus(int(one.plan.get("surplus", 1)), without)
+    surplus = surplus or Surplus()
+    wanted = per_prompt or one.shown or (max(had.values()) if had else USUAL_PER_PROMPT)
     images = list(planned)
     for place, prompt in enumerate(prompts):
-        for number in range(had[prompt], wanted):
+        for number in range(had[prompt], wanted * (1 if prompt in surplus.without else surplus.times)):
             seed = (
                 digest64("taste-candidate", project.file.seed, one.number, normalise_prompt(prompt), number)
                 % 2**32
             )
             images.append(Candidate(f"{place:03d}-{number:02d}-{seed}.png", prompt, seed))
     if adapter is None and planned:
-        one.write_plan(one.plan["adapter"], one.plan["strength"], images)
+        one.write_plan(
+            one.plan["adapter"], one.plan["strength"], images, surplus.times, max(wanted, one.shown)
+        )
     else:
         used = adapter or project.newest
-        one.write_plan(project.stored_name(used.file), used.strength, images)
+        one.write_plan(
+            project.stored_name(used.file), used.strength, images, surplus.times, max(wanted, one.shown)
+        )

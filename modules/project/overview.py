@@ -1,4 +1,4 @@
-"""How a project stands, step by step, for somebody who looks at it while it is worked on. Changes and locks nothing."""
+"""The state of a project, step by step, even while it is being worked on. Changes and locks nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from modules.project.judging import judgement_of_round
 from modules.project.making import USUAL_PER_PROMPT
 from modules.project.Project import ARENA, Project
 from modules.project.proving import verdict
-from modules.project.Round import Candidate, Round
+from modules.project.Round import Round
 from modules.project.rounds import step_after
 from modules.project.taste_head import measured
 from modules.runner.status import RunStatus, read_status
@@ -26,15 +26,15 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the round at work.
+    """One step of the current round.
 
     Args:
         key: one of ``STEPS``.
-        done, total: what there is of it; ``total`` is 0 where nobody knows.
+        done, total: what there is of it; ``total`` is 0 if unknown.
         blocked: why it cannot be taken, as a key: ``made``, ``no_images``, ``picked``, ``no_pairs``, ``trained``,
             ``not_trained``, or empty.
         images: some of its images, the newest last.
-        seconds: how long it took, or with ``left`` how long it will; ``None`` where nobody knows.
+        seconds: how long it took, or with ``left`` how long it will; ``None`` if unknown.
     """
 
     key: str
@@ -51,15 +51,17 @@ class Overview:
     """A project at one moment.
 
     Args:
-        number: of the round at work.
+        number: of the current round.
         steps: by key.
         next: key of the step that comes next.
-        live: whether a trainer is at work on the round.
+        live: whether a trainer is running for the round.
         answers, pairs: picked in the round.
         taste: how well it was learned, see ``measured``.
         result: what the votes say of the round, as JSON; ``None`` without votes.
         judged: what automatic judges said of the round, in sentences: its losses, else how it is liked.
         results: sentences about earlier rounds, by number.
+        shown: images of a prompt, where more are made than shown; else 0.
+        added: images that the person has brought.
     """
 
     folder: Path
@@ -73,6 +75,8 @@ class Overview:
     result: dict[str, Any] | None
     judged: list[str]
     results: dict[int, str]
+    shown: int = 0
+    added: int = 0
 
 
 def overview(project: Project) -> Overview:
@@ -85,35 +89,38 @@ def overview(project: Project) -> Overview:
     run = read_status(one.run)
     result = verdict(project, one)
     # one look at the folder: it may hold thousands of images, and grows meanwhile
-    planned, missing = one.images(), {image.file for image in one.missing()}
+    planned = one.images()
+    made = [path for image in planned if (path := one.made(image)) is not None]
+    to_choose = one.to_choose() if len(made) == len(planned) else {}
+    shown = sum(path.parent == one.candidates for path in made) + len(one.added())
     steps = (
-        _images(project, one, planned, missing),
-        _picks(one, len(planned) - len(missing)),
+        _images(project, one, len(planned), made, bool(to_choose)),
+        _picks(one, shown),
         _training(one, run),
         _comparing(project, one, result),
         Step("new-round", one.number, blocked="" if one.trained else "not_trained"),
     )
-    following = step_after(one, bool(result), bool(planned) and not missing)
+    complete = bool(planned) and len(made) == len(planned) and not to_choose
+    following = step_after(one, bool(result), complete)
     found_by_judges = judgement_of_round(project, one) or {"losses": [], "sentences": []}
     judged = found_by_judges["losses"] or found_by_judges["sentences"][:1]
     said = {other.number: found["sentence"] for other in before if (found := verdict(project, other))}
     return Overview(
         project.folder, one.number, {step.key: step for step in steps}, following, run.pid is not None,
-        one.answers, one.pair_count, measured(one), result, judged, said,
+        one.answers, one.pair_count, measured(one), result, judged, said, one.shown, len(one.added()),
     )  # fmt: skip
 
 
 def unfinished(project: Project) -> frozenset[str]:
-    """Candidates of prompts that have some images and not yet all: too early to compare them."""
+    """Candidates of prompts that do not have all their images yet, so it is too early to compare them."""
     one = project.round
-    waiting = {image.prompt for image in one.missing()}
+    waiting = {image.prompt for image in one.missing()} | one.to_choose().keys()
     return frozenset(image.file for image in one.images() if image.prompt in waiting)
 
 
-def _images(project: Project, one: Round, planned: list[Candidate], missing: set[str]) -> Step:
-    made = [one.candidates / image.file for image in planned if image.file not in missing]
-    total = len(planned) or len(project.prompts()) * USUAL_PER_PROMPT
-    complete = "made" if planned and len(made) == len(planned) else ""
+def _images(project: Project, one: Round, planned: int, made: list[Path], to_choose: bool) -> Step:
+    total = planned or len(project.prompts()) * USUAL_PER_PROMPT
+    complete = "made" if planned and len(made) == planned and not to_choose else ""
     blocked = "trained" if one.trained else complete
     return Step("generate", len(made), total, blocked, tuple(made[-SHOWN:]))
 

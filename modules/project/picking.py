@@ -1,4 +1,4 @@
-"""Picking from the images of a round over two streams of lines, as the pair tool does it without a window."""
+"""Picking from the images of a round over two streams of lines, as in the pair tool without a window."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Progress = Callable[[str], None]
 
 
 def round_to_pick_from(project: Project) -> Round:
-    """The round at work. ``UserError`` if it has no images yet."""
+    """The current round. ``UserError`` if it has no images yet."""
     one = project.round
     if not one.candidates.is_dir():
-        raise UserError(f"{one.name} has no images yet", hint="generate makes some")
+        raise UserError(f"{one.name} has no images yet", hint="make some with generate")
     return one
 
 
 def serve_picks(
     project: Project, settings: SessionSettings, requests: IO[bytes], replies: IO[str], progress: Progress
 ) -> None:
-    """Pick from the round at work; see ``PairServer``."""
+    """Pick from the current round; see ``PairServer``."""
     one = round_to_pick_from(project)
     alike = project.file.near_duplicates
     scan = ScanOptions(project.file.seed, None if alike < 0 else alike)

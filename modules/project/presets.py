@@ -24,9 +24,9 @@ OWN_IMAGES = "nft"
 
 
 def find_preset(file: ProjectFile, taste: bool = False) -> Path:
-    """The preset to begin with: the one that is named, else one for this very base model, else one of the family.
+    """The preset to begin with: the named one, or else one for this base model, or else one for the family.
 
-    Of a family's presets the one whose name has the memory of a card is for cards up to that size.
+    A preset with a memory size in its name is for cards up to that size.
 
     Args:
         taste: for training on the model's own images, judged by a learned taste; else on pairs.
@@ -60,7 +60,7 @@ def find_preset(file: ProjectFile, taste: bool = False) -> Path:
 
 
 def _of_pairs(path: Path) -> TrainConfig | None:
-    """A preset that learns from pairs; ``None`` for others, and for a file of somebody's own that is not one."""
+    """A preset that learns from pairs; ``None`` for others, and for files that are not presets."""
     try:
         config: TrainConfig = load_layered(path, None, check=False)
     except UserError:
@@ -104,18 +104,28 @@ def round_config(
     return load_layered(preset, None, [*_texts(names), *_texts(follows), *overrides], check=False)
 
 
-def taste_config(file: ProjectFile, names: dict[str, Any], overrides: Sequence[str]) -> TrainConfig:
+LATER_SHARE = 4
+"""Training on a taste again, with an adapter that follows it already, takes this part of the preset's epochs. With all
+of them the demo model forgot its prompts in the second round (``docs/few-picks.md``)."""
+
+
+def taste_config(
+    file: ProjectFile, names: dict[str, Any], overrides: Sequence[str], again: bool = False
+) -> TrainConfig:
     """The config of a round that learns from the model's own images, judged by a learned taste.
 
     Args:
         names: settings that name files, the learned taste among them.
         overrides: ``name=value`` texts of the person; they win.
+        again: the adapter that training starts from was itself trained on a taste of this project.
     """
     preset = find_preset(file, taste=True)
     begin: TrainConfig = load_layered(preset, None, [*_texts(names), *overrides], check=False)
     follows: dict[str, Any] = {"resolution": _resolution(file)}
     if file.image.cfg is not None:
         follows["rlhf_rollout_cfg_scale"] = file.image.cfg
+    if again:
+        follows["epochs"] = max(1, begin.epochs // LATER_SHARE)
     if file.card <= SMALL_CARD and begin.train_device != "cpu" and begin.batch_size > 1:
         follows |= {
             "batch_size": 1,
@@ -125,7 +135,7 @@ def taste_config(file: ProjectFile, names: dict[str, Any], overrides: Sequence[s
 
 
 def again_config(path: Path, names: dict[str, Any], overrides: Sequence[str]) -> TrainConfig:
-    """The config of a round that was begun, with its files where they are now."""
+    """The config of a round that was already started, with the current places of its files."""
     return load_layered(None, path, [*_texts(names), *overrides], check=False)
 
 

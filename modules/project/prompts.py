@@ -38,7 +38,7 @@ def written_out(line: str) -> list[str]:
 def read_prompts(given: Path | str) -> list[str]:
     """The prompts of a file or a text, each once, choices written out.
 
-    Two that are the same once tags of generators are removed count as one, for images are grouped so.
+    Two that are equal once tags of generators are removed count as one, because images are grouped in this way.
     """
     found: dict[str, str] = {}
     lines = read_prompts_file(given) if isinstance(given, Path) else prompts_of_text(given, "the list")
@@ -49,7 +49,7 @@ def read_prompts(given: Path | str) -> list[str]:
 
 
 def hold_out(prompts: Sequence[str], seed: int) -> list[str]:
-    """Those that judge: a fifth, at least one.
+    """The prompts held out for judging: a fifth, at least one.
 
     Raises:
         DataError: there are fewer than three prompts.

@@ -1,4 +1,4 @@
-"""Who is compared in the arena of a project, with images of the held-out prompts."""
+"""The contestants of a project's arena, with images of the held-out prompts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def questions(project: Project, count: int) -> list[Question]:
 
 
 def prepare(project: Project, adapter: Adapter, count: int, progress: Progress) -> Contestant:
-    """An adapter's images of the questions; those that are missing are made. Call again after a stop."""
+    """An adapter's images for the questions; missing ones are made. Call it again after a stop."""
     folder = project.folder / ARENA / "images" / adapter.key.replace("@", "-at-")
     wanted = questions(project, count)
     files = [folder / f"{i:04d}-{seed}.png" for i, (_, seed) in enumerate(wanted)]
@@ -92,7 +92,7 @@ def _keep_result(project: Project, arena: Arena) -> None:
 
 
 def verdict(project: Project, one: Round) -> dict[str, Any] | None:
-    """What the votes say of a round's adapter against the base model; ``None`` without votes."""
+    """The result of the votes on a round's adapter against the base model; ``None`` without votes."""
     if not one.trained:
         return None
     keys = [Adapter(one.name, one.adapter_path).key, "base"]

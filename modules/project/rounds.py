@@ -1,4 +1,4 @@
-"""How a project stands, what comes next, and the prompts of the next round."""
+"""The state of a project, what comes next, and the prompts of the next round."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 from modules.arena.VoteStore import read_votes
 from modules.curation.store import STORE_NAME
 from modules.project.judging import judgement_of_round
-from modules.project.making import write_plan
+from modules.project.making import MOST_PROMPTS, Surplus, write_plan
 from modules.project.Project import ARENA, Adapter, Project
 from modules.project.proving import verdict
 from modules.project.Round import Round
+from modules.project.taste_head import taste_file
 from modules.project.training import steps_of
 from modules.util.errors import UserError
 from modules.util.files.EventLog import peek
@@ -22,6 +23,7 @@ from modules.util.rng import python_random
 
 ENOUGH_PAIRS = 48
 RANDOM_SHARE = 0.2
+SURPLUS = 3
 
 
 def status(project: Project) -> dict[str, Any]:
@@ -46,8 +48,7 @@ def _row(project: Project, one: Round) -> dict[str, Any]:
 def next_step(project: Project) -> str:
     """``generate``, ``pick``, ``train``, ``compare`` or ``new-round``."""
     one = project.round
-    planned = one.images()
-    return step_after(one, bool(verdict(project, one)), bool(planned) and not one.missing())
+    return step_after(one, bool(verdict(project, one)), one.complete)
 
 
 def step_after(one: Round, voted: bool, made: bool) -> str:
@@ -55,7 +56,7 @@ def step_after(one: Round, voted: bool, made: bool) -> str:
 
     Args:
         voted: whether it was compared.
-        made: whether all its images are there.
+        made: whether all its images are there, and those to show are chosen.
     """
     if one.trained:
         return "new-round" if voted else "compare"
@@ -67,21 +68,38 @@ def step_after(one: Round, voted: bool, made: bool) -> str:
     return "train" if picked and one.pair_count >= 2 else "pick"
 
 
-def new_round(project: Project, per_prompt: int | None = None) -> dict[str, Any]:
+def new_round(project: Project, per_prompt: int | None = None, surplus: int = SURPLUS) -> dict[str, Any]:
     """Begin the next round: its images are decided, none is made.
 
+    Args:
+        surplus: with a learned taste this many times as many images are made as shown, except of the prompts that
+            come by chance: what is shown of those says honestly how well the taste is known.
+
     Raises:
-        UserError: the round at work is not trained.
+        UserError: the current round is not trained.
     """
     with project.busy():
         one = project.round
         if not one.trained:
-            raise UserError(f"{one.name} is not trained yet", hint=f"what comes now: {next_step(project)}")
+            raise UserError(f"{one.name} is not trained yet", hint=f"next step: {next_step(project)}")
         following = Round(project.owned, one.number + 1)
         prompts = prompts_by_need(project, one)
-        before = len(one.images()) // max(1, one.prompt_count)
-        write_plan(project, following, prompts, per_prompt or before or None, project.newest)
-        return {"round": following.number, "prompts": len(prompts), "planned": len(following.images())}
+        count = (
+            per_prompt
+            or one.shown
+            or len(one.images()) // max(1, len({image.prompt for image in one.images()}))
+        )
+        more = Surplus(surplus, frozenset(prompts[: by_chance(len(prompts))]))
+        learned = taste_file(project) is not None
+        write_plan(project, following, prompts, count or None, project.newest, more if learned else None)
+        planned = len(following.images())
+        made = {"round": following.number, "prompts": len(prompts), "planned": planned}
+        return {**made, "shown": following.shown} if following.shown else made
+
+
+def by_chance(count: int) -> int:
+    """How many of ``count`` prompts come by chance; they are the first ones of a round."""
+    return round(RANDOM_SHARE * count)
 
 
 def prompts_by_need(project: Project, one: Round) -> list[str]:
@@ -91,17 +109,17 @@ def prompts_by_need(project: Project, one: Round) -> list[str]:
     those that share words with prompts on which the adapter lost in the arena come earlier in their place.
     """
     every = project.prompts()
-    count = min(len(every), one.prompt_count)
+    count = min(len(every), len({image.prompt for image in one.images()}) or MOST_PROMPTS)
     rng = python_random("taste-next", project.file.seed, one.number)
     rng.shuffle(every)
-    by_chance = every[: round(RANDOM_SHARE * count)]
+    chance = every[: by_chance(count)]
     certainty, lost = certainty_of_prompts(project), lost_prompts(project, one)
 
     def need(prompt: str) -> float:
         return closeness(prompt, lost) - certainty.get(normalise_prompt(prompt), -1.0)
 
-    rest = sorted(every[len(by_chance) :], key=need, reverse=True)
-    return [*by_chance, *rest][:count]
+    rest = sorted(every[len(chance) :], key=need, reverse=True)
+    return [*chance, *rest][:count]
 
 
 def lost_prompts(project: Project, one: Round) -> dict[str, float]:
@@ -120,7 +138,7 @@ def lost_prompts(project: Project, one: Round) -> dict[str, float]:
 
 
 def closeness(prompt: str, lost: Mapping[str, float]) -> float:
-    """How much a prompt has in common with one that was lost: the share of their words that both have, 0 to 1."""
+    """How similar a prompt is to a lost one: the share of their words that both contain, 0 to 1."""
     words = _words(prompt)
     return max(
         (share * len(words & _words(one)) / len(words | _words(one)) for one, share in lost.items()),

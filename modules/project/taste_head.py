@@ -1,4 +1,4 @@
-"""What the answers teach about a person's taste: a head on features of the model, learned in a process of its own."""
+"""A person's taste, learned from the answers: a head on features of the model, trained in a separate process."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class TasteHead:
 
 
 def learn(project: Project, progress: Progress) -> dict[str, Any]:
-    """Learn from all answers so far, to see how well a head knows the taste; the round keeps the figure.
+    """Learn from all answers so far to measure how well a head predicts the taste; the round stores the result.
 
     Returns:
         ``comparisons``, ``measured_on``, ``accuracy`` and its ``interval``; both ``None`` where nothing was left to
         measure on.
 
     Raises:
-        UserError: as ``learn_taste``; or somebody else is at work.
+        UserError: as ``learn_taste``; or somebody else is working on the project.
     """
     with project.busy():
         head = learn_taste(project, project.round, progress)
@@ -99,3 +99,8 @@ def learn_taste(project: Project, one: Round, progress: Progress) -> TasteHead:
         int(said.get("held_out_pairs", 0)),
         None if accuracy is None else float(accuracy),
     )
+
+
+def taste_file(project: Project) -> Path | None:
+    """The newest taste that was learned."""
+    return next((one.taste_path for one in reversed(project.rounds()) if one.taste_path.is_file()), None)

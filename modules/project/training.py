@@ -40,7 +40,7 @@ def train(
     again: bool = False,
     method: Method | None = None,
 ) -> dict[str, Any]:
-    """Train on the picks of the round at work, or resume a run that was stopped.
+    """Train on the picks of the current round, or resume a run that was stopped.
 
     From a learned taste a few answers teach through hundreds of images of the model's own: the answers of all rounds
     teach a head what is liked, and the head judges the images that are made while training.
@@ -63,7 +63,8 @@ def train(
             one.forget_training()
         if one.trained:
             raise UserError(
-                f"{one.name} is trained already", hint="compare or next come now; --again trains it once more"
+                f"{one.name} is trained already",
+                hint="continue with compare or next; --again trains it once more",
             )
         outcome = settle(one.run) if process is None else None
         if outcome is None or outcome.category != "finished" or not one.adapter_path.is_file():
@@ -71,7 +72,7 @@ def train(
                 process = launch(one.run, _prepare(project, one, overrides, method, progress))
             outcome = follow(process, progress)
         if outcome.category == "stopped":
-            raise UserError(f"the training of {one.name} was stopped", hint="call train again to resume it")
+            raise UserError(f"the training of {one.name} was stopped", hint="run train again to resume it")
         if not outcome.ok:
             raise UserError(
                 f"the training of {one.name} failed: {outcome.message}", hint=outcome.hint or None
@@ -88,7 +89,7 @@ def train(
 
 
 def method_of(one: Round) -> Method | None:
-    """What a round that was begun learns from; ``None`` before."""
+    """What a round that was started learns from; ``None`` before that."""
     if not one.config_path.is_file():
         return None
     config = again_config(one.config_path, {}, ())
@@ -103,7 +104,7 @@ def _prepare(
     before = method_of(one)
     if resumes and method is not None and method is not before:
         raise UserError(
-            f"{one.name} was begun with --method {before}", "--method", "leave it out, or add --again"
+            f"{one.name} was started with --method {before}", "--method", "leave it out, or add --again"
         )
     used = before if resumes and before is not None else method or Method.PAIRS
     prepare = _prepare_pairs if used is Method.PAIRS else _prepare_taste
@@ -161,12 +162,24 @@ def _prepare_taste(
 
     if resumes:
         return _resumed(one, names(project.folder), overrides, progress)
-    config = taste_config(project.file, names(project.folder), overrides)
-    one.write_config(taste_config(project.file, names(None), overrides).sparse_dict())
+    again = _follows_a_taste(project, one)
+    config = taste_config(project.file, names(project.folder), overrides, again)
+    one.write_config(taste_config(project.file, names(None), overrides, again).sparse_dict())
     accuracy = one.taste["accuracy"]
     right = "not measured" if accuracy is None else f"right in {accuracy:.0%} of {one.taste['measured_on']}"
     progress(f"{one.name}: preset {known}; the learned taste is {right} comparisons about other prompts")
+    if again:
+        progress(
+            f"{one.name}: epochs {config.epochs}, fewer than before: its adapter follows a taste already"
+        )
     return config
+
+
+def _follows_a_taste(project: Project, one: Round) -> bool:
+    """Whether the adapter that the round starts from was trained on a taste of this project."""
+    source = one.plan.get("adapter", "")
+    others = [other for other in project.rounds() if project.stored_name(other.adapter_path) == source]
+    return any(method_of(other) is Method.TASTE for other in others)
 
 
 def _resumed(one: Round, names: dict[str, Any], overrides: Sequence[str], progress: Progress) -> TrainConfig:
@@ -200,7 +213,7 @@ def _names(project: Project, one: Round, root: Path | None) -> dict[str, Any]:
 
 
 def follow(process: TrainerProcess, progress: Progress) -> Outcome:
-    """Wait for a run, telling its steps; Ctrl+C asks it to stop with a backup and waits for that."""
+    """Wait for a run and report its steps. Ctrl+C makes it stop with a backup and waits until it has."""
     follower = StatusFollower(process.run)
     asked = False
     while True:
@@ -217,7 +230,7 @@ def follow(process: TrainerProcess, progress: Progress) -> Outcome:
                 raise
             asked = True
             process.run.post("stop")
-            progress("stopping with a backup; once more ends it at once")
+            progress("stopping with a backup; press Ctrl+C again to end it at once")
 
 
 def _said(follower: StatusFollower) -> str:

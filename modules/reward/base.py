@@ -30,10 +30,9 @@ SLACK = 1e-3
 
 
 class RewardError(DataError):
-    """Images that cannot be scored, or an answer that is not one finite number an image.
+    """Images that cannot be scored, or an answer that is not one finite number per image.
 
-    The one error that ``skip_group`` leaves a group out for; rewards raise it for what is wrong with images, and
-    nothing else.
+    It is the only error for which ``skip_group`` leaves a group out. Rewards raise it only for faults of images.
     """
 
 
@@ -46,10 +45,9 @@ class RewardBatch:
     """Images to score.
 
     Args:
-        images_BCHW: float32 on the CPU, values in [0, 1].
-        prompts: one text an image.
-        group_B: int64; equal for the images made for one prompt slot. ``None``: every image on its own.
-        metadata: one mapping an image, for rewards that need more than the prompt. Empty: none.
+        images_BCHW: float32 on the CPU, values in [0, 1]. prompts: one text per image.
+        group_B: int64; equal for the images made for one prompt slot. ``None``: every image on its own. metadata: one
+            mapping per image, for rewards that need more than the prompt. Empty: none.
         group_size: how many images every group must have; ``None`` leaves it open.
     """
 
@@ -159,7 +157,7 @@ def to_uint8(images_BCHW: Tensor) -> Tensor:
 
 
 class Reward(ABC):
-    """One number an image, larger is better.
+    """One number per image; larger is better.
 
     A subclass implements ``_score``; users call ``score``, which checks what goes in and what comes out. The first line
     of its docstring describes it in the window.
@@ -182,7 +180,7 @@ class Reward(ABC):
         self.device = torch.device(device)
 
     def contacts(self) -> list[str]:
-        """What it sends to which address, a line each, for the dry run; a line about another computer is a warning."""
+        """What it sends to which address, one line each, for the dry run. Lines about other computers are warnings."""
         return []
 
     def weights_file(self) -> Path | None:

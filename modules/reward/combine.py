@@ -1,7 +1,7 @@
 """Several rewards at once: asked one after another, brought to a common form, and described for the log.
 
-What comes out is one row a reward, (R, N), with its weights. How rows become advantages (added up, or each
-standardised within its prompt first) is the advantages' business.
+The result is one row per reward, (R, N), with its weights. How rows become advantages (added up, or first standardised
+within their prompt) is decided in ``advantages``.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class RewardSet:
             raise ConfigError(
                 f"the file of reward {changed[0]!r} has changed since the backup was made",
                 "rlhf_reward",
-                "bring the former file back, or start a new run",
+                "restore the previous file, or start a new run",
             )
         self._scale.load_state_dict(state, self.names)
 
@@ -285,7 +285,7 @@ def _nothing_left(gone: set[int], dropped: Mapping[int, str]) -> RewardError:
 
 
 class _MovingScale:
-    """Averages of standard deviations, without the pull of a starting value (as Adam corrects its own)."""
+    """Averages of standard deviations, corrected for the starting value (as in Adam)."""
 
     def __init__(self, decay: float) -> None:
         self.decay = decay

@@ -1,8 +1,8 @@
-"""Features of images from the denoiser that is to be trained: nothing to download, and it sees what it can make.
+"""Features of images from the denoiser that will be trained: nothing to download, and it sees what it can make.
 
 Every image passes once through the denoiser with its own prompt, at a low noise level and always with the same noise.
 A late block then tells tones and textures (quantiles of its channels) and where they are (their means on a coarse
-grid). Statistics of the picture are added: colours, and extent and place of what stands out from the rest of it.
+grid). Statistics of the picture are added: colours, and the size and position of what stands out from the rest of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ TIMESTEP = 50
 BLOCK = "up_blocks"
 """The last block of this list; other denoisers have none, and other names must be tried and measured."""
 FAMILY = "STABLE_DIFFUSION_15"
-PARTS = ("tones", "grid", "colour", "extent", "place")
 
 
 class DenoiserFeatures:
@@ -38,14 +37,17 @@ class DenoiserFeatures:
         timestep: noise level of the pass, of 1000.
         noise: seed of the noise that all images get.
         size: side that images are scaled to first; 0 takes the size the denoiser was made for.
+        version: of the statistics of the picture; see ``describe_picture``.
 
     Attributes:
         parts: name and width of the parts of a row, in their order; known after the first image.
     """
 
-    def __init__(self, source: str, family: str, block: str, timestep: int, noise: int, size: int) -> None:
+    def __init__(
+        self, source: str, family: str, block: str, timestep: int, noise: int, size: int, version: int
+    ) -> None:
         self.source, self.family, self.block = source, family, block
-        self.timestep, self.noise, self.size = timestep, noise, size
+        self.timestep, self.noise, self.size, self.version = timestep, noise, size, version
         self.parts: dict[str, int] = {}
         self._setup: Any = None
         self._model: Any = None
@@ -111,9 +113,9 @@ class DenoiserFeatures:
             raise ConfigError(
                 f"{self.block!r} gives {made_BChw.ndim} axes, not batch, channels, height and width", "block"
             )
-        rows = _describe(made_BChw.float().cpu(), rgb_BCHW.float().cpu())
-        self.parts = {name: rows[name].shape[1] for name in PARTS}
-        return torch.cat([rows[name] for name in PARTS], dim=1)
+        rows = _describe(made_BChw.float().cpu(), rgb_BCHW.float().cpu(), self.version)
+        self.parts = {name: row_BD.shape[1] for name, row_BD in rows.items()}
+        return torch.cat(list(rows.values()), dim=1)
 
 
 @contextmanager
@@ -131,9 +133,9 @@ def _output_of(block: torch.nn.Module) -> Any:
         handle.remove()
 
 
-def _describe(block_BChw: Tensor, rgb_BCHW: Tensor) -> dict[str, Tensor]:
+def _describe(block_BChw: Tensor, rgb_BCHW: Tensor, version: int) -> dict[str, Tensor]:
     return {
         "tones": channel_quantiles(block_BChw),
         "grid": adaptive_avg_pool2d(block_BChw, GRID).flatten(1),
-        **describe_picture(rgb_BCHW),
+        **describe_picture(rgb_BCHW, version),
     }

@@ -1,4 +1,4 @@
-"""Rewards whose own packages pin old versions of others: used where installed, best in an environment of their own.
+"""Rewards whose own packages pin old versions of others: used if installed, preferably in a separate environment.
 
 Neither package goes with this program's versions. Install one next to ``torch``, ``pillow`` and ``pydantic`` in a
 second environment, run ``scripts/reward_server.py`` there, and name the ``remote`` reward in the run. Both read
@@ -26,8 +26,11 @@ def load_package(module: str, package: str) -> Any:
     except ImportError as error:
         raise UnsupportedError(
             f"this reward needs the package {package!r}: {error}",
-            hint=f"it asks for old versions of other packages: make a second environment, 'pip install {package} "
-            "-r requirements-server.txt' there, start scripts/reward_server.py in it and use the reward 'remote'",
+            hint=(
+                "it needs old versions of other packages: make a second environment, 'pip install "
+                f"{package} -r requirements-server.txt' there, start scripts/reward_server.py in it and "
+                "use the reward 'remote'"
+            ),
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Features that a head learns a taste from: of a CLIP model, a VAE, the denoiser itself, or of the picture alone."""
+"""Features from which a head learns a taste: of a CLIP model, a VAE, the denoiser itself, or the picture alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
 from modules.reward.clip import ClipFeatures
 from modules.reward.denoiser_features import BLOCK, FAMILY, TIMESTEP, DenoiserFeatures
-from modules.reward.picture_features import PictureFeatures
+from modules.reward.picture_features import VERSION, PictureFeatures
 from modules.util.errors import ConfigError, DataError
 from modules.util.rng import generator
 
@@ -32,6 +32,7 @@ class FeatureOptions:
         grid: ``vae``: cells a side; every cell gives the mean and the standard deviation of each latent channel.
         family, block, timestep, noise: ``denoiser``: model type, block it is read at, noise level of 1000, and
             seed of the noise.
+        version: ``denoiser`` and ``picture``: of the statistics of the picture (``describe_picture``).
     """
 
     kind: FeatureKind
@@ -42,6 +43,7 @@ class FeatureOptions:
     block: str = BLOCK
     timestep: int = TIMESTEP
     noise: int = 0
+    version: int = VERSION
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(FeatureKind):
@@ -52,6 +54,12 @@ class FeatureOptions:
             raise ConfigError(f"{self.grid} is not between 1 and 16", "grid")
         if not 0 <= self.timestep < 1000:
             raise ConfigError(f"{self.timestep} is not between 0 and 999", "timestep")
+        if not 1 <= self.version <= VERSION:
+            raise ConfigError(
+                f"{self.version} is not between 1 and {VERSION}",
+                "version",
+                "this version of Tastemaker does not know these features: update it, or train the head again",
+            )
 
 
 class FrozenFeatures:
@@ -63,12 +71,13 @@ class FrozenFeatures:
         self._clip = ClipFeatures(options.source, batch_size=batch_size) if options.kind == "clip" else None
         self._vae: Any = None
         self._probe: Tensor | None = None
-        self._picture = PictureFeatures(options.size) if options.kind == "picture" else None
+        self._picture = PictureFeatures(options.size, options.version) if options.kind == "picture" else None
         self._denoiser: DenoiserFeatures | None = None
         if options.kind == "denoiser":
             self._denoiser = DenoiserFeatures(
-                options.source, options.family, options.block, options.timestep, options.noise, options.size
-            )
+                options.source, options.family, options.block, options.timestep, options.noise, options.size,
+                options.version,
+            )  # fmt: skip
 
     @property
     def parts(self) -> dict[str, int]:
@@ -82,7 +91,7 @@ class FrozenFeatures:
         return len(self.probe())
 
     def fingerprint(self) -> bytes:
-        """What tells this model from another one: the features of one fixed image."""
+        """Distinguishes this model from others: the features of one fixed image."""
         return self.probe().numpy().tobytes()
 
     def load(self, device: torch.device | str = "cpu") -> None:

@@ -1,4 +1,4 @@
-"""Rewards that see a whole group, and comparisons of two images made into one number an image."""
+"""Rewards that see a whole group, and comparisons of two images turned into one number per image."""
 
 from __future__ import annotations
 

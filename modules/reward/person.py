@@ -1,9 +1,10 @@
 """A person as the reward: the run shows the images of each prompt and waits for votes.
 
 Votes compare the images of one prompt: a reward is the share of the other images that an image beats minus the share
-that beats it. So the rewards of a prompt add up to 0, and a prompt whose images are all received alike teaches nothing.
-A taste head, learned from the votes of earlier epochs, may vote on the other prompts. There a reward is the mean of
-2 p - 1, with p the head's probability of beating each other image, which is near 0 where the head is not certain.
+that beats it. So the rewards of a prompt add up to 0, and a prompt whose images are all rated the same teaches
+nothing. A taste head, learned from the votes of earlier epochs, may vote on the other prompts. There a reward is the
+mean of 2 p - 1, with p the head's probability of beating each other image, which is near 0 where the head is not
+certain.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Judged:
-    """Images of one prompt and how each was received: 2 the best, 1 liked, 0 seen, -1 disliked."""
+    """Images of one prompt and how each was rated: 2 the best, 1 liked, 0 seen, -1 disliked."""
 
     key: str
     prompt: str
@@ -65,7 +66,7 @@ class Desk(Protocol):
         """The levels of the images of these groups, when all are there; ``None`` for a group that was dropped."""
 
     def earlier(self, epoch: int) -> list[Judged]:
-        """What was said in the epochs before ``epoch``, oldest first."""
+        """The judgements of the epochs before ``epoch``, oldest first."""
 
     def voted(self, group: int, levels: Sequence[int] | None, teaches: bool) -> None:
         """A group counts; ``levels`` is ``None`` where the head voted."""
@@ -176,7 +177,7 @@ class PersonReward(Reward):
         return expected_ranks(mean_Q, variance_Q, pairs_Q2, count)
 
     def _head_of(self, epoch: int) -> TasteHead | None:
-        """What the votes before an epoch taught; ``None`` while they are too few."""
+        """The head learned from the votes before an epoch; ``None`` while there are too few."""
         if self._features is None:
             return None
         if self._head[0] != epoch:

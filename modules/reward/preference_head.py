@@ -1,8 +1,8 @@
 """A reward learned from picks: a head on features of a frozen model, by the Bradley-Terry likelihood.
 
 Features are those of the denoiser that is trained, of its VAE, or of a CLIP model. On the denoiser's the head is a
-Gaussian process (``taste_head``), otherwise a small network. A file holds tensors and a JSON description, and the
-features of one fixed image, by which another feature model is noticed.
+Gaussian process (``taste_head``), otherwise a small network. A file holds tensors, a JSON description, and the
+features of one fixed image, which reveal a different feature model.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from modules.reward.asking import worth_asking
 from modules.reward.base import REWARDS, Reward, RewardBatch
 from modules.reward.frozen_features import FeatureOptions, FrozenFeatures
 from modules.reward.taste_head import WHOLE, Answers, TasteHead, check_taste, fit_taste
@@ -63,7 +64,7 @@ class HeadOptions:
 
 @dataclass(frozen=True)
 class Comparisons:
-    """What was preferred to what.
+    """Which images were preferred to which.
 
     Args:
         features_ND: of all images.
@@ -374,7 +375,10 @@ def load_head(path: str | Path) -> tuple[Head, FeatureOptions, Tensor]:
     if not isinstance(description, dict) or description.get("format") not in (FORMAT, TASTE_FORMAT):
         raise DataError(f"{file} is not a preference head", "weights")
     taste = description["format"] == TASTE_FORMAT
-    options = _read_options(description.get("features"), file, _ALL_OPTIONS if taste else _FIRST_OPTIONS)
+    told = description.get("features")
+    if taste and isinstance(told, dict):
+        told = {"version": 1, **told}
+    options = _read_options(told, file, _ALL_OPTIONS if taste else _FIRST_OPTIONS)
     probe_D = tensors.pop("probe_D", None)
     if taste:
         check_taste(tensors, probe_D, file)
@@ -389,7 +393,7 @@ def load_head(path: str | Path) -> tuple[Head, FeatureOptions, Tensor]:
 
 
 _FIRST_OPTIONS: dict[str, type] = {"kind": str, "source": str, "size": int, "grid": int}
-_ALL_OPTIONS = _FIRST_OPTIONS | {"family": str, "block": str, "timestep": int, "noise": int}
+_ALL_OPTIONS = _FIRST_OPTIONS | {"family": str, "block": str, "timestep": int, "noise": int, "version": int}
 
 
 def _read_options(data: Any, file: Path, kinds: dict[str, type]) -> FeatureOptions:
@@ -454,7 +458,7 @@ class PreferenceReward(Reward):
         head, options, probe_D = load_head(self.weights)
         if self.caution and not isinstance(head, TasteHead):
             raise ConfigError(
-                f"{self.weights} does not know how certain it is",
+                f"{self.weights} does not estimate its uncertainty",
                 "caution",
                 "set it to 0, or train the head on the features of the denoiser",
             )
@@ -479,11 +483,24 @@ class PreferenceReward(Reward):
         if self._features is not None:
             self._features.to(device)
 
-    def _score(self, batch: RewardBatch) -> Tensor:
+    def _loaded(self) -> tuple[Head, FrozenFeatures]:
         if self._head is None or self._features is None:
             raise RuntimeError(f"reward {self.name!r}: load() first")
-        features_BD = self._features(batch.images_BCHW, batch.prompts)
-        liking_B = self._head(features_BD)
-        if not self.caution or not isinstance(self._head, TasteHead):
+        return self._head, self._features
+
+    def features(self, images_BCHW: Tensor, prompts: list[str]) -> Tensor:
+        """What the head sees of images, (B, D)."""
+        return self._loaded()[1](images_BCHW, prompts)
+
+    def worth_asking(self, features_ND: Tensor) -> Tensor:
+        """What an answer about each two images tells about the taste, see ``asking.worth_asking``."""
+        head = self._loaded()[0]
+        return worth_asking(head, head(features_ND), features_ND)
+
+    def _score(self, batch: RewardBatch) -> Tensor:
+        head, features = self._loaded()
+        features_BD = features(batch.images_BCHW, batch.prompts)
+        liking_B = head(features_BD)
+        if not self.caution or not isinstance(head, TasteHead):
             return liking_B
-        return liking_B - self.caution * self._head.uncertainty(features_BD)
+        return liking_B - self.caution * head.uncertainty(features_BD)

@@ -1,4 +1,4 @@
-"""A reward computed elsewhere and asked for over HTTP: on another machine, in another environment, by a judge."""
+"""A reward requested over HTTP: from another machine, another environment, or a judge."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ class RemoteReward(Reward):
         raise ConfigError(f"{self.url} answered {status}: {self._excerpt(answer)}", "url")
 
     def _excerpt(self, answer: bytes) -> str:
-        """The beginning of what a server says, for messages and logs; a token it sends back is not repeated."""
+        """The beginning of a server's answer, for messages and logs; a token in it is removed."""
         text = answer.decode("utf-8", "replace")
         token = os.environ.get(self.token_env, "").strip()
         if token:

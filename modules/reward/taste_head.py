@@ -1,8 +1,8 @@
-"""A taste as a Gaussian process: what is liked from few answers, and how certain that is.
+"""A taste as a Gaussian process: what is liked, learned from few answers, and how certain that is.
 
 The liking of an image is a sum of independent smooth functions, one or two for each part of its features: a weighted
 sum, and for parts with few numbers also a bounded curve, which can have its best value in the middle. An answer is the
-sign of a difference of two likings plus logistic noise. How much each function matters is chosen by the evidence.
+sign of a difference of two likings plus logistic noise. The weight of each function is chosen by the evidence.
 Sources: Chu and Ghahramani 2005 (preference learning); Rasmussen and Williams 2006, sections 3.4 and 5.5 (Laplace).
 """
 
@@ -21,9 +21,9 @@ from modules.util.errors import DataError
 
 CURVED = 16
 """Parts with at most this many numbers also get a bounded curve."""
-PRIOR_VARIANCE = 4.0
+PRIOR_VARIANCE = 1.0
 """Of the difference of two typical images of a prompt, in squared logits, over all functions together."""
-PRIOR_SPREAD = 2.0
+PRIOR_SPREAD = 3.0
 """Standard deviation of the logarithm of a function's variance."""
 NUGGET = 1e-6
 TUNED_WITH = 400
@@ -73,7 +73,7 @@ def within_groups(features_ND: Tensor, groups: Sequence[str]) -> tuple[Tensor, T
 
 @dataclass(frozen=True)
 class Answers:
-    """What was said of images, by row: the first against the second.
+    """Answers about images, by row: the first against the second.
 
     Args:
         first_P, second_P: int64.
@@ -143,7 +143,7 @@ def find_mode(k_PP: Tensor, outcome_P: Tensor, rounds: int = 60) -> Mode:
 
 
 class TasteHead:
-    """A fitted taste. Its tensors are all there is to it.
+    """A fitted taste, given completely by its tensors.
 
     Args:
         tensors: ``mean_D``, ``scale_D``; ``support_ND`` (scaled), ``first_P``, ``second_P``, ``dual_P``, ``root_P``,
@@ -301,10 +301,11 @@ def information(mean_Q: Tensor, variance_Q: Tensor) -> Tensor:
     at_KQ = mean_Q + variance_Q.sqrt() * torch.from_numpy(points)[:, None]
     weight_K1 = torch.from_numpy(weights / weights.sum())[:, None]
     p_KQ = torch.sigmoid(at_KQ)
-    return _entropy((weight_K1 * p_KQ).sum(dim=0)) - (weight_K1 * _entropy(p_KQ)).sum(dim=0)
+    return entropy((weight_K1 * p_KQ).sum(dim=0)) - (weight_K1 * entropy(p_KQ)).sum(dim=0)
 
 
-def _entropy(p: Tensor) -> Tensor:
+def entropy(p: Tensor) -> Tensor:
+    """Of an answer that is yes with this probability, in nats."""
     p = p.clamp(1e-12, 1 - 1e-12)
     return -(p * p.log() + (1 - p) * (1 - p).log())
 

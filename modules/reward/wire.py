@@ -1,8 +1,8 @@
-"""What a trainer and a reward server say to each other: JSON, images as base64 PNG, nothing that can run code.
+"""The protocol between trainer and reward server: JSON, images as base64 PNG, nothing that can run code.
 
 ``GET /health`` answers ``{"status": "ok", "version": 1, "name", "kind", "required_fields", "max_images",
-"max_body_bytes"}``. ``POST /reward`` takes ``{"version": 1, "kind", "prompts", "images", "metadata",
-"group_ids"}`` and answers ``{"rewards": [...], "extra": {}}`` with one finite number an image, in order.
+"max_body_bytes"}``. ``POST /reward`` takes ``{"version": 1, "kind", "prompts", "images", "metadata", "group_ids"}``
+and answers ``{"rewards": [...], "extra": {}}`` with one finite number per image, in order.
 """
 
 from __future__ import annotations

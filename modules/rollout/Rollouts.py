@@ -1,4 +1,4 @@
-"""The images of a rollout with all that training on them needs, and nothing more."""
+"""The images of a rollout with everything that training on them needs."""
 
 from __future__ import annotations
 

@@ -336,10 +336,8 @@ def step_log_prob(
     settings: RolloutSettings,
     hooks: RolloutHooks = NO_HOOKS,
 ) -> StepOutput:
-    """How likely a step that was taken is now, in the gradient mode it is called in.
-
-    Dropout is off. With the batches the rollout was made in and unchanged weights the result equals the stored
-    log-probability bit for bit.
+    """The log-probability that a taken step has now, in the current gradient mode. Dropout is off. With the batches
+    the rollout was made in and unchanged weights the result equals the stored log-probability bit for bit.
 
     Args:
         rollouts: the images of a micro-batch.

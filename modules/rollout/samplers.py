@@ -1,4 +1,4 @@
-"""Which process makes which images of which prompt, and in which batches.
+"""Which process makes which images of which prompt, in which batches.
 
 An epoch has M prompts with K images each. Every sampler is a function of (seed, epoch): all processes work out
 the same plan and take their share, so nothing is sent between them and an epoch can be repeated or continued at

@@ -1,5 +1,5 @@
-"""Timesteps and noise of decoupled online training (DGPO, arXiv 2510.08425): which noise levels the finished
-images are looked at, and what noise the members of a group share.
+"""Timesteps and noise of decoupled online training (DGPO, arXiv 2510.08425): at which noise levels the finished images
+are evaluated, and which noise the members of a group share.
 
 Timesteps of an inner epoch are one list for all groups and processes.
 """

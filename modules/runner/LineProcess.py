@@ -1,4 +1,4 @@
-"""A helper in a process of its own that answers in lines."""
+"""A helper in a separate process that answers in lines."""
 
 from __future__ import annotations
 

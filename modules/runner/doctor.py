@@ -83,8 +83,8 @@ def _window() -> Finding:
     )
     if silent:
         cure = "open it on a desktop or with ssh -X; commands work without a screen"
-        return Finding("window (Tk)", WARNING, "Tk is there, a screen is not", cure)
-    return Finding("window (Tk)", GOOD, "Tk and a screen are there")
+        return Finding("window (Tk)", WARNING, "Tk is installed, but there is no screen", cure)
+    return Finding("window (Tk)", GOOD, "Tk and a screen are available")
 
 
 def _packages() -> Finding:
@@ -114,7 +114,7 @@ def _card() -> Finding:
         if sys.platform == "darwin":
             return Finding("graphics card", GOOD, f"Apple's, with torch {torch}")
         cure = "training on the CPU is very slow; with an NVIDIA card, install its driver"
-        return Finding("graphics card", WARNING, f"no NVIDIA driver answers; torch {torch}", cure)
+        return Finding("graphics card", WARNING, f"no NVIDIA driver responds; torch {torch}", cure)
     if not cards:
         return Finding(
             "graphics card",

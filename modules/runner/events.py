@@ -1,4 +1,4 @@
-"""What a run says about itself: one JSON object a line, appended and flushed.
+"""What a run says about itself: one JSON object per line, appended and flushed.
 
 The writer is the training process, readers are windows and command lines. A line is complete, or it is the
 last one of a process that died; a reader never takes half a line for an event. ``docs/runs.md`` lists the kinds

@@ -1,4 +1,4 @@
-"""Starting a trainer in a process of its own, finding it again, and saying why it ended."""
+"""Starting a trainer in a separate process, finding it again, and saying why it ended."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def launch(
     """
     run.create()
     if run.trainer() is not None or run.launched() is not None:
-        raise UserError(f"training is already running in {run.path}", hint="stop it or take another folder")
+        raise UserError(f"training is already running in {run.path}", hint="stop it or choose another folder")
     if config is not None:
         run.write_config(dict(config))
     elif command is None and not run.config_path.is_file():
@@ -151,7 +151,7 @@ def settle(run: RunDirectory, returncode: int | None = None) -> Outcome | None:
         returncode: the exit status, where it is known.
 
     Returns:
-        ``None`` when a trainer is at work there again, or none ever was.
+        ``None`` when a trainer is running there again, or none ever was.
     """
     with run.undisturbed() as alone:
         if not alone:
@@ -171,7 +171,7 @@ def settle(run: RunDirectory, returncode: int | None = None) -> Outcome | None:
                     )
                 writer.emit("run_finished", status=outcome.category if outcome.ok else "failed")
         except (UserError, OSError) as error:  # perhaps the very reason why it ended: a full disk
-            _log.warning("how the run in %s ended cannot be written down: %s", run.path, error)
+            _log.warning("the end of the run in %s cannot be recorded: %s", run.path, error)
         return outcome
 
 

@@ -39,7 +39,7 @@ def delete_run(folder: Path) -> Path:
     )
     if foreign:
         raise UserError(
-            f"{run.path} also holds {', '.join(foreign[:5])}, which is not of a run",
+            f"{run.path} also holds {', '.join(foreign[:5])}, which is not part of a run",
             hint="move these files elsewhere, then delete the run",
         )
     name = f"{TRASH}/{run.path.name}-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**9:09d}"
@@ -86,4 +86,4 @@ def restore_run(trashed: Path, folder: Path) -> None:
     try:
         Owned(folder.parent, local=True).move(f"{TRASH}/{trashed.name}", folder.name)
     except FileNotFoundError as error:
-        raise UserError(f"{trashed} is not there any more") from error
+        raise UserError(f"{trashed} no longer exists") from error

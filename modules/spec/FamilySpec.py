@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Prediction = Literal["epsilon", "v_prediction", "flow"]
-PartKind = Literal["denoiser", "text_encoder", "vae", "tokenizer", "scheduler"]
+PartKind = Literal["denoiser", "text_encoder", "vae", "tokenizer", "processor", "scheduler"]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Relative:
 
     @property
     def message(self) -> str:
-        return f"is {self.label}" if self.key else f"is {self.label}, which is not offered"
+        return f"is {self.label}" if self.key else f"is {self.label}, which is not supported"
 
     @property
     def hint(self) -> str:
@@ -98,6 +98,11 @@ class FamilySpec:
         prediction: default parameterisation; the scheduler config of a discrete model may overrule it.
         prompt_tokens: how many tokens of a prompt the text encoders read, where their tokenizers set no smaller
             limit; start and end marks included, templates not. The largest limit where there are several encoders.
+        template_tokens: how many more of them the template around a prompt takes.
+        length_of: the text encoder whose number of tokens a run may choose; empty where CLIP alone reads.
+        most_tokens: the largest number of tokens it may choose, template included.
+        padding: what the denoiser does with the padding behind a prompt: ``seen``, ``masked``, or ``none`` where it is
+            never given any.
         layer_presets: name -> substrings of module names an adapter is attached to; empty means all layers.
         onetrainer_presets: presets of OneTrainer that train other layers than ours of the same name, as filters; those
             that begin with ``^`` are regular expressions.
@@ -112,6 +117,8 @@ class FamilySpec:
         sources: how many images that are edited the denoiser can see besides the noisy one; 0 for models that make
             images of prompts alone.
         edits_only: whether it is trained with such images only.
+        sees_sources: whether the text encoder is shown these images too, so that the states of a prompt depend on them.
+        shown_area: about how many pixels of each it is shown; 0 for as many as the denoiser.
         denoiser_channels: input channels of the denoiser, where they tell families apart; 0 accepts any number.
         size_conditioning: whether the denoiser is given the original size, crop and target size of an image.
         blocks: blocks of the denoiser, where all models of the family have the same number; 0 where they differ.
@@ -137,6 +144,10 @@ class FamilySpec:
     lora_architecture: str
     model_architecture: str
     prompt_tokens: int
+    template_tokens: int = 0
+    length_of: str = ""
+    most_tokens: int = 512
+    padding: Literal["none", "seen", "masked"] = "none"
     layer_presets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     onetrainer_presets: Mapping[str, str] = field(default_factory=dict)
     default_resolution: int = 512
@@ -147,6 +158,8 @@ class FamilySpec:
     inpainting: bool = False
     sources: int = 0
     edits_only: bool = False
+    sees_sources: bool = False
+    shown_area: int = 0
     denoiser_channels: int = 0
     size_conditioning: bool = False
     blocks: int = 0
@@ -174,6 +187,11 @@ class FamilySpec:
     def of_kind(self, kind: PartKind) -> tuple[PartSpec, ...]:
         """The parts of one kind, in the family's order."""
         return tuple(part for part in self.parts if part.kind == kind)
+
+    @property
+    def prompt_length(self) -> int:
+        """How many tokens its text encoders read, template included."""
+        return self.prompt_tokens + self.template_tokens
 
     @property
     def denoiser(self) -> str:

@@ -27,7 +27,7 @@ def never(_: object) -> bool:
 
 
 def always(_: object) -> bool:
-    """The answer of a mode that cannot do without it."""
+    """The answer of a mode that always needs it."""
     return True
 
 

@@ -150,6 +150,11 @@ def qwen_tokenizer() -> PartSpec:
     )
 
 
+def qwen_processor() -> PartSpec:
+    """How images are shown to Qwen2.5-VL; only its config is read, and as published it is known without."""
+    return PartSpec("processor", "processor", ("Qwen2VLProcessor", "Qwen2_5_VLProcessor"), optional=True)
+
+
 def scheduler() -> PartSpec:
     """Only its config is read."""
     return PartSpec("scheduler", "scheduler", ())

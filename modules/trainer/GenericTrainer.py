@@ -186,6 +186,9 @@ class GenericTrainer:
                 return STOPPED
             if self.progress.global_step >= self.total_steps or self._out_of_patience():
                 break
+            if self.parts.stops.all_ended(group.epoch, self.progress.global_step):
+                self.callback.warning("training ends here: every part has reached its stop_training_after")
+                break
             if self._obey(self._commands.hear()):
                 self._backup()
                 self._commands.done(STOP)
@@ -198,14 +201,34 @@ class GenericTrainer:
         return FINISHED
 
     def _groups(self) -> Iterator[AccumulationGroup | None]:
-        """The remaining optimizer steps; ``None`` if the run was stopped during a rollout."""
+        """The remaining optimizer steps; ``None`` if the run was stopped during a rollout, or while prompts of text
+        encoders that are trained no longer are cached.
+        """
+        stops, settled = self.parts.stops, True
         try:
-            yield from self.parts.loader.accumulation_groups(self.progress)
-        except SamplingCancelled:
+            while settled:
+                self._keep_texts()
+                settled = False
+                for group in self.parts.loader.accumulation_groups(self.progress):
+                    yield group
+                    settled = self.progress.global_step < self.total_steps and stops.texts_settle(
+                        self.progress
+                    )
+                    if settled:
+                        break
+        except (SamplingCancelled, LoadingCancelled):
             self._obey(self._commands.hear())
             self._backup()
             self._commands.done(STOP)
             yield None
+
+    def _keep_texts(self) -> None:
+        try:
+            self.parts.stops.keep_texts(self.progress)
+        except UserError:
+            # the disk of the cache may be full; the steps so far are not lost
+            self._rescue_backup()
+            raise
 
     def end(self) -> None:
         """Choose the final weights and save them."""
@@ -244,6 +267,7 @@ class GenericTrainer:
     def _take_step(self, group: AccumulationGroup) -> dict[str, float]:
         parts, step = self.parts, self.progress.global_step
         self._rescue.whole = parts.fused is None
+        parts.begin(self.progress)
         set_learning_rate(parts.optimizer, parts.schedule.factor(step))
         try:
             parts.step.forward_backward(group, step, self._backward)
@@ -263,7 +287,7 @@ class GenericTrainer:
         self._rescue.whole = False
         if finite:
             self._moved = self._moved or norm > 0
-            parts.optimizer.step()
+            parts.update()
             if parts.ema is not None:
                 parts.ema.update(step)
             if parts.old_policy is not None:

@@ -47,6 +47,8 @@ from modules.trainer.optim.LearningRateSchedule import LearningRateSchedule
 from modules.trainer.optim.LossScaler import LossScaler
 from modules.trainer.optim.muon import HIDDEN, MUON_LAYERS, hidden_layers
 from modules.trainer.optim.optimizers import create_optimizer, evaluation_weights, trains_elsewhere
+from modules.trainer.optim.PartStops import PartStops
+from modules.trainer.optim.StochasticRounding import StochasticRounding
 from modules.trainer.reference.reference_cache import Progress as ScoreProgress
 from modules.trainer.reference.ReferenceScores import ReferenceScores
 from modules.trainer.steps import PreferenceStep, SupervisedStep, TrainStep
@@ -54,6 +56,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import DataType, EMAMode, Optimizer, Scaler
 from modules.util.errors import ConfigError, UnsupportedError
 from modules.util.files.output_place import check_output
+from modules.util.TrainProgress import TrainProgress
 
 Named = list[tuple[str, torch.nn.Parameter]]
 Group = tuple[str, float, Named]
@@ -97,9 +100,24 @@ class Run:
     best: BestKeeper | None
     sampler: Sampler
     acceleration: AccelerationPlan
+    stops: PartStops
     old_policy: OldPolicy | None = None
     fused: FusedSteps | None = None
+    rounding: StochasticRounding | None = None
     said: list[str] = field(default_factory=list)
+
+    def begin(self, progress: TrainProgress) -> None:
+        """Called before the passes of an optimizer step."""
+        self.stops.follow(progress)
+        if self.rounding is not None:
+            self.rounding.begin(progress.global_step)
+
+    def update(self) -> None:
+        """The optimizer's step, with the gradients that are there."""
+        if self.rounding is None:
+            self.optimizer.step()
+        else:
+            self.rounding.step()
 
     def norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
         """The norm of the step's gradients, including those already used by a fused optimizer."""
@@ -107,7 +125,8 @@ class Run:
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
-        return [parameter for _, parameter in self.named]
+        """What is trained at present; all of it, until the training of a part ends."""
+        return [parameter for _, parameter in self.named if parameter.requires_grad]
 
     @contextmanager
     def exported_weights(self, averaged: bool = True) -> Iterator[None]:
@@ -350,6 +369,8 @@ def _run(
     patience, best = _watchers(basis, named, data.validation)
     old_policy = _old_policy(basis, named)
     optimizer = create_optimizer(config.optimizer, groups)
+    rounds = config.optimizer.stochastic_rounding
+    rounding = StochasticRounding(optimizer, named, config.seed) if rounds else None
     return Run(
         config=config,
         setup=basis.setup,
@@ -372,8 +393,10 @@ def _run(
         best=best,
         sampler=sampler,
         acceleration=acceleration,
+        stops=PartStops(config, basis.setup, basis.model, named, data.images),
         old_policy=old_policy,
-        fused=FusedSteps(optimizer, config.clip_grad_norm or 0.0)
+        rounding=rounding,
+        fused=FusedSteps(optimizer, config.clip_grad_norm or 0.0, rounding)
         if config.optimizer.fused_back_pass
         else None,
     )

@@ -8,8 +8,12 @@ from functools import partial
 from tkinter import ttk
 
 from modules.ui.Ui import Ui
+from modules.ui.widgets.ScrollFrame import ScrollFrame
 from modules.ui.widgets.theme import style_text
 from modules.ui.widgets.tk_support import chosen_line, make_modal, place_over
+
+FRAME = 60
+"""Height that the desktop takes for itself, at 100 %."""
 
 
 class Dialog(tk.Toplevel):
@@ -19,9 +23,10 @@ class Dialog(tk.Toplevel):
         ui: what parts share.
         title: of the window.
         width, height: at 100 %; 0 for what it needs.
+        scrolls: the body scrolls where it is higher than the screen has room for.
     """
 
-    def __init__(self, ui: Ui, title: str, width: int = 0, height: int = 0) -> None:
+    def __init__(self, ui: Ui, title: str, width: int = 0, height: int = 0, scrolls: bool = False) -> None:
         super().__init__(ui.root)
         self.ui = ui
         self.withdraw()
@@ -30,8 +35,15 @@ class Dialog(tk.Toplevel):
         self.configure(background=ui.theme.palette.panel)
         self.columnconfigure(0, weight=1)
         self.rowconfigure(0, weight=1)
-        self.body = ttk.Frame(self, padding=(px(16), px(14)))
-        self.body.grid(row=0, column=0, sticky="nsew")
+        self._body_scroll = ScrollFrame(self, ui.theme, auto_hide=True, fill=True) if scrolls else None
+        if self._body_scroll is None:
+            self.body = ttk.Frame(self)
+            self.body.grid(row=0, column=0, sticky="nsew")
+        else:
+            self.body = self._body_scroll.inside
+            self._body_scroll.canvas.configure(background=ui.theme.palette.panel)
+            self._body_scroll.grid(row=0, column=0, sticky="nsew")
+        self.body.configure(style="TFrame", padding=(px(16), px(14)))
         self.foot = ttk.Frame(self, padding=(px(16), px(8), px(16), px(14)))
         self.foot.grid(row=1, column=0, sticky="ew")
         self._size = (px(width) if width else 0, px(height) if height else 0)
@@ -46,12 +58,23 @@ class Dialog(tk.Toplevel):
         button.pack(side="right", padx=(self.ui.theme.px(6), 0))
         return button
 
+    def see(self, widget: tk.Misc) -> None:
+        """Scroll until a widget of the body is in sight."""
+        if self._body_scroll is not None:
+            self.update_idletasks()
+            self._body_scroll.see(widget)
+
     def cancel(self) -> None:
         """Close without an answer."""
         self.destroy()
 
     def present(self, focus: tk.Misc | None = None) -> None:
         """Show it over the middle of the main window, within the screen, and keep the input."""
+        if self._body_scroll is not None:
+            self.update_idletasks()
+            room = self.winfo_screenheight() - self.foot.winfo_reqheight() - self.ui.theme.px(FRAME)
+            height = min(self.body.winfo_reqheight(), max(self.ui.theme.px(FRAME), room))
+            self._body_scroll.canvas.configure(width=self.body.winfo_reqwidth(), height=height)
         place_over(self, self.ui.root, self._size)
         self.deiconify()
         make_modal(self, self.ui.root)

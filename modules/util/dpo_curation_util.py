@@ -5,6 +5,7 @@ An output folder looks like this::
     manifest.json                               {"pairs": [{pair_id, prompt, aspectratio, chosen_file, ...}]}
     chosen/pair_0000.png   chosen/pair_0000.txt       while picking
     rejected/pair_0000.jpg rejected/pair_0000.txt
+    source/pair_0000.png                              of edits: the image that both sides were made from
     chosen/train/...  chosen/val/...  rejected/...    after finalising (files are moved, never copied twice)
     concepts.json                                     the four DPO concepts, ready for training
 
@@ -35,6 +36,7 @@ from modules.util.pairs.dpo_pair_files import (
     IMAGE_EXTENSIONS,
     SAFE_PAIR_ID,
     SIDES,
+    SOURCE_FOLDER,
     SPLITS,
     FinalizedPair,
     caption_name,
@@ -58,7 +60,18 @@ from modules.util.pairs.dpo_pair_files import (
     write_caption_in,
 )
 from modules.util.pairs.foreign_manifest import adopt_entry, shape_name
+from modules.util.pairs.pair_sources import (
+    KEY,
+    are_edits,
+    check_source_entries,
+    copy_sources,
+    find_sources,
+    missing_sources,
+    remove_sources,
+    source_entries,
+)
 from modules.util.pairs.Preferences import Preferences
+from modules.util.pairs.source_files import SourceImage
 from modules.util.rng import digest64
 
 __all__ = [
@@ -213,6 +226,7 @@ def check_manifest_pair(pair: Any, where: str) -> None:
     for key in ("sources", "hashes"):
         if not isinstance(pair.get(key, {}), dict):
             raise UserError(f"{where}.{key} is not an object")
+    check_source_entries(pair, where)
     if "certainty" in pair and not is_certainty(pair["certainty"]):
         raise UserError(f"{where}.certainty is not a number from 0.5 to 1")
 
@@ -257,9 +271,20 @@ def has_existing_exports(output_dir: str | os.PathLike[str]) -> bool:
     return (base / MANIFEST_NAME).exists() or any(True for _ in pair_images(base, "chosen"))
 
 
-def make_pair(pair_id: str, chosen: Path, rejected: Path, prompt: str, aspectratio: str) -> Pair:
-    """A manifest entry for images that are not copied yet (``hashes`` are filled by ``copy_pair``)."""
-    return {
+def make_pair(
+    pair_id: str,
+    chosen: Path,
+    rejected: Path,
+    prompt: str,
+    aspectratio: str,
+    sources: Sequence[SourceImage] = (),
+) -> Pair:
+    """A manifest entry for images that are not copied yet (``hashes`` are filled by ``copy_pair``).
+
+    Args:
+        sources: the images that both sides are edits of.
+    """
+    made = {
         "pair_id": pair_id,
         "prompt": prompt,
         "aspectratio": aspectratio,
@@ -268,18 +293,21 @@ def make_pair(pair_id: str, chosen: Path, rejected: Path, prompt: str, aspectrat
         "sources": {"chosen": str(chosen), "rejected": str(rejected)},
         "hashes": {},
     }
+    return {**made, KEY: source_entries(pair_id, sources)} if sources else made
 
 
 def copy_pair(output_dir: str | os.PathLike[str], pair: Pair) -> Pair:
-    """Bring both images and captions of ``pair`` under their final names; on failure neither side stays.
+    """Bring both images and captions of ``pair``, and its sources, under their final names; on failure none stays.
 
     Raises:
-        UserError: an image cannot be copied, or not every pixel of it can be read (``UndecodableImage``).
+        UserError: an image cannot be copied, or not every pixel of it can be read (``UndecodableImage``); a source is
+            not what it was (``LostSource``).
     """
     owned = owned_pairs(output_dir)
     done: list[str] = []
     try:
         hashes = {}
+        copy_sources(owned, pair)
         for side in SIDES:
             done.append(pair[f"{side}_file"])
             hashes[side] = copy_into(owned, pair["sources"][side], done[-1])
@@ -289,6 +317,7 @@ def copy_pair(output_dir: str | os.PathLike[str], pair: Pair) -> Pair:
     except (UserError, OSError):
         for name in done:
             unlink_with_caption(owned, name)
+        remove_sources(owned, pair)
         raise
     return {**pair, "hashes": hashes}
 
@@ -443,7 +472,7 @@ def finalize_export(
         (pairs in train, pairs in val).
 
     Raises:
-        DataError: there are no pairs, or files of a pair are missing (all are listed).
+        DataError: there are no pairs, files of a pair are missing (all are listed), or only some pairs are edits.
     """
     base = Path(output_dir)
     if not manifest["pairs"]:
@@ -455,6 +484,7 @@ def finalize_export(
             f"{counted(len(missing), 'pair has', 'pairs have')} lost a file:\n{listed}",
             hint="remove them in the review window or with curate.py review --fix, or restore the files",
         )
+    edits = are_edits(manifest["pairs"])
     owned = owned_pairs(base)
     _check_no_file_twice(base, manifest)
     validation = split_prompts(Counter(p["prompt"] for p in manifest["pairs"]), val_percentage)
@@ -471,7 +501,7 @@ def finalize_export(
             owned.sync(f"{side}/{split}")
         owned.sync(side)
     save_manifest(base, manifest)
-    write_json(base / CONCEPTS_NAME, _concepts(base, counts))
+    write_json(base / CONCEPTS_NAME, _concepts(base, counts, edits))
     return counts["train"], counts["val"]
 
 
@@ -513,10 +543,12 @@ def _move_pair_file(owned: Owned, base: Path, pair: Pair, side: str, split: str)
         write_caption_in(owned, target, pair["prompt"])
 
 
-def _concepts(base: Path, counts: Mapping[str, int]) -> list[dict[str, Any]]:
+def _concepts(base: Path, counts: Mapping[str, int], edits: bool) -> list[dict[str, Any]]:
+    """The four concepts; the chosen side of edits says for both where their sources are."""
     from modules.util.config.ConceptConfig import ConceptConfig
 
     made = []
+    sources = str((base / SOURCE_FOLDER).resolve()) if edits else ""
     for split in SPLITS:
         for side in SIDES:
             concept = ConceptConfig(
@@ -524,23 +556,24 @@ def _concepts(base: Path, counts: Mapping[str, int]) -> list[dict[str, Any]]:
                 path=str((base / side / split).resolve()),
                 type=_DPO_TYPES[side, split],
                 enabled=counts[split] > 0,
+                source_path=sources if side == "chosen" else "",
             )
             made.append(concept.to_dict())
     return made
 
 
 def find_orphaned_pairs(output_dir: str | os.PathLike[str], manifest: Manifest) -> list[Pair]:
-    """Manifest entries of which at least one image is gone."""
+    """Manifest entries of which at least one image is gone, a source included."""
     base = Path(output_dir)
     return [
         pair
         for pair in manifest["pairs"]
-        if any(locate_pair_file(base, pair, side) is None for side in SIDES)
+        if any(locate_pair_file(base, pair, side) is None for side in SIDES) or missing_sources(base, pair)
     ]
 
 
 def remove_pair(output_dir: str | os.PathLike[str], manifest: Manifest, pair_id: str) -> Pair:
-    """Take a pair out of the manifest and the disk, both sides and captions; returns the removed entry.
+    """Take a pair out of the manifest and the disk, both sides, captions and sources; returns the removed entry.
 
     Raises:
         UserError: there is no such pair.
@@ -554,6 +587,7 @@ def remove_pair(output_dir: str | os.PathLike[str], manifest: Manifest, pair_id:
             for file in files:
                 if file is not None:
                     unlink_with_caption(owned, name_below(base, file))
+            remove_sources(owned, pair)
             return dict(pair)
     raise UserError(f"there is no pair {pair_id!r} in {base}")
 
@@ -574,3 +608,5 @@ def remove_finalized_pair(output_dir: str | os.PathLike[str], pair_id: str) -> N
     for file in files:
         if file is not None:
             unlink_with_caption(owned_pairs(output_dir), name_below(output_dir, file))
+    for file in find_sources(Path(output_dir), pair_id):
+        owned_pairs(output_dir).remove(name_below(output_dir, file))

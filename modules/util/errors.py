@@ -62,7 +62,7 @@ class UserErrors(UserError):
 
 
 def list_offenders(names: Sequence[str], limit: int = MAX_OFFENDERS) -> str:
-    """The first ``limit`` names, one a line, and how many more there are."""
+    """The first ``limit`` names, one per line, and how many more there are."""
     shown = [f"    {name}" for name in names[:limit]]
     if len(names) > limit:
         shown.append(f"    ... and {len(names) - limit} more")

@@ -24,7 +24,7 @@ __all__ = [
 
 
 def extract_metadata(path: str | os.PathLike[str], stealth: bool = False) -> dict[str, Any]:
-    """What an image file says of itself, as a dictionary.
+    """The metadata of an image file as a dictionary.
 
     Args:
         path: PNG, JPEG, WebP or AVIF, told by content.

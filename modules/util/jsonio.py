@@ -102,7 +102,7 @@ def parse_json(data: bytes | str, what: str) -> Any:
     except UnicodeEncodeError as error:
         half = ascii(error.object[error.start : error.start + 1])
         raise UserError(
-            f"the {what} holds half a character, {half}, in a text or a name", hint="remove it"
+            f"the {what} holds an incomplete character, {half}, in a text or a name", hint="remove it"
         ) from None
     except UnicodeDecodeError as error:
         raise UserError(f"the {what} is not UTF-8 text (byte {error.start})") from error

@@ -347,7 +347,7 @@ class Owned:
             UserError: the name is refused, or the source is not a plain file.
         """
         if not stat.S_ISREG(source.lstat().st_mode):
-            raise UserError(f"{shown(source)} is not a plain file", hint="it is not taken over")
+            raise UserError(f"{shown(source)} is not a plain file", hint="choose a plain file")
         with self._parent(name, make=True) as (folder, last):
             self._check_place_of_file(folder, last, name)
             if folder.link(source, last):

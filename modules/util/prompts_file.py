@@ -13,7 +13,7 @@ MAX_PROMPTS = 1_000_000
 
 
 def read_prompts_file(path: str | Path) -> list[str]:
-    """One prompt a line; empty lines and lines that begin with ``#`` do not count, blanks around a prompt neither.
+    """One prompt per line; empty lines and lines that begin with ``#`` do not count, blanks around a prompt neither.
 
     A prompt that is listed twice is drawn twice as often.
 

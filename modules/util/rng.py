@@ -2,7 +2,8 @@
 
 A stream is a CPU generator seeded with a blake2b digest of its name and its key, never with a counter and
 never on an accelerator, so the same run draws the same numbers on any device, in any process layout and after
-any resume.
+any resume. Where more numbers are needed than a CPU can draw, ``hashed_bits`` computes them on the device, with whole
+numbers alone, so they too are the same everywhere.
 """
 
 from __future__ import annotations
@@ -47,3 +48,31 @@ def generator(stream: str, seed: int, *key: Key) -> torch.Generator:
 def python_random(stream: str, seed: int, *key: Key) -> random.Random:
     """A fresh ``random.Random`` for stream ``stream`` of run ``seed`` at ``key`` (no torch import)."""
     return random.Random(digest64(stream, seed, *key))
+
+
+_32_BITS = 0xFFFFFFFF
+
+
+def hashed_bits(
+    key: int, start: int, count: int, bits: int, device: torch.device | str = "cpu"
+) -> torch.Tensor:
+    """Random whole numbers below 2 ** ``bits``, (count,) int64: places ``start`` and on of the sequence of a key.
+
+    Args:
+        key: 64 bits, such as a ``digest64``.
+        bits: at most 24.
+    """
+    import torch
+
+    place = torch.arange(start, start + count, dtype=torch.int64, device=device)
+    mixed = _mixed((place + (key & _32_BITS)) & _32_BITS)
+    mixed = _mixed(mixed ^ (key >> 32 & _32_BITS))
+    return (mixed >> 8) & ((1 << bits) - 1)
+
+
+def _mixed(value: torch.Tensor) -> torch.Tensor:
+    """32 bits to 32 bits, one to one, each of which depends on all (T. Mueller's integer hash)."""
+    for _ in range(2):
+        # the factor has 27 bits, so that no product has more than 63
+        value = (value ^ (value >> 16)) * 0x45D9F3B & _32_BITS
+    return value ^ (value >> 16)

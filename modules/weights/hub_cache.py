@@ -1,4 +1,4 @@
-"""Models of the hub that have been downloaded already, found without going online."""
+"""Models from the hub that are already downloaded, found without going online."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def downloaded(
 
 
 def _is_there(place: Path, part: PartSpec, weights: bool) -> bool:
-    if part.kind in ("tokenizer", "scheduler"):
+    if part.kind in ("tokenizer", "processor", "scheduler"):
         return place.is_dir()
     return _is_whole(place, weights)
 

@@ -25,6 +25,8 @@ from modules.weights.other_kinds import NEEDLESS
 from modules.weights.shards import check_shards
 
 FIELD = "base_model_name"
+PROCESSOR_CONFIG = "preprocessor_config.json"
+WHOLE_PROCESSOR_CONFIG = "processor_config.json"
 PICKLES = (".bin", ".pkl", ".pickle")
 USUAL_LAYERS, MOST_LAYERS = 100, 1000
 """Layers below which a config is not compared with its weights, and more than any published model has."""
@@ -108,7 +110,7 @@ def is_hub_name(name: str) -> bool:
 
 
 def _nearest(path: Path) -> str:
-    """Which part of a wrong path is still right."""
+    """The part of a wrong path that still exists."""
     for parent in path.parents:
         if parent.is_dir():
             inside = sorted(p.name for p in parent.iterdir() if not p.name.startswith("."))[:8]
@@ -220,7 +222,7 @@ def _check_relative(folder: Path, spec: FamilySpec) -> None:
 
 
 def left_out(part: PartSpec, index: dict[str, Any]) -> bool:
-    """Whether a folder comes without a part that it may come without."""
+    """Whether a folder lacks an optional part."""
     entry = index.get(part.name)
     return part.optional and (not isinstance(entry, list) or not all(entry))
 
@@ -234,7 +236,7 @@ def _part_fault(folder: Path, part: PartSpec, entry: Any, weights: bool) -> str:
     place = folder / part.name
     if not place.is_dir():
         return f"the folder {part.name} is missing"
-    if part.kind in ("tokenizer", "scheduler"):
+    if part.kind in ("tokenizer", "processor", "scheduler"):
         return ""
     if not (place / "config.json").is_file():
         return f"{part.name}/config.json is missing"
@@ -406,12 +408,22 @@ def load_parts(folder: Path, spec: FamilySpec, wanted: Sequence[str], dtypes: Pa
             loaded[name] = read_scheduler_config(folder)
         elif part.kind == "tokenizer":
             loaded[name] = load_tokenizer(part_class(part), folder / name)
+        elif part.kind == "processor":
+            loaded[name] = _read_processor(folder / name)
         else:
             keyword = "dtype" if part.kind == "text_encoder" else "torch_dtype"
             loaded[name] = load_module(
                 part_class(part).from_pretrained, folder, name, dtypes.of(name), keyword
             )
     return loaded
+
+
+def _read_processor(place: Path) -> Any:
+    """How a text encoder is shown images: a file of its own, or a part of what newer libraries write."""
+    if (place / PROCESSOR_CONFIG).is_file() or not (place / WHOLE_PROCESSOR_CONFIG).is_file():
+        return _read_config(place / PROCESSOR_CONFIG, "processor config")
+    whole = _read_config(place / WHOLE_PROCESSOR_CONFIG, "processor config")
+    return whole.get("image_processor", {})
 
 
 def part_class(part: PartSpec) -> Any:
@@ -457,7 +469,11 @@ def read_scheduler_config(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: it cannot be read, or is not a JSON object.
     """
-    config = read_json(folder / "scheduler" / "scheduler_config.json", "scheduler config")
+    return _read_config(folder / "scheduler" / "scheduler_config.json", "scheduler config")
+
+
+def _read_config(path: Path, what: str) -> dict[str, Any]:
+    config = read_json(path, what)
     if not isinstance(config, dict):
-        raise UserError(f"the scheduler config of {folder} is not a JSON object", field=FIELD)
+        raise UserError(f"the {what} {path} is not a JSON object", field=FIELD)
     return config

@@ -1,4 +1,4 @@
-"""A model as one file: all of it where the family is published so, its denoiser alone for the other families.
+"""A model as one file: the whole model if the family is published in this way, otherwise only its denoiser.
 
 The denoiser's file has the names and the joined tensors of the checkpoint the family was published as, without a
 prefix. Programs that take text encoders and autoencoder from files of their own read it, and so does this one.

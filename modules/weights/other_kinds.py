@@ -1,4 +1,4 @@
-"""Files that hold something else than a model, and tensors that belong to none of its parts, by their names."""
+"""Files that hold something other than a model, and tensors that belong to none of its parts, recognised by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from modules.util.errors import UserError, list_offenders
 
 @dataclass(frozen=True)
 class OtherKind:
-    """What is given for a model by mistake.
+    """Something that is given in place of a model by mistake.
 
     Args:
         label: its name for people, with an article.
@@ -52,23 +52,23 @@ KINDS = (
         "FLUX.1 Redux, which turns images into prompts",
         re.compile(r"redux_(up|down)\..*"),
         0.0,
-        f"it is not offered; {_WHOLE}",
+        f"it is not supported; {_WHOLE}",
     ),
     OtherKind(
-        "an IP-Adapter", re.compile(r"(ip_adapter|image_proj)\..*"), 0.5, f"it is not offered; {_WHOLE}"
+        "an IP-Adapter", re.compile(r"(ip_adapter|image_proj)\..*"), 0.5, f"it is not supported; {_WHOLE}"
     ),
     OtherKind(
         "an embedding (textual inversion)",
         re.compile(r"emb_params|string_to_param.*|clip_[lg]|<.*>"),
         1.0,
-        f"embeddings are not offered; {_WHOLE}",
+        f"embeddings are not supported; {_WHOLE}",
     ),
 )
 NEEDLESS = re.compile(
     r"(.*\.)?(position_ids|logit_scale|pos_embed|y_embedding|norm_final\.weight|inv_freq|text_projection(\.weight)?|"
     r"lm_head\.weight|spiece_model|v_pred|ztsnr|(vision_model|visual_projection|model_ema|loss)\..*)"
 )
-"""Tensors of published files that the modules do without: what is computed, and what only training needs."""
+"""Tensors of published files that the modules do not need: what is computed, and what only training needs."""
 LEFTOVERS = re.compile(
     r"(model_ema|embedding_manager|loss|denoiser|logvar|safety_checker)\..*|betas|alphas_cumprod(_prev)?|"
     r"(sqrt|log|posterior|lvlb)_\w+|logvar|scale_factor|global_step|edm_.*"

@@ -1,4 +1,4 @@
-"""Which family a denoiser's file is of, told by the names of its tensors."""
+"""Recognising the family of a denoiser's file by the names of its tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the parts of a model come from: one folder or file for all, and others for single parts."""
+"""Sources of the parts of a model: one folder or file for all, and others for single parts."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def find_sources(base: str, overrides: Mapping[str, str], spec: FamilySpec, want
 
 @contextmanager
 def _blamed(field: str) -> Iterator[None]:
-    """Errors are about the field that names the source."""
+    """Attribute errors to the field that names the source."""
     try:
         yield
     except UserError as error:
@@ -261,6 +261,9 @@ def load_whole_file(
                 made = _scheduler(file, spec)
             elif part.kind == "tokenizer":
                 made = find_tokenizer(part, sources)
+            elif part.kind == "processor":
+                # as published
+                made = None
             else:
                 alone = part.kind == "denoiser"
                 made = part_from_file(file, spec, part, dtypes, None, alone)
@@ -321,7 +324,7 @@ def find_tokenizer(part: PartSpec, sources: Sources) -> Any:
 
 
 def check_tokenizers(spec: FamilySpec, path: Path, loaded: Mapping[str, Any]) -> None:
-    """Tokenizers of CLIP give no token that the encoder they are for has not.
+    """Check that CLIP tokenizers produce only tokens that their encoder has.
 
     Raises:
         UserError: the encoder has another vocabulary.

@@ -18,6 +18,7 @@ from modules.util.errors import UnsupportedError
 from modules.util.jsonio import atomic_path, read_json, write_text
 from modules.util.owned_files import Owned
 from modules.util.tensors.lazy_tensors import LazyTensor, lazily, write_lazily
+from modules.weights.loading import PROCESSOR_CONFIG
 from modules.weights.single_file import V_MARK, ZERO_SNR_MARK, file_entries
 
 WEIGHTS_NAME = {
@@ -52,6 +53,9 @@ def save_folder(model: Model, path: str | Path, dtype: torch.dtype | None = None
         for spec in model.spec.of_kind("tokenizer"):
             if spec.name in model.parts:
                 model.parts[spec.name].save_pretrained(str(fresh / spec.name))
+        for spec in model.spec.of_kind("processor"):
+            if spec.name in model.parts:
+                _write_processor(model, fresh / spec.name)
         _write_json(fresh / "scheduler" / "scheduler_config.json", scheduler_config(model))
         _write_json(fresh / "model_index.json", model_index(model))
         owned.replace_folder(fresh, target.name, keep)
@@ -133,6 +137,13 @@ def _write_config(module: nn.Module, place: Path) -> None:
     config.save_pretrained(str(place))
 
 
+def _write_processor(model: Model, place: Path) -> None:
+    """What shows images to a text encoder, whose folder holds its tokenizer again."""
+    _write_json(place / PROCESSOR_CONFIG, model.parts[place.name])
+    for spec in model.spec.of_kind("tokenizer"):
+        model.parts[spec.name].save_pretrained(str(place))
+
+
 def scheduler_config(model: Model) -> dict[str, Any]:
     """The scheduler config the model was loaded with, plus what training changed about it."""
     config = dict(model.parts["scheduler"])
@@ -165,7 +176,7 @@ def model_index(model: Model) -> dict[str, Any]:
             index[part.name] = [None, None]
         elif part.kind == "scheduler":
             index[part.name] = ["diffusers", model.parts["scheduler"].get("_class_name", "DDIMScheduler")]
-        elif part.kind == "tokenizer":
+        elif part.kind in ("tokenizer", "processor"):
             index[part.name] = ["transformers", part.classes[0]]
         elif part.name in model.modules():
             index[part.name] = [LIBRARY[part.kind], type(model.module(part.name)).__name__]

@@ -203,7 +203,7 @@ def _all_shipped(key: str, denoiser: str = "", **channels: int) -> Parts:
     return parts
 
 
-def _qwen_image() -> Parts:
+def _qwen_image(key: str = "QWEN", denoiser: str = "") -> Parts:
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
     text = {
@@ -217,7 +217,7 @@ def _qwen_image() -> Parts:
     }
     vision = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "out_hidden_size": 3584}
     encoder = Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=text, vision_config=vision))
-    return {**_all_shipped("QWEN"), "text_encoder": encoder}
+    return {**_all_shipped(key, denoiser), "text_encoder": encoder}
 
 
 def _unet_of(key: str, inputs: int = 4) -> Callable[[], Parts]:
@@ -244,9 +244,19 @@ MODELS: Mapping[str, tuple[str, Callable[[], Parts], tuple[int, int], int]] = {
     "pixart-sigma": ("PIXART_SIGMA", lambda: _all_shipped("PIXART_SIGMA"), (300, 4096), 0),
     "sana": ("SANA", lambda: _all_shipped("SANA"), (300, 2304), 0),
     "qwen": ("QWEN", _qwen_image, (512, 3584), 0),
+    # with an image of 512 pixels, of which each token has 28; three of 384
+    "qwen-edit": ("QWEN_EDIT", lambda: _qwen_image("QWEN_EDIT"), (512 + 18**2, 3584), 0),
+    "qwen-edit-2509": ("QWEN_EDIT_PLUS", lambda: _qwen_image("QWEN_EDIT_PLUS"), (512 + 3 * 14**2, 3584), 0),
+    "qwen-edit-2511": (
+        "QWEN_EDIT_PLUS",
+        lambda: _qwen_image("QWEN_EDIT_PLUS", "2511"),
+        (512 + 3 * 14**2, 3584),
+        0,
+    ),
 }
 """Name -> model type, what makes the parts, tokens and width of the text states, width of the pooled state."""
-MASKED = ("Z_IMAGE", "KREA_2", "CHROMA_1", "PIXART_ALPHA", "PIXART_SIGMA", "SANA", "QWEN")
+_QWEN = ("QWEN", "QWEN_EDIT", "QWEN_EDIT_PLUS")
+MASKED = ("Z_IMAGE", "KREA_2", "CHROMA_1", "PIXART_ALPHA", "PIXART_SIGMA", "SANA", *_QWEN)
 """Families whose prompts keep their own lengths; the longest is assumed."""
 
 

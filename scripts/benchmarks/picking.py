@@ -49,7 +49,7 @@ def make_images(folder: Path, count: int, size: int) -> None:
 
 
 def run(arguments: argparse.Namespace) -> list[Result]:
-    """One session in a process of its own."""
+    """One session in a separate process."""
     with tempfile.TemporaryDirectory() as name, screen() as env:
         source = Path(name) / "images"
         source.mkdir()

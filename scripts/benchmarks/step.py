@@ -34,6 +34,8 @@ from scripts.benchmarks._models import MODELS, random_pair
 BETA = 200.0
 BASELINE = "supervised"
 RESTATED = "four_passes"
+SAFE = "safeguarded_"
+"""Before the names of schedules that train with ``rlhf_dpo_safeguard``; their gradient is another one."""
 OVERHEAD = 1.05
 HALF_MEMORY = 0.55
 GRADIENT_TOLERANCE = 1e-3
@@ -88,20 +90,23 @@ class Bench:
         both, draw = ImageBatch.cat(self.sides()), NoiseDraw.cat(self.draws)
         self.setup.calculate_loss(self.model, both, draw).mean().backward()
 
-    def preference(self, mode: str, strategy: str = "AUTO", cached: ReferenceOut | None = None) -> Work:
-        """A preference step as training does it."""
+    def preference(
+        self, mode: str, strategy: str = "AUTO", cached: ReferenceOut | None = None, safe: bool = False
+    ) -> Work:
+        """A preference step as training does it, with the safeguard if asked for."""
 
         def work() -> None:
             self.model.set_mode("no_dropout")
             execution.run(
                 mode,
                 strategy,
-                ModelPairScorer(self.setup, self.model, self.pair, self.draws),
+                ModelPairScorer(self.setup, self.model, self.pair, self.draws, errors=safe),
                 None if cached is not None else self.reference,
                 get_preference_loss("SIGMOID"),
                 ObjectiveOptions(beta=BETA),
                 parameters=self.parameters,
                 cached_reference=cached,
+                safeguard_mu=0.0 if safe else None,
             )
 
         return work
@@ -110,25 +115,40 @@ class Bench:
         scorer = ModelPairScorer(self.setup, self.model, self.pair, self.draws)
         return execution.reference_scores(scorer, self.reference, get_preference_loss("SIGMOID"))
 
-    def restated_score(self, side: ImageBatch, draw: NoiseDraw) -> torch.Tensor:
-        """Minus the error of one forward pass, written out."""
+    def restated_error(self, side: ImageBatch, draw: NoiseDraw) -> torch.Tensor:
+        """Prediction minus target of one forward pass, written out, (B, C, h, w)."""
         assert side.cond is not None
         noisy = self.model.schedule.add_noise(side.latents_BChw, draw.noise_BChw, draw.timestep_B)
         predicted = self.setup.denoise(self.model, noisy, draw.timestep_B, side.cond, side.size)
         target = self.model.schedule.target(side.latents_BChw, draw.noise_BChw, draw.timestep_B)
-        return -(predicted.float() - target.float()).square().mean(dim=(1, 2, 3))
+        return predicted.float() - target.float()
 
-    def four_passes(self) -> None:
+    def four_passes(self, safe: bool = False) -> None:
         """The step as it is usually written: each image through each model on its own, one backward."""
         self.model.set_mode("no_dropout")
         (chosen, rejected), (first, second) = self.sides(), self.draws
+
+        def score(error_BChw: torch.Tensor) -> torch.Tensor:
+            return -error_BChw.square().mean(dim=(1, 2, 3))
+
         with torch.no_grad(), self.reference():
-            anchor_chosen = self.restated_score(chosen, first)
-            anchor_rejected = self.restated_score(rejected, second)
-        policy_chosen = self.restated_score(chosen, first)
-        policy_rejected = self.restated_score(rejected, second)
-        margin = (policy_chosen - anchor_chosen) - (policy_rejected - anchor_rejected)
+            anchor_chosen = score(self.restated_error(chosen, first))
+            anchor_rejected = score(self.restated_error(rejected, second))
+        better_BChw = self.restated_error(chosen, first)
+        worse_BChw = self.restated_error(rejected, second)
+        policy_rejected = score(worse_BChw)
+        if safe:
+            shared_B = (better_BChw * worse_BChw).detach().sum(dim=(1, 2, 3))
+            share_B = (better_BChw.detach().square().sum(dim=(1, 2, 3)) / shared_B).clamp(0, 1)
+            share_B = torch.where(shared_B > 0, share_B, 1.0)
+            # the value stays, only the gradient is multiplied
+            policy_rejected = share_B * policy_rejected + (1 - share_B) * policy_rejected.detach()
+        margin = (score(better_BChw) - anchor_chosen) - (policy_rejected - anchor_rejected)
         (-logsigmoid(BETA * margin).mean()).backward()
+
+    def four_passes_safe(self) -> None:
+        """The same with the rejected side's gradient multiplied by the safeguard's share."""
+        self.four_passes(safe=True)
 
 
 def make_bench(name: str, device: torch.device, rank: int, reference: str) -> Bench:
@@ -209,16 +229,19 @@ def check_gradients(bench: Bench, cases: dict[str, Work]) -> dict[str, float]:
     Raises:
         RuntimeError: a schedule computes something else.
     """
-    bench.clear()
-    cases[RESTATED]()
-    wanted = bench.gradient()
+    wanted = {}
+    for prefix, restated in (("", cases[RESTATED]), (SAFE, bench.four_passes_safe)):
+        bench.clear()
+        restated()
+        wanted[prefix] = bench.gradient()
     errors = {}
     for name, work in cases.items():
         if name in (BASELINE, RESTATED):
             continue
         bench.clear()
         work()
-        errors[name] = float((bench.gradient() - wanted).norm() / wanted.norm())
+        own = wanted[SAFE if name.startswith(SAFE) else ""]
+        errors[name] = float((bench.gradient() - own).norm() / own.norm())
         if not errors[name] < GRADIENT_TOLERANCE:
             raise RuntimeError(
                 f"{name} gives another gradient than the restated step: off by {errors[name]:.2e}"
@@ -248,6 +271,7 @@ def limits_of(flop_ratio: dict[str, float], times: dict[str, Quartiles]) -> dict
         "full_concurrent": OVERHEAD * flop_ratio["full_concurrent"],
         "sequential": OVERHEAD * times[RESTATED].middle,
         "cached_reference": OVERHEAD,
+        f"{SAFE}cached_reference": OVERHEAD,
     }
 
 
@@ -264,6 +288,8 @@ def measure(name: str, options: argparse.Namespace) -> list[Result]:
         "sequential_three_forward": bench.preference("SEQUENTIAL", "THREE_FORWARD"),
         "cached_reference": bench.preference("FULL_CONCURRENT", cached=cached),
         "cached_sequential": bench.preference("SEQUENTIAL", "GRAD_STASH", cached),
+        f"{SAFE}sequential": bench.preference("SEQUENTIAL", "GRAD_STASH", safe=True),
+        f"{SAFE}cached_reference": bench.preference("FULL_CONCURRENT", cached=cached, safe=True),
     }
     errors = check_gradients(bench, cases)
     if options.against == "diffusers" and "hidden_BLE" in bench.pair.chosen.cond.tensors and name != "flux":  # type: ignore[union-attr]
@@ -286,7 +312,7 @@ def measure(name: str, options: argparse.Namespace) -> list[Result]:
             ratio=times[case].middle,
             limit=limits.get(case),
             memory_ratio=held[case] / held[BASELINE],
-            memory_limit=HALF_MEMORY if case == "sequential" else None,
+            memory_limit=HALF_MEMORY if case in ("sequential", f"{SAFE}sequential") else None,
             extra={
                 "quartiles": [times[case].low, times[case].high],
                 "flop_ratio": flop_ratio[case],

@@ -59,7 +59,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tastes", type=_names, help="names, with commas between them (all)")
+    parser.add_argument("--tastes", type=_names, help="names, separated by commas (all)")
     parser.add_argument("--answers", type=_numbers, default=[25, 50, 100], help="answers (25,50,100)")
     parser.add_argument("--seeds", type=_numbers, default=[1, 2, 3], help="seeds (1,2,3)")
     parser.add_argument(

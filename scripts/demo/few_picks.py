@@ -14,8 +14,8 @@ def learning_settings(weights: Path, prompts: Path, caution: float = CAUTION) ->
 
     Args:
         weights: the head.
-        prompts: one a line; images are made for them while training, and nobody looks at these.
-        caution: see ``PreferenceReward``; 0 for a head that does not know how certain it is.
+        prompts: one per line; images are made for them while training, and nobody looks at these.
+        caution: see ``PreferenceReward``; 0 for a head that does not estimate its uncertainty.
     """
     reward = {
         "reward": "preference_head",

@@ -220,7 +220,7 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--taste", choices=sorted(TASTES), default="large")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    parser.add_argument("--port", type=int, default=0, help="0: any free port")
     options = parser.parse_args(argv)
     server = JudgeServer(
         get_taste(options.taste), os.environ.get(TOKEN_VARIABLE, "").strip() or None, options.port

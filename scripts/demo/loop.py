@@ -51,6 +51,7 @@ class Loop:
         judging_prompts: how many of the held-out prompts they show.
         votes: of the arena, at most.
         method: what a round learns from.
+        epochs: of a round's training; ``None`` leaves them to the preset.
     """
 
     journey: Journey
@@ -61,6 +62,7 @@ class Loop:
     judging_prompts: int = 12
     votes: int = VOTES
     method: Method = Method.TASTE
+    epochs: int | None = None
 
     def check(self) -> None:
         """Everything that can be wrong before work begins."""
@@ -71,8 +73,14 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class _Made:
-    """Images of the judging prompts, and what the judge says of them."""
+class Made:
+    """Images of the judging prompts, and what the judge says of them.
+
+    Args:
+        liking: what the taste is about.
+        scores: how much each is liked; lower for images that do not show their prompt.
+        fidelity: share that shows what the prompt says.
+    """
 
     pixels: list[Pixels]
     liking: list[float]
@@ -80,7 +88,7 @@ class _Made:
     fidelity: float
 
 
-class _Judge:
+class Judge:
     """Judges adapters on the held-out prompts of a project: the same prompts and seeds for all."""
 
     def __init__(self, loop: Loop, project: Project, report: Report) -> None:
@@ -99,19 +107,19 @@ class _Judge:
         self.curve = [every.liking[place::count] for place in range(count)]
         self.base = self._judged(every.pixels[: self._each * count])
 
-    def adapter(self, file: Path, name: str) -> _Made:
+    def adapter(self, file: Path, name: str) -> Made:
         """An adapter's images."""
         return self._make(file, self._questions[: len(self.base.pixels)], f"judging {name}")
 
-    def _make(self, adapter: Path | None, questions: Sequence[tuple[str, int]], what: str) -> _Made:
+    def _make(self, adapter: Path | None, questions: Sequence[tuple[str, int]], what: str) -> Made:
         model = load_model(self._loop.journey.model, adapter)
         prompts, seeds = [prompt for prompt, _ in questions], [seed for _, seed in questions]
         return self._judged(sample_pixels(model, prompts, seeds, self._report, what))
 
-    def _judged(self, pixels: list[Pixels]) -> _Made:
+    def _judged(self, pixels: list[Pixels]) -> Made:
         wishes = [Wish.parse(prompt) for prompt, _ in self._questions[: len(pixels)]]
         readings = [read_image(image) for image in pixels]
-        return _Made(
+        return Made(
             pixels,
             [self._taste.value(reading) for reading in readings],
             [self._taste.score(reading, wish) for reading, wish in zip(readings, wishes, strict=True)],
@@ -124,15 +132,15 @@ def run_loop(loop: Loop, report: Report) -> dict[str, Any]:
     loop.check()
     begin = time.monotonic()
     journey, taste = loop.journey, get_taste(loop.journey.taste)
-    project = _new_project(loop)
+    project = new_project(loop)
     person = Person(taste, journey.seed, journey.error_rate)
-    judge = _Judge(loop, project, report)
+    judge = Judge(loop, project, report)
     rounds: list[dict[str, Any]] = []
     before = judge.base
     for number in range(1, loop.rounds + 1):
         if number > 1:
-            new_round(project)
-        trained = _one_round(loop, project, person, report)
+            new_round(project, surplus=1)
+        trained = one_round(loop, project, person, report)
         after = judge.adapter(project.round.adapter_path, f"round {number}")
         rounds.append(
             {
@@ -169,7 +177,7 @@ def run_loop(loop: Loop, report: Report) -> dict[str, Any]:
     return made
 
 
-def _new_project(loop: Loop) -> Project:
+def new_project(loop: Loop) -> Project:
     """A project on every prompt of the world; it holds a fifth of them out itself."""
     journey = loop.journey
     journey.out.mkdir(parents=True, exist_ok=True)
@@ -187,7 +195,7 @@ def _new_project(loop: Loop) -> Project:
     return Project.create(journey.out / "taste", settings, prompts, None)
 
 
-def _one_round(loop: Loop, project: Project, person: Person, report: Report) -> dict[str, Any]:
+def one_round(loop: Loop, project: Project, person: Person, report: Report) -> dict[str, Any]:
     """Make images, answer, train; what the round's row says of that."""
     one = project.round
     count = -(-loop.answers // CLICKS) if one.number == 1 else None
@@ -196,7 +204,8 @@ def _one_round(loop: Loop, project: Project, person: Person, report: Report) -> 
     made = generate(project, progress, IMAGES_PER_PROMPT, None, count)
     answering = Answering(person, loop.answers, CLICKS, one.name)
     serve_picks(project, SessionSettings(seed=project.file.seed), *answering.as_streams(), progress)
-    trained = train(project, progress, loop.journey.overrides, False, loop.method)
+    fewer = [] if loop.epochs is None else [f"epochs={loop.epochs}"]
+    trained = train(project, progress, [*fewer, *loop.journey.overrides], False, loop.method)
     head = trained["taste"] or {}
     return {
         "answers": answering.given,

@@ -57,7 +57,7 @@ def make_images(
         pixels = sample_pixels(model, [prompts[i] for i in part], [seeds[i] for i in part])
         for i, image in zip(part, pixels, strict=True):
             made = Made(prompts[i], seeds[i], STEPS, CFG_SCALE, SIZE, SIZE)
-            # one program for all images of a prompt, as in a folder of somebody's own
+            # one program for all images of a prompt, as in a user's folder
             there[names[i]] = write_image(
                 folder, names[i], image, made, styles[i // per_prompt % len(styles)]
             )

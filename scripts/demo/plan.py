@@ -20,6 +20,8 @@ PRESETS = {
 }
 """Modes the demo can show, by the name of their preset."""
 MODES = tuple(PRESETS)
+FEW = "FEW"
+"""A few answers: see ``few.py``."""
 JUDGE, PICKS = "judge", "picks"
 REWARDS = (JUDGE, PICKS)
 

@@ -198,11 +198,11 @@ def test_parameters_are_checked(entry, words):
     ("params", "words"),
     [
         ({"method": "CacheDit"}, "one of: FirstBlockCache"),
-        ({"threshold": -1}, "not a number that is not negative"),
+        ({"threshold": -1}, "not a non-negative number"),
         ({"threshold": float("nan")}, "nan is not"),
         ({"threshold": True}, "True is not"),
         ({"cache_interval": 3}, "FirstBlockCache has no parameter 'cache_interval'"),
-        ({"method": "TaylorSeerCache", "cache_interval": 0}, "from 1 on"),
+        ({"method": "TaylorSeerCache", "cache_interval": 0}, "not a positive whole number"),
         ({"method": "TaylorSeerCache", "taylor_factors_dtype": "int8"}, "float32, float16 or bfloat16"),
         ({"method": "MagCache"}, "magnitude ratios"),
         ({"method": "FasterCache", "spatial_attention_timestep_skip_range": [5, 1]}, r"two whole numbers"),

@@ -227,6 +227,17 @@ def test_oft_has_no_patterns() -> None:
         AdapterOptions(kind="OFT_2", rank_pattern={"attn": 2})
 
 
+@pytest.mark.parametrize("key", ["QWEN_EDIT", pytest.param("QWEN_EDIT_PLUS", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_models_that_edit_have_the_layers_of_qwen_image(key: str, layout: str, tmp_path: Path) -> None:
+    names = []
+    for each in (key, "QWEN"):
+        parts = (tiny_setup(each).spec.denoiser, "text_encoder")
+        path = save_adapter(trained_family(each, parts=parts), tmp_path / f"{each}.safetensors", layout)
+        names.append({name: tensor.shape for name, tensor in load_file(path).items()})
+    assert names[0] == names[1] and len(names[0]) > 50
+
+
 COMFY_ENCODERS = {
     "QWEN": "qwen25_7b",
     "Z_IMAGE": "qwen3_4b",

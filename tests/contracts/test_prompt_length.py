@@ -19,6 +19,8 @@ PUBLISHED = {
     "SANA": 300,
     "CHROMA_1": 512,
     "QWEN": 507,
+    "QWEN_EDIT": 507,
+    "QWEN_EDIT_PLUS": 507,
     "KREA_2": 507,
     "FLUX_2": 500,
     "Z_IMAGE": 504,
@@ -29,7 +31,7 @@ PUBLISHED = {
     "STABLE_DIFFUSION_35": 256,
 }
 """Tokens of a prompt, marks included and template not. Those that read with CLIP alone have 77, see below."""
-IN_TEMPLATES = ("QWEN", "KREA_2", "FLUX_2", "Z_IMAGE")
+IN_TEMPLATES = ("QWEN", "QWEN_EDIT", "QWEN_EDIT_PLUS", "KREA_2", "FLUX_2", "Z_IMAGE")
 
 
 def model_without_short_tokenizers(key: str) -> tuple[Model, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from modules.curation.group_state import SessionSettings
 from modules.curation.review.review import PairReview
 from modules.curation.session import CurationSession
 from modules.curation.store import CurationStore
+from modules.util.dpo_curation_util import file_sha256
 from modules.util.files.OpenFolder import observe
+from modules.util.pairs.source_files import SourceImage
 from tests.curation.test_session import make_group
-from tests.faults.pair_folders import contents, make_pairs
+from tests.faults.pair_folders import contents, make_pairs, write_images
 from tests.usual import usual
 
 Work = Callable[[Path], object]
@@ -95,10 +98,14 @@ REVIEWS: dict[str, tuple[list[Callable[[PairReview], object]], Callable[[PairRev
 }
 
 
-@pytest.mark.parametrize("what", usual(REVIEWS, "remove", "undo swap", "undo caption"))
+EDITS = ("remove an edit", "undo remove of an edit")
+REVIEWS |= dict(zip(EDITS, (REVIEWS["remove"], REVIEWS["undo remove"]), strict=True))
+
+
+@pytest.mark.parametrize("what", usual(REVIEWS, "remove", "undo swap", "undo caption", "remove an edit"))
 def test_a_step_of_a_review_is_never_half_done(what: str, tmp_path: Path) -> None:
     before, step = REVIEWS[what]
-    start = make_pairs(tmp_path, 2, finalised=True).rename(tmp_path / "start")
+    start = make_pairs(tmp_path, 2, True, 2 * (what in EDITS)).rename(tmp_path / "start")
     review = PairReview(start)
     for act in before:
         act(review)
@@ -111,12 +118,18 @@ MODES = {
 }
 
 
+CASES = {**{mode.value: (mode, 0) for mode in MODES}, "edits": (CurationMode.TRIAGE, 1)}
+
+
 @pytest.mark.parametrize("undo", [False, True], ids=["answer", "undo"])
-@pytest.mark.parametrize("mode", usual(MODES, CurationMode.TRIAGE))
+@pytest.mark.parametrize("case", usual(CASES, CurationMode.TRIAGE.value, "edits"))
 def test_an_answer_that_saves_a_pair_is_never_half_given_or_half_undone(
-    mode: CurationMode, undo: bool, tmp_path: Path
+    case: str, undo: bool, tmp_path: Path
 ) -> None:
-    group, acts = make_group(tmp_path / "in", 2), MODES[mode]
+    mode, sources = CASES[case]
+    files = write_images(tmp_path / "sources", sources)
+    edited = tuple(SourceImage(file, file_sha256(file)) for file in files)
+    group, acts = replace(make_group(tmp_path / "in", 2), sources=edited), MODES[mode]
 
     def opened(folder: Path, *steps: Callable[[CurationSession], object]) -> None:
         store = CurationStore(folder)

@@ -95,7 +95,7 @@ def test_a_manifest_that_cannot_be_written_does_not_fail_a_pick(tmp_path, monkey
 
     monkeypatch.setattr("modules.curation.store.save_manifest", full)
     (pair,) = store.export("g", [(files[0], files[1])], "p", "1:1", {"used": []})
-    assert "manifest.json is behind" in caplog.text
+    assert "manifest.json is out of date" in caplog.text
     with pytest.raises(UserError, match="No space left"):
         store.close()
     monkeypatch.undo()

@@ -156,7 +156,7 @@ def test_ranked_review(tmp_path):
     wrong, made = client(
         {"do": "rank", "order": names[:-1], "count": 2}, {"do": "rank", "order": names, "count": 2}
     )[1:]
-    assert "every image" in wrong["message"]
+    assert "every remaining image" in wrong["message"]
     assert made["exported"] == ["pair_0000", "pair_0001"]
     with CurationStore(tmp_path / "out") as store:
         pairs = [[Path(p["sources"][s]).name for s in ("chosen", "rejected")] for p in store.pairs()]

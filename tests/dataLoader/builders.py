@@ -34,6 +34,8 @@ class AveragingModel:
         self.trains_text = False
         self.prompt_weighting = False
         self.layer_skips: dict[str, int] = {}
+        self.prompt_length = 0
+        self.masks_padding: bool | None = None
         self.text_encoders = ("text_encoder",)
         self.images_encoded: list[int] = []
         self.texts_encoded: list[list[str]] = []

@@ -181,7 +181,7 @@ def test_missing_masks_are_counted_and_none_at_all_is_refused(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (lambda path: half((64, 48)).save(path), "64x48, another shape than its image of 64x64"),
+        (lambda path: half((64, 48)).save(path), "64x48, a different shape from its image of 64x64"),
         (lambda path: path.write_bytes(path.read_bytes()[:80]), "cannot be decoded"),
         (lambda path: path.write_bytes(b"no image"), "not an image"),
     ],

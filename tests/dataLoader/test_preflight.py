@@ -79,7 +79,7 @@ def test_a_prompt_file_of_several_lines_is_refused_for_pairs(tmp_path: Path) -> 
     (tmp_path / "prompts.txt").write_text("one\ntwo\n", encoding="utf-8")
     text = {"prompt_source": "concept", "prompt_path": str(tmp_path / "prompts.txt")}
     sides = [concept(chosen, "DPO_CHOSEN", text=text), concept(rejected, "DPO_REJECTED", text=text)]
-    assert "a pair has one" in faults(config(tmp_path, sides, rlhf_enabled=True))
+    assert "in its prompt file, but a pair has one" in faults(config(tmp_path, sides, rlhf_enabled=True))
 
 
 def test_an_epoch_of_more_than_ten_million_items_is_refused_at_once(tmp_path: Path) -> None:
@@ -118,8 +118,8 @@ def test_pairs_know_how_sure_the_person_was_where_that_counts(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("", "how sure you were is not known of any of the 3 pairs"),
-        ('{"gone": 0.9}', "not known of any"),
+        ("", "none of the 3 pairs says how certain its ranking was"),
+        ('{"gone": 0.9}', "pairs says how certain its ranking was"),
         ('{"pair_0001": 0.2}', "not an object of numbers from 0.5 to 1"),
         ("{", "confidence.json"),
     ],

@@ -108,7 +108,7 @@ def test_a_source_of_another_shape_is_told(tmp_path: Path) -> None:
     made = edits(tmp_path)
     write_image(tmp_path / "before" / "0.png", size=(192, 64), caption=None)
     assert any(
-        "1 result has another shape than the source image" in one for one in inspect_data(made).warnings
+        "1 result has a different shape from the source image" in one for one in inspect_data(made).warnings
     )
 
 

@@ -11,6 +11,8 @@ from PIL import Image
 
 from modules.curation.commands import finalize
 from modules.curation.store import STORE_NAME, CurationStore
+from modules.util.dpo_curation_util import file_sha256
+from modules.util.pairs.source_files import SourceImage
 
 SIZE = (16, 16)
 Json = dict[str, Any]
@@ -25,13 +27,19 @@ def write_images(folder: Path, count: int) -> list[Path]:
     return files
 
 
-def make_pairs(base: Path, pairs: int = 3, finalised: bool = False) -> Path:
-    """``base/out`` with pairs of images from ``base/in``, each with a prompt of its own; returns ``base/out``."""
-    files = write_images(base / "in", 2 * pairs)
+def make_pairs(base: Path, pairs: int = 3, finalised: bool = False, sources: int = 0) -> Path:
+    """``base/out`` with pairs of images from ``base/in``, each with a prompt of its own; returns ``base/out``.
+
+    Args:
+        sources: each pair is an edit of this many images, its own ones.
+    """
+    files = write_images(base / "in", 2 * pairs + sources * pairs)
+    given = [SourceImage(path, file_sha256(path)) for path in files[2 * pairs :]]
     with CurationStore(base / "out") as store:
         for number in range(pairs):
             pick = (files[2 * number], files[2 * number + 1])
-            store.export(f"g{number}", [pick], f"prompt {number}", "1:1", {"used": []})
+            own = given[sources * number : sources * (number + 1)]
+            store.export(f"g{number}", [pick], f"prompt {number}", "1:1", {"used": []}, sources=own)
     if finalised:
         finalize(base / "out", 0.0)
     return base / "out"

@@ -19,7 +19,7 @@ from modules.generator.ComfySocket import read_news
 from modules.generator.ComfyUi import ComfyUi, faults_of, find_slots, message_of, plain_graph
 from modules.generator.Generator import ImageRequest, MakingNews
 from modules.generator.registry import GENERATORS, make_generator
-from modules.project.Round import Round
+from modules.project.Round import Candidate, Round
 from modules.ui.texts.home import PROGRAMS
 from modules.util.errors import UserError
 from modules.util.image_metadata_util import read_metadata
@@ -326,14 +326,14 @@ def test_a_full_disk_loses_nothing_and_asks_for_no_image_twice(
         "--generator",
     ]
     assert taste.main([*new, server.KEY, *more]) == 0
-    keep, count = Round.keep_candidate, iter(range(100))
+    keep, count = Round.keep_image, iter(range(100))
 
-    def full(self: Round, file: str, data: bytes) -> None:
+    def full(self: Round, image: Candidate, data: bytes) -> None:
         if next(count) == 2:
-            raise OSError(errno.ENOSPC, "No space left on device", file)
-        keep(self, file, data)
+            raise OSError(errno.ENOSPC, "No space left on device", image.file)
+        keep(self, image, data)
 
-    monkeypatch.setattr(Round, "keep_candidate", full)
+    monkeypatch.setattr(Round, "keep_image", full)
     capsys.readouterr()
     assert taste.main(["generate", project, "--per-prompt", "2"]) == 2
     said = capsys.readouterr().err

@@ -14,7 +14,7 @@ from tests.source_tree import ROOT, Import, Source, imports, load_chain, nodes, 
 
 MAY_IMPORT = {
     "scripts": ["project", "ui", "trainer"],
-    "ui": ["project", "runner", "curation", "spec", "util"],
+    "ui": ["tools", "project", "runner", "curation", "spec", "util"],
     "trainer": [
         "dataLoader", "modelSetup", "rollout", "objective", "reward", "accelerator", "adapter", "runner", "spec",
         "util",
@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "accelerator": ["util"],
     "pipeline": ["util"],
     "project": ["arena", "generator", "curation", "runner", "spec", "util"],
+    "tools": ["curation", "runner", "util"],
     "arena": ["curation", "util"],
     "generator": ["runner", "util"],
     "curation": ["util"],
@@ -42,7 +43,7 @@ MAY_IMPORT = {
 """Who may import whom; what they may import counts too."""
 
 HEAVY = {"torch", "diffusers", "transformers", "peft", "accelerate"}
-LIGHT_ROOMS = ("spec", "util", "runner", "curation", "arena", "generator", "project", "ui")
+LIGHT_ROOMS = ("spec", "util", "runner", "curation", "arena", "generator", "project", "tools", "ui")
 ONLY_IN = {
     "peft": ("modules/adapter/",),
     "accelerate": ("modules/trainer/distributed.py",),

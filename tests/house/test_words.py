@@ -90,6 +90,14 @@ GLOSSARY = {
     r"told from": "distinguished from",
     r"stands? (in|at) (?!for)": "is in, is shown at",
     r"set-up": "setup",
+    r"(one|prompt|object|answer|number) a (line|side|core|mode)": "one per line",
+    r"not offered": "not supported",
+    r"nobody knows": "unknown",
+    r"taken over": "imported, used",
+    r"for there (is|are)": "because there is",
+    r"say(s)? of (itself|themselves)": "its metadata, its own ...",
+    r"loud colours": "overly strong colours",
+    r"in one another": "nested",
 }
 """Idioms that were translated word for word (as regular expressions, whole words), and what to write instead."""
 GAP = r"[\s#]+"
@@ -133,6 +141,8 @@ def test_texts_are_in_the_words_of_the_glossary():
         'title="How many of them"',
         'title=(\n"Most steps")'.replace("\n", ""),
         "Takes orders while it runs",
+        "prompts, one a line",
+        "the family is not offered",
     ],
 )
 def test_translated_idioms_are_found(text):

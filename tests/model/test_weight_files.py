@@ -79,7 +79,7 @@ def test_sizes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_checkpoints_without_names(tmp_path: Path, content: object) -> None:
     path = tmp_path / "model.pt"
     torch.save(content, path)
-    with pytest.raises(UserError, match="no named weights"):
+    with pytest.raises(UserError, match="instead of named weights"):
         open_weights(path, "base_model_name")
 
 

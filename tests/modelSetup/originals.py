@@ -236,6 +236,8 @@ LAYOUTS = {
     "SANA": SANA,
     "Z_IMAGE": Z_IMAGE,
     "QWEN": SAME,
+    "QWEN_EDIT": SAME,
+    "QWEN_EDIT_PLUS": SAME,
     "FLUX_2": FLUX_2,
     "KREA_2": KREA_2,
 }

@@ -40,8 +40,8 @@ def test_another_source_is_another_prediction(key: str) -> None:
     assert torch.equal(losses(key, batch), losses(key, replace(batch)))
 
 
-def test_the_order_of_sources_matters() -> None:
-    key = "FLUX_2"
+@pytest.mark.parametrize("key", ["FLUX_2", "QWEN_EDIT_PLUS"])
+def test_the_order_of_sources_matters(key: str) -> None:
     batch = image_batch(tiny_setup(key), tiny_model(key), ["a", "b"])
     turned = replace(batch, sources=Sources(batch.sources[::-1]))
     assert (losses(key, batch) - losses(key, turned)).abs().min() > 1e-6

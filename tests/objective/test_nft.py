@@ -66,6 +66,9 @@ def by_hand(
             weight = max(float(error.detach().abs().mean()), 1e-5)
             total = total + share * (error**2).mean() / weight
         total = total + options.kl_beta * ((new - drawn["reference"])[i] ** 2).mean()
+        ratio = (new[i] ** 2).sum().sqrt() / (drawn["reference"][i] ** 2).sum().sqrt()
+        if ratio > 1:
+            total = total + options.norm_guard * (ratio - 1) ** 2
     return total / 3
 
 
@@ -85,7 +88,13 @@ def make(kind: str, level: float, drawn: dict[str, torch.Tensor]) -> ImageTerms:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(
     "options",
-    [NFTOptions(), NFTOptions(strength=0.1, adv_max=2.0, kl_beta=0.3), NFTOptions(strength=1.5)],
+    [
+        NFTOptions(),
+        NFTOptions(strength=0.1, adv_max=2.0, kl_beta=0.3),
+        NFTOptions(strength=1.5),
+        NFTOptions(norm_guard=20.0),
+        NFTOptions(kl_beta=0.3, norm_guard=5.0),
+    ],
 )
 def test_value_and_gradient(kind: str, level: float, options: NFTOptions) -> None:
     drawn = draws(3)
@@ -96,6 +105,21 @@ def test_value_and_gradient(kind: str, level: float, options: NFTOptions) -> Non
     (gradient,) = torch.autograd.grad(out.loss, terms.prediction_BChw)
     (reference,) = torch.autograd.grad(expected, terms.prediction_BChw)
     assert torch.allclose(gradient, reference, atol=1e-14, rtol=1e-11)
+
+
+def test_the_norm_guard_holds_what_is_larger_than_the_reference_and_nothing_else() -> None:
+    drawn = draws(3)
+    ratios = drawn["prediction"].flatten(1).norm(dim=1) / drawn["reference"].flatten(1).norm(dim=1)
+    assert {bool(one > 1) for one in ratios} == {True, False}, "both kinds are in the draw"
+    terms = make("flow", 0.5, drawn)
+    plain = nft(terms, NFTOptions(), images=3)
+    guarded = nft(terms, NFTOptions(norm_guard=7.0), images=3)
+    parts = [torch.autograd.grad(out.loss, terms.prediction_BChw)[0] for out in (guarded, plain)]
+    gap = (parts[0] - parts[1]).flatten(1).norm(dim=1)
+    assert [bool(one > 1e-12) for one in gap] == [bool(one > 1) for one in ratios]
+    excess = 7.0 * float((ratios - 1).clamp(min=0).square().mean())
+    assert combine_metrics([guarded])["norm_guard"] == pytest.approx(excess, rel=1e-12)
+    assert float((guarded.loss - plain.loss).detach()) == pytest.approx(excess, rel=1e-9)
 
 
 def test_worked_example() -> None:
@@ -143,7 +167,7 @@ def test_on_policy_the_gradient_is_the_advantage_times_that_of_the_error(
 
 
 def test_micro_batches_add_up() -> None:
-    terms, options = make("v", 0.4, draws(1)), NFTOptions(kl_beta=0.2)
+    terms, options = make("v", 0.4, draws(1)), NFTOptions(kl_beta=0.2, norm_guard=3.0)
     whole = combine_metrics([nft(terms, options, images=3)])
     parts = [
         nft(ImageTerms(**{name: value[rows] for name, value in vars(terms).items()}), options, images=3)
@@ -178,6 +202,8 @@ def test_half_types_are_widened() -> None:
         {"strength": math.nan},
         {"adv_max": -1.0},
         {"kl_beta": -0.1},
+        {"norm_guard": -1.0},
+        {"norm_guard": math.inf},
     ],
 )
 def test_unusable_options(options: dict[str, object]) -> None:
@@ -197,3 +223,5 @@ def test_unusable_terms_are_named() -> None:
         nft(replace(terms, old_BChw=None), NFTOptions(), images=3)
     with pytest.raises(ValueError, match="reference"):
         nft(replace(terms, reference_BChw=None), NFTOptions(kl_beta=0.1), images=3)
+    with pytest.raises(ValueError, match="reference"):
+        nft(replace(terms, reference_BChw=None), NFTOptions(norm_guard=1.0), images=3)

@@ -120,7 +120,7 @@ def test_prompts_from_names_and_from_one_file(tmp_path: Path) -> None:
         tmp_path / "images", text={"prompt_source": "concept", "prompt_path": str(tmp_path / "prompts.txt")}
     )
     assert shared.items[0].prompts == ("one", "two")
-    for path, reason in (("", "names none"), (str(tmp_path / "no.txt"), "does not exist")):
+    for path, reason in (("", "names no file"), (str(tmp_path / "no.txt"), "does not exist")):
         found = collect(tmp_path / "images", text={"prompt_source": "concept", "prompt_path": path})
         assert reason in messages(found) and not found.items
 

@@ -408,12 +408,34 @@ class TestALearnedTaste:
         config = json.loads((picked / "round-2" / "config.json").read_text())
         assert config["lora_model_name"] == "round-1/adapter.safetensors"
 
+    @pytest.mark.parametrize(("method", "share"), [("taste", 4), ("pairs", 1)])
+    def test_an_adapter_that_follows_a_taste_is_trained_less(
+        self, picked, capsys, monkeypatch, asked, method, share
+    ):
+        """A quarter of the epochs after a round on a taste, all of them after a round on pairs."""
+
+        def epochs(number: int, *more: str) -> int:
+            told(capsys, "train", picked, "--method", "taste", *more)
+            return json.loads((picked / f"round-{number}" / "config.json").read_text())["epochs"]
+
+        usual = 8  # "#demo nft.json"
+        if method == "taste":
+            assert epochs(1) == usual
+        else:
+            told(capsys, "train", picked)
+        told(capsys, "next", picked, "--surplus", 1)  # the stand-in of a head cannot choose
+        told(capsys, "generate", picked)
+        headless(monkeypatch, preferring(brightness), "pick", str(picked))
+        assert epochs(2) == usual // share
+        if method == "taste":
+            assert epochs(2, "--again", "--set", "epochs=3") == 3, "what the person sets wins"
+
     def test_a_stopped_run_keeps_its_method(self, picked, capsys, asked, trains):
         trains("exit1")
         refused(capsys, "train", picked, "--method", "taste")
         backup = picked / "round-1" / "run" / "backup" / "one"
         backup.mkdir(parents=True)
-        assert "begun with --method taste" in refused(capsys, "train", picked, "--method", "pairs")
+        assert "started with --method taste" in refused(capsys, "train", picked, "--method", "pairs")
         trains("finish")
         assert told(capsys, "train", picked)["method"] == "taste"
         assert len(asked) == 1, "it is not learned again"

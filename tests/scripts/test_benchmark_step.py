@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -59,8 +60,23 @@ def test_rows(reference: str) -> None:
     assert rows["sequential"]["limit"] == pytest.approx(1.05 * rows["four_passes"]["ratio"])
     assert rows["cached_reference"]["limit"] == 1.05
     assert rows["sequential"]["memory_ratio"] <= rows["sequential"]["memory_limit"] == 0.55
+    safe = rows["safeguarded_sequential"]
+    assert safe["flop_ratio"] == flops["sequential"] and safe["memory_ratio"] <= safe["memory_limit"] == 0.55
+    assert rows["safeguarded_cached_reference"]["limit"] == 1.05
     assert rows["full_concurrent"]["memory_ratio"] == pytest.approx(1.0, abs=0.02)
     assert all(row["gradient_error"] < 1e-3 for row in rows.values() if row["gradient_error"] is not None)
+
+
+def test_the_restated_safeguard_takes_something_off_the_gradient() -> None:
+    bench = step.make_bench("tiny", torch.device("cpu"), 2, "NEW_ADAPTER")
+    # errors in the same direction, the rejected one about twice as large
+    first, _ = bench.draws
+    bench.draws = (first, replace(first, noise_BChw=2.0 * first.noise_BChw))
+    bench.four_passes()
+    plain = bench.gradient()
+    bench.clear()
+    bench.four_passes_safe()
+    assert (bench.gradient() - plain).norm() > 0.01 * plain.norm()
 
 
 def test_a_schedule_with_another_gradient_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:

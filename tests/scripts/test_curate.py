@@ -214,7 +214,9 @@ class TestImport:
 
     def test_an_unknown_file_makes_no_folder(self, tmp_path, capsys):
         (tmp_path / "x.txt").write_text("?")
-        assert "not preference data" in refused(capsys, "import", tmp_path / "x.txt", tmp_path / "out")
+        assert "not in a known format of preference data" in refused(
+            capsys, "import", tmp_path / "x.txt", tmp_path / "out"
+        )
         assert not (tmp_path / "out").exists()
 
 

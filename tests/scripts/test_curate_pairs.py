@@ -109,6 +109,7 @@ class TestScan:
             "height": 32,
             "generator": rows[2]["generator"],
             "seed": 0,
+            "sources": [],
             "group": rows[3]["group"],
             "error": None,
         }

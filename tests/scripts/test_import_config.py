@@ -98,7 +98,7 @@ def test_the_nearest_is_taken_when_it_is_asked_for(
     source, target = given(tmp_path / "in.json", **data), tmp_path / "out.json"
     assert main([str(source), str(target)]) == 2
     what, why, last = capsys.readouterr().err.splitlines()
-    assert "is not offered" in what
+    assert "is not supported" in what
     assert why == f"  -> nearest: {near[1]}; --lenient takes it"
     assert last == "nothing was written"
     assert not target.exists()
@@ -142,7 +142,7 @@ def test_a_comparison_writes_nothing_and_shows_both_values(
         "changed:",
         "  unet.weight_dtype: FLOAT_W8A8 -> FLOAT_8  (FLOAT_8 instead; computation uses more bits)",
         "lost:",
-        "  force_circular_padding: true -> -  (not offered)",
+        "  force_circular_padding: true -> -  (not supported)",
         "same meaning elsewhere:",
         "  compile: true -> acceleration.shared  (an accelerator)",
         "  learning_rate_warmup_steps: 200 -> 25  (there batches, here optimizer steps)",
@@ -180,7 +180,7 @@ def test_a_folder_is_mirrored_with_a_line_for_each_file(
     (there / "secrets.json").write_text('{"huggingface_token": "hf_x", "cloud": {}}')
     assert main([str(there), str(here)]) == 2
     assert capsys.readouterr().out.splitlines() == [
-        '#built in.json: refused: model_type: "ANIMA" is not offered: this family is not trained here yet',
+        '#built in.json: refused: model_type: "ANIMA" is not supported: this family is not trained here yet',
         "concepts.json: 0 notes, 0 of them change training",
         "mine.json: 0 notes, 0 of them change training",
         "samples.json: 0 notes, 0 of them change training",

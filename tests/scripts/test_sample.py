@@ -11,6 +11,7 @@ from PIL import Image
 
 from modules.model.Model import Model
 from modules.trainer import distributed
+from modules.ui.state.runs.strengths import StrengthImages
 from modules.util.image_metadata_util import read_metadata
 from modules.weights.one_file import save_file
 from modules.weights.saving import save_folder
@@ -91,6 +92,81 @@ def test_a_part_from_elsewhere(tmp_path: Path) -> None:
     other = sampled(FLUX, tmp_path / "other", "--prompt", "a cat", "--part", f"transformer={file}")
     whole = sampled(FLUX, tmp_path / "whole", "--prompt", "a cat", "--model", str(folder))
     assert np.array_equal(other, whole) and not np.array_equal(other, plain)
+
+
+def test_images_at_a_strength_are_those_of_the_run_that_skips_layers(tmp_path: Path) -> None:
+    sample = {
+        "prompt": "a red house",
+        "width": 64,
+        "height": 64,
+        "diffusion_steps": 2,
+        "cfg_scale": 3.0,
+        "seed": 7,
+    }
+    config = write_config(
+        tmp_path / "run", samples=[sample], sample_before_training=True, max_steps=1, text_encoder={"layer_skip": 1},
+        sample_image_format="PNG",
+    )  # fmt: skip
+    trainer = run_here(config)
+    (own,) = (tmp_path / "run" / "run" / "samples").rglob("*.png")
+    settings = trainer.config.to_dict()
+    adapter = tmp_path / "run" / "out.safetensors"
+    wanted = StrengthImages(tmp_path / "run", settings, (adapter,), ("a red house",), (0.0, 1.0))
+    assert main(wanted.command(0)[2:]) == 0
+    assert np.array_equal(pixels(wanted.target(0) / "0000-7-at-0.png"), pixels(own))
+    line = [one for one in wanted.command(0)[2:] if not one.startswith("--layer-skip")]
+    assert len(line) == len(wanted.command(0)[2:]) - 1 and main(line) == 0
+    assert not np.array_equal(pixels(wanted.target(0) / "0000-7-at-0.png"), pixels(own))
+
+
+@pytest.mark.parametrize(
+    ("option", "own"),
+    [
+        ("--sequence-length", {"text_encoder_2": {"sequence_length": 4}}),
+        ("--attention-mask", {"transformer": {"train": True, "attention_mask": "MASKED"}}),
+    ],
+)
+def test_images_at_a_strength_are_those_of_the_run_that_reads_prompts_in_its_own_way(
+    option: str, own: dict[str, object], tmp_path: Path
+) -> None:
+    prompt = "a red house" + " of stone" * (option == "--sequence-length")
+    sample = {"prompt": prompt, "width": 64, "height": 64, "diffusion_steps": 2, "cfg_scale": 3.0, "seed": 7}
+    config = write_config(
+        tmp_path / "run", samples=[sample], sample_before_training=True, max_steps=1, sample_image_format="PNG",
+        **{"model_type": FLUX, "base_model_name": str(tiny_folder(FLUX)), "unet": {}, **own},
+    )  # fmt: skip
+    settings = run_here(config).config.to_dict()
+    (image,) = (tmp_path / "run" / "run" / "samples").rglob("*.png")
+    adapter = tmp_path / "run" / "out.safetensors"
+    wanted = StrengthImages(tmp_path / "run", settings, (adapter,), (prompt,), (0.0, 1.0))
+    line, made = wanted.command(0)[2:], wanted.target(0) / "0000-7-at-0.png"
+    assert main(line) == 0
+    assert np.array_equal(pixels(made), pixels(image))
+    less = [one for one in line if not one.startswith(option)]
+    assert len(less) == len(line) - 1 and main(less) == 0
+    assert not np.array_equal(pixels(made), pixels(image))
+
+
+@pytest.mark.parametrize(
+    ("key", "arguments", "expected"),
+    [
+        (FLUX, ["--sequence-length", "text_encoder=20"], "reads a fixed number of tokens"),
+        (FLUX, ["--sequence-length", "vae=20"], "vae reads no prompts"),
+        (FLUX, ["--sequence-length", "text_encoder_2=some"], "'some' is not a number of tokens"),
+        (FLUX, ["--sequence-length", "text_encoder_2=513"], "reads 1 to 512 tokens"),
+        (FLUX, ["--attention-mask", "HIDDEN"], "unknown choice HIDDEN"),
+        ("QWEN", ["--attention-mask", "SEEN"], "is given no padding"),
+        ("STABLE_DIFFUSION_15", ["--attention-mask", "SEEN"], "hides no padding"),
+        ("CHROMA_1", ["--sequence-length", "text_encoder=13"], "up to 12 tokens"),
+    ],
+)
+def test_ways_of_reading_there_are_not(
+    key: str, arguments: list[str], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["--model", str(tiny_folder(key)), "--model-type", key, "--prompt", "x", "--device", "cpu"]
+    assert main([*common, "--width", "64", "--height", "64", "--out", str(tmp_path / "out"), *arguments]) == 2
+    assert expected in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_weights_in_eight_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,6 +278,9 @@ def test_the_denoiser_alone_stays_on_the_device(
         (["--device", "cuda:77"], "cuda:77"),
         (["--part", "transformer=a"], "no part 'transformer'"),
         (["--part", "unet=no/such/part"], "no/such/part"),
+        (["--layer-skip", "unet=1"], "layers of unet cannot be skipped"),
+        (["--layer-skip", "text_encoder=one"], "'one' is not a number of layers"),
+        (["--layer-skip", "text_encoder=99"], "text_encoder has "),
         (["--weight-dtype", "unet=INT_3"], "unet cannot be kept as INT_3"),
         (["--weight-dtype", "vae=FLOAT_8"], "vae cannot be kept as FLOAT_8"),
     ],

@@ -40,7 +40,7 @@ def test_the_terminal_asks_and_says(folders, tmp_path, capsys, monkeypatch):
     said = capsys.readouterr()
     result = json.loads(said.out)
     assert (result["votes"], result["contestants"]) == (2, ["before", "new"])
-    assert "there is no answer 'huh'" in said.err and "4-left" not in said.err
+    assert "unknown answer 'huh'" in said.err and "4-left" not in said.err
     assert taste.main(["compare", str(tmp_path / "p"), "--between", folders, "--result"]) == 0
     assert capsys.readouterr().out == f"{result['sentence']}\n"
 
@@ -100,7 +100,10 @@ def test_no_vote_is_lost_when_killed(folders, tmp_path):
     rng = random.Random(4)
     folder = tmp_path / "p"
     known = 0
-    for _ in range(8):
+    # a busy machine may answer nothing in 50 ms, so it goes on until something was voted
+    for turn in range(40):
+        if turn >= 8 and known > 3:
+            break
         served = Served(folder, folders)
         assert served.read() is not None
         now = served.read()

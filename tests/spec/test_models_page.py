@@ -53,18 +53,18 @@ def test_distilled_models_are_listed_next_to_their_base() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in rows() if row[4] != "–"], ids=lambda row: row[0])
-def test_the_memory_told_is_the_planner_s(row: list[str]) -> None:
+def test_the_memory_told_is_the_planner_s(row: list[str], tmp_path: Path) -> None:
     import torch
 
-    from modules.trainer.memory.memory_plan import GIB, Planner
+    from modules.trainer.memory.memory_plan import GIB
     from modules.util.config.TrainConfig import TrainConfig
-    from scripts.benchmarks._real_models import MODELS, real_dry_run
-    from tests.trainer.memory.test_preset_memory import card_of, real_model_of
+    from scripts.benchmarks._real_models import MODELS
+    from tests.trainer.memory.test_preset_memory import card_of, planned, real_model_of
 
     preset = preset_of(row[0], "DPO")
     config = TrainConfig.from_dict(values_of(preset))
     name = real_model_of(config)
-    plan = Planner(config, real_dry_run(name, config), cuda=True).plan(config.rlhf_dpo_execution_mode.value)
+    plan = planned(preset, tmp_path)
     assert float(row[4].removesuffix(" GiB")) == pytest.approx(plan.total / GIB, abs=0.02)
     smallest = min(card for card in (8, 12, 16, 24) if plan.total / GIB <= FREE * card)
     assert row[5] == f"{smallest} GB"

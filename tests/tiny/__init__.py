@@ -42,6 +42,16 @@ def pipeline_options(key: str, cfg: float) -> dict[str, Any]:
     return {}
 
 
+def pipeline_parts(key: str, folder: Path, monkeypatch: Any) -> dict[str, Any]:
+    """Components the family's own pipeline is given because it cannot load them here: the ``PIPELINE_PARTS`` of the
+    module that knows the family.
+    """
+    for module in _tiny_modules():
+        if key in getattr(module, "PIPELINE_PARTS", {}):
+            return dict(module.PIPELINE_PARTS[key](folder, monkeypatch))
+    return {}
+
+
 @lru_cache
 def factories() -> dict[str, Callable[[Path, str, int], object]]:
     """The ``FAMILIES`` of all modules here: model type -> what writes a folder (folder, prediction, VAE factor)."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from modules.model.batch import ImageBatch, NoiseDraw, PairBatch, Sources
+from modules.model.batch import NO_SOURCES, Conditioning, ImageBatch, NoiseDraw, PairBatch, Sources
 from modules.model.Model import Model
 from modules.model.noising.sampling import Progress
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -40,16 +40,36 @@ def image_batch(
         side = (size[0] // model.latent_factor, size[1] // model.latent_factor)
         latents.append(torch.randn(model.latent_channels, *side, generator=source))
         prompts.append(PROMPTS[number % len(PROMPTS)])
+    seen = seen_images(setup, ids)
     return ImageBatch(
         latents_BChw=torch.stack(latents).to(dtype),
-        cond=setup.encode_text(model, prompts).to("cpu", dtype) if encoded else None,
+        cond=setup.encode_text(model, prompts, seen=seen).to("cpu", dtype) if encoded else None,
         prompts=prompts,
         ids=list(ids),
         visits=[0] * len(ids),
         size=size,
         loss_weight_B=torch.ones(len(ids)),
         sources=_sources(setup, ids, side, model.latent_channels, dtype),
+        seen=NO_SOURCES if encoded else seen,
+        blank=_blank(setup, model, seen, dtype) if encoded and seen else None,
     )
+
+
+def seen_images(setup: BaseModelSetup, ids: Sequence[str]) -> Sources:
+    """The pixels of as many images as the family takes, if its text encoder sees them."""
+
+    def one(name: str, number: int) -> torch.Tensor:
+        source = torch.Generator().manual_seed(sum(ord(letter) for letter in name) + 91 * number)
+        return torch.randint(0, 256, (3, 64, 64), generator=source, dtype=torch.uint8)
+
+    count = setup.spec.sources if setup.spec.sees_sources else 0
+    return Sources(torch.stack([one(name, number) for name in ids]) for number in range(count))
+
+
+def _blank(setup: BaseModelSetup, model: Model, seen: Sources, dtype: torch.dtype) -> Conditioning:
+    """The empty prompt with each of the images."""
+    rows = [Sources(one[row : row + 1] for one in seen) for row in range(len(seen[0]))]
+    return Conditioning.cat([setup.encode_text(model, [""], seen=row) for row in rows]).to("cpu", dtype)
 
 
 def _sources(

@@ -9,6 +9,7 @@ import torch
 from tests.tiny.stable_diffusion import WORDS
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+PICTURES = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 TEXTS = (
     "system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, spatial "
     "relationships of the objects and background:",
@@ -22,8 +23,12 @@ CHAT = (
 """How Qwen3 wraps messages, in so far as a single message of the user is concerned."""
 
 
-def write_qwen_tokenizer(folder: Path, length: int = 4096) -> int:
-    """Write a byte-level tokenizer that knows the words of the templates; returns the size of its vocabulary."""
+def write_qwen_tokenizer(folder: Path, length: int = 4096, pictures: bool = False) -> int:
+    """Write a byte-level tokenizer that knows the words of the templates; returns the size of its vocabulary.
+
+    Args:
+        pictures: with the marks of images.
+    """
     from tokenizers.pre_tokenizers import ByteLevel
     from transformers.models.qwen2.tokenization_qwen2 import Qwen2Tokenizer
 
@@ -31,15 +36,24 @@ def write_qwen_tokenizer(folder: Path, length: int = 4096) -> int:
     blank = Qwen2Tokenizer(vocab={letter: index for index, letter in enumerate(letters)}, merges=[])
     # repeated, because a pair must be seen twice to be joined
     made = blank.train_new_from_iterator(
-        [*TEXTS, *WORDS] * 4, 700, new_special_tokens=list(SPECIAL), show_progress=False
+        [*TEXTS, *WORDS] * 4,
+        700,
+        new_special_tokens=[*SPECIAL, *(PICTURES if pictures else ())],
+        show_progress=False,
     )
     made.model_max_length, made.chat_template = length, CHAT
     made.save_pretrained(str(folder))
     return len(made)
 
 
-def build_qwen_vl(vocabulary_size: int, width: int = 16, layers: int = 2) -> torch.nn.Module:
-    """Qwen2.5-VL, with the smallest tower for images it can have."""
+def build_qwen_vl(
+    vocabulary_size: int, width: int = 16, layers: int = 2, pictures: tuple[int, ...] = ()
+) -> torch.nn.Module:
+    """Qwen2.5-VL, with the smallest tower for images it can have.
+
+    Args:
+        pictures: tokens of the marks in ``PICTURES``, if it is to be shown images.
+    """
     from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLConfig
     from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLForConditionalGeneration
 
@@ -67,7 +81,11 @@ def build_qwen_vl(vocabulary_size: int, width: int = 16, layers: int = 2) -> tor
         "out_hidden_size": width,
         "fullatt_block_indexes": [0],
     }
-    return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=text, vision_config=vision))
+    names = ("vision_start_token_id", "vision_end_token_id", "image_token_id", "video_token_id")
+    marks = dict(zip(names, pictures, strict=False))
+    return Qwen2_5_VLForConditionalGeneration(
+        Qwen2_5_VLConfig(text_config=text, vision_config=vision, **marks)
+    )
 
 
 def build_qwen3_vl(vocabulary_size: int, width: int = 8, layers: int = 3) -> torch.nn.Module:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from modules.trainer import assembly as parts
 from modules.util.config.load import load_config
 from modules.util.errors import ConfigError, DataError, UnsupportedError, UserError
 from scripts.train import check
+from tests.tiny import tiny_folder
 from tests.trainer.builders import run_here, write_config, write_pairs
 
 CASES: dict[str, tuple[type[UserError], str, dict[str, Any]]] = {
@@ -108,3 +111,26 @@ def test_pairs_whose_reference_scores_cannot_be_kept(tmp_path: Path) -> None:
         check(config, 1)
     assert "one resolution for each pair" in str(caught.value)
     assert "1 problem" in str(caught.value), "the lines of a pair's caption are one prompt"
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"rescale_betas_zero_snr": True, "prediction_type": "v_prediction"},
+        {"beta_schedule": "squaredcos_cap_v2"},  # its last cumulative alpha is about 2e-9
+    ],
+)
+def test_shares_of_an_offset_that_the_model_s_noise_schedule_has_not(
+    tmp_path: Path, schedule: dict[str, Any]
+) -> None:
+    folder = shutil.copytree(tiny_folder(), tmp_path / "model")
+    file = folder / "scheduler" / "scheduler_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **schedule}), encoding="utf-8")
+    changes = {"base_model_name": str(folder), "generalized_offset_noise": True, "offset_noise_weight": 0.1}
+    with pytest.raises(ConfigError, match="ends in pure noise") as caught:
+        run_here(write_config(tmp_path, **changes))
+    assert (caught.value.field, caught.value.hint) == (
+        "generalized_offset_noise",
+        "switch it off for this model",
+    )
+    assert not list((tmp_path / "cache").glob("latents/*")) + list((tmp_path / "cache").glob("texts/*"))

@@ -146,7 +146,7 @@ def test_flux_models_that_read_another_image_are_named(width: int, label: str, t
     path = denoiser_file(FLUX, tmp_path / "model.safetensors")
     state = load_file(path)
     save_file({**state, "img_in.weight": torch.zeros(len(state["img_in.weight"]), width)}, path)
-    with pytest.raises(UserError, match=rf"is FLUX\.1 {label}, which is not offered") as caught:
+    with pytest.raises(UserError, match=rf"is FLUX\.1 {label}, which is not supported") as caught:
         setup.load(str(folder), part_sources={"transformer": str(path)})
     assert caught.value.field == "transformer.model_name"
     copy = shutil.copytree(folder, tmp_path / "folder")

@@ -13,7 +13,7 @@ from modules.curation.standing import Situation
 class Elo(Comparing):
     order = 2
     title = "Elo"
-    text = "Two at a time, rated as in chess; you say when to save."
+    text = "Two at a time, rated as in chess. You decide when to save."
     needs_fit = False
 
     def ratings(self, count: int, comparisons: Sequence[Comparison], posterior: Posterior) -> Floats:

@@ -12,7 +12,7 @@ from modules.curation.standing import Distance, Situation
 class FourUp(Comparing):
     order = 3
     title = "Four-up"
-    text = "Four at a time: the best and the worst of them; saves the pair as soon as it is certain."
+    text = "Four at a time: choose the best and the worst. Saves the pair as soon as it is certain."
     stops_when_certain = True
 
     def next_images(self, situation: Situation, images: list[int], rng: random.Random) -> list[int]:

@@ -11,7 +11,10 @@ from modules.curation.standing import Distance, Situation, likes_to_pairs
 class Grid(WayOfChoosing):
     order = 6
     title = "Grid"
-    text = "Many prompts on one page: like or dislike what stands out; likes beat what you have seen."
+    text = (
+        "Many prompts on one page: like or dislike what stands out. Likes beat the other images you have "
+        "seen."
+    )
     kind = AnswerKind.MARK
     layout = Layout.SHEET
     needs_fit = False

@@ -15,7 +15,7 @@ from modules.curation.standing import Distance, Situation
 class Smart(Comparing):
     order = 1
     title = "Smart"
-    text = "Two at a time, only the questions that matter; saves the pair as soon as it is certain."
+    text = "Two at a time, only the questions that matter. Saves the pair as soon as it is certain."
     stops_when_certain = True
 
     def next_images(self, situation: Situation, images: list[int], rng: random.Random) -> list[int]:

@@ -11,7 +11,7 @@ from modules.curation.standing import Distance, Situation, pools_to_pairs
 class Triage(WayOfChoosing):
     order = 5
     title = "Triage"
-    text = "One at a time, good or bad; then similar good and bad images are paired."
+    text = "One at a time, good or bad. Then similar good and bad images are paired."
     kind = AnswerKind.JUDGE
 
     def keys(self, images: int) -> tuple[Key[Board], ...]:

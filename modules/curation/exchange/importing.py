@@ -19,6 +19,7 @@ from modules.util.dpo_curation_util import IMAGE_EXTENSIONS, SIDES, file_sha256
 from modules.util.errors import DataError, list_offenders
 from modules.util.image_metadata_util import normalise_prompt
 from modules.util.pairs.Preferences import Preferences
+from modules.util.pairs.source_files import SourceImage
 
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", ".png"),
@@ -108,7 +109,7 @@ class _Import:
 
     def run(self, pairs: Iterable[PublicPair | BadRow], progress: Callable[[int], None]) -> ImportCount:
         if iter(pairs) is pairs:
-            raise TypeError("the pairs are gone through twice; an iterator can be gone through once")
+            raise TypeError("the pairs are read twice, but an iterator can be read only once")
         for pair in pairs:
             self._look_at(pair)
         with tempfile.TemporaryDirectory(prefix="import-") as scratch:
@@ -167,9 +168,13 @@ def _import_one(store: CurationStore, pair: PublicPair, scratch: Path, origin: s
     chosen, rejected = (_as_file(getattr(pair, side), scratch / side) for side in SIDES)
     label = aspect_label(*image_size(chosen))
     image_size(rejected)
+    for source in pair.sources:
+        image_size(_as_file(source, scratch))
+    sources = [SourceImage(source, file_sha256(source)) for source in pair.sources]
     payload: dict[str, Any] = {"used": [], "certainty": None, "automatic": False}
     key = f"import:{label}:{pair.prompt}"
-    (made,) = store.export(key, [(chosen, rejected)], pair.prompt, label, payload)
+    facts = (pair.prompt, label, payload)
+    (made,) = store.export(key, [(chosen, rejected)], *facts, sources=sources)
     if isinstance(pair.chosen, bytes):
         store.update({**made, "sources": dict.fromkeys(SIDES, origin)})
 

@@ -59,7 +59,7 @@ def _ended(child: subprocess.Popen[bytes], path: Path) -> Exception:
         return RuntimeError(f"the reader of parquet files failed at {path}; its traceback is above")
     return DataError(
         f"{path} cannot be read as parquet: it is damaged in a way that ended its reader (code {code})",
-        hint="fetch the file again from a source you trust",
+        hint="download the file again from a source you trust",
     )
 
 

@@ -23,6 +23,9 @@ from modules.util.dpo_curation_util import UNCONDITIONAL, copy_image, scan_final
 from modules.util.errors import DataError, UserError
 from modules.util.jsonio import parse_json, read_json, write_text
 from modules.util.owned_files import fault_of_path, shown
+from modules.util.pairs.dpo_pair_files import SOURCE_FOLDER
+from modules.util.pairs.pair_sources import find_sources
+from modules.util.pairs.source_files import MOST_SOURCES
 
 MAX_LINE_BYTES = 1 << 20
 FORMATS = ("pick-a-pic", "hpd", "imagereward", "jsonl")
@@ -30,11 +33,16 @@ FORMATS = ("pick-a-pic", "hpd", "imagereward", "jsonl")
 
 @dataclass(frozen=True)
 class PublicPair:
-    """One preference as a data set states it. Images are files, or bytes where the set holds them itself."""
+    """One preference as a data set states it. Images are files, or bytes where the set holds them itself.
+
+    Args:
+        sources: the images that both sides are edits of.
+    """
 
     prompt: str
     chosen: Path | bytes
     rejected: Path | bytes
+    sources: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,7 @@ def detect_format(path: Path) -> str:
         if isinstance(first, dict) and ("image_path" in first or "path1" in first):
             return "hpd"
     raise UserError(
-        f"{path} is not preference data this program knows", hint=f"formats: {', '.join(FORMATS)}"
+        f"{path} is not in a known format of preference data", hint=f"formats: {', '.join(FORMATS)}"
     )
 
 
@@ -151,7 +159,10 @@ def _jsonl(line: bytes, root: Path, where: str) -> PublicPair:
     chosen, rejected = (_inside(root, row.get(side), where) for side in ("chosen", "rejected"))
     # An empty prompt is how ``export_jsonl_folder`` writes pairs that were asked for nothing in words.
     prompt = UNCONDITIONAL if row.get("prompt") == "" else _text(row.get("prompt"), where)
-    return PublicPair(prompt, chosen, rejected)
+    names = row.get("sources", [])
+    if not isinstance(names, list) or len(names) > MOST_SOURCES:
+        raise DataError(f'{where}: "sources" is not a list of up to {MOST_SOURCES} images')
+    return PublicPair(prompt, chosen, rejected, tuple(_inside(root, name, where) for name in names))
 
 
 def _pick_a_pic(row: dict[str, Any], root: Path, where: str) -> PublicPair | None:
@@ -230,8 +241,8 @@ _READERS: dict[str, tuple[_Rows, Callable[[Any, Path, str], PublicPair | None]]]
 def export_datasets_folder(output_dir: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
     """Write the finalised pairs as a folder ``datasets.load_dataset("imagefolder", ...)`` reads.
 
-    Each split has ``metadata.jsonl`` with ``chosen_file_name, rejected_file_name, prompt, pair_id``; images
-    are copied next to it.
+    Each split has ``metadata.jsonl`` with ``chosen_file_name, rejected_file_name, prompt, pair_id``, and of edits
+    ``source_file_names``; images are copied next to it.
 
     Returns:
         How many pairs were written.
@@ -240,16 +251,17 @@ def export_datasets_folder(output_dir: str | os.PathLike[str], target: str | os.
         UserError: the target is not empty, or nothing is finalised. DataError: a pair has lost a side.
     """
 
-    def row(names: dict[str, str], prompt: str, pair_id: str) -> dict[str, str]:
+    def row(names: dict[str, str], sources: list[str], prompt: str, pair_id: str) -> dict[str, Any]:
         sides = {f"{side}_file_name": name for side, name in names.items()}
-        return {**sides, "prompt": prompt, "pair_id": pair_id}
+        edits = {"source_file_names": sources} if sources else {}
+        return {**sides, **edits, "prompt": prompt, "pair_id": pair_id}
 
     return _export_folder(output_dir, Path(target), {"train": "train", "val": "validation"}, "metadata", row)
 
 
 def export_jsonl_folder(output_dir: str | os.PathLike[str], target: str | os.PathLike[str]) -> int:
-    """Write the finalised pairs as ``train.jsonl`` and ``val.jsonl`` of ``{"prompt", "chosen", "rejected"}``
-    with the images in folders next to them; ``PublicFile`` reads it again.
+    """Write the finalised pairs as ``train.jsonl`` and ``val.jsonl`` of ``{"prompt", "chosen", "rejected"}``, and of
+    edits ``"sources"``, with the images in folders next to them; ``PublicFile`` reads it again.
 
     Returns:
         How many pairs were written.
@@ -258,8 +270,8 @@ def export_jsonl_folder(output_dir: str | os.PathLike[str], target: str | os.Pat
         UserError: the target is not empty, or nothing is finalised. DataError: a pair has lost a side.
     """
 
-    def row(names: dict[str, str], prompt: str, pair_id: str) -> dict[str, str]:
-        return {"prompt": prompt, **names}
+    def row(names: dict[str, str], sources: list[str], prompt: str, pair_id: str) -> dict[str, Any]:
+        return {"prompt": prompt, **names, **({"sources": sources} if sources else {})}
 
     return _export_folder(output_dir, Path(target), {"train": "", "val": ""}, "", row)
 
@@ -269,7 +281,7 @@ def _export_folder(
     target: Path,
     folders: dict[str, str],
     listing: str,
-    row: Callable[[dict[str, str], str, str], dict[str, str]],
+    row: Callable[[dict[str, str], list[str], str, str], dict[str, Any]],
 ) -> int:
     """Copy the finalised pairs below ``target`` and write one list per split, the list last."""
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
@@ -286,7 +298,11 @@ def _export_folder(
         for side, image in (("chosen", pair.chosen), ("rejected", pair.rejected)):
             names[side] = f"{side}/{image.name}"
             copy_image(image, folder / names[side])
-        made = row(names, pair.chosen_caption or "", pair.pair_id)
+        sources = find_sources(Path(output_dir), pair.pair_id)
+        for image in sources:
+            copy_image(image, folder / SOURCE_FOLDER / image.name)
+        places = [f"{SOURCE_FOLDER}/{image.name}" for image in sources]
+        made = row(names, places, pair.chosen_caption or "", pair.pair_id)
         lines[pair.split].append(json.dumps(made, ensure_ascii=False))
     for split, rows in lines.items():
         if rows:

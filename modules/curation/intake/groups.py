@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from modules.curation.ImageGroup import ImageGroup, Stamp
 from modules.curation.intake.duplicates import HashCache, without_duplicates
+from modules.curation.intake.edit_sources import NO_EDITS, EditOptions, SourceFinder
 from modules.curation.intake.scan import FoundImage, ScanFault, output_folders, scan_images
 from modules.util.bucket import aspect_label
-from modules.util.image_metadata.limits import Reason
+from modules.util.image_metadata.limits import Reason, Unusable
 from modules.util.image_metadata_util import ImageMetadata, normalise_prompt, read_metadata
+from modules.util.pairs.source_files import SourceImage
 from modules.util.rng import digest64
 
 _FIRST_AFTER_S = 0.4
@@ -37,25 +40,27 @@ class ScanOptions:
             ``None`` keeps all and decodes nothing.
         recursive: take images from folders in the folder, too.
         stealth: look for text hidden in the pixels where there is no other; slow.
+        edits: which images are edits, and where their sources are.
     """
 
     seed: int = 42
     near_duplicates: int | None = 2
     recursive: bool = True
     stealth: bool = False
+    edits: EditOptions = NO_EDITS
 
 
 def group_key(prompt: str, aspectratio: str, sources: Sequence[str] = ()) -> str:
-    """The stable name of the group of a normalised prompt and an aspect bucket; edits of other images are another
-    group.
+    """The stable name of the group of a normalised prompt and an aspect bucket; edits of other images, by the hashes
+    of their bytes, are another group.
     """
     parts = "\0".join((prompt, aspectratio, *sources))
     return hashlib.blake2b(parts.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
-def key_of(about: ImageMetadata) -> str:
+def key_of(about: ImageMetadata, sources: Sequence[SourceImage] = ()) -> str:
     """The name of the group of an image with a prompt."""
-    return group_key(*describe_group(about), about.sources)
+    return group_key(*describe_group(about), [source.sha256 for source in sources])
 
 
 def describe_group(about: ImageMetadata) -> tuple[str, str]:
@@ -95,14 +100,15 @@ def scan_groups(
     """
     start = time.monotonic()
     early, latest = start + _FIRST_AFTER_S, 0.0
-    board = _Board(source, options, finished, cache)
-    images = scan_images(source, output_folders(source, output), options.recursive, options.stealth, stopped)
-    for found in images:
-        if isinstance(found, ScanFault):
-            if takes(_name_in(source, found.path)):
-                yield found
-        elif takes(found.name):
-            board.add(found)
+    finder = SourceFinder(source, options.edits)
+    board = _Board(source, options, finished, cache, finder)
+    without = [*output_folders(source, output), *finder.folders()]
+    for found in scan_images(source, without, options.recursive, options.stealth, stopped):
+        name = _name_in(source, found.path) if isinstance(found, ScanFault) else found.name
+        if not finder.is_source(name) and takes(name):
+            fault = found if isinstance(found, ScanFault) else board.add(found)
+            if fault is not None:
+                yield fault
         if (now := time.monotonic()) >= early:
             latest = latest or max(start + _FIRST_AT_LATEST_S, now + _AGAIN_AFTER_S)
             key = board.likely_complete(0 if now >= latest else _QUIET)
@@ -124,9 +130,10 @@ def _name_in(source: Path, path: Path) -> str:
 
 
 class _Members:
-    __slots__ = ("given", "last", "names", "stamps")
+    __slots__ = ("given", "last", "names", "sources", "stamps")
 
-    def __init__(self) -> None:
+    def __init__(self, sources: tuple[SourceImage, ...]) -> None:
+        self.sources = sources
         self.names: list[str] = []
         self.stamps: list[Stamp] = []
         self.last = 0
@@ -137,24 +144,36 @@ class _Board:
     """Names by group. Prompts are not kept but read again, so that memory depends on the number of files only."""
 
     def __init__(
-        self, source: Path, options: ScanOptions, finished: Finished, cache: HashCache | None
+        self,
+        source: Path,
+        options: ScanOptions,
+        finished: Finished,
+        cache: HashCache | None,
+        finder: SourceFinder,
     ) -> None:
         self._source = source
         self._options = options
         self._finished = finished
         self._cache = cache
+        self._finder = finder
         self._groups: dict[str, _Members] = {}
         self._count = 0
 
-    def add(self, found: FoundImage) -> None:
-        key = key_of(found.about)
+    def add(self, found: FoundImage) -> ScanFault | None:
+        """Put an image into its group; what is wrong if it is an edit that cannot be compared."""
+        try:
+            sources = self._finder.find(found.name, found.about)
+        except Unusable as error:
+            return fault_of_edit(self._source / found.name, found.about, error)
+        key = key_of(found.about, sources)
         members = self._groups.get(key)
         if members is None:
-            members = self._groups[key] = _Members()
+            members = self._groups[key] = _Members(sources)
         members.names.append(found.name)
         members.stamps.append(found.stamp)
         self._count += 1
         members.last = self._count
+        return None
 
     def likely_complete(self, quiet: int) -> str | None:
         """The group of two or more that has gone without a new image for longest, and for ``quiet`` images."""
@@ -183,7 +202,9 @@ class _Board:
         if described is None:
             yield ScanFault(self._source / names[0], Reason.CHANGED.value)
             return
-        group = ImageGroup(key, *described, self._source, tuple(names), tuple(members.stamps))
+        group = ImageGroup(
+            key, *described, self._source, tuple(names), tuple(members.stamps), members.sources
+        )
         if self._options.near_duplicates is None:
             yield group
             return
@@ -197,6 +218,15 @@ class _Board:
     def _describe(self, key: str, names: list[str]) -> tuple[str, str] | None:
         for name in names:
             about = read_metadata(self._source / name, stealth=self._options.stealth)
-            if about.prompt is not None and key_of(about) == key:
-                return describe_group(about)
+            if about.prompt is None:
+                continue
+            with suppress(Unusable):  # its source has gone since: another image may tell
+                if key_of(about, self._finder.find(name, about)) == key:
+                    return describe_group(about)
         return None
+
+
+def fault_of_edit(path: Path, about: ImageMetadata, error: Unusable) -> ScanFault:
+    """An edit that is left out; it counts among those without a source if that is the reason."""
+    missing = error.reason is Reason.NO_SOURCE
+    return ScanFault(path, str(error), normalise_prompt(about.prompt or "") if missing else "")

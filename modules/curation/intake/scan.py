@@ -1,4 +1,4 @@
-"""Image files of a folder with what they say of themselves, as a stream in natural order.
+"""Image files of a folder with their metadata, as a stream in natural order.
 
 Nothing in the folder stops the scan: what cannot be used comes out as a ``ScanFault`` with one of the listed
 reasons. Memory holds the names of one folder at a time. Links to folders are not followed, so there are no
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from modules.util.errors import UserError
 from modules.util.image_metadata.containers.source import unusable
 from modules.util.image_metadata.limits import Reason, Unusable
 from modules.util.image_metadata_util import ImageMetadata, read_metadata
+from modules.util.pairs.dpo_pair_files import SOURCE_FOLDER
 
 _DIGITS = re.compile("([0-9]+)")
 OTHER_KINDS = frozenset(
@@ -63,10 +65,20 @@ OTHER_KINDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ScanFault:
-    """A file or folder that is left out, and why."""
+    """A file or folder that is left out, and why.
+
+    Args:
+        instruction: of an edit whose source image is missing.
+    """
 
     path: Path
     reason: str
+    instruction: str = ""
+
+
+def edits_without_source(faults: Iterable[ScanFault]) -> dict[str, int]:
+    """Instructions of edits that are left out because their source images are missing, and how many images each has."""
+    return dict(Counter(fault.instruction for fault in faults if fault.instruction))
 
 
 class ImageFile(NamedTuple):
@@ -271,4 +283,5 @@ def scan_images(
 
 def output_folders(source: Path, output: Path) -> list[Path]:
     """What to leave out of a scan of ``source`` because pairs are written there."""
-    return [output] if output.resolve() != source.resolve() else [output / side for side in SIDES]
+    inside = [output / name for name in (*SIDES, SOURCE_FOLDER)]
+    return [output] if output.resolve() != source.resolve() else inside

@@ -1,4 +1,4 @@
-"""What every image file of a folder says of itself, as rows for a list."""
+"""The metadata of every image file in a folder, as rows for a list."""
 
 from __future__ import annotations
 
@@ -9,34 +9,53 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from modules.curation.intake.edit_sources import NO_EDITS, EditOptions, SourceFinder
 from modules.curation.intake.groups import key_of
 from modules.curation.intake.scan import ScanFault, walk_images
+from modules.util.counted import counted
+from modules.util.image_metadata.limits import Reason, Unusable
 from modules.util.image_metadata_util import read_metadata
+from modules.util.pairs.source_files import SourceImage
 
 Row = dict[str, Any]
 _PROGRESS_ROWS = 200
 
 
-def scan_rows(root: Path, recursive: bool = True, stealth: bool = False) -> Iterator[Row]:
+def scan_rows(
+    root: Path, recursive: bool = True, stealth: bool = False, edits: EditOptions = NO_EDITS
+) -> Iterator[Row]:
     """One row for each image file, in natural order, and for each file or folder that cannot be used.
 
     Keys: ``path`` (relative, with ``/``), ``prompt`` and ``negative_prompt`` as the generator wrote them,
-    ``width`` and ``height`` in pixels as stored (``None`` if unknown), ``generator``, ``seed``, ``group`` (the
-    same for images of one prompt and shape) and ``error`` (why there is no prompt; ``None`` if there is one).
+    ``width`` and ``height`` in pixels as stored (``None`` if unknown), ``generator``, ``seed``, ``sources`` (of edits:
+    the images they were made from), ``group`` (the same for images of one prompt, shape and sources) and ``error``
+    (why there is no group; ``None`` if there is one).
 
     Args:
         root: the folder.
         recursive: go into folders.
         stealth: look for text hidden in the pixels where there is no other; slow.
+        edits: which images are edits, and where their sources are.
 
     Raises:
         UserError: ``root`` cannot be read.
     """
-    for found in walk_images(root, (), recursive):
+    finder = SourceFinder(root, edits)
+    for found in walk_images(root, finder.folders(), recursive):
         if isinstance(found, ScanFault):
             yield _row(_printable(os.path.relpath(found.path, root)), error=found.reason)
             continue
+        if finder.is_source(found.name):
+            continue
         about = read_metadata(found.path, known_regular=found.regular, stealth=stealth)
+        group, error = None, about.error
+        sources: tuple[SourceImage, ...] = ()
+        if about.prompt is not None:
+            try:
+                sources = finder.find(found.name, about)
+                group = key_of(about, sources)
+            except Unusable as fault:
+                error = str(fault)
         yield _row(
             found.name,
             prompt=about.prompt,
@@ -45,14 +64,22 @@ def scan_rows(root: Path, recursive: bool = True, stealth: bool = False) -> Iter
             height=about.height or None,
             generator=about.generator,
             seed=about.seed,
-            group=None if about.prompt is None else key_of(about),
-            error=about.error,
+            sources=[str(source.path) for source in sources],
+            group=group,
+            error=error,
         )
 
 
 def _row(path: str, **values: Any) -> Row:
-    names = ("prompt", "negative_prompt", "width", "height", "generator", "seed", "group", "error")
-    return {"path": path, **{name: values.get(name) for name in names}}
+    names = ("prompt", "negative_prompt", "width", "height", "generator", "seed")
+    known = {name: values.get(name) for name in names}
+    return {
+        "path": path,
+        **known,
+        "sources": values.get("sources", []),
+        "group": values.get("group"),
+        "error": values.get("error"),
+    }
 
 
 def _printable(path: str) -> str:
@@ -66,18 +93,21 @@ class ScanCount:
 
     files: int = 0
     with_prompt: int = 0
+    without_source: int = 0
     groups: set[str] = field(default_factory=set)
 
     def add(self, row: Row) -> None:
         """Count one more row."""
         self.files += 1
         self.with_prompt += row["prompt"] is not None
+        self.without_source += str(row["error"]).startswith(Reason.NO_SOURCE.value)
         if row["group"] is not None:
             self.groups.add(row["group"])
 
     def __str__(self) -> str:
         without = self.files - self.with_prompt
-        return f"{self.files} files, {len(self.groups)} groups, {without} files without a prompt"
+        edits = f", {counted(self.without_source, 'edit')} without source" if self.without_source else ""
+        return f"{self.files} files, {len(self.groups)} groups, {without} files without a prompt{edits}"
 
 
 def write_rows(rows: Iterable[Row], stream: IO[str], progress: Callable[[str], None]) -> ScanCount:

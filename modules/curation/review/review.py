@@ -33,6 +33,7 @@ from modules.util.pairs.decoding import UndecodableImage, undecodable
 from modules.util.pairs.dpo_pair_files import (
     PLACES,
     SAFE_PAIR_ID,
+    SOURCE_FOLDER,
     TRASH_NAME,
     caption_name,
     name_below,
@@ -40,6 +41,7 @@ from modules.util.pairs.dpo_pair_files import (
     scan_pairs,
     write_caption_in,
 )
+from modules.util.pairs.pair_sources import find_sources, missing_sources
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class PairReview:
     # --- operations ---
 
     def remove(self, pair_id: str) -> None:
-        """Take both sides, captions and the manifest entry away; what of them is left, where some are gone."""
+        """Take both sides, captions, sources and the manifest entry away; what of them is left, where some are gone."""
         pair, manifest = self.find(pair_id), load_manifest(self.output_dir)
         entry = next((p for p in manifest["pairs"] if p["pair_id"] == pair_id), None)
         if pair is None and entry is None:
@@ -129,6 +131,10 @@ class PairReview:
                 for file in files
                 if file.is_file()
             ]
+        moves += [
+            (name_below(self.output_dir, file), f"{place}/{SOURCE_FOLDER}.{file.name}")
+            for file in find_sources(self.output_dir, pair_id)
+        ]
         for name in (name for move in moves for name in move):
             self._owned.path(name)
         in_trash = [(name, kept.removeprefix(f"{TRASH_NAME}/")) for name, kept in moves]
@@ -184,9 +190,7 @@ class PairReview:
         """Give both sides the same caption; ``UNCONDITIONAL`` makes it the empty one."""
         text = " ".join(caption.split())
         if not text:
-            raise UserError(
-                "the caption is empty", hint=f"write {UNCONDITIONAL} if the empty prompt is to be trained"
-            )
+            raise UserError("the caption is empty", hint=f"to train the empty prompt, write {UNCONDITIONAL}")
         pair = self._pair(pair_id)
         before = {"chosen": pair.chosen_caption, "rejected": pair.rejected_caption}
         prompts = self._manifest_prompts()
@@ -278,12 +282,18 @@ class PairReview:
         return found + self.orphans()
 
     def orphans(self) -> list[Fault]:
-        """Sides that the manifest names and the folder lacks."""
+        """Sides and sources that the manifest names and the folder lacks."""
         return [
-            Fault(entry["pair_id"], "orphan", f"the {side} image is gone from the disk", "remove")
+            Fault(entry["pair_id"], "orphan", f"the {what} image is missing from the disk", "remove")
             for entry in load_manifest(self.output_dir)["pairs"]
-            for side in SIDES
-            if find_exported_file(self.output_dir, side, entry["pair_id"]) is None
+            for what in (
+                *(
+                    side
+                    for side in SIDES
+                    if find_exported_file(self.output_dir, side, entry["pair_id"]) is None
+                ),
+                *(SOURCE_FOLDER for _ in missing_sources(self.output_dir, entry)),
+            )
         ]
 
     def faults_in(
@@ -304,7 +314,11 @@ class PairReview:
             found.append(Fault(name, "caption_lines", "a caption has several lines", "edit_caption"))
         if file_sha256(pair.chosen) == file_sha256(pair.rejected):
             found.append(Fault(name, "identical", "both sides are the same image", "remove"))
-        broken = [fault for fault in self._decode([pair.chosen, pair.rejected]) if fault is not None]
+        sources = find_sources(self.output_dir, name)
+        if any(file_sha256(pair.chosen) == file_sha256(source) for source in sources):
+            found.append(Fault(name, "not_edited", "the chosen image is the source itself", "remove"))
+        images = [pair.chosen, pair.rejected, *sources]
+        broken = [fault for fault in self._decode(images) if fault is not None]
         if broken:
             return [*found, *(Fault(name, "unreadable", fault.message, "remove") for fault in broken)]
         buckets = [bucket_of(*size_of(image), resolution) for image in (pair.chosen, pair.rejected)]

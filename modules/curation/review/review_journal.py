@@ -16,7 +16,7 @@ from modules.util.dpo_curation_util import check_manifest_pair
 from modules.util.errors import UserError
 from modules.util.jsonio import parse_json
 from modules.util.owned_files import fault_of_path, shown
-from modules.util.pairs.dpo_pair_files import SIDES, TRASH_NAME, owned_pairs
+from modules.util.pairs.dpo_pair_files import SIDES, SOURCE_FOLDER, TRASH_NAME, owned_pairs
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +57,9 @@ def _check_removal(step: Step) -> None:
         raise UserError("the step names no files")
     for moved in files:
         names = moved if isinstance(moved, list) and len(moved) == 2 else [None]
-        for name, heads in zip(names, (SIDES, ("",)), strict=False):
+        for name, heads in zip(names, ((*SIDES, SOURCE_FOLDER), ()), strict=False):
             parts = name.split("/") if isinstance(name, str) and not fault_of_path(name) else [".."]
-            if {"", ".", ".."} & set(parts) or len(parts) < 2 or (heads == SIDES and parts[0] not in SIDES):
+            if {"", ".", ".."} & set(parts) or len(parts) < 2 or (heads and parts[0] not in heads):
                 raise UserError(f"the file {shown(str(moved))} does not stay in the folder")
 
 
@@ -170,11 +170,11 @@ class ReviewJournal:
                         named |= _places_in(step)
         if broken:
             lines = counted(broken, "line")
-            log.warning("%s in %s cannot be read and cannot be taken back", lines, self._path)
+            log.warning("%s in %s cannot be read and cannot be undone", lines, self._path)
         if self.trash.is_dir() and any(
             path.is_dir() and path.name not in named and any(path.iterdir()) for path in self.trash.iterdir()
         ):
-            log.warning("%s does not name all that lies next to it: that cannot be taken back", self._path)
+            log.warning("%s does not list everything next to it: the rest cannot be restored", self._path)
         return [step for step in steps if self._usable(step)]
 
     def _usable(self, step: Step) -> bool:

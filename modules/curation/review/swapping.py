@@ -69,7 +69,7 @@ def _finish_swap(owned: Owned, output_dir: Path, waiting: str, image: PurePosixP
         return
     to_rejected = ("rejected" / place.relative_to("chosen") / image.name).as_posix()
     if os.path.lexists(output_dir / to_rejected):
-        log.warning("%s is not the rest of a swap, for %s is there too", waiting, to_rejected)
+        log.warning("%s is not left over from a swap, because %s exists too", waiting, to_rejected)
         return
     if not _is_swapped(output_dir, image.stem, chosen):
         _swap_entry(output_dir, image.stem, name_below(output_dir, chosen), to_rejected)

@@ -1,23 +1,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from modules.dataLoader.mixin.DataLoaderMasksMixin import DataLoaderMasksMixin
+from modules.dataLoader.mixin.DataLoaderTextsMixin import DataLoaderTextsMixin
 from modules.dataLoader.samplers import MicroBatch
 from modules.dataLoader.source import UnitSet
-from modules.model.batch import Conditioning, ImageBatch, PairBatch, Sources
+from modules.model.batch import ImageBatch, PairBatch, Sources
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.cache.FileIndex import FileIndex
 from modules.pipeline.Item import Item
-from modules.pipeline.nodes.CachedTensors import CachedTensors, content_key
+from modules.pipeline.nodes.CachedTensors import CACHE_FORMAT, CachedTensors, content_key
 from modules.pipeline.nodes.ChoosePrompt import ChoosePrompt
 from modules.pipeline.nodes.LoadPixels import LoadPixels
 from modules.pipeline.nodes.masks import CellMask, Mask, MaskFromCells, PlanMask
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from modules.model.Model import Model
     from modules.modelSetup.BaseModelSetup import BaseModelSetup
     from modules.util.config.TrainConfig import TrainConfig
-
-CACHE_FORMAT = "2"
-"""Raised whenever what is encoded changes in a way no other part of the keys shows."""
 
 
 MASKS = 3
@@ -56,7 +52,7 @@ class EncodeTask:
     plan: SourcePlan | None = None
 
 
-class DataLoaderText2ImageMixin(DataLoaderMasksMixin):
+class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
     """Images and their prompts for text-to-image models: the modules, the cache keys, the batches.
 
     Uses the attributes of ``BaseDataLoader``.
@@ -72,11 +68,6 @@ class DataLoaderText2ImageMixin(DataLoaderMasksMixin):
     trains_text: bool
     dataset: Any
     config: TrainConfig
-
-    @property
-    def sides(self) -> tuple[str, ...]:
-        """Prefixes of the names of what a unit has: two images of a pair, or one."""
-        return ("chosen_", "rejected_") if self.units.dpo else ("",)
 
     @property
     def masks(self) -> int:
@@ -109,27 +100,22 @@ class DataLoaderText2ImageMixin(DataLoaderMasksMixin):
             made.append(CachedTensors(inputs, self.masked_key, self.latents, *outputs))
         if self.setup.spec.sources:
             made.append(PlanSources(self.rules, self.files, side))
-            made.append(
-                LoadSources(self.files, side)
-                if self.latents is None
-                else CachedSources(self.source_key, self.latents, side)
-            )
-        if self.texts is not None:
-            outputs = (f"{side}text_key", f"{side}cond")
-            made.append(CachedTensors([f"{side}prompt"], self.text_key, self.texts, *outputs))
-        return made
+            if self.latents is None or self.encodes_shown:
+                made.append(LoadSources(self.files, side))
+            if self.latents is not None:
+                made.append(CachedSources(self.source_key, self.latents, side))
+        return [*made, *self.text_modules(side)]
 
     def outputs(self) -> list[str]:
         """What an item of the dataset holds."""
-        names = ["item", "prompt", "latents" if self.latents is not None else "pixels"]
-        if self.texts is not None:
-            names.append("cond")
+        names = ["item", "latents" if self.latents is not None else "pixels", *self.text_outputs()]
         if self.setup.spec.size_conditioning:
             names.append("geometry")
         if self.setup.spec.inpainting:
             names += ["mask"] if self.latents is None else ["mask", "masked"]
         if self.setup.spec.sources:
-            names.append("source_pixels" if self.latents is None else "source_latents")
+            names += ["source_pixels"] if self.latents is None or self.encodes_shown else []
+            names += ["source_latents"] if self.latents is not None else []
         if self.masked:
             names.append("cells")
         of_pairs = ["pair_mask"] if self.pairs_masked else []
@@ -141,14 +127,6 @@ class DataLoaderText2ImageMixin(DataLoaderMasksMixin):
         """What latents depend on besides the image: the VAE's weights and config, and the scaling."""
         vae = self.model.fingerprint(self.setup.spec.vae)
         return content_key("vae", vae, repr(self.model.latent_scale), repr(self.model.latent_shift))
-
-    def text_identity(self) -> str:
-        """What text states depend on besides the text: encoders and tokenizers."""
-        parts = [part.name for part in self.setup.spec.parts if part.kind in ("text_encoder", "tokenizer")]
-        present = [name for name in parts if name in self.model.parts]
-        rules = ["emphasis, second edition"] if self.model.prompt_weighting else []
-        rules += [f"{name} skips {count}" for name, count in sorted(self.model.layer_skips.items())]
-        return content_key("text", *rules, *(f"{name}={self.model.fingerprint(name)}" for name in present))
 
     def latent_key(self, item: Item, transform: Transform) -> str:
         """Digest of the file's content, what is done to it, and the VAE."""
@@ -166,21 +144,7 @@ class DataLoaderText2ImageMixin(DataLoaderMasksMixin):
         """The same of an image of which a part is hidden."""
         return content_key("masked", self.latent_key(item, transform), mask.text())
 
-    def text_key(self, prompt: str) -> str:
-        """Digest of a prompt and what encodes it; entries have 16 bits where their encoder gives no more, and float32
-        ones of earlier versions hold the same numbers. So do those of prompts that one chunk holds.
-        """
-        chunks = self._chunks_of(prompt) if self.setup.spec.chunks_prompts else 0
-        rules = (f"{chunks} chunks",) if chunks else ()
-        return content_key(CACHE_FORMAT, "cond", "float32", self.texts_of, prompt, *rules)
-
-    @cached_property
-    def _chunks_of(self) -> Callable[[str], int]:
-        """In how many chunks a prompt is read; asked at every visit."""
-        return lru_cache(maxsize=1 << 16)(partial(self.setup.chunk_count, self.model))
-
     latents_of: str
-    texts_of: str
 
     def encode_tasks(self) -> Iterator[EncodeTask | None]:
         """Every image of every variation, cached or not; ``None`` for one with the same content as an earlier one."""
@@ -235,33 +199,6 @@ class DataLoaderText2ImageMixin(DataLoaderMasksMixin):
         rgb_1CHW = torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 255.0
         return self.setup.encode_image(self.model, rgb_1CHW).float().cpu()
 
-    def text_row(self, prompt: str) -> dict[str, torch.Tensor]:
-        """The states of one prompt as they are kept, encoded by itself for the same reason."""
-        (row,) = self.setup.text_states(self.model, [prompt]).unbind()
-        return {name: _kept_exactly(tensor) for name, tensor in row.items()}
-
-    def all_prompts(self) -> Iterator[str]:
-        """Every prompt the units can have, each once."""
-        seen: set[str] = set()
-        for entry in self.units.entries:
-            # both sides of a pair have the same prompts
-            item: Item = entry.chosen if self.units.dpo else entry
-            rules = self.rules[item.concept]
-            for visit in range(rules.prompt_count(item.prompts)):
-                prompt = rules.prompt(item.prompts, entry.id, visit, cached=True)
-                if prompt not in seen:
-                    seen.add(prompt)
-                    yield prompt
-
-    @contextmanager
-    def on_device(self, *parts: str) -> Iterator[None]:
-        """Parts on the compute device while something is encoded."""
-        with ExitStack() as stack:
-            for name in parts:
-                if name in self.model.parts:
-                    stack.enter_context(self.model.borrowed(name))
-            yield
-
     # -- batches -------------------------------------------------------------------------------------------
 
     def collate(
@@ -273,23 +210,11 @@ class DataLoaderText2ImageMixin(DataLoaderMasksMixin):
             size: (height, width) of their bucket.
         """
         visits = [visit for _, visit in micro.visits]
-        # both sides of a pair mostly have the same prompts
-        encode = cache(self.text_row)
+        encode = self.prompt_encoder()
         sides = [self._image_batch(items, visits, side, size, encode) for side in self.sides]
         if not self.units.dpo:
             return sides[0]
         return PairBatch([item["name"] for item in items], sides[0], sides[1], self.pair_masks(items))
-
-    def _conditioning(
-        self, items: Sequence[dict[str, Any]], side: str, encode: Callable[[str], dict[str, torch.Tensor]]
-    ) -> Conditioning | None:
-        """What the prompts became: kept, or encoded now; ``None`` where a text encoder is trained."""
-        if self.texts is not None:
-            return Conditioning.stack([_in_float32(item[f"{side}cond"]) for item in items])
-        if self.trains_text:
-            return None
-        with self.on_device(*self.model.text_encoders):
-            return Conditioning.stack([_in_float32(encode(item[f"{side}prompt"])) for item in items])
 
     def _image_batch(
         self,
@@ -312,7 +237,7 @@ class DataLoaderText2ImageMixin(DataLoaderMasksMixin):
         prior = torch.tensor([own.is_prior for own in rules])
         return ImageBatch(
             latents_BChw=latents_BChw,
-            cond=self._conditioning(items, side, encode),
+            cond=self.conditioning(items, side, encode),
             prompts=[item[f"{side}prompt"] for item in items],
             ids=[item[f"{side}item"].id for item in items],
             visits=list(visits),
@@ -322,6 +247,8 @@ class DataLoaderText2ImageMixin(DataLoaderMasksMixin):
             geometry_B6=geometry_B6,
             inpaint_BChw=inpaint_BChw,
             sources=self._sources(items, side) if self.setup.spec.sources else Sources(),
+            seen=self.seen(items, side),
+            blank=self.blank(items, side),
             loss_mask_B1hw=self.loss_masks(items),
         )
 
@@ -353,14 +280,3 @@ class DataLoaderText2ImageMixin(DataLoaderMasksMixin):
                 masked_BChw = self.encode_images(pixels)
         cells_Bhw = torch.from_numpy(np.stack([mask.cells(*latents_BChw.shape[-2:]) for mask in masks]))
         return torch.cat([cells_Bhw[:, None].float(), masked_BChw], dim=1)
-
-
-def _kept_exactly(tensor: torch.Tensor) -> torch.Tensor:
-    """A text state as it is kept: 16 bits stay what they are, all other floating numbers are float32."""
-    whole = not tensor.is_floating_point() or tensor.dtype in (torch.bfloat16, torch.float16)
-    return tensor if whole else tensor.float()
-
-
-def _in_float32(row: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Text states that are kept in their encoder's type, as ``encode_text`` gives them."""
-    return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in row.items()}

@@ -29,6 +29,7 @@ class NoiseOptions:
             them in a random order of its own, a new order every K visits. 0 draws independently.
         pool: N > 0 gives each item N fixed draws, used in turn.
         offset_weight: noise constant over each channel is added with this weight.
+        offset_by_level: the offset is multiplied by ``Schedule.offset_share`` of the timestep.
         perturbation_weight: extra noise on the input alone (Ning et al. 2023, arXiv 2301.11706).
         perturb_target: the extra noise is part of what the model has to predict too.
         caption_dropout: probability of training a sample with the empty prompt.
@@ -48,6 +49,7 @@ class NoiseOptions:
     shifts_by_size: bool = False
     range_first: bool = False
     perturb_target: bool = False
+    offset_by_level: bool = False
 
     def __post_init__(self) -> None:
         name = str(getattr(self.distribution, "value", self.distribution))
@@ -111,35 +113,34 @@ def draw_noise(
     """One draw for each item, on the CPU.
 
     Args:
-        schedule: turns noise levels into timesteps.
         shape: (C, h, w) of one latent.
-        ids, visits: B stable names and turn counts; with ``seed``, ``stream`` and ``key`` they decide the
-            numbers, whatever else is in the batch.
+        ids, visits: B stable names and turn counts; with ``seed``, ``stream`` and ``key`` they decide the numbers.
         stratum: take this stratum for all items instead of walking through them.
         shift: the shift of latents of this shape, where the options ask for one.
 
     Raises:
-        ValueError: the stratum does not exist.
+        ValueError: the stratum does not exist. ConfigError: the schedule has no shares of an offset.
     """
     if stratum is not None and not 0 <= stratum < options.strata:
         raise ValueError(f"stratum {stratum} of {options.strata} does not exist")
     uniforms: list[float] = []
     noises: list[torch.Tensor] = []
     perturbations: list[torch.Tensor] = []
+    offsets: list[torch.Tensor] = []
     drops: list[bool] = []
     for item, visit in zip(ids, visits, strict=True):
         turn = visit % options.pool if options.pool else visit
         source = generator(stream, seed, item, turn, *key)
-        uniform = float(torch.rand((), generator=source, dtype=torch.float64))
-        if options.strata:
-            part = stratum_of(turn, options.strata, stream, seed, item) if stratum is None else stratum
-            uniform = (part + uniform) / options.strata
-        uniforms.append(uniform)
-        noise_Chw = torch.randn(tuple(shape), generator=source)
+        drawn = options.strata and stratum is None
+        part = stratum_of(turn, options.strata, stream, seed, item) if drawn else stratum
+        uniforms.append(_uniform(source, part, options.strata))
+        noises.append(torch.randn(tuple(shape), generator=source))
         if options.offset_weight:
-            offset_C11 = torch.randn(shape[0], *[1] * (len(shape) - 1), generator=source)
-            noise_Chw = noise_Chw + options.offset_weight * offset_C11
-        noises.append(noise_Chw)
+            offsets.append(
+                options.offset_weight * torch.randn(shape[0], *[1] * (len(shape) - 1), generator=source)
+            )
+            if not options.offset_by_level:
+                noises[-1] = noises[-1] + offsets.pop()
         # streams of their own: turning these on leaves the other numbers as they were
         if options.perturbation_weight:
             extra = generator(f"{stream}/perturbation", seed, item, turn, *key)
@@ -147,12 +148,28 @@ def draw_noise(
             if options.perturb_target:
                 noises[-1] = noises[-1] + perturbations.pop()
         if options.caption_dropout:
-            coin = python_random(f"{stream}/caption", seed, item, turn, *key).random()
-            drops.append(coin < options.caption_dropout)
+            coins = python_random(f"{stream}/caption", seed, item, turn, *key)
+            drops.append(coins.random() < options.caption_dropout)
     level_B = noise_level(torch.tensor(uniforms, dtype=torch.float64), options, shift)
+    timestep_B, noise_BChw = schedule.timestep(level_B), torch.stack(noises)
     return NoiseDraw(
-        timestep_B=schedule.timestep(level_B),
-        noise_BChw=torch.stack(noises),
+        timestep_B=timestep_B,
+        noise_BChw=_offset_by_level(noise_BChw, offsets, schedule, timestep_B) if offsets else noise_BChw,
         perturbation_BChw=torch.stack(perturbations) if perturbations else None,
         drop_caption_B=torch.tensor(drops) if drops else None,
     )
+
+
+def _offset_by_level(
+    noise_BChw: torch.Tensor, offsets: Sequence[torch.Tensor], schedule: Schedule, timestep_B: torch.Tensor
+) -> torch.Tensor:
+    """Noise plus offsets times the shares that the timesteps have of them."""
+    offset_BC11 = torch.stack(list(offsets))
+    share_B = schedule.offset_share(timestep_B).float()
+    return noise_BChw + share_B.view(-1, *[1] * (offset_BC11.dim() - 1)) * offset_BC11
+
+
+def _uniform(source: torch.Generator, part: int | None, strata: int) -> float:
+    """A number in [0, 1), or in one of K equal parts of it."""
+    number = float(torch.rand((), generator=source, dtype=torch.float64))
+    return number if part is None else (part + number) / strata

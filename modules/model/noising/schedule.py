@@ -15,6 +15,8 @@ from modules.spec.FamilySpec import Prediction as PredictionKind
 from modules.util.errors import ConfigError, DataError
 
 FLOW_STEPS = 1000
+LEAST_ALPHA = 1e-6
+"""A schedule whose last cumulative alpha is below this ends in what is pure noise for all purposes."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,14 @@ class Schedule(ABC):
     @abstractmethod
     def target(self, clean: torch.Tensor, noise: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:
         """What the model should predict, (B, C, h, w)."""
+
+    @abstractmethod
+    def offset_share(self, timestep_B: torch.Tensor) -> torch.Tensor:
+        """How much of an offset belongs to the noise of each timestep, (B,) float64, 1 for the last.
+
+        Raises:
+            ConfigError: this schedule has no such shares.
+        """
 
     def add_noise(self, clean: torch.Tensor, noise: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:
         """x_t = signal * x_0 + sigma * noise, (B, C, h, w)."""
@@ -120,6 +130,23 @@ class DiscreteSchedule(Schedule):
         alpha_B = self._table(timestep_B.device)[timestep_B.long()]
         return alpha_B.sqrt(), (1.0 - alpha_B).sqrt()
 
+    def offset_share(self, timestep_B: torch.Tensor) -> torch.Tensor:
+        """sqrt((1 - a_t) / a_t), over that of the last step: the balanced strategy of "Generalized Diffusion Model with
+        Adjusted Offset Noise" (Kutsuna 2024, arXiv 2412.03134). A diffusion whose every step is shifted then has the
+        same share of the shift in its noise and in what is to be predicted.
+
+        Raises:
+            ConfigError: the schedule ends in pure noise.
+        """
+        if float(self.alphas_cumprod_T[-1]) < LEAST_ALPHA:
+            raise ConfigError(
+                "is not defined for this model: its noise schedule ends in pure noise",
+                field="generalized_offset_noise",
+                hint="switch it off for this model",
+            )
+        ratio_T = (1.0 / self.alphas_cumprod_T - 1.0).sqrt()
+        return (ratio_T / ratio_T[-1]).to(timestep_B.device)[timestep_B.long()]
+
     def _table(self, device: torch.device) -> torch.Tensor:
         """The cumulative alphas where they are needed, so that looking them up waits for nothing."""
         if device not in self._tables:
@@ -149,6 +176,13 @@ class FlowSchedule(Schedule):
     def coefficients(self, timestep_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         sigma_B = _where_float64_is(timestep_B).double() / self.steps
         return 1.0 - sigma_B, sigma_B
+
+    def offset_share(self, timestep_B: torch.Tensor) -> torch.Tensor:
+        raise ConfigError(
+            "is not defined for models that match flows",
+            field="generalized_offset_noise",
+            hint="switch it off",
+        )
 
     def target(self, clean: torch.Tensor, noise: torch.Tensor, timestep_B: torch.Tensor) -> torch.Tensor:
         return to_float32(noise) - to_float32(clean)

@@ -40,16 +40,17 @@ def tokenize(
     return tokens.input_ids.to(device), tokens.attention_mask.to(device).bool()
 
 
-def cut_prompts(tokenizers: Sequence[Any], texts: Sequence[str], limit: int) -> list[bool]:
+def cut_prompts(tokenizers: Sequence[Any], texts: Sequence[str], limits: Sequence[int]) -> list[bool]:
     """Which texts are too long for each of the tokenizers, so that none keeps everything.
 
     Args:
         texts: as they are encoded, but for the template around them.
-        limit: tokens of a text the family's encoders are given at most; a tokenizer that knows a smaller one decides.
+        limits: tokens of a text that the encoder of each tokenizer is given at most; a tokenizer that knows a smaller
+            limit decides.
     """
     if not tokenizers or not texts:
         return [False] * len(texts)
-    room = [min(tokenizer.model_max_length, limit) for tokenizer in tokenizers]
+    room = [min(known.model_max_length, limit) for known, limit in zip(tokenizers, limits, strict=True)]
     widest = max(range(len(tokenizers)), key=room.__getitem__)
     ids = tokenizers[widest](list(texts), truncation=False, verbose=False).input_ids
     return [len(tokens) > room[widest] for tokens in ids]

@@ -29,12 +29,14 @@ class ChromaSetup(BaseModelSetup):
             model.module("text_encoder"),
             model.parts["tokenizer"],
             prompts,
-            self.spec.prompt_tokens,
+            self.prompt_length(model),
             masked=True,
         )
         # the model was trained to see the first padding token
         length_B1 = mask_BL.sum(dim=1, keepdim=True)
         seen_BL = torch.arange(mask_BL.shape[1], device=mask_BL.device)[None] <= length_B1
+        if model.masks_padding is False:
+            seen_BL = torch.ones_like(seen_BL)
         return Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": seen_BL})
 
     def denoise(

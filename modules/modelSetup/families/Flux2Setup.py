@@ -14,7 +14,7 @@ from modules.model.patches import pack, unpack
 from modules.model.text.encoding import causal_states, chat_messages
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
-from modules.spec.families.flux_2 import LAYERS, TOKENS
+from modules.spec.families.flux_2 import LAYERS
 from modules.spec.registry import FAMILIES
 
 LONG = 4300
@@ -39,7 +39,10 @@ class Flux2Setup(BaseModelSetup):
         texts = chat_messages(tokenizer, prompts, enable_thinking=False)
         # without the head that would make words of every state
         encoder: Any = model.module("text_encoder").model
-        hidden_BLE, _ = causal_states(encoder, tokenizer, texts, TOKENS, LAYERS, padded=True)
+        length = self.prompt_length(model)
+        hidden_BLE, mask_BL = causal_states(encoder, tokenizer, texts, length, LAYERS, padded=True)
+        if model.masks_padding:
+            hidden_BLE = hidden_BLE.masked_fill(~mask_BL[..., None], 0.0)
         return Conditioning({"hidden_BLE": hidden_BLE})
 
     def _encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:

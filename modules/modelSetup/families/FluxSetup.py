@@ -22,9 +22,11 @@ class FluxSetup(BaseModelSetup):
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         parts = model.parts
         _, pooled_BE = clip_states(model.module("text_encoder"), parts["tokenizer"], prompts)
-        hidden_BLE, _ = t5_states(
-            model.module("text_encoder_2"), parts["tokenizer_2"], prompts, self.spec.prompt_tokens
+        hidden_BLE, mask_BL = t5_states(
+            model.module("text_encoder_2"), parts["tokenizer_2"], prompts, self.prompt_length(model)
         )
+        if model.masks_padding:
+            hidden_BLE = hidden_BLE.masked_fill(~mask_BL[..., None], 0.0)
         return Conditioning({"hidden_BLE": hidden_BLE, "pooled_BE": pooled_BE})
 
     def denoise(

@@ -14,7 +14,7 @@ from modules.model.patches import grid_positions, pack, unpack
 from modules.model.text.encoding import causal_states
 from modules.modelSetup.QwenAutoencoder import QwenAutoencoder
 from modules.modelSetup.registry import model_setup
-from modules.spec.families.krea_2 import AFTER_TOKENS, LAYERS, TOKENS
+from modules.spec.families.krea_2 import AFTER_TOKENS, LAYERS
 from modules.spec.registry import FAMILIES
 
 BEFORE = (
@@ -40,7 +40,7 @@ class Krea2Setup(QwenAutoencoder):
             encoder,
             model.parts["tokenizer"],
             [f"{BEFORE}{prompt}" for prompt in prompts],
-            BEFORE_TOKENS + TOKENS - AFTER_TOKENS,
+            BEFORE_TOKENS + self.prompt_length(model) - AFTER_TOKENS,
             LAYERS,
             suffix=AFTER,
         )

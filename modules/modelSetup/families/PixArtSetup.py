@@ -33,9 +33,11 @@ class PixArtAlphaSetup(BaseModelSetup):
             model.module("text_encoder"),
             model.parts["tokenizer"],
             prompts,
-            self.spec.prompt_tokens,
+            self.prompt_length(model),
             masked=True,
         )
+        if model.masks_padding is False:
+            mask_BL = torch.ones_like(mask_BL)
         return Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": mask_BL})
 
     def denoise(

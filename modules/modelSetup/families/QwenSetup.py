@@ -1,4 +1,6 @@
-"""Qwen-Image: Qwen2.5-VL text encoder, a two-stream flow transformer, an autoencoder made for videos."""
+"""Qwen-Image and Qwen-Image-Edit: Qwen2.5-VL text encoder, a two-stream flow transformer, an autoencoder made for
+videos.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ from typing import Any
 
 import torch
 
-from modules.model.batch import Conditioning
+from modules.model.batch import NO_SOURCES, Conditioning, Sources
 from modules.model.Model import Model
 from modules.model.patches import pack, unpack
 from modules.model.text.encoding import causal_states
+from modules.model.text.vision import END, PLACE, START, picture_states, scaled_to_area
 from modules.modelSetup.QwenAutoencoder import QwenAutoencoder
 from modules.modelSetup.registry import model_setup
-from modules.spec.families.qwen import TOKENS
 from modules.spec.registry import FAMILIES
 
 BEFORE = (
@@ -22,6 +24,16 @@ BEFORE = (
 )
 AFTER = "<|im_end|>\n<|im_start|>assistant\n"
 BEFORE_TOKENS = 34
+BEFORE_EDIT = (
+    "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture, objects, "
+    "background), then explain how the user's text instruction should alter or modify the image. Generate a new image "
+    "that meets the user's requirements while maintaining consistency with the original input where appropriate."
+    "<|im_end|>\n<|im_start|>user\n"
+)
+BEFORE_EDIT_TOKENS = 64
+PICTURE = f"{START}{PLACE}{END}"
+SHOWN_MULTIPLE = 32
+"""What sides of the images that the text encoder of Edit-Plus is shown are multiples of."""
 
 
 @model_setup
@@ -33,7 +45,7 @@ class QwenSetup(QwenAutoencoder):
         # without the head that would make words of every state
         encoder: Any = model.module("text_encoder").model
         hidden_BLE, mask_BL = causal_states(
-            encoder, model.parts["tokenizer"], texts, BEFORE_TOKENS + TOKENS, layers=(-1,)
+            encoder, model.parts["tokenizer"], texts, BEFORE_TOKENS + self.prompt_length(model), layers=(-1,)
         )
         return Conditioning(
             {"hidden_BLE": hidden_BLE[:, BEFORE_TOKENS:], "mask_BL": mask_BL[:, BEFORE_TOKENS:]}
@@ -44,16 +56,19 @@ class QwenSetup(QwenAutoencoder):
     ) -> torch.Tensor:
         height, width = x_BChw.shape[-2:]
         mask_BL = cond["mask_BL"]
+        images = [x_BChw, *(source_BChw.to(x_BChw.dtype) for source_BChw in cond.sources)]
+        shapes = [(1, image_BChw.shape[-2] // 2, image_BChw.shape[-1] // 2) for image_BChw in images]
         out_BLE = model.denoiser(
-            hidden_states=pack(x_BChw),
+            hidden_states=torch.cat([pack(image_BChw) for image_BChw in images], dim=1),
             timestep=(t_B / 1000.0).to(x_BChw.dtype),
             encoder_hidden_states=cond["hidden_BLE"].to(x_BChw.dtype),
             # attention is faster without a mask
             encoder_hidden_states_mask=None if bool(mask_BL.all()) else mask_BL,
-            img_shapes=[[(1, height // 2, width // 2)]] * len(x_BChw),
+            img_shapes=[shapes] * len(x_BChw),
             return_dict=False,
         )[0]
-        return unpack(out_BLE, height, width)
+        # what it makes of the sources is not looked at
+        return unpack(out_BLE[:, : height * width // 4], height, width)
 
     def guide(self, wanted_BChw: torch.Tensor, unwanted_BChw: torch.Tensor, cfg: float) -> torch.Tensor:
         """Guided, and every patch brought back to the length it has in the prediction for the prompt."""
@@ -61,3 +76,50 @@ class QwenSetup(QwenAutoencoder):
         guided_BLE = pack(super().guide(wanted_BChw, unwanted_BChw, cfg))
         lengths_BL1 = wanted_BLE.norm(dim=-1, keepdim=True) / guided_BLE.norm(dim=-1, keepdim=True)
         return unpack(guided_BLE * lengths_BL1, *wanted_BChw.shape[-2:])
+
+
+@model_setup
+class QwenEditSetup(QwenSetup):
+    """The model that edits an image as the prompt says; its text encoder sees the image too."""
+
+    spec = FAMILIES["QWEN_EDIT"]
+
+    def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
+        return self._encode_seeing(model, prompts, NO_SOURCES)
+
+    def _encode_seeing(self, model: Model, prompts: Sequence[str], seen: Sources) -> Conditioning:
+        # without the head that would make words of every state
+        encoder: Any = model.module("text_encoder").model
+        hidden_BLE, mask_BL = picture_states(
+            encoder,
+            model.parts["tokenizer"],
+            prompts,
+            (f"{BEFORE_EDIT}{self._pictures(len(seen))}", AFTER),
+            self.prompt_length(model),
+            self._shown(seen),
+            model.parts.get("processor") or {},
+        )
+        return Conditioning(
+            {"hidden_BLE": hidden_BLE[:, BEFORE_EDIT_TOKENS:], "mask_BL": mask_BL[:, BEFORE_EDIT_TOKENS:]}
+        )
+
+    def _pictures(self, count: int) -> str:
+        """What stands for the images before a prompt."""
+        return PICTURE * count
+
+    def _shown(self, seen: Sources) -> Sources:
+        """The images as the text encoder is shown them: here as the denoiser is."""
+        return seen
+
+
+@model_setup
+class QwenEditPlusSetup(QwenEditSetup):
+    """The model that edits up to three images, numbered in its prompt; its text encoder sees them smaller."""
+
+    spec = FAMILIES["QWEN_EDIT_PLUS"]
+
+    def _pictures(self, count: int) -> str:
+        return "".join(f"Picture {number}: {PICTURE}" for number in range(1, count + 1))
+
+    def _shown(self, seen: Sources) -> Sources:
+        return Sources(scaled_to_area(place, self.spec.shown_area, SHOWN_MULTIPLE) for place in seen)

@@ -33,9 +33,11 @@ class SanaSetup(BaseModelSetup):
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         encoder = model.module("text_encoder")
         ids_BL, mask_BL = tokenize(
-            model.parts["tokenizer"], prompts, encoder, self.spec.prompt_tokens, side="right"
+            model.parts["tokenizer"], prompts, encoder, self.prompt_length(model), side="right"
         )
         hidden_BLE = encoder(ids_BL, attention_mask=mask_BL.long())[0]
+        if model.masks_padding is False:
+            mask_BL = torch.ones_like(mask_BL)
         return Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": mask_BL})
 
     def _encode_image(self, model: Model, rgb_BCHW: torch.Tensor) -> torch.Tensor:

@@ -29,9 +29,11 @@ class StableDiffusion3Setup(BaseModelSetup):
             for which in ("", "_2")
         )  # fmt: skip
         clip_BLE = torch.cat([first_BLE, second_BLE], dim=-1)
-        tokens = self.spec.prompt_tokens
+        tokens = self.prompt_length(model)
         if "text_encoder_3" in parts:
-            t5_BLE, _ = t5_states(model.module("text_encoder_3"), parts["tokenizer_3"], prompts, tokens)
+            t5_BLE, mask_BL = t5_states(model.module("text_encoder_3"), parts["tokenizer_3"], prompts, tokens)
+            if model.masks_padding:
+                t5_BLE = t5_BLE.masked_fill(~mask_BL[..., None], 0.0)
         else:
             # published to be used without its largest encoder too: its tokens are then all zero
             width = model.denoiser.config.joint_attention_dim  # type: ignore[union-attr]

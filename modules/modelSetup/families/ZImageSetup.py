@@ -11,7 +11,6 @@ from modules.model.Model import Model
 from modules.model.text.encoding import causal_states, chat_messages
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.modelSetup.registry import model_setup
-from modules.spec.families.z_image import TOKENS
 from modules.spec.registry import FAMILIES
 
 LAYER = -2
@@ -27,7 +26,7 @@ class ZImageSetup(BaseModelSetup):
         tokenizer = model.parts["tokenizer"]
         texts = chat_messages(tokenizer, prompts, enable_thinking=True)
         hidden_BLE, mask_BL = causal_states(
-            model.module("text_encoder"), tokenizer, texts, TOKENS, layers=(LAYER,)
+            model.module("text_encoder"), tokenizer, texts, self.prompt_length(model), layers=(LAYER,)
         )
         return Conditioning({"hidden_BLE": hidden_BLE, "mask_BL": mask_BL})
 

@@ -1,7 +1,6 @@
-"""Losses of the online modes: what a policy is taught by the rewards of its own images.
-
-One mode a file, found by scanning this package. Every function is pure: log-probabilities or errors of
-predictions in, a loss and its closed-form coefficients out.
+"""Losses of the online modes: what a policy learns from the rewards of its own images. One file per mode, found by
+scanning this package. Every function is pure: log-probabilities or errors of predictions in, a loss and its
+closed-form coefficients out.
 """
 
 from modules.objective.policy_gradient.base import (

@@ -1,4 +1,4 @@
-"""What the online losses are given and give back, the KL to a reference, and the registry of modes."""
+"""Inputs and outputs of the online losses, the KL to a reference, and the registry of modes."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class ImageTerms:
         x0_factor_B: by how much x_0 changes with the prediction, without its sign: sigma for flow,
             sqrt(1 - alpha) for v, sqrt(1 - alpha) / sqrt(alpha) for eps, 1 for x_0.
         old_BChw: of the policy that made the images, or its moving average, where the mode keeps one.
-        reference_BChw: of the frozen reference, where there is a KL.
+        reference_BChw: of the frozen reference, where the options ``compares``.
     """
 
     prediction_BChw: torch.Tensor
@@ -147,6 +147,11 @@ class ImageOptions:
             raise ValueError(f"adv_max is {self.adv_max!r}; it must be finite and above 0")
         if not math.isfinite(self.kl_beta) or self.kl_beta < 0:
             raise ValueError(f"kl_beta is {self.kl_beta!r}; it must be finite and >= 0")
+
+    @property
+    def compares(self) -> bool:
+        """Whether the loss needs the prediction of the reference."""
+        return self.kl_beta > 0
 
 
 @dataclass(frozen=True)
@@ -190,7 +195,7 @@ def require_finite(what: str, value: torch.Tensor, mask: torch.Tensor | None = N
 
 
 def require_gradient(what: str, value: torch.Tensor, like: torch.Tensor) -> None:
-    """A term computed under no_grad would teach nothing, silently."""
+    """Refuse a term computed under no_grad, from which nothing would be learned, silently."""
     if like.requires_grad and not value.requires_grad:
         raise RuntimeError(f"{what} carries no gradient; compute it outside no_grad")
 

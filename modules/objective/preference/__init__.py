@@ -1,4 +1,4 @@
-"""Preference losses: one pure function a file, found by scanning this package."""
+"""Preference losses: one pure function per file, found by scanning this package."""
 
 from modules.objective.preference.base import (
     LossOut,

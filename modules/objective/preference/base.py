@@ -1,4 +1,4 @@
-"""What every preference loss is given and gives back, and the registry they file themselves in."""
+"""Inputs and outputs of every preference loss, and the registry of the losses."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from modules.util.Registry import Registry
 class PairScores:
     """Scores of B pairs; a score is minus the mean squared error of a prediction, so higher is better.
 
-    All tensors have shape (B,) and one floating type; half types are refused because margins between two
-    scores are smaller than their rounding. The reference pair is ``None`` for losses that do without a
-    reference.
+    All tensors have shape (B,) and one floating type; half types are refused because margins between two scores are
+    smaller than their rounding. The reference pair is ``None`` for losses without a reference.
     """
 
     policy_chosen: torch.Tensor

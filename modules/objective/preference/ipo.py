@@ -1,4 +1,4 @@
-"""IPO: a squared loss that asks for a margin of 1 / (2 tau) and no more."""
+"""IPO: a squared loss that aims at a margin of 1 / (2 tau) and no more."""
 
 from __future__ import annotations
 

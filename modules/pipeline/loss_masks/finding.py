@@ -148,7 +148,9 @@ def mask_faults(
             bad.append(error.message)
             continue
         if abs(width * own_height / (height * own_width) - 1.0) > TOLERANCE:
-            bad.append(f"{mask}: {width}x{height}, another shape than its image of {own_width}x{own_height}")
+            bad.append(
+                f"{mask}: {width}x{height}, a different shape from its image of {own_width}x{own_height}"
+            )
     if not bad:
         return []
     return [

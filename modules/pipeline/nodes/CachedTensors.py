@@ -7,6 +7,9 @@ from typing import Any
 from modules.pipeline.cache.ContentCache import ContentCache
 from modules.pipeline.Node import Node
 
+CACHE_FORMAT = "2"
+"""Raised whenever what is encoded changes in a way no other part of the keys shows."""
+
 
 def content_key(*parts: str) -> str:
     """A cache key: the digest of everything an entry is made from."""

@@ -166,7 +166,7 @@ def concept_prompts(concept: Any, tag: str) -> tuple[str, ...]:
     path = str(concept.text.prompt_path).strip()
     hint = "set the prompt file of the concept, with one prompt per line"
     if not path:
-        raise DataError(f"concept {tag!r} takes its prompts from a file but names none", hint=hint)
+        raise DataError(f"concept {tag!r} takes its prompts from a file, but names no file", hint=hint)
     try:
         return read_lines(Path(path), MAX_CONCEPT_PROMPT_BYTES)
     except FileNotFoundError:

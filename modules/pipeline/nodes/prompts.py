@@ -175,7 +175,7 @@ def _special_tags_once(text: str, delimiter: str, patterns: bool) -> tuple[str, 
             except ValueError as error:
                 raise DataError(
                     f"the special tag {shown(tag)!r} is not a valid pattern: {error}",
-                    hint="letters, classes, groups, alternatives, repeats and anchors are taken",
+                    hint="letters, classes, groups, alternatives, repeats and anchors are supported",
                 ) from error
     return tuple(tags)
 

@@ -40,7 +40,7 @@ OF_OWN_IMAGES = ("rlhf_nft_", "rlhf_group_", "rlhf_prompts_", "rlhf_rollout_")
 
 @dataclass(frozen=True)
 class About:
-    """What the person says of an adapter.
+    """What the author says about an adapter.
 
     Args:
         title: of the adapter.
@@ -61,7 +61,7 @@ class About:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the project says of an adapter.
+    """What the project records about an adapter.
 
     Args:
         family: the model's family, for people.

@@ -1,4 +1,4 @@
-"""What a published adapter file says of itself. Only facts that are named here get into it."""
+"""The metadata of a published adapter file. It contains only the facts that are named here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of a published adapter: before and after, drawn from pixels alone."""
+"""The picture of a published adapter: before and after, drawn from the pixels without metadata."""
 
 from __future__ import annotations
 

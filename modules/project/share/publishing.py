@@ -1,4 +1,6 @@
-"""A folder for sharing an adapter: file, card, picture, figures. What could give away a place or a name stays here."""
+"""A folder for sharing an adapter: file, card, picture, figures. Anything that could reveal a path or a name is left
+out.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def publish(
     inside = out.absolute().resolve()
     if inside.is_relative_to(project.folder.resolve()) and inside.name != "report":
         raise DataError(
-            f"{shown(out)} lies in the project", "--out", "choose a folder outside, or report in it"
+            f"{shown(out)} is inside the project",
+            "--out",
+            "choose a folder outside of it, or its subfolder report",
         )
     one = _round_of(project, adapter)
     read_header(one.adapter_path)

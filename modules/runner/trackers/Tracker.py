@@ -1,4 +1,4 @@
-"""What brings the events of a run to a service: it reads events.jsonl in a process of its own and writes nothing."""
+"""What brings the events of a run to a service: it reads events.jsonl in a separate process and writes nothing."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class VoteBook:
         question = self.questions.get(key)
         if question is None:
             raise UserError(
-                f"the run asked no question {key!r}", hint="list the open questions: runctl.py RUN votes"
+                f"the run has no question {key!r}", hint="list the open questions: runctl.py RUN votes"
             )
         if question.answered:
             why = "nobody answered it in time" if question.dropped else "it was answered already"

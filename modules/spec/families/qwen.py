@@ -1,9 +1,20 @@
-"""Qwen-Image: Qwen2.5-VL text encoder, a two-stream flow transformer, an autoencoder made for videos."""
+"""Qwen-Image and Qwen-Image-Edit: Qwen2.5-VL text encoder, a two-stream flow transformer, an autoencoder made for
+videos.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from modules.spec.FamilySpec import FamilySpec, block_presets
-from modules.spec.parts import autoencoder, language_encoder, qwen_tokenizer, scheduler, transformer
+from modules.spec.parts import (
+    autoencoder,
+    language_encoder,
+    qwen_processor,
+    qwen_tokenizer,
+    scheduler,
+    transformer,
+)
 
 TOKENS = 512
 AFTER_TOKENS = 5
@@ -34,8 +45,36 @@ QWEN = FamilySpec(
     shifts_by_size=True,
     even_steps=True,
     prompt_tokens=TOKENS - AFTER_TOKENS,
+    template_tokens=AFTER_TOKENS,
+    length_of="text_encoder",
+    most_tokens=1024,
     default_steps=50,
     default_cfg=4.0,
     default_sampler="EULER",
     order=90,
+)
+
+QWEN_EDIT = replace(
+    QWEN,
+    key="QWEN_EDIT",
+    label="Qwen-Image-Edit",
+    pipeline_class="QwenImageEditPipeline",
+    parts=(*QWEN.parts, qwen_processor()),
+    lora_architecture="Qwen-Image-Edit/lora",
+    model_architecture="Qwen-Image-Edit",
+    sources=1,
+    edits_only=True,
+    sees_sources=True,
+)
+
+QWEN_EDIT_PLUS = replace(
+    QWEN_EDIT,
+    key="QWEN_EDIT_PLUS",
+    label="Qwen-Image-Edit-Plus",
+    pipeline_class="QwenImageEditPlusPipeline",
+    lora_architecture="Qwen-Image-Edit-Plus/lora",
+    model_architecture="Qwen-Image-Edit-Plus",
+    sources=3,
+    shown_area=384**2,
+    default_steps=40,
 )

@@ -9,5 +9,6 @@ DPO = ModeSpec(
     order=1,
     online=False,
     takes_kl=False,
+    rows=("norm_guard",),
     needs_reference=always,
 )

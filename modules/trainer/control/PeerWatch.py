@@ -117,7 +117,7 @@ class PeerWatch:
                 return PeerLost(f"process {killed} was killed")
             if self._unreached < SILENCE_SECONDS:
                 return None
-            return PeerLost(f"what holds the group of processes together no longer responds ({error})")
+            return PeerLost(f"the store of the process group no longer responds ({error})")
         self._unreached = 0.0
         return found
 
@@ -130,7 +130,7 @@ class PeerWatch:
         if self._asked.is_set():
             for peer in self._others:
                 if self._has_left(peer):
-                    return PeerLost(f"process {peer} ended with an error of its own, which it has printed")
+                    return PeerLost(f"process {peer} ended with an error, which it has printed")
         return None
 
     def _killed(self) -> int | None:

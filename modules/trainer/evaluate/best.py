@@ -73,7 +73,7 @@ class BestKeeper:
                 Owned(self.folder, local=True).remove(path.name)
             except (OSError, UserError) as error:
                 kept.append(path)
-                _log.warning("the best weights before these, %s, cannot be removed: %s", path, error)
+                _log.warning("the previous best weights, %s, cannot be removed: %s", path, error)
         self._replaced = kept
 
     def _file(self, step: int) -> Path:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
+from modules.dataLoader.create import sides_multiple
 from modules.dataLoader.progress import Progress, report
 from modules.model.Model import Model
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
-from modules.modelSetup.sample_images import borrowed_encoders, sample_texts
+from modules.modelSetup.sample_images import borrowed_encoders, kept_name, sample_texts, seen_sources
+from modules.trainer.evaluate.sample_sources import sample_sources
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import TimeUnit
@@ -31,12 +35,18 @@ def keep_sample_texts(
         return
     published = model.published
     filled = [sample.filled(model.spec, published) for sample in samples if sample.enabled]
-    texts = {sample_texts(model, [one.prompt], [one.negative_prompt], one.cfg_scale): None for one in filled}
-    missing = [one for one in texts if one not in model.kept_texts]
+    missing: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[torch.Tensor, ...]]] = {}
+    for one in filled:
+        texts = sample_texts(model, [one.prompt], [one.negative_prompt], one.cfg_scale)
+        shown = sample_sources(one, sides_multiple(setup, model)) if model.spec.sees_sources else ()
+        name = kept_name(model, texts, shown)
+        if name not in model.kept_texts:
+            missing[name] = (texts, shown)
     if not missing:
         return
     report(progress, "encoding prompts of samples", 0, len(missing))
     with borrowed_encoders(model):
-        for done, one in enumerate(missing, 1):
-            model.kept_texts[one] = setup.encode_text(model, one).to("cpu")
+        for done, (name, (texts, shown)) in enumerate(missing.items(), 1):
+            seen = seen_sources(model, shown, len(texts))
+            model.kept_texts[name] = setup.encode_text(model, texts, seen=seen).to("cpu")
             report(progress, "encoding prompts of samples", done, len(missing))

@@ -24,6 +24,7 @@ from modules.trainer.memory.memory_step import ShapeDryRun
 from modules.trainer.memory.shape_only import ShapeOnlyLinear, ShapeOnlyModel, shape_only_model
 from modules.trainer.online.settings import needs_old_policy, needs_reference, rollout_batch_size
 from modules.trainer.optim.optimizers import create_optimizer
+from modules.trainer.optim.StochasticRounding import rounding_bytes
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import EMAMode
 from modules.util.enum.DPOExecutionMode import DPOExecutionMode
@@ -166,7 +167,7 @@ class Planner:
             phases = [_with_overhead(phase) for phase in phases]
         notes = []
         if self.config.trains_online:
-            notes.append("making images and scoring them in online training is not in these figures")
+            notes.append("these figures do not include making and scoring images in online training")
         return MemoryPlan(tuple(phases), mode if self.config.trains_pairs else "", self.size, tuple(notes))
 
     def _lasting(self) -> dict[str, int]:
@@ -189,7 +190,7 @@ class Planner:
         resident = self._lasting() if online or not config.latent_caching else {}
         encoders = () if self.model.trains_text else self.model.text_encoders
         if encoders:
-            working = self.dry_run.texts(rollout_batch_size(config) if online else 1)
+            working = self.dry_run.texts(rollout_batch_size(config) if online else 1, self.size)
             yield Phase(
                 "encoding prompts", {**resident, **self._weights(*encoders), "working memory": working}
             )
@@ -204,10 +205,10 @@ class Planner:
         # gradients of earlier micro-batches are there before this one starts
         peak = step.peak + (gradients if config.gradient_accumulation_steps > 1 else 0)
         moving = max(peak, gradients) - gradients
-        return Phase(
-            "training step",
-            {**self._lasting(), "gradients": gradients, "activations and working memory": moving},
-        )
+        items = {**self._lasting(), "gradients": gradients, "activations and working memory": moving}
+        if config.optimizer.stochastic_rounding:
+            items["weights that are rounded"] = rounding_bytes([p.numel() for p in self.trained()])
+        return Phase("training step", items)
 
     def _copies(self) -> dict[str, int]:
         """Copies of what is trained."""
@@ -224,15 +225,15 @@ class Planner:
     def _sampling(self) -> Iterator[Phase]:
         if not are_samples_due(self.config):
             return
+        size = (self.spec.default_resolution,) * 2
         encoders = () if self.model.trains_text else self.model.text_encoders
         if encoders:
             # the prompt and what is not wanted, encoded ahead
-            working = self.dry_run.texts(2)
+            working = self.dry_run.texts(2, size)
             yield Phase(
                 "encoding prompts of samples", {**self._weights(*encoders), "working memory": working}
             )
-        side = self.spec.default_resolution
-        working = self.dry_run.samples(1, (side, side))
+        working = self.dry_run.samples(1, size)
         yield Phase(
             "making samples",
             {
@@ -301,6 +302,8 @@ def state_bytes(config: TrainConfig, shape: Sequence[int], dtype: torch.dtype) -
 
 
 def _measured_state(config: TrainConfig, shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    if config.optimizer.stochastic_rounding and dtype is torch.bfloat16:
+        dtype = torch.float32
     parameter = nn.Parameter(torch.zeros(shape, dtype=dtype))
     parameter.grad = torch.zeros_like(parameter)
     optimizer = create_optimizer(config.optimizer, [("one", 1e-4, [("block", parameter)])])

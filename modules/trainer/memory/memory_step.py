@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from modules.adapter.reference import Reference, create_reference
-from modules.model.batch import Conditioning, ImageBatch, NoiseDraw, PairBatch, Sources
+from modules.model.batch import NO_SOURCES, Conditioning, ImageBatch, NoiseDraw, PairBatch, Sources
 from modules.model.Model import Model
 from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -122,6 +122,9 @@ class ShapesOnly(TorchFunctionMode):
         if func is torch.Tensor.__bool__ and args[0].is_meta:
             # asked of masks alone: whether nothing is padding
             return True
+        if func is torch.Tensor.item and args[0].is_meta and args[0].dtype == torch.bool:
+            # whether there are as many tokens for images as their states
+            return True
         if func is torch.Tensor.cpu and args[0].is_meta:
             return args[0]
         if func is torch.Tensor.tolist and args[0].is_meta:
@@ -208,13 +211,18 @@ class ShapeDryRun:
         with torch.device("meta"), shapes, LiveBytes(tensors) as live, SavedBytes(tensors) as saved:
             yield saved, live
 
-    def texts(self, count: int) -> int:
-        """Peak of live bytes while ``count`` prompts are encoded, without the encoders themselves."""
+    def texts(self, count: int, size: tuple[int, int]) -> int:
+        """Peak of live bytes while ``count`` prompts are encoded, without the encoders themselves.
+
+        Args:
+            size: (height, width) of images that the encoder is shown.
+        """
         if self._cond is not None:
             self._conds[count] = self._cond(count)
             return 0
         with self._counting(autocast=False) as (_, live):
-            self._conds[count] = self.setup.encode_text(self.model, [PROMPT] * count)
+            seen = self._seen(count, size)
+            self._conds[count] = self.setup.encode_text(self.model, [PROMPT] * count, seen=seen)
         return live.peak
 
     def images(self, count: int, size: tuple[int, int]) -> int:
@@ -293,7 +301,7 @@ class ShapeDryRun:
 
     def _batch(self, count: int, size: tuple[int, int]) -> ImageBatch:
         if not self.model.trains_text and count not in self._conds:
-            self.texts(count)
+            self.texts(count, size)
         latents_BChw = torch.empty(self._latents(count, size), device="meta")
         cond = None if self.model.trains_text else self._conds[count]
         names = [str(number) for number in range(count)]
@@ -312,7 +320,16 @@ class ShapeDryRun:
             inpaint_BChw=seen,
             # of the image's own size, as most edits have them
             sources=Sources([torch.empty_like(latents_BChw) for _ in range(self._sources)]),
+            seen=self._seen(count, size) if self.model.trains_text else NO_SOURCES,
         )
+
+    def _seen(self, count: int, size: tuple[int, int]) -> Sources:
+        """Images for a text encoder that is shown those that are edited; black ones, because they are cut into patches
+        before they are brought to the device.
+        """
+        shown = self._sources if self.setup.spec.sees_sources else 0
+        black_BCHW = torch.zeros(count, 3, *size, dtype=torch.uint8, device="cpu")
+        return Sources([black_BCHW] * shown)
 
     @cached_property
     def _sources(self) -> int:

@@ -141,7 +141,7 @@ def shape_only_model(
     name = config.training_adapter.model_name
     if name and (file := local_file(name)) is not None:
         model.training_adapter = TrainingAdapter.read(file, model, config.training_adapter.strength)
-    model.layer_skips = training.layer_skips(model, config)
+    training.read_as_told(model, config)
     _make_compact(model, config)
     if setup.spec.embeds_guidance:
         model.guidance = float(getattr(config, setup.spec.denoiser).guidance_scale)

@@ -43,7 +43,7 @@ class EpochMaker:
     Args:
         prompts: of the run.
         folder: of the run; images for review go below it.
-        tell: told how far a rollout is; may cancel it.
+        tell: called with the progress of a rollout; may cancel it.
         acceleration: what makes the denoiser faster.
 
     Attributes:

@@ -152,7 +152,8 @@ class VoteDesk:
         self._callback.votes_counted(group, "person" if levels else "nobody", levels, teaches)
         if levels and not teaches:
             self._callback.warning(
-                f"all images of prompt {group} were rated the same: they teach nothing. Mark what is better or worse"
+                f"all images of prompt {group} were rated the same: nothing is learned from them. Mark "
+                "which are better or worse"
             )
 
 

@@ -255,7 +255,10 @@ def image_options(config: TrainConfig) -> ImageOptions:
 def nft_options(config: TrainConfig) -> NFTOptions:
     """The numbers of NFT."""
     return NFTOptions(
-        strength=config.rlhf_nft_beta, adv_max=config.rlhf_advantage_clip, kl_beta=config.rlhf_kl_beta
+        strength=config.rlhf_nft_beta,
+        adv_max=config.rlhf_advantage_clip,
+        kl_beta=config.rlhf_kl_beta,
+        norm_guard=config.rlhf_norm_guard,
     )
 
 
@@ -341,7 +344,7 @@ def check_online(config: TrainConfig, world_size: int = 1) -> None:
     reward_set(config)
     if world_size > 1 and asks_person(config):
         raise UnsupportedError(
-            f"a person is asked by one process, not by {world_size}",
+            f"the votes of a person need a single process, not {world_size}",
             "rlhf_reward",
             "train in one process, or let another reward score the images",
         )

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from modules.trainer.optim.StochasticRounding import StochasticRounding
+
 
 class FusedSteps:
     """Hooks that step and free every parameter as soon as its gradient is complete.
@@ -16,10 +18,13 @@ class FusedSteps:
     Args:
         optimizer: one that treats every parameter on its own; its state is kept as ever.
         limit: the largest norm of the gradient of one parameter; a larger gradient is scaled down to it. 0: none.
+        rounding: rounds what comes out by chance, if that is wanted.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, limit: float = 0.0) -> None:
-        self._optimizer = optimizer
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, limit: float = 0.0, rounding: StochasticRounding | None = None
+    ) -> None:
+        self._optimizer, self._rounding = optimizer, rounding
         self._limit = limit
         self._squares: list[torch.Tensor] = []
         self._handles = [
@@ -45,7 +50,10 @@ class FusedSteps:
         optimizer, groups = self._optimizer, self._optimizer.param_groups
         optimizer.param_groups = [{**groups[index], "params": [parameter]}]
         try:
-            optimizer.step()
+            if self._rounding is None:
+                optimizer.step()
+            else:
+                self._rounding.step_of(parameter, optimizer.step)
         finally:
             optimizer.param_groups = groups
 

@@ -168,7 +168,11 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
 
 def effective_rate(group: Mapping[str, Any]) -> float:
-    """The learning rate of a group, times the step size that optimizers like PRODIGY have found."""
+    """The learning rate of a group, times the step size that optimizers like PRODIGY have found; 0 for a group that is
+    trained no longer.
+    """
+    if not any(parameter.requires_grad for parameter in group["params"]):
+        return 0.0
     return float(group["lr"]) * float(group.get("d", 1.0))
 
 

@@ -76,6 +76,12 @@ class ReferenceScores:
         in_chunks = model.prompt_chunks > 1 and model.trains_text
         told: list[Any] = [model.prompt_weighting, model.guidance if model.spec.embeds_guidance else 0.0]
         told += [sorted(model.layer_skips.items())] if model.layer_skips else []
+        if model.prompt_length or model.masks_padding is not None:
+            told.append(["padding", model.prompt_length, model.masks_padding])
+        noise = asdict(self._noise)
+        if not self._noise.offset_by_level:
+            # keys are those of versions that did not have it
+            del noise["offset_by_level"]
         return reference_key(
             {
                 "base": {part: model.fingerprint(part) for part in parts},
@@ -83,7 +89,7 @@ class ReferenceScores:
                 "seed": config.seed,
                 "draws": self._size,
                 "shared": config.rlhf_dpo_shared_noise,
-                "noise": asdict(self._noise),
+                "noise": noise,
                 "schedule": [model.schedule.prediction, *_levels(model.schedule)],
                 "told": [*told, *([model.prompt_chunks] if in_chunks else [])],
                 "compute": str(model.compute_dtype),

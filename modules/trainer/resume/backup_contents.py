@@ -121,7 +121,7 @@ def problem_of_facts(facts: Any, label: str, has_best: bool) -> str | None:
     except UserError:
         return "meta.json does not say where the run was"
     if max(progress.to_dict().values()) > LARGEST or progress.label() != label:
-        return "meta.json says another step than the name of the backup"
+        return "meta.json says a different step from the name of the backup"
     state = facts["state"]
     for name, check in {**_NEEDED, **_OPTIONAL}.items():
         if name in state and not check(state[name]):

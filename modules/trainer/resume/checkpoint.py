@@ -93,7 +93,7 @@ def write_backup(folder: Path, snapshot: Snapshot, keep: int | None = None) -> P
         except OSError as error:
             raise UserError(
                 f"the backup {target} is written, but the old one {old} cannot be removed: {error.strerror}",
-                hint="check who may write in this folder",
+                hint="check the permissions of this folder",
             ) from error
     return target
 

@@ -17,6 +17,7 @@ from modules.ui.widgets.ThumbGrid import ThumbGrid
 from modules.ui.widgets.tk_support import GOOD
 
 BAR_WIDTH, BAR_HEIGHT, NAME_WIDTH = 420, 34, 200
+LABEL_HEIGHT = 16
 CELL = 130
 
 
@@ -96,7 +97,7 @@ class ResultPage(ttk.Frame):
         canvas = tk.Canvas(
             card,
             width=wide + px(NAME_WIDTH),
-            height=high,
+            height=high + px(LABEL_HEIGHT),
             highlightthickness=0,
             background=palette.panel,
             takefocus=0,
@@ -114,9 +115,7 @@ class ResultPage(ttk.Frame):
         )
         canvas.create_line(wide // 2, 0, wide // 2, high, fill=palette.muted, dash=(3, 3))
         canvas.create_line(wide * share, middle - px(9), wide * share, middle + px(9), fill=GOOD, width=px(3))
-        canvas.create_text(
-            wide // 2 + px(3), high, text=words.HALF, anchor="sw", fill=palette.muted, font=font
-        )
+        canvas.create_text(wide // 2, high, text=words.HALF, anchor="n", fill=palette.muted, font=font)
         canvas.create_text(wide + px(8), middle, text=name, anchor="w", fill=palette.muted, font=font)
 
     def _votes(self) -> None:
@@ -131,7 +130,7 @@ class ResultPage(ttk.Frame):
 
     def arrived(self, key: Key) -> None:
         """An image got ready; from the pump."""
-        self.grid_.arrived(Path(key[0]))
+        self.grid_.arrived(key[0])
 
     def on_key(self, key: str, control: bool = False, shift: bool = False) -> bool:
         """Arrow keys move through the votes."""

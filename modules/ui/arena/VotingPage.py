@@ -111,7 +111,7 @@ class VotingPage(ttk.Frame):
     def arrived(self, key: Key) -> None:
         """An image got ready; from the pump."""
         for view in self.views:
-            view.arrived(Path(key[0]))
+            view.arrived(key[0])
 
     def tell_standing(self) -> None:
         """How it stands, without names; until the next vote."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from tkinter import ttk
@@ -14,7 +15,8 @@ from modules.curation.choosing.base import Key as WayKey
 from modules.curation.group_state import GroupState
 from modules.curation.ImageGroup import ImageGroup
 from modules.ui.curation.PairController import PairController, Snapshot
-from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.texts import choosing as words
+from modules.ui.widgets.ImagePrefetcher import Compared, ImagePrefetcher, Key, Shown
 from modules.ui.widgets.ImageView import ZoomState
 from modules.ui.widgets.theme import Theme
 
@@ -38,6 +40,33 @@ class Action:
     main: bool = False
     judges: bool = False
     queues: bool = False
+
+
+FLIP_MS = 900
+MOST_SHOWN = 4
+"""Sources of one edit that are shown at once; no model takes more."""
+
+
+class Comparing(Enum):
+    """What is shown in the place of an edit."""
+
+    SOURCE = "source"
+    DIFFERENCE = "difference"
+
+
+def sources_at_scale(group: ImageGroup) -> list[Shown]:
+    """The sources of a group, at the scale of its images; they are of one shape, so the first stands for all."""
+    return [Compared(group.path(0), source.path) for source in group.sources[:MOST_SHOWN] if group.files]
+
+
+def source_captions(group: ImageGroup, blind: bool) -> list[str]:
+    """What stands on the sources of a group."""
+    names = [source.path.name for source in group.sources]
+    numbers = [""] if len(names) == 1 else [f" {number}" for number in range(1, len(names) + 1)]
+    return [
+        f"{words.SOURCE}{number}" if blind else f"{words.SOURCE}{number}  {name}"
+        for number, name in zip(numbers, names, strict=True)
+    ]
 
 
 KEY_NAMES = {
@@ -100,6 +129,9 @@ class ChoiceView(ttk.Frame):
         self.shot: Snapshot | None = None
         self.actions: list[Action] = []
         self.hint = ""
+        self.comparing: Comparing | None = None
+        self._turn = 0
+        self._turning: str | None = None
 
     @property
     def controller(self) -> PairController:
@@ -131,6 +163,11 @@ class ChoiceView(ttk.Frame):
             Action(key.label, key.keys, partial(key.do, self), key.main, key.judges, key.queues)
             for key in keys
         ]
+
+    def offered(self) -> list[Action]:
+        """What a person can do here now."""
+        difference = Action(words.DIFFERENCE, ("x",), self.toggle_difference)
+        return [*self.actions, difference] if self.has_sources else self.actions
 
     # --- what keys do to the question -------------------------------------------------------------------------
 
@@ -191,7 +228,7 @@ class ChoiceView(ttk.Frame):
         """What to decode, most urgent first."""
         raise NotImplementedError
 
-    def arrived(self, path: Path) -> None:
+    def arrived(self, path: Shown) -> None:
         """An image got ready."""
         raise NotImplementedError
 
@@ -199,9 +236,72 @@ class ChoiceView(ttk.Frame):
         """Whether the person can see what is asked about."""
         return True
 
+    def shows_images(self) -> bool:
+        """Whether the person can see what is asked about, and not sources or differences in its place."""
+        return self.comparing is None and self.ready()
+
     def may_judge(self) -> bool:
         """Whether an answer would be about what is on the screen."""
-        return self.shot is not None and not self.controller.waiting and self.ready()
+        return self.shot is not None and not self.controller.waiting and self.shows_images()
+
+    # --- edits and their sources ---
+
+    @property
+    def has_sources(self) -> bool:
+        """Whether any images on the screen are edits."""
+        shot = self.shot
+        groups = [] if shot is None else [shot.group, *(one.group for one in shot.strips)]
+        return any(group is not None and group.sources for group in groups)
+
+    def in_place(self, group: ImageGroup, path: Path) -> Shown:
+        """What is shown in the place of an image of a group."""
+        if self.comparing is None or not group.sources:
+            return path
+        if self.comparing is Comparing.DIFFERENCE:
+            return Compared(path, group.sources[0].path, difference=True)
+        return Compared(path, group.sources[self._turn % len(group.sources)].path)
+
+    def flip(self, on: bool) -> None:
+        """Show the sources in the place of the images, several ones in turn, or stop doing so."""
+        if on and self._turning is None and self.has_sources:
+            self._turn = -1
+            self._next_source()
+        elif not on and self._turning is not None:
+            self.stop_flipping()
+            self.compare(None)
+
+    def _next_source(self) -> None:
+        self._turn += 1
+        self._turning = self.after(FLIP_MS, self._next_source)
+        self.compare(Comparing.SOURCE)
+
+    def stop_flipping(self) -> None:
+        """End the turns; what is on the screen stays."""
+        if self._turning is not None:
+            self.after_cancel(self._turning)
+            self._turning = None
+
+    def toggle_difference(self) -> None:
+        """Show how the images differ from their first source, or the images again."""
+        other = None if self.comparing is Comparing.DIFFERENCE else Comparing.DIFFERENCE
+        if self.has_sources:
+            self.compare(other)
+
+    def show_images(self) -> None:
+        """Another question shows images, and not what was shown in the place of earlier ones."""
+        self.stop_flipping()
+        self.comparing = None
+
+    def compare(self, how: Comparing | None) -> None:
+        """Show sources or differences in the place of the images, or the images."""
+        self.comparing = how
+        self.draw()
+        self.context.want()
+        self.event_generate("<<HintChanged>>")
+
+    def destroy(self) -> None:
+        self.stop_flipping()
+        super().destroy()
 
     def on_key(self, key: str, shift: bool) -> bool:
         """A key that is in no action; ``True`` if it meant something."""

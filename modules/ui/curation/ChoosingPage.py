@@ -5,12 +5,20 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from tkinter import ttk
 
 from modules.curation.choosing.base import Layout, WayOfChoosing
 from modules.curation.group_state import Phase
-from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext, action_button, key_name
+from modules.curation.intake.scan import edits_without_source
+from modules.ui.curation.ChoiceView import (
+    MOST_SHOWN,
+    Action,
+    ChoiceView,
+    Comparing,
+    ViewContext,
+    action_button,
+    key_name,
+)
 from modules.ui.curation.GridViews import RankedView, SelectView
 from modules.ui.curation.ImagesView import ContinueView, QuestionView
 from modules.ui.curation.PairController import PairController, Question, Snapshot
@@ -54,11 +62,12 @@ class ChoosingPage(ttk.Frame):
         self.view: ChoiceView | None = None
         self.ranking = False
         self.leave = leave
-        self._views: dict[tuple[str, int], ChoiceView] = {}
+        self._views: dict[tuple[str, int, int], ChoiceView] = {}
         self._actions: list[Action] = []
         self._shown_actions: tuple[tuple[str, str], ...] = ()
         self._question: Question | None = None
-        self._flicker_end: str | None = None
+        self._held = ""
+        self._release: str | None = None
         self._prefetching: str | None = None
         self.saving = [
             Action(words.PAIR_NOW, ("p",), controller.pick_now),
@@ -161,9 +170,11 @@ class ChoosingPage(ttk.Frame):
         view = self._view_for(shot)
         if not same or view is not self.view:
             self._put_up(view)
+            view.show_images()
             view.show(shot)
             self._draw_prompt(*view.prompt())
-            self._draw_actions(view.actions + self._common_actions(shot.state.phase, view.actions))
+            offered = view.offered()
+            self._draw_actions(offered + self._common_actions(shot.state.phase, offered))
         self._draw_hint()
         self._draw_certainty(shot)
         self._prefetch()
@@ -194,30 +205,31 @@ class ChoosingPage(ttk.Frame):
             name, places = "grid", 0
         elif self.way.layout is Layout.SHEET:
             name, places = "sheet", 0
-        if (name, places) not in self._views:
-            self._views[name, places] = self._make_view(name, places)
-        return self._views[name, places]
-
-    def _make_view(self, name: str, places: int) -> ChoiceView:
-        if name == "ranking":
-            view = RankedView(self.middle, self.context, lambda: self.show_ranking(False))
+        sources = 0 if shot.group is None else min(MOST_SHOWN, len(shot.group.sources))
+        key = (name, places, sources if name in ("question", "continue") else 0)
+        if key not in self._views:
+            self._views[key] = view = self._make_view(*key)
             view.bind("<<HintChanged>>", lambda _event: self._draw_hint())
-            return view
+        return self._views[key]
+
+    def _make_view(self, name: str, places: int, sources: int) -> ChoiceView:
+        if name == "ranking":
+            return RankedView(self.middle, self.context, lambda: self.show_ranking(False))
         if name == "continue":
-            return ContinueView(self.middle, self.context)
+            return ContinueView(self.middle, self.context, sources)
         if name == "grid":
             return SelectView(self.middle, self.context)
         if name == "sheet":
             sheet = SheetView(self.middle, self.context)
             sheet.bind("<<PromptChanged>>", lambda _event: self._draw_prompt(*sheet.prompt()))
             return sheet
-        return QuestionView(self.middle, self.context, places)
+        return QuestionView(self.middle, self.context, places, sources)
 
     def _put_up(self, view: ChoiceView) -> None:
         if view is self.view:
             return
         if self.view is not None:
-            self.view.flicker(False)
+            self._let_go()
             self.view.grid_forget()
         self.message.grid_forget()
         self.view = view
@@ -237,7 +249,11 @@ class ChoosingPage(ttk.Frame):
         if shot.search.groups == 0:
             folder = elide_middle(str(self.controller.options.source), 60)
             files = counted(shot.search.faults, words.FILE)
-            self._say(words.NOTHING_TO_COMPARE.format(folder=folder, files=files))
+            text = words.NOTHING_TO_COMPARE.format(folder=folder, files=files)
+            missing = sum(edits_without_source(self.controller.faults()).values())
+            if missing:
+                text += words.EDITS_WITHOUT_SOURCE.format(edits=counted(missing, words.EDIT))
+            self._say(text)
             self._draw_actions([Action(words.BACK, ("Return",), self.leave)])
         else:
             prompts, pairs = counted(shot.search.groups, "prompt"), counted(shot.counts.paired, words.PAIR)
@@ -285,7 +301,8 @@ class ChoosingPage(ttk.Frame):
 
     def _draw_hint(self) -> None:
         if self.view is not None:
-            self.hint_label.configure(text=self.view.hint)
+            difference = self.view.comparing is Comparing.DIFFERENCE
+            self.hint_label.configure(text=words.DIFFERENCE_HINT if difference else self.view.hint)
 
     def _draw_certainty(self, shot: Snapshot) -> None:
         assert shot.state is not None
@@ -344,7 +361,7 @@ class ChoosingPage(ttk.Frame):
 
     def destroy(self) -> None:
         self.gauge.close()
-        for timer in (self._prefetching, self._flicker_end):
+        for timer in (self._prefetching, self._release):
             if timer is not None:
                 self.after_cancel(timer)
         super().destroy()
@@ -352,14 +369,14 @@ class ChoosingPage(ttk.Frame):
     def arrived(self, key: Key) -> None:
         """An image got ready; from the pump."""
         if self.view is not None and self.winfo_exists():
-            self.view.arrived(Path(key[0]))
+            self.view.arrived(key[0])
 
     # --- hands --------------------------------------------------------------------------------------------------
 
     def run(self, action: Action) -> None:
         """Do something, unless the screen is out of date."""
         if (self.controller.waiting and not action.queues) or (
-            action.judges and self.view is not None and not self.view.ready()
+            action.judges and self.view is not None and not self.view.shows_images()
         ):
             return
         action.run()
@@ -375,8 +392,8 @@ class ChoosingPage(ttk.Frame):
             ):
                 self.run(action)
                 return True
-        if name == "f" and self.view is not None:
-            self._flicker_pressed()
+        if self.view is not None and (name == "f" or (name == "s" and self.view.has_sources)):
+            self._hold(name)
             return True
         if self.view is not None and not control and self.view.on_key(key, shift):
             return True
@@ -394,20 +411,27 @@ class ChoosingPage(ttk.Frame):
 
     def on_release(self, key: str) -> None:
         """A key was let go."""
-        if key.lower() == "f" and self.view is not None and self._flicker_end is None:
-            self._flicker_end = self.after(FLICKER_RELEASE_MS, self._flicker_released)
+        if self._held and key.lower() == self._held and self._release is None:
+            self._release = self.after(FLICKER_RELEASE_MS, self._let_go)
 
-    def _flicker_pressed(self) -> None:
-        if self._flicker_end is not None:
-            self.after_cancel(self._flicker_end)
-            self._flicker_end = None
+    def _hold(self, name: str) -> None:
+        if self._release is not None:
+            self.after_cancel(self._release)
+            self._release = None
+        if name != self._held:
+            self._let_go()
+        self._held = name
         if self.view is not None:
-            self.view.flicker(True)
+            (self.view.flicker if name == "f" else self.view.flip)(True)
 
-    def _flicker_released(self) -> None:
-        self._flicker_end = None
+    def _let_go(self) -> None:
+        """No key is held any more."""
+        if self._release is not None:
+            self.after_cancel(self._release)
+        self._held, self._release = "", None
         if self.view is not None:
             self.view.flicker(False)
+            self.view.flip(False)
 
     def toggle_prompt(self) -> None:
         """Fold the prompt away or show it again."""
@@ -426,7 +450,8 @@ class ChoosingPage(ttk.Frame):
         """All keys of what is on the screen."""
         shown = [*self._actions, *self.switches]
         keys = [(", ".join(key_name(key) for key in a.keys if "KP_" not in key), a.label) for a in shown]
-        show_keys(self, self.theme, [*keys, *words.LOOKING_KEYS])
+        edits = words.SOURCE_KEYS if self.view is not None and self.view.has_sources else ()
+        show_keys(self, self.theme, [*keys, *edits, *words.LOOKING_KEYS])
 
     def show_ranking(self, on: bool) -> None:
         """All images from best to worst, or back to the questions."""

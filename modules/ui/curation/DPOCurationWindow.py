@@ -72,7 +72,7 @@ class DPOCurationWindow(ToolHost):
         try:
             self.looks.set(appearance, scale)
         except OSError as error:
-            log.warning("the looks cannot be saved: %s", error)
+            log.warning("the appearance cannot be saved: %s", error)
         self.show_start()
 
     def start(self, options: PickingOptions) -> None:

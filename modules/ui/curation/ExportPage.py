@@ -10,6 +10,7 @@ from tkinter import ttk
 from typing import Any
 
 from modules.curation.ImageGroup import ImageGroup
+from modules.curation.intake.scan import edits_without_source
 from modules.curation.marking.Marks import LIKES_NAME
 from modules.curation.statistics import AnswerStatistics
 from modules.ui.curation.PairController import PairController
@@ -126,10 +127,14 @@ class ExportPage(ttk.Frame):
         if not faults:
             return
         card = self._card(3, words.LEFT_OUT.format(files=counted(len(faults), words.FILE)))
-        box = tk.Text(card, height=min(8, len(faults)), wrap="none")
-        style_text(self.theme, box)
         root = self.controller.options.source
-        lines = [f"{relative(fault.path, root)}: {fault.reason}" for fault in faults[:MAX_LISTED]]
+        lines = [
+            words.EDIT_WITHOUT_SOURCE.format(prompt=prompt, images=counted(count, words.IMAGE))
+            for prompt, count in edits_without_source(faults).items()
+        ]
+        lines += [f"{relative(fault.path, root)}: {fault.reason}" for fault in faults[:MAX_LISTED]]
+        box = tk.Text(card, height=min(8, len(lines)), wrap="none")
+        style_text(self.theme, box)
         box.insert("1.0", "\n".join(lines))
         box.configure(state="disabled")
         box.grid(row=1, column=0, sticky="ew")

@@ -6,10 +6,12 @@ import tkinter as tk
 from collections.abc import Callable
 from pathlib import Path
 
+from modules.curation.ImageGroup import ImageGroup
 from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext
 from modules.ui.curation.PairController import Snapshot
+from modules.ui.curation.SourcePane import SourcePane
 from modules.ui.texts import choosing as words
-from modules.ui.widgets.ImagePrefetcher import Key
+from modules.ui.widgets.ImagePrefetcher import Key, Shown
 from modules.ui.widgets.ThumbGrid import ThumbGrid
 from modules.ui.widgets.tk_support import BAD, GOOD
 from modules.util.counted import counted
@@ -23,10 +25,12 @@ class GridView(ChoiceView):
 
     def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
         super().__init__(parent, context)
-        self.columnconfigure(0, weight=1)
+        self.columnconfigure(1, weight=1)
         self.rowconfigure(0, weight=1)
+        self.sources = SourcePane(self, context)
+        self.sources.grid(row=0, column=0, sticky="n")
         self.grid_of_images = self.make_grid()
-        self.grid_of_images.grid(row=0, column=0, sticky="nsew")
+        self.grid_of_images.grid(row=0, column=1, sticky="nsew")
         self.grid_of_images.canvas.bind("<Configure>", lambda _event: self._resized(), add="+")
         self._own_size = False
 
@@ -38,20 +42,34 @@ class GridView(ChoiceView):
         """Make the images as large as there is room for, unless the person has chosen a size."""
         if not self._own_size:
             self.grid_of_images.fit_cells(self.context.theme.px(SMALLEST))
+        self.show_sources()
+
+    def group_in_sight(self) -> ImageGroup | None:
+        """The group whose sources are shown."""
+        return None if self.shot is None else self.shot.group
+
+    def show_sources(self) -> None:
+        """Put up the sources, as large as the images."""
+        group = self.group_in_sight()
+        if group is not None:
+            self.sources.show(group, self.grid_of_images.cell)
 
     def _resized(self) -> None:
         self.fit()
         self.context.want()
 
     def wanted(self) -> list[Key]:
-        return self.grid_of_images.in_sight()
+        return [*self.sources.wanted(), *self.grid_of_images.in_sight()]
 
-    def arrived(self, path: Path) -> None:
+    def arrived(self, path: Shown) -> None:
         self.grid_of_images.arrived(path)
+        self.sources.arrived(path)
 
     def zoom_by(self, direction: int) -> None:
         self._own_size = True
         self.grid_of_images.resize_cells(direction)
+        self.show_sources()
+        self.context.want()
 
 
 class SelectView(GridView):
@@ -89,7 +107,8 @@ class SelectView(GridView):
         same = alive == self.shown
         self.shown = alive
         captions = [] if self.context.blind else [Path(self.group.files[i]).name for i in alive]
-        self.grid_of_images.show([self.group.path(i) for i in alive], captions, keep_place=same)
+        shown = [self.in_place(self.group, self.group.path(i)) for i in alive]
+        self.grid_of_images.show(shown, captions, keep_place=same)
         self.fit()
         self._draw_marks()
 
@@ -164,7 +183,8 @@ class RankedView(GridView):
     def draw(self) -> None:
         blind = self.context.blind
         captions = [f"{n}" if blind else self.caption(i, f"{n}") for n, i in enumerate(self.order, 1)]
-        self.grid_of_images.show([self.group.path(i) for i in self.order], captions, keep_place=True)
+        shown = [self.in_place(self.group, self.group.path(i)) for i in self.order]
+        self.grid_of_images.show(shown, captions, keep_place=True)
         self.fit()
         last = len(self.order)
         marks = dict.fromkeys(range(self.count), GOOD)

@@ -7,10 +7,17 @@ import tkinter as tk
 from functools import partial
 from pathlib import Path
 
-from modules.ui.curation.ChoiceView import Action, ChoiceView, ViewContext
+from modules.ui.curation.ChoiceView import (
+    Action,
+    ChoiceView,
+    Comparing,
+    ViewContext,
+    source_captions,
+    sources_at_scale,
+)
 from modules.ui.curation.PairController import Snapshot
 from modules.ui.texts import choosing as words
-from modules.ui.widgets.ImagePrefetcher import Key
+from modules.ui.widgets.ImagePrefetcher import Compared, Key, Shown
 from modules.ui.widgets.ImageView import ImageView
 from modules.ui.widgets.tk_support import BAD, GOOD, RIGHT_CLICK, on_event
 from modules.util.counted import counted
@@ -20,31 +27,38 @@ FLICKER_MS = 350
 
 
 class ImagesView(ChoiceView):
-    """Images next to each other that zoom and move together.
+    """Images next to each other that zoom and move together, those that they were made from on their left.
 
     Args:
         places: at most this many images at once.
+        sources: and this many sources, in places of the same size.
     """
 
-    def __init__(self, parent: tk.Misc, context: ViewContext, places: int) -> None:
+    def __init__(self, parent: tk.Misc, context: ViewContext, places: int, sources: int = 0) -> None:
         super().__init__(parent, context)
+        font = context.theme.fonts["bold"]
+        self.sources = [ImageView(self, context.prefetcher, context.zoom, font=font) for _ in range(sources)]
         self.views = [
             ImageView(
                 self,
                 context.prefetcher,
                 context.zoom,
                 on_click=partial(self.clicked, i),
-                font=context.theme.fonts["bold"],
+                font=font,
             )
             for i in range(places)
         ]
         columns = math.ceil(math.sqrt(places))
+        rows = -(-places // columns)
+        before = -(-sources // rows)
+        for i, view in enumerate(self.sources):
+            view.grid(row=i % rows, column=i // rows, sticky="nsew", padx=2, pady=2)
         for i, view in enumerate(self.views):
-            view.grid(row=i // columns, column=i % columns, sticky="nsew", padx=2, pady=2)
+            view.grid(row=i // columns, column=before + i % columns, sticky="nsew", padx=2, pady=2)
             view.bind("<Configure>", lambda _event: context.want(), add="+")
-        for column in range(columns):
+        for column in range(before + columns):
             self.columnconfigure(column, weight=1, uniform="images")
-        for row in range(-(-places // columns)):
+        for row in range(rows):
             self.rowconfigure(row, weight=1, uniform="images")
         self._order = list(range(places))
         self._flickering: str | None = None
@@ -63,14 +77,23 @@ class ImagesView(ChoiceView):
 
     def draw(self) -> None:
         labels = self.labels()
-        shown = self.question
+        asked = self.question
         for place, view in enumerate(self.views):
             source = self._order[place]
-            if source < len(shown):
-                index = shown[source]
-                view.show(self.group.path(index), self.caption(index, labels[source]))
+            if source < len(asked):
+                index = asked[source]
+                shown = self.in_place(self.group, self.group.path(index))
+                view.show(shown, self._compared_caption() or self.caption(index, labels[source]))
             else:
                 view.show(None)
+        captions = source_captions(self.group, self.context.blind)
+        for view, path, caption in zip(self.sources, sources_at_scale(self.group), captions, strict=False):
+            view.show(path, caption)
+
+    def _compared_caption(self) -> str:
+        if self.comparing is None:
+            return ""
+        return words.SOURCE if self.comparing is Comparing.SOURCE else words.DIFFERENCE_SHOWN
 
     def wanted(self) -> list[Key]:
         assert self.shot is not None
@@ -80,6 +103,11 @@ class ImagesView(ChoiceView):
         keys: list[Key] = [
             (self.group.path(i), boxes[min(k, len(boxes) - 1)]) for k, i in enumerate(asked[: len(boxes)])
         ]
+        first = [
+            (self.in_place(self.group, self.group.path(i)), boxes[min(k, len(boxes) - 1)])
+            for k, i in enumerate(asked[: len(boxes)])
+        ]
+        keys = [*first, *self._wanted_sources(), *keys]
         different = list(dict.fromkeys(boxes))
         keys += [(self.group.path(i), box) for i in asked + others for box in different]
         if self.context.zoom.used:  # who zooms, zooms again: it should not wait for a decode
@@ -87,8 +115,18 @@ class ImagesView(ChoiceView):
         keys += [(path, box) for path in self.shot.coming for box in different]
         return keys
 
-    def arrived(self, path: Path) -> None:
-        for view in self.views:
+    def _wanted_sources(self) -> list[Key]:
+        """The sources, and what else a key may show in the place of an image."""
+        shown = sources_at_scale(self.group)
+        keys: list[Key] = [(path, view.box) for path, view in zip(shown, self.sources, strict=False)]
+        for source in self.group.sources[:1]:
+            for view, index in zip(self.views, self.question, strict=False):
+                path = self.group.path(index)
+                keys += [(Compared(path, source.path, difference), view.box) for difference in (False, True)]
+        return keys
+
+    def arrived(self, path: Shown) -> None:
+        for view in (*self.views, *self.sources):
             view.arrived(path)
 
     def ready(self) -> bool:
@@ -96,7 +134,7 @@ class ImagesView(ChoiceView):
             view.path is None
             or view.shown == view.path
             or self.context.prefetcher.failure(view.path) is not None
-            for view in self.views
+            for view in (*self.views, *self.sources)
         )
 
     def zoom_by(self, direction: int) -> None:
@@ -130,8 +168,8 @@ class QuestionView(ImagesView):
     worst one.
     """
 
-    def __init__(self, parent: tk.Misc, context: ViewContext, places: int) -> None:
-        super().__init__(parent, context, places)
+    def __init__(self, parent: tk.Misc, context: ViewContext, places: int, sources: int = 0) -> None:
+        super().__init__(parent, context, places, sources)
         self.best: int | None = None
         self.take_keys(self.way.keys(places))
         for place, view in enumerate(self.views if places > 2 else ()):
@@ -198,8 +236,8 @@ class QuestionView(ImagesView):
 class ContinueView(ImagesView):
     """After a pick: the pair that was saved, and whether to keep scoring this prompt."""
 
-    def __init__(self, parent: tk.Misc, context: ViewContext) -> None:
-        super().__init__(parent, context, 2)
+    def __init__(self, parent: tk.Misc, context: ViewContext, sources: int = 0) -> None:
+        super().__init__(parent, context, 2, sources)
         self.actions = [
             Action(words.KEEP_SCORING, ("y",), context.controller.go_on),
             Action(words.TO_NEXT_PROMPT, ("n", "Return", "KP_Enter"), context.controller.next_group, True),

@@ -150,6 +150,7 @@ class PairController:
     def _open(self) -> str:
         options = self.options
         check_folders(options.source, options.output)
+        options.scan.edits.check()
         self._store = CurationStore(options.output)
         session = CurationSession(self._store, options.session, FingerprintDistance())
         self._ahead = search_folder(

@@ -21,6 +21,8 @@ class PairToolMemory:
         certainty: percent.
         near_duplicates: bits; -1 keeps near-identical images apart.
         validation: percent.
+        sources: ComfyUI's input folder, or the source of all images; empty for neither.
+        edits: all images are edits.
         recent: (source, output) of earlier sessions, newest first.
         folder: what was chosen last when a folder was asked for.
     """
@@ -34,6 +36,8 @@ class PairToolMemory:
     blind: bool = False
     ask_to_continue: bool = True
     validation: float = 10.0
+    sources: str = ""
+    edits: bool = False
     recent: list[list[str]] = field(default_factory=list)
     folder: str = ""
 

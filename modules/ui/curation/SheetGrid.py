@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
+from modules.ui.widgets.ImagePrefetcher import Shown
 from modules.ui.widgets.ThumbGrid import ThumbGrid
 from modules.ui.widgets.tk_support import shade
 
@@ -20,7 +20,7 @@ class Section:
     """A prompt and its images."""
 
     title: str
-    paths: Sequence[Path]
+    paths: Sequence[Shown]
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import time
 import tkinter as tk
 from pathlib import Path
 
+from modules.curation.ImageGroup import ImageGroup
 from modules.curation.marking.Sheet import Strip
-from modules.ui.curation.ChoiceView import ViewContext
+from modules.ui.curation.ChoiceView import Comparing, ViewContext
 from modules.ui.curation.GridViews import GridView
 from modules.ui.curation.PairController import Snapshot
 from modules.ui.curation.SheetGrid import Section, SheetGrid
@@ -54,6 +55,7 @@ class SheetView(GridView):
 
     def fit(self) -> None:
         """Images keep their size; the page scrolls."""
+        self.show_sources()
 
     # --- showing ------------------------------------------------------------------------------------------------
 
@@ -64,7 +66,8 @@ class SheetView(GridView):
         self._images = [(one, name) for one in shot.strips for name in one.files]
         same = before == (self._images[0][0].group.key if self._images else None)
         sections = [
-            Section(self._title(one), [one.group.root / name for name in one.files]) for one in shot.strips
+            Section(self._title(one), [self.in_place(one.group, one.group.root / name) for name in one.files])
+            for one in shot.strips
         ]
         captions = [] if self.context.blind else [Path(name).name for _, name in self._images]
         if not same:
@@ -89,18 +92,34 @@ class SheetView(GridView):
         self.context.want()
         self._follow()
 
+    def _under_cursor(self) -> Strip | None:
+        place = min(self.grid_of_images.cursor, len(self._images) - 1)
+        return self._images[place][0] if self._images else None
+
     def prompt(self) -> tuple[str, str, str]:
         """That of the image under the cursor."""
-        if not self._images:
+        one = self._under_cursor()
+        if one is None:
             return super().prompt()
-        one = self._images[min(self.grid_of_images.cursor, len(self._images) - 1)][0]
         return one.group.prompt, one.group.aspectratio, one.state.again
 
+    def group_in_sight(self) -> ImageGroup | None:
+        one = self._under_cursor()
+        return super().group_in_sight() if one is None else one.group
+
+    def compare(self, how: Comparing | None) -> None:
+        self.comparing = how
+        if self.shot is not None:
+            self.show(self.shot)
+            self.event_generate("<<HintChanged>>")
+
     def _follow(self) -> None:
-        prompt = self.prompt()[0]
-        if prompt != self._prompt_at:
-            self._prompt_at = prompt
+        group = self.group_in_sight()
+        if group is not None and group.key != self._prompt_at:
+            self._prompt_at = group.key
             self.event_generate("<<PromptChanged>>")
+            self.show_sources()
+            self.context.want()
 
     # --- marking ------------------------------------------------------------------------------------------------
 
@@ -111,7 +130,7 @@ class SheetView(GridView):
         self._toggle(self.grid_of_images.cursor, False)
 
     def _toggle(self, place: int, like: bool) -> None:
-        if place < len(self._images) and self.grid_of_images.is_drawn(place):
+        if self.comparing is None and place < len(self._images) and self.grid_of_images.is_drawn(place):
             strip, name = self._images[place]
             self.controller.toggle(strip.group.key, name, like)
         self._follow()
@@ -139,7 +158,8 @@ class SheetView(GridView):
         """Note what has been in view for long enough."""
         self._looking = self.after(LOOK_MS, self._look)
         now = time.monotonic()
-        inside = [self._images[place] for place in self.grid_of_images.in_view() if place < len(self._images)]
+        places = [] if self.comparing is not None else self.grid_of_images.in_view()
+        inside = [self._images[place] for place in places if place < len(self._images)]
         names = {(strip.group.key, name): strip for strip, name in inside}
         self._since = {image: self._since.get(image, now) for image in names}
         found: dict[str, list[str]] = {}

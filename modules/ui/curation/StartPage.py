@@ -12,6 +12,7 @@ from typing import Protocol
 
 from modules.curation.CurationMode import CurationMode
 from modules.curation.group_state import SessionSettings
+from modules.curation.intake.edit_sources import EditOptions
 from modules.curation.intake.folders import check_folders
 from modules.curation.intake.groups import ScanOptions
 from modules.ui.curation.PairController import PickingOptions
@@ -85,6 +86,8 @@ class StartPage(ttk.Frame):
         self.rowconfigure(0, weight=1)
         self.source = tk.StringVar(self, memory.source)
         self.output = tk.StringVar(self, memory.output)
+        self.edited = tk.StringVar(self, memory.sources)
+        self.edits = tk.BooleanVar(self, memory.edits)
         self.mode = CurationMode(memory.mode)
         self.pairs = tk.StringVar(self, str(memory.pairs_per_group))
         self.certainty = tk.StringVar(self, f"{memory.certainty:g}")
@@ -242,6 +245,9 @@ class StartPage(ttk.Frame):
         self._number(words.CERTAINTY, "threshold", self.certainty, words.CERTAINTY_UNIT)
         self._switch(words.MERGE, self.merge)
         self._number(words.TOLERANCE, "near_duplicates", self.bits, words.TOLERANCE_UNIT)
+        self._folder_field(words.SOURCES, "sources", self.edited)
+        self._add("", wrapped_note(self._card, words.SOURCES_NOTE))
+        self._switch(words.EDITS, self.edits)
         self._switch(words.BLIND, self.blind)
         self._switch(words.ASK, self.ask)
 
@@ -361,6 +367,11 @@ class StartPage(ttk.Frame):
         except UserError as error:
             self.show_error("source" if str(source) in error.message else "output", str(error))
             return
+        try:
+            edit_options(self.edited.get(), self.edits.get()).check()
+        except UserError as error:
+            self.show_error("sources", str(error))
+            return
         if certainty is None or pairs is None or bits is None:
             return
         self._keep()
@@ -377,6 +388,7 @@ class StartPage(ttk.Frame):
         memory.source, memory.output = self.source.get(), self.output.get()
         memory.mode = self.mode.value
         memory.blind, memory.ask_to_continue = self.blind.get(), self.ask.get()
+        memory.sources, memory.edits = self.edited.get().strip(), self.edits.get()
 
     def destroy(self) -> None:
         if self._looking is not None:
@@ -389,6 +401,21 @@ def suggested_output(source: str) -> str:
     """The folder suggested for the pairs of a folder with images."""
     folder = Path(source.strip())
     return str(folder.with_name(f"{folder.name}-pairs")) if folder.name else ""
+
+
+def edit_options(sources: str, edits: bool) -> EditOptions:
+    """Which images are edits, from what the form holds: a file is the source of all, anything else a folder."""
+    path = Path(sources.strip()).expanduser() if sources.strip() else None
+    if path is not None and path.is_file():
+        return EditOptions(edits, image=path)
+    return EditOptions(edits, input_dir=path)
+
+
+def wrapped_note(parent: tk.Misc, text: str) -> ttk.Label:
+    """A small text that breaks its lines where its place ends."""
+    label = ttk.Label(parent, text=text, style="Small.TLabel")
+    wrap_to_width(label)
+    return label
 
 
 def wrap_to_width(label: ttk.Label) -> None:
@@ -404,6 +431,8 @@ def picking_options(memory: PairToolMemory) -> PickingOptions:
         Path(memory.source),
         Path(memory.output),
         settings,
-        ScanOptions(seed=settings.seed, near_duplicates=merge),
+        ScanOptions(
+            seed=settings.seed, near_duplicates=merge, edits=edit_options(memory.sources, memory.edits)
+        ),
         memory.ask_to_continue,
     )

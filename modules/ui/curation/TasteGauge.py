@@ -1,4 +1,4 @@
-"""How well a taste is known, measured in a process of its own while a person keeps marking."""
+"""How well a taste is known, measured in a separate process while a person keeps marking."""
 
 from __future__ import annotations
 

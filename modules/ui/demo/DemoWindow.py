@@ -231,7 +231,7 @@ class DemoWindow(Dialog):
         return prompts * each
 
     def make_images(self) -> None:
-        """Make what is missing, in a process of its own."""
+        """Make what is missing, in a separate process."""
         self.say_error("")
         try:
             prompts, each = self._numbers()

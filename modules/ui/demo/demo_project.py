@@ -1,7 +1,7 @@
 """The demo project: a folder with images, pairs, settings and runs, and the child processes that fill it. No Tk here.
 
 The demo model makes the images and a simulated person can choose among them; both happen in ``scripts/make_demo.py``
-in a process of its own, so that the window never loads what they need.
+in a separate process, so that the window never loads what they need.
 """
 
 from __future__ import annotations

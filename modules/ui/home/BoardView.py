@@ -128,7 +128,10 @@ class BoardView(ttk.Frame):
         images, pairs = counted(step.total, words.IMAGE), counted(seen.pairs, words.PAIR)
         if key == "generate":
             text = words.IMAGES_OF if step.done else words.TO_BE_MADE
-            return text.format(done=step.done, images=images)
+            lines = [text.format(done=step.done, images=images)]
+            lines += [words.SHOWN_OF.format(count=seen.shown)] if seen.shown else []
+            lines += [words.OWN_IMAGES.format(images=counted(seen.added, words.IMAGE))] if seen.added else []
+            return "\n".join(lines)
         if key == "pick":
             text = words.PICKED if seen.pairs >= ENOUGH_PAIRS else words.ENOUGH
             answers = counted(seen.answers, words.ANSWER)
@@ -197,7 +200,7 @@ class BoardView(ttk.Frame):
     # --- hands --------------------------------------------------------------------------------------------------
 
     def press(self, key: str) -> None:
-        """The button of a card: stop what is at work there, or take the step."""
+        """The button of a card: stop what is running there, or take the step."""
         job = self.watch.job
         if job is not None and (self.actions.step_of(job.verb) == key or (job.verb, key) in SIDE_STEPS):
             self.watch.stop()

@@ -45,7 +45,7 @@ class CompareDialog(Dialog):
         files: Sequence[Path] = (),
         chosen: Sequence[Path] = (),
     ) -> None:
-        super().__init__(ui, words.CONTESTANTS, width=520)
+        super().__init__(ui, words.CONTESTANTS, width=520, scrolls=True)
         self._ui, self._take = ui, take
         self.rows: list[_Row] = []
         px = ui.theme.px
@@ -111,14 +111,18 @@ class CompareDialog(Dialog):
                 found.append(row.name if strength == 1.0 else f"{row.name}@{strength:g}")
         return ",".join(dict.fromkeys(found))
 
+    def _say(self, fault: str) -> None:
+        self.error.configure(text=fault)
+        self.see(self.error)
+
     def _done(self) -> None:
         try:
             between = self.between()
         except ValueError:
-            self.error.configure(text=words.BAD_STRENGTH)
+            self._say(words.BAD_STRENGTH)
             return
         if between.count(",") < 1:
-            self.error.configure(text=words.TOO_FEW)
+            self._say(words.TOO_FEW)
             return
         count = int(self.count.get())
         self.destroy()

@@ -52,7 +52,7 @@ class HomeActions:
         one, alike = project.round, project.file.near_duplicates
         memory = replace(
             PairToolMemory.load(settings), source=str(one.candidates), output=str(one.pairs), near_duplicates=alike,
-            ask_to_continue=False,
+            ask_to_continue=False, sources="", edits=False,
         )  # fmt: skip
         options = replace(picking_options(memory), held_back=self.watch.held_back)
         tool = open_pair_tool(

@@ -1,4 +1,4 @@
-"""One step of a project, at work in a process of its own: ``scripts/taste.py``."""
+"""One step of a project, running in a separate process: ``scripts/taste.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The project that is open in the window: how it stands, and the step that is at work."""
+"""The project that is open in the window: how it stands, and the running step."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class ProjectWatch:
     def run(
         self, verb: str, *arguments: str, step: str = "", then: Callable[[dict[str, Any]], None] | None = None
     ) -> None:
-        """Begin a step, or resume it; nothing happens while one is at work.
+        """Begin a step, or resume it; nothing happens while one is running.
 
         Args:
             verb: of ``taste.py``.
@@ -182,7 +182,7 @@ class ProjectWatch:
             then(result)
 
     def stop(self) -> None:
-        """Stop the step at work: training with a backup, everything else at once. A second call ends training too."""
+        """Stop the running step: training with a backup, everything else at once. A second call ends training too."""
         job, project = self.job, self.project
         if job is None or project is None:
             return

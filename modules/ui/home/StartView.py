@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import tkinter as tk
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from tkinter import ttk
+from typing import Any
 
+from modules.generator.registry import make_generator
 from modules.project.beginning import DEMO_MODEL, demo_prompts, first_settings, model_types
 from modules.project.from_images import Proposal, propose
 from modules.project.ProjectFile import CARDS
@@ -14,6 +17,7 @@ from modules.spec.registry import FAMILIES
 from modules.ui.form.BothEnds import BothEnds
 from modules.ui.form.CardBoard import CardBoard, wrap_within
 from modules.ui.form.inputs import style_popdown
+from modules.ui.home.dropping import Dropped, Kind
 from modules.ui.home.ProjectWatch import ProjectWatch
 from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
@@ -22,6 +26,7 @@ from modules.ui.widgets.theme import style_text
 from modules.ui.widgets.tk_support import fit_middle, run_in_thread
 from modules.util.counted import counted
 from modules.util.errors import UserError
+from modules.util.prompts_file import read_prompts_file
 
 USUAL_CARD = 16
 PROMPT_LINES, FEWER_LINES = 7, 4
@@ -29,16 +34,22 @@ RECENT_WIDTH = 380
 
 
 class StartView(CardBoard):
-    """A form for a new project next to the projects that were opened before."""
+    """A form for a new project next to the projects that were opened before.
 
-    def __init__(self, parent: tk.Misc, ui: Ui, watch: ProjectWatch) -> None:
+    Args:
+        foot: what does not scroll: the buttons, and what is wrong.
+    """
+
+    def __init__(self, parent: tk.Misc, foot: tk.Misc, ui: Ui, watch: ProjectWatch) -> None:
         super().__init__(parent, ui.theme)
         self.ui, self.watch = ui, watch
         self.entries: dict[str, ttk.Entry] = {}
         self.values = {name: tk.StringVar(self) for name in ("folder", "base")}
-        self.proposal: Proposal | None = None
+        self.images: dict[str, Any] | None = None
+        """How images are made, where images or a workflow say it."""
         self._labels = {family.label: key for key, family in FAMILIES.items()}
         self._new()
+        self._buttons(foot)
         self._open()
         self.values["base"].trace_add("write", lambda *_: self._look_at_base())
         self.after_idle(lambda: self.entries["folder"].focus_set() if self.winfo_exists() else None)
@@ -66,17 +77,32 @@ class StartView(CardBoard):
         wrap_within(self.proposed, card, theme)
         self.proposed.grid(row=7, column=1, columnspan=2, sticky="w")
         self.proposed.grid_remove()
-        self.error = ttk.Label(card, style="Error.TLabel", justify="left")
-        wrap_within(self.error, card, theme)
-        self.error.grid(row=8, column=1, columnspan=2, sticky="w")
-        row = FlowFrame(card, px(6))
-        row.grid(row=9, column=1, columnspan=2, sticky="ew", pady=(px(8), 0))
+
+    def _buttons(self, foot: tk.Misc) -> None:
+        px, theme = self.ui.theme.px, self.ui.theme
+        self._foot = ttk.Frame(foot, padding=(px(14), px(6)))
+        self._foot.pack(fill="x")
+        self.error = ttk.Label(self._foot, style="Error.TLabel", justify="left")
+        wrap_within(self.error, self._foot, theme)
+        row = FlowFrame(self._foot, px(6))
+        row.pack(side="bottom", fill="x")
         self.create_button = ttk.Button(row, text=words.CREATE, style="Accent.TButton", command=self.create)
         self.images_button = ttk.Button(row, text=words.FROM_IMAGES, command=self._ask_images)
         self.demo_button = ttk.Button(row, text=words.FILL_DEMO, command=self.fill_demo)
         for button in (self.create_button, self.images_button, self.demo_button):
             button.bind("<Return>", lambda event: event.widget.invoke())
             row.add(button)
+
+    def _fault(self, text: str) -> None:
+        self.error.configure(text=text)
+        if text:
+            self.error.pack(side="top", fill="x", pady=(0, self.ui.theme.px(6)))
+        else:
+            self.error.pack_forget()
+
+    def destroy(self) -> None:
+        self._foot.destroy()
+        super().destroy()
 
     def _path_row(self, row: int, name: str, title: str, buttons: tuple[tuple[str, object], ...]) -> None:
         px = self.ui.theme.px
@@ -134,11 +160,10 @@ class StartView(CardBoard):
             while (place := base if number == 1 else base.with_name(f"{base.name}-{number}")).exists():
                 number += 1
             self.values["folder"].set(str(place))
-        self.proposal = None
+        self.images = None
         self._say("")
         self.values["base"].set(str(DEMO_MODEL))
-        self.prompts.delete("1.0", "end")
-        self.prompts.insert("1.0", "\n".join(demo_prompts()))
+        self._fill_prompts(demo_prompts())
         self.create_button.focus_set()
 
     def _ask_images(self) -> None:
@@ -146,30 +171,59 @@ class StartView(CardBoard):
         if found is not None:
             self.take_images(found)
 
-    def take_images(self, folder: Path) -> None:
-        """Fill in what the images of a folder propose; what was typed as the base model stays."""
+    def take_images(self, source: Path | Sequence[Path]) -> None:
+        """Fill in what images, or those of a folder, propose; what was typed as the base model stays."""
         base = self.values["base"].get().strip()
         self._say(words.READING_IMAGES)
 
         def failed(error: Exception) -> None:
             if self.winfo_exists():
                 self._say("")
-                self.error.configure(text=str(error))
+                self._fault(str(error))
 
-        run_in_thread(self.ui.pump, lambda: propose(folder, base=base), self._proposed, failed)
+        run_in_thread(self.ui.pump, lambda: propose(source, base=base), self._proposed, failed)
+
+    def take_dropped(self, found: Dropped) -> None:
+        """Fill in what was dropped, or say why it cannot be used."""
+        self._fault("")
+        try:
+            self._take_dropped(found)
+        except UserError as error:
+            self._fault(str(error))
+
+    def _take_dropped(self, found: Dropped) -> None:
+        if found.kind is Kind.IMAGES:
+            self.take_images(found.paths)
+        elif found.kind is Kind.PROMPTS:
+            self._fill_prompts(read_prompts_file(found.paths[0]))
+        elif found.kind is Kind.WORKFLOW:
+            self._take_workflow(found)
+        elif found.kind is Kind.MODEL:
+            self.values["base"].set(str(found.paths[0]))
+        else:
+            self.values["folder"].set(str(found.paths[0]))
+
+    def _take_workflow(self, found: Dropped) -> None:
+        settings = {"kind": "comfyui", "workflow": found.workflow, "model_type": "", "base": ""}
+        make_generator("comfyui", settings)
+        self.images = {"generator": {"kind": "comfyui", "workflow": dict(found.workflow)}, "image": {}}
+        self._say(words.BY_DROPPED_WORKFLOW.format(name=found.paths[0].name))
+
+    def _fill_prompts(self, prompts: Sequence[str]) -> None:
+        self.prompts.delete("1.0", "end")
+        self.prompts.insert("1.0", "\n".join(prompts))
 
     def _proposed(self, found: Proposal) -> None:
         if not self.winfo_exists():
             return
-        self.proposal = found
+        self.images = found.settings
         self.values["base"].set(found.base)
         if found.model_type:
             self.type.set(FAMILIES[found.model_type].label)
-        self.prompts.delete("1.0", "end")
-        self.prompts.insert("1.0", "\n".join(found.prompts))
+        self._fill_prompts(found.prompts)
         said = [proposal_in_words(found), *found.notes]
         self._say("\n".join(said if found.model_type else [*said, words.NO_TYPE]))
-        self.error.configure(text="")
+        self._fault("")
 
     def _say(self, text: str) -> None:
         self.proposed.configure(text=text)
@@ -185,15 +239,14 @@ class StartView(CardBoard):
         prompts = self.prompts.get("1.0", "end")
         for value, said in ((folder, words.NO_FOLDER), (base, words.NO_BASE), (prompts, words.NO_PROMPTS)):
             if not value.strip():
-                self.error.configure(text=said)
+                self._fault(said)
                 return
         try:
             card = int(self.card.get().split()[0])
-            images = self.proposal.settings if self.proposal is not None else None
-            settings = first_settings(base, self._labels[self.type.get()], card, images)
+            settings = first_settings(base, self._labels[self.type.get()], card, self.images)
             self.watch.create(Path(folder).expanduser(), settings, prompts)
         except (UserError, OSError) as error:
-            self.error.configure(text=str(error))
+            self._fault(str(error))
 
     # --- one that exists ----------------------------------------------------------------------------------------
 

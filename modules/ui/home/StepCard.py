@@ -61,10 +61,11 @@ class StepCard(ttk.Frame):
             borderwidth=0,
             takefocus=0,
         )
-        self.pictures.grid(row=0, column=1, rowspan=5, sticky="e", padx=px(12))
+        self.pictures.grid(row=0, column=1, rowspan=6, sticky="e", padx=(px(12), 0))
         theme.on_change(lambda: self.pictures.configure(background=theme.palette.panel), self)
         self.side = ttk.Frame(self)
-        self.side.grid(row=0, column=2, rowspan=5, sticky="e")
+        self.side.grid(row=0, column=2, rowspan=6, sticky="e", padx=(px(12), 0))
+        self.rowconfigure(5, weight=1)  # texts stay together where the buttons are higher
         self.button = self.add_button(words.BUTTONS[key], press)
         self.bind("<Configure>", lambda _event: self._fit())
 
@@ -93,7 +94,7 @@ class StepCard(ttk.Frame):
         return button
 
     def show(self, state: str, reason: str = "", fault: str = "", share: float | None = None) -> None:
-        """How it stands, why it cannot be taken, what went wrong, and how much of it is done while it is at work."""
+        """How it stands, why it cannot be taken, what went wrong, and how much of it is done while it is running."""
         for label, text in ((self.state_label, state), (self.reason, reason), (self.fault, fault)):
             label.configure(text=text)
             if text:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from tkinter import ttk
 from typing import cast
 
@@ -133,7 +134,7 @@ class ConceptWindow(ItemDialog):
             self.grid_view.arrived(key[0])
 
     def _enlarge(self, index: int) -> None:
-        shown = [ShownImage(path) for path in self.grid_view.paths]
+        shown = [ShownImage(path) for path in self.grid_view.paths if isinstance(path, Path)]
         ImageWindow(self.ui, shown, index, self)
 
     def _destroyed(self, event: tk.Event[tk.Misc]) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from tkinter import ttk
 
+from modules.tools.catalog import DATASET_TOOLS, MODEL_TOOLS, UPDATE
+from modules.tools.ToolSpec import ToolSpec
 from modules.ui.demo.DemoOffer import open_demo
 from modules.ui.form.CardBoard import CardBoard, wrap_within
 from modules.ui.pages.Page import Page
@@ -38,6 +40,8 @@ class ToolsPage(Page):
             (words.DEMO, words.DEMO_ABOUT, self._demo),
             (words.PAIR_TOOL, words.PAIR_TOOL_ABOUT, self._pair_tool),
         ))  # fmt: skip
+        self._card(board, words.IMAGES, tuple(self._tool(spec) for spec in DATASET_TOOLS))
+        self._card(board, words.MODELS, tuple(self._tool(spec) for spec in MODEL_TOOLS))
         self._card(board, words.OTHER_PROGRAMS, (
             (words.IMPORT, words.IMPORT_ABOUT, files.ask_import),
         ))  # fmt: skip
@@ -47,6 +51,7 @@ class ToolsPage(Page):
         self._card(board, words.HELP, (
             (words.ALL_SETTINGS, words.ALL_SETTINGS_ABOUT, lambda: self._open(DOCS / "config.md")),
             (words.SETTINGS_FOLDER, words.SETTINGS_FOLDER_ABOUT, self._settings_folder),
+            self._tool(UPDATE),
         ))  # fmt: skip
         self._keys(board)
 
@@ -54,10 +59,10 @@ class ToolsPage(Page):
         card, px = board.add(title), self.ui.theme.px
         card.columnconfigure(1, minsize=0)
         for row, (text, about, command) in enumerate(tools, 1):
-            button = ttk.Button(card, text=text, command=command, width=14)
+            button = ttk.Button(card, text=text, command=command, width=20)
             button.grid(row=row, column=1, sticky="w", pady=px(3), padx=(0, px(10)))
             label = ttk.Label(card, text=about, style="Muted.TLabel", justify="left")
-            wrap_within(label, card, self.ui.theme, taken=190)
+            wrap_within(label, card, self.ui.theme, taken=235)
             label.grid(row=row, column=2, sticky="w")
 
     def _keys(self, board: CardBoard) -> None:
@@ -68,6 +73,16 @@ class ToolsPage(Page):
             about = ttk.Label(card, text=meaning, style="Muted.TLabel", justify="left")
             wrap_within(about, card, self.ui.theme, taken=225)
             about.grid(row=row, column=2, sticky="w")
+
+    def _tool(self, spec: ToolSpec) -> Tool:
+        return words.ELLIPSIS.format(title=spec.title), spec.about, lambda: self._open_tool(spec)
+
+    def _open_tool(self, spec: ToolSpec) -> None:
+        from modules.ui.shell.ToolWindow import ToolWindow
+
+        window = ToolWindow(self.ui, spec)
+        inputs = list(window.inputs.values())
+        window.present(inputs[0] if inputs else window.buttons[-1])
 
     def _demo(self) -> None:
         open_demo(self.ui)

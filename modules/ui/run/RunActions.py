@@ -199,7 +199,7 @@ class RunActions:
         self._ui.work(
             lambda: send_notice(title, text),
             lambda _result: None,
-            lambda error: log.warning("the desktop shows no notice that the run ended: %r", error),
+            lambda error: log.warning("the desktop cannot show a notification that the run ended: %r", error),
         )
 
     def close(self) -> None:

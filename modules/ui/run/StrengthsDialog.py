@@ -38,7 +38,7 @@ class StrengthsDialog(Dialog):
         prompts: Sequence[str],
         take: Callable[[StrengthImages], None],
     ) -> None:
-        super().__init__(ui, words.STRENGTHS_TITLE, width=520)
+        super().__init__(ui, words.STRENGTHS_TITLE, width=520, scrolls=True)
         px, self._run, self._take = ui.theme.px, run, take
         self.body.columnconfigure(0, weight=1)
         self.chosen = {path: tk.BooleanVar(self, path == adapters[0]) for path in adapters}
@@ -66,6 +66,10 @@ class StrengthsDialog(Dialog):
         self.strengths.focus_set()
         return "break"
 
+    def _say(self, fault: str) -> None:
+        self.error.configure(text=fault)
+        self.see(self.error)
+
     def _done(self) -> None:
         adapters = tuple(path for path, variable in self.chosen.items() if variable.get())
         try:
@@ -74,10 +78,10 @@ class StrengthsDialog(Dialog):
                 read_prompts(self.prompts.get("1.0", "end")), read_strengths(self.strengths.get()),
             )  # fmt: skip
         except UserError as error:
-            self.error.configure(text=str(error))
+            self._say(str(error))
             return
         if not adapters:
-            self.error.configure(text=words.STRENGTHS_NO_ADAPTER)
+            self._say(words.STRENGTHS_NO_ADAPTER)
             return
         self.destroy()
         self._take(wanted)

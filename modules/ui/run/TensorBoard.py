@@ -1,4 +1,4 @@
-"""TensorBoard in a process of its own, for this computer alone, ended with the window."""
+"""TensorBoard in a separate process, for this computer alone, ended with the window."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _check_free(port: int) -> None:
             trial.bind((HOST, port))
         except OSError as error:
             raise UserError(
-                f"port {port}, where TensorBoard is to be reached, cannot be used: {error.strerror}",
+                f"port {port}, which TensorBoard should use, cannot be used: {error.strerror}",
                 FIELD,
                 "choose another TensorBoard port on the Project page, or end the program that uses it",
             ) from error

@@ -12,7 +12,7 @@ from modules.runner.votes.VoteBook import Question, Vote, VoteBook
 from modules.ui.texts import votes as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.FlowFrame import FlowFrame
-from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher
+from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Shown
 from modules.ui.widgets.ThumbGrid import ThumbGrid
 from modules.ui.widgets.tk_support import BAD, FOCUS, GOOD, on_event
 from modules.util.counted import counted
@@ -136,7 +136,7 @@ class VotePanel(ttk.Frame):
         self.images.fit_cells(self._ui.theme.px(SMALLEST))
         self._prefetcher.want(self.images.in_sight())
 
-    def _arrived(self, path: Path) -> None:
+    def _arrived(self, path: Shown) -> None:
         if self.winfo_exists():
             self.images.arrived(path)
 

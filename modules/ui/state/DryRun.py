@@ -1,4 +1,4 @@
-"""Whether Start would begin to train: files and model, looked at by a dry run in a process of its own. No Tk here."""
+"""Whether Start would begin to train: files and model, looked at by a dry run in a separate process. No Tk here."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class RunControl:
 
     @property
     def is_live(self) -> bool:
-        """Whether a trainer is at work, or on its way."""
+        """Whether a trainer is running or starting."""
         return self.state in LIVE
 
     def take_outcome(self) -> Outcome | None:

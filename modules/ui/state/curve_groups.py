@@ -16,7 +16,7 @@ _ALSO = {
 
 
 def group_curves(tags: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Title to (tag to short name), for the tags there are; a tag nobody knows gets a diagram by its prefix."""
+    """Title to (tag to short name), for the tags there are; an unknown tag gets a diagram by its prefix."""
     there = sorted(set(tags) - _ALSO)
     made: dict[str, dict[str, str]] = {}
     for title, members in words.DIAGRAMS.items():

@@ -17,12 +17,13 @@ BECAUSE = {
     "images": "There are no more images to compare.",
     "": "You stopped; you can continue at any time.",
 }
-COLUMNS = "Your votes: {names}, side by side; a green frame is the one that you preferred."
-AUTOMATIC = "Found automatically; these are not your votes:"
+COLUMNS = "Your votes: {names} side by side. A green frame marks the one that you preferred."
+AUTOMATIC = "Automatic results, not your votes:"
 MORE, CLOSE, NEXT_ROUND = "Keep voting", "Close", "Next round"
 CONTESTANTS, COMPARE, CANCEL = "Compare in the arena", "Compare", "Cancel"
 STRENGTHS_TIP = (
-    "Choose two or more. Several strengths of an adapter, separated by commas, are several contestants."
+    "Choose two or more. You can enter several strengths of an adapter, separated by commas; each one is "
+    "a contestant."
 )
 ADD_FILE, ASK_ADAPTER, IMAGES_OF_EACH = "Add a file\u2026", "An adapter", "Images of each"
 BAD_STRENGTH = "A strength is a number between -10 and 10, for example 0.7."

@@ -17,6 +17,14 @@ LOOKING_KEYS = (
     ("Esc", "show the whole image"),
 )
 
+# edits
+SOURCE, DIFFERENCE = "Source", "Difference"
+DIFFERENCE_SHOWN = "Difference from the source"
+DIFFERENCE_HINT = "What was changed, in light pixels. X shows the images again"
+SOURCE_KEYS = (("S, held", "show the source in the place of the images"),)
+EDITS_WITHOUT_SOURCE = "\n{edits} without a source image: say on the start page where the sources are."
+EDIT = "edit"
+
 # where one is
 LOOKING = "Looking for images\u2026"
 PLACE = "Prompt {place} of {count}{searching}"
@@ -36,12 +44,12 @@ SAVED_AT = "{sure}; saved at {share:.0%}"
 LOOKING_FOR_CLEARER = "{sure}; looking for a clearer pair"
 
 # how well a taste is known
-MEASURING = "measuring how well your taste is known"
+MEASURING = "measuring how well your taste is predicted"
 TASTE_UNKNOWN = "Taste: not measured yet"
-TASTE_KNOWN = "Taste: {share:.0%} right ({low:.0%} to {high:.0%})"
+TASTE_KNOWN = "Taste: {share:.0%} predicted ({low:.0%} to {high:.0%})"
 TASTE_FAILED = "Taste: not measured ({reason})"
 WHAT_NEXT = {
-    Next.BOTH: "{known}; like some and leave some",
+    Next.BOTH: "{known}; like some, leave others unmarked",
     Next.MORE: "{known}; mark another {more}",
     Next.FIRST: "{known}; enough for a first training",
     Next.ENOUGH: "{known}; enough to train",
@@ -53,7 +61,7 @@ NOTHING_TO_COMPARE = (
     "used."
 )
 ALL_DONE = "All {prompts} are done: {pairs}."
-SOME_WITHOUT = "\n{prompts} gave no pair. The export page lists them and opens them again."
+SOME_WITHOUT = "\n{prompts} made no pair. The export page lists them and can open them again."
 FILE, IMAGE, PAIR = "file", "image", "pair"
 
 # views
@@ -63,7 +71,7 @@ CHOSEN, REJECTED = "Chosen", "Rejected"
 
 # undo
 NOTHING_TO_UNDO = "There is nothing to undo."
-UNDONE_LATER = "Undone. Its prompt comes again later."
+UNDONE_LATER = "Undone. Its prompt will be shown again later."
 UNDONE_ELSEWHERE = "Undone. Its images are not in this source folder."
 
 # asking

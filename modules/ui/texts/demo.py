@@ -40,11 +40,11 @@ TRAIN_ABOUT = (
     "before training and with the adapter."
 )
 OPEN_SETTINGS = "Open the settings"
-READY = "The demo project is ready. Start trains it. Stop keeps a backup, and Start resumes it."
+READY = "The demo project is ready. Press Start to train. Stop keeps a backup, and Start resumes it."
 
 CANNOT_WRITE = "{folder} cannot be written: {reason}"
 
 # what is typed
 PROMPTS_FIELD, EACH_FIELD = "prompts", "images each"
-NOT_POSSIBLE = "{value!r} is not a number of {field}"
+NOT_POSSIBLE = "{field}: {value!r} is not a valid number"
 RANGE = "enter {low} to {high}"

@@ -20,6 +20,9 @@ NOT_A_PERCENTAGE = "{value!r} is not a percentage: enter a number from 0 to 100"
 READY = "Ready to train: {pairs} in train, {val} in validation.\nConcepts: {path}"
 COPIED = "{pairs} copied to {folder}"
 
+# edits
+EDIT_WITHOUT_SOURCE = "edit without source: {prompt} ({images})"
+
 # prompts without a pair
 PASSED_PROMPT = "{prompt}   [{shape}]   {images}"
 OPEN_PROMPT = "Open this prompt"

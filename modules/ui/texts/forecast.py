@@ -11,13 +11,13 @@ TIME_UNKNOWN = "{steps}, time unknown"
 TIME = "{steps}, about {time}"
 LOOKING = "Predicting memory and time\u2026"
 TIP = (
-    "What the run will take. Memory is predicted from the shapes of the model. Time is the number of optimizer steps "
-    "times what a step took in the last run with the same model, size, batch and mode."
+    "What the run will take. Memory is predicted from the shapes of the model. Time is the number of "
+    "optimizer steps times the time of a step in the last run with the same model, size, batch and mode."
 )
 
 MAKE_IT_FIT = "Make it fit"
 MAKE_IT_FIT_TIP = (
-    "Changes what costs the least time and quality: {changes}. Then the run needs {needed:.1f} GiB."
+    "Makes the changes that cost the least time and quality: {changes}. The run then needs {needed:.1f} GiB."
 )
 MADE_TO_FIT = "Changed so that it fits: {changes}"
 CHANGE = "{title}: {value}"

@@ -24,7 +24,8 @@ TYPE = "Model type"
 CARD, CARD_UNIT, GB = "Graphics card", "of memory", "{size} GB"
 PROMPTS = "Prompts"
 PROMPTS_TIP = (
-    "One prompt per line, {a|b} for choices. A fifth of them is kept for judging. 20 or more are best."
+    "One prompt per line, {a|b} for choices. A fifth of them is kept for judging. Enter 20 or more if "
+    "you can."
 )
 CREATE = "Create project"
 FILL_DEMO = "Fill in the demo"
@@ -41,8 +42,8 @@ PROGRAMS = {
 SIZE, STEPS_FACT, SCALE = "{width} \u00d7 {height} pixels", "{steps} steps", "guidance {cfg:g}"
 NO_TYPE = "Check the model type: the images do not name it."
 DEMO_FOLDER = "demo-taste"
-NO_FOLDER = "Name a new folder for the project."
-NO_BASE = "Name the base model: a folder, a file, or a name on the Hugging Face hub."
+NO_FOLDER = "Choose a new folder for the project."
+NO_BASE = "Choose the base model: a folder, a file, or a name on the Hugging Face hub."
 NO_PROMPTS = "Write some prompts, one per line."
 
 # a project that exists
@@ -82,10 +83,10 @@ STOPPING = "Stopping\u2026"
 LEARN = "Learn my taste"
 LEARNING = "Learning your taste\u2026"
 LEARNED = (
-    "Your taste is known: the better of two images is predicted in {share:.0%} of {comparisons} about other prompts, "
-    "between {low:.0%} and {high:.0%}."
+    "Your taste was learned. It predicts the better of two images in {share:.0%} ({low:.0%} to "
+    "{high:.0%}) of {comparisons} about other prompts."
 )
-LEARNED_UNMEASURED = "Your taste was learned from {comparisons}; none was left to measure how well."
+LEARNED_UNMEASURED = "Your taste was learned from {comparisons}. None was left to measure how well."
 COMPARISON = "comparison"
 WORK = {
     "learn": "learning your taste",
@@ -93,7 +94,7 @@ WORK = {
     "train": "training",
     "compare": "making images to compare",
     "judge": "judging automatically",
-    "next": "beginning a round",
+    "next": "starting a round",
 }
 BLOCKED = {
     "made": "All images of this round are made.",
@@ -107,9 +108,9 @@ BUSY = "Waiting for the current step to finish."
 IMAGE, ANSWER, PAIR, VOTE = "image", "answer", "pair", "vote"
 IMAGES_OF = "{done} of {images}"
 TO_BE_MADE = "{images} will be made."
-PICKED = "{answers}, {pairs}. That is enough for a first training; more answers help less and less."
+PICKED = "{answers}, {pairs}. That is enough for a first training; further answers help less and less."
 ENOUGH = "{answers}, {pairs}. About 48 pairs make a good round."
-NOTHING_PICKED = "You say which of two images is better, with the arrow keys."
+NOTHING_PICKED = "Choose the better of two images with the arrow keys."
 TO_TRAIN_ON = "{pairs} to train on"
 LOADING = "Loading\u2026"
 STEP_OF = "Step {done} of {total}"
@@ -118,9 +119,33 @@ TRAINED = "Trained for {steps}"
 STEP = "step"
 TOOK, LEFT = "took {time}", "{time} left"
 COMPARE_ABOUT = "Two images of the same prompt and seed, without names: which one is better?"
-NEXT_ABOUT = "New images with the new adapter, of the prompts that need it most."
+NEXT_ABOUT = "New images with the new adapter, from the prompts that need it most."
 CONTESTANTS = "Contestants\u2026"
 JUDGE = "Judge automatically"
 JUDGING = "Judging {done} of {images} automatically"
 AUTOMATIC = "Automatic: {sentence}"
 PREPARING = "Making {done} of {images} to compare"
+
+# what is dropped
+DROP_TITLE = "Dropped file"
+DROP_KINDS = "drop images, prompts (.txt), a workflow or config (.json), or a project, one kind at a time"
+DROP_PICK, DROP_WORKFLOW, DROP_CANCEL = "Pick from it", "Use its workflow", "Cancel"
+DROP_WHICH = (
+    "{name} has a workflow of ComfyUI. Pick from this image, or make the project's images with this workflow?"
+)
+DROP_ASK_WORKFLOW = (
+    "Make the images of this project with this workflow in ComfyUI? Now they are made by {program}."
+)
+DROP_USED = "ComfyUI makes the images of this project with this workflow."
+DROP_BUSY, DROP_BUSY_HINT = "A step of the project is running.", "Wait until it has finished, or stop it."
+DROP_NEW_ONLY = "A project keeps its base model."
+DROP_NEW_HINT = "Begin another project for another model."
+DROP_ADDED = "{images} added to pick from."
+DROP_KNOWN, DROP_SILENT = "{images} already there.", "{images} without a prompt left out."
+DROP_JUDGING = "{images} of held-out prompts left out."
+DROP_EDITS = "{images} made by editing left out: pick from them in the pair tool."
+PROMPT = "prompt"
+DROP_PROMPTS = "{prompts} added. They are used in the next round, or in this one if it has no images yet."
+BY_DROPPED_WORKFLOW = "Images are made by ComfyUI with the workflow {name}."
+SHOWN_OF = "Up to {count} of each prompt are shown: those that your taste is least sure about."
+OWN_IMAGES = "{images} of your own"

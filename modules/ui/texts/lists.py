@@ -6,18 +6,18 @@ EDIT, EDIT_TIP = "Edit", "Open the selected entry (Enter)"
 DUPLICATE, DUPLICATE_TIP = "Duplicate", "Copy the selected entries to the end of the list (Ctrl+D)"
 REMOVE, REMOVE_TIP = "Remove", "Remove the selected entries from the list (Delete). Their files stay"
 UP_TIP, DOWN_TIP = "Move up (Alt+Up)", "Move down (Alt+Down)"
-SWITCH, SWITCH_TIP = "On / off", "Use the selected entries or not (Space)"
-READ, READ_TIP = "Read\u2026", "Replace the list by the one in a file"
-WRITE, WRITE_TIP = "Write\u2026", "Write the list to a file of its own"
+SWITCH, SWITCH_TIP = "On / off", "Switch the selected entries on or off (Space)"
+READ, READ_TIP = "Read\u2026", "Replace this list with one from a file"
+WRITE, WRITE_TIP = "Write\u2026", "Write this list to a separate file"
 
 # below the list
-READ_FROM = "Read from {name}. After an edit the config itself holds the list"
+READ_FROM = "Read from {name}. Once edited, the list becomes part of the config"
 REMOVED = "Removed {entries}. Ctrl+Z restores"
 ENTRY, ENTRIES = "entry", "entries"
 READ_TITLE = "Read a list"
 
 # the window of a named item
-OTHER_NAME = "This name does not come with the program."
+OTHER_NAME = "This name is not built into the program."
 NO_PARAMETERS = "None: the defaults apply."
 PARAMETERS_OF = "Parameters of {name}"
 PARAMETERS_ABOUT = "Arguments by name."

@@ -40,7 +40,7 @@ THREE_FORWARD = " THREE_FORWARD needs one more forward pass."
 ORDINARY = "Ordinary training on images. To learn from pairs, switch preference training on."
 NEW_ADAPTER = "Trains a new adapter. The reference is the base model without it."
 OWN_START = (
-    "Continues the adapter {name}. The reference is a frozen copy of that adapter as it is at the start."
+    "Continues the adapter {name}. The reference is a frozen copy of that adapter as it was at the start."
 )
 ONLINE = (
     "Makes images with {start} during training, compares those of the same prompt by their reward, and learns "

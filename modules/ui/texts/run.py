@@ -76,7 +76,7 @@ COMMANDED = {
 CHECKING_AGAIN = "Checking the files again"
 STARTING = "Starting training in {folder}"
 START_CANCELLED = "The start was cancelled"
-NOTHING_LIVE = "No run is live"
+NOTHING_LIVE = "No run is active"
 LOG_IS = "The log is {path}"
 NOT_CHECKED = "The files could not be checked: {reason}"
 

@@ -23,6 +23,14 @@ BLIND = "Hide file names and ratings while choosing"
 ASK = "Ask after each pair whether to keep scoring the prompt"
 APPEARANCE = "Appearance"
 
+# edits
+SOURCES = "Source images"
+SOURCES_NOTE = (
+    "For edits: ComfyUI's input folder, or one image that all were made from. Leave it empty for sources next to the "
+    "images."
+)
+EDITS = "All images are edits"
+
 # buttons
 START, CONTINUE, REVIEW = "Start choosing", "Continue choosing", "Review pairs"
 

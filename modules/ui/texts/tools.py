@@ -7,13 +7,15 @@ PAGE = PageSpec(
     "Tools",
     order=90,
     module="ToolsPage",
-    about="Everything besides training: pairs, imports, accounts, help.",
+    about="Everything besides training: pairs, images, accounts, help.",
 )
 
 PAIRS = "Preference pairs"
 DEMO, DEMO_ABOUT = "Demo project\u2026", "From generated images to a trained adapter, step by step."
 PAIR_TOOL = "Pair tool"
 PAIR_TOOL_ABOUT = "Turn a folder of generated images into pairs of a chosen and a rejected image."
+IMAGES, MODELS = "Folders of images", "Models and LoRAs"
+ELLIPSIS = "{title}\u2026"
 OTHER_PROGRAMS = "Files of other programs"
 IMPORT, IMPORT_ABOUT = (
     "Import\u2026",
@@ -30,9 +32,9 @@ KEYS = "Keys"
 # the account
 ACCOUNT_TITLE = "Hugging Face account"
 ACCOUNT_ABOUT = (
-    "Some models on huggingface.co need an account. A token lets training download them. You get one under "
-    "Settings, Access Tokens; the right to read is enough. It is kept in a file that only you can read, never in "
-    "a config or a log."
+    "Some models on huggingface.co need an account. A token lets training download them. You can create "
+    "one there under Settings, Access Tokens; read permission is enough. It is kept in a file that only "
+    "you can read, never in a config or a log."
 )
 TOKEN_STORED = "A token is stored. A new one replaces it."
 NO_TOKEN = "No token is stored."
@@ -41,3 +43,10 @@ SHOW, SAVE, CANCEL, REMOVE = "Show", "Save", "Cancel", "Remove"
 NOT_A_TOKEN = "This is not a token. Tokens have letters, digits, _ and -, such as hf_AbC123\u2026"
 CANNOT_SAVE = "The token cannot be saved in {folder}: {reason}"
 TOKEN_SAVED, TOKEN_REMOVED = "The token is stored", "The token was removed"
+
+# the window of a tool
+START, PREVIEW, UNDO, STOP, CLOSE, BROWSE = "Start", "Preview", "Undo", "Stop", "Close", "Browse\u2026"
+MISSING = "Fill in: {fields}"
+WORKING = "Working\u2026"
+PROGRESS = "{done} of {total}: {at}"
+STOPPED, DONE = "Stopped", "Done"

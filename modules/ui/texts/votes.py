@@ -2,7 +2,8 @@
 
 TAB, TAB_OPEN = "Votes", "Votes ({count})"
 NO_QUESTION = (
-    "No question is open. With the reward \u201cperson\u201d a run shows you images and waits for your votes."
+    "No question is open. With the reward \u201cperson\u201d, a run shows you images and waits for your "
+    "votes."
 )
 QUESTION = "Which of these do you like?  \u2013  {prompt}"
 NO_PROMPT = "(no prompt)"

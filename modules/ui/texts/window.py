@@ -31,7 +31,7 @@ PAUSE, RESUME, PAUSE_TIP = "Pause", "Resume", "Pause or resume training (F6)"
 BACKUP, BACKUP_TIP = "Backup", "Make a backup now (F7)"
 SAMPLE, SAMPLE_TIP = "Sample now", "Make the samples now (F8)"
 RUN_BAR_TIP = "Progress of the whole run"
-EPOCH_BAR_TIP = "Progress of this epoch, or of the present task"
+EPOCH_BAR_TIP = "Progress of this epoch, or of the current task"
 PROBLEMS_TIP = "Errors and warnings of the settings (F4)"
 NO_PROBLEMS = "No problems"
 CHECKING_FILES = "Checking files\u2026"
@@ -67,7 +67,7 @@ NOTHING_FOUND = "Nothing found"
 
 # view
 VIEW_TITLE, APPEARANCE, SIZE = "View", "Appearance", "Size"
-NOTICES = "Desktop notice when a run ends"
+NOTICES = "Desktop notification when a run ends"
 SIZE_NOW = "Size {percent} %"
 
 # problems

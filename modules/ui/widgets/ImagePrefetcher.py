@@ -5,12 +5,36 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image, ImageOps
+from PIL import Image, ImageChops, ImageOps
 
 Box = tuple[int, int]
-Key = tuple[Path, Box | None]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """An image against the one it was made from.
+
+    Args:
+        path: the image.
+        source: what it was made from.
+        difference: show the absolute difference of their pixels; otherwise the source, as large as the image is.
+    """
+
+    path: Path
+    source: Path
+    difference: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of the file that is looked at."""
+        return self.path.name if self.difference else self.source.name
+
+
+Shown = Path | Compared
+Key = tuple[Shown, Box | None]
 
 DEFAULT_BUDGET = 384 * 2**20
 BACKGROUND = (96, 96, 96)
@@ -34,7 +58,7 @@ class ImagePrefetcher:
         self._budget = budget
         self._cache: OrderedDict[Key, Image.Image] = OrderedDict()
         self._bytes = 0
-        self._failed: dict[Path, str] = {}
+        self._failed: dict[Shown, str] = {}
         self._epoch = 0
         self._wanted: list[Key] = []
         self._running: set[Key] = set()
@@ -65,7 +89,7 @@ class ImagePrefetcher:
                     self._cache.move_to_end(key)
             self._condition.notify_all()
 
-    def get(self, path: Path, box: Box | None) -> Image.Image | None:
+    def get(self, path: Shown, box: Box | None) -> Image.Image | None:
         """The image if it is ready; never waits."""
         with self._condition:
             image = self._cache.get((path, box))
@@ -73,7 +97,7 @@ class ImagePrefetcher:
                 self._cache.move_to_end((path, box))
             return image
 
-    def get_now(self, path: Path, box: Box | None) -> Image.Image | None:
+    def get_now(self, path: Shown, box: Box | None) -> Image.Image | None:
         """The image, decoded here and now if need be; ``None`` when it cannot be read (see ``failure``)."""
         return self.get(path, box) or self._load((path, box))
 
@@ -85,7 +109,7 @@ class ImagePrefetcher:
             self._failed.clear()
             self._epoch += 1
 
-    def failure(self, path: Path) -> str | None:
+    def failure(self, path: Shown) -> str | None:
         """Why an image cannot be shown, if it was tried."""
         return self._failed.get(path)
 
@@ -124,7 +148,7 @@ class ImagePrefetcher:
         path, box = key
         epoch = self._epoch
         try:
-            image = load_fitted(path, box)
+            image = load_compared(path, box) if isinstance(path, Compared) else load_fitted(path, box)
         except (
             OSError,
             ValueError,
@@ -168,6 +192,20 @@ def load_fitted(path: Path, box: Box | None) -> Image.Image:
         return image
     size = fit(image.size, box)
     return image if image.size == size else image.resize(size, Image.Resampling.BICUBIC, reducing_gap=2.0)
+
+
+def load_compared(compared: Compared, box: Box | None) -> Image.Image:
+    """An image's source at the image's own scale, or the absolute difference of both; fitted as in ``load_fitted``.
+
+    A source of another shape keeps it: it is shown whole, and of its difference the middle counts.
+
+    Raises:
+        OSError, ValueError, SyntaxError, Image.DecompressionBombError: one of them is not a readable image.
+    """
+    image, source = load_fitted(compared.path, box), load_fitted(compared.source, None)
+    if not compared.difference:
+        return source.resize(fit(source.size, image.size), Image.Resampling.BICUBIC, reducing_gap=2.0)
+    return ImageChops.difference(image, ImageOps.fit(source, image.size, Image.Resampling.BICUBIC))
 
 
 def fit(size: Box, box: Box) -> Box:

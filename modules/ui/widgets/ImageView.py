@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
-from pathlib import Path
 from tkinter import font as tkfont
 
 from PIL import Image, ImageTk
 
 from modules.ui.texts import choosing as words
-from modules.ui.widgets.ImagePrefetcher import Box, ImagePrefetcher, fit
+from modules.ui.widgets.ImagePrefetcher import Box, ImagePrefetcher, Shown, fit
 from modules.ui.widgets.tk_support import shade
 
 MAX_ZOOM = 16.0
@@ -69,14 +68,14 @@ class ImageView(tk.Canvas):
         font: tkfont.Font | str = "TkDefaultFont",
     ) -> None:
         super().__init__(parent, highlightthickness=BORDER, borderwidth=0, takefocus=0, width=64, height=64)
-        self.path: Path | None = None
-        self.shown: Path | None = None
+        self.path: Shown | None = None
+        self.shown: Shown | None = None
         self._prefetcher = prefetcher
         self._zoom = zoom
         self._on_click = on_click
         self._font = font
         self._photo: ImageTk.PhotoImage | None = None
-        self._photo_key: tuple[Path, Box] | None = None
+        self._photo_key: tuple[Shown, Box] | None = None
         self._caption = ""
         self._mark: str | None = None
         self._drag: tuple[int, int] | None = None
@@ -97,7 +96,7 @@ class ImageView(tk.Canvas):
         inset = 2 * BORDER
         return max(1, self.winfo_width() - inset), max(1, self.winfo_height() - inset)
 
-    def show(self, path: Path | None, caption: str = "") -> None:
+    def show(self, path: Shown | None, caption: str = "") -> None:
         """Put up an image; until it is decoded the place says so."""
         self.path, self._caption = path, caption
         self.redraw()
@@ -115,7 +114,7 @@ class ImageView(tk.Canvas):
         self._mark = colour
         self._draw_frame()
 
-    def arrived(self, path: Path) -> None:
+    def arrived(self, path: Shown) -> None:
         """An image got ready somewhere; draw it if it is ours and not on the screen yet."""
         if path == self.path and self.shown != path:
             self.redraw()
@@ -144,7 +143,7 @@ class ImageView(tk.Canvas):
     def _middle(self) -> tuple[int, int]:
         return self.winfo_width() // 2, self.winfo_height() // 2
 
-    def _draw_whole(self, path: Path) -> None:
+    def _draw_whole(self, path: Shown) -> None:
         if self._photo_key != (path, self.box):
             image = self._prefetcher.get(path, self.box)
             if image is None:
@@ -156,7 +155,7 @@ class ImageView(tk.Canvas):
         self.create_image(*self._middle(), image=self._photo)
         self.shown = path
 
-    def _draw_part(self, path: Path, factor: float) -> None:
+    def _draw_part(self, path: Shown, factor: float) -> None:
         image = self._prefetcher.get_now(path, None)
         if image is None:
             self._say(self._prefetcher.failure(path))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from tkinter import font as tkfont
 from tkinter import ttk
 
 from PIL import ImageTk
 
-from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
+from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key, Shown
 from modules.ui.widgets.tk_support import FOCUS, RIGHT_CLICK, shade
 
 MIN_CELL, MAX_CELL = 110, 520
@@ -44,7 +43,7 @@ class ThumbGrid(ttk.Frame):
         self.cell = cell
         self._font = font
         self.cursor = 0
-        self.paths: list[Path] = []
+        self.paths: list[Shown] = []
         self._captions: list[str] = []
         self._marks: dict[int, str] = {}
         self._photos: dict[Key, ImageTk.PhotoImage] = {}
@@ -70,7 +69,7 @@ class ThumbGrid(ttk.Frame):
 
     # --- content ------------------------------------------------------------------------------------------------
 
-    def show(self, paths: Sequence[Path], captions: Sequence[str] = (), keep_place: bool = False) -> None:
+    def show(self, paths: Sequence[Shown], captions: Sequence[str] = (), keep_place: bool = False) -> None:
         """Put up these images in this order."""
         self.paths, self._captions = list(paths), list(captions)
         self.cursor = min(self.cursor, max(0, len(self.paths) - 1)) if keep_place else 0
@@ -89,7 +88,7 @@ class ThumbGrid(ttk.Frame):
         order = [*visible, *(i for i in range(len(self.paths)) if i not in visible)]
         return [(self.paths[i], self._box()) for i in order]
 
-    def arrived(self, path: Path) -> None:
+    def arrived(self, path: Shown) -> None:
         """An image got ready."""
         if any(self.paths[i] == path for i in self._visible()):
             self.redraw()

@@ -52,8 +52,9 @@ def one_config(paths: list[Path]) -> Path:
     others = [path for path in paths if path.suffix.lower() != ".json" or not path.is_file()]
     if others:
         raise UserError(
-            f"{_names(others)} cannot be opened here",
-            hint="drop a config (.json) here, and folders of images onto the list of concepts",
+            f"{names_of(others)} cannot be opened here",
+            hint="drop a config (.json) here, folders of images onto the list of concepts, and images, prompts and "
+            "workflows onto the Home page",
         )
     if len(paths) > 1:
         raise UserError(f"{len(paths)} configs were dropped at once", hint="drop the one to open")
@@ -69,7 +70,8 @@ def only_folders(paths: list[Path]) -> list[Path]:
     others = [path for path in paths if not path.is_dir()]
     if others:
         raise UserError(
-            f"not a folder: {_names(others)}", hint="drop the folder that holds the images; nothing was added"
+            f"not a folder: {names_of(others)}",
+            hint="drop the folder that holds the images; nothing was added",
         )
     return paths
 
@@ -86,6 +88,7 @@ def nearest_folder(paths: list[Path]) -> Path:
     return first if first.is_dir() else first.parent
 
 
-def _names(paths: list[Path]) -> str:
+def names_of(paths: list[Path]) -> str:
+    """The first of them, for a message."""
     shown = ", ".join(path.name or str(path) for path in paths[:SHOWN])
     return words.AND_MORE.format(names=shown, count=len(paths) - SHOWN) if len(paths) > SHOWN else shown

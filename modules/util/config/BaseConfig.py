@@ -96,7 +96,10 @@ class BaseConfig(BaseModel):
             raise ConfigError(
                 f"this {cls.WHAT} has format {version}; this program knows formats up to {cls.VERSION}",
                 field,
-                "update the program; if another program wrote the file, import it by scripts/import_config.py",
+                (
+                    "update the program; if another program wrote the file, import it with "
+                    "scripts/import_config.py"
+                ),
             )
 
     @classmethod

@@ -69,10 +69,10 @@ class ConceptImageConfig(BaseConfig):
         0.0, ge=-1, le=1, title="Saturation strength", tip="0: no change, 1: strongest."
     )
     enable_random_hue: bool = setting(
-        False, title="Random hue", tip="Turn the hue by a random amount up to the strength."
+        False, title="Random hue", tip="Shift the hue by a random amount up to the strength."
     )
     enable_fixed_hue: bool = setting(
-        False, title="Fixed hue", tip="Turn the hue of every image by the strength."
+        False, title="Fixed hue", tip="Shift the hue of every image by the strength."
     )
     random_hue_max_strength: Float = setting(
         0.0, ge=-1, le=1, title="Hue strength", tip="0: no change, 1: half a turn of the colour wheel."
@@ -84,7 +84,7 @@ class ConceptImageConfig(BaseConfig):
         "512",
         visible=".enable_resolution_override",
         title="Resolution",
-        tip="As the run's resolution, for this concept alone.",
+        tip="Like the run's resolution, but only for this concept.",
     )
 
     @field_validator("resolution_override")
@@ -122,17 +122,15 @@ class ConceptTextConfig(BaseConfig):
         visible=".prompt_source=concept",
         widget="file",
         title="Prompt file",
-        tip="One prompt a line; a line is drawn for each image and variation.",
+        tip="A text file with one prompt per line. A random line is used for each image and variation.",
     )
     trigger_word: str = setting(
         "",
         title="Trigger word",
-        tip="Replaces [trigger] in prompts, and is put before prompts that do not contain it.",
+        tip="Replaces [trigger] in prompts, and is added before prompts that do not contain it.",
     )
-    caption_prefix: str = setting(
-        "", title="Prefix", tip="Put before each prompt, with a space between them."
-    )
-    caption_suffix: str = setting("", title="Suffix", tip="Put after each prompt, with a space between them.")
+    caption_prefix: str = setting("", title="Prefix", tip="Added before each prompt, separated by a space.")
+    caption_suffix: str = setting("", title="Suffix", tip="Added after each prompt, separated by a space.")
     enable_tag_shuffling: bool = setting(
         False, title="Shuffle tags", tip="Shuffle the tags of a prompt in each variation."
     )
@@ -151,7 +149,10 @@ class ConceptTextConfig(BaseConfig):
         TagDropoutMode.FULL,
         visible=".tag_dropout_enable",
         title="Dropout mode",
-        tip="FULL drops all tags or none, RANDOM each on its own, RANDOM_WEIGHTED later ones more often.",
+        tip=(
+            "FULL drops all tags or none. RANDOM drops each tag independently. RANDOM_WEIGHTED "
+            "drops later tags more often."
+        ),
     )
     tag_dropout_probability: Float = setting(
         0.0,
@@ -172,7 +173,7 @@ class ConceptTextConfig(BaseConfig):
         visible=".tag_dropout_enable,!.tag_dropout_special_tags_mode=NONE",
         widget="file",
         title="List of special tags",
-        tip="The tags separated by the delimiter, or a .txt or .csv file with one a line.",
+        tip="The tags separated by the delimiter, or a .txt or .csv file with one per line.",
     )
     tag_dropout_special_tags_regex: bool = setting(
         False,
@@ -181,21 +182,21 @@ class ConceptTextConfig(BaseConfig):
         tip="Read the special tags as regular expressions.",
     )
     caps_randomize_enable: bool = setting(
-        False, title="Change capitals", tip="Write tags with other capitals at random."
+        False, title="Random capitals", tip="Change the capitalisation of tags at random."
     )
     caps_randomize_mode: str = setting(
         "capslock, title, first, random",
         visible=".caps_randomize_enable",
         title="Capitals",
-        tip="Which of capslock, title, first, random to choose from, separated by commas.",
+        tip="Styles to choose from, separated by commas: capslock, title, first, random.",
     )
     caps_randomize_probability: Float = setting(
         0.0,
         ge=0,
         le=1,
         visible=".caps_randomize_enable",
-        title="Probability of capitals",
-        tip="Chance that a tag is changed.",
+        title="Capitals probability",
+        tip="Chance that the capitals of a tag are changed.",
     )
     caps_randomize_lowercase: bool = setting(
         False,
@@ -233,16 +234,17 @@ class ConceptConfig(BaseConfig):
         widget="folder",
         title="Source images",
         tip=(
-            "For models that edit images: the folder with the images before the edit, each with the name of its "
-            "result. The caption says what is done to it. A second and third source end in .2 and .3 before the "
-            "extension. For pairs, set it at the chosen concept alone."
+            "For models that edit images: the folder with the images before the edit, each named "
+            "like its result. The caption is the instruction. The names of a second and third "
+            "source end in .2 and .3 before the extension. For pairs, set this only on the chosen "
+            "concept."
         ),
     )
     mask_path: PathText = setting(
         "",
         widget="folder",
         title="Mask folder",
-        tip="Masks of the images, with the same names and subfolders. Used where masks come from a FOLDER.",
+        tip="Masks of the images, with the same names and subfolders. Used if masks come from a FOLDER.",
     )
     type: ConceptType = setting(
         ConceptType.STANDARD,
@@ -254,7 +256,7 @@ class ConceptConfig(BaseConfig):
     )
     enabled: bool = setting(True, title="Enabled", tip="Use this concept.")
     include_subdirectories: bool = setting(
-        False, title="Include subfolders", tip="Use the images in folders within the folder too."
+        False, title="Include subfolders", tip="Also use the images in subfolders."
     )
     seed: int = setting(
         0,
@@ -297,7 +299,7 @@ class ConceptConfig(BaseConfig):
         ge=0,
         le=1_000_000,
         title="Loss weight",
-        tip="The loss of this concept's images is multiplied by it.",
+        tip="The loss of this concept's images is multiplied by this.",
     )
     image: ConceptImageConfig = setting(
         factory=ConceptImageConfig, title="Image augmentation", tip="What is done to the images."

@@ -37,7 +37,7 @@ class FilledSample:
 
 
 class SampleConfig(BaseConfig):
-    """An image to be made during training, or by hand."""
+    """An image to be made during training, or on demand."""
 
     VERSION: ClassVar[int] = 1
     WHAT: ClassVar[str] = "sample"
@@ -52,8 +52,9 @@ class SampleConfig(BaseConfig):
         widget="file",
         title="Source image",
         tip=(
-            "For models that edit images: the image that is edited as the prompt says. Images of its name with .2 "
-            "and .3 before the extension, next to it, are its second and third source."
+            "For models that edit images: the image to edit; the prompt is the instruction. Its "
+            "second and third source are the images next to it whose names end in .2 and .3 before "
+            "the extension."
         ),
     )
     width: int | None = setting(
@@ -62,7 +63,7 @@ class SampleConfig(BaseConfig):
         le=8192,
         multiple_of=8,
         title="Width",
-        tip="In pixels, a multiple of 8. Empty takes what the model family is made for.",
+        tip="In pixels, a multiple of 8. Empty: the usual size of the model family.",
     )
     height: int | None = setting(
         None,
@@ -70,7 +71,7 @@ class SampleConfig(BaseConfig):
         le=8192,
         multiple_of=8,
         title="Height",
-        tip="In pixels, a multiple of 8. Empty takes what the model family is made for.",
+        tip="In pixels, a multiple of 8. Empty: the usual size of the model family.",
     )
     seed: int = setting(
         42,
@@ -86,14 +87,14 @@ class SampleConfig(BaseConfig):
         tip="Use a different seed at each sampling. It is derived from the step.",
     )
     diffusion_steps: int | None = setting(
-        None, ge=1, le=1000, title="Steps", tip="Denoising steps. Empty takes the model's usual number."
+        None, ge=1, le=1000, title="Steps", tip="Denoising steps. Empty: the model's usual number."
     )
     cfg_scale: Float | None = setting(
         None,
         ge=0,
         le=100,
         title="CFG scale",
-        tip="Strength of the prompt; 1 is without guidance. Empty takes the model's usual one.",
+        tip="Strength of the prompt. 1: no guidance. Empty: the model's usual scale.",
     )
     noise_scheduler: NoiseScheduler = setting(
         NoiseScheduler.AUTO,

@@ -73,7 +73,7 @@ def _refuse_foreign(kind: type[BaseConfig], data: Sequence[Any], field: str, wha
             raise ConfigError(
                 f"the {what} was written by another program or a newer version of this one",
                 field,
-                "a list made by OneTrainer is converted by scripts/import_config.py",
+                "convert lists made by OneTrainer with scripts/import_config.py",
             )
 
 

@@ -42,7 +42,7 @@ def read_config(data: Mapping[str, Any], model: type[Config] = TrainConfig) -> C
 
     Raises:
         UserErrors: several faults; a single one is raised as itself: ConfigError for a bad value, UnsupportedError
-        for a combination that is not offered.
+        for a combination that is not supported.
     """
     return _read(data, model, [], True)
 
@@ -93,8 +93,10 @@ def load_layered(
                 raise ConfigError(
                     f"the preset {path} does not say its format, as presets of OneTrainer do not",
                     VERSION_KEY,
-                    "convert those by scripts/import_config.py; in a preset of your own, add "
-                    f'"{VERSION_KEY}": {model.VERSION}',
+                    (
+                        "convert those with scripts/import_config.py; in a preset of your own, add "
+                        f'"{VERSION_KEY}": {model.VERSION}'
+                    ),
                 )
             merged = merge(merged, model.upgrade(data))
     merged, faults = override(model, merged, overrides)

@@ -14,17 +14,17 @@ from modules.util.config.TrainConfig import SECTIONS, TrainConfig
 
 _HEAD = """# Settings
 
-Made from the config classes by `scripts/generate_docs.py`; do not edit by hand.
+Generated from the config classes by `scripts/generate_docs.py`; do not edit by hand.
 
 A config is one JSON object. Every key may be left out and then has the default below. Unknown keys, values of
-the wrong kind and numbers out of range are refused, all at once. Single values change on the command line
-with `--set name=value`, for example `--set learning_rate=1e-5 --set unet.train=false`. Infinity is written
-`"inf"`.
+the wrong kind and numbers out of range are refused and reported together. Single values can be set on the
+command line with `--set name=value`, for example `--set learning_rate=1e-5 --set unet.train=false`. Infinity
+is written `"inf"`.
 """
 
 
-_FIRST = """Everything else can keep its default in a first run on preference pairs. These ten say what is trained, on
-what, and how strongly; they are listed again in their own chapters."""
+_FIRST = """Everything else can keep its default in a first run on preference pairs. These ten determine what is
+trained, on what, and how strongly. They are listed again in their own chapters."""
 
 _TABLE = "| Setting | Default | Values | |\n| --- | --- | --- | --- |"
 
@@ -128,7 +128,7 @@ def _tables(settings: list[Setting]) -> list[str]:
     lines: list[str] = []
     first = [setting for setting in settings if setting.first]
     if first:
-        lines += ["\n### To begin with\n", _TABLE, *map(_row, first)]
+        lines += ["\n### Basics\n", _TABLE, *map(_row, first)]
         settings = [setting for setting in settings if not setting.first]
     for group in dict.fromkeys(setting.group for setting in settings):
         lines.append(f"\n### {group}\n" if group else "")

@@ -112,6 +112,22 @@ class TimeUnit(BaseEnum):
     ALWAYS = "ALWAYS"
 
 
+class PaddingMask(BaseEnum):
+    """What becomes of the padding behind a prompt."""
+
+    FAMILY = "FAMILY"
+    MASKED = "MASKED"
+    SEEN = "SEEN"
+
+
+class StopUnit(BaseEnum):
+    """Unit of the position at which a part is trained no longer."""
+
+    NEVER = "NEVER"
+    EPOCH = "EPOCH"
+    STEP = "STEP"
+
+
 class Optimizer(BaseEnum):
     """The update rule."""
 

@@ -216,7 +216,7 @@ class OpenFolder:
             if info.st_dev != disk:
                 return f"reaches another disk at {self.path / name}"
             if depth == 0:
-                return f"holds more than {MAX_DEPTH} folders in one another"
+                return f"holds more than {MAX_DEPTH} nested folders"
             with self.inner(name) as folder:
                 return next(
                     (why for n in folder.names() if (why := folder._why_stays(n, disk, depth - 1))), ""
@@ -275,7 +275,7 @@ def hold_folder(path: Path) -> int:
 
 @contextmanager
 def unheld(path: Path) -> Iterator[None]:
-    """A block that may remove a temporary file or folder, for no living process is at work on it.
+    """A block that may remove a temporary file or folder, for no living process is using it.
 
     Raises:
         BlockingIOError: one is. OSError: the path is a link, or is gone.

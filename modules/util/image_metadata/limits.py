@@ -56,6 +56,9 @@ class Reason(StrEnum):
     DUPLICATE = "the same file as"
     LOOKS_LIKE = "it looks like"
     UNDECODABLE = "its pixels cannot be decoded"
+    NO_SOURCE = "edit without source"
+    NO_INSTRUCTION = "edit without an instruction"
+    NOT_EDITED = "it is the source image itself"
 
 
 class Unusable(Exception):

@@ -69,7 +69,7 @@ _MIDJOURNEY = re.compile(r"\s*Job ID: [0-9a-f-]{36}\s*\Z")
 
 
 class ImageMetadata(NamedTuple):
-    """What one image file says of itself.
+    """The metadata of one image file.
 
     Args:
         prompt, negative_prompt: as the generator wrote them; ``None`` if there is no prompt.

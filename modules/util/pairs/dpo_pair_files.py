@@ -27,6 +27,8 @@ SIDES = ("chosen", "rejected")
 SPLITS = ("train", "val")
 PLACES = (*SPLITS, "")
 """Where images of a side lie: finalised, or in the side's folder itself."""
+SOURCE_FOLDER = "source"
+"""The images that pairs are edits of, named as the pairs, in train and in val alike."""
 TRASH_NAME = ".trash"
 Pair = dict[str, Any]
 SAFE_PAIR_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-]{0,63}")
@@ -46,7 +48,8 @@ def owned_pairs(output_dir: str | os.PathLike[str]) -> Owned:
         UserError: one of its folders is a link: what the program moves and removes there might lie elsewhere.
     """
     owned = Owned(output_dir, local=True)
-    for name in (*SIDES, *(f"{side}/{split}" for side in SIDES for split in SPLITS), TRASH_NAME):
+    splits = (f"{side}/{split}" for side in SIDES for split in SPLITS)
+    for name in (*SIDES, *splits, SOURCE_FOLDER, TRASH_NAME):
         path = owned.root / name
         if path.is_symlink():
             raise owned.refusal(name, "is a link", Path(os.path.realpath(path)))
@@ -131,6 +134,11 @@ def name_is_taken(output_dir: str | os.PathLike[str], pair_id: str) -> bool:
     if any(find_exported_file(output_dir, side, pair_id) is not None for side in SIDES):
         return True
     base = Path(output_dir)
+    sources = os.path.join(output_dir, SOURCE_FOLDER)  # noqa: PTH118 - as above
+    if os.path.isdir(sources):  # noqa: PTH112
+        stems = (pair_id, *(f"{pair_id}.{number}" for number in range(2, 10)))
+        if any(os.path.lexists(f"{sources}{os.sep}{stem}{end}") for stem in stems for end in _ENDINGS):
+            return True
     return any(
         (base / side / place / f"{pair_id}.txt").is_file() for side in SIDES for place in ("", *SPLITS)
     )

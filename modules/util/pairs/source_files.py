@@ -7,10 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS
 
 MOST_SOURCES = 9
+
+
+class SourceImage(NamedTuple):
+    """An image that is edited, where it was found.
+
+    Args:
+        sha256: of its bytes at that time.
+    """
+
+    path: Path
+    sha256: str
 
 
 def source_stem(stem: str, number: int) -> str:

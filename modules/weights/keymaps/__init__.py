@@ -1,4 +1,4 @@
-"""How the layers of a denoiser are called in the checkpoints its family was published as, one module a scheme."""
+"""Names of a denoiser's layers in the published checkpoints of its family, one module per scheme."""
 
 from __future__ import annotations
 

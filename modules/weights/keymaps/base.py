@@ -40,7 +40,7 @@ class KeyMap(Protocol):
         """The layer of the original checkpoint that ``path`` is, or is a piece of."""
 
     def in_adapter(self, module: nn.Module, path: str) -> Original:
-        """The same as files of adapters call it."""
+        """The same, under its name in adapter files."""
 
 
 @dataclass(frozen=True)

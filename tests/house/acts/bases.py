@@ -272,6 +272,10 @@ def stable_diffusion_3(folder: Path) -> dict[str, Any]:
     return _family("STABLE_DIFFUSION_3", "transformer")
 
 
+def chroma(folder: Path) -> dict[str, Any]:
+    return _family("CHROMA_1", "transformer")
+
+
 def edits(folder: Path) -> dict[str, Any]:
     """Training a model that edits images, and a sample of it."""
     before = image_folder() / "before"

@@ -6,7 +6,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from tests.house.acts import outcomes as see
-from tests.house.acts.bases import concept, flux, pictures, stable_diffusion_3, stable_diffusion_xl
+from tests.house.acts.bases import chroma, concept, flux, pictures, stable_diffusion_3, stable_diffusion_xl
 from tests.house.acts.case import Case, shared_folder
 from tests.house.acts.training_cases import adapter
 from tests.tiny import tiny_folder
@@ -60,6 +60,11 @@ BASE = [
 ]  # fmt: skip
 
 
+def _stopping(name: str) -> dict[str, object]:
+    end = {f"{name}.stop_training_after": 1, f"{name}.stop_training_after_unit": "STEP"}
+    return {**end, "max_steps": 2}
+
+
 def part(name: str, base: see.Any, key: str, trained: bool = True) -> list[Case]:
     """Cases of the settings that all parts have."""
     on = {f"{name}.train": True}
@@ -84,6 +89,8 @@ def part(name: str, base: see.Any, key: str, trained: bool = True) -> list[Case]
                 see.recomputed,
                 {**on, f"{name}.gradient_checkpointing": False},
             ),
+            Case(f"{name}.stop_training_after", base, 2, see.weights, {**on, **_stopping(name)}),
+            Case(f"{name}.stop_training_after_unit", base, "NEVER", see.weights, {**on, **_stopping(name)}),
         ]
     return made
 
@@ -98,6 +105,10 @@ PARTS = [
     Case("unet.offload_fraction", pictures, 1.0, see.gpu_memory, {"unet.gradient_checkpointing": True}),
     Case("transformer.offload_fraction", stable_diffusion_3, 1.0, see.gpu_memory,
          {"transformer.gradient_checkpointing": True}),
+    Case("text_encoder.sequence_length", chroma, 2, see.weights),
+    Case("text_encoder_2.sequence_length", flux, 2, see.weights),
+    Case("text_encoder_3.sequence_length", stable_diffusion_3, 2, see.weights),
+    Case("transformer.attention_mask", flux, "MASKED", see.weights),
     Case("transformer.guidance_scale", flux, 3.5, see.weights),
     Case("text_encoder.dropout_probability", pictures, 0.5, see.weights),
 ]  # fmt: skip

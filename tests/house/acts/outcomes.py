@@ -133,7 +133,7 @@ def watched() -> Iterator[Work]:
     def advancing(self: GenericTrainer, *rest: Any) -> None:
         advance(self, *rest)
         digest = hashlib.sha256()
-        for parameter in self.parts.parameters:
+        for _, parameter in self.parts.named:
             digest.update(parameter.detach().contiguous().view(torch.uint8).numpy().tobytes())
         work.weights[self.progress.global_step] = digest.hexdigest()
 

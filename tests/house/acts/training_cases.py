@@ -49,6 +49,13 @@ OPTIMIZER = [
     Case("optimizer.weight_decay", pictures, 0.5, see.weights),
     Case("optimizer.momentum", pictures, 0.5, see.weights),
     Case("optimizer.fused_back_pass", pictures, True, see.gpu_memory),
+    Case(
+        "optimizer.stochastic_rounding",
+        pictures,
+        True,
+        see.weights,
+        {"lora_weight_dtype": "BFLOAT_16", "output_dtype": "FLOAT_32"},
+    ),
     Case("optimizer.params", pictures, {"maximize": True}, see.weights),
 ]
 LOSS = [
@@ -70,6 +77,7 @@ LOSS = [
     Case("noising_range_before_shift", pictures, True, see.weights,
          {"timestep_shift": 3.0, "min_noising_strength": 0.5}),
     Case("offset_noise_weight", pictures, 0.1, see.weights),
+    Case("generalized_offset_noise", pictures, True, see.weights, {"offset_noise_weight": 0.5}),
     Case("perturbation_noise_weight", pictures, 0.1, see.weights),
     Case("perturbation_on_target", pictures, True, see.weights, {"perturbation_noise_weight": 0.1}),
 ]  # fmt: skip

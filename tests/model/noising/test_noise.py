@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from modules.model.batch import NoiseDraw
 from modules.model.noising.noise import NoiseOptions, draw_noise, noise_level, stratum_of
 from modules.model.noising.schedule import DiscreteSchedule, FlowSchedule
 from modules.util.errors import ConfigError
@@ -156,3 +157,39 @@ def test_bad_options_are_refused(values: dict[str, object], field: str) -> None:
     with pytest.raises(ConfigError) as caught:
         NoiseOptions(**values)
     assert caught.value.field == field
+
+
+def test_an_offset_by_noise_level_is_balanced_between_noise_and_target() -> None:
+    """A chain in which step t adds c_t times the offset: its share of the noise so far equals its share of what the
+    reverse step has to remove, and is 1 in the end.
+    """
+    beta_T = torch.linspace(0.00085**0.5, 0.012**0.5, 1000, dtype=torch.float64).square()
+    alpha_T = torch.cumprod(1 - beta_T, dim=0)
+    schedule = DiscreteSchedule(alpha_T, "epsilon")
+    share_T = schedule.offset_share(torch.arange(1000))
+    shift = 0.0
+    for t in range(1000):
+        # the share of the target is c_t sqrt(1 - a_t) / beta_t, from the mean of q(x_t-1 | x_t, x_0, offset)
+        added = float(share_T[t] * beta_T[t] / (1 - alpha_T[t]).sqrt())
+        shift = float((1 - beta_T[t]).sqrt()) * shift + added
+        assert shift == pytest.approx(float(share_T[t] * (1 - alpha_T[t]).sqrt()), rel=1e-9)
+    assert float(share_T[-1]) == 1.0 and 0 < float(share_T[0]) < 0.01
+
+
+def test_an_offset_by_noise_level_is_the_offset_times_its_share() -> None:
+    names, shape = ["a", "b", "c"], (4, 8, 8)
+    schedule = DiscreteSchedule(torch.linspace(0.99, 0.01, 50), "epsilon")
+
+    def made(**options: float) -> NoiseDraw:
+        return draw_noise(schedule, shape, names, [0, 0, 0], NoiseOptions(**options), 3)  # type: ignore[arg-type]
+
+    plain, whole, shared = made(), made(offset_weight=0.5), made(offset_weight=0.5, offset_by_level=True)
+    assert torch.equal(plain.timestep_B, shared.timestep_B)
+    share_B111 = schedule.offset_share(plain.timestep_B).float().view(-1, 1, 1, 1)
+    expected = share_B111 * (whole.noise_BChw - plain.noise_BChw)
+    torch.testing.assert_close(shared.noise_BChw - plain.noise_BChw, expected, rtol=1e-4, atol=1e-6)
+    ends = [DiscreteSchedule(torch.tensor([0.5, last]), "v_prediction") for last in (0.0, 9e-7)]
+    for none in (FlowSchedule(), *ends):
+        with pytest.raises(ConfigError) as caught:
+            none.offset_share(torch.tensor([0]))
+        assert caught.value.field == "generalized_offset_noise"

@@ -25,10 +25,10 @@ def test_the_tokenizer_with_the_most_room_decides() -> None:
     tokenizer = tiny_model().parts["tokenizer"]
     wide = tiny_model().parts["tokenizer"]
     wide.model_max_length = CONTEXT + 4
-    assert cut_prompts([tokenizer, wide], [LONG], limit=100) == [False]
-    assert cut_prompts([tokenizer, wide], [LONG], limit=CONTEXT) == [True]
-    assert cut_prompts([tokenizer], [LONG, FITS], limit=100) == [True, False]
-    assert cut_prompts([], [LONG], limit=1) == [False] and cut_prompts([tokenizer], [], limit=1) == []
+    assert cut_prompts([tokenizer, wide], [LONG], [100, 100]) == [False]
+    assert cut_prompts([tokenizer, wide], [LONG], [CONTEXT, CONTEXT]) == [True]
+    assert cut_prompts([tokenizer], [LONG, FITS], [100]) == [True, False]
+    assert cut_prompts([], [LONG], []) == [False] and cut_prompts([tokenizer], [], [1]) == []
 
 
 def test_brackets_that_are_emphasis_are_not_counted() -> None:

@@ -170,7 +170,7 @@ def test_places_that_are_refused(project, tmp_path, capsys):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").write_text("mine")
     assert "not empty" in refused(capsys, "publish", project, "--out", tmp_path / "full", *ABOUT)
-    assert "lies in the project" in refused(
+    assert "is inside the project" in refused(
         capsys, "publish", project, "--out", project / "round-1" / "p", *ABOUT
     )
     published(capsys, project, project / "report")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from modules.trainer.memory.memory_plan import GIB, Planner
+from modules.trainer.memory.memory_plan import GIB, MemoryPlan, Planner
+from modules.util.config.ConceptConfig import ConceptConfig
 from modules.util.config.TrainConfig import TrainConfig
 from scripts.benchmarks._real_models import MODELS, real_dry_run
 
@@ -49,6 +50,16 @@ def real_model_of(config: TrainConfig) -> str:
     )
 
 
+def planned(preset: str, folder: Path) -> MemoryPlan:
+    """What is predicted for a preset; those for edits are given one image for each result."""
+    config = TrainConfig.from_dict(json.loads((PRESETS / preset).read_text(encoding="utf-8")))
+    if " edit " in preset or "#edit " in preset:
+        (folder / "before.png").touch()
+        config.concepts = [ConceptConfig.from_dict({"path": str(folder), "source_path": str(folder)})]
+    dry_run = real_dry_run(real_model_of(config), config)
+    return Planner(config, dry_run, cuda=True).plan(config.rlhf_dpo_execution_mode.value)
+
+
 def test_names_and_models_are_those_of_the_presets() -> None:
     assert {*SMALLER, *QUICK} <= set(presets())
     found = {
@@ -57,6 +68,7 @@ def test_names_and_models_are_those_of_the_presets() -> None:
     }
     assert found["FLUX.2/#klein base 9B DPO.json"] == "klein-9b"
     assert found["FLUX.2/#klein base 4B LoRA 8 GB.json"] == "klein-4b"
+    assert found["Qwen-Image/#2511 edit DPO.json"] == "qwen-edit-2511"
     assert found["Stable Diffusion XL/#v-prediction DPO.json"] == "sdxl"
     assert set(found.values()) == set(MODELS)
 
@@ -64,9 +76,7 @@ def test_names_and_models_are_those_of_the_presets() -> None:
 @pytest.mark.parametrize(
     "preset", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in presets()]
 )
-def test_presets_fit_their_cards(preset: str) -> None:
-    config = TrainConfig.from_dict(json.loads((PRESETS / preset).read_text(encoding="utf-8")))
-    wanted = config.rlhf_dpo_execution_mode.value
-    plan = Planner(config, real_dry_run(real_model_of(config), config), cuda=True).plan(wanted)
+def test_presets_fit_their_cards(preset: str, tmp_path: Path) -> None:
+    plan = planned(preset, tmp_path)
     # a card of this size has a little less for programs
     assert plan.total < 0.97 * card_of(preset) * GIB, "\n".join(plan.lines())

@@ -69,6 +69,11 @@ WAYS: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
         [{}, {"batch_size": 2, "gradient_accumulation_steps": 2}],
     ),
     "nft": ("NFT", {}, [{}, {"batch_size": 2, "gradient_accumulation_steps": 2}]),
+    "nft_held": (
+        "NFT",
+        {"rlhf_norm_guard": 100.0, "rlhf_kl_beta": 0.3, "rlhf_kl_type": "V"},
+        [{}, {"batch_size": 2, "gradient_accumulation_steps": 2}],
+    ),
 }
 
 
@@ -174,6 +179,20 @@ def test_what_teaches_nothing_is_left_out(tmp_path: Path, kind: str, monkeypatch
 def learned(folder: Path) -> torch.Tensor:
     """What the only step changed, in one row: ``lora_up`` begins at 0."""
     return torch.cat([t.flatten() for name, t in sorted(weights(folder).items()) if "lora_up" in name])
+
+
+def test_the_norm_guard_acts_in_nft_once_predictions_have_grown(tmp_path: Path) -> None:
+    def run(name: str, **changes: Any) -> list[float]:
+        heard = Listening()
+        given = {**SGD, "learning_rate": 100.0, "epochs": 4, **changes}
+        run_here(write_online(tmp_path / name, "NFT", **given), callback=heard)
+        return [one.get("rl/norm_guard", -1.0) for one in heard.metrics]
+
+    assert set(run("free")) == {-1.0}, "nothing is compared where it is off"
+    guarded = run("held", rlhf_norm_guard=1000.0)
+    assert guarded[0] == 0.0, "a new adapter predicts as the reference does"
+    assert max(guarded) > 0.0, guarded
+    assert gap(tmp_path / "free", tmp_path / "held") > 1e-4
 
 
 def test_skipped_images_count_as_images_without_steps(

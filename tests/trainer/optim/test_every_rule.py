@@ -113,7 +113,9 @@ def test_the_rate_that_is_logged_is_the_one_that_was_found() -> None:
     descend(optimizer, parameter, 10)
     (group,) = optimizer.param_groups
     assert effective_rate(group) == pytest.approx(0.5 * float(group["d"]))
-    assert effective_rate({"lr": 0.5}) == 0.5
+    assert effective_rate({"lr": 0.5, "params": [parameter]}) == 0.5
+    parameter.requires_grad_(False)
+    assert effective_rate(group) == 0.0
 
 
 def test_rates_that_do_not_belong_to_a_rule_are_warned_about() -> None:

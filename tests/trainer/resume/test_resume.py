@@ -96,6 +96,16 @@ CASES: dict[str, dict[str, Any]] = {
     "prodigy": {"optimizer": {"optimizer": "PRODIGY"}, "learning_rate": 1.0},
     "schedule_free": {"optimizer": {"optimizer": "SCHEDULE_FREE_ADAMW"}},
     "text_encoder": {"text_encoder": {"train": True}},
+    "text_encoder_that_stops": {
+        "rlhf_enabled": False,
+        "text_encoder": {
+            "train": True,
+            "dropout_probability": 0.3,
+            "stop_training_after": 2,
+            "stop_training_after_unit": "STEP",
+        },
+        "epochs": 3,
+    },
     "supervised": {
         "rlhf_enabled": False,
         "dropout_probability": 0.2,
@@ -103,12 +113,24 @@ CASES: dict[str, dict[str, Any]] = {
         "offset_noise_weight": 0.1,
         "epochs": 3,
     },
+    "rounded": {
+        "rlhf_enabled": False,
+        "training_method": "FINE_TUNE",
+        "unet": {"weight_dtype": "BFLOAT_16"},
+        "optimizer": {"optimizer": "ADAMW", "stochastic_rounding": True},
+        "epochs": 3,
+    },
     "fine_tune": {"rlhf_enabled": False, "training_method": "FINE_TUNE", "learning_rate": 1e-4, "epochs": 3},
 }
 
 
 @pytest.mark.parametrize(
-    "name", usual(CASES, "accumulated", "everything", "cached_reference", "text_encoder", "schedule_free")
+    "name",
+    usual(
+        CASES,
+        *("accumulated", "everything", "cached_reference", "text_encoder", "text_encoder_that_stops"),
+        *("schedule_free", "rounded"),
+    ),
 )
 @pytest.mark.parametrize("stop", usual([1, 3], 3))
 def test_stopped_and_continued_equals_uninterrupted(tmp_path: Path, name: str, stop: int) -> None:

@@ -342,7 +342,7 @@ def test_prompts_passed_over_are_counted_listed_and_opened_again(sit_down):
     assert hands.phase == "finished"
     said = str(hands.page.message.cget("text"))
     assert "All 4 prompts are done: 1 pair." in said
-    assert "3 prompts gave no pair" in said
+    assert "3 prompts made no pair" in said
     hands.press("e")
     page = hands.tool.page
     hands.until(lambda: page.passed)

@@ -15,7 +15,10 @@ from modules.ui.pages.FormPage import FormPage
 from modules.ui.pages.registry import page_of
 from modules.ui.widgets.tk_support import ErrorDialog
 
-_KEYS = {" ": "space", ".": "period", "-": "minus", "_": "underscore", "/": "slash", ",": "comma"}
+_KEYS = {
+    " ": "space", ".": "period", "-": "minus", "_": "underscore", "/": "slash", ",": "comma", "{": "braceleft",
+    "}": "braceright", ":": "colon",
+}  # fmt: skip
 
 
 class Hands:

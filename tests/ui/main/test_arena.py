@@ -252,7 +252,7 @@ def test_automatic_judges_are_told_apart_from_votes(
         for child in frame.winfo_children()
         if child.winfo_class() == "TLabel"
     ]
-    assert "Found automatically; these are not your votes:" in shown
+    assert "Automatic results, not your votes:" in shown
     assert any("Loss: images of round-1 follow their prompts less" in text for text in shown)
     picture(hands, "judged_result")
 

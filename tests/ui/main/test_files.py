@@ -73,7 +73,9 @@ def test_new_settings_do_not_ask_when_nothing_would_be_lost(hands: Hands) -> Non
     hands.keys("<Control-n>", to=hands.window)
     assert hands.status() == "New settings"
     hands.fill("epochs", "33")
+    hands.focus(hands.window)
     hands.keys("<Control-z>", to=hands.window)
+    assert not hands.window.state_.is_modified(), "otherwise the next key waits for an answer"
     hands.keys("<Control-n>", to=hands.window)
     assert hands.status() == "New settings"
 

@@ -9,13 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from modules.project.candidates.adding import add_images, images_in
 from modules.project.Project import Project
 from modules.ui.curation.ExportPage import ExportPage
+from modules.ui.curation.PairToolMemory import PairToolMemory
 from modules.ui.home import ProjectJob
 from modules.ui.home.BoardView import BoardView
 from modules.ui.home.StartView import StartView
 from modules.ui.state.SessionStore import SessionStore
+from tests.project.candidates.test_adding import bright
+from tests.project.test_from_images import by_a1111
 from tests.ui.main.conftest import OpenWindow
 from tests.ui.main.demo_drivers import PATIENCE, pair_tool, press, settled
 from tests.ui.main.drivers import Hands
@@ -167,6 +172,26 @@ def test_a_fault_stands_on_its_card_and_the_button_makes_the_rest(
     assert not project.round.missing() and "pen" not in text(view, "generate")
 
 
+def test_picking_takes_no_sources_of_another_session(
+    open_window: OpenWindow, project: Project, tmp_path: Path
+) -> None:
+    before = tmp_path / "before.png"
+    Image.new("RGB", (64, 64)).save(before)
+    PairToolMemory(sources=str(before), edits=True).save(tmp_path / "settings")
+    by_a1111(tmp_path / "own", ["an owl", "an owl"])
+    for number, path in enumerate(sorted((tmp_path / "own").iterdir())):
+        bright(path, 50 * number + 20)
+    assert add_images(project, images_in([tmp_path / "own"])).added == 2
+    hands = at_project(open_window, project, tmp_path)
+    view = board_of(hands)
+    hands.wait(lambda: can_press(view, "pick"), "picking cannot begin", PATIENCE)
+    hands.click(view.cards["pick"].button)
+    tool = pair_tool(hands)
+    hands.wait(lambda: settled(tool), "the pair tool does not get ready", PATIENCE)
+    group = tool.page.shot.group  # type: ignore[union-attr]
+    assert group is not None and group.sources == ()
+
+
 @pytest.mark.slow
 def test_picking_begins_before_all_images_are_made(
     board: tuple[Hands, BoardView], project: Project, monkeypatch: pytest.MonkeyPatch
@@ -213,7 +238,7 @@ def test_a_project_at_work_elsewhere_is_refused(board: tuple[Hands, BoardView], 
         assert other.stdout is not None and other.stdout.readline() == "locked\n"
         hands.click(view.cards["generate"].button)
         hands.wait(lambda: view.watch.faults, "it is not refused", PATIENCE)
-        assert "another process is at work" in text(view, "generate")
+        assert "another process is working in" in text(view, "generate")
     finally:
         other.kill()
         other.wait()

@@ -141,7 +141,9 @@ def test_twelve_clicks_from_an_empty_window(empty_window: Hands, tmp_path: Path)
     click(board.learn)
     hands.wait(lambda: board.watch.job is not None)
     wait_for_step(hands, board, "learn", LONG)
-    hands.wait(lambda: "Your taste is known" in text(board, "pick"), "no figure of the taste")
+    hands.wait(
+        lambda: "It predicts the better of two images" in text(board, "pick"), "no figure of the taste"
+    )
     picture(hands, "home-demo")
     print(f"{clicks} clicks; {sentence}; {os.linesep}{text(board, 'pick')}")
 

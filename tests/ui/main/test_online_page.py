@@ -20,7 +20,7 @@ CARDS = {
     "GSPO": {"Policy loss"},
     "DGPO": {"Policy loss", "Group loss", "Old policy"},
     "ONLINE_DPO": {"Policy loss", "Group loss", "Pair loss"},
-    "NFT": {"Policy loss", "Group loss", "Old policy", "Pair loss"},
+    "NFT": {"Loss", "Policy loss", "Group loss", "Old policy", "Pair loss"},
 }
 ALL_ONLINE = {"Mode", "Images and reference", "Prompts", "Rollout", "Reward", "Advantage", "Acceleration"}
 

@@ -177,7 +177,7 @@ def test_the_arena_wants_a_project(page: tuple[Hands, RunsPage]) -> None:
     runs.tree.selection_set("1")
     hands.rest(0.1)
     hands.click(runs.buttons["Compare in the arena"])
-    assert "The prompts of a project judge" in hands.status()
+    assert "This uses the prompts of a project" in hands.status()
 
 
 def test_a_run_with_a_backup_is_resumed_from_the_list(page: tuple[Hands, RunsPage], tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from tkinter import ttk
 import customtkinter as ctk
 import pytest
 
+from modules.project.Project import Project
+from modules.ui.home.CompareDialog import CompareDialog
 from modules.ui.MainWindow import ICON, _on_screen
 from modules.ui.state.SessionStore import WindowMemory
 from modules.ui.widgets.theme import DARK, LIGHT
@@ -199,3 +201,26 @@ def test_the_hint_of_the_search_is_never_cut(open_window: OpenWindow, scale: int
     if hint.winfo_ismapped():
         right = hint.winfo_rootx() + hint.winfo_reqwidth()
         assert right <= box.entry.winfo_rootx() + box.entry.winfo_width()
+
+
+def test_a_long_list_of_contestants_scrolls_to_everything(open_window: OpenWindow, tmp_path: Path) -> None:
+    hands = open_window()
+    hands.window.set_view("Light", 150)
+    hands.rest(0.2)
+    settings = {
+        "model": {"type": "STABLE_DIFFUSION_15", "base": "b"},
+        "generator": {"kind": "own"},
+    }
+    project = Project.create(tmp_path / "taste", settings, "a\nb\nc", None)
+    files = [tmp_path / f"{number}.safetensors" for number in range(14)]
+    dialog = CompareDialog(hands.window.ui, project, lambda _between, _count: None, files)
+    hands.rest(0.3)
+    for widget in (dialog.count, dialog.body.winfo_children()[1]):
+        hands.focus(widget)
+        bottom = widget.winfo_rooty() + widget.winfo_height()
+        assert dialog.winfo_rooty() <= widget.winfo_rooty() and bottom <= dialog.foot.winfo_rooty()
+    hands.focus(dialog.compare)
+    hands.keys("<Return>")
+    bottom = dialog.error.winfo_rooty() + dialog.error.winfo_height()
+    assert dialog.error.cget("text") and bottom <= dialog.foot.winfo_rooty(), "the mistake is out of sight"
+    dialog.destroy()

@@ -71,7 +71,7 @@ def test_ordinary_prefixes_pass() -> None:
 @pytest.mark.parametrize("text", [b'{"a": "\\ud800"}', b'{"\\uDFFF": 1}', b'["\\ud83d x"]'])
 def test_half_a_character_in_json_is_refused(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "file.json").write_bytes(text)
-    with pytest.raises(UserError, match="half a character"):
+    with pytest.raises(UserError, match="holds an incomplete character"):
         read_json(tmp_path / "file.json")
     assert parse_json(b'"\\ud83d\\ude00"', "text") == "\U0001f600"
 

@@ -35,7 +35,7 @@ class ImageStep(DecoupledStep):
 
     def _terms(self, noised: NoisedBatch, options: ImageOptions) -> ImageTerms:
         old_BChw = None if self.old_policy is None else noised.old()
-        frozen_BChw = noised.reference() if options.kl_beta else None
+        frozen_BChw = noised.reference() if options.compares else None
         # last of all: other weights must not come between this pass and its backward pass
         made = noised.policy()
         factor_B = x0_factor(self.loader.model.schedule, noised.timestep_B).to(made.predicted.device)

@@ -76,6 +76,12 @@ class StrengthImages:
                 line += [f"--part={part}={own['model_name']}"]
             if own.get("weight_dtype"):
                 line += [f"--weight-dtype={part}={own['weight_dtype']}"]
+            if own.get("layer_skip"):
+                line += [f"--layer-skip={part}={own['layer_skip']}"]
+            if own.get("sequence_length"):
+                line += [f"--sequence-length={part}={own['sequence_length']}"]
+            if own.get("attention_mask", "FAMILY") != "FAMILY":
+                line += [f"--attention-mask={own['attention_mask']}"]
         if config.get("prompt_weighting"):
             line += ["--prompt-weighting"]
         if config.get("max_prompt_chunks"):
@@ -112,7 +118,7 @@ def read_prompts(text: str) -> tuple[str, ...]:
     """
     found = tuple(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
     if not 1 <= len(found) <= MOST_PROMPTS:
-        raise ConfigError(f"enter between 1 and {MOST_PROMPTS} prompts, one a line", "prompts")
+        raise ConfigError(f"enter between 1 and {MOST_PROMPTS} prompts, one per line", "prompts")
     return found
 
 

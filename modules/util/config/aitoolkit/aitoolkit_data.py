@@ -14,19 +14,19 @@ from modules.util.config.SampleConfig import SampleConfig
 Data = dict[str, Any]
 
 _LOST = {
-    "invert_mask": "not offered",
+    "invert_mask": "not supported",
     "control_path": "set the concept's source_path to this folder, in a family that edits images",
     "control_path_1": "name these images NAME.2 in the folder of source_path",
-    "inpaint_path": "not offered",
-    "clip_image_path": "not offered",
-    "unconditional_path": "not offered",
-    "flip_y": "not offered: set a rotation in the concept",
+    "inpaint_path": "not supported",
+    "clip_image_path": "not supported",
+    "unconditional_path": "not supported",
+    "flip_y": "not supported: set a rotation in the concept",
     "augments": "set them in the concept",
-    "random_crop": "not offered: images are cropped around their middle, with a little jitter",
-    "random_scale": "not offered",
-    "standardize_images": "not offered",
-    "token_dropout_rate": "not offered",
-    "shrink_video_to_frames": "not offered",
+    "random_crop": "not supported: images are cropped around their middle, with a little jitter",
+    "random_scale": "not supported",
+    "standardize_images": "not supported",
+    "token_dropout_rate": "not supported",
+    "shrink_video_to_frames": "not supported",
 }
 _IDLE = (
     *(
@@ -71,14 +71,14 @@ def import_dataset(
             "enable_resolution_override": True,
             "resolution_override": ", ".join(map(str, listed)),
         }
-    fields.lost("is_reg", "not offered: set the weight of the concept's loss")
+    fields.lost("is_reg", "not supported: set the weight of the concept's loss")
     rates.append(fields.number("caption_dropout_rate", 0.0) or 0.0)
     weight = fields.number("network_weight", 1.0)
     if weight != 1:
-        notes.add(fields.place("network_weight"), weight, "not offered: the adapter has full strength")
+        notes.add(fields.place("network_weight"), weight, "not supported: the adapter has full strength")
     frames = fields.whole("num_frames", 1)
     if frames > 1:
-        notes.add(fields.place("num_frames"), frames, "not offered: images alone are trained on")
+        notes.add(fields.place("num_frames"), frames, "not supported: images alone are trained on")
     for name, why in _LOST.items():
         fields.lost(name, why)
     fields.without_meaning(_IDLE)

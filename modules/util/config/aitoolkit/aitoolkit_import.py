@@ -26,7 +26,8 @@ _ARCHITECTURES = {
     "sdxl": "STABLE_DIFFUSION_XL_10_BASE", "sd3": "STABLE_DIFFUSION_3", "sd35": "STABLE_DIFFUSION_35",
     "flux": "FLUX_DEV_1", "flux_kontext": "FLUX_KONTEXT_DEV_1",
     "flux_schnell": "FLUX_SCHNELL_1", "chroma": "CHROMA_1", "pixart": "PIXART_ALPHA",
-    "pixart_sigma": "PIXART_SIGMA", "qwen_image": "QWEN", "zimage": "Z_IMAGE", "flux2_klein_4b": "FLUX_2",
+    "pixart_sigma": "PIXART_SIGMA", "qwen_image": "QWEN", "qwen_image_edit": "QWEN_EDIT",
+    "qwen_image_edit_plus": "QWEN_EDIT_PLUS", "zimage": "Z_IMAGE", "flux2_klein_4b": "FLUX_2",
     "flux2_klein_9b": "FLUX_2", "sana": "SANA", "krea2": "KREA_2",
 }  # fmt: skip
 _SWITCHES = {
@@ -60,24 +61,24 @@ _OTHER = (
     "sqlite_db_path",
 )
 _LOST_OF_TRAINING = {
-    "do_guidance_loss": "not offered",
-    "do_differential_guidance": "not offered",
-    "guidance_loss_target": "not offered",
+    "do_guidance_loss": "not supported",
+    "do_differential_guidance": "not supported",
+    "guidance_loss_target": "not supported",
     "diff_output_preservation": "use a concept of the type PRIOR_PREDICTION",
-    "blank_prompt_preservation": "not offered",
+    "blank_prompt_preservation": "not supported",
     "cache_text_embeddings": "text states are always cached",
     "unload_text_encoder": "text states are always cached",
     "bypass_guidance_embedding": "set transformer.guidance_scale",
-    "noise_multiplier": "not offered",
-    "ip_adapter": "not offered",
-    "feature_extractor": "not offered",
-    "loss_target": "not offered",
-    "switch_boundary_every": "not offered",
-    "train_refiner": "not offered",
-    "short_and_long_captions": "not offered",
+    "noise_multiplier": "not supported",
+    "ip_adapter": "not supported",
+    "feature_extractor": "not supported",
+    "loss_target": "not supported",
+    "switch_boundary_every": "not supported",
+    "train_refiner": "not supported",
+    "short_and_long_captions": "not supported",
     "force_first_sample": "set sample_before_training",
     "disable_sampling": "set sample_after_unit to NEVER",
-    "max_denoising_steps_per_image": "not offered",
+    "max_denoising_steps_per_image": "not supported",
 }
 _SAME_THERE = ("cache_text_embeddings", "unload_text_encoder", "force_first_sample", "disable_sampling")
 
@@ -90,7 +91,7 @@ def read_aitoolkit(data: Mapping[str, Any], family: str = "") -> tuple[TrainConf
         family: of the model, where the file does not tell it.
 
     Raises:
-        UserError: it asks for what is not offered, or is another kind of file.
+        UserError: it asks for what is not supported, or is another kind of file.
     """
     notes = Notes()
     outer = data.get("config")
@@ -98,11 +99,11 @@ def read_aitoolkit(data: Mapping[str, Any], family: str = "") -> tuple[TrainConf
     if not isinstance(processes, list) or not processes or not isinstance(processes[0], Mapping):
         raise ConfigError("not a config of ai-toolkit: it has no config.process", "config.process")
     if len(processes) > 1:
-        notes.add("config.process", f"{len(processes)} processes", "the first alone is imported")
+        notes.add("config.process", f"{len(processes)} processes", "only the first is imported")
     kind = processes[0].get("type")
     if kind not in _KINDS or data.get("job") not in (None, "extension", "train"):
         raise UnsupportedError(
-            f"the process {show(kind)} is not offered", "config.process[0].type", "nearest: sd_trainer"
+            f"the process {show(kind)} is not supported", "config.process[0].type", "nearest: sd_trainer"
         )
     fields = Fields(processes[0], notes, "")
     name = outer.get("name") if isinstance(outer, Mapping) else None
@@ -156,7 +157,7 @@ def _family(model: Fields, given: str) -> ModelType:
     known = _ARCHITECTURES.get(arch)
     if arch and known is None and not given:
         raise UnsupportedError(
-            f"the architecture {show(arch)} is not offered", "model.arch", "docs/models.md lists what is"
+            f"the architecture {show(arch)} is not supported", "model.arch", "docs/models.md lists what is"
         )
     return family_of_base(str(model.peek("name_or_path") or ""), (known,), "model.name_or_path", given)
 
@@ -166,7 +167,7 @@ def _network(network: Fields, family: ModelType, adapter: bool, notes: Notes) ->
         return {"training_method": "FINE_TUNE"}
     kind = network.text("type", "lora").lower()
     if kind not in _NETWORKS:
-        raise UnsupportedError(f"the network {show(kind)} is not offered", "network.type", "nearest: lora")
+        raise UnsupportedError(f"the network {show(kind)} is not supported", "network.type", "nearest: lora")
     rank = network.whole("linear", network.whole("rank", 4))
     alpha = network.number("linear_alpha", network.number("alpha", 1.0))
     made: Data = {
@@ -177,7 +178,7 @@ def _network(network: Fields, family: ModelType, adapter: bool, notes: Notes) ->
     if family.denoiser == "unet":
         made["layer_filter"] = "attentions"
     conv = network.number("conv", None)
-    network.lost("conv_alpha", "not offered: lora_alpha holds for convolutions too", unless=(None, alpha))
+    network.lost("conv_alpha", "not supported: lora_alpha holds for convolutions too", unless=(None, alpha))
     if conv and family.denoiser != "unet":
         why = "the layers that are trained have no convolutions"
         notes.add("network.conv", conv, why, changes_weights=False)
@@ -189,7 +190,7 @@ def _network(network: Fields, family: ModelType, adapter: bool, notes: Notes) ->
     factor = network.number("lokr_factor", -1)
     if kind == "lokr" and factor != -1:
         notes.add(
-            "network.lokr_factor", factor, "not offered: the factors are those nearest to the square root"
+            "network.lokr_factor", factor, "not supported: the factors are those nearest to the square root"
         )
     network.without_meaning(("lokr_full_rank", "old_lokr_format") if kind != "lokr" else ())
     more = network.inner("network_kwargs")
@@ -218,7 +219,7 @@ def _weights(
     """Number formats of weights, and layers that lie in main memory."""
     dtype = train.text("dtype", "bf16")
     if dtype not in _DTYPES:
-        raise UnsupportedError(f"{show(dtype)} is not offered", "train.dtype", "nearest: bf16")
+        raise UnsupportedError(f"{show(dtype)} is not supported", "train.dtype", "nearest: bf16")
     made["train_dtype"] = _DTYPES[dtype]
     for part in family.parts:
         parts[part]["weight_dtype"] = _DTYPES[dtype]
@@ -230,7 +231,7 @@ def _weights(
         if not model.flag(switch):
             continue
         if bits.partition("|")[0] not in _FEW_BITS:
-            raise UnsupportedError(f"{show(bits)} is not offered", f"model.{kind}", "nearest: qfloat8")
+            raise UnsupportedError(f"{show(bits)} is not supported", f"model.{kind}", "nearest: qfloat8")
         for part in places:
             if adapter or part != family.denoiser:
                 parts[part]["weight_dtype"] = _FEW_BITS[bits.partition("|")[0]]
@@ -244,7 +245,7 @@ def _weights(
     model.lost("model_kwargs", "not read", unless=(None, {}))
     model.lost("assistant_lora_path", "set training_adapter.model_name")
     model.lost("lora_path", "merge it first")
-    model.lost("accuracy_recovery_adapter", "not offered")
+    model.lost("accuracy_recovery_adapter", "not supported")
 
 
 def _training(train: Fields, family: ModelType, parts: Data, adapter: bool, notes: Notes) -> Data:
@@ -254,7 +255,7 @@ def _training(train: Fields, family: ModelType, parts: Data, adapter: bool, note
     train.lost("lr_scheduler_params", "not read: set the schedule's numbers", unless=(None, {}))
     loss = train.text("loss_type", "mse")
     if loss not in _LOSSES:
-        raise UnsupportedError(f"the loss {show(loss)} is not offered", "train.loss_type", "nearest: mse")
+        raise UnsupportedError(f"the loss {show(loss)} is not supported", "train.loss_type", "nearest: mse")
     encoders = train.flag("train_text_encoder")
     checkpointing = train.flag("gradient_checkpointing", True)
     for part in (family.denoiser, *family.text_encoders):
@@ -317,7 +318,7 @@ def _levels(train: Fields, family: ModelType, notes: Notes) -> Data:
     if kind == "shift" and family.spec.shifts_by_size:
         return made | {"timestep_distribution": "UNIFORM", "dynamic_timestep_shifting": True}
     if kind != "sigmoid":
-        notes.add("train.timestep_type", kind, "not offered; sigmoid instead", ours="LOGIT_NORMAL")
+        notes.add("train.timestep_type", kind, "not supported; sigmoid instead", ours="LOGIT_NORMAL")
     return made | {"timestep_distribution": "LOGIT_NORMAL"}
 
 

@@ -103,7 +103,7 @@ class Fields:
         """A line for each setting that is left."""
         for name, value in self.left().items():
             if value is not None:
-                self._notes.add(self.place(name), value, "unknown or not offered: not read", faulty=True)
+                self._notes.add(self.place(name), value, "unknown or not supported: not read", faulty=True)
 
     def _of_kind(self, name: str, kind: type[T], default: T) -> T:
         value = self._left.pop(name, None)

@@ -123,7 +123,7 @@ class Notes:
             elif name not in defaults:
                 self.add(place, value, "unknown setting", faulty=True)
             elif value != default:
-                self.add(place, value, "not offered")
+                self.add(place, value, "not supported")
 
     def listed(self) -> list[Note]:
         """All lines, those that change the weights first; equal ones about several parts are one."""

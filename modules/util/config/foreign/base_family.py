@@ -52,17 +52,17 @@ def family_of_base(name: str, hints: Collection[str | None], field: str, given: 
         given: the family that the user gives; it decides before all.
 
     Raises:
-        UnsupportedError: nothing tells, or the family is not offered.
+        UnsupportedError: nothing tells, or the family is not supported.
     """
     for found in (given, *hints, _by_name(name), _by_folder(Path(name)), _by_file(Path(name))):
         if found and found in ModelType.__members__:
             return ModelType(found)
         if found:
             raise UnsupportedError(
-                f"the family {show(found)} is not offered", field, "docs/models.md lists what is"
+                f"the family {show(found)} is not supported", field, "docs/models.md lists what is"
             )
     raise UnsupportedError(
-        f"nothing tells the family of {show(name)}",
+        f"nothing identifies the family of {show(name)}",
         field,
         "name it with --family STABLE_DIFFUSION_XL_10_BASE",
     )

@@ -76,13 +76,13 @@ def import_file(
 
     Args:
         source: a config, a concept list or a sample list.
-        lenient: take the nearest of what is not offered, instead of refusing it (files of OneTrainer).
+        lenient: take the nearest of what is not supported, instead of refusing it (files of OneTrainer).
         strict: refuse whatever changes the training, unknown settings and values of the wrong kind.
         program: one of ``PROGRAMS``; AUTO looks at the file.
         family: of the model, where a file of kohya or ai-toolkit does not tell it.
 
     Raises:
-        UserError: it cannot be read, asks for what is not offered, or ``strict`` refuses it.
+        UserError: it cannot be read, asks for what is not supported, or ``strict`` refuses it.
     """
     made: TrainConfig | Sequence[BaseConfig]
     program = _program(Path(source)) if program == AUTO else program
@@ -133,7 +133,7 @@ def _refuse(notes: Sequence[Note]) -> None:
     if refused:
         listed = "\n".join(f"    {note}" for note in refused)
         raise UserError(
-            f"not carried over as it is:\n{listed}",
+            f"not carried over unchanged:\n{listed}",
             hint="change these settings in the other program and export the config again, or leave out --strict",
         )
 

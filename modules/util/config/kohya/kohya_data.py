@@ -38,18 +38,18 @@ _IDLE = (
     ),
 )
 _OF_THE_RUN = ("batch_size", "enable_bucket")
-_OTHER_CROPS = "not offered: images are cropped around their middle, with a little jitter"
+_OTHER_CROPS = "not supported: images are cropped around their middle, with a little jitter"
 _LOST = {
-    "color_aug": "not offered: set brightness and hue in the concept",
+    "color_aug": "not supported: set brightness and hue in the concept",
     "face_crop_aug_range": _OTHER_CROPS,
-    "token_warmup_step": "not offered: all tokens from the first step",
-    "token_warmup_min": "not offered: all tokens from the first step",
-    "caption_dropout_every_n_epochs": "not offered: text_encoder.dropout_probability drops captions at random",
-    "wildcard": "not offered",
-    "enable_wildcard": "not offered",
-    "secondary_separator": "not offered",
-    "validation_split": "not offered: add a concept of the type VALIDATION",
-    "custom_attributes": "not offered",
+    "token_warmup_step": "not supported: all tokens from the first step",
+    "token_warmup_min": "not supported: all tokens from the first step",
+    "caption_dropout_every_n_epochs": "not supported: text_encoder.dropout_probability drops captions at random",
+    "wildcard": "not supported",
+    "enable_wildcard": "not supported",
+    "secondary_separator": "not supported",
+    "validation_split": "not supported: add a concept of the type VALIDATION",
+    "custom_attributes": "not supported",
     "metadata_file": "captions of a metadata file are not read: write them next to the images",
 }
 

@@ -57,17 +57,17 @@ _LOST = {
     "save_last_n_epochs": "backups are counted, saves are kept",
     "save_last_n_steps": "backups are counted, saves are kept",
     "weighted_captions": "set prompt_weighting",
-    "train_blocks": "not offered: all blocks are trained",
-    "single_blocks_to_swap": "not offered",
-    "double_blocks_to_swap": "not offered",
-    "scale_weight_norms": "not offered: norms are not limited",
-    "base_weights": "not offered: merge it first",
-    "dim_from_weights": "not offered: set lora_rank",
-    "block_lr": "not offered: one rate for the denoiser",
-    "initial_epoch": "not offered",
-    "initial_step": "not offered",
+    "train_blocks": "not supported: all blocks are trained",
+    "single_blocks_to_swap": "not supported",
+    "double_blocks_to_swap": "not supported",
+    "scale_weight_norms": "not supported: norms are not limited",
+    "base_weights": "not supported: merge it first",
+    "dim_from_weights": "not supported: set lora_rank",
+    "block_lr": "not supported: one rate for the denoiser",
+    "initial_epoch": "not supported",
+    "initial_step": "not supported",
     "in_json": "captions of a metadata file are not read: write them next to the images",
-    "apply_t5_attn_mask": "not offered: the denoiser sees the padding of T5 too",
+    "apply_t5_attn_mask": "not supported: the denoiser sees the padding of T5 too",
 }
 
 
@@ -97,7 +97,7 @@ def read_kohya(path: Path, family: str = "") -> tuple[TrainConfig | list[Concept
         family: of the model, where the file does not tell it.
 
     Raises:
-        UserError: it cannot be read, or asks for what is not offered.
+        UserError: it cannot be read, or asks for what is not supported.
     """
     data = read_toml(path)
     notes = Notes()
@@ -150,6 +150,9 @@ def _config(fields: Fields, folder: Path, given: str, notes: Notes) -> TrainConf
     chunks = fields.whole("max_token_length", 75)
     if family.spec.chunks_prompts:
         made["max_prompt_chunks"] = max(1, chunks // 75)
+    length = fields.whole("t5xxl_max_token_length", family.spec.prompt_length)
+    if family.spec.length_of and length != family.spec.prompt_length:
+        made[family.spec.length_of]["sequence_length"] = length
     skip = fields.whole("clip_skip", 1)
     # there it acts on models with one CLIP alone
     if len(family.spec.skips_layers_of) == 1:
@@ -174,13 +177,13 @@ def _weights(fields: Fields, family: ModelType, parts: Data, adapter: bool, made
     """Number formats, and blocks that lie in main memory."""
     mixed = fields.text("mixed_precision", "no")
     if mixed not in _DTYPES:
-        raise UnsupportedError(f"{show(mixed)} is not offered", "mixed_precision", "nearest: bf16")
+        raise UnsupportedError(f"{show(mixed)} is not supported", "mixed_precision", "nearest: bf16")
     compute = _DTYPES[mixed]
     made["train_dtype"] = compute
     half = fields.flag("full_bf16"), fields.flag("full_fp16")
     own = "BFLOAT_16" if half[0] else "FLOAT_16" if half[1] else "FLOAT_32"
     if half[1]:
-        notes.add("full_fp16", True, "not offered for trained weights: they have 32 bits", ours=False)
+        notes.add("full_fp16", True, "not supported for trained weights: they have 32 bits", ours=False)
         own = "FLOAT_32"
     made["lora_weight_dtype"] = own
     for part in family.parts:

@@ -45,7 +45,7 @@ def import_network(fields: Fields, family: ModelType, notes: Notes) -> Data:
     """Our settings of the adapter, or of full fine-tuning where no network is named.
 
     Raises:
-        UnsupportedError: a kind of network that is not offered.
+        UnsupportedError: a kind of network that is not supported.
     """
     module = fields.text("network_module")
     arguments = Fields(key_values(fields.raw("network_args"), "network_args", notes), notes, "network_args")
@@ -77,7 +77,7 @@ def _kind(module: str, arguments: Fields) -> str:
         return _ALGORITHMS[algorithm]
     what = f"{module} with algo {algorithm}" if module.startswith("lycoris.") else module
     raise UnsupportedError(
-        f"the network {show(what)} is not offered",
+        f"the network {show(what)} is not supported",
         "network_module",
         "nearest: networks.lora, or lycoris.kohya with algo loha or lokr",
     )

@@ -16,13 +16,13 @@ _LOSSES = {"l2": "mse", "l1": "mae", "huber": "huber", "smooth_l1": "huber"}
 _STRENGTHS = ("mse", "mae", "huber")
 _TIMESTEPS = 1000
 _LOST = {
-    "multires_noise_iterations": "not offered: plain noise",
-    "multires_noise_discount": "not offered: plain noise",
-    "adaptive_noise_scale": "not offered: the offset has one strength",
-    "noise_offset_random_strength": "not offered: the offset has one strength",
-    "ip_noise_gamma_random_strength": "not offered: the noise has one strength",
-    "scale_v_pred_loss_like_noise_pred": "not offered",
-    "v_pred_like_loss": "not offered",
+    "multires_noise_iterations": "not supported: plain noise",
+    "multires_noise_discount": "not supported: plain noise",
+    "adaptive_noise_scale": "not supported: the offset has one strength",
+    "noise_offset_random_strength": "not supported: the offset has one strength",
+    "ip_noise_gamma_random_strength": "not supported: the noise has one strength",
+    "scale_v_pred_loss_like_noise_pred": "not supported",
+    "v_pred_like_loss": "not supported",
 }
 
 
@@ -30,7 +30,7 @@ def import_noise(fields: Fields, family: ModelType, parts: Data, notes: Notes) -
     """Our settings of noise, timesteps and losses.
 
     Raises:
-        UnsupportedError: a loss or a way of drawing timesteps that is not offered.
+        UnsupportedError: a loss or a way of drawing timesteps that is not supported.
     """
     made: Data = {
         "offset_noise_weight": fields.number("noise_offset", 0.0),
@@ -59,7 +59,7 @@ def import_noise(fields: Fields, family: ModelType, parts: Data, notes: Notes) -
 def _loss(fields: Fields, notes: Notes) -> Data:
     kind = fields.text("loss_type", "l2")
     if kind not in _LOSSES:
-        raise UnsupportedError(f"the loss {show(kind)} is not offered", "loss_type", "nearest: l2")
+        raise UnsupportedError(f"the loss {show(kind)} is not supported", "loss_type", "nearest: l2")
     made: Data = {f"{name}_strength": float(_LOSSES[kind] == name) for name in _STRENGTHS}
     delta, schedule = fields.number("huber_c", 0.1), fields.text("huber_schedule", "snr")
     scale = fields.number("huber_scale", 1.0)
@@ -67,9 +67,11 @@ def _loss(fields: Fields, notes: Notes) -> Data:
         made["huber_delta"] = delta
         notes.add("loss_type", kind, "its rounded form there, plain Huber here; compare the rates")
         if schedule != "constant":
-            notes.add("huber_schedule", schedule, "not offered: one delta for all timesteps", ours="constant")
+            notes.add(
+                "huber_schedule", schedule, "not supported: one delta for all timesteps", ours="constant"
+            )
         if scale != 1:
-            notes.add("huber_scale", scale, "not offered", ours=1)
+            notes.add("huber_scale", scale, "not supported", ours=1)
     return made
 
 
@@ -105,13 +107,13 @@ def _levels(fields: Fields, family: ModelType, notes: Notes) -> Data:
         return kinds[kind]
     if kind != "sigma":
         raise UnsupportedError(
-            f"timesteps drawn by {show(kind)} are not offered",
+            f"timesteps drawn by {show(kind)} are not supported",
             "timestep_sampling",
             f"nearest: {', '.join(kinds)}",
         )
     if weighting not in drawn:
         raise UnsupportedError(
-            f"the weighting {show(weighting)} is not offered",
+            f"the weighting {show(weighting)} is not supported",
             "weighting_scheme",
             f"nearest: {', '.join(drawn)}",
         )

@@ -47,7 +47,7 @@ def import_optimizer(fields: Fields, notes: Notes) -> Data:
     """Our optimizer, learning rate and schedule.
 
     Raises:
-        UnsupportedError: an update rule or a schedule that is not offered.
+        UnsupportedError: an update rule or a schedule that is not supported.
     """
     given = fields.text("optimizer_type", "AdamW") or "AdamW"
     for name, kind in (("use_8bit_adam", "AdamW8bit"), ("use_lion_optimizer", "Lion")):
@@ -68,7 +68,7 @@ def optimizer_named(given: str, field: str) -> tuple[str, Data]:
     """Our name of an update rule, and arguments that its name stands for.
 
     Raises:
-        UnsupportedError: it is not offered.
+        UnsupportedError: it is not supported.
     """
     package, _, word = given.rpartition(".")
     plain = word.lower().replace("_", "")
@@ -77,7 +77,7 @@ def optimizer_named(given: str, field: str) -> tuple[str, Data]:
     name = name or known.get(plain, "")
     if not name or (package and not package.startswith(_PACKAGES)):
         raise UnsupportedError(
-            f"the optimizer {show(given)} is not offered",
+            f"the optimizer {show(given)} is not supported",
             field,
             "nearest: AdamW; docs/config.md lists what is",
         )
@@ -115,7 +115,7 @@ def optimizer_section(name: str, params: Data, arguments: Data, notes: Notes, pl
 def _schedule(fields: Fields, notes: Notes) -> Data:
     given = fields.text("lr_scheduler", "constant").lower()
     power = fields.number("lr_scheduler_power", 1.0)
-    fields.lost("lr_scheduler_type", "not offered: the class of a schedule", unless=(None, ""))
+    fields.lost("lr_scheduler_type", "not supported: the class of a schedule", unless=(None, ""))
     made: Data = {"learning_rate_scheduler": schedule_named(given, power or 0.0, "lr_scheduler")}
     warmup = fields.number("lr_warmup_steps", 0.0) or 0.0
     if given == "constant" and warmup:
@@ -134,13 +134,13 @@ def schedule_named(given: str, power: float, field: str) -> str:
     """Our name of a schedule.
 
     Raises:
-        UnsupportedError: it is not offered.
+        UnsupportedError: it is not supported.
     """
     name = _SCHEDULES.get(given, "LINEAR" if given == "polynomial" and power == 1 else "")
     if not name:
         what = f"{given} with power {power:g}" if given == "polynomial" else given
         raise UnsupportedError(
-            f"the schedule {show(what)} is not offered",
+            f"the schedule {show(what)} is not supported",
             field,
             f"nearest: one of {', '.join(sorted(_SCHEDULES))}",
         )

@@ -34,15 +34,15 @@ WITHOUT_MEANING: Mapping[str, str] = {
     "async_gradient_reduce_buffer": "how gradients of several GPUs are added up",
     "lokr_vec_trick": "another order of the same computation",
     "secrets": "tokens are never copied into configs",
-    "embedding": "the word that EMBEDDING trains, which is not offered",
-    "prior": "of families that are not offered",
-    "unconditional_transformer": "of families that are not offered",
-    "text_encoder_4": "of families that are not offered",
-    "text_encoder_4_layer_skip": "of families that are not offered",
-    "effnet_encoder": "of families that are not offered",
-    "decoder": "of families that are not offered",
-    "decoder_text_encoder": "of families that are not offered",
-    "decoder_vqgan": "of families that are not offered",
+    "embedding": "the word that EMBEDDING trains, which is not supported",
+    "prior": "of families that are not supported",
+    "unconditional_transformer": "of families that are not supported",
+    "text_encoder_4": "of families that are not supported",
+    "text_encoder_4_layer_skip": "of families that are not supported",
+    "effnet_encoder": "of families that are not supported",
+    "decoder": "of families that are not supported",
+    "decoder_text_encoder": "of families that are not supported",
+    "decoder_vqgan": "of families that are not supported",
 }
 """Settings that may have any value: nothing follows from it here, and why."""
 
@@ -96,6 +96,8 @@ _ELSEWHERE = (
 """Settings that are looked at one by one."""
 _SIZES = ("oft_block_size", "lokr_dim")
 """Other names of the rank."""
+_THEIR_TOKENS = 512
+"""How many tokens the first text encoder reads there, unless the file says otherwise."""
 _LENGTHS = ("text_encoder_sequence_length", "text_encoder_2_sequence_length")
 _PREDICTS_VARIANCE = ("PixArtAlphaPipeline",)
 _FEW_BITS = ("FLOAT_8", "INT_8", "NFLOAT_4", "INT_W8A8", "FLOAT_W8A8", "GGUF")
@@ -129,24 +131,41 @@ def note_rest(
         notes.say("secrets", "never copied; enter the token in the settings")
     cloud = given.get("cloud")
     if isinstance(cloud, Mapping) and cloud.get("enabled"):
-        notes.say("cloud", "training on rented machines is not offered")
+        notes.say("cloud", "training on rented machines is not supported")
+
+
+def length_of_prompts(encoder: str, full: Mapping[str, Any], family: ModelType) -> Any:
+    """How many tokens a text encoder of a config reads there; ``None`` for the usual ones here."""
+    spec = family.spec
+    # families with another usual length than its default do not read this setting
+    read = encoder == spec.length_of and (encoder != "text_encoder" or spec.prompt_length == _THEIR_TOKENS)
+    length = full.get(f"{encoder}_sequence_length") if read else None
+    return None if length == spec.prompt_length else length
 
 
 def _lengths(full: Mapping[str, Any], family: ModelType, defaults: Mapping[str, Any], notes: Notes) -> None:
-    """Lengths of prompts. Their default is ours, or is not read, except where a T5 is the second encoder."""
-    ours = family.spec.prompt_tokens
-    # a transformer with a CLIP and a T5 (FLUX.1) reads prompts by the second, with 77 tokens there by default
-    second = family.text_encoders == ("text_encoder", "text_encoder_2") and "transformer" in family.parts
+    """Lengths of prompts that text encoders of this family do not have, or that cannot be so long."""
+    spec = family.spec
     for name in _LENGTHS:
-        differs = full[name] != (ours if second and name == _LENGTHS[1] else defaults[name])
-        if differs and full[name] != ours:
-            notes.add(name, full[name], f"not offered; prompts have up to {ours} tokens", ours=ours)
+        length = length_of_prompts(name.removesuffix("_sequence_length"), full, family)
+        if length is None:
+            if full[name] not in (defaults[name], spec.prompt_length):
+                notes.add(name, full[name], f"not supported; prompts have up to {spec.prompt_tokens} tokens")
+        elif not fits_prompts(length, family):
+            notes.add(
+                name, length, f"prompts have {spec.template_tokens + 1} to {spec.most_tokens} tokens here"
+            )
+
+
+def fits_prompts(length: Any, family: ModelType) -> bool:
+    """Whether prompts of this family can have that many tokens."""
+    return type(length) is int and family.spec.template_tokens < length <= family.spec.most_tokens
 
 
 def _variational(full: Mapping[str, Any], family: ModelType, notes: Notes) -> None:
     strength = full["vb_loss_strength"]
     if family.spec.pipeline_class in _PREDICTS_VARIANCE and strength != 0:
-        notes.add("vb_loss_strength", strength, "not offered; the predicted variance is not trained")
+        notes.add("vb_loss_strength", strength, "not supported; the predicted variance is not trained")
 
 
 def _quantization(
@@ -161,12 +180,14 @@ def _quantization(
     if not any(isinstance(dtype, str) and dtype.startswith(_FEW_BITS) for dtype in dtypes):
         return
     if given.get("svd_dtype") not in (None, "NONE"):
-        notes.add("quantization.svd_dtype", given["svd_dtype"], "not offered; changes memory and rounding")
+        notes.add("quantization.svd_dtype", given["svd_dtype"], "not supported; changes memory and rounding")
         notes.differences(given, defaults["quantization"], set(given) - {"svd_rank"}, "quantization")
     preset, text = given.get("layer_filter_preset"), given.get("layer_filter")
     if preset in ("full", "blocks"):
         return
     if text or preset not in _WITHOUT_CUTS:
         notes.add(
-            "quantization.layer_filter", text or preset, "not offered; all layers of the blocks are quantised"
+            "quantization.layer_filter",
+            text or preset,
+            "not supported; all layers of the blocks are quantised",
         )

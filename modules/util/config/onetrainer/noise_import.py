@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from modules.util.config.foreign.Notes import Notes
+from modules.util.enum.ModelType import ModelType
 
 Data = dict[str, Any]
 _REX_D = 0.9
 
 
-def noise_and_rates(full: Mapping[str, Any], notes: Notes) -> Data:
+def noise_and_rates(full: Mapping[str, Any], family: ModelType, notes: Notes) -> Data:
     """Our further settings for what a OneTrainer config (with its defaults) says of noise and learning rates."""
     made: Data = {}
     schedule = full["learning_rate_scheduler"]
@@ -33,6 +34,18 @@ def noise_and_rates(full: Mapping[str, Any], notes: Notes) -> Data:
             "perturbation_on_target = true",
             "there in input and target",
         )
+    if full["generalized_offset_noise"] is True:
+        acts = full["offset_noise_weight"] and not family.spec.flow_matching
+        made["generalized_offset_noise"] = bool(acts)
+        if acts:
+            notes.add(
+                "generalized_offset_noise",
+                True,
+                "carried; the share of low noise levels is larger here",
+                ours=True,
+            )
+        else:
+            notes.moved("generalized_offset_noise", True, "false", "has no effect there")
     shifted = full["timestep_shift"] != 1 or full["dynamic_timestep_shifting"] is True
     cut = full["min_noising_strength"] != 0 or full["max_noising_strength"] != 1
     if shifted and cut:

@@ -26,7 +26,7 @@ _FAMILIES = {
     "IDEOGRAM_4": ("FLUX_2", "this family is not trained here yet"),
     "ANIMA": ("QWEN", "this family is not trained here yet"),
 }
-"""Families that are not offered: the nearest one, and why."""
+"""Families that are not supported: the nearest one, and why."""
 _METHODS = {
     "EMBEDDING": ("LORA", "words of the vocabulary are not trained here"),
     "FINE_TUNE_VAE": ("FINE_TUNE", "the VAE is always frozen here"),
@@ -42,7 +42,7 @@ def offered(
         lenient: take the nearest that is offered, and note it.
 
     Raises:
-        UserError: what is asked for is not offered; several faults together.
+        UserError: what is asked for is not supported; several faults together.
     """
     faults: list[UserError] = []
     made: Data = {}
@@ -59,7 +59,7 @@ def offered(
     if family in ModelType.__members__:
         faults += _impossible(full, ModelType(family), made)
         faults += _offloaded(full, ModelType(family), made, lenient, notes)
-    raise_all(faults, f"this OneTrainer config asks for {len(faults)} things that are not offered")
+    raise_all(faults, f"this OneTrainer config asks for {len(faults)} things that are not supported")
     return ModelType(family), made
 
 
@@ -80,11 +80,11 @@ def _choose(
         found = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
         near = found[0] if found else ""
     if lenient and near:
-        notes.add(field, value, f"not offered; {near} instead" + (f" ({why})" if why else ""), ours=near)
+        notes.add(field, value, f"not supported; {near} instead" + (f" ({why})" if why else ""), ours=near)
         return near
-    hint = f"nearest: {near}; --lenient takes it" if near else "docs/config.md lists what is offered"
+    hint = f"nearest: {near}; --lenient takes it" if near else "docs/config.md lists what is supported"
     faults.append(
-        UnsupportedError(f"{show(value)} is not offered" + (f": {why}" if why else ""), field, hint)
+        UnsupportedError(f"{show(value)} is not supported" + (f": {why}" if why else ""), field, hint)
     )
     return ""
 

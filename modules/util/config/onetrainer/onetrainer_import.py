@@ -31,9 +31,9 @@ from modules.util.config.onetrainer.onetrainer_migrations import (
 )
 from modules.util.config.onetrainer.parts_import import import_part
 from modules.util.config.overrides import merge
+from modules.util.config.rules.optimizer_rules import ROUNDED, trained_dtypes
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.choices import TrainingMethod
 from modules.util.enum.ModelType import ModelType
 from modules.util.errors import ConfigError
 from modules.util.jsonio import read_json
@@ -90,14 +90,14 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
 
     Args:
         path: the file.
-        lenient: take the nearest of what is not offered, instead of refusing it.
+        lenient: take the nearest of what is not supported, instead of refusing it.
 
     Returns:
         The config, and what is not carried over as it is (values that differ from OneTrainer's defaults only).
 
     Raises:
         UserError: the file cannot be read, is not a OneTrainer config, or asks for a model family, a way of
-            training, a kind of adapter or an optimizer that is not offered.
+            training, a kind of adapter or an optimizer that is not supported.
     """
     source = Path(path)
     data = read_json(source, "OneTrainer config")
@@ -124,7 +124,7 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
         made["train_device"] = given["train_device"]
     made["output_model_format"] = _output_format(full, notes)
     for part in family.parts:
-        made[part] = import_part(part, full, defaults[part], notes)
+        made[part] = import_part(part, family, full, defaults[part], notes)
         if part in family.spec.skips_layers_of:
             made[part]["layer_skip"] = full[f"{part}_layer_skip"]
         if part in chosen:
@@ -134,10 +134,10 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
     made |= {"lora_rank": _rank(full, notes), **import_layers(full, family, notes)}
     made |= _acceleration(full, family, notes)
     made |= _warmup(full, notes)
-    made |= noise_and_rates(full, notes) | import_masks(full, family, notes)
+    made |= noise_and_rates(full, family, notes) | import_masks(full, family, notes)
     note_rest(given, full, family, {*TrainConfig.model_fields, *_SPECIAL}, defaults, notes)
     config = build(TrainConfig, made, "", notes)
-    _note_rounding(config, full, notes)
+    _set_rounding(config, full, notes)
     _import_lists(config, full, given, source.parent, notes)
     _leave_out_what_contradicts(config, notes)
     return config, notes
@@ -193,7 +193,7 @@ def _output_format(full: Data, notes: Notes) -> str:
         return "AUTO"
     ours = _FORMATS.get(name, "AUTO")
     if name not in _FORMATS:
-        notes.add("output_model_format", name, "not offered; the training method decides", ours=ours)
+        notes.add("output_model_format", name, "not supported; the training method decides", ours=ours)
     elif name == "ORIGINAL_LORA":
         notes.add("output_model_format", name, "COMFY_LORA instead, which has a prefix", ours=ours)
     elif ours != name:
@@ -217,7 +217,7 @@ def _acceleration(full: Data, family: ModelType, notes: Notes) -> Data:
         shared.append({"name": "attention_backend", "params": {"backend": _BACKENDS[attention]}})
         notes.moved("attention_mechanism", attention, "acceleration.shared", "an accelerator")
     elif attention not in _USUAL_ATTENTION:
-        notes.add("attention_mechanism", attention, f"not offered for {family.label}")
+        notes.add("attention_mechanism", attention, f"not supported for {family.label}")
     if full["compile"] is True:
         shared.append({"name": "torch_compile", "params": {}})
         notes.moved("compile", True, "acceleration.shared", "an accelerator")
@@ -238,19 +238,17 @@ def _warmup(full: Data, notes: Notes) -> Data:
     return {"learning_rate_warmup_steps": steps}
 
 
-def _note_rounding(config: TrainConfig, full: Data, notes: Notes) -> None:
+def _set_rounding(config: TrainConfig, full: Data, notes: Notes) -> None:
     """Stochastic rounding, which OneTrainer has switched on, acts on weights of 16 bits that are trained."""
     given = full["optimizer"]
     if not isinstance(given, Mapping) or given.get("stochastic_rounding") is not True:
         return
-    trained = [part for part in config.model_type.parts if getattr(getattr(config, part), "train", False)]
-    if config.training_method is TrainingMethod.LORA:
-        places = {"lora_weight_dtype": config.lora_weight_dtype}
-    else:
-        places = {f"{part}.weight_dtype": getattr(config, part).weight_dtype for part in trained}
-    for place, dtype in places.items():
-        if dtype.value == "BFLOAT_16":
-            notes.add(place, dtype.value, "no stochastic rounding, so small steps get lost; use FLOAT_32")
+    dtypes = trained_dtypes(config)
+    short = [place for place, dtype in dtypes.items() if dtype == "BFLOAT_16"]
+    offered_here = config.optimizer.optimizer in ROUNDED and "FLOAT_16" not in dtypes.values()
+    config.optimizer.stochastic_rounding = bool(short) and offered_here
+    for place in short if not offered_here else ():
+        notes.add(place, "BFLOAT_16", "no stochastic rounding here, so small steps get lost; use FLOAT_32")
 
 
 def _leave_out_what_contradicts(config: TrainConfig, notes: Notes) -> None:

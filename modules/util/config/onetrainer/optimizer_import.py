@@ -92,7 +92,7 @@ _NEAREST = {
     "SIGNSGD_ADV": "LION",
     "ADAMUON_ADV": "ADAMW",
 }
-"""Update rules that are not offered, and the nearest of their kind where the name does not say it."""
+"""Update rules that are not supported, and the nearest of their kind where the name does not say it."""
 _HIGHEST_RATE = 1e-2
 _USUAL_RATE = 1e-4
 
@@ -108,7 +108,7 @@ def import_optimizer(
         lenient: take the nearest update rule that is offered, and note it.
 
     Raises:
-        UnsupportedError: an update rule that is not offered.
+        UnsupportedError: an update rule that is not supported.
         ConfigError: no optimizer at all.
     """
     given = full["optimizer"]
@@ -195,11 +195,13 @@ def _nearest(theirs: str, full: Mapping[str, Any], notes: Notes, lenient: bool) 
         near = ""
     if not lenient or not near:
         raise UnsupportedError(
-            f"the optimizer {show(theirs)} is not offered",
+            f"the optimizer {show(theirs)} is not supported",
             "optimizer.optimizer",
-            f"nearest: {near}; --lenient takes it" if near else "docs/config.md lists what is offered",
+            f"nearest: {near}; --lenient takes it" if near else "docs/config.md lists what is supported",
         )
-    notes.add("optimizer.optimizer", theirs, f"not offered; {near} instead, with its own numbers", ours=near)
+    notes.add(
+        "optimizer.optimizer", theirs, f"not supported; {near} instead, with its own numbers", ours=near
+    )
     made: Data = {"optimizer": {"optimizer": near}}
     rate = full["learning_rate"]
     if near == "ADAMW" and isinstance(rate, (int, float)) and rate > _HIGHEST_RATE:

@@ -1,4 +1,4 @@
-"""Parts of a model: their weights, their number formats, and what is not offered for them."""
+"""Parts of a model: their weights, their number formats, and what is not supported for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 from modules.util.config.BaseConfig import VERSION_KEY
 from modules.util.config.faults import unwrap
 from modules.util.config.foreign.Notes import Notes
+from modules.util.config.onetrainer.idle import fits_prompts, length_of_prompts
 from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.choices import StopUnit
+from modules.util.enum.ModelType import ModelType
 
 Data = dict[str, Any]
 
@@ -20,25 +23,29 @@ _NEAREST = {
     "GGUF_A8_FLOAT": ("NFLOAT_4", "from plain weights, not a .gguf file"),
     "GGUF_A8_INT": ("NFLOAT_4", "from plain weights, not a .gguf file"),
 }
-"""Number formats of weights that are not offered: the nearest one that is not wider, and what else is different."""
+"""Number formats of weights that are not supported: the nearest one that is not wider, and what else is different."""
 _FEW_BITS = ("FLOAT_8", "INT_8", "NFLOAT_4")
 _NOT_OFFLOADED = ("INT_8", "NFLOAT_4")
 _INSTEAD = {
     "offload_fraction": "encoders are moved as a whole: to the device to encode, then back",
     "activation_offloading": "activations stay on the device, more of it is needed",
 }
-"""Ways to save memory that are not offered for each part: what happens instead."""
+"""Ways to save memory that are not supported for each part: what happens instead."""
+_END = ("stop_training_after", "stop_training_after_unit")
 _OF_NO_VAE = (
     *("train", "learning_rate", "gradient_checkpointing", "dropout_probability"),
-    *("stop_training_after", "stop_training_after_unit", "offload_fraction", "activation_offloading"),
+    *(*_END, "offload_fraction", "activation_offloading"),
 )
 
 
-def import_part(part: str, full: Mapping[str, Any], defaults: Mapping[str, Any], notes: Notes) -> Data:
+def import_part(
+    part: str, family: ModelType, full: Mapping[str, Any], defaults: Mapping[str, Any], notes: Notes
+) -> Data:
     """Our section of a part of the model.
 
     Args:
         part: its name, the same there and here.
+        family: whose part it is.
         full: the config with its defaults.
         defaults: of the part.
     """
@@ -48,18 +55,22 @@ def import_part(part: str, full: Mapping[str, Any], defaults: Mapping[str, Any],
         return {}
     owner, _ = unwrap(TrainConfig.model_fields[part].annotation)
     ours = owner.model_fields
-    made = {name: value for name, value in given.items() if name in ours}
+    made = {name: value for name, value in given.items() if name in ours and name not in _END}
     made["weight_dtype"] = _weights(part, given, notes)
     idle = {"guidance_scale", "include", VERSION_KEY}
     if not (full["additional_embeddings"] or full["training_method"] == "EMBEDDING"):
         idle.add("train_embedding")
-    if part != "transformer":
-        idle.add("attention_mask")
+    idle.add("attention_mask")
+    made.pop("attention_mask", None)
+    if part == "transformer" and given.get("attention_mask") is True:
+        made |= _mask(part, family, notes)
+    length = length_of_prompts(part, full, family)
+    if fits_prompts(length, family):
+        made["sequence_length"] = length
     if part == "vae":
         idle.update(_OF_NO_VAE)
     else:
-        _note_end(part, given, full, notes)
-        idle.update(("stop_training_after", "stop_training_after_unit"))
+        made |= _end(part, given, full, notes)
     if not given.get("train"):
         idle.update(("learning_rate", "activation_offloading"))
     idle.update(_memory(part, given, set(ours) | idle, notes))
@@ -78,20 +89,39 @@ def _memory(part: str, given: Mapping[str, Any], carried: Collection[str], notes
     return noted
 
 
-def _note_end(part: str, given: Mapping[str, Any], full: Mapping[str, Any], notes: Notes) -> None:
-    """A part that is frozen before the run ends."""
+def _end(part: str, given: Mapping[str, Any], full: Mapping[str, Any], notes: Notes) -> Data:
+    """When a part is frozen before the run ends."""
     after, unit = given.get("stop_training_after"), given.get("stop_training_after_unit")
-    epochs = full["epochs"]
+    place, epochs, together = (
+        f"{part}.stop_training_after",
+        full["epochs"],
+        full["gradient_accumulation_steps"],
+    )
     if not given.get("train") or unit == "NEVER" or after is None:
-        return
-    if (
-        unit == "EPOCH"
-        and isinstance(after, (int, float))
-        and isinstance(epochs, (int, float))
-        and after >= epochs
-    ):
-        return
-    notes.add(f"{part}.stop_training_after", f"{after} {unit}", "it is trained to the end")
+        return {}
+    counted = isinstance(after, int) and not isinstance(after, bool)
+    if not counted or unit not in StopUnit.__members__:
+        notes.add(place, f"{after} {unit}", "it is trained to the end; EPOCH and STEP are offered")
+        return {}
+    if unit == "EPOCH" and isinstance(epochs, (int, float)) and after >= epochs:
+        return {}
+    if after < 1:
+        notes.moved(place, f"{after} {unit}", f"{part}.train = false", "never trained")
+        return {"train": False}
+    if unit == "STEP" and isinstance(together, int) and together > 1:
+        after = max(1, after // together)
+        notes.moved(
+            place, f"{given['stop_training_after']} STEP", f"{after}", "there batches, here optimizer steps"
+        )
+    return {"stop_training_after": after, "stop_training_after_unit": unit}
+
+
+def _mask(part: str, family: ModelType, notes: Notes) -> Data:
+    """The mask of padding, which means the same where the model is given any."""
+    if family.spec.padding == "none":
+        notes.moved(f"{part}.attention_mask", True, "nothing to do", "padding is never given to this model")
+        return {}
+    return {"attention_mask": "MASKED"}
 
 
 def _weights(part: str, given: Mapping[str, Any], notes: Notes) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from modules.util.config.rules.rules import ConfigWarning, Finding, rule
-from modules.util.enum.choices import LossWeight, TrainingMethod
-from modules.util.errors import UnsupportedError
+from modules.util.enum.choices import LossWeight, PaddingMask, StopUnit, TrainingMethod
+from modules.util.errors import ConfigError, UnsupportedError
 from modules.util.published_models import find_published
 
 if TYPE_CHECKING:
@@ -30,6 +31,33 @@ def _parts_of_other_families(c: TrainConfig) -> Iterator[Finding]:
                     f"{', '.join(c.model_type.parts)}",
                     f"{name}.{field}",
                 )
+
+
+@rule("model_type", "epochs", "max_steps", *_PARTS)
+def _parts_that_stop(c: TrainConfig) -> Iterator[Finding]:
+    trained = [
+        part for part in (c.model_type.denoiser, *c.model_type.text_encoders) if getattr(c, part).train
+    ]
+    ends = {part: (getattr(c, part).stop_training_after, _unit(c, part)) for part in trained}
+    for part, (after, unit) in ends.items():
+        if unit is not StopUnit.NEVER and after < 1:
+            yield ConfigError(
+                "the part would never be trained",
+                f"{part}.stop_training_after",
+                f"set it to 1 or more, stop_training_after_unit to NEVER, or {part}.train to false",
+            )
+    limits = {StopUnit.EPOCH: math.inf if c.max_steps else c.epochs, StopUnit.STEP: c.max_steps or math.inf}
+    if ends and all(unit in limits and after < limits[unit] for after, unit in ends.values()):
+        longest = max(ends, key=lambda part: ends[part][0])
+        yield ConfigWarning(
+            "every part stops before the end of the run, which ends with the last of them",
+            f"{longest}.stop_training_after",
+        )
+
+
+def _unit(c: TrainConfig, part: str) -> StopUnit:
+    unit: StopUnit = getattr(c, part).stop_training_after_unit
+    return unit
 
 
 @rule("training_adapter", "training_method", "rlhf_enabled", "rlhf_mode")
@@ -68,7 +96,7 @@ def _distilled_models_lose_their_few_steps(c: TrainConfig) -> Iterator[Finding]:
 def _edits_have_pairs(c: TrainConfig) -> Iterator[Finding]:
     if c.trains_online and c.model_type.spec.edits_only:
         yield UnsupportedError(
-            f"{c.rlhf_mode} makes images from prompts alone, and {c.model_type.label} edits source images",
+            f"{c.rlhf_mode} makes images from prompts alone, but {c.model_type.label} edits source images",
             "rlhf_mode",
             "train it on pairs (DPO) or without preferences",
         )
@@ -99,6 +127,42 @@ def _layers_are_skipped_of_clip_alone(c: TrainConfig) -> Iterator[Finding]:
             )
 
 
+_ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
+
+
+@rule("model_type", *_ENCODERS)
+def _lengths_of_prompts(c: TrainConfig) -> Iterator[Finding]:
+    spec = c.model_type.spec
+    for name in _ENCODERS:
+        length = getattr(c, name).sequence_length
+        if length is None or name not in c.model_type.text_encoders:
+            continue
+        if name != spec.length_of:
+            yield UnsupportedError(
+                f"{c.model_type.label} reads a fixed number of tokens with this text encoder",
+                f"{name}.sequence_length",
+                "leave it empty" + (f", or set {spec.length_of}.sequence_length" if spec.length_of else ""),
+            )
+        elif not spec.template_tokens < length <= spec.most_tokens:
+            yield ConfigError(
+                f"{c.model_type.label} reads {spec.template_tokens + 1} to {spec.most_tokens} tokens, and not {length}",
+                f"{name}.sequence_length",
+                f"{spec.prompt_length} is usual; leave it empty for that",
+            )
+
+
+@rule("model_type", "transformer")
+def _padding_is_never_there(c: TrainConfig) -> Iterator[Finding]:
+    family = c.model_type
+    asked = c.transformer.attention_mask is not PaddingMask.FAMILY
+    if asked and "transformer" in family.parts and family.spec.padding == "none":
+        yield UnsupportedError(
+            f"the transformer of {family.label} is given no padding",
+            "transformer.attention_mask",
+            "set it to FAMILY",
+        )
+
+
 @rule("model_type", "max_prompt_chunks")
 def _prompts_are_one_text(c: TrainConfig) -> Iterator[Finding]:
     usual = type(c).model_fields["max_prompt_chunks"].default
@@ -126,6 +190,29 @@ def _loss_weight_needs_noise_variances(c: TrainConfig) -> Iterator[Finding]:
             "loss_weight_fn",
             "set loss_weight_fn to CONSTANT",
         )
+
+
+@rule(
+    *("model_type", "generalized_offset_noise", "offset_noise_weight"),
+    "rescale_noise_scheduler_to_zero_terminal_snr",
+)
+def _offset_by_noise_level(c: TrainConfig) -> Iterator[Finding]:
+    if not c.generalized_offset_noise:
+        return
+    if c.model_type.spec.flow_matching:
+        yield UnsupportedError(
+            f"is not defined for {c.model_type.label}, a flow-matching model",
+            "generalized_offset_noise",
+            "switch it off",
+        )
+    elif c.rescale_noise_scheduler_to_zero_terminal_snr:
+        yield UnsupportedError(
+            "is not defined for a schedule that ends in pure noise",
+            "generalized_offset_noise",
+            "switch it off, or rescale_noise_scheduler_to_zero_terminal_snr",
+        )
+    elif not c.offset_noise_weight:
+        yield ConfigWarning("has no effect: offset_noise_weight is 0", "generalized_offset_noise")
 
 
 @rule("model_type", "dynamic_timestep_shifting", "timestep_shift")

@@ -28,7 +28,7 @@ def _masks_fit(c: TrainConfig) -> Iterator[Finding]:
         return
     if c.rlhf_enabled:
         yield UnsupportedError(
-            "masks single images, and preference training has pairs or makes its images itself",
+            "masks single images, but preference training has pairs or makes its own images",
             "masked_training",
             "set it to false",
         )
@@ -41,7 +41,7 @@ def _masks_fit(c: TrainConfig) -> Iterator[Finding]:
     with_masks = c.concepts is None or any(concept.mask_path for concept in c.concepts if concept.enabled)
     if c.mask_source is MaskSource.FOLDER and not with_masks:
         yield ConfigError(
-            "is FOLDER, and no enabled concept has a mask folder",
+            "is FOLDER, but no enabled concept has a mask folder",
             "mask_source",
             "set mask_path of the concepts",
         )
@@ -55,13 +55,13 @@ def _masks_of_pairs_fit(c: TrainConfig) -> Iterator[Finding]:
     ):
         if there and not c.trains_pairs:
             yield UnsupportedError(
-                "acts on pairs of images on disk alone, and this run trains without them",
+                "applies only to pairs of images on disk, and this run trains without them",
                 name,
                 "set rlhf_enabled to true and rlhf_mode to DPO, or this to its default",
             )
     if c.trains_pairs and c.rlhf_dpo_anchor_weight > 0 and c.rlhf_dpo_reference_cache:
         yield UnsupportedError(
-            "needs the reference's predictions, and kept reference scores hold none",
+            "needs the reference's predictions, which cached reference scores do not hold",
             "rlhf_dpo_anchor_weight",
             "set it to 0, or rlhf_dpo_reference_cache to false",
         )

@@ -75,7 +75,7 @@ def _short_rewards(text: str) -> list[RewardConfig]:
         words = part.split()
         if not words and "," not in text:
             raise ConfigError(
-                "there is no reward: nothing says what is good", "rlhf_reward", "brightness is one to try"
+                "there is no reward, so nothing can be learned", "rlhf_reward", "try brightness, for example"
             )
         weight = _weight(words[1]) if len(words) == 2 else 1.0
         if len(words) not in (1, 2) or weight is None:

@@ -7,11 +7,20 @@ from typing import TYPE_CHECKING
 
 from modules.util.config.rules.rules import ConfigWarning, Finding, rule
 from modules.util.enum.choices import LearningRateScheduler, Optimizer, Scaler, TrainingMethod
-from modules.util.errors import ConfigError
+from modules.util.errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
     from modules.util.config.TrainConfig import TrainConfig
 
+ROUNDED = (
+    Optimizer.ADAMW,
+    Optimizer.ADAM,
+    Optimizer.ADAFACTOR,
+    Optimizer.CAME,
+    Optimizer.LION,
+    Optimizer.SGD,
+)
+"""Optimizers whose steps can be rounded by chance: they look at each parameter by itself."""
 HIGH_RATE = 1e-2
 _MOVES_BY_THE_RATE = (
     Optimizer.ADAMW,
@@ -91,6 +100,44 @@ def _rate_of_a_rule_that_finds_its_own(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
+def trained_dtypes(c: TrainConfig) -> dict[str, str]:
+    """The number formats of what is trained, by their settings."""
+    if c.training_method is TrainingMethod.LORA:
+        return {"lora_weight_dtype": c.lora_weight_dtype.value}
+    parts = (c.model_type.denoiser, *c.model_type.text_encoders)
+    return {
+        f"{part}.weight_dtype": getattr(c, part).weight_dtype.value
+        for part in parts
+        if getattr(c, part).train
+    }
+
+
+@rule("optimizer", "training_method", "lora_weight_dtype", *_PARTS)
+def _rounding_needs_16_bits(c: TrainConfig) -> Iterator[Finding]:
+    if not c.optimizer.stochastic_rounding:
+        return
+    dtypes = trained_dtypes(c)
+    if c.optimizer.optimizer not in ROUNDED:
+        yield UnsupportedError(
+            f"is not supported with {c.optimizer.optimizer}",
+            "optimizer.stochastic_rounding",
+            f"switch it off, or use {', '.join(ROUNDED)}",
+        )
+    for place, dtype in dtypes.items():
+        if dtype == "FLOAT_16":
+            yield UnsupportedError(
+                "weights of FLOAT_16 are not rounded by chance",
+                place,
+                "use BFLOAT_16, or switch optimizer.stochastic_rounding off",
+            )
+    if "BFLOAT_16" not in dtypes.values() and "FLOAT_16" not in dtypes.values():
+        yield UnsupportedError(
+            "nothing that is trained has 16 bits",
+            "optimizer.stochastic_rounding",
+            f"switch it off, or set {next(iter(dtypes), 'the number format of what is trained')} to BFLOAT_16",
+        )
+
+
 @rule("optimizer", "loss_scaler")
 def _scaled_loss_is_not_noticed(c: TrainConfig) -> Iterator[Finding]:
     if c.loss_scaler is not Scaler.NONE and c.optimizer.optimizer in _HARDLY_SCALED:
@@ -121,9 +168,9 @@ def _adafactor_scales_its_rate(c: TrainConfig) -> Iterator[Finding]:
     params = c.optimizer.params
     if "scale_parameter" not in params and c.training_method is TrainingMethod.LORA:
         yield ConfigWarning(
-            "does not say scale_parameter, which is true: steps are multiplied by the size of the weights, and half of "
-            "an adapter starts at 0 and learns about 1000 times slower; set scale_parameter to false for the steps of "
-            "OneTrainer and kohya",
+            "does not set scale_parameter, which is then true: steps are multiplied by the size of the "
+            "weights, and half of an adapter starts at 0 and learns about 1000 times slower; set "
+            "scale_parameter to false for the steps of OneTrainer and kohya",
             "optimizer.params",
         )
     if params.get("relative_step") is True:

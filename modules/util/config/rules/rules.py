@@ -120,7 +120,7 @@ def _step_in_the_backward_pass(c: TrainConfig) -> Iterator[Finding]:
 def _preferences_need_an_adapter(c: TrainConfig) -> Iterator[Finding]:
     if c.rlhf_enabled and c.training_method is not TrainingMethod.LORA:
         yield UnsupportedError(
-            f"preference training needs an adapter and is not offered with {c.training_method}: "
+            f"preference training needs an adapter and is not supported with {c.training_method}: "
             "the untouched model is the reference",
             "training_method",
             "set training_method to LORA",
@@ -224,7 +224,9 @@ def _lora_only(c: TrainConfig) -> Iterator[Finding]:
     for name, label in (("lora_decompose", "DoRA"), ("lora_rs", "rank-stabilised scaling")):
         if getattr(c, name):
             yield UnsupportedError(
-                f"{label} is offered for peft_type LORA only, not {c.peft_type}", name, f"set {name} to false"
+                f"{label} is supported for peft_type LORA only, not {c.peft_type}",
+                name,
+                f"set {name} to false",
             )
 
 

@@ -6,7 +6,7 @@ from modules.util.enum.choices import TimeUnit
 
 
 class BackupSection(BaseConfig):
-    """Backups to continue from, and models saved on the way."""
+    """Backups to resume from, and models saved during training."""
 
     SECTION: ClassVar[str] = "Backup"
 
@@ -27,10 +27,12 @@ class BackupSection(BaseConfig):
         True,
         visible="backup_after_unit=SECOND|MINUTE|HOUR",
         free=True,
-        title="Also after each tenth",
+        title="Backup at each tenth",
         group="Backups",
-        tip="Also back up after each tenth of the steps, so that a killed run loses no more than that. Turn it off if "
-        "a backup takes long, as in full fine-tuning.",
+        tip=(
+            "Make an additional backup after each tenth of the steps, so that a killed run loses "
+            "no more than that. Turn it off if a backup takes long, as in full fine-tuning."
+        ),
     )
     rolling_backup: bool = setting(
         True, free=True, title="Keep only the newest", group="Backups", tip="Delete older backups of the run."
@@ -81,5 +83,5 @@ class BackupSection(BaseConfig):
         free=True,
         title="File name prefix",
         group="Saves",
-        tip="Beginning of the file names of models saved during training.",
+        tip="Put at the start of the file names of models saved during training.",
     )

@@ -20,7 +20,7 @@ class DataSection(BaseConfig):
         free=True,
         title="Concept file",
         group="Concepts",
-        tip="The list of image folders to train on. Not read when the config holds its concepts itself.",
+        tip="The list of image folders to train on. Not read if the config itself contains the concepts.",
     )
     concepts: list[ConceptConfig] | None = setting(
         None,
@@ -71,9 +71,9 @@ class DataSection(BaseConfig):
         title="Images read ahead",
         group="Cache",
         tip=(
-            "Images decoded ahead of the one that is encoded while the cache is filled. Each is encoded by itself, so "
-            "that its latents depend on nothing else. More need more main memory. Empty: up "
-            "to 8, as many as fit into a tenth of the free memory."
+            "How many images are decoded in advance while the cache is filled. Each is encoded "
+            "separately, so that its latents do not depend on other images. Larger values need "
+            "more main memory. Empty: up to 8, as many as fit into a tenth of the free memory."
         ),
     )
     dataloader_threads: int = setting(
@@ -94,8 +94,8 @@ class DataSection(BaseConfig):
         title="Masked training",
         group="Masks",
         tip=(
-            "Learn each image only where its mask is white, for example the person and not the room. Pairs have "
-            "masks of their own."
+            "Learn each image only where its mask is white, for example the person and not the "
+            "room. Pairs have their own mask settings."
         ),
     )
     mask_source: MaskSource = setting(
@@ -116,7 +116,10 @@ class DataSection(BaseConfig):
         free=False,
         title="Weight outside",
         group="Masks",
-        tip="How much what is black in a mask still counts. Some of it keeps the rest of the image in shape. 0: none.",
+        tip=(
+            "How much the black area of a mask still counts. A small weight keeps the rest of the "
+            "image in shape. 0: not at all."
+        ),
     )
     unmasked_probability: Float = setting(
         0.1,
@@ -124,9 +127,12 @@ class DataSection(BaseConfig):
         le=1,
         visible="masked_training",
         free=False,
-        title="Visits without mask",
+        title="Mask dropout",
         group="Masks",
-        tip="Chance that the mask of an image is left out when the image is used. 0: never, 1: always.",
+        tip=(
+            "Chance that an image is used without its mask, so that all of it is learned. 0: "
+            "never, 1: always."
+        ),
     )
     normalize_masked_area_loss: bool = setting(
         False,
@@ -134,7 +140,10 @@ class DataSection(BaseConfig):
         free=False,
         title="Normalize the area",
         group="Masks",
-        tip="Divide the loss of an image by the share of it that counts: small subjects weigh as much as large ones.",
+        tip=(
+            "Divide the loss of an image by the share of its area that counts, so that small "
+            "subjects weigh as much as large ones."
+        ),
     )
     masked_prior_preservation_weight: Float = setting(
         0.0,
@@ -143,11 +152,12 @@ class DataSection(BaseConfig):
         visible="masked_training,training_method=LORA",
         cost="switch",
         free=False,
-        title="Keep the outside",
+        title="Prior preservation",
         group="Masks",
         tip=(
-            "Outside the mask, learn what the model without its adapter predicts, with this weight. It keeps the "
-            "adapter from changing backgrounds and takes one more pass. 0: off, 1 is usual."
+            "Outside the mask, learn what the model predicts without its adapter, with this "
+            "weight. Backgrounds then stay as they were; each step takes one more pass. 0: off; 1 "
+            "is usual."
         ),
     )
 

@@ -63,8 +63,8 @@ class LoraSection(BaseConfig):
         title="Ranks by layer",
         group="Adapter",
         tip=(
-            "Different ranks for some layers: pattern=rank, separated by commas. A pattern is a part of the layer's "
-            "name, such as attn or text_encoder. The first match counts."
+            "Different ranks for some layers, as pattern=rank, separated by commas. A pattern is "
+            "part of a layer's name, such as attn or text_encoder. The first match counts."
         ),
     )
     lora_alpha_pattern: str = setting(
@@ -73,7 +73,7 @@ class LoraSection(BaseConfig):
         free=False,
         title="Alphas by layer",
         group="Adapter",
-        tip="Different alphas for some layers: pattern=alpha, separated by commas.",
+        tip="Different alphas for some layers, as pattern=alpha, separated by commas.",
     )
     lora_decompose: bool = setting(
         False,
@@ -82,7 +82,7 @@ class LoraSection(BaseConfig):
         free=False,
         title="DoRA",
         group="Adapter",
-        tip="Train the length and the direction of the weights separately (weight-decomposed LoRA).",
+        tip="Train the magnitude and the direction of the weights separately (weight-decomposed LoRA).",
     )
     lora_rs: bool = setting(
         False,

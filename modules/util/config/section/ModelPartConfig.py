@@ -1,6 +1,6 @@
 from modules.util.config.BaseConfig import BaseConfig
 from modules.util.config.setting import Float, PathText, setting
-from modules.util.enum.choices import DataType, WeightDtype
+from modules.util.enum.choices import DataType, PaddingMask, StopUnit, WeightDtype
 from modules.util.enum.ModelType import families_where
 
 
@@ -12,10 +12,10 @@ class SourcedPartConfig(BaseConfig):
         widget="model",
         cost="value",
         free=True,
-        title="Take from",
+        title="Source",
         tip=(
-            "Take this part from another place than the base model: a .safetensors or .ckpt file, a folder, or a "
-            "Hugging Face name. Empty takes it from the base model."
+            "Load this part from elsewhere: a .safetensors or .ckpt file, a folder, or a Hugging "
+            "Face name. Empty: from the base model."
         ),
     )
 
@@ -28,7 +28,7 @@ class FrozenPartConfig(SourcedPartConfig):
         cost="value",
         free=False,
         title="Weights",
-        tip="Number format this part's weights are kept in. 16 bits halve its memory.",
+        tip="Number format of this part's weights. 16 bits halve its memory.",
     )
 
 
@@ -66,8 +66,9 @@ class ModelPartConfig(SourcedPartConfig):
         free=False,
         title="Weights",
         tip=(
-            "Number format this part's own weights are kept in. 16 bits halve their memory; 8 and 4 bits are for "
-            "parts that are not fine-tuned (adapters on them are) and need a GPU to be fast."
+            "Number format of this part's own weights. 16 bits halve their memory. 8 and 4 bits "
+            "are for parts that are not fine-tuned (adapters on them can be trained) and need a "
+            "GPU to be fast."
         ),
     )
     train: bool = setting(
@@ -84,7 +85,32 @@ class ModelPartConfig(SourcedPartConfig):
         visible=".train",
         free=False,
         title="Learning rate",
-        tip="Learning rate of this part alone; empty takes the run's.",
+        tip="Learning rate of this part only. Empty: the run's learning rate.",
+    )
+    stop_training_after: int = setting(
+        0,
+        ge=0,
+        le=1_000_000_000,
+        visible=".train,!.stop_training_after_unit=NEVER",
+        cost="value",
+        free=False,
+        title="Stop training after",
+        tip=(
+            "How long this part is trained, in the unit next to it; it keeps its weights from then on. Text encoders "
+            "learn faster than the denoiser, so a few epochs are often enough for them."
+        ),
+    )
+    stop_training_after_unit: StopUnit = setting(
+        StopUnit.NEVER,
+        visible=".train",
+        cost="value",
+        free=False,
+        title="Unit",
+        tip=(
+            "Unit of the training time of this part: EPOCH, or STEP for optimizer steps. NEVER: train it "
+            "to the end. Once an epoch begins with no text encoder in training, prompts are cached "
+            "again, unless a reference or a prior needs them as well."
+        ),
     )
     gradient_checkpointing: bool = setting(
         True,
@@ -92,8 +118,8 @@ class ModelPartConfig(SourcedPartConfig):
         free=True,
         title="Gradient checkpointing",
         tip=(
-            "Compute activations again in the backward pass instead of keeping them: about a quarter slower, "
-            "much less memory."
+            "Recompute activations in the backward pass instead of keeping them: about a quarter "
+            "slower, but much less memory."
         ),
     )
 
@@ -130,6 +156,17 @@ class TransformerConfig(DenoiserConfig):
             "works at every scale."
         ),
     )
+    attention_mask: PaddingMask = setting(
+        PaddingMask.FAMILY,
+        visible=families_where(lambda spec: spec.padding != "none"),
+        free=False,
+        title="Padding of prompts",
+        tip=(
+            "Whether the transformer sees the padding behind short prompts. FAMILY does what the model was made with. "
+            "MASKED hides it; where a model takes no mask (FLUX, Stable Diffusion 3), its text states become zeros. "
+            "Use the trained model with the same choice."
+        ),
+    )
 
 
 class FurtherTextEncoderConfig(ModelPartConfig):
@@ -140,6 +177,19 @@ class FurtherTextEncoderConfig(ModelPartConfig):
         free=False,
         title="Train",
         tip="Train this text encoder as well. Prompts are then encoded in every step instead of once.",
+    )
+    sequence_length: int | None = setting(
+        None,
+        ge=1,
+        le=1024,
+        visible=families_where(lambda spec: bool(spec.length_of)),
+        cost="value",
+        free=False,
+        title="Tokens of a prompt",
+        tip=(
+            "How many tokens of a prompt are read, those of the family's template included. Fewer save memory and "
+            "time where prompts are short. Empty reads as many as the family usually does, mostly 512."
+        ),
     )
 
 
@@ -154,8 +204,8 @@ class ClipTextEncoderConfig(FurtherTextEncoderConfig):
         free=False,
         title="Layer skip",
         tip=(
-            "Take the text states from this many layers before the usual one. Clip skip n of other programs is n - 1 "
-            "here. Use the trained model with the same value."
+            "Take the text states this many layers before the usual layer. Clip skip n of other "
+            "programs is n - 1 here. Use the trained model with the same value."
         ),
     )
 

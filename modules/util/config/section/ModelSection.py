@@ -56,7 +56,7 @@ class ModelSection(BaseConfig):
         free=True,
         title="Save to",
         group="Output",
-        tip="File (or folder, for the diffusers format) the trained model is written to.",
+        tip="The file to which the trained model is written; in the diffusers format, a folder.",
     )
     output_model_format: ModelFormat = setting(
         ModelFormat.AUTO,
@@ -64,10 +64,10 @@ class ModelSection(BaseConfig):
         title="Output format",
         group="Output",
         tip=(
-            "AUTO writes a kohya LoRA file for adapters; whole models become a .safetensors file where one holds all "
-            "of the model (Stable Diffusion 1.5 and XL), else a folder. SAFETENSORS is the denoiser alone for the "
-            "others, as ComfyUI loads it. COMFY_LORA has ComfyUI's own names; LEGACY_LORA keeps layers apart that "
-            "others fuse."
+            "AUTO: adapters become a kohya LoRA file. Whole models become a .safetensors file if "
+            "one file can hold the whole model (Stable Diffusion 1.5 and XL), otherwise a folder. "
+            "SAFETENSORS: for other families it holds only the denoiser, as ComfyUI loads it. "
+            "COMFY_LORA: ComfyUI's own names. LEGACY_LORA: layers that other formats fuse are kept apart."
         ),
     )
     output_dtype: DataType = setting(
@@ -82,7 +82,7 @@ class ModelSection(BaseConfig):
         free=True,
         title="Prevent overwrites",
         group="Output",
-        tip="Refuse to start when the file to save to exists already.",
+        tip="Refuse to start if the output file already exists.",
     )
     unet: DenoiserConfig = setting(
         factory=DenoiserConfig, visible=families_with("unet"), free=False, title="UNet", tip="The denoiser."
@@ -120,8 +120,8 @@ class ModelSection(BaseConfig):
         title="Emphasis in prompts",
         group="Prompts",
         tip=(
-            "Read (word), [word] and (word:1.3) in captions and sample prompts as more or less weight of these words. "
-            "If off, brackets are ordinary text."
+            "In captions and sample prompts, (word), [word] and (word:1.3) give words more or less "
+            "weight. Off: brackets are ordinary text."
         ),
     )
     max_prompt_chunks: int = setting(
@@ -134,8 +134,8 @@ class ModelSection(BaseConfig):
         title="Longest prompt (x 75 tokens)",
         group="Prompts",
         tip=(
-            "Prompts longer than CLIP's 75 tokens are encoded in chunks of 75 one after the other, up to "
-            "this many. 1: truncate the prompt."
+            "Prompts longer than CLIP's 75 tokens are encoded in chunks of 75, up to this many. 1: "
+            "truncate longer prompts."
         ),
     )
     force_v_prediction: bool = setting(

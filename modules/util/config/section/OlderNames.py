@@ -36,7 +36,7 @@ class OlderNames(BaseConfig):
     rlhf_strict_loss_mixing: bool = setting(
         True,
         title="Strict mixing",
-        tip="Ignored: every term of the loss has a divisor of its own, so there is nothing to refuse.",
+        tip="Ignored: every term of the loss has its own divisor, so there is nothing to refuse.",
     )
 
     def idle(self) -> list[str]:

@@ -152,7 +152,10 @@ class OnlineLossSection(BaseConfig):
         free=True,
         title="First ratio",
         group="Policy loss",
-        tip=("What to do if it is not 1. AUTO ends the run where it must be exact and warns elsewhere."),
+        tip=(
+            "What to do if the first ratio is not 1. AUTO ends the run if it must be exact, and "
+            "otherwise warns."
+        ),
     )
     rlhf_ratio_tolerance: Float | None = setting(
         None,
@@ -237,7 +240,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Clip KL",
         group="Group loss",
-        tip="These images are not pulled back to the reference either.",
+        tip="Images that no longer count are not pulled back to the reference either.",
     )
     rlhf_dgpo_use_ema_ref: bool = setting(
         False,
@@ -265,7 +268,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Noise",
         group="Group loss",
-        tip=("One noise for all images of a prompt, one for each timestep of it, or one for each image."),
+        tip=("One noise for all images of a prompt, one for each of its timesteps, or one for each image."),
     )
     rlhf_num_train_timesteps: int = setting(
         0,
@@ -277,8 +280,8 @@ class OnlineLossSection(BaseConfig):
         title="Timesteps",
         group="Group loss",
         tip=(
-            "Noise levels that each image is trained at in a pass. 0: as many as there are rollout steps in "
-            "the range."
+            "Noise levels that each image is trained at in a pass. 0: as many as there are rollout "
+            "steps in this range."
         ),
     )
     rlhf_timestep_range_low: Float = setting(

@@ -47,7 +47,7 @@ class OnlineSection(BaseConfig):
         first=True,
         title="Prompts per epoch",
         group="Prompts",
-        tip="How many different prompts get images in each epoch.",
+        tip="Number of different prompts that images are made of in each epoch.",
     )
     rlhf_group_size: int = setting(
         8,
@@ -60,7 +60,8 @@ class OnlineSection(BaseConfig):
         title="Images per prompt",
         group="Prompts",
         tip=(
-            "Images made of each prompt and compared with each other. More give better advantages and take longer."
+            "Images made of each prompt and compared with each other. More images give better "
+            "advantages but take longer."
         ),
     )
     rlhf_sampler: RolloutSampler = setting(
@@ -96,8 +97,8 @@ class OnlineSection(BaseConfig):
         title="Images per step",
         group="Prompts",
         tip=(
-            "Images of an optimizer step over all processes, not counting skipped ones. 0: follows from batch size "
-            "and accumulation steps."
+            "Images in an optimizer step over all processes, not counting skipped ones. 0: "
+            "determined by batch size and accumulation steps."
         ),
     )
     rlhf_docs_per_step_multiple: int = setting(
@@ -110,9 +111,9 @@ class OnlineSection(BaseConfig):
         title="Micro-batch multiple",
         group="Prompts",
         tip=(
-            "The number of micro-batches of such a step must be a multiple of this, or the run does not start. If "
-            "images are skipped, a step continues to the next multiple; the last step of an epoch takes what is "
-            "left."
+            "The number of micro-batches in an optimizer step must be a multiple of this, or the "
+            "run does not start. If images are skipped, a step continues to the next multiple. The "
+            "last step of an epoch takes what is left."
         ),
     )
     rlhf_short_step: ShortStep = setting(
@@ -204,7 +205,7 @@ class OnlineSection(BaseConfig):
         False,
         visible=_ONLINE,
         free=False,
-        title="Same first noise",
+        title="Shared start noise",
         group="Rollout",
         tip=(
             "All images of a prompt start from the same noise, so that they differ only by the noise of their "
@@ -241,8 +242,8 @@ class OnlineSection(BaseConfig):
         title="Temperature",
         group="Rollout",
         tip=(
-            "Multiplies the standard deviation of the noise, in rollout and training alike. Other values than 1 "
-            "change what images look like; the noise level does not."
+            "Multiplies the standard deviation of the noise, in rollout and training alike. Values "
+            "other than 1 change what images look like; the noise level does not."
         ),
     )
     rlhf_sde_window: str = setting(
@@ -266,7 +267,10 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Trained steps per image",
         group="Rollout",
-        tip="Denoising steps trained in an epoch, drawn for each epoch; the others add no noise. 0 for all.",
+        tip=(
+            "Denoising steps trained in an epoch, drawn again for each epoch; the others add no "
+            "noise. 0: all steps."
+        ),
     )
     rlhf_sde_choice: SdeChoice = setting(
         SdeChoice.RANDOM,
@@ -291,7 +295,7 @@ class OnlineSection(BaseConfig):
         False,
         visible=_DECOUPLED,
         free=False,
-        title="Average makes the images",
+        title="Rollout with EMA",
         group="Rollout",
         tip=("Make the images with the moving average of the weights (EMA) instead of the current weights."),
     )
@@ -301,7 +305,7 @@ class OnlineSection(BaseConfig):
         le=1000000000,
         visible=shown_for("old_policy"),
         free=False,
-        title="Old policy after",
+        title="Old policy from step",
         group="Rollout",
         tip="After this many optimizer steps the old policy makes the images, if the mode has one.",
     )
@@ -311,7 +315,7 @@ class OnlineSection(BaseConfig):
         le=10000,
         visible=_ONLINE,
         free=True,
-        title="Kept for review",
+        title="Images kept",
         group="Rollout",
         tip=("Images of each epoch that are kept in the run's folder, with prompt and reward. 0: none."),
     )
@@ -392,11 +396,11 @@ class OnlineSection(BaseConfig):
         le=1e7,
         visible=_ONLINE,
         free=False,
-        title="Patience for votes",
+        title="Vote timeout",
         group="Reward",
         tip=(
-            "With the reward person: seconds without any vote after which the prompts that are not voted on are left "
-            "out. 0 waits forever."
+            "With the reward person: after this many seconds without a vote, prompts without votes "
+            "are left out. 0: wait forever."
         ),
     )
     rlhf_person_share: Float = setting(
@@ -441,7 +445,7 @@ class OnlineSection(BaseConfig):
         free=False,
         title="Limit",
         group="Advantage",
-        tip="Larger advantages are limited to this.",
+        tip="Advantages are clipped to this size in both directions.",
     )
     rlhf_skip_zero_advantage: bool = setting(
         False,

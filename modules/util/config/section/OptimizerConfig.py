@@ -21,8 +21,9 @@ class OptimizerConfig(BaseConfig):
         title="Optimizer",
         group="Optimizer",
         tip=(
-            "The update rule. ADAMW is the safe choice; PRODIGY and DADAPT find their own step size from a learning "
-            "rate of 1; MUON moves matrices inside blocks and leaves the rest to ADAMW (3e-4); 8BIT needs less memory."
+            "The update rule. ADAMW is the safe choice; PRODIGY and DADAPT find their own step "
+            "size from a learning rate of 1. MUON updates the matrices inside blocks and leaves "
+            "the rest to ADAMW (at 3e-4). The 8BIT variants need less memory."
         ),
     )
     beta1: Float | None = setting(
@@ -68,7 +69,10 @@ class OptimizerConfig(BaseConfig):
         free=False,
         title="Momentum",
         group="Optimizer",
-        tip="Momentum of SGD, RMSPROP, LARS and MUON; 0.9 where SGD_8BIT and LARS_8BIT cannot do without.",
+        tip=(
+            "Momentum of SGD, RMSPROP, LARS and MUON. SGD_8BIT and LARS_8BIT need one and use 0.9 "
+            "if this is empty."
+        ),
     )
     fused_back_pass: bool = setting(
         False,
@@ -77,9 +81,21 @@ class OptimizerConfig(BaseConfig):
         title="Step in the backward pass",
         group="Optimizer",
         tip=(
-            "Use each gradient as soon as it is computed, then drop it: fine-tuning a whole model then needs no "
-            "memory for gradients. Not with accumulation, clipping of all gradients together, FLOAT_16, preferences or "
-            "several processes."
+            "Apply each gradient as soon as it is computed, then drop it. Fine-tuning a whole "
+            "model then needs no memory for gradients. Cannot be combined with accumulation, "
+            "clipping of all gradients together, FLOAT_16, preference training or several processes."
+        ),
+    )
+    stochastic_rounding: bool = setting(
+        False,
+        cost="value",
+        free=False,
+        title="Stochastic rounding",
+        group="Optimizer",
+        tip=(
+            "For trained weights in BFLOAT_16: round each step up or down by chance, so that small steps are not lost. "
+            "The state of the optimizer then has 32 bits. Switch it on when fine-tuning a model in BFLOAT_16. With "
+            "ADAMW, ADAM, ADAFACTOR, CAME, LION and SGD."
         ),
     )
     params: dict[str, Scalar] = setting(

@@ -33,9 +33,7 @@ class ProjectSection(BaseConfig):
         free=False,
         title="Seed",
         group="Run",
-        tip=(
-            "One number behind everything random: the same config with the same seed trains the same weights."
-        ),
+        tip=("Start of all random numbers. The same config with the same seed trains the same weights."),
     )
     continue_last_backup: bool = setting(
         False,
@@ -76,7 +74,10 @@ class ProjectSection(BaseConfig):
         free=True,
         title="Device",
         group="Hardware",
-        tip="auto takes the first GPU if there is one; otherwise cpu, cuda or cuda:1 for the second GPU.",
+        tip=(
+            "auto: the first GPU, or the CPU if there is none. Otherwise cpu, cuda, or cuda:1 for "
+            "the second GPU."
+        ),
     )
     train_dtype: DataType = setting(
         DataType.BFLOAT_16,

@@ -21,27 +21,28 @@ class RewardConfig(BaseConfig):
         min_length=1,
         widget="reward",
         title="Reward",
-        tip="Which one: the key of a built-in or model reward.",
+        tip="The key of a built-in reward or of a reward model.",
     )
-    name: str = setting(
-        "", title="Name", tip="What it is called in the logs; empty takes the key. Names must differ."
-    )
+    name: str = setting("", title="Name", tip="Name in the logs. Empty: the key. Names must differ.")
     weight: Float = setting(
-        1.0, title="Weight", tip="Factor in the sum of all rewards; below 0 turns it over."
+        1.0, title="Weight", tip="Factor in the sum of all rewards. Below 0: lower values are better."
     )
     clip_low: Float | None = setting(
-        None, widget="bound", title="Lowest", tip="Smaller values count as this one."
+        None, widget="bound", title="Lowest", tip="Smaller values are raised to this one."
     )
     clip_high: Float | None = setting(
-        None, widget="bound", title="Highest", tip="Larger values count as this one."
+        None, widget="bound", title="Highest", tip="Larger values are lowered to this one."
     )
     threshold: Float | None = setting(
-        None, widget="bound", title="Threshold", tip="Values below it count as 0; empty for no threshold."
+        None, widget="bound", title="Threshold", tip="Values below it count as 0. Empty: no threshold."
     )
     normalise: bool = setting(
         False,
         title="Normalise",
-        tip="Divide by a moving average of the reward's size, so that weights mean the same for all rewards.",
+        tip=(
+            "Divide by a moving average of the reward's size, so that weights have the same "
+            "meaning for all rewards."
+        ),
     )
     params: dict[str, Any] = setting(
         factory=dict, hidden=True, title="Parameters", tip="Arguments of the reward, by name."

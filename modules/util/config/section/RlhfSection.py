@@ -56,7 +56,7 @@ class RlhfSection(BaseConfig):
         tip=(
             "How preferences are learned. "
             + " ".join(f"{mode.label} {mode.help}" for mode in MODES.values())
-            + " All but DPO make their images while they train and learn from a reward."
+            + " All except DPO make their own images during training and learn from a reward."
         ),
     )
 
@@ -97,7 +97,7 @@ class RlhfSection(BaseConfig):
         first=True,
         title="Label smoothing",
         group="Loss",
-        tip="Share of your picks that are taken to be mistakes.",
+        tip="Share of your picks that are assumed to be mistakes.",
     )
     rlhf_dpo_confidence: DPOConfidence = setting(
         DPOConfidence.OFF,
@@ -106,9 +106,9 @@ class RlhfSection(BaseConfig):
         title="Confidence",
         group="Loss",
         tip=(
-            "Uses how sure the ranking was of each pair. SMOOTHING takes uncertain pairs for mistakes more often. "
-            "MARGIN asks for more distance where a pair is certain. Pairs that were chosen without comparisons count "
-            "as usual."
+            "Takes into account how certain the ranking was of each pair. SMOOTHING assumes "
+            "mistakes more often in uncertain pairs. MARGIN requires a larger margin for certain "
+            "pairs. Pairs that were chosen without comparisons count as usual."
         ),
     )
     rlhf_dpo_ipo_tau: Float = setting(
@@ -170,14 +170,15 @@ class RlhfSection(BaseConfig):
         0.0,
         ge=0,
         le=1e6,
-        visible=_DPO,
+        visible=shown_for("norm_guard"),
         cost="switch",
         free=False,
         title="Norm guard",
         group="Loss",
         tip=(
-            "Keeps the model from predicting larger than the reference does, which shows as loud colours and ignored "
-            "prompts. The weight of max(0, norm / norm of the reference - 1)^2 in the loss."
+            "Keeps the model's predictions from growing larger than those of the reference. Signs "
+            "of this are overly strong colours and ignored prompts. It is the weight of max(0, "
+            "norm / norm of the reference - 1)^2 in the loss."
         ),
     )
     rlhf_dpo_mask: PairMasks = setting(
@@ -187,8 +188,9 @@ class RlhfSection(BaseConfig):
         title="Masks of pairs",
         group="Masks",
         tip=(
-            "Which part of a pair counts. FILE: the white parts of the masks of its two images. DIFFERENCE: where the "
-            "images differ, for pairs of which one is an edited version of the other."
+            "Which part of a pair counts. FILE: the white parts of the masks of its two images. "
+            "DIFFERENCE: where the images differ, for pairs in which one image is an edited "
+            "version of the other."
         ),
     )
     rlhf_dpo_mask_dilate: int = setting(
@@ -199,7 +201,7 @@ class RlhfSection(BaseConfig):
         free=False,
         title="Enlarge masks",
         group="Masks",
-        tip="Cells of the latents (mostly 8 pixels) by which the mask of a difference grows to all sides.",
+        tip="Number of latent cells (usually of 8 pixels) by which a DIFFERENCE mask grows on all sides.",
     )
     rlhf_dpo_mask_norm: PairMaskNorm = setting(
         PairMaskNorm.MASKED_MEAN,
@@ -222,8 +224,8 @@ class RlhfSection(BaseConfig):
         title="Anchor",
         group="Masks",
         tip=(
-            "Weight of the squared distance between the predictions of model and reference over the whole of both "
-            "images. It keeps what lies outside a mask as it is. 0: off."
+            "Weight of the squared distance between the predictions of model and reference over "
+            "the whole of both images. It keeps the area outside a mask as it is. 0: off."
         ),
     )
     rlhf_dpo_ref_mode: DPORefMode = setting(
@@ -257,8 +259,8 @@ class RlhfSection(BaseConfig):
         title="Timesteps of a pair",
         group="Noise",
         tip=(
-            "STRATIFIED spreads the timesteps a pair sees evenly over its visits, UNIFORM draws each on its "
-            "own."
+            "STRATIFIED spreads the timesteps of a pair evenly over its visits. UNIFORM draws each "
+            "one independently."
         ),
     )
     rlhf_dpo_timestep_strata: int = setting(
@@ -269,7 +271,10 @@ class RlhfSection(BaseConfig):
         free=False,
         title="Strata",
         group="Noise",
-        tip="Parts the timesteps are split into; a pair visits each before any comes again.",
+        tip=(
+            "Number of parts into which the timesteps are split. A pair visits every part before "
+            "any is repeated."
+        ),
     )
 
     rlhf_dpo_execution_mode: DPOExecutionMode = setting(
@@ -303,8 +308,8 @@ class RlhfSection(BaseConfig):
         title="Cache reference scores",
         group="Memory",
         tip=(
-            "Compute the reference's scores once for a fixed set of draws and keep them: about a third "
-            "faster afterwards."
+            "Compute the reference's scores once for a fixed set of draws and keep them. Training "
+            "is then about a third faster."
         ),
     )
     rlhf_dpo_reference_cache_draws: int = setting(
@@ -317,7 +322,8 @@ class RlhfSection(BaseConfig):
         title="Draws per pair",
         group="Memory",
         tip=(
-            "Timesteps and noises each pair has in the cache. More are better for the model but take longer to compute."
+            "Number of draws (timestep and noise) cached for each pair. More are better for the "
+            "model but take longer to compute."
         ),
     )
 
@@ -350,7 +356,7 @@ class RlhfSection(BaseConfig):
         free=True,
         title="Draws per pair",
         group="Validation",
-        tip="Timesteps each validation pair is measured at, always the same ones.",
+        tip="Number of timesteps at which each validation pair is measured. They are always the same.",
     )
     rlhf_dpo_timestep_margin_logging: bool = setting(
         False,
@@ -394,9 +400,9 @@ class RlhfSection(BaseConfig):
         title="Stalled metrics needed",
         group="Validation",
         tip=(
-            "How many of the watched metrics must stall before a validation counts as lost. EITHER: one is enough, "
-            "whatever the others do. BOTH: all of them. A metric stalls when it is not better than its best so far; "
-            "an accuracy of 1.0 can only stall."
+            "How many of the watched metrics must stall for a validation to count as one without "
+            "progress. EITHER: one is enough, whatever the others do. BOTH: all of them. A metric "
+            "stalls if it is not better than its best so far; an accuracy of 1.0 can only stall."
         ),
     )
     rlhf_dpo_patience_metrics: list[_Metric] = setting(

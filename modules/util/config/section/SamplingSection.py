@@ -7,7 +7,7 @@ from modules.util.enum.choices import ImageFormat, TimeUnit
 
 
 class SamplingSection(BaseConfig):
-    """Images made while training, to see where it goes."""
+    """Images made during training, to follow its progress."""
 
     SECTION: ClassVar[str] = "Sampling"
 
@@ -17,7 +17,7 @@ class SamplingSection(BaseConfig):
         free=True,
         title="Sample file",
         group="Samples",
-        tip="The list of samples to make. Not read when the config holds its samples itself.",
+        tip="The list of samples to make. Not read if the config itself contains the samples.",
     )
     samples: list[SampleConfig] | None = setting(
         None,
@@ -42,7 +42,7 @@ class SamplingSection(BaseConfig):
         free=True,
         title="Unit",
         group="When",
-        tip="Unit of the sampling interval; NEVER makes none, ALWAYS after each step.",
+        tip="Unit of the sampling interval. NEVER: no samples. ALWAYS: after each step.",
     )
     sample_before_training: bool = setting(
         False,

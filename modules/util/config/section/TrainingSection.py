@@ -47,7 +47,7 @@ class TrainingSection(BaseConfig):
         first=True,
         title="Batch size",
         group="Steps",
-        tip="Images (or pairs) computed at once. More need more memory.",
+        tip="Images (or pairs) computed at once. Larger batches need more memory.",
     )
     gradient_accumulation_steps: int = setting(
         1,
@@ -59,8 +59,8 @@ class TrainingSection(BaseConfig):
         title="Accumulation",
         group="Steps",
         tip=(
-            "Batches whose gradients are added up before the weights change: the effect of a larger batch with the "
-            "memory of a small one."
+            "Number of batches whose gradients are added up before the weights change. This has "
+            "the effect of a larger batch with the memory of a small one."
         ),
     )
     clip_grad_norm: Float | None = setting(
@@ -70,15 +70,17 @@ class TrainingSection(BaseConfig):
         free=False,
         title="Clip gradient norm",
         group="Steps",
-        tip="Gradients with a larger norm are scaled down to it. Empty or 0: no limit.",
+        tip="Gradients with a larger norm are scaled down to this norm. Empty or 0: no limit.",
     )
     clip_each_weight: bool = setting(
         False,
         free=False,
         title="Clip each weight",
         group="Steps",
-        tip="Compare the gradient of each weight with the limit, instead of all gradients together. OneTrainer does so "
-        "when it steps in the backward pass, which needs it here too.",
+        tip=(
+            "Apply the limit to the gradient of each weight instead of all gradients together. "
+            "Required if the optimizer steps in the backward pass, where OneTrainer does the same."
+        ),
     )
     nan_patience: int = setting(
         0,
@@ -113,8 +115,8 @@ class TrainingSection(BaseConfig):
         title="Schedule",
         group="Learning rate",
         tip=(
-            "How the learning rate changes after the warm-up. ADAFACTOR leaves it to the optimizer of that name with "
-            "relative_step."
+            "How the learning rate changes after the warm-up. ADAFACTOR: the optimizer of that "
+            "name sets it, with relative_step."
         ),
     )
     learning_rate_warmup_steps: Float = setting(
@@ -125,7 +127,10 @@ class TrainingSection(BaseConfig):
         first=True,
         title="Warm-up",
         group="Learning rate",
-        tip="The learning rate rises from 0 over this many steps; up to 1 it is a share of the whole run.",
+        tip=(
+            "The learning rate rises from 0 over this many steps. A value up to 1 is a share of "
+            "the whole run."
+        ),
     )
     learning_rate_cycles: Float = setting(
         1.0,
@@ -135,7 +140,7 @@ class TrainingSection(BaseConfig):
         free=False,
         title="Cycles",
         group="Learning rate",
-        tip="How many cosine waves fit into the run.",
+        tip="Number of cosine waves in the run.",
     )
     learning_rate_min_factor: Float = setting(
         0.0,
@@ -156,8 +161,8 @@ class TrainingSection(BaseConfig):
         title="REX curvature",
         group="Learning rate",
         tip=(
-            "How long REX stays high: 0 falls in a straight line, 0.5 is that of the paper, OneTrainer has 0.9, which "
-            "is still at 0.91 in the middle of the run."
+            "How long REX stays high. 0: a straight line. 0.5: as in the paper. 0.9: as in "
+            "OneTrainer; the factor is still 0.91 in the middle of the run."
         ),
     )
     learning_rate_ends_high: bool = setting(
@@ -167,7 +172,8 @@ class TrainingSection(BaseConfig):
         title="End high",
         group="Learning rate",
         tip=(
-            "COSINE_WITH_RESTARTS has whole waves and ends at the full learning rate, as in OneTrainer. Off ends low."
+            "COSINE_WITH_RESTARTS makes whole waves and ends at the full learning rate, as in "
+            "OneTrainer. Off: it ends low."
         ),
     )
     learning_rate_scaler: Scaler = setting(
@@ -182,7 +188,7 @@ class TrainingSection(BaseConfig):
     )
 
     optimizer: OptimizerConfig = setting(
-        factory=OptimizerConfig, free=False, title="Optimizer", tip="The update rule and its numbers."
+        factory=OptimizerConfig, free=False, title="Optimizer", tip="The update rule and its parameters."
     )
 
     ema: EMAMode = setting(
@@ -191,7 +197,10 @@ class TrainingSection(BaseConfig):
         free=False,
         title="EMA",
         group="EMA",
-        tip="Save a moving average of the weights instead of the last ones, kept in CPU or GPU memory.",
+        tip=(
+            "Save a moving average of the weights instead of the final weights. The average is "
+            "kept in CPU or GPU memory."
+        ),
     )
     ema_decay: Float = setting(
         0.999,
@@ -284,8 +293,8 @@ class TrainingSection(BaseConfig):
         title="Loss scale",
         group="Loss",
         tip=(
-            "Multiplies the loss by the batch size, the accumulated batches or both. Optimizers like ADAMW do not "
-            "notice it, except through clipping."
+            "Multiplies the loss by the batch size, the accumulated batches or both. It has no "
+            "effect on optimizers such as ADAMW, except through clipping."
         ),
     )
 
@@ -371,8 +380,8 @@ class TrainingSection(BaseConfig):
         title="Range before shift",
         group="Noise",
         tip=(
-            "Take the lowest and highest timestep before they are shifted, as OneTrainer does; the shifted ones may "
-            "then lie outside. Off takes them afterwards."
+            "Apply the lowest and highest timestep before the shift, as OneTrainer does. Shifted "
+            "timesteps may then lie outside this range. Off: apply them after the shift."
         ),
     )
     offset_noise_weight: Float = setting(
@@ -385,6 +394,17 @@ class TrainingSection(BaseConfig):
         tip=(
             "Adds noise that is constant over each channel, so that the model learns very dark and bright "
             "images."
+        ),
+    )
+    generalized_offset_noise: bool = setting(
+        False,
+        visible="offset_noise_weight," + families_where(lambda spec: not spec.flow_matching),
+        free=False,
+        title="Offset by noise level",
+        group="Noise",
+        tip=(
+            "Adds less of the offset noise where there is less noise (Kutsuna 2024), so that clean details are left "
+            "alone. Not for models that match flows, and not with a zero terminal SNR."
         ),
     )
     perturbation_noise_weight: Float = setting(
@@ -403,7 +423,7 @@ class TrainingSection(BaseConfig):
         title="Perturb the target",
         group="Noise",
         tip=(
-            "Add the perturbation noise to what the model has to predict too, as OneTrainer does. Off adds it to the "
-            "input alone, as in the paper."
+            "Also add the perturbation noise to the training target, as OneTrainer does. Off: only "
+            "to the model's input, as in the paper."
         ),
     )

@@ -1,4 +1,4 @@
-"""What OneTrainer's public presets say, by name; those of families that are not offered are abbreviated."""
+"""What OneTrainer's public presets say, by name; those of families that are not supported are abbreviated."""
 
 from __future__ import annotations
 

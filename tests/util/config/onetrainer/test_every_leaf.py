@@ -98,6 +98,8 @@ def base(place: str) -> dict[str, Any]:
         made |= {"masked_training": True, "model_type": "STABLE_DIFFUSION_15_INPAINTING"}
     if place in ("custom_learning_rate_scheduler", "scheduler_params"):
         made["learning_rate_scheduler"] = "CUSTOM"
+    if place == "generalized_offset_noise":
+        made["offset_noise_weight"] = 0.1
     if place == "device_indexes":
         made["multi_gpu"] = True
     if place.endswith(".learning_rate"):

@@ -48,19 +48,69 @@ def test_missing_keys_have_the_defaults_of_onetrainer(tmp_path: Path) -> None:
     assert config.text_encoder.train is True
     assert config.train_device == "auto"
     assert config.rlhf_enabled is False
-    assert about(notes) == ["text_encoder.stop_training_after"]
+    assert about(notes) == []
+    assert (config.text_encoder.stop_training_after, config.text_encoder.stop_training_after_unit) == (
+        30,
+        "EPOCH",
+    )
 
 
-def test_a_mask_of_padding_is_noted_where_it_would_do_something(tmp_path: Path) -> None:
-    masked = {"__version": 11, "model_type": "FLUX_DEV_1", "training_method": "LORA", **LISTS}
+@pytest.mark.parametrize(
+    ("after", "unit", "expected", "said"),
+    [
+        (7, "EPOCH", (True, 7, "EPOCH"), []),
+        (100, "EPOCH", (True, 0, "NEVER"), []),
+        (7, "NEVER", (True, 0, "NEVER"), []),
+        (9, "STEP", (True, 4, "STEP"), []),
+        (1, "STEP", (True, 1, "STEP"), []),
+        (0, "EPOCH", (False, 0, "NEVER"), []),
+        (2, "HOUR", (True, 0, "NEVER"), ["unet.stop_training_after"]),
+    ],
+)
+def test_the_end_of_the_training_of_a_part(
+    tmp_path: Path, after: int, unit: str, expected: tuple[bool, int, str], said: list[str]
+) -> None:
+    unet = {"train": True, "stop_training_after": after, "stop_training_after_unit": unit}
+    data = {"__version": 11, "gradient_accumulation_steps": 2, "learning_rate_warmup_steps": 0, **LISTS}
+    config, notes = load(tmp_path, {**data, "unet": unet})
+    made = config.unet
+    assert (made.train, made.stop_training_after, made.stop_training_after_unit) == expected
+    assert about(notes) == said
+
+
+@pytest.mark.parametrize(("family", "expected"), [("FLUX_DEV_1", "MASKED"), ("QWEN", "FAMILY")])
+def test_a_mask_of_padding_is_carried_where_there_is_padding(
+    tmp_path: Path, family: str, expected: str
+) -> None:
+    masked = {"__version": 11, "model_type": family, "training_method": "LORA", **LISTS}
+    masked |= {"transformer": {"attention_mask": True}}
     masked |= {
-        "transformer": {"attention_mask": True},
         "text_encoder": {"attention_mask": True, "train": False},
+        "text_encoder_2_sequence_length": 512,
     }
-    _, notes = load(tmp_path, masked)
-    assert [note for note in notes if "attention_mask" in note] == [
-        "transformer.attention_mask = true: not offered"
-    ]
+    config, notes = load(tmp_path, masked)
+    assert config.transformer.attention_mask == expected
+    assert about([note for note in notes if "text_encoder_2" not in note]) == []
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "expected", "said"),
+    [
+        ("FLUX_DEV_1", {}, (None, 77), []),
+        ("FLUX_DEV_1", {"text_encoder_2_sequence_length": 512}, (None, None), []),
+        ("FLUX_DEV_1", {"text_encoder_2_sequence_length": 600}, (None, None), ["text_encoder_2_sequence_length"]),
+        ("CHROMA_1", {}, (None, None), []),
+        ("CHROMA_1", {"text_encoder_sequence_length": 256}, (256, None), []),
+        ("PIXART_SIGMA", {"text_encoder_sequence_length": 256}, (None, None), ["text_encoder_sequence_length"]),
+    ],
+)  # fmt: skip
+def test_lengths_of_prompts(
+    tmp_path: Path, family: str, given: dict[str, int], expected: tuple[Any, Any], said: list[str]
+) -> None:
+    data = {"__version": 11, "model_type": family, "training_method": "LORA", **given, **LISTS}
+    config, notes = load(tmp_path, data)
+    assert (config.text_encoder.sequence_length, config.text_encoder_2.sequence_length) == expected
+    assert about([note for note in notes if "sequence" in note]) == said
 
 
 def test_fields_of_text_encoders_that_are_not_offered_are_noted(tmp_path: Path) -> None:
@@ -113,6 +163,7 @@ def test_a_current_config_is_carried_over(tmp_path: Path) -> None:
         "weight_decay": None,
         "momentum": None,
         "fused_back_pass": False,
+        "stochastic_rounding": False,
         "params": {"d_coef": 0.5, "bias_correction": True},
     }
     assert config.unet.learning_rate == 5e-5
@@ -148,7 +199,11 @@ def test_an_old_config_comes_through_all_migrations(tmp_path: Path) -> None:
         "samples": [{"prompt": "cat"}],
     }
     config, notes = load(tmp_path, data)
-    assert about(notes) == ["text_encoder.stop_training_after"]
+    assert about(notes) == []
+    assert (config.text_encoder.stop_training_after, config.text_encoder.stop_training_after_unit) == (
+        7,
+        "EPOCH",
+    )
     assert (config.optimizer.optimizer, config.optimizer.weight_decay) == ("ADAMW_8BIT", 0.05)
     assert (config.unet.learning_rate, config.unet.weight_dtype) == (2e-5, "FLOAT_16")
     assert (config.text_encoder.weight_dtype, config.vae.weight_dtype) == ("BFLOAT_16", "BFLOAT_16")
@@ -269,7 +324,7 @@ def test_what_is_not_offered_is_listed_once_and_only_where_it_differs(tmp_path: 
 def test_numbers_written_as_text_or_float_are_read(tmp_path: Path) -> None:
     config, notes = load(tmp_path, {"__version": 11, "learning_rate": "3e-4", "batch_size": 2.0, **LISTS})
     assert (config.learning_rate, config.batch_size) == (3e-4, 2)
-    assert about(notes) == ["text_encoder.stop_training_after"]
+    assert about(notes) == []
 
 
 @pytest.mark.parametrize("name", [*Optimizer.__members__, "AdEMAMix", "AdEMAMix_8BIT", "CAME_8BIT"])
@@ -327,7 +382,7 @@ def test_what_is_no_onetrainer_file_is_an_error(tmp_path: Path) -> None:
 def test_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in.json").write_text(json.dumps({"__version": 11, "force_circular_padding": True, **LISTS}))
     assert script.main([str(tmp_path / "in.json"), str(tmp_path / "out.json")]) == 3
-    assert "force_circular_padding = true: not offered" in capsys.readouterr().out
+    assert "force_circular_padding = true: not supported" in capsys.readouterr().out
     assert load_config(tmp_path / "out.json").learning_rate == 3e-6
     assert script.main([str(tmp_path / "none.json"), str(tmp_path / "out.json")]) == 2
 
@@ -364,7 +419,7 @@ def test_no_file_brings_the_import_down(tmp_path: Path, version: int | None, dat
     try:
         config, _ = load(tmp_path, data)
     except UserError as error:
-        assert "not offered" in str(error) or "not an object" in str(error)
+        assert "not supported" in str(error) or "not an object" in str(error)
         assert not data.keys().isdisjoint(("model_type", "training_method", "peft_type", "optimizer"))
         return
     again = TrainConfig.from_dict(json.loads(json.dumps(config.to_dict())))
@@ -375,7 +430,7 @@ def test_no_file_brings_the_import_down(tmp_path: Path, version: int | None, dat
 def test_measured_defaults_come_through_and_our_table_is_theirs(tmp_path: Path) -> None:
     data = json.loads((SHARED / "train_config_defaults.json").read_text())
     config, notes = load(tmp_path, {**data, **LISTS})
-    assert about(notes) == ["text_encoder.stop_training_after"]
+    assert about(notes) == []
     assert config.train_device == "cpu"
 
     def without_versions(node: Any) -> Any:

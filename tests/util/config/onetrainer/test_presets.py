@@ -17,11 +17,8 @@ from scripts import import_config as script
 from tests.util.config.onetrainer.presets import PRESETS
 
 EXPLAINED = {
-    r"text_encoder\.stop_training_after = 30 EPOCH": "trained to the end",
-    r"(transformer|unet|, text_encoder)+\.weight_dtype = BFLOAT_16": "no stochastic rounding",
     r"transformer\.weight_dtype = INT_W8A8": "instead",
     r"vb_loss_strength = 1\.0": "variance is not trained",
-    r"text_encoder_2_sequence_length = 77": "up to 512 tokens",
     r"quantization\.layer_filter = ": "all layers of the blocks are quantised",
     r"transformer\.activation_offloading = true": "activations stay on the device",
     r"text_encoder\.offload_fraction = ": "encoders are moved as a whole",

@@ -275,18 +275,33 @@ def test_an_unknown_layer_preset_is_noted_and_trains_all(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("method", ["LORA", "FINE_TUNE"])
-def test_stochastic_rounding_is_noted_where_it_would_act(method: str, tmp_path: Path) -> None:
+def test_stochastic_rounding_is_carried_where_it_would_act(method: str, tmp_path: Path) -> None:
     data = {
         "training_method": method,
         "unet": {"weight_dtype": "BFLOAT_16"},
         "text_encoder": {"train": False},
     }
-    _, notes = load(tmp_path, **data)
-    assert len([note for note in notes if "stochastic" in note]) == (method == "FINE_TUNE")
-    _, notes = load(tmp_path, **data, lora_weight_dtype="BFLOAT_16", optimizer={"stochastic_rounding": True})
+    config, notes = load(tmp_path, **data)
+    assert config.optimizer.stochastic_rounding is (method == "FINE_TUNE")
+    assert not [note for note in notes if "stochastic" in note]
+    short = {**data, "lora_weight_dtype": "BFLOAT_16"}
+    config, _ = load(tmp_path, **short, optimizer={"stochastic_rounding": True})
+    assert config.optimizer.stochastic_rounding is True
+    config, _ = load(tmp_path, **short, optimizer={"stochastic_rounding": False})
+    assert config.optimizer.stochastic_rounding is False
+    config, notes = load(tmp_path, **short, optimizer={"optimizer": "PRODIGY"})
+    assert config.optimizer.stochastic_rounding is False
     assert len([note for note in notes if "stochastic" in note]) == 1
-    _, notes = load(tmp_path, **data, lora_weight_dtype="BFLOAT_16", optimizer={"stochastic_rounding": False})
-    assert not [note for note in notes if "stochastic rounding" in note]
+
+
+def test_the_offset_by_noise_level_is_carried_where_it_acts(tmp_path: Path) -> None:
+    config, notes = load(tmp_path, generalized_offset_noise=True, offset_noise_weight=0.1)
+    assert config.generalized_offset_noise is True
+    assert len([note for note in notes if "generalized_offset_noise" in note]) == 1
+    for idle in ({}, {"offset_noise_weight": 0.1, "model_type": "FLUX_DEV_1", "training_method": "LORA"}):
+        config, notes = load(tmp_path, generalized_offset_noise=True, **idle)
+        assert config.generalized_offset_noise is False
+        assert not [note for note in notes if "generalized_offset_noise" in note]
 
 
 LOST = {
@@ -329,9 +344,9 @@ def test_a_strict_import_writes_nothing_when_the_weights_would_be_others(
     out = capsys.readouterr().out.splitlines()
     noted = [
         "changes training:",
-        "  force_circular_padding = true: not offered",
+        "  force_circular_padding = true: not supported",
         "no effect here:",
-        "  huggingface_cache_dir = hub: not offered",
+        "  huggingface_cache_dir = hub: not supported",
     ]
     assert out == [*noted, f"wrote {tmp_path / 'out.json'}"]
     assert (tmp_path / "out.json.notes.txt").read_text().splitlines() == noted
@@ -427,7 +442,8 @@ def test_noise_and_rates_get_the_switches_that_mean_the_same_here(tmp_path: Path
         max_noising_strength=0.5, timestep_distribution="INVERTED_PARABOLA", noising_weight=7.7,
         loss_weight_fn="SIGMA", learning_rate_scaler="BOTH", text_encoder_2={"train": False},
     )  # fmt: skip
-    assert [note.place for note in notes] == ["text_encoder_2_sequence_length"]
+    assert notes == []
+    assert config.text_encoder_2.sequence_length == 77
     assert (config.learning_rate_rex_d, config.perturbation_on_target) == (0.9, True)
     assert (config.dynamic_timestep_shifting, config.noising_range_before_shift) == (True, True)
     assert (config.timestep_distribution.value, config.noising_weight) == ("INVERTED_PARABOLA", 7.7)

@@ -20,6 +20,10 @@ OTHER_VALUES: dict[str, Any] = {
     "guidance_scale": 3.5,
     "dropout_probability": 0.1,
     "layer_skip": 1,
+    "sequence_length": 64,
+    "attention_mask": "MASKED",
+    "stop_training_after": 3,
+    "stop_training_after_unit": "EPOCH",
 }
 
 
@@ -99,3 +103,14 @@ def test_the_schedule_of_adafactor_needs_its_optimizer() -> None:
     assert "loss_scaler" not in warned(
         read_config({"loss_scaler": "BATCH", "optimizer": {"optimizer": "SGD"}})
     )
+
+
+def test_an_offset_by_noise_level_needs_noise_levels() -> None:
+    def errors(**data: Any) -> list[str | None]:
+        given = {"offset_noise_weight": 0.1, "generalized_offset_noise": True, **data}
+        return [error.field for error in find_problems(TrainConfig.from_dict(given)).errors]
+
+    assert errors() == []
+    assert errors(model_type="FLUX_DEV_1") == ["generalized_offset_noise"]
+    assert errors(rescale_noise_scheduler_to_zero_terminal_snr=True) == ["generalized_offset_noise"]
+    assert "generalized_offset_noise" in warned(TrainConfig.from_dict({"generalized_offset_noise": True}))

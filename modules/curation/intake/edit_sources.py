@@ -1,0 +1,233 @@
+"""The images that edits were made from: next to the result, or named in the graph that ComfyUI left in it.
+
+Names in a graph come from whoever made the file. They are looked for in the folder of ComfyUI's inputs, and never
+lead out of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from modules.util.dpo_curation_util import IMAGE_EXTENSIONS, UNCONDITIONAL, file_sha256
+from modules.util.errors import UserError
+from modules.util.image_metadata.limits import Reason, Unusable
+from modules.util.image_metadata_util import ImageMetadata, normalise_prompt, read_metadata
+from modules.util.owned_files import Owned, shown
+from modules.util.pairs.source_files import MOST_SOURCES, SourceImage, source_stem
+
+ENDINGS = ("-source", "_source")
+"""Endings of the name of a source next to its result, before the extension."""
+FOLDERS = ("source", "control", "input")
+"""Folders next to results, in which sources have their names."""
+MAX_BYTES = 512 << 20
+_ANNOTATED = re.compile(r"(.*) \[(input|output|temp)\]", re.DOTALL)
+_FOLDERS_KEPT = 8
+
+
+@dataclass(frozen=True)
+class EditOptions:
+    """Where the images that were edited are.
+
+    Args:
+        edits: every image is an edit; otherwise those are whose metadata say so.
+        input_dir: the folder in which ComfyUI finds what its graphs name.
+        image: the source of all images.
+    """
+
+    edits: bool = False
+    input_dir: Path | None = None
+    image: Path | None = None
+
+    @property
+    def all_edited(self) -> bool:
+        """Whether every image is an edit: to say where the sources are says that, too."""
+        return self.edits or self.input_dir is not None or self.image is not None
+
+    def check(self) -> None:
+        """Refuse places where no source can be.
+
+        Raises:
+            UserError: which of them, and why.
+        """
+        if self.input_dir is not None and not self.input_dir.is_dir():
+            raise UserError(
+                f"the folder of source images {self.input_dir} does not exist", hint="check the path"
+            )
+        if self.image is not None:
+            try:
+                _check_image(self.image)
+            except (Unusable, OSError) as error:
+                raise UserError(
+                    f"the source image {shown(self.image)} cannot be used: {error}", hint="choose an image"
+                ) from error
+
+
+NO_EDITS = EditOptions()
+
+
+class SourceFinder:
+    """Finds the sources of the images of a folder. Looks into folders and hashes sources once for each scan.
+
+    Args:
+        root: the folder with results.
+    """
+
+    def __init__(self, root: Path, options: EditOptions) -> None:
+        self._root, self._options = root, options
+        self._folders: OrderedDict[Path, dict[str, list[str]]] = OrderedDict()
+        self._known: dict[Path, tuple[tuple[int, int], SourceImage]] = {}
+        self._image = None if options.image is None else Path(os.path.realpath(options.image))
+
+    def folders(self) -> list[Path]:
+        """Folders that hold sources alone, to be left out of the scan."""
+        return [] if self._options.input_dir is None else [self._options.input_dir]
+
+    def is_source(self, name: str) -> bool:
+        """Whether an image of the folder, by its name relative to it, is there to be edited and no result."""
+        if not self._options.all_edited:
+            return False
+        path = PurePosixPath(name)
+        if self._image is not None and path.name == self._image.name:
+            return Path(os.path.realpath(self._root / name)) == self._image
+        stem = re.sub(r"\.[2-9]\Z", "", path.stem)
+        if path.parent.name in FOLDERS:
+            results = self._listing(self._root / path.parent.parent)
+            if path.stem in results or stem in results:
+                return True
+        result = next((stem.removesuffix(end) for end in ENDINGS if stem.endswith(end)), None)
+        return bool(result) and result in self._listing(self._root / path.parent)
+
+    def find(self, name: str, about: ImageMetadata) -> tuple[SourceImage, ...]:
+        """The sources of an image with a prompt, in their order; empty if it is not an edit.
+
+        An image given for all comes first, then those next to the result, then those that its graph names.
+
+        Raises:
+            Unusable: it is an edit, and its source is missing, or it cannot be trained on for another reason.
+        """
+        if not about.sources and not self._options.all_edited:
+            return ()
+        result = self._root / name
+        try:
+            paths = [self._image] if self._image is not None else self._next_to(result)
+            paths = paths or self._named(about.sources)
+            found = tuple(self._load(path) for path in paths)
+            same = any(_same_file(result, one) for one in found)
+        except OSError as error:
+            raise Unusable(Reason.NO_SOURCE, f"{shown(str(error.filename))}: {error.strerror}") from error
+        if same:
+            raise Unusable(Reason.NOT_EDITED)
+        if normalise_prompt(about.prompt or "") == UNCONDITIONAL:
+            raise Unusable(Reason.NO_INSTRUCTION)
+        return found
+
+    # --- next to the result ---
+
+    def _next_to(self, result: Path) -> list[Path]:
+        folder, stem = result.parent, result.stem
+        results = self._listing(folder)
+        for place, start in (
+            *((folder, f"{stem}{end}") for end in ENDINGS),
+            *((folder / name, stem) for name in FOLDERS),
+        ):
+            there = self._listing(place)
+            if start not in there:
+                continue
+            stems = [start]
+            for number in range(2, MOST_SOURCES + 1):
+                further = source_stem(start, number)
+                # the source of fox.2 is not a second source of fox
+                if further not in there or (place != folder and source_stem(stem, number) in results):
+                    break
+                stems.append(further)
+            return [place / self._only(there[one]) for one in stems]
+        return []
+
+    @staticmethod
+    def _only(names: list[str]) -> str:
+        if len(names) > 1:
+            raise Unusable(Reason.NO_SOURCE, f"it may be {' or '.join(names)}: keep one of them")
+        return names[0]
+
+    def _listing(self, folder: Path) -> dict[str, list[str]]:
+        """Names of the images of a folder by their stems; empty if there is no such folder."""
+        known = self._folders.get(folder)
+        if known is None:
+            known = {}
+            try:
+                names = sorted(os.listdir(folder))  # noqa: PTH208 - names alone, of a large folder
+            except (FileNotFoundError, NotADirectoryError):
+                names = []  # what is not there holds no source, which is said of each image
+            for name in names:
+                stem, ending = os.path.splitext(name)  # noqa: PTH122 - of every file of a large folder
+                if ending.lower() in IMAGE_EXTENSIONS:
+                    known.setdefault(stem, []).append(name)
+            while len(self._folders) >= _FOLDERS_KEPT:
+                self._folders.popitem(last=False)
+            self._folders[folder] = known
+        self._folders.move_to_end(folder)
+        return known
+
+    # --- named in the graph ---
+
+    def _named(self, names: Sequence[str]) -> list[Path]:
+        if not names:
+            raise Unusable(Reason.NO_SOURCE, "its metadata name none, and there is none next to it")
+        if len(names) > MOST_SOURCES:
+            raise Unusable(Reason.NO_SOURCE, f"its metadata name more than {MOST_SOURCES}")
+        if self._options.input_dir is None:
+            raise Unusable(
+                Reason.NO_SOURCE,
+                f"the folder with {shown(names[0])} is not known: name ComfyUI's input folder",
+            )
+        return [self._in_folder(self._options.input_dir, name) for name in names]
+
+    @staticmethod
+    def _in_folder(folder: Path, name: str) -> Path:
+        annotated = _ANNOTATED.fullmatch(name)
+        if annotated is not None:
+            name = annotated[1]
+            if annotated[2] != "input":
+                raise Unusable(Reason.NO_SOURCE, f"{shown(name)} is in ComfyUI's {annotated[2]} folder")
+        try:
+            return Owned(folder).plain_file(name)
+        except UserError as error:
+            raise Unusable(Reason.NO_SOURCE, f"{shown(name)} is not a name in {folder}") from error
+
+    def _load(self, path: Path) -> SourceImage:
+        """A source with its hash.
+
+        Raises:
+            Unusable: it is missing, or not an image. OSError: it cannot be read.
+        """
+        try:
+            info = path.stat()
+        except FileNotFoundError as error:
+            raise Unusable(Reason.NO_SOURCE, f"{path.name} is not in {path.parent}") from error
+        known = self._known.get(path)
+        if known is not None and known[0] == (info.st_size, info.st_mtime_ns):
+            return known[1]
+        _check_image(path)
+        made = SourceImage(path, file_sha256(path))
+        self._known[path] = (info.st_size, info.st_mtime_ns), made
+        return made
+
+
+def _check_image(path: Path) -> None:
+    info = path.stat()
+    if not stat.S_ISREG(info.st_mode) or path.suffix.lower() not in IMAGE_EXTENSIONS:
+        raise Unusable(Reason.NO_SOURCE, f"{shown(path.name)} is not an image file")
+    if info.st_size > MAX_BYTES:
+        raise Unusable(Reason.NO_SOURCE, f"{shown(path.name)} is larger than {MAX_BYTES >> 20} MiB")
+    if read_metadata(path, sidecar=False).width < 1:
+        raise Unusable(Reason.NO_SOURCE, f"{shown(path.name)} is not an image")
+
+
+def _same_file(result: Path, source: SourceImage) -> bool:
+    return result.stat().st_size == source.path.stat().st_size and file_sha256(result) == source.sha256

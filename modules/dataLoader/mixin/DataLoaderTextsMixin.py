@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from modules.dataLoader.source import UnitSet
+from modules.model.batch import NO_SOURCES, Conditioning, Sources
+from modules.pipeline.cache.ContentCache import ContentCache
+from modules.pipeline.cache.FileIndex import FileIndex
+from modules.pipeline.Item import Item
+from modules.pipeline.nodes.CachedTensors import CACHE_FORMAT, CachedTensors, content_key
+from modules.pipeline.nodes.sources import SourcePlan, load_source
+from modules.pipeline.Rules import Rules
+
+if TYPE_CHECKING:
+    from modules.model.Model import Model
+    from modules.modelSetup.BaseModelSetup import BaseModelSetup
+    from modules.util.config.TrainConfig import TrainConfig
+
+
+@dataclass(frozen=True)
+class TextTask:
+    """One prompt to encode, with the images its encoder is shown."""
+
+    prompt: str
+    plans: tuple[SourcePlan, ...] = ()
+
+
+class DataLoaderTextsMixin:
+    """What prompts become: the modules, the cache keys, the states of a batch. Uses the attributes of
+    ``BaseDataLoader``.
+    """
+
+    model: Model
+    setup: BaseModelSetup
+    units: UnitSet
+    rules: list[Rules]
+    files: FileIndex
+    texts: ContentCache | None
+    trains_text: bool
+    dataset: Any
+    config: TrainConfig
+    texts_of: str
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Prefixes of the names of what a unit has: two images of a pair, or one."""
+        return ("chosen_", "rejected_") if self.units.dpo else ("",)
+
+    @property
+    def _drops_captions(self) -> bool:
+        """Whether the empty prompt of each image is needed, because it is not the same for all of them."""
+        return (
+            self.setup.spec.sees_sources
+            and not self.trains_text
+            and not self.units.dpo
+            and self.config.text_encoder.dropout_probability > 0.0
+        )
+
+    @property
+    def encodes_shown(self) -> bool:
+        """Whether the pixels of the images that are edited are needed in every step, to show them to a text encoder."""
+        return self.setup.spec.sees_sources and self.texts is None
+
+    # -- pipeline ------------------------------------------------------------------------------------------
+
+    def text_modules(self, side: str) -> list[Any]:
+        """What looks the states of prompts up."""
+        if self.texts is None:
+            return []
+        names = (f"{side}text_key", f"{side}cond")
+        shown = [f"{side}sources"] if self.setup.spec.sees_sources else []
+        made: list[Any] = [CachedTensors([f"{side}prompt", *shown], self.text_key, self.texts, *names)]
+        if self._drops_captions:
+            blank = partial(self.text_key, "")
+            made.append(CachedTensors(shown, blank, self.texts, f"{side}blank_key", f"{side}blank"))
+        return made
+
+    def text_outputs(self) -> list[str]:
+        """What an item of the dataset holds of its prompt."""
+        kept = [] if self.texts is None else ["cond", *(["blank"] if self._drops_captions else [])]
+        return ["prompt", *kept]
+
+    # -- cache ---------------------------------------------------------------------------------------------
+
+    def text_identity(self) -> str:
+        """What text states depend on besides the text: encoders, tokenizers, and how images are shown to them."""
+        kinds = ("text_encoder", "tokenizer", "processor")
+        parts = [part.name for part in self.setup.spec.parts if part.kind in kinds]
+        present = [name for name in parts if name in self.model.parts]
+        rules = ["emphasis, second edition"] if self.model.prompt_weighting else []
+        rules += [f"{name} skips {count}" for name, count in sorted(self.model.layer_skips.items())]
+        rules += [f"{self.model.prompt_length} tokens"] if self.model.prompt_length else []
+        rules += [] if self.model.masks_padding is None else [f"masks padding: {self.model.masks_padding}"]
+        return content_key("text", *rules, *(f"{name}={self.model.fingerprint(name)}" for name in present))
+
+    def text_key(self, prompt: str, plans: Sequence[SourcePlan] = ()) -> str:
+        """Digest of a prompt and what encodes it; entries have 16 bits where their encoder gives no more, and float32
+        ones of earlier versions hold the same numbers. So do those of prompts that one chunk holds.
+
+        Args:
+            plans: the images the encoder is shown: their contents, what is done to them and their order count.
+        """
+        chunks = self._chunks_of(prompt) if self.setup.spec.chunks_prompts else 0
+        rules = [f"{chunks} chunks"] if chunks else []
+        rules += [content_key("shown", self.files.digest(plan.path), plan.transform.text()) for plan in plans]
+        return content_key(CACHE_FORMAT, "cond", "float32", self.texts_of, prompt, *rules)
+
+    @cached_property
+    def _chunks_of(self) -> Callable[[str], int]:
+        """In how many chunks a prompt is read; asked at every visit."""
+        return lru_cache(maxsize=1 << 16)(partial(self.setup.chunk_count, self.model))
+
+    def text_tasks(self) -> dict[str, TextTask]:
+        """All that is kept of prompts, by its key."""
+        if not self.setup.spec.sees_sources:
+            return {self.text_key(prompt): TextTask(prompt) for prompt in self.all_prompts()}
+        made: dict[str, TextTask] = {}
+        for unit, entry in enumerate(self.units.entries):
+            for side in self.sides:
+                item: Item = getattr(entry, side[:-1]) if side else entry
+                rules = self.rules[item.concept]
+                for visit in range(math.lcm(rules.variations, rules.prompt_count(item.prompts))):
+                    get = partial(self.dataset.pipeline.get, variation=visit, index=unit)
+                    plans = get(f"{side}sources")
+                    made.setdefault(get(f"{side}text_key"), TextTask(get(f"{side}prompt"), plans))
+                    if self._drops_captions:
+                        made.setdefault(get(f"{side}blank_key"), TextTask("", plans))
+        return made
+
+    def all_prompts(self) -> Iterator[str]:
+        """Every prompt the units can have, each once."""
+        seen: set[str] = set()
+        for entry in self.units.entries:
+            # both sides of a pair have the same prompts
+            item: Item = entry.chosen if self.units.dpo else entry
+            rules = self.rules[item.concept]
+            for visit in range(rules.prompt_count(item.prompts)):
+                prompt = rules.prompt(item.prompts, entry.id, visit, cached=True)
+                if prompt not in seen:
+                    seen.add(prompt)
+                    yield prompt
+
+    def encode_task(self, task: TextTask) -> dict[str, torch.Tensor]:
+        """The states of a prompt as they are kept."""
+        return self.text_row(task.prompt, [load_source(plan, self.files) for plan in task.plans])
+
+    def text_row(self, prompt: str, shown: Sequence[np.ndarray[Any, Any]] = ()) -> dict[str, torch.Tensor]:
+        """The states of one prompt as they are kept, encoded by itself: in a batch, its last digits would depend on
+        what else is in the batch.
+
+        Args:
+            shown: (H, W, 3) of the images the encoder is shown, 0 to 255.
+        """
+        (row,) = self._states(prompt, shown).unbind()
+        return {name: _kept_exactly(tensor) for name, tensor in row.items()}
+
+    def _states(self, prompt: str, shown: Sequence[np.ndarray[Any, Any]]) -> Conditioning:
+        if not shown:
+            return self.setup.text_states(self.model, [prompt])
+        return self.setup.text_states(self.model, [prompt], Sources(_pixels([one]) for one in shown))
+
+    @contextmanager
+    def on_device(self, *parts: str) -> Iterator[None]:
+        """Parts on the compute device while something is encoded."""
+        with ExitStack() as stack:
+            for name in parts:
+                if name in self.model.parts:
+                    stack.enter_context(self.model.borrowed(name))
+            yield
+
+    # -- batches -------------------------------------------------------------------------------------------
+
+    def conditioning(
+        self, items: Sequence[dict[str, Any]], side: str, encode: Callable[[str], dict[str, torch.Tensor]]
+    ) -> Conditioning | None:
+        """What the prompts became: kept, or encoded now; ``None`` where a text encoder is trained."""
+        if self.texts is not None:
+            return Conditioning.stack([_in_float32(item[f"{side}cond"]) for item in items])
+        if self.trains_text:
+            return None
+        with self.on_device(*self.model.text_encoders):
+            if self.encodes_shown:
+                rows = [self.text_row(item[f"{side}prompt"], item[f"{side}source_pixels"]) for item in items]
+            else:
+                rows = [encode(item[f"{side}prompt"]) for item in items]
+            return Conditioning.stack([_in_float32(row) for row in rows])
+
+    def blank(self, items: Sequence[dict[str, Any]], side: str) -> Conditioning | None:
+        """The same of the empty prompt, where captions are dropped and it is another one for each image."""
+        if not self._drops_captions:
+            return None
+        if self.texts is not None:
+            return Conditioning.stack([_in_float32(item[f"{side}blank"]) for item in items])
+        with self.on_device(*self.model.text_encoders):
+            rows = [self.text_row("", item[f"{side}source_pixels"]) for item in items]
+            return Conditioning.stack([_in_float32(row) for row in rows])
+
+    def seen(self, items: Sequence[dict[str, Any]], side: str) -> Sources:
+        """The images that a text encoder that is trained is shown."""
+        if not self.trains_text or not self.encodes_shown:
+            return NO_SOURCES
+        rows = [item[f"{side}source_pixels"] for item in items]
+        return Sources(_pixels(place) for place in zip(*rows, strict=True))
+
+    def prompt_encoder(self) -> Callable[[str], dict[str, torch.Tensor]]:
+        """``text_row`` for one batch: both sides of a pair mostly have the same prompts."""
+        return cache(self.text_row)
+
+
+def _pixels(images: Sequence[np.ndarray[Any, Any]]) -> torch.Tensor:
+    """(H, W, 3) images of one size as (B, 3, H, W) uint8."""
+    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
+
+
+def _kept_exactly(tensor: torch.Tensor) -> torch.Tensor:
+    """A text state as it is kept: 16 bits stay what they are, all other floating numbers are float32."""
+    whole = not tensor.is_floating_point() or tensor.dtype in (torch.bfloat16, torch.float16)
+    return tensor if whole else tensor.float()
+
+
+def _in_float32(row: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Text states that are kept in their encoder's type, as ``encode_text`` gives them."""
+    return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in row.items()}

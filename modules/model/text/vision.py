@@ -1,0 +1,191 @@
+"""Images next to the text in the prompts of Qwen2.5-VL: cut into patches as its processor does, and its states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from modules.model.batch import Sources
+from modules.model.text.encoding import tokenize
+from modules.util.errors import UserError
+
+START, PLACE, END = "<|vision_start|>", "<|image_pad|>", "<|vision_end|>"
+"""Around an image in a text, and what stands for each of its tokens."""
+
+
+@dataclass(frozen=True)
+class PatchRules:
+    """How images become patches; the defaults are those published with Qwen2.5-VL.
+
+    Args:
+        patch: side of a patch in pixels.
+        merge: patches in a row, and rows of them, that become one token.
+        frames: how often an image is repeated, because the model knows videos.
+        least, most: pixels of an image; others are scaled to them.
+        mean, std: mean and standard deviation of red, green and blue, by which they are normalised.
+    """
+
+    patch: int = 14
+    merge: int = 2
+    frames: int = 2
+    least: int = 56 * 56
+    most: int = 16384 * 28 * 28
+    mean: tuple[float, ...] = (0.48145466, 0.4578275, 0.40821073)
+    std: tuple[float, ...] = (0.26862954, 0.26130258, 0.27577711)
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> PatchRules:
+        """The rules in a ``preprocessor_config.json``; what it does not say is as published."""
+        usual, size = cls(), config.get("size") or {}
+        return cls(
+            int(config.get("patch_size", usual.patch)),
+            int(config.get("merge_size", usual.merge)),
+            int(config.get("temporal_patch_size", usual.frames)),
+            int(config.get("min_pixels") or size.get("shortest_edge") or usual.least),
+            int(config.get("max_pixels") or size.get("longest_edge") or usual.most),
+            tuple(config.get("image_mean") or usual.mean),
+            tuple(config.get("image_std") or usual.std),
+        )
+
+    def size(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) an image is scaled to: whole tokens, as many pixels as are allowed."""
+        unit = self.patch * self.merge
+        high, wide = round(height / unit) * unit, round(width / unit) * unit
+        if high * wide > self.most:
+            ratio = math.sqrt(height * width / self.most)
+            return max(unit, int(height / ratio / unit) * unit), max(unit, int(width / ratio / unit) * unit)
+        if high * wide < self.least:
+            ratio = math.sqrt(self.least / (height * width))
+            return math.ceil(height * ratio / unit) * unit, math.ceil(width * ratio / unit) * unit
+        return high, wide
+
+    def patches(self, rgb_CHW: torch.Tensor) -> tuple[torch.Tensor, tuple[int, int]]:
+        """The patches of a uint8 image, (N, E) float32 on the CPU, token by token, and the rows and columns of them."""
+        pixels = Image.fromarray(rgb_CHW.permute(1, 2, 0).cpu().contiguous().numpy())
+        high, wide = self.size(pixels.height, pixels.width)
+        scaled = np.asarray(pixels.resize((wide, high), Image.Resampling.BICUBIC), dtype=np.float32) / 255.0
+        normal = (scaled - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
+        rows, columns = high // self.patch, wide // self.patch
+        cut = torch.from_numpy(normal).reshape(
+            rows // self.merge, self.merge, self.patch, columns // self.merge, self.merge, self.patch, 3
+        )
+        # token row, token column, row and column in it, colour, pixels
+        cut = cut.permute(0, 3, 1, 4, 6, 2, 5)[:, :, :, :, :, None]
+        repeated = cut.expand(-1, -1, -1, -1, -1, self.frames, -1, -1)
+        return repeated.reshape(rows * columns, -1), (rows, columns)
+
+
+def scaled_to_area(rgb_BCHW: torch.Tensor, area: int, multiple: int) -> torch.Tensor:
+    """uint8 images of one size, brought to about ``area`` pixels, with sides that are multiples of ``multiple``."""
+    ratio = rgb_BCHW.shape[-1] / rgb_BCHW.shape[-2]
+    exact = math.sqrt(area * ratio)
+    wide, high = (max(multiple, round(side / multiple) * multiple) for side in (exact, exact / ratio))
+    if (high, wide) == tuple(rgb_BCHW.shape[-2:]):
+        return rgb_BCHW
+    images = [Image.fromarray(one.permute(1, 2, 0).cpu().contiguous().numpy()) for one in rgb_BCHW]
+    made = [np.array(one.resize((wide, high), Image.Resampling.LANCZOS)) for one in images]
+    return torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2)
+
+
+def picture_states(
+    encoder: Any,
+    tokenizer: Any,
+    prompts: Sequence[str],
+    template: tuple[str, str],
+    limit: int,
+    seen: Sources,
+    config: Mapping[str, Any],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The last hidden states (B, L, E) of Qwen2.5-VL and which tokens are not padding (B, L, bool); states of padding
+    are zeros.
+
+    Images have positions in two dimensions, as in training. (Pipelines of diffusers 0.42 with transformers 5 leave
+    them out, see "Prompts" in docs/models.md.)
+
+    Args:
+        encoder: without its head.
+        template: what is before the prompts, with ``PLACE`` once for each image, and behind them.
+        limit: tokens of a prompt and what is behind it.
+        seen: the images, (B, 3, H, W) uint8 each.
+        config: how they are cut into patches, see ``PatchRules.of``.
+
+    Raises:
+        UserError: the tokenizer is one without images.
+    """
+    rules = PatchRules.of(config)
+    # of every sample, one after the other
+    cut = [[rules.patches(place[row]) for place in seen] for row in range(len(prompts))]
+    grids = [(rows // rules.merge, columns // rules.merge) for _, (rows, columns) in cut[0]]
+    counts = [rows * columns for rows, columns in grids]
+    pieces = zip(template[0].split(PLACE), [*counts, 0], strict=True)
+    before = "".join(piece + PLACE * count for piece, count in pieces)
+    first = tokenizer(before).input_ids
+    texts = [f"{before}{prompt}{template[1]}" for prompt in prompts]
+    ids_BL, mask_BL = tokenize(tokenizer, texts, encoder, len(first) + limit, side="right", fill=False)
+    shown: dict[str, torch.Tensor] = {}
+    if grids:
+        place = _place(tokenizer, encoder)
+        positions_3L = _positions(first, place, grids, ids_BL.shape[1])
+        shapes = [(1, *grid) for row in cut for _, grid in row]
+        shown = {
+            "pixel_values": torch.cat([patches for row in cut for patches, _ in row]).to(ids_BL.device),
+            "image_grid_thw": torch.tensor(shapes, device="cpu" if ids_BL.is_meta else ids_BL.device),
+            "position_ids": positions_3L[:, None].expand(-1, len(ids_BL), -1).to(ids_BL.device),
+        }
+    # which patch is where is asked of tensors with contents, also in a forecast, whose others have none
+    with torch.device("cpu") if ids_BL.is_meta else nullcontext():
+        out = encoder(
+            input_ids=ids_BL,
+            attention_mask=mask_BL.long(),
+            output_hidden_states=True,
+            use_cache=False,
+            **shown,
+        )
+    return out.hidden_states[-1].masked_fill(~mask_BL[..., None], 0.0), mask_BL
+
+
+def _place(tokenizer: Any, encoder: Any) -> int:
+    """The token of images, which tokenizer and encoder have to agree on.
+
+    Raises:
+        UserError: they do not.
+    """
+    place = int(encoder.config.image_token_id)
+    if tokenizer.convert_tokens_to_ids(PLACE) != place:
+        raise UserError(
+            f"the tokenizer has no {PLACE} where the text encoder expects it, and cannot show it images",
+            field="base_model_name",
+            hint="use the tokenizer the model was published with",
+        )
+    return place
+
+
+def _positions(
+    first: Sequence[int], place: int, grids: Sequence[tuple[int, int]], length: int
+) -> torch.Tensor:
+    """(3, L) time, row and column of each token: those of a text follow each other, an image has one time, and what
+    is behind it begins behind its longer side (Wang et al. 2024, arXiv 2409.12191, section 2.1).
+
+    Args:
+        first: the tokens that all texts begin with; all images are among them.
+        place: the token of images.
+        grids: rows and columns of tokens of each image.
+    """
+    made: list[tuple[int, int, int]] = []
+    at, images = 0, iter(grids)
+    while len(made) < length:
+        if len(made) < len(first) and first[len(made)] == place:
+            rows, columns = next(images)
+            made += [(at, at + row, at + column) for row in range(rows) for column in range(columns)]
+            at += max(rows, columns)
+        else:
+            made.append((at, at, at))
+            at += 1
+    return torch.tensor(made, device="cpu").T

@@ -1,0 +1,163 @@
+"""What a person brings to a project that exists: images to pick from, prompts, and a workflow that makes the images."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from modules.project.Project import ARENA, PROMPTS, Project
+from modules.project.prompts import read_prompts
+from modules.project.Round import Candidate
+from modules.util.dpo_curation_util import IMAGE_EXTENSIONS
+from modules.util.errors import DataError
+from modules.util.files.OpenFolder import read_plain
+from modules.util.image_metadata.formats.comfy import is_graph, read_graph
+from modules.util.image_metadata.limits import Unusable
+from modules.util.image_metadata_util import UNCONDITIONAL, normalise_prompt, read_metadata
+from modules.util.owned_files import shown
+
+MOST_BYTES = 256 * 2**20
+_PLACE = ("url", "remote", "lora_folder")
+"""Settings of a generator that say where it is."""
+
+
+@dataclass(frozen=True)
+class Added:
+    """What became of images.
+
+    Args:
+        added: are candidates of the round now.
+        known: were already.
+        silent: do not name their prompt.
+        judging: show a prompt that judges, which is never picked from.
+        edits: were made from other images, which a project does not have.
+    """
+
+    added: int = 0
+    known: int = 0
+    silent: int = 0
+    judging: int = 0
+    edits: int = 0
+
+    def to_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+def add_images(project: Project, files: Sequence[Path]) -> Added:
+    """Copy images that name their prompt to the candidates of the current round. What is there already stays.
+
+    Raises:
+        UserError: the round is trained, a file cannot be read, or somebody else is working on the project.
+    """
+    with project.busy():
+        one = project.round
+        if one.trained:
+            raise DataError(
+                f"{one.name} is trained already", hint="begin the next round, then add the images"
+            )
+        judging = {normalise_prompt(prompt) for prompt in project.file.held_out}
+        names = {image.file for image in one.added()}
+        counts = dict.fromkeys(("added", "known", "silent", "judging", "edits"), 0)
+        for path in files:
+            about = read_metadata(path)
+            prompt = normalise_prompt(about.prompt or "")
+            if not prompt or prompt == UNCONDITIONAL:
+                counts["silent"] += 1
+                continue
+            if prompt in judging:
+                counts["judging"] += 1
+                continue
+            if about.sources:
+                counts["edits"] += 1
+                continue
+            data = _read(path)
+            name = f"own-{hashlib.sha256(data).hexdigest()[:16]}{path.suffix.lower()}"
+            if name in names:
+                counts["known"] += 1
+                continue
+            unnamed = read_metadata(path, sidecar=False).prompt is None
+            one.add(Candidate(name, prompt, about.seed or 0), data, unnamed)
+            names.add(name)
+            counts["added"] += 1
+        return Added(**counts)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        data = read_plain(path, MOST_BYTES + 1)
+    except OSError as error:
+        raise DataError(f"{shown(path)} cannot be read: {error.strerror}", "images") from error
+    if len(data) > MOST_BYTES:
+        raise DataError(f"{shown(path)} is larger than {MOST_BYTES >> 20} MiB", "images", "leave it out")
+    return data
+
+
+def images_in(paths: Sequence[Path]) -> list[Path]:
+    """Images among these files, and in these folders and the folders in them, in order, each once."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+        found |= dict.fromkeys(
+            one for one in inside if one.suffix.lower() in IMAGE_EXTENSIONS and one.is_file()
+        )
+    return list(found)
+
+
+def add_prompts(project: Project, given: Path | str) -> int:
+    """Add the prompts of a file or a text that ``prompts.txt`` does not have; how many these are.
+
+    Raises:
+        UserError: they cannot be read, or somebody else is working on the project.
+    """
+    with project.busy():
+        known = {normalise_prompt(prompt) for prompt in read_prompts(project.folder / PROMPTS)}
+        new = [prompt for prompt in read_prompts(given) if normalise_prompt(prompt) not in known]
+        if new:
+            before = (project.folder / PROMPTS).read_bytes()
+            end = b"" if before.endswith(b"\n") else b"\n"
+            with project.owned.write(PROMPTS) as temporary:
+                temporary.write_bytes(before + end + "".join(f"{prompt}\n" for prompt in new).encode())
+        return len(new)
+
+
+def can_change_generator(project: Project) -> bool:
+    """Whether nothing was made yet: images of two programs in a project could not be compared."""
+    made = any(any(one.candidates.glob("*")) for one in project.rounds())
+    return not made and not (project.folder / ARENA / "images").is_dir()
+
+
+def use_workflow(project: Project, workflow: Mapping[str, Any]) -> None:
+    """Let ComfyUI make the images of this project with a workflow.
+
+    Raises:
+        UserError: images were made in another way, the workflow does not fit, or somebody else is working on it.
+    """
+    with project.busy():
+        if not can_change_generator(project):
+            raise DataError(
+                "the images of this project were made in another way, and only images made alike can be compared",
+                "workflow",
+                "begin a new project with the workflow",
+            )
+        _check_no_edit(workflow)
+        made: dict[str, Any] = {"kind": "comfyui", "workflow": dict(workflow)}
+        before = project.file.generator
+        if before["kind"] == "comfyui":
+            made |= {name: before[name] for name in _PLACE if name in before}
+        project.change_generator(made)
+
+
+def _check_no_edit(workflow: Mapping[str, Any]) -> None:
+    try:
+        found = read_graph(dict(workflow)) if is_graph(workflow) else None
+    except Unusable as error:
+        raise DataError(f"the workflow cannot be used: {error}", "workflow") from error
+    if found is not None and found.sources:
+        raise DataError(
+            f"the workflow edits images ({shown(found.sources[0])}), and those of a project come from prompts alone",
+            "workflow",
+            "use a workflow without source images; edits are picked in the pair tool",
+        )

@@ -1,0 +1,66 @@
+"""Which of more images than are shown a person is asked about: those whose order the learned taste is least sure of."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from modules.project.Project import Project
+from modules.project.Round import Candidate, Round
+from modules.project.taste_head import taste_file
+from modules.runner.LineProcess import LineProcess, result_of
+from modules.util.errors import UserError
+from modules.util.program_files import ROOT
+
+SCRIPT = ROOT / "scripts" / "least_sure.py"
+Progress = Callable[[str], None]
+
+
+def choose_shown(project: Project, one: Round, progress: Progress) -> None:
+    """Make the images that are shown candidates, where more were made; nothing where that is done.
+
+    Raises:
+        UserError: there is no learned taste any more, or its features cannot be computed.
+    """
+    pools, chosen = one.to_choose(), one.chosen()
+    unsure = {prompt: pool for prompt, pool in pools.items() if len(chosen.get(prompt, ())) < one.shown}
+    found = _ask(project, one, unsure, progress) if unsure else {}
+    if pools:
+        one.choose(found)
+
+
+def _ask(
+    project: Project, one: Round, pools: dict[str, list[Candidate]], progress: Progress
+) -> dict[str, list[str]]:
+    head = taste_file(project)
+    if head is None:
+        raise UserError(
+            f"the images of {one.name} to show are chosen by your learned taste, and there is none",
+            hint="learn it again, then call generate",
+        )
+    before = one.chosen()
+    told: list[dict[str, Any]] = [
+        {
+            "prompt": prompt,
+            "images": [str(one.made(image)) for image in pool],
+            "chosen": [place for place, image in enumerate(pool) if image.file in before.get(prompt, ())],
+        }
+        for prompt, pool in pools.items()
+    ]
+    request = {"taste": str(head), "base": project.file.model.base, "count": one.shown, "groups": told}
+    device = str(project.file.generator.get("device", "auto"))
+    command = [sys.executable, str(SCRIPT), "--device", device if device != "auto" else "cpu"]
+
+    def heard(line: str) -> None:
+        progress(f"{one.name}: choosing what to show, {line}")
+
+    said = result_of(LineProcess(command, json.dumps(request).encode(), "choosing what to show", heard))
+    places = said.get("chosen")
+    if not isinstance(places, list) or len(places) != len(pools):
+        raise UserError("the helper that chooses what to show said nothing", hint="call generate again")
+    return {
+        prompt: [pool[place].file for place in rows]
+        for (prompt, pool), rows in zip(pools.items(), places, strict=True)
+    }

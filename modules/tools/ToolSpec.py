@@ -1,0 +1,127 @@
+"""A tool as data: what its command line and its window ask for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+Value = str | int | float | bool
+
+
+class Kind(StrEnum):
+    """What is asked for."""
+
+    FOLDER = "folder"
+    FILE = "file"
+    TARGET = "file to write"
+    MODEL = "file, folder or name on the hub"
+    TEXT = "text"
+    WHOLE = "whole number"
+    CHOICE = "choice"
+    SWITCH = "switch"
+
+
+PLACES = (Kind.FOLDER, Kind.FILE, Kind.TARGET, Kind.MODEL)
+_TYPES = {
+    Kind.FOLDER: Path, Kind.FILE: Path, Kind.TARGET: Path, Kind.MODEL: str, Kind.TEXT: str, Kind.WHOLE: int,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ToolField:
+    """One thing that a tool asks for.
+
+    Args:
+        name: on the command line; without dashes where it has no name of its own.
+        title: in the window.
+        tip: what it means, for both.
+        default: empty where nothing is given.
+        needed: the tool cannot work without it.
+    """
+
+    name: str
+    title: str
+    tip: str
+    kind: Kind = Kind.TEXT
+    default: Value = ""
+    choices: tuple[str, ...] = ()
+    needed: bool = False
+
+    @property
+    def key(self) -> str:
+        """Under which its value is found."""
+        return self.name.lstrip("-").replace("-", "_")
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Let a command line ask for it."""
+        if self.kind is Kind.SWITCH:
+            parser.add_argument(self.name, action="store_true", help=self.tip)
+            return
+        given: dict[str, object] = {"help": self.tip}
+        if self.kind is Kind.CHOICE:
+            given |= {"type": str.upper, "choices": self.choices}
+        else:
+            given |= {"type": _TYPES[self.kind]}
+        if self.name.startswith("-"):
+            given |= {"required": self.needed, "default": None if self.default == "" else self.default}
+        parser.add_argument(self.name, **given)  # type: ignore[arg-type]
+
+    def words(self, value: Value) -> list[str]:
+        """A value of the window as words of the command line."""
+        text = str(value).strip()
+        if self.kind is Kind.SWITCH:
+            return [self.name] if value else []
+        if not text or text == str(self.default):
+            return []
+        # one word, so that a text that begins with a dash is not taken for an option
+        return [f"{self.name}={text}"] if self.name.startswith("-") else [text]
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """A tool.
+
+    Args:
+        key: its name in the program.
+        title: in the window.
+        about: what it does, in a sentence.
+        script: the file in ``scripts``.
+        verb: the first word of its command line, if it has several.
+        previews: it has ``--dry-run``.
+        undoes: its folder has a journal, and ``undo`` of the same script undoes the last change.
+    """
+
+    key: str
+    title: str
+    about: str
+    script: str
+    verb: str = ""
+    fields: tuple[ToolField, ...] = field(default_factory=tuple)
+    previews: bool = True
+    undoes: bool = False
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Let a command line ask for everything."""
+        for one in self.fields:
+            one.add_to(parser)
+        if self.previews:
+            parser.add_argument(
+                "--dry-run", action="store_true", help="show what would be done, change nothing"
+            )
+
+    def words(self, values: Mapping[str, Value], preview: bool) -> list[str]:
+        """The command line, after the script."""
+        named = [one for one in self.fields if one.name.startswith("-")]
+        places = [one for one in self.fields if one not in named]
+        made = [word for one in named for word in one.words(values.get(one.key, one.default))]
+        if preview:
+            made.append("--dry-run")
+        ends = [word for one in places for word in one.words(values.get(one.key, one.default))]
+        return [*([self.verb] if self.verb else []), *made, *(["--", *ends] if ends else [])]
+
+    def missing(self, values: Mapping[str, Value]) -> list[str]:
+        """Titles of what is needed and empty."""
+        return [one.title for one in self.fields if one.needed and not str(values.get(one.key, "")).strip()]

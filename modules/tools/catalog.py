@@ -1,0 +1,220 @@
+"""The tools there are, in the order of the page."""
+
+from __future__ import annotations
+
+from modules.tools.dataset.renaming import FIELDS
+from modules.tools.dataset.rewriting import ENDINGS
+from modules.tools.ToolSpec import Kind, ToolField, ToolSpec
+from modules.util.enum.choices import DataType, ModelFormat
+from modules.util.enum.ModelType import ModelType
+
+_FOLDER = ToolField("folder", "Folder", "The folder with the images.", Kind.FOLDER, needed=True)
+_SUBFOLDERS = ToolField("--subfolders", "Folders in it", "Images of folders in the folder too.", Kind.SWITCH)
+_OVERWRITE = ToolField(
+    "--overwrite",
+    "Replace files",
+    "Files whose names are needed may be taken out. Undo brings them back.",
+    Kind.SWITCH,
+)
+
+RENAME = ToolSpec(
+    "rename",
+    "Rename images",
+    "New names for all images of a folder. Captions and masks get the same names.",
+    "dataset.py",
+    "rename",
+    (
+        _FOLDER,
+        ToolField("--pattern", "Pattern", f"The new name without its ending, with {FIELDS}.", needed=True),
+        ToolField("--start", "First number", "Numbers are counted in each folder.", Kind.WHOLE, 1),
+        _SUBFOLDERS,
+        _OVERWRITE,
+    ),
+    undoes=True,
+)
+REWRITE = ToolSpec(
+    "rewrite",
+    "Resize and convert",
+    "Make images smaller, turn or convert them, or remove their metadata. Masks follow their image.",
+    "dataset.py",
+    "rewrite",
+    (
+        _FOLDER,
+        ToolField("--edge", "Longer side", "Pixels of the longer side. Empty leaves the size.", Kind.WHOLE),
+        ToolField(
+            "--area",
+            "Area as of",
+            "Side of a square in pixels; images get its area. 1024 is usual for SDXL.",
+            Kind.WHOLE,
+        ),
+        ToolField("--enlarge", "Enlarge too", "Small images are made larger as well.", Kind.SWITCH),
+        ToolField("--to", "Format", "The new format. Empty leaves it.", Kind.CHOICE, choices=tuple(ENDINGS)),
+        ToolField(
+            "--quality", "Quality", "Of JPEG and WebP, 1 to 100. 100 is lossless for WebP.", Kind.WHOLE, 95
+        ),
+        ToolField("--turn", "Turn upright", "Turn the pixels as the camera noted.", Kind.SWITCH),
+        ToolField(
+            "--strip",
+            "Remove metadata",
+            "Prompts of generated images are lost too. Colour profiles stay.",
+            Kind.SWITCH,
+        ),
+        _SUBFOLDERS,
+        _OVERWRITE,
+    ),
+    undoes=True,
+)
+DUPLICATES = ToolSpec(
+    "duplicates",
+    "Find duplicates",
+    "List images that equal an earlier one, byte for byte or to the eye.",
+    "dataset.py",
+    "duplicates",
+    (
+        _FOLDER,
+        ToolField(
+            "--distance",
+            "Distance",
+            "How different near-duplicates may be: 0 the same to the eye, 4 usual, 10 loose.",
+            Kind.WHOLE,
+            4,
+        ),
+        ToolField(
+            "--remove", "Take them out", "With captions and masks. Undo brings them back.", Kind.SWITCH
+        ),
+        _SUBFOLDERS,
+    ),
+    undoes=True,
+)
+STATISTICS = ToolSpec(
+    "statistics",
+    "Statistics",
+    "Sizes, shapes, buckets, tags, and images without a caption.",
+    "dataset.py",
+    "stats",
+    (
+        _FOLDER,
+        ToolField("--resolution", "Resolution", "Of the training, for its buckets.", Kind.WHOLE, 1024),
+        _SUBFOLDERS,
+    ),
+    previews=False,
+)
+_REPLACE = ToolField("--overwrite", "Replace the file", "The target may exist already.", Kind.SWITCH)
+_FAMILY = ToolField(
+    "--family", "Model type", "Of the base model.", Kind.CHOICE, choices=tuple(ModelType), needed=True
+)
+_ADAPTERS = ToolField(
+    "--adapters", "LoRAs", "Files, separated by ;, each with =STRENGTH if that is not 1.", needed=True
+)
+_LAYOUT = ToolField(
+    "--to",
+    "Layout",
+    "Of the file. KOHYA_LORA is read by most programs.",
+    Kind.CHOICE,
+    ModelFormat.KOHYA_LORA.value,
+    tuple(name.value for name in ModelFormat if name.for_adapters),
+)
+_NUMBERS = ToolField(
+    "--dtype",
+    "Number format",
+    "FLOAT_16 halves the file.",
+    Kind.CHOICE,
+    DataType.FLOAT_32.value,
+    tuple(DataType),
+)
+_TARGET = ToolField("target", "Write to", "The new file.", Kind.TARGET, needed=True)
+
+LOSSES = ToolSpec(
+    "losses",
+    "Loss of each image",
+    "How hard each image is for a model. Wrong captions and images that do not belong come first.",
+    "calculate_loss.py",
+    "",
+    (
+        ToolField(
+            "config", "Config", "Of the training: its model and its resolution.", Kind.FILE, needed=True
+        ),
+        ToolField("--images", "Images", "A folder; empty for the images of the config.", Kind.FOLDER),
+        ToolField("--adapter", "LoRA", "Measured with the model. Empty for the base model.", Kind.FILE),
+        ToolField("--levels", "Noise levels", "More are slower and more exact.", Kind.WHOLE, 8),
+        ToolField("target", "Table", "The CSV file to write.", Kind.TARGET, needed=True),
+        _REPLACE,
+    ),
+)
+MERGE_MODEL = ToolSpec(
+    "merge_model",
+    "LoRAs into a model",
+    "Write a model with one or several LoRAs built in.",
+    "merge.py",
+    "model",
+    (
+        ToolField("base", "Base model", "File, folder or name on the hub.", Kind.MODEL, needed=True),
+        _FAMILY,
+        _ADAPTERS,
+        ToolField(
+            "--to",
+            "Layout",
+            "One file, or a folder of diffusers.",
+            Kind.CHOICE,
+            ModelFormat.SAFETENSORS.value,
+            (ModelFormat.SAFETENSORS.value, ModelFormat.DIFFUSERS.value),
+        ),
+        ToolField(
+            "--dtype", "Number format", "Empty keeps that of the model.", Kind.CHOICE, choices=tuple(DataType)
+        ),
+        ToolField("target", "Write to", "The new file or folder.", Kind.TARGET, needed=True),
+        _REPLACE,
+    ),
+)
+MERGE_ADAPTERS = ToolSpec(
+    "merge_adapters",
+    "LoRAs into one",
+    "Write one LoRA that does what several do together.",
+    "merge.py",
+    "adapters",
+    (
+        _ADAPTERS,
+        ToolField(
+            "--family",
+            "Model type",
+            "Empty takes what the first file says.",
+            Kind.CHOICE,
+            choices=tuple(ModelType),
+        ),
+        ToolField("--base", "Base model", "Only for its names; often not needed.", Kind.FILE),
+        ToolField(
+            "--rank", "Rank", "Empty is exact: all ranks added. Smaller is nearly the same.", Kind.WHOLE
+        ),
+        _LAYOUT,
+        _NUMBERS,
+        _TARGET,
+        _REPLACE,
+    ),
+)
+EXTRACT = ToolSpec(
+    "extract",
+    "LoRA from two models",
+    "Write the difference of a model and its base as a LoRA.",
+    "merge.py",
+    "extract",
+    (
+        ToolField("base", "Base model", "File, folder or name on the hub.", Kind.MODEL, needed=True),
+        ToolField("tuned", "Changed model", "File, folder or name on the hub.", Kind.MODEL, needed=True),
+        _FAMILY,
+        ToolField("--rank", "Rank", "Larger is nearer to the difference.", Kind.WHOLE, 32),
+        _LAYOUT,
+        _NUMBERS,
+        _TARGET,
+        _REPLACE,
+    ),
+)
+UPDATE = ToolSpec(
+    "update",
+    "Update the program",
+    "Get the new version. Your files and your changes are never touched.",
+    "update.py",
+)
+
+DATASET_TOOLS = (RENAME, REWRITE, DUPLICATES, STATISTICS)
+MERGE_TOOLS = (MERGE_MODEL, MERGE_ADAPTERS, EXTRACT)
+MODEL_TOOLS = (LOSSES, *MERGE_TOOLS)

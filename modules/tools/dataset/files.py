@@ -1,0 +1,117 @@
+"""The images of a folder, each with what belongs to it: captions, masks and other files of its name."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from modules.util.errors import DataError, list_offenders
+from modules.util.owned_files import shown
+from modules.util.pairs.dpo_pair_files import IMAGE_EXTENSIONS
+
+MASKS = ("-masklabel", "-condlabel")
+CAPTIONS = (".txt", ".caption")
+
+
+@dataclass(frozen=True)
+class DataImage:
+    """An image of a folder; names are relative to it, with ``/``.
+
+    Args:
+        name: of the image.
+        masks: images of its name with ``-masklabel`` or ``-condlabel``.
+        others: captions and other files of its name.
+    """
+
+    name: str
+    masks: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+    @property
+    def stem(self) -> str:
+        """The name without its extension."""
+        return PurePosixPath(self.name).with_suffix("").as_posix()
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every file of it."""
+        return (self.name, *self.masks, *self.others)
+
+    def caption(self) -> str | None:
+        """The name of its caption, if it has one."""
+        return next((name for name in self.others if name.lower().endswith(CAPTIONS)), None)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts 2 before 10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name.lower())]
+
+
+def find_images(root: Path, subfolders: bool) -> list[DataImage]:
+    """The images of a folder in the order a person would count them; hidden folders and links to folders are left out.
+
+    Raises:
+        DataError: there is no such folder, or names in it are not UTF-8.
+    """
+    if not root.is_dir():
+        raise DataError(f"the folder {root} does not exist", hint="check the path")
+    found: list[DataImage] = []
+    for place, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith(".")) if subfolders else []
+        inside = Path(place).relative_to(root)
+        plain = [name for name in files if not name.startswith(".") and Path(place, name).is_file()]
+        found += _images_of([(inside / name).as_posix() for name in plain])
+    check_utf8(name for image in found for name in image.all)
+    return sorted(found, key=lambda image: natural(image.name))
+
+
+def check_utf8(names: Iterable[str]) -> None:
+    """Refuse names that can be neither printed nor noted in a journal.
+
+    Raises:
+        DataError: there are some.
+    """
+    faults = [name for name in names if any("\ud800" <= sign <= "\udfff" for sign in name)]
+    if faults:
+        raise DataError(
+            f"names are not UTF-8:\n{list_offenders([shown(name) for name in faults])}",
+            hint="give these files or their folders other names",
+        )
+
+
+def _is_image(name: str) -> bool:
+    return PurePosixPath(name).suffix.lower() in IMAGE_EXTENSIONS
+
+
+def _owner(name: str) -> str:
+    """The stem of the image that a file of a folder belongs to."""
+    stem = PurePosixPath(name).with_suffix("").as_posix()
+    mask = next((ending for ending in MASKS if stem.lower().endswith(ending)), "")
+    return stem[: len(stem) - len(mask)] if _is_image(name) and mask else stem
+
+
+def _images_of(names: list[str]) -> list[DataImage]:
+    belonging: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names):
+        belonging[_owner(name)].append(name)
+    made = []
+    for stem, files in belonging.items():
+        pictures = [name for name in files if _is_image(name)]
+        images = [name for name in pictures if PurePosixPath(name).with_suffix("").as_posix() == stem]
+        masks = tuple(name for name in pictures if name not in images)
+        others = tuple(name for name in files if name not in pictures)
+        made += [DataImage(name, masks, others) for name in images]
+    return made
+
+
+def shared_files(images: list[DataImage]) -> list[str]:
+    """Captions and masks that belong to several images, with these: ``a.txt (a.jpg, a.png)``."""
+    users: dict[str, list[str]] = defaultdict(list)
+    for image in images:
+        for name in (*image.masks, *image.others):
+            users[name].append(image.name)
+    return [f"{name} ({', '.join(names)})" for name, names in users.items() if len(names) > 1]

@@ -1,0 +1,122 @@
+"""What is in a folder of images: duplicates, and counts of sizes, shapes, captions and tags."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from modules.curation.intake.duplicates import Fingerprint, equal_files, fingerprint, near_fingerprints
+from modules.curation.intake.image_size import image_size
+from modules.tools.dataset.files import DataImage
+from modules.tools.Journal import Journal
+from modules.util.bucket import aspect_label, bucket_of
+from modules.util.errors import DataError
+from modules.util.image_metadata.limits import Unusable
+from modules.util.jsonio import read_bytes
+
+MAX_CAPTION = 1 << 20
+LONG_TAG = 60
+Tell = Callable[[int, str], None]
+
+
+class Duplicate(NamedTuple):
+    """An image that is there already.
+
+    Args:
+        image: the later one.
+        original: the earlier one.
+        exact: the files are the same, byte for byte.
+    """
+
+    image: DataImage
+    original: str
+    exact: bool
+
+
+def find_duplicates(root: Path, images: list[DataImage], distance: int, progress: Tell) -> list[Duplicate]:
+    """Images that equal an earlier one, byte for byte or to the eye.
+
+    Args:
+        distance: up to how many of 64 bits of their difference hashes may differ.
+    """
+    paths = [root / image.name for image in images]
+    same = equal_files(paths, [path.stat().st_size for path in paths])
+    looks: list[tuple[int, Fingerprint]] = []
+    for number, path in enumerate(paths):
+        progress(number, path.name)
+        if same[number] is None:
+            try:
+                looks.append((number, fingerprint(path)))
+            except Unusable:
+                continue  # the statistics name what cannot be read
+    near = near_fingerprints([look for _, look in looks], distance)
+    twins = {looks[i][0]: looks[twin][0] for i, twin in enumerate(near) if twin is not None}
+    return [
+        Duplicate(images[i], images[twin].name, i not in twins)
+        for i in range(len(images))
+        for twin in [twins.get(i, same[i])]
+        if twin is not None
+    ]
+
+
+def take_out(root: Path, images: list[DataImage], found: list[Duplicate]) -> None:
+    """Take the later of equal images out, with their captions and masks; ``Journal.undo`` brings them back.
+
+    Captions and masks that an image that stays uses too (``a.txt`` of ``a.jpg`` and ``a.png``) stay with it.
+    """
+    out = {one.image.name for one in found}
+    needed = {name for image in images if image.name not in out for name in image.all}
+    with Journal(root).job("duplicates") as job:
+        for name in dict.fromkeys(name for one in found for name in one.image.all):
+            if name not in needed:
+                job.keep(name)
+
+
+def statistics(root: Path, images: list[DataImage], resolution: int, progress: Tell) -> dict[str, Any]:
+    """Counts, ready for JSON."""
+    sizes: Counter[str] = Counter()
+    aspects: Counter[str] = Counter()
+    buckets: Counter[str] = Counter()
+    tags: Counter[str] = Counter()
+    missing, empty, unreadable, small = [], [], [], []
+    for number, image in enumerate(images):
+        progress(number, image.name)
+        try:
+            width, height = image_size(root / image.name)
+        except DataError:
+            unreadable.append(image.name)
+        else:
+            sizes[f"{width}x{height}"] += 1
+            aspects[aspect_label(width, height)] += 1
+            high, wide = bucket_of(width, height, resolution)
+            buckets[f"{wide}x{high}"] += 1
+            if width < wide or height < high:
+                small.append(image.name)
+        text = _caption(root, image)
+        if text is None:
+            missing.append(image.name)
+        elif not text.strip():
+            empty.append(image.name)
+        else:
+            tags.update({tag.strip() for tag in text.split(",") if 0 < len(tag.strip()) <= LONG_TAG})
+    return {
+        "images": len(images),
+        "masks": sum(len(image.masks) for image in images),
+        "sizes": dict(sizes.most_common()),
+        "aspects": dict(aspects.most_common()),
+        "buckets": dict(buckets.most_common()),
+        "smaller_than_bucket": small,
+        "captions_missing": missing,
+        "captions_empty": empty,
+        "tags": dict(sorted(tags.items(), key=lambda one: (-one[1], one[0]))),
+        "unreadable": unreadable,
+    }
+
+
+def _caption(root: Path, image: DataImage) -> str | None:
+    name = image.caption()
+    if name is None:
+        return None
+    return read_bytes(root / name, "caption", MAX_CAPTION).decode("utf-8", "replace")

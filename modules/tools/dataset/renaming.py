@@ -1,0 +1,130 @@
+"""Images get new names by a pattern, together with their captions and masks, all at once or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from modules.tools.dataset.files import DataImage, check_utf8, find_images, shared_files
+from modules.tools.Journal import Journal
+from modules.util.errors import ConfigError, DataError, list_offenders
+from modules.util.owned_files import Owned
+
+FIELDS = "{number}, {number:4} (four digits), {name}, {folder}"
+_FIELD = re.compile(r"\{(number|name|folder)(?::0?([1-9]))?\}")
+
+
+class Renaming(NamedTuple):
+    """What is to be done.
+
+    Args:
+        names: old to new, of every file that gets another name.
+        taken: files that have one of the new names.
+    """
+
+    names: dict[str, str]
+    taken: list[str]
+
+
+def plan_renaming(root: Path, pattern: str, start: int = 1, subfolders: bool = False) -> Renaming:
+    """Which file gets which name; nothing is changed. Images stay in their folders.
+
+    Args:
+        pattern: of the name without extension; see ``FIELDS``.
+        start: the first number. Numbers are counted in each folder.
+
+    Raises:
+        UserError: the pattern is not usable, two files would get one name, or a file belongs to two images.
+    """
+    if not _FIELD.search(pattern) or set(_FIELD.sub("", pattern)) & set("{}/\\"):
+        raise ConfigError(
+            f"{pattern!r} is not a pattern", "--pattern", f"it needs one of {FIELDS}, and no slash"
+        )
+    images = find_images(root, subfolders)
+    shared = shared_files(images)
+    if shared:
+        raise DataError(
+            f"files belong to several images:\n{list_offenders(shared)}",
+            hint="rename or remove one of these images",
+        )
+    names: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for image in images:
+        folder = str(PurePosixPath(image.name).parent)
+        stem = _filled(
+            pattern, image, start + counts[folder], folder if folder != "." else root.resolve().name
+        )
+        counts[folder] += 1
+        old = len(image.stem)
+        for name in image.all:
+            names[name] = (PurePosixPath(folder) / (stem + name[old:])).as_posix()
+    names = {old: new for old, new in names.items() if old != new}
+    return Renaming(names, _check_names(root, names))
+
+
+def _filled(pattern: str, image: DataImage, number: int, folder: str) -> str:
+    values = {"name": PurePosixPath(image.stem).name, "folder": PurePosixPath(folder).name}
+
+    def fill(found: re.Match[str]) -> str:
+        if found[1] == "number":
+            return str(number).zfill(int(found[2] or 0))
+        return values[found[1]]
+
+    return _FIELD.sub(fill, pattern)
+
+
+def _check_names(root: Path, names: dict[str, str]) -> list[str]:
+    """The files that have one of the new names, without those that lose theirs."""
+    often = Counter(name.casefold() for name in names.values())
+    twice = [f"{old} -> {new}" for old, new in names.items() if often[new.casefold()] > 1]
+    if twice:
+        raise DataError(
+            f"files would get the same name:\n{list_offenders(twice)}",
+            "--pattern",
+            "put {number} into the pattern",
+        )
+    # the pattern and the folder's own name may hold anything
+    check_utf8(names.values())
+    owned = Owned(root)
+    for name in names.values():
+        owned.path(PurePosixPath(name).name)
+    return [new for new in names.values() if os.path.lexists(root / new) and not _is_itself(root, new, names)]
+
+
+def _is_itself(root: Path, new: str, names: dict[str, str]) -> bool:
+    """Whether a taken name belongs to a file that is renamed; on some disks ``A.png`` is ``a.png``."""
+    if new in names:
+        return True
+    same = [old for old in names if old.casefold() == new.casefold()]
+    return any((root / old).samefile(root / new) for old in same)
+
+
+def carry_out(root: Path, plan: Renaming, overwrite: bool = False) -> None:
+    """Carry out a plan: all of it, or after a fault or a kill nothing. ``Journal.undo`` undoes it.
+
+    Args:
+        overwrite: files that have one of the new names may be taken out.
+
+    Raises:
+        UserError: names are taken; nothing was changed.
+    """
+    check_taken(plan.taken, overwrite)
+    with Journal(root).job("rename") as job:
+        job.give_names(plan.names, plan.taken)
+
+
+def check_taken(taken: Sequence[str], overwrite: bool) -> None:
+    """Refuse to take files out that are in the way, unless that is wanted.
+
+    Raises:
+        DataError: there are some.
+    """
+    if taken and not overwrite:
+        raise DataError(
+            f"files with these names exist already:\n{list_offenders(taken)}",
+            hint="choose other names, or take these files out with --overwrite; undo brings them back",
+        )

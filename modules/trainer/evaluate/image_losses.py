@@ -1,0 +1,138 @@
+"""How hard each image is for a model: its mean loss at fixed noise levels, with the same noise for all of one size."""
+
+from __future__ import annotations
+
+import csv
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from modules.adapter.AdapterOptions import AdapterOptions
+from modules.adapter.formats import read_adapter
+from modules.adapter.PeftAdapter import attach
+from modules.dataLoader.BaseDataLoader import BaseDataLoader
+from modules.dataLoader.create import create_data_loader
+from modules.model.batch import ImageBatch
+from modules.modelSetup import training
+from modules.modelSetup.registry import create_model_setup
+from modules.trainer.memory.memory_plan import parts_of_a_step
+from modules.util.config.ConceptConfig import ConceptConfig
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import ConfigError
+from modules.util.jsonio import atomic_path
+
+STREAM = "image losses"
+SAME = "every image"
+"""What keys the noise instead of the image."""
+
+
+class ImageLoss(NamedTuple):
+    """One image.
+
+    Args:
+        path: where it is.
+        loss: the mean of ``levels``.
+        levels: the loss at each noise level, from little noise to much.
+    """
+
+    path: str
+    loss: float
+    levels: tuple[float, ...]
+
+
+def settings_of(config: TrainConfig, images: Path | None) -> TrainConfig:
+    """The settings to measure with: of a folder, if there is one, or the images the config trains on.
+
+    Raises:
+        ConfigError: the config trains on pairs or on images of its own, and no folder is given.
+    """
+    if images is None and (config.trains_pairs or config.trains_online):
+        raise ConfigError("the config does not train on single images", "--images", "give a folder of images")
+    changes: dict[str, object] = {"rlhf_enabled": False, "latent_caching": False, "validation": False}
+    if images is not None:
+        concept = {
+            "name": images.name,
+            "path": str(images),
+            "type": "STANDARD",
+            "include_subdirectories": True,
+        }
+        changes["concepts"] = [ConceptConfig.from_dict(concept)]
+    return config.model_copy(update=changes)
+
+
+def image_losses(
+    config: TrainConfig,
+    adapter: Path | None,
+    levels: int,
+    device: torch.device,
+    tell: Callable[[int, int, str], None],
+) -> list[ImageLoss]:
+    """The images of a config (see ``settings_of``), the hardest first.
+
+    Args:
+        adapter: is attached to the model; without one the base model is measured.
+        levels: how many noise levels, equally likely in training.
+        tell: called with how many images are done, how many there are, and the next.
+
+    Raises:
+        UserError: the model, the adapter or the images cannot be used.
+    """
+    setup = create_model_setup(config.model_type)
+    with tempfile.TemporaryDirectory(prefix="tastemaker-losses-") as scratch:
+        config = config.model_copy(update={"cache_dir": scratch})
+        model = training.load_model(setup, config)
+        if adapter is not None:
+            attach(model, AdapterOptions(), read_adapter(adapter, model))
+        loader = create_data_loader(config, model, setup, device=device)
+        try:
+            loader.prepare()
+            model.place(device, parts_of_a_step(config, model))
+            model.set_mode("eval")
+            noise = replace(
+                training.noise_options(config),
+                strata=levels,
+                pool=0,
+                caption_dropout=0.0,
+                perturbation_weight=0.0,
+            )
+            loss = replace(training.loss_options(config), weight_function="CONSTANT")
+            paths = {item.id: item.path for item in loader.units.items()}
+            found: dict[str, list[float]] = defaultdict(list)
+            for batch in _batches(loader, len(paths), tell):
+                same = replace(batch, ids=[SAME] * len(batch.ids), visits=[0] * len(batch.ids))
+                for level in range(levels):
+                    drawn = setup.draw_noise(model, same, noise, config.seed, STREAM, (level,), stratum=level)
+                    with torch.no_grad():
+                        loss_B = setup.calculate_loss(model, batch, drawn, loss)
+                    for name, value in zip(batch.ids, loss_B.cpu().double().tolist(), strict=True):
+                        found[name].append(value)
+        finally:
+            loader.close()
+    made = [ImageLoss(paths[name], sum(each) / len(each), tuple(each)) for name, each in found.items()]
+    return sorted(made, key=lambda one: (-one.loss, one.path))
+
+
+def _batches(
+    loader: BaseDataLoader, total: int, tell: Callable[[int, int, str], None]
+) -> Iterator[ImageBatch]:
+    done = 0
+    for batch in loader.batches():
+        assert isinstance(batch, ImageBatch)
+        tell(done, total, batch.ids[0])
+        yield batch
+        done += len(batch.ids)
+
+
+def write_table(found: list[ImageLoss], target: Path) -> None:
+    """Write losses as CSV, the hardest image first."""
+    levels = len(found[0].levels) if found else 0
+    with atomic_path(target) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
+        table = csv.writer(stream)
+        table.writerow(["image", "loss", *(f"level {i + 1}" for i in range(levels))])
+        for one in found:
+            table.writerow([one.path, f"{one.loss:.8g}", *(f"{value:.8g}" for value in one.levels)])

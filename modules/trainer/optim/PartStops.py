@@ -1,0 +1,112 @@
+"""Parts of the model whose training ends before the run does."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+from modules.dataLoader.BaseDataLoader import BaseDataLoader
+from modules.model.Model import Model
+from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.trainer.optim.ema import Named
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.enum.choices import StopUnit
+from modules.util.tensors.tensor_files import tensor_hash
+from modules.util.TrainProgress import TrainProgress
+
+
+class PartStops:
+    """Freezes each part at the position that the config names: from then on it has no gradient, so its weights and its
+    optimizer state stay what they are, without decay.
+
+    Everything depends on the position alone, so a resumed run is where an uninterrupted one would be.
+
+    Args:
+        config, setup, model: of the run.
+        named: names and trained parameters; a name begins with its part.
+        images: delivers images on disk, if the run has any.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        setup: BaseModelSetup,
+        model: Model,
+        named: Named,
+        images: BaseDataLoader | None,
+    ) -> None:
+        self._config, self._setup, self._model, self._images = config, setup, model, images
+        self._parameters: dict[str, list[torch.nn.Parameter]] = {}
+        for name, parameter in named:
+            self._parameters.setdefault(name.partition(".")[0], []).append(parameter)
+        self._texts_change = model.trains_text
+
+    def _ended(self, part: str, epoch: int, step: int) -> bool:
+        own = getattr(self._config, part)
+        reached = {StopUnit.NEVER: -1, StopUnit.EPOCH: epoch, StopUnit.STEP: step}[
+            own.stop_training_after_unit
+        ]
+        return reached >= own.stop_training_after and own.stop_training_after_unit is not StopUnit.NEVER
+
+    def follow(self, progress: TrainProgress) -> None:
+        """Freeze the parts whose training has ended before the step at this position."""
+        for part, parameters in self._parameters.items():
+            if parameters[0].requires_grad and self._ended(part, progress.epoch, progress.global_step):
+                for parameter in parameters:
+                    parameter.requires_grad_(False)
+                    parameter.grad = None
+                self._model.layers_changed()
+
+    def all_ended(self, epoch: int, global_step: int) -> bool:
+        """Whether nothing is left to train at this position."""
+        return all(self._ended(part, epoch, global_step) for part in self._parameters)
+
+    # -- prompts -------------------------------------------------------------------------------------------
+
+    def texts_settle(self, progress: TrainProgress) -> bool:
+        """Whether prompts are to be cached from this position on: the text encoders were frozen when its epoch began,
+        and no step asks for what they gave before they were trained.
+        """
+        if not self._texts_change or self._images is None or not self._config.latent_caching:
+            return False
+        config = self._config
+        # a reference, and the untouched model as a target, read prompts with their own weights
+        read_twice = config.rlhf_enabled or config.masked_prior_preservation_weight > 0
+        if read_twice or any(rules.is_prior for rules in self._images.rules):
+            return False
+        begun_at = progress.global_step - progress.epoch_step
+        return all(self._ended(part, progress.epoch, begun_at) for part in self._trained_encoders())
+
+    def keep_texts(self, progress: TrainProgress) -> None:
+        """Cache the prompts, if ``texts_settle`` says so.
+
+        Raises:
+            LoadingCancelled: the run is to stop.
+        """
+        if not self.texts_settle(progress) or self._images is None:
+            return
+        self.follow(progress)
+        with self._model.in_mode("eval"):
+            self._images.keep_texts(self._digest())
+            self._texts_change = self._model.trains_text = False
+            self._setup.empty_prompt(self._model)
+
+    def _trained_encoders(self) -> list[str]:
+        return [part for part in self._parameters if part in self._model.text_encoders]
+
+    def _digest(self) -> str:
+        """Of what the text encoders became."""
+        hasher = hashlib.blake2b(digest_size=16)
+        handle = self._model.adapter
+        for part in self._trained_encoders():
+            if handle is None:
+                tensors = dict(self._model.module(part).state_dict())
+            else:
+                tensors = {n: t for n, t in handle.state_dict().items() if n.startswith(f"{part}.")}
+                factors = {
+                    path: handle.scaling(path) for path in handle.layers if path.startswith(f"{part}.")
+                }
+                hasher.update(repr((handle.options.kind, factors)).encode())
+            hasher.update(f"{part} {sorted(tensors)} {tensor_hash(tensors)}".encode())
+        return hasher.hexdigest()

@@ -1,0 +1,176 @@
+"""What a tool asks for, its preview, its work with progress, and undo. The work runs in a separate process."""
+
+from __future__ import annotations
+
+import threading
+import tkinter as tk
+from tkinter import ttk
+
+from modules.tools.ToolJob import ToolJob
+from modules.tools.ToolSpec import PLACES, Kind, ToolField, ToolSpec, Value
+from modules.ui.dialogs import Dialog
+from modules.ui.texts import tools as words
+from modules.ui.Ui import Ui
+from modules.ui.widgets.theme import style_text
+from modules.util.errors import UserError
+
+WATCH_MS = 80
+MAX_LINES = 5000
+LINES_AT_ONCE = 400
+
+
+class ToolWindow(Dialog):
+    """Closing it stops the tool, which puts its folder in order first.
+
+    Args:
+        ui: what parts share.
+        spec: the tool.
+    """
+
+    def __init__(self, ui: Ui, spec: ToolSpec) -> None:
+        super().__init__(ui, spec.title, width=760, height=620)
+        self.spec = spec
+        self.job: ToolJob | None = None
+        self._values: dict[str, tk.StringVar | tk.BooleanVar] = {}
+        self.inputs: dict[str, tk.Widget] = {}
+        px = ui.theme.px
+        self.body.columnconfigure(1, weight=1)
+        about = ttk.Label(self.body, text=spec.about, wraplength=px(720), justify="left")
+        about.grid(row=0, column=0, columnspan=3, sticky="w", pady=(0, px(8)))
+        for row, field in enumerate(spec.fields, 1):
+            self._add_row(row, field)
+        last = len(spec.fields) + 1
+        self.fault = ttk.Label(self.body, style="Error.TLabel", wraplength=px(720), justify="left")
+        self.fault.grid(row=last, column=0, columnspan=3, sticky="w")
+        self.output = tk.Text(self.body, wrap="word", height=8, width=60, state="disabled")
+        style_text(ui.theme, self.output)
+        self.output.grid(row=last + 1, column=0, columnspan=3, sticky="nsew", pady=(px(6), 0))
+        self.body.rowconfigure(last + 1, weight=1)
+        bar = ttk.Scrollbar(self.body, command=self.output.yview)
+        bar.grid(row=last + 1, column=3, sticky="ns", pady=(px(6), 0))
+        self.output.configure(yscrollcommand=bar.set)
+        self.progress = ttk.Label(self.foot, style="Muted.TLabel")
+        self.progress.pack(side="left")
+        self.close_button = self.add_button(words.CLOSE, self.cancel)
+        self.buttons = [self.add_button(words.START, self.start, accent=True)]
+        if spec.previews:
+            self.buttons.append(self.add_button(words.PREVIEW, self.preview))
+        if spec.undoes:
+            self.buttons.append(self.add_button(words.UNDO, self.undo))
+
+    def _add_row(self, row: int, field: ToolField) -> None:
+        px = self.ui.theme.px
+        ttk.Label(self.body, text=field.title).grid(row=row, column=0, sticky="w", padx=(0, px(10)))
+        made: tk.Widget
+        if field.kind is Kind.SWITCH:
+            variable: tk.StringVar | tk.BooleanVar = tk.BooleanVar(self, False)
+            made = ttk.Checkbutton(self.body, variable=variable)
+        elif field.kind is Kind.CHOICE:
+            variable = tk.StringVar(self, str(field.default))
+            values = ["", *field.choices]
+            made = ttk.Combobox(self.body, textvariable=variable, values=values, state="readonly", width=12)
+        else:
+            variable = tk.StringVar(self, str(field.default))
+            wide = field.kind in (*PLACES, Kind.TEXT)
+            font = self.ui.theme.fonts["text"]
+            made = ttk.Entry(self.body, textvariable=variable, width=40 if wide else 10, font=font)
+        self._values[field.key], self.inputs[field.key] = variable, made
+        made.grid(row=row, column=1, sticky="ew" if field.kind in PLACES else "w", pady=px(2))
+        if field.kind in PLACES:
+            browse = ttk.Button(self.body, text=words.BROWSE, command=lambda: self._browse(field))
+            browse.grid(row=row, column=2, sticky="w", padx=(px(8), 0))
+        else:
+            tip = ttk.Label(
+                self.body, text=field.tip, style="Muted.TLabel", wraplength=px(360), justify="left"
+            )
+            tip.grid(row=row, column=2, sticky="w", padx=(px(8), 0))
+
+    def _browse(self, field: ToolField) -> None:
+        at = str(self._values[field.key].get())
+        chooser, title = self.ui.chooser, field.title
+        if field.kind is Kind.FOLDER:
+            chosen = chooser.folder(title, at=at, parent=self)
+        elif field.kind is Kind.TARGET:
+            chosen = chooser.save_file(title, at=at, parent=self)
+        else:
+            chosen = chooser.file(title, at=at, parent=self)
+        if chosen is not None:
+            self.setvar(str(self._values[field.key]), str(chosen))
+
+    def preview(self) -> None:
+        """Show what would be done."""
+        self._run(preview=True)
+
+    def start(self) -> None:
+        """Do it."""
+        self._run(preview=False)
+
+    def _run(self, preview: bool) -> None:
+        values: dict[str, Value] = {key: variable.get() for key, variable in self._values.items()}
+        missing = self.spec.missing(values)
+        if missing:
+            self.fault.configure(text=words.MISSING.format(fields=", ".join(missing)))
+            return
+        self._begin(self.spec.words(values, preview))
+
+    def undo(self) -> None:
+        """Undo the last change of the folder."""
+        first = self.spec.fields[0]
+        folder = str(self._values[first.key].get()).strip()
+        if not folder:
+            self.fault.configure(text=words.MISSING.format(fields=first.title))
+            return
+        self._begin(["undo", "--", folder])
+
+    def _begin(self, command: list[str]) -> None:
+        self.fault.configure(text="")
+        self.output.configure(state="normal")
+        self.output.delete("1.0", "end")
+        self.output.configure(state="disabled")
+        try:
+            self.job = ToolJob(self.spec.script, command, self.spec.title)
+        except UserError as error:
+            self.fault.configure(text=str(error))
+            return
+        for button in self.buttons:
+            button.state(["disabled"])
+        self.close_button.configure(text=words.STOP)
+        self.after(WATCH_MS, self._watch, self.job)
+
+    def _watch(self, job: ToolJob) -> None:
+        ended = job.ended.is_set()
+        self._show_lines(job)
+        self.progress.configure(
+            text=words.PROGRESS.format(done=job.done, total=job.total, at=job.at)
+            if job.total
+            else words.WORKING
+        )
+        if not ended or job.lines:
+            self.after(WATCH_MS, self._watch, job)
+            return
+        self.job = None
+        self.progress.configure(text=words.STOPPED if job.stopped else "" if job.fault else words.DONE)
+        if job.fault is not None and not job.stopped:
+            self.fault.configure(text=str(job.fault))
+        for button in self.buttons:
+            button.state(["!disabled"])
+        self.close_button.configure(text=words.CLOSE)
+
+    def _show_lines(self, job: ToolJob) -> None:
+        taken = [job.lines.popleft() for _ in range(min(len(job.lines), LINES_AT_ONCE))]
+        if taken:
+            self.output.configure(state="normal")
+            self.output.insert("end", "".join(f"{line}\n" for line in taken))
+            extra = int(self.output.index("end-1c").split(".")[0]) - MAX_LINES
+            if extra > 0:
+                self.output.delete("1.0", f"{extra}.0")
+            self.output.configure(state="disabled")
+            self.output.see("end")
+
+    def cancel(self) -> None:
+        """Stop what is running; otherwise close."""
+        if self.job is None:
+            self.destroy()
+        elif not self.job.stopped:
+            # it may take some seconds to put the folder in order
+            threading.Thread(target=self.job.stop, daemon=True).start()

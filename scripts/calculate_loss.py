@@ -1,0 +1,79 @@
+"""How hard each image is for a model: mean losses as a table, the hardest image first.
+
+Images far above the others are worth a look: wrong captions, damaged files, images that do not belong. The same command
+gives the same numbers.
+
+Exit status: 0 done, 2 something to fix first, 130 stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from modules.tools.catalog import LOSSES  # noqa: E402
+from modules.util.config.load import check_config, load_layered  # noqa: E402
+from modules.util.errors import ConfigError, DataError  # noqa: E402
+from scripts.curate import ProgressLine, exit_status  # noqa: E402
+
+SHOWN = 20
+MAX_LEVELS = 100
+
+
+def run(options: argparse.Namespace, progress: ProgressLine) -> None:
+    from modules.trainer.distributed import choose_device
+    from modules.trainer.evaluate import image_losses
+
+    if not 1 <= options.levels <= MAX_LEVELS:
+        raise ConfigError(f"{options.levels} is not between 1 and {MAX_LEVELS}", "--levels")
+    for name in ("images", "adapter"):
+        path = getattr(options, name)
+        if path is not None and not path.exists():
+            raise DataError(f"{path} does not exist", hint="check the path")
+    if options.target.exists() and not options.overwrite:
+        raise DataError(f"{options.target} exists already", hint="choose another name, or add --overwrite")
+    config = image_losses.settings_of(load_layered(None, options.config), options.images)
+    check_config(config)
+    if options.dry_run:
+        print(
+            f"the losses of {options.images or 'the concepts of the config'} would be written to {options.target}"
+        )
+        return
+
+    def tell(done: int, total: int, name: str) -> None:
+        progress(f"{done}/{total} {name}")
+
+    device = choose_device(config.train_device)
+    found = image_losses.image_losses(config, options.adapter, options.levels, device, tell)
+    for one in found[:SHOWN]:
+        print(f"{one.loss:.6f}  {one.path}")
+    if len(found) > SHOWN:
+        print(f"and {len(found) - SHOWN} more in the table")
+    image_losses.write_table(found, options.target)
+    print(options.target)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status; see ``--help``."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    LOSSES.add_to(parser)
+    options = parser.parse_args(arguments)
+    progress = ProgressLine()
+
+    def work() -> None:
+        run(options, progress)
+        progress.end()
+
+    return exit_status(work, progress)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""Folders of images: rename, resize, convert, find duplicates, count. Every change can be undone.
+
+Captions and masks follow their images. Nothing is overwritten without --overwrite, and --dry-run shows first what would
+be done. Files that are replaced or taken out are kept in FOLDER/.tastemaker-tools until `forget`.
+
+Exit status: 0 done, 2 something to fix first, 130 stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from modules.tools.catalog import DATASET_TOOLS  # noqa: E402
+from modules.tools.dataset import looking, renaming, rewriting  # noqa: E402
+from modules.tools.dataset.files import find_images  # noqa: E402
+from modules.tools.Journal import Journal  # noqa: E402
+from modules.util.counted import counted  # noqa: E402
+from modules.util.errors import ConfigError  # noqa: E402
+from scripts.curate import ProgressLine, exit_status  # noqa: E402
+
+SHOWN = 20
+Options = argparse.Namespace
+Tell = Callable[[int, str], None]
+
+
+def teller(progress: ProgressLine, total: int) -> Tell:
+    return lambda number, name: progress(f"{number + 1}/{total} {name}")
+
+
+def run_rename(options: Options, progress: ProgressLine) -> None:
+    plan = renaming.plan_renaming(options.folder, options.pattern, options.start, options.subfolders)
+    for old, new in plan.names.items():
+        print(f"{old} -> {new}")
+    for name in plan.taken:
+        print(f"{name} would be taken out" if options.overwrite else f"{name} is in the way")
+    if not options.dry_run and plan.names:
+        renaming.carry_out(options.folder, plan, options.overwrite)
+    say_done(options, counted(len(plan.names), "file"), "renamed")
+
+
+def run_rewrite(options: Options, progress: ProgressLine) -> None:
+    wanted = rewriting.Wanted(
+        options.edge or 0, options.area or 0, options.enlarge, options.to or "", options.quality, options.turn,
+        options.strip,
+    )  # fmt: skip
+    wanted.check()
+    if wanted == rewriting.Wanted(enlarge=options.enlarge, quality=options.quality):
+        raise ConfigError("nothing to do", "--edge, --area, --to, --turn, --strip", "say what you want")
+    images = find_images(options.folder, options.subfolders)
+    plan = []
+    for files in rewriting.plan_rewriting(options.folder, images, wanted):
+        plan.append(files)
+        for one in files:
+            print(f"{one.old}: left as it is: {one.skip}" if one.skip else f"{one.old}: {one.what}")
+    if not options.dry_run:
+        todo = sum(not files[0].skip for files in plan)
+        rewriting.rewrite(options.folder, plan, wanted, options.overwrite, teller(progress, todo))
+    done = sum(not one.skip for files in plan for one in files)
+    say_done(options, counted(done, "file"), "written")
+
+
+def run_duplicates(options: Options, progress: ProgressLine) -> None:
+    if not 0 <= options.distance <= 64:
+        raise ConfigError(f"{options.distance} is not between 0 and 64", "--distance")
+    images = find_images(options.folder, options.subfolders)
+    found = looking.find_duplicates(options.folder, images, options.distance, teller(progress, len(images)))
+    for one in found:
+        print(f"{one.image.name} {'is the same file as' if one.exact else 'is near'} {one.original}")
+    print(f"{counted(len(found), 'duplicate')} among {counted(len(images), 'image')}")
+    if options.remove:
+        if found and not options.dry_run:
+            looking.take_out(options.folder, images, found)
+        say_done(options, counted(len(found), "image"), "taken out")
+
+
+def run_stats(options: Options, progress: ProgressLine) -> None:
+    images = find_images(options.folder, options.subfolders)
+    found = looking.statistics(options.folder, images, options.resolution, teller(progress, len(images)))
+    if options.json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    for name, value in found.items():
+        print(f"{name.replace('_', ' ')}: {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, dict):
+        first = [f"{name} ({count})" for name, count in list(value.items())[:SHOWN]]
+        return (
+            ", ".join([*first, *([f"and {len(value) - SHOWN} more"] if len(value) > SHOWN else [])]) or "none"
+        )
+    if isinstance(value, list):
+        more = [f"and {len(value) - SHOWN} more"] if len(value) > SHOWN else []
+        return f"{len(value)}" + (f": {', '.join([*value[:SHOWN], *more])}" if value else "")
+    return str(value)
+
+
+def run_undo(options: Options, progress: ProgressLine) -> None:
+    journal = Journal(options.folder)
+    if options.dry_run:
+        for name in journal.jobs():
+            print(name)
+        return
+    undone = journal.undo()
+    print(f"undone: {undone}" if undone else "there is nothing to undo")
+
+
+def run_forget(options: Options, progress: ProgressLine) -> None:
+    print(f"{counted(Journal(options.folder).forget(), 'change')} can no longer be undone")
+
+
+def say_done(options: Options, what: str, done: str) -> None:
+    print(f"{what} would be {done}; nothing was changed" if options.dry_run else f"{what} {done}")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
+    runs = {"rename": run_rename, "rewrite": run_rewrite, "duplicates": run_duplicates, "stats": run_stats}
+    for spec in DATASET_TOOLS:
+        command = verbs.add_parser(spec.verb, help=spec.about, description=spec.about)
+        command.set_defaults(run=runs[spec.verb])
+        spec.add_to(command)
+        if not spec.previews:
+            command.add_argument("--json", action="store_true", help="print everything as JSON, for programs")
+    undo = verbs.add_parser("undo", help="undo the last change of a folder")
+    undo.set_defaults(run=run_undo)
+    undo.add_argument(
+        "--dry-run", action="store_true", help="list the changes that can be undone, oldest first"
+    )
+    forget = verbs.add_parser("forget", help="delete the files that are kept to undo changes")
+    forget.set_defaults(run=run_forget)
+    for command in (undo, forget):
+        command.add_argument("folder", type=Path, help="the folder with the images")
+    return parser
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """The end that a window asks for is Ctrl+C: the folder is put in order first."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def put_in_order(options: Options) -> None:
+    """What a killed command left half done is rolled back before anything is planned."""
+    if options.verb in ("rename", "rewrite", "duplicates") and not options.dry_run:
+        Journal(options.folder).put_in_order()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status; see ``--help``."""
+    options = make_parser().parse_args(arguments)
+    progress = ProgressLine()
+
+    def work() -> None:
+        with stoppable():
+            put_in_order(options)
+            options.run(options, progress)
+        progress.end()
+
+    return exit_status(work, progress)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

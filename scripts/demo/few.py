@@ -1,0 +1,104 @@
+"""What a few answers are worth: a learned taste drives the training; DPO on the same answers stands next to it."""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from modules.util.jsonio import write_json
+from scripts.demo.best_of_n import best_of_n
+from scripts.demo.judging import contact_sheet, win_rate
+from scripts.demo.loop import Judge, Loop, Made, new_project, one_round
+from scripts.demo.pairs import finalise
+from scripts.demo.plan import FEW, Report
+from scripts.demo.taste import Person, get_taste
+from scripts.demo.training import Trained, as_settings, supervised_concepts, train
+
+FIGURES = ("win_rate", "best_of_n", "fidelity_adapter", "attribute_adapter")
+"""What is said of each way; those of DPO and of the LoRA on the chosen images begin with their names."""
+
+
+def run_few(loop: Loop, report: Report) -> dict[str, Any]:
+    """Run it; returns what is also written to ``report.json``.
+
+    The answers of one round of a taste project are spent three times: on a learned taste that judges images the model
+    makes while training, on DPO, and on a LoRA trained on the chosen images alone. All three are judged by the same
+    prompts and seeds, which nobody was asked about.
+    """
+    loop.check()
+    begin = time.monotonic()
+    journey, taste = loop.journey, get_taste(loop.journey.taste)
+    project = new_project(loop)
+    judge = Judge(loop, project, report)
+    spent = _seconds_of_children()
+    trained = one_round(loop, project, Person(taste, journey.seed, journey.error_rate), report)
+    cpu_seconds = _seconds_of_children() - spent
+    pairs = project.round.pairs
+    in_training, _ = finalise(pairs, 0.0)
+    made = {"": judge.adapter(project.round.adapter_path, "the learned taste")}
+    runs = {name: _twin(loop, name, pairs, report) for name in ("dpo", "supervised")}
+    made |= {f"{name}_": judge.adapter(run.adapter, name) for name, run in runs.items()}
+    contact_sheet(journey.out / "before_after.png", judge.base.pixels, made[""].pixels, taste)
+    written: dict[str, Any] = {
+        "mode": FEW,
+        "seed": journey.seed,
+        "taste": taste.likes,
+        "error_rate": journey.error_rate,
+        "reward": "picks",
+        "answers": trained["answers"],
+        "candidates": trained["candidates"],
+        "pairs": in_training,
+        "head_accuracy": trained["head_accuracy"],
+        "steps": trained["steps"],
+        "judged": len(judge.base.pixels),
+        "fidelity_base": judge.base.fidelity,
+        "attribute": taste.attribute,
+        "attribute_base": float(np.mean(judge.base.liking)),
+        "reward_before": float(np.mean(judge.base.scores)),
+        "reward_after": float(np.mean(made[""].scores)),
+        "cpu_seconds": round(cpu_seconds, 1),
+        "dpo_train_cpu_seconds": round(runs["dpo"].cpu_seconds, 1),
+    }
+    for name, images in made.items():
+        written |= {f"{name}{field}": value for field, value in _figures(judge, images).items()}
+    written["total_seconds"] = round(time.monotonic() - begin, 1)
+    written["adapter"] = str(project.round.adapter_path)
+    write_json(journey.out / "report.json", written)
+    return written
+
+
+def _twin(loop: Loop, name: str, pairs: Path, report: Report) -> Trained:
+    """The same answers with the demo's settings for pairs."""
+    journey = replace(loop.journey, mode="DPO")
+    settings: dict[str, Any] = {
+        "concept_file_name": str(pairs / "concepts.json"),
+        "rlhf_dpo_validation": False,
+    }
+    if name == "supervised":
+        settings |= {
+            "concept_file_name": str(supervised_concepts(pairs, journey.out)),
+            "rlhf_enabled": False,
+        }
+    return train(journey, name, as_settings(settings), report)
+
+
+def _figures(judge: Judge, made: Made) -> dict[str, float]:
+    reached = float(np.mean(made.liking))
+    figures = (
+        win_rate(made.scores, judge.base.scores),
+        best_of_n(judge.curve, reached),
+        made.fidelity,
+        reached,
+    )
+    return dict(zip(FIGURES, figures, strict=True))
+
+
+def _seconds_of_children() -> float:
+    """Processor seconds of all processes that were started and have ended."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime

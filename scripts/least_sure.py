@@ -1,0 +1,66 @@
+"""Choose, of more images than are shown, those whose order a learned taste is least sure of.
+
+Reads one JSON object from stdin: `taste` (a file made by train_reward.py), `base` (the model whose features it reads),
+`count` (how many images of a group are shown) and `groups` (a list of `prompt`, `images` and `chosen`, the places of
+those that are shown already). Prints one JSON object: `chosen`, a list of places for each group.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from modules.reward.asking import least_sure  # noqa: E402
+from modules.reward.preference_head import PreferenceReward  # noqa: E402
+from modules.util.errors import DataError  # noqa: E402
+from modules.util.jsonio import parse_json  # noqa: E402
+from scripts.curate import exit_status  # noqa: E402
+from scripts.judge import over_all  # noqa: E402
+
+Told = Mapping[str, Any]
+
+
+def choose(told: Told, device: str) -> dict[str, Any]:
+    """Everything that is printed."""
+    groups = told.get("groups")
+    if not isinstance(groups, list) or not groups:
+        raise DataError("there are no images to choose from", "groups")
+    reward = PreferenceReward(str(told.get("taste", "")), str(told.get("base", "")))
+    reward.load(device)
+    images = [{"path": path, "prompt": one["prompt"]} for one in groups for path in one["images"]]
+    features_ND = over_all(images, "features", reward.features)
+    chosen, start = [], 0
+    for one in groups:
+        stop = start + len(one["images"])
+        worth_NN = reward.worth_asking(features_ND[start:stop])
+        chosen.append(least_sure(worth_NN, int(told["count"]), one["chosen"]))
+        start = stop
+    return {"chosen": chosen}
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    options = parser.parse_args(argv)
+
+    def work() -> None:
+        told = parse_json(sys.stdin.buffer.read(), "request")
+        if not isinstance(told, dict):
+            raise DataError("the request is not an object", "stdin")
+        print(json.dumps(choose(told, options.device)))
+
+    return exit_status(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

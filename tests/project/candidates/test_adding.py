@@ -1,0 +1,138 @@
+"""What a person brings to a project: images to pick from, prompts, a workflow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from modules.project.overview import overview
+from modules.project.Project import Project
+from modules.project.rounds import ENOUGH_PAIRS
+from tests.curation.edits import save
+from tests.project.simulated import headless, preferring, refused, told
+from tests.project.test_from_images import GRAPH, by_a1111, write_image
+from tests.project.test_project import brightness, project, settings
+from tests.util.image_metadata.edit_graphs import PLAIN, kontext, qwen
+
+__all__ = ["project"]
+
+
+def bright(path: Path, shade: int) -> None:
+    with Image.open(path) as image:
+        text = image.text["parameters"]
+    from PIL.PngImagePlugin import PngInfo
+
+    info = PngInfo()
+    info.add_text("parameters", text)
+    Image.new("RGB", (96, 64), (shade, 0, 0)).save(path, pnginfo=info)
+
+
+def test_images_become_candidates_and_are_picked_from(project, tmp_path, capsys, monkeypatch):
+    held_out = settings(project)["held_out"]
+    by_a1111(tmp_path / "own", ["an owl", "an owl", "an elk", held_out[0]])
+    for number, path in enumerate(sorted((tmp_path / "own").iterdir())):
+        bright(path, 50 * number + 20)
+    write_image(tmp_path / "own" / "deep" / "none.png", "Title", "nothing")
+    made = told(capsys, "add", project, tmp_path / "own")
+    assert {name: made[name] for name in ("added", "known", "silent", "judging")} == {
+        "added": 3, "known": 0, "silent": 1, "judging": 1,
+    }  # fmt: skip
+    assert told(capsys, "add", project, tmp_path / "own")["known"] == 3
+    seen = overview(Project(project))
+    assert (seen.added, seen.next, seen.steps["pick"].blocked) == (3, "generate", "")
+    assert seen.steps["pick"].total == 1, "one elk is nothing to compare"
+    asked = [one for one in headless(monkeypatch, preferring(brightness), "pick", str(project))
+             if one["type"] == "question"]  # fmt: skip
+    assert {one["prompt"] for one in asked} == {"an owl"} and Project(project).round.pair_count == 1
+    assert len(list((tmp_path / "own").glob("*.png"))) == 4, "they are copied"
+    made = told(capsys, "generate", project)
+    assert made["candidates"] == 48, "the images of the project's own prompts are made as ever"
+    assert overview(Project(project)).next == "pick"
+    headless(monkeypatch, preferring(brightness), "pick", str(project))
+    one = Project(project).round
+    assert one.groups_done == one.prompt_count and one.pair_count < ENOUGH_PAIRS
+    assert overview(Project(project)).next == "train", "a prompt with one image does not keep it waiting"
+
+
+@pytest.mark.parametrize("ending", ["txt", "json"])
+def test_prompts_in_files_next_to_the_images_are_copied_too(project, tmp_path, capsys, monkeypatch, ending):
+    (tmp_path / "own").mkdir()
+    for number in range(2):
+        Image.new("RGB", (96, 64), (100 * number + 20, 0, 0)).save(tmp_path / "own" / f"{number}.png")
+        text = "an owl" if ending == "txt" else json.dumps({"caption": "an owl"})
+        (tmp_path / "own" / f"{number}.{ending}").write_text(text)
+    assert told(capsys, "add", project, tmp_path / "own")["added"] == 2
+    asked = [one for one in headless(monkeypatch, preferring(brightness), "pick", str(project))
+             if one["type"] == "question"]  # fmt: skip
+    assert {one["prompt"] for one in asked} == {"an owl"} and Project(project).round.pair_count == 1
+
+
+def test_edits_are_counted_and_left_out(project, tmp_path, capsys):
+    for number in range(2):
+        save(tmp_path / "own" / f"{number}.png", number, kontext("cat.png"))
+    save(tmp_path / "own" / "plain.png", 5, PLAIN)
+    made = told(capsys, "add", project, tmp_path / "own")
+    assert (made["added"], made["edits"], made["silent"]) == (1, 2, 0)
+    assert len(list(Project(project).round.candidates.glob("*.png"))) == 1
+
+
+@pytest.mark.parametrize("graph", [kontext, qwen])
+def test_a_workflow_that_edits_images_is_refused(project, tmp_path, capsys, graph):
+    before = settings(project)
+    (tmp_path / "w.json").write_text(json.dumps(graph("cat.png")))
+    said = refused(capsys, "add", project, "--workflow", tmp_path / "w.json")
+    assert "edits images (cat.png)" in said and "without source images" in said
+    assert settings(project) == before
+
+
+def test_a_trained_round_takes_no_images(project, tmp_path, capsys):
+    by_a1111(tmp_path / "own", ["an owl"])
+    told(capsys, "generate", project)
+    Project(project).round.adapter_path.write_text("trained")
+    Project(project).round.write_trained({"steps": 1})
+    assert "begin the next round" in refused(capsys, "add", project, tmp_path / "own")
+
+
+def test_a_damaged_list_of_added_images_is_named(project, tmp_path, capsys):
+    by_a1111(tmp_path / "own", ["an owl"])
+    told(capsys, "add", project, tmp_path / "own")
+    (project / "round-1" / "added.json").write_text('[{"file": "x"}]')
+    assert "not a list of images" in refused(capsys, "add", project, tmp_path / "own")
+
+
+def test_prompts_are_added_once(project, tmp_path, capsys, drawer):
+    before = (project / "prompts.txt").read_text()
+    (tmp_path / "more.txt").write_text("# more\nan {owl|elk}\na red fox 1\n")
+    assert told(capsys, "add", project, "--prompts", tmp_path / "more.txt")["prompts"] == 2
+    assert told(capsys, "add", project, "--prompts", tmp_path / "more.txt")["prompts"] == 0
+    assert (project / "prompts.txt").read_text() == f"{before}\nan owl\nan elk\n"
+    told(capsys, "generate", project, "--per-prompt", 1)
+    assert {"an owl", "an elk"} < {prompt for prompt, _, _ in drawer.made}
+
+
+def test_a_workflow_makes_the_images_of_a_project_without_images(project, tmp_path, capsys):
+    (tmp_path / "w.json").write_text(json.dumps(GRAPH))
+    told(capsys, "add", project, "--workflow", tmp_path / "w.json")
+    assert settings(project)["generator"] == {"kind": "comfyui", "workflow": GRAPH}
+    assert "comfyui" not in refused(capsys, "add", project, "--workflow", tmp_path / "gone.json")
+
+
+@pytest.mark.parametrize("place", ["round-1/candidates", "arena/images"])
+def test_images_of_two_programs_are_not_mixed(project, tmp_path, capsys, place):
+    (tmp_path / "w.json").write_text(json.dumps(GRAPH))
+    before = settings(project)
+    (project / place / "x").mkdir(parents=True)
+    assert "begin a new project" in refused(capsys, "add", project, "--workflow", tmp_path / "w.json")
+    assert settings(project) == before
+
+
+def test_mistakes(project, tmp_path, capsys):
+    (tmp_path / "w.json").write_text(json.dumps({"1": {"class_type": "Note", "inputs": {}}}))
+    before = settings(project)
+    assert "no place for the prompt" in refused(capsys, "add", project, "--workflow", tmp_path / "w.json")
+    assert "nothing to add" in refused(capsys, "add", project)
+    assert "no file" in refused(capsys, "add", project, tmp_path / "gone.png")
+    assert settings(project) == before

@@ -1,0 +1,158 @@
+"""Losses of single images: the same twice, the odd one first, and what the trainer's own arithmetic says."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
+from PIL import Image
+from transformers import CLIPTextModel, CLIPTokenizer
+
+from modules.model.noising import noise
+from modules.modelSetup.registry import create_model_setup
+from modules.trainer.evaluate.image_losses import SAME, STREAM
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.program_files import RESOURCES
+from scripts.calculate_loss import main
+from scripts.demo.world import make_example
+from tests.scripts.test_merge import lora
+from tests.trainer.builders import write_config
+
+MODEL = RESOURCES / "demo_model"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return write_config(tmp_path / "training", base_model_name=str(MODEL), resolution="64")
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Shapes, as the demo's model knows them, and among them an image of noise."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number in range(5):
+        pixels, scene = make_example(1, number)
+        Image.fromarray(numpy.asarray(pixels)).save(folder / f"{number}.png")
+        (folder / f"{number}.txt").write_text(scene.wish.caption())
+    noise = numpy.random.default_rng(5).integers(0, 255, (64, 64, 3), dtype=numpy.uint8)
+    Image.fromarray(noise).save(folder / "noise.png")
+    (folder / "noise.txt").write_text((folder / "0.txt").read_text())
+    return folder
+
+
+def call(*words: object) -> int:
+    return main([str(word) for word in words])
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_a_planted_image_of_noise_is_first_and_numbers_are_the_same_twice(
+    tmp_path: Path, config: Path, images: Path
+) -> None:
+    for name in ("a.csv", "b.csv"):
+        assert call("--images", images, "--levels", 3, config, tmp_path / name) == 0
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+    rows = table(tmp_path / "a.csv")
+    assert Path(rows[0]["image"]).name == "noise.png"
+    assert float(rows[0]["loss"]) > 1.5 * float(rows[1]["loss"])
+    assert len(rows) == 6
+    for row in rows:
+        levels = [float(row[f"level {number}"]) for number in (1, 2, 3)]
+        assert float(row["loss"]) == pytest.approx(sum(levels) / 3, rel=1e-6)
+    losses = [float(row["loss"]) for row in rows]
+    assert losses == sorted(losses, reverse=True)
+    assert not (tmp_path / "training" / "cache").exists()
+
+
+def test_an_image_has_its_loss_whatever_else_is_there(tmp_path: Path, config: Path, images: Path) -> None:
+    assert call("--images", images, "--levels", 2, config, tmp_path / "all.csv") == 0
+    (images / "noise.png").unlink()
+    assert call("--images", images, "--levels", 2, config, tmp_path / "fewer.csv") == 0
+    before = {row["image"]: float(row["loss"]) for row in table(tmp_path / "all.csv")}
+    for row in table(tmp_path / "fewer.csv"):
+        assert float(row["loss"]) == pytest.approx(before[row["image"]], rel=1e-4)
+
+
+def test_images_of_one_size_get_the_same_noise(tmp_path: Path, config: Path, images: Path) -> None:
+    """The name of a file makes no difference: the same pixels have the same loss."""
+    Image.open(images / "noise.png").save(images / "again.png", compress_level=1)
+    (images / "again.txt").write_text((images / "noise.txt").read_text())
+    assert call("--images", images, "--levels", 2, config, tmp_path / "a.csv") == 0
+    first, second = table(tmp_path / "a.csv")[:2]
+    assert {Path(row["image"]).name for row in (first, second)} == {"again.png", "noise.png"}
+    for column in ("loss", "level 1", "level 2"):
+        assert float(first[column]) == pytest.approx(float(second[column]), rel=1e-5)
+
+
+def test_the_loss_is_the_error_of_the_prediction(tmp_path: Path, config: Path, images: Path) -> None:
+    """Written with diffusers and transformers alone, apart from the noise and the timestep."""
+    assert call("--images", images, "--levels", 1, config, tmp_path / "a.csv") == 0
+    vae = AutoencoderKL.from_pretrained(MODEL, subfolder="vae").float()
+    unet = UNet2DConditionModel.from_pretrained(MODEL, subfolder="unet").float()
+    scheduler = DDPMScheduler.from_pretrained(MODEL, subfolder="scheduler")
+    tokens = CLIPTokenizer.from_pretrained(MODEL, subfolder="tokenizer")(
+        (images / "noise.txt").read_text(), padding="max_length", return_tensors="pt"
+    )
+    pixels = numpy.asarray(Image.open(images / "noise.png"), numpy.float32) / 127.5 - 1
+    schedule = create_model_setup("STABLE_DIFFUSION_15").load(str(MODEL)).schedule
+    with torch.no_grad():
+        latents = vae.encode(torch.from_numpy(pixels).permute(2, 0, 1)[None]).latent_dist.mean
+        latents = latents * vae.config.scaling_factor
+        options = noise.NoiseOptions(strata=1)
+        drawn = noise.draw_noise(
+            schedule, latents.shape[1:], [SAME], [0], options, TrainConfig().seed, STREAM, (0,), 0
+        )
+        step = drawn.timestep_B.round().long()
+        noisy = scheduler.add_noise(latents, drawn.noise_BChw, step)
+        text = CLIPTextModel.from_pretrained(MODEL, subfolder="text_encoder").float()(tokens.input_ids)[0]
+        error = unet(noisy, step, text).sample - scheduler.get_velocity(latents, drawn.noise_BChw, step)
+    (row,) = [row for row in table(tmp_path / "a.csv") if row["image"].endswith("noise.png")]
+    assert float(row["loss"]) == pytest.approx(float(error.square().mean()), rel=1e-3)
+
+
+def test_an_adapter_changes_the_numbers(tmp_path: Path, config: Path, images: Path) -> None:
+    adapter = lora(tmp_path / "a.safetensors", 1, MODEL)
+    assert call("--images", images, "--levels", 1, config, tmp_path / "base.csv") == 0
+    assert call("--images", images, "--levels", 1, "--adapter", adapter, config, tmp_path / "with.csv") == 0
+    base, adapted = (
+        {r["image"]: r["loss"] for r in table(tmp_path / name)} for name in ("base.csv", "with.csv")
+    )
+    assert base.keys() == adapted.keys()
+    assert all(base[name] != adapted[name] for name in base)
+
+
+def test_images_of_the_config_itself(tmp_path: Path, images: Path) -> None:
+    concepts = [{"name": "walls", "path": str(images), "type": "STANDARD"}]
+    config = write_config(tmp_path / "own", rlhf_enabled=False, concepts=concepts)
+    assert call("--levels", 1, config, tmp_path / "a.csv") == 0
+    assert len(table(tmp_path / "a.csv")) == 6
+
+
+def test_what_cannot_be_measured_is_said_before_a_model_is_loaded(
+    tmp_path: Path, config: Path, images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = tmp_path / "there.csv"
+    there.write_text("mine")
+    for words, message in (
+        ((config, tmp_path / "x.csv"), "give a folder of images"),
+        (("--images", images, config, there), "exists already"),
+        (("--images", images / "gone", config, tmp_path / "x.csv"), "does not exist"),
+        (("--images", images, "--levels", 0, config, tmp_path / "x.csv"), "--levels"),
+        (("--images", images, tmp_path / "gone.json", tmp_path / "x.csv"), "gone.json"),
+    ):
+        assert call(*words) == 2
+        assert message in capsys.readouterr().err
+    assert there.read_text() == "mine"
+    data = json.loads(config.read_text()) | {"base_model_name": "/gone"}
+    config.write_text(json.dumps(data))
+    assert call("--images", images, "--dry-run", config, tmp_path / "x.csv") == 0
+    assert not (tmp_path / "x.csv").exists()

@@ -1,0 +1,165 @@
+"""Images, prompts, workflows, configs, projects and models dropped onto the Home page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modules.project.beginning import DEMO_MODEL
+from modules.project.Project import Project
+from modules.ui.home.BoardView import BoardView
+from modules.ui.home.StartView import StartView
+from modules.util.config.TrainConfig import TrainConfig
+from tests.project.test_from_images import GRAPH, PROMPTS, by_a1111, by_comfyui
+from tests.ui.main.conftest import OpenWindow
+from tests.ui.main.drivers import Hands
+from tests.ui.main.test_drop import drop
+from tests.ui.main.test_home import at_project, board_of, drawing, project
+
+pytestmark = pytest.mark.gui
+__all__ = ["drawing", "project"]
+
+
+@pytest.fixture
+def form(open_window: OpenWindow) -> tuple[Hands, StartView]:
+    """The form for a new project."""
+    hands = open_window()
+    if not getattr(hands.window, "drops_loaded", False):
+        pytest.skip("the library for drops does not load here")
+    view = hands.window.current_page().view  # type: ignore[attr-defined]
+    assert isinstance(view, StartView)
+    return hands, view
+
+
+@pytest.fixture
+def board(open_window: OpenWindow, project: Project, tmp_path: Path) -> tuple[Hands, BoardView]:
+    """The cards of a project without images."""
+    hands = at_project(open_window, project, tmp_path)
+    if not getattr(hands.window, "drops_loaded", False):
+        pytest.skip("the library for drops does not load here")
+    return hands, board_of(hands)
+
+
+def test_images_propose_a_project(form: tuple[Hands, StartView], tmp_path: Path) -> None:
+    hands, view = form
+    by_a1111(tmp_path / "im{ages", PROMPTS)
+    images = sorted((tmp_path / "im{ages").iterdir())
+    assert drop(view.prompts, images[:2]) == "copy"
+    hands.wait(lambda: "From 2 images" in view.proposed.cget("text"), "files propose nothing")
+    assert view.prompts.get("1.0", "end").split("\n")[:2] == ["a red fox", "a blue fox"]
+    assert drop(view.create_button, [tmp_path / "im{ages"]) == "copy"
+    hands.wait(lambda: "From 5 images" in view.proposed.cget("text"), "a folder proposes nothing")
+    by_comfyui(tmp_path / "comfy", 1)
+    drop(view, [tmp_path / "comfy" / "0.png"])
+    hands.wait(lambda: "ComfyUI with its workflow" in view.proposed.cget("text"), "its workflow is not taken")
+
+
+def test_prompts_a_model_a_folder_and_a_workflow_fill_in_the_form(
+    form: tuple[Hands, StartView], tmp_path: Path
+) -> None:
+    hands, view = form
+    (tmp_path / "p.txt").write_text("# mine\na cat\na dog\nan owl\n")
+    drop(view, [tmp_path / "p.txt"])
+    hands.wait(lambda: "an owl" in view.prompts.get("1.0", "end"), "no prompts")
+    drop(view, [DEMO_MODEL])
+    hands.wait(lambda: view.values["base"].get().endswith("demo_model"), "no model")
+    (tmp_path / "new").mkdir()
+    drop(view, [tmp_path / "new"])
+    hands.wait(lambda: view.values["folder"].get() == str(tmp_path / "new"), "no folder")
+    (tmp_path / "w.json").write_text(json.dumps(GRAPH))
+    drop(view, [tmp_path / "w.json"])
+    hands.wait(lambda: "workflow w.json" in view.proposed.cget("text"), "no workflow")
+    hands.click(view.create_button)
+    hands.wait(lambda: view.watch.project is not None, "no project is made")
+    made = Project(tmp_path / "new")
+    assert made.file.generator == {"kind": "comfyui", "workflow": GRAPH}
+    assert sorted([*made.prompts(), *made.file.held_out]) == ["a cat", "a dog", "an owl"]
+
+
+def test_a_config_is_opened_and_a_project_too(
+    form: tuple[Hands, StartView], project: Project, tmp_path: Path
+) -> None:
+    hands, view = form
+    TrainConfig(epochs=33).save(tmp_path / "c.json")
+    drop(view, [tmp_path / "c.json"])
+    hands.wait(lambda: hands.window.state_.config.epochs == 33, "the config is not opened")
+    drop(view, [project.folder])
+    assert board_of(hands).watch.project is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("ui.json", '{"nodes": [], "links": []}', "Export (API)"),
+        ("x.json", "{", "not valid JSON"),
+        ("x.md", "", "x.md cannot be used here"),
+        ("gone.png", None, "not a file or folder of this computer"),
+        ("folder/x.md", "", "there are no images in folder"),
+    ],
+)
+def test_what_does_not_belong_here_is_told(
+    form: tuple[Hands, StartView], tmp_path: Path, name: str, text: str | None, said: str
+) -> None:
+    hands, view = form
+    if text is not None:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    drop(view, [tmp_path / name.partition("/")[0]])
+    hands.expect_dialog(said)
+
+
+def test_a_mistake_stays_in_sight_below_the_form(form: tuple[Hands, StartView], tmp_path: Path) -> None:
+    hands, view = form
+    (tmp_path / "p.txt").write_text("# nothing\n")
+    drop(view, [tmp_path / "p.txt"])
+    hands.wait(lambda: view.error.cget("text"), "the mistake is not named")
+    hands.window.set_view("Light", 150)
+    hands.window.geometry("1240x640")
+    hands.rest(0.3)
+    view = hands.window.current_page().view  # type: ignore[attr-defined]
+    hands.click(view.create_button)
+    bottom = hands.window.bottom_bar.winfo_rooty()
+    for part in (view.create_button, view.error):
+        assert part.winfo_viewable() and part.winfo_rooty() + part.winfo_height() <= bottom
+    assert "Choose a new folder" in view.error.cget("text")
+
+
+def test_images_become_candidates(board: tuple[Hands, BoardView], project: Project, tmp_path: Path) -> None:
+    hands, view = board
+    by_a1111(tmp_path / "own", ["an owl", "an owl", "an elk", project.file.held_out[0]])
+    card = view.cards["generate"]
+    assert drop(card, [tmp_path / "own"]) == "copy"
+    hands.wait(lambda: "3 images added" in hands.status(), hands.status())
+    assert "1 image of held-out prompts left out" in hands.status()
+    hands.wait(lambda: "3 images of your own" in card.state_label.cget("text"), "the card does not tell")
+    hands.wait(lambda: not view.cards["pick"].button.instate(["disabled"]), "they cannot be picked from")
+
+
+def test_prompts_and_a_workflow_go_to_the_project(
+    board: tuple[Hands, BoardView], project: Project, tmp_path: Path
+) -> None:
+    hands, view = board
+    (tmp_path / "p.txt").write_text("an owl\n")
+    drop(view, [tmp_path / "p.txt"])
+    hands.wait(lambda: "1 prompt added" in hands.status(), hands.status())
+    assert "an owl" in project.prompts()
+    (tmp_path / "w.json").write_text(json.dumps(GRAPH))
+    hands.answer("Cancel")
+    drop(view, [tmp_path / "w.json"])
+    hands.wait(lambda: len(hands.asked) == 1, "nobody asks")
+    hands.rest(0.3)
+    assert Project(project.folder).file.generator["kind"] == "own"
+    by_comfyui(tmp_path / "comfy", 1)
+    hands.answer("Use its workflow")
+    drop(view, [tmp_path / "comfy" / "0.png"])
+    hands.wait(lambda: "ComfyUI makes the images" in hands.status(), hands.status())
+    assert Project(project.folder).file.generator["workflow"]["5"]["inputs"]["sampler_name"] == "dpmpp_2m"
+    hands.answer("Pick from it")
+    drop(view, [tmp_path / "comfy" / "0.png"])
+    hands.wait(lambda: "1 image added" in hands.status(), hands.status())
+    drop(view, [tmp_path / "w.json"])
+    hands.expect_dialog("begin a new project")
+    drop(view, [DEMO_MODEL])
+    hands.expect_dialog("keeps its base model")

@@ -1,0 +1,117 @@
+"""The tools of the Tools page: filled in, previewed, done, stopped and undone as a person does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tkinter as tk
+from pathlib import Path
+
+import pytest
+
+from modules.tools.catalog import DATASET_TOOLS, MODEL_TOOLS, UPDATE
+from modules.ui.shell.ToolWindow import ToolWindow
+from tests.tools.pictures import contents, picture
+from tests.ui.main.drivers import Hands
+
+pytestmark = pytest.mark.gui
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "images"
+    root.mkdir()
+    for number in range(3):
+        picture(number).save(root / f"{number}.png")
+    (root / "1.txt").write_text("one")
+    return root
+
+
+def opened(hands: Hands, title: str) -> ToolWindow:
+    hands.window.show_page("tools")
+    hands.rest()
+    waiting: list[tk.Misc] = [hands.window.current_page()]
+    while waiting:
+        widget = waiting.pop()
+        if widget.winfo_class() == "TButton" and str(widget.cget("text")) == f"{title}\u2026":
+            hands.focus(widget)
+            hands.keys("<space>")
+            break
+        waiting.extend(widget.winfo_children())
+    window = hands.dialog()
+    assert isinstance(window, ToolWindow)
+    return window
+
+
+def fill(hands: Hands, window: ToolWindow, **texts: str) -> None:
+    for key, text in texts.items():
+        hands.focus(window.inputs[key])
+        hands.keys("<Control-a>", "<Delete>")
+        hands.type(text)
+
+
+def press(hands: Hands, window: ToolWindow, label: str) -> str:
+    """Press a button and wait until the tool has ended; what it said."""
+    hands.click(hands.button(label, window))
+    hands.wait(lambda: window.job is None, "the tool does not end", seconds=60)
+    return str(window.output.get("1.0", "end")) + str(window.fault.cget("text"))
+
+
+def test_images_are_renamed_after_a_preview_and_undone(hands: Hands, folder: Path) -> None:
+    before = contents(folder)
+    window = opened(hands, "Rename images")
+    assert "Fill in: Folder, Pattern" in press(hands, window, "Start")
+    fill(hands, window, folder=folder.name, pattern="{folder}-{number:2}", start="7")
+    assert "1.txt -> images-08.txt" in press(hands, window, "Preview")
+    assert contents(folder) == before
+    assert "4 files renamed" in press(hands, window, "Start")
+    assert contents(folder).keys() == {
+        "images-07.png", "images-08.png", "images-08.txt", "images-09.png"
+    }  # fmt: skip
+    assert "undone: 0001-rename" in press(hands, window, "Undo")
+    assert contents(folder) == before
+    fill(hands, window, pattern="same")
+    assert "is not a pattern" in press(hands, window, "Start")
+    hands.keys("<Escape>")
+    assert not window.winfo_exists()
+
+
+def test_a_tool_can_be_stopped_in_the_middle(
+    hands: Hands, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tool that lasts: the real one is over before a person could press a button."""
+    begun = folder / "begun"
+    slow = (
+        f"import sys, time, pathlib\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from scripts import dataset\n"
+        "from modules.tools import Journal as J\n"
+        "move = J.Job.move\n"
+        f"def slowly(self, *words):\n    move(self, *words); pathlib.Path({str(begun)!r}).touch(); time.sleep(30)\n"
+        "J.Job.move = slowly\n"
+        "sys.exit(dataset.main(sys.argv[1:]))\n"
+    )
+    before = contents(folder)
+    start = subprocess.Popen
+
+    def instead(command: list[str], **options: object) -> subprocess.Popen[bytes]:
+        return start([sys.executable, "-c", slow, *command[2:]], **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr("modules.runner.LineProcess.subprocess.Popen", instead)
+    window = opened(hands, "Rename images")
+    fill(hands, window, folder=folder.name, pattern="x{number}")
+    hands.click(hands.button("Start", window))
+    hands.wait(begun.exists, "the tool does not begin", seconds=60)
+    hands.click(hands.button("Stop", window))
+    hands.wait(lambda: window.job is None, "it does not stop", seconds=60)
+    begun.unlink()
+    assert contents(folder) == before
+    assert window.progress.cget("text") == "Stopped"
+
+
+def test_every_tool_of_the_page_has_a_window(hands: Hands) -> None:
+    for spec in (*DATASET_TOOLS, *MODEL_TOOLS, UPDATE):
+        window = opened(hands, spec.title)
+        assert set(window.inputs) == {field.key for field in spec.fields}
+        hands.keys("<Escape>")
+        hands.wait(lambda window=window: not window.winfo_exists())
