@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from modules.util.jsonio import write_json
-from scripts.demo.best_of_n import best_of_n
 from scripts.demo.judging import contact_sheet, win_rate
 from scripts.demo.loop import Judge, Loop, Made, new_project, one_round
 from scripts.demo.pairs import finalise
@@ -91,7 +90,7 @@ def _figures(judge: Judge, made: Made) -> dict[str, float]:
     reached = float(np.mean(made.liking))
     figures = (
         win_rate(made.scores, judge.base.scores),
-        best_of_n(judge.curve, reached),
+        judge.best_of_n(made),
         made.fidelity,
         reached,
     )

@@ -23,7 +23,7 @@ from modules.util.jsonio import write_json, write_text
 from modules.util.rng import digest64
 from scripts.curate import ProgressLine
 from scripts.demo.answering import CLICKS, Answering
-from scripts.demo.best_of_n import MOST, best_of_n
+from scripts.demo.best_of_n import best_of_n
 from scripts.demo.judge import fidelity, read_image
 from scripts.demo.judging import contact_sheet, win_rate
 from scripts.demo.plan import Journey, Report
@@ -35,6 +35,8 @@ MODE = "LOOP"
 IMAGES_PER_PROMPT = 5
 USUAL_ROUNDS = 3
 USUAL_ANSWERS = 50
+MOST_N = 64
+"""The largest N of the best of N: adapters after several rounds are beyond the best of 16."""
 VOTES = 40
 
 
@@ -57,7 +59,7 @@ class Loop:
     journey: Journey
     rounds: int = USUAL_ROUNDS
     answers: int = USUAL_ANSWERS
-    base_per_prompt: int = MOST + 2
+    base_per_prompt: int = MOST_N
     judged: int = 108
     judging_prompts: int = 12
     votes: int = VOTES
@@ -111,6 +113,10 @@ class Judge:
         """An adapter's images."""
         return self._make(file, self._questions[: len(self.base.pixels)], f"judging {name}")
 
+    def best_of_n(self, made: Made) -> float:
+        """How many images of the base model its best one would need to equal these; ``MOST_N`` is that or more."""
+        return best_of_n(self.curve, float(np.mean(made.liking)), MOST_N)
+
     def _make(self, adapter: Path | None, questions: Sequence[tuple[str, int]], what: str) -> Made:
         model = load_model(self._loop.journey.model, adapter)
         prompts, seeds = [prompt for prompt, _ in questions], [seed for _, seed in questions]
@@ -148,7 +154,7 @@ def run_loop(loop: Loop, report: Report) -> dict[str, Any]:
                 "answers_total": sum(one["answers"] for one in rounds) + trained["answers"],
                 "win_rate_base": win_rate(after.scores, judge.base.scores),
                 "win_rate_previous": win_rate(after.scores, before.scores),
-                "best_of_n": best_of_n(judge.curve, float(np.mean(after.liking))),
+                "best_of_n": judge.best_of_n(after),
                 "liking": float(np.mean(after.liking)),
                 "fidelity": after.fidelity,
                 "fidelity_loss": judge.base.fidelity - after.fidelity,

@@ -38,6 +38,7 @@ class FormPage(Page):
         self.more = ttk.Button(self.scroll.inside, style="Back.TButton", command=self._turn_more)
         self.more.bind("<Return>", lambda _event: self.more.invoke())
         self._wrong: set[str] = set()
+        self._said = ""
         self.add_to_form()
         if self.form.has_more:
             ui.services.tooltips.add(self.more, words.MORE_TIP)
@@ -81,7 +82,10 @@ class FormPage(Page):
         """Cards besides those of the settings, widgets below their rows."""
 
     def _focused(self, setting: Setting) -> None:
-        self.ui.status(f"{setting.title}: {setting.tip}")
+        # the focus that comes back when a dialog closes must not replace what the dialog's action said
+        if setting.path != self._said:
+            self.ui.status(f"{setting.title}: {setting.tip}")
+        self._said = setting.path
 
     def refresh(self, paths: Iterable[str] | None) -> None:
         self.form.refresh(paths)
