@@ -19,6 +19,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from modules.modelSetup.registry import create_model_setup  # noqa: E402
+from modules.reward.asking import least_sure, worth_asking  # noqa: E402
 from modules.reward.frozen_features import FeatureOptions, FrozenFeatures  # noqa: E402
 from modules.reward.preference_head import (  # noqa: E402
     Comparisons,
@@ -34,9 +35,11 @@ from modules.util.rng import digest64, python_random  # noqa: E402
 from scripts.benchmarks._taste_images import Images, wishes_of  # noqa: E402
 from scripts.benchmarks._taste_spec import (  # noqa: E402
     FINISHED,
+    IMAGES_PER_PROMPT,
     JUDGED_PER_PROMPT,
     MOST_N,
     PART,
+    PROMPT_CLICKS,
     Cell,
     Method,
     load_tastes,
@@ -166,6 +169,32 @@ def by_information(seen: Seen, person: Asked, cell: Cell) -> None:
         left = left[keep]
 
 
+def with_surplus(seen: Seen, person: Asked, cell: Cell, folder: Path) -> None:
+    """As in the pair tool; from the second half on about the images of a prompt that a head is least sure about."""
+    groups = list(seen.images.by_prompt().values())
+    asked = max(1, cell.answers // 2 // PROMPT_CLICKS)
+    half = min(cell.answers, asked * PROMPT_CLICKS)
+    shown = [place for group in groups[:asked] for place in group[:IMAGES_PER_PROMPT]]
+    _ask_about(seen.images, shown, person, folder / "first", cell.seed, half)
+    head, unsure = fit(seen, person.given), []
+    for group in groups[asked:]:
+        features_ND = seen.features_ND[group]
+        worth_NN = worth_asking(head, head(features_ND), features_ND)
+        unsure += [group[one] for one in least_sure(worth_NN, IMAGES_PER_PROMPT)]
+    _ask_about(seen.images, unsure, person, folder / "second", cell.seed, cell.answers - half)
+
+
+def _ask_about(
+    images: Images, places: Sequence[int], person: Asked, folder: Path, seed: int, answers: int
+) -> None:
+    from scripts.benchmarks._taste_picking import with_the_pair_tool
+
+    def ask(first: int, second: int) -> int | None:
+        return person.ask(places[first], places[second])
+
+    with_the_pair_tool(images.only(places), ask, folder, seed, answers)
+
+
 def fit(seen: Seen, given: Sequence[tuple[int, int, float]]) -> TasteHead:
     first, second, outcome = zip(*given, strict=True)
     answers = Answers(torch.tensor(first), torch.tensor(second), torch.tensor(outcome, dtype=torch.float64))
@@ -177,10 +206,8 @@ def fit(seen: Seen, given: Sequence[tuple[int, int, float]]) -> TasteHead:
 
 def run_cell(work: Path, cell: Cell, taste: Taste, folder: Path) -> dict[str, Any]:
     """One row of the table."""
-    from scripts.benchmarks._taste_picking import with_the_pair_tool
-
-    method = cell.method_spec
-    pool = read_images(work, cell.seed, "pool", cell.answers)
+    method, kind = cell.method_spec, cell.images[0]
+    pool = read_images(work, cell.seed, kind, cell.answers)
     person = Asked(Person(taste, cell.seed, SLIPS, INDIFFERENCE), pool.scores(taste), [])
     extract = FrozenFeatures(
         FeatureOptions(method.features or "denoiser", str(DEMO_MODEL), grid=4), batch_size=25
@@ -191,14 +218,16 @@ def run_cell(work: Path, cell: Cell, taste: Taste, folder: Path) -> dict[str, An
         "images_made": len(pool.pixels), "train_cpu_seconds": None,
     }  # fmt: skip
     if method.order == "pair-tool":
-        with_the_pair_tool(pool, person.ask, folder, cell)
+        _ask_about(pool, range(len(pool.pixels)), person, folder, cell.seed, cell.answers)
     elif method.order == "random":
         in_turn(pool, person, cell)
     if method.features:
         extract.load()
-        seen = look(work, cell.seed, "pool", cell.answers, extract)
+        seen = look(work, cell.seed, kind, cell.answers, extract)
         if method.order == "information":
             by_information(seen, person, cell)
+        elif method.order == "surplus":
+            with_surplus(seen, person, cell, folder)
         row["head_accuracy"] = _learn(work, cell, taste, seen, person, extract, folder)
     if len(person.given) != cell.answers:
         raise RuntimeError(f"{len(person.given)} answers were given instead of {cell.answers}")

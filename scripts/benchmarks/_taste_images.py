@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from scripts.benchmarks._taste_spec import IMAGES_PER_PROMPT, JUDGED_PROMPTS, MOST_N
+from scripts.benchmarks._taste_spec import IMAGES_PER_PROMPT, JUDGED_PROMPTS, MOST_N, SURPLUS
 from scripts.demo.judge import Reading, read_image
 from scripts.demo.pairs import prompt_split
 from scripts.demo.taste import Taste
@@ -33,6 +34,10 @@ class Images:
         """How much each is liked."""
         return [taste.score(one, wish) for one, wish in zip(self.readings(), self.wishes, strict=True)]
 
+    def only(self, places: Sequence[int]) -> Images:
+        """Those of these places."""
+        return Images([self.wishes[i] for i in places], [self.pixels[i] for i in places])
+
     def by_prompt(self) -> dict[str, list[int]]:
         """Where the images of each prompt are."""
         found: dict[str, list[int]] = {}
@@ -48,8 +53,9 @@ def _read(pixels: bytes) -> Reading:
 
 
 def wishes_of(kind: str, seed: int) -> list[Wish]:
-    """The prompt of every image of a kind: ``pool`` to choose from, ``curve`` of prompts nobody saw."""
+    """The prompt of every image of a kind: ``pool`` and ``surplus`` to choose from, ``curve`` of prompts nobody saw."""
     pool, new = prompt_split(seed)
-    if kind == "pool":
-        return [wish for wish in pool for _ in range(IMAGES_PER_PROMPT)]
+    if kind != "curve":
+        each = IMAGES_PER_PROMPT * (SURPLUS if kind == "surplus" else 1)
+        return [wish for wish in pool for _ in range(each)]
     return [wish for wish in new[:JUDGED_PROMPTS] for _ in range(MOST_N)]

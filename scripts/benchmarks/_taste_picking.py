@@ -12,7 +12,7 @@ from modules.curation.session import CurationSession
 from modules.curation.store import CurationStore
 from modules.util.errors import DataError
 from scripts.benchmarks._taste_images import Images
-from scripts.benchmarks._taste_spec import IMAGES_PER_PROMPT, PROMPT_CLICKS, Cell
+from scripts.benchmarks._taste_spec import IMAGES_PER_PROMPT, PROMPT_CLICKS
 from scripts.demo.metadata import STYLES, Made, write_image
 from scripts.demo.sampling import CFG_SCALE, STEPS
 from scripts.demo.world import SIZE
@@ -22,28 +22,28 @@ PAIRS = 2
 
 
 def with_the_pair_tool(
-    images: Images, ask: Callable[[int, int], int | None], folder: Path, cell: Cell
+    images: Images, ask: Callable[[int, int], int | None], folder: Path, seed: int, answers: int
 ) -> None:
-    """Write the images as a generator does, and answer exactly as many questions as the cell has."""
+    """Write the images as a generator does, and answer exactly as many questions about them."""
     source, output = folder / "images", folder / "pairs"
     source.mkdir(parents=True)
     place_of: dict[Path, int] = {}
-    prompts = -(-cell.answers // PROMPT_CLICKS)
+    prompts = -(-answers // PROMPT_CLICKS)
     for place in range(min(prompts * IMAGES_PER_PROMPT, len(images.pixels))):
         made = Made(images.prompts[place], place, STEPS, CFG_SCALE, SIZE, SIZE)
         style = list(STYLES)[place // IMAGES_PER_PROMPT % len(STYLES)]
         place_of[write_image(source, f"{place:05d}", images.pixels[place], made, style).resolve()] = place
     given = 0
     with CurationStore(output) as store:
-        session = CurationSession(store, SessionSettings(pairs_per_group=PAIRS, seed=cell.seed))
+        session = CurationSession(store, SessionSettings(pairs_per_group=PAIRS, seed=seed))
         found = {}
-        for group in scan_groups(source, output, ScanOptions(seed=cell.seed, near_duplicates=None)):
+        for group in scan_groups(source, output, ScanOptions(seed=seed, near_duplicates=None)):
             if isinstance(group, ScanFault):
                 raise DataError(f"{group.path}: {group.reason}")
             found[group.key] = group
         for group in found.values():
             state, here = session.open(group), 0
-            while state.phase is Phase.QUESTION and here < PROMPT_CLICKS and given < cell.answers:
+            while state.phase is Phase.QUESTION and here < PROMPT_CLICKS and given < answers:
                 first, second = state.question
                 said = ask(place_of[group.path(first).resolve()], place_of[group.path(second).resolve()])
                 here, given = here + 1, given + 1

@@ -12,6 +12,8 @@ from modules.util.errors import ConfigError
 from scripts.demo.taste import TASTES, Taste
 
 IMAGES_PER_PROMPT = 5
+SURPLUS = 3
+"""Times as many images as are shown, of which a head chooses those it is least sure about."""
 PROMPT_CLICKS = 4
 LEAST_POOL = 50
 """Prompts to choose from, even where fewer are asked about."""
@@ -30,8 +32,9 @@ class Method:
     """A way from answers to an adapter.
 
     Args:
-        order: how the answers are spent: 4 in each prompt as the pair tool asks, on random pairs of random prompts,
-            or on the pairs of all prompts that say most about the taste.
+        order: how the answers are spent: 4 in each prompt as the pair tool asks; the same, but the second half on the
+            5 of 15 images of each prompt that a head of the first half is least sure about; on random pairs of random
+            prompts; or on the pairs of all prompts that say most about the taste.
         features: what the head looks at; ``None`` where there is no head.
         training: mode of the demo preset; ``None`` measures the head alone.
         supervised: the chosen images alone, with the ordinary loss.
@@ -39,7 +42,7 @@ class Method:
         confidence: ``rlhf_dpo_confidence`` of a run on the pairs.
     """
 
-    order: Literal["pair-tool", "random", "information"]
+    order: Literal["pair-tool", "surplus", "random", "information"]
     features: Literal["denoiser", "vae"] | None = None
     training: Literal["DPO", "NFT"] | None = None
     supervised: bool = False
@@ -60,6 +63,7 @@ METHODS = {
     "head": Method("pair-tool", "denoiser"),
     "random-head": Method("random", "denoiser"),
     "asked-head": Method("information", "denoiser"),
+    "surplus-head": Method("surplus", "denoiser"),
 }
 """Those that end in ``head`` train no adapter: their rows have a head accuracy alone."""
 
@@ -81,6 +85,11 @@ class Cell:
     def method_spec(self) -> Method:
         return METHODS[self.method]
 
+    @property
+    def images(self) -> tuple[str, str]:
+        """The kinds of images it is measured with: those to choose from, and those of prompts nobody saw."""
+        return ("surplus" if self.method_spec.order == "surplus" else "pool", "curve")
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -92,8 +101,12 @@ def pool_prompts(answers: int) -> int:
 
 def parts_of(kind: str, answers: int) -> int:
     """Number of parts of the images of a kind."""
-    count = pool_prompts(answers) * IMAGES_PER_PROMPT if kind == "pool" else JUDGED_PROMPTS * MOST_N
-    return -(-count // PART)
+    counts = {
+        "pool": pool_prompts(answers) * IMAGES_PER_PROMPT,
+        "surplus": -(-answers // PROMPT_CLICKS) * IMAGES_PER_PROMPT * SURPLUS,
+        "curve": JUDGED_PROMPTS * MOST_N,
+    }
+    return -(-counts[kind] // PART)
 
 
 def part_file(work: Path, seed: int, kind: str, part: int) -> Path:

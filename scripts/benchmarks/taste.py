@@ -128,8 +128,7 @@ def run(options: argparse.Namespace) -> list[Row]:
     jobs = options.jobs or threads()
     images = [
         {"what": "images", "work": str(work), "seed": seed, "kind": kind, "part": part}
-        for seed in dict.fromkeys(cell.seed for cell in cells)
-        for kind in ("pool", "curve")
+        for seed, kind in dict.fromkeys((cell.seed, kind) for cell in cells for kind in cell.images)
         for part in range(parts_of(kind, max(cell.answers for cell in cells)))
         if not part_file(work, seed, kind, part).is_file()
     ]

@@ -7,11 +7,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import torch
 
 from modules.util.rng import python_random
 from scripts import benchmark
 from scripts.benchmarks import taste
-from scripts.benchmarks._taste_cell import Asked, in_turn
+from scripts.benchmarks._taste_cell import Asked, Seen, in_turn, with_surplus
 from scripts.benchmarks._taste_images import Images, wishes_of
 from scripts.benchmarks._taste_picking import with_the_pair_tool
 from scripts.benchmarks._taste_spec import Cell, part_file, parts_of
@@ -96,7 +97,7 @@ def test_exactly_the_answers_are_given_and_pairs_are_exported(tmp_path, answers)
     cell = Cell("large", "dpo", answers, 1)
     images = drawn("pool", 1, 5 * -(-answers // 4))
     person = Asked(Person(TASTES["large"], 1, 0.0), images.scores(TASTES["large"]), [])
-    with_the_pair_tool(images, person.ask, tmp_path, cell)
+    with_the_pair_tool(images, person.ask, tmp_path, 1, answers)
     assert len(person.given) == answers
     prompts = images.prompts
     assert all(prompts[a] == prompts[b] for a, b, _ in person.given)
@@ -107,10 +108,26 @@ def test_exactly_the_answers_are_given_and_pairs_are_exported(tmp_path, answers)
     assert len(turned.given) == answers
 
 
+def test_half_of_the_answers_are_about_what_a_head_of_the_others_is_least_sure_about(tmp_path):
+    cell = Cell("large", "surplus-head", 26, 1)
+    images = drawn("surplus", 1, 15 * 7)
+    person = Asked(Person(TASTES["large"], 1, 0.0), images.scores(TASTES["large"]), [])
+    sizes_N1 = torch.tensor([[reading.size] for reading in images.readings()])
+    with_surplus(Seen(images, sizes_N1, {"size": 1}), person, cell, tmp_path)
+    assert len(person.given) == 26
+    assert all(images.prompts[a] == images.prompts[b] for a, b, _ in person.given)
+    asked = [place for a, b, _ in person.given for place in (a, b)]
+    first, second = [one for one in asked if one < 15 * 3], [one for one in asked if one >= 15 * 3]
+    assert {one % 15 for one in first} <= set(range(5)) and len(first) == 24, "the first five of each prompt"
+    for prompt in {one // 15 for one in second}:
+        assert len({one for one in second if one // 15 == prompt}) <= 5
+    assert any(one % 15 > 4 for one in second), "a head chose among all fifteen"
+
+
 @pytest.mark.slow
 def test_heads_are_measured_on_prompts_nobody_saw_and_rows_are_kept(tmp_path, capsys):
     work, more = tmp_path / "work", tmp_path / "more.py"
-    for kind in ("pool", "curve"):
+    for kind in ("pool", "surplus", "curve"):
         images = drawn(kind, 1, 10_000)
         for part in range(parts_of(kind, 25)):
             file = part_file(work, 1, kind, part)
@@ -120,12 +137,22 @@ def test_heads_are_measured_on_prompts_nobody_saw_and_rows_are_kept(tmp_path, ca
         "from scripts.demo.taste import Taste\nTASTES = (Taste('low', 'shapes below', 'y', lambda r: r.y),)\n"
     )
     arguments = ["taste", "--work", str(work), "--resume", "--taste-file", str(more), "--tastes", "low,large"]
-    arguments += ["--answers", "25", "--seeds", "1", "--methods", "head,asked-head,vae-head", "--jobs", "2"]
+    arguments += [
+        "--answers",
+        "25",
+        "--seeds",
+        "1",
+        "--methods",
+        "head,asked-head,vae-head,surplus-head",
+        "--jobs",
+        "2",
+    ]
     out = tmp_path / "rows.json"
     assert benchmark.main([*arguments, "--json", str(out)]) == 0
     rows = {(one["taste"], one["method"]): one["head_accuracy"] for one in json.loads(out.read_text())}
     assert rows["large", "head"] > rows["large", "vae-head"] and rows["large", "head"] > 0.85
     assert rows["low", "asked-head"] > 0.75
+    assert rows["large", "surplus-head"] > 0.85
     before = {file.name: file.stat().st_mtime_ns for file in (work / "rows").iterdir()}
     (work / "rows" / "large--head--25--1.json").unlink()
     assert benchmark.main([*arguments, "--json", str(out)]) == 0
