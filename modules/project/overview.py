@@ -122,7 +122,8 @@ def _images(project: Project, one: Round, planned: int, made: list[Path], to_cho
     total = planned or len(project.prompts()) * USUAL_PER_PROMPT
     complete = "made" if planned and len(made) == planned and not to_choose else ""
     blocked = "trained" if one.trained else complete
-    return Step("generate", len(made), total, blocked, tuple(made[-SHOWN:]))
+    own = [path for image in one.added()[-SHOWN:] if (path := one.made(image)) is not None]
+    return Step("generate", len(made), total, blocked, tuple([*own, *made][-SHOWN:]))
 
 
 def _picks(one: Round, made: int) -> Step:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 import tkinter as tk
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from tkinter import ttk
 from typing import Any
 
@@ -15,11 +17,13 @@ from modules.ui.home.CompareDialog import CompareDialog
 from modules.ui.home.HomeActions import HomeActions
 from modules.ui.home.ProjectWatch import ProjectWatch
 from modules.ui.home.StepCard import StepCard
+from modules.ui.ImageWindow import ImageWindow, ShownImage
 from modules.ui.texts import home as words
 from modules.ui.Ui import Ui
 from modules.ui.widgets.ImagePrefetcher import ImagePrefetcher, Key
 from modules.util.counted import counted
 from modules.util.duration import duration
+from modules.util.image_metadata_util import read_metadata
 
 THUMB_BYTES = 16 * 2**20
 ENOUGH_PAIRS = 24
@@ -54,7 +58,9 @@ class BoardView(ttk.Frame):
         self.fault.grid(row=1, column=0, sticky="ew")
         self.cards: dict[str, StepCard] = {}
         for row, key in enumerate(STEPS, 2):
-            card = self.cards[key] = StepCard(self, ui.theme, key, partial(self.press, key), self.prefetcher)
+            card = self.cards[key] = StepCard(
+                self, ui.theme, key, partial(self.press, key), self.prefetcher, self._look
+            )
             card.grid(row=row, column=0, sticky="ew", pady=(0, px(6)))
         self.learn = self.cards["pick"].add_button(words.LEARN, partial(watch.run, "learn", step="pick"))
         self.contestants = self.cards["compare"].add_button(words.CONTESTANTS, self._contestants)
@@ -64,6 +70,11 @@ class BoardView(ttk.Frame):
         self.earlier = ttk.Label(self, style="Back.TLabel", justify="left")
         wrap_within(self.earlier, self, ui.theme)
         self.earlier.grid(row=9, column=0, sticky="ew")
+
+    def _look(self, paths: Sequence[Path], place: int) -> None:
+        """Images of a card, large; only prompts are named, because a comparison does not say who made an image."""
+        shown = [ShownImage(path, read_metadata(path).prompt or path.name) for path in paths]
+        ImageWindow(self.ui, shown, place)
 
     # --- showing ------------------------------------------------------------------------------------------------
 

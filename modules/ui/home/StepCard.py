@@ -29,6 +29,7 @@ class StepCard(ttk.Frame):
         key: of the step.
         press: what the button does.
         prefetcher: decodes the images.
+        look: shows these images larger, the one at this place first.
     """
 
     def __init__(
@@ -38,10 +39,11 @@ class StepCard(ttk.Frame):
         key: str,
         press: Callable[[], object],
         prefetcher: ImagePrefetcher,
+        look: Callable[[Sequence[Path], int], object],
     ) -> None:
         px = theme.px
         super().__init__(parent, padding=(px(14), px(9)))
-        self._theme, self._prefetcher = theme, prefetcher
+        self._theme, self._prefetcher, self._look = theme, prefetcher, look
         self._paths: tuple[Path, ...] = ()
         self._room = MOST
         self._photos: list[ImageTk.PhotoImage] = []
@@ -60,7 +62,9 @@ class StepCard(ttk.Frame):
             highlightthickness=0,
             borderwidth=0,
             takefocus=0,
+            cursor="hand2",
         )
+        self.pictures.bind("<ButtonRelease-1>", self._clicked)
         self.pictures.grid(row=0, column=1, rowspan=6, sticky="e", padx=(px(12), 0))
         theme.on_change(lambda: self.pictures.configure(background=theme.palette.panel), self)
         self.side = ttk.Frame(self)
@@ -127,13 +131,23 @@ class StepCard(ttk.Frame):
             self.draw()
         return [(path, self._box()) for path in shown]
 
+    def _shown(self) -> tuple[tuple[Path, ...], int]:
+        """The images there is room for, and where the first one begins."""
+        shown = self._paths[len(self._paths) - min(self._room, len(self._paths)) :]
+        return shown, (self._room - len(shown)) * self._theme.px(THUMB + GAP)
+
+    def _clicked(self, event: tk.Event[tk.Misc]) -> None:
+        shown, left = self._shown()
+        place = (event.x - left) // self._theme.px(THUMB + GAP)
+        if 0 <= place < len(shown):
+            self._look(shown, place)
+
     def draw(self) -> None:
         """The images that are decoded, at the right end."""
         px, canvas = self._theme.px, self.pictures
         canvas.delete("all")
         photos = []
-        shown = self._paths[len(self._paths) - min(self._room, len(self._paths)) :]
-        left = (self._room - len(shown)) * px(THUMB + GAP)
+        shown, left = self._shown()
         for place, path in enumerate(shown):
             image = self._prefetcher.get(path, self._box())
             if image is not None:

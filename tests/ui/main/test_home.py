@@ -18,7 +18,9 @@ from modules.ui.curation.PairToolMemory import PairToolMemory
 from modules.ui.home import ProjectJob
 from modules.ui.home.BoardView import BoardView
 from modules.ui.home.StartView import StartView
+from modules.ui.ImageWindow import ImageWindow
 from modules.ui.state.SessionStore import SessionStore
+from modules.util.image_metadata_util import read_metadata
 from tests.project.candidates.test_adding import bright
 from tests.project.test_from_images import by_a1111
 from tests.ui.main.conftest import OpenWindow
@@ -170,6 +172,29 @@ def test_a_fault_stands_on_its_card_and_the_button_makes_the_rest(
     hands.click(view.cards["generate"].button)
     wait_for_step(hands, view, "generate")
     assert not project.round.missing() and "pen" not in text(view, "generate")
+
+
+def test_a_click_on_an_image_of_a_card_shows_it_large(
+    open_window: OpenWindow, project: Project, tmp_path: Path
+) -> None:
+    by_a1111(tmp_path / "own", ["an owl", "a cat", "a fox"])
+    for number, path in enumerate(sorted((tmp_path / "own").iterdir())):
+        bright(path, 50 * number + 20)
+    assert add_images(project, images_in([tmp_path / "own"])).added == 3
+    hands = at_project(open_window, project, tmp_path)
+    card = board_of(hands).cards["generate"]
+    hands.wait(lambda: len(card.pictures.find_all()) == 3, "the images are not shown", PATIENCE)
+    for item, prompt in zip(card.pictures.find_all(), ("an owl", "a cat", "a fox"), strict=True):
+        x, y = (int(at) for at in card.pictures.coords(item))
+        hands.click(card.pictures, x, y)
+        (shown,) = [c for c in hands.window.winfo_children() if isinstance(c, ImageWindow)]
+        path = shown.shown.path
+        assert (shown.shown.caption, read_metadata(path).prompt) == (prompt, prompt)
+        hands.wait(lambda view=shown.view, path=path: view.shown == path, "it is not drawn")  # type: ignore[misc]
+        hands.keys("Escape", to=shown)
+        assert not shown.winfo_exists()
+    hands.click(card.pictures, 1, 1)
+    assert not [c for c in hands.window.winfo_children() if isinstance(c, ImageWindow)]
 
 
 def test_picking_takes_no_sources_of_another_session(
