@@ -207,7 +207,7 @@ class Journal:
             names = self.jobs()
             if completed or not names:
                 return completed
-            self._reverse(names[-1], 0)
+            self._reverse(names[-1], self._past(names[-1]).moves, 0)
             self._remove(names[-1], "made")
             return names[-1]
 
@@ -242,7 +242,7 @@ class Journal:
             if past.ended and not past.undoing:
                 continue
             down_to = 0 if past.undoing else past.complete
-            self._reverse(name, down_to)
+            self._reverse(name, past.moves, down_to)
             if down_to:
                 Job(self._owned, name).note({"end": True})
             else:
@@ -283,9 +283,8 @@ class Journal:
                 past.take(record)
         return past
 
-    def _reverse(self, name: str, down_to: int) -> None:
-        """Undo moves of a command, last first, until this many are left."""
-        moves = self._past(name).moves
+    def _reverse(self, name: str, moves: Sequence[Move], down_to: int) -> None:
+        """Undo the moves of a command, last first, until this many are left."""
         todo = self._check(moves, down_to)
         job = Job(self._owned, name)
         for number, move in todo:
