@@ -46,14 +46,15 @@ def describe_picture(rgb_BCHW: Tensor, version: int) -> dict[str, Tensor]:
     """
     value_B1HW, least_B1HW = rgb_BCHW.amax(1, keepdim=True), rgb_BCHW.amin(1, keepdim=True)
     saturation_B1HW = (value_B1HW - least_B1HW) / value_B1HW.clamp(min=1e-6)
-    standing_out = _moments(rgb_BCHW)
+    median_BC11, apart_BHW = _apart(rgb_BCHW)
+    standing_out = _moments(apart_BHW)
     made = {
         "colour": channel_quantiles(torch.cat([value_B1HW, saturation_B1HW, rgb_BCHW], dim=1)),
         "extent": standing_out[:, :4],
         "place": standing_out[:, 4:],
     }
     if version > 1:
-        made["subject_tone"], made["subject_light"] = _subject(rgb_BCHW)
+        made["subject_tone"], made["subject_light"] = _subject(rgb_BCHW, median_BC11, apart_BHW)
     return made
 
 
@@ -63,13 +64,12 @@ def channel_quantiles(x_BCHW: Tensor) -> Tensor:
     return made_QBC.permute(1, 2, 0).flatten(1)
 
 
-def _subject(rgb_BCHW: Tensor) -> tuple[Tensor, Tensor]:
+def _subject(rgb_BCHW: Tensor, median_BC11: Tensor, apart_BHW: Tensor) -> tuple[Tensor, Tensor]:
     """Mean colour of what stands out: its share of red, green and blue (B, 3), and its light (B, 2).
 
     What stands out is farther from the median colour than half of the largest distance. The columns of its light: the
     largest of the three channels, and the mean difference to the median colour.
     """
-    median_BC11, apart_BHW = _apart(rgb_BCHW)
     subject_B1HW = (apart_BHW > 0.5 * apart_BHW.amax((1, 2), keepdim=True)).to(rgb_BCHW.dtype)[:, None]
     colour_BC = (rgb_BCHW * subject_B1HW).sum((2, 3)) / subject_B1HW.sum((2, 3))
     contrast_B1 = (colour_BC - median_BC11[..., 0, 0]).abs().mean(1, keepdim=True)
@@ -83,13 +83,12 @@ def _apart(rgb_BCHW: Tensor) -> tuple[Tensor, Tensor]:
     return median_BC11, (rgb_BCHW - median_BC11).square().mean(dim=1).sqrt() + 1e-9
 
 
-def _moments(rgb_BCHW: Tensor) -> Tensor:
+def _moments(apart_BHW: Tensor) -> Tensor:
     """How much stands out from the median colour, its spread along both axes, and its centre; (B, 6).
 
     The columns: mean distance to the median colour, the same relative to the largest distance, standard deviations
     along x and y, centre along x and y; lengths are in 0 to 1 of the image.
     """
-    _, apart_BHW = _apart(rgb_BCHW)
     height, width = apart_BHW.shape[1:]
     y_H, x_W = (torch.arange(height) + 0.5) / height, (torch.arange(width) + 0.5) / width
     mass_B = apart_BHW.sum((1, 2))
