@@ -62,6 +62,12 @@ class ProjectFile(_Part):
     held_out: list[str]
     near_duplicates: Annotated[int, Field(ge=-1, le=64)] = 2
 
+    @property
+    def device(self) -> str:
+        """Where the programs that judge images and learn from answers compute: the generator's, else the CPU."""
+        device = str(self.generator.get("device", "auto"))
+        return device if device != "auto" else "cpu"
+
     @classmethod
     def read(cls, folder: Path) -> ProjectFile:
         """The settings of a project.

@@ -94,17 +94,11 @@ def _ask(
         for number, one in enumerate(made)
         for question in common
     ]
-    device = str(project.file.generator.get("device", "auto"))
     told = {"images": images, "base": project.file.model.base, **models}
     head = taste_file(project)
     if head is not None:
         told["taste"] = str(head)
-    command = [
-        sys.executable,
-        str(SCRIPT),
-        "--device",
-        device if device != "auto" else "cpu",
-    ]
+    command = [sys.executable, str(SCRIPT), "--device", project.file.device]
     process = LineProcess(command, json.dumps(told).encode(), "the automatic judges", progress)
     answer: Any = None
     try:

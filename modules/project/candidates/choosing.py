@@ -50,8 +50,7 @@ def _ask(
         for prompt, pool in pools.items()
     ]
     request = {"taste": str(head), "base": project.file.model.base, "count": one.shown, "groups": told}
-    device = str(project.file.generator.get("device", "auto"))
-    command = [sys.executable, str(SCRIPT), "--device", device if device != "auto" else "cpu"]
+    command = [sys.executable, str(SCRIPT), "--device", project.file.device]
 
     def heard(line: str) -> None:
         progress(f"{one.name}: choosing what to show, {line}")
