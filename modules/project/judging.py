@@ -13,10 +13,10 @@ from modules.project.Project import ARENA, Adapter, Project
 from modules.project.proving import prepare
 from modules.project.Round import Round, write_json_in
 from modules.project.taste_head import taste_file
-from modules.runner.LineProcess import LineProcess
+from modules.runner.LineProcess import LineProcess, result_of
 from modules.util.counted import counted
 from modules.util.errors import UserError
-from modules.util.jsonio import parse_json, read_json
+from modules.util.jsonio import read_json
 from modules.util.program_files import ROOT
 
 SCRIPT = ROOT / "scripts" / "judge.py"
@@ -100,13 +100,8 @@ def _ask(
         told["taste"] = str(head)
     command = [sys.executable, str(SCRIPT), "--device", project.file.device]
     process = LineProcess(command, json.dumps(told).encode(), "the automatic judges", progress)
-    answer: Any = None
-    try:
-        for line in process.lines():
-            answer = parse_json(line, "answer of the judges")
-    finally:
-        process.end()
-    if not isinstance(answer, dict):
+    answer = result_of(process)
+    if not answer:
         raise UserError("the automatic judges did not answer", hint="call it again")
     return answer
 
