@@ -96,14 +96,15 @@ def run_stats(options: Options, progress: ProgressLine) -> None:
 
 def shown(value: Any) -> str:
     if isinstance(value, dict):
-        first = [f"{name} ({count})" for name, count in list(value.items())[:SHOWN]]
-        return (
-            ", ".join([*first, *([f"and {len(value) - SHOWN} more"] if len(value) > SHOWN else [])]) or "none"
-        )
+        return _first([f"{name} ({count})" for name, count in value.items()]) or "none"
     if isinstance(value, list):
-        more = [f"and {len(value) - SHOWN} more"] if len(value) > SHOWN else []
-        return f"{len(value)}" + (f": {', '.join([*value[:SHOWN], *more])}" if value else "")
+        return f"{len(value)}" + (f": {_first(value)}" if value else "")
     return str(value)
+
+
+def _first(names: Sequence[str]) -> str:
+    more = [f"and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
+    return ", ".join([*names[:SHOWN], *more])
 
 
 def run_undo(options: Options, progress: ProgressLine) -> None:

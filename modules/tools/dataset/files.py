@@ -34,7 +34,7 @@ class DataImage:
     @property
     def stem(self) -> str:
         """The name without its extension."""
-        return PurePosixPath(self.name).with_suffix("").as_posix()
+        return _stem(self.name)
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -83,13 +83,18 @@ def check_utf8(names: Iterable[str]) -> None:
         )
 
 
+def _stem(name: str) -> str:
+    """A name with its folders, without its extension."""
+    return PurePosixPath(name).with_suffix("").as_posix()
+
+
 def _is_image(name: str) -> bool:
     return PurePosixPath(name).suffix.lower() in IMAGE_EXTENSIONS
 
 
 def _owner(name: str) -> str:
     """The stem of the image that a file of a folder belongs to."""
-    stem = PurePosixPath(name).with_suffix("").as_posix()
+    stem = _stem(name)
     mask = next((ending for ending in MASKS if stem.lower().endswith(ending)), "")
     return stem[: len(stem) - len(mask)] if _is_image(name) and mask else stem
 
@@ -101,7 +106,7 @@ def _images_of(names: list[str]) -> list[DataImage]:
     made = []
     for stem, files in belonging.items():
         pictures = [name for name in files if _is_image(name)]
-        images = [name for name in pictures if PurePosixPath(name).with_suffix("").as_posix() == stem]
+        images = [name for name in pictures if _stem(name) == stem]
         masks = tuple(name for name in pictures if name not in images)
         others = tuple(name for name in files if name not in pictures)
         made += [DataImage(name, masks, others) for name in images]

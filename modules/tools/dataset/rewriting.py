@@ -31,6 +31,11 @@ STRIPPED = "without metadata"
 START_OF_SCAN, END_OF_IMAGE, COMMENT = 0xDA, 0xD9, 0xFE
 # after any fill bytes; FF 00 and FF D0 to D7 are part of the pixels
 MARKER = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")
+NEEDED_INFO = {
+    "icc_profile", "gamma", "transparency", "dpi", "jfif", "jfif_version", "jfif_unit", "jfif_density",
+    "progressive", "progression", "adobe", "adobe_transform", "loop", "background", "timestamp", "duration",
+}  # fmt: skip
+"""What Pillow tells of a file that says how its pixels are to be read and shown."""
 NEEDED_APPLICATIONS = {0xE0: b"JFIF\0", 0xE2: b"ICC_PROFILE\0", 0xEE: b"Adobe"}
 
 
@@ -158,33 +163,13 @@ def _plan_opened(
 
 
 def _has_metadata(image: Image.Image) -> bool:
-    kept = {
-        "icc_profile",
-        "gamma",
-        "transparency",
-        "dpi",
-        "jfif",
-        "jfif_version",
-        "jfif_unit",
-        "jfif_density",
-    }
-    kept |= {
-        "progressive",
-        "progression",
-        "adobe",
-        "adobe_transform",
-        "loop",
-        "background",
-        "timestamp",
-        "duration",
-    }
     # of a JPEG file, which may hold more than Pillow tells in info
     markers = {"COM": COMMENT} | {f"APP{i}": 0xE0 + i for i in range(16)}
     segments: list[tuple[int, bytes]] = [
         (markers[name], body) for name, body in getattr(image, "applist", [])
     ]
     return (
-        bool(set(image.info) - kept)
+        bool(set(image.info) - NEEDED_INFO)
         or bool(image.getexif())
         or not all(_needed_segment(marker, body) for marker, body in segments)
     )
