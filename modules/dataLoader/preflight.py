@@ -22,6 +22,7 @@ from modules.dataLoader.source import (
     DataErrors,
     DataSource,
     UnitSet,
+    asks_for_untrained_texts,
     check_crops,
     check_files,
     collect_source,
@@ -271,10 +272,8 @@ def _text_need(
     """Bytes of all prompts in the cache, at least and at most."""
     encoders = [getattr(config, part) for part in config.model_type.text_encoders]
     trained = [encoder for encoder in encoders if encoder.train]
-    read_twice = config.rlhf_enabled or config.masked_prior_preservation_weight > 0
     if trained and (
-        read_twice
-        or any(rules.is_prior for rules in source.rules)
+        asks_for_untrained_texts(config, source.rules)
         or any(encoder.stop_training_after_unit is StopUnit.NEVER for encoder in trained)
     ):
         return 0, 0

@@ -436,6 +436,15 @@ def reference_cache_faults(rules: Sequence[Rules]) -> list[UserError]:
     return faults
 
 
+def asks_for_untrained_texts(config: TrainConfig, rules: Sequence[Rules]) -> bool:
+    """Whether steps ask to the end for what the text encoders gave before they were trained.
+
+    A reference, and the untouched model as a target, read prompts with their own weights.
+    """
+    by_config = config.rlhf_enabled or config.masked_prior_preservation_weight > 0
+    return by_config or any(rule.is_prior for rule in rules)
+
+
 # -- sizes ---------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import hashlib
 import torch
 
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
+from modules.dataLoader.source import asks_for_untrained_texts
 from modules.model.Model import Model
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.trainer.optim.ema import Named
@@ -44,10 +45,10 @@ class PartStops:
 
     def _ended(self, part: str, epoch: int, step: int) -> bool:
         own = getattr(self._config, part)
-        reached = {StopUnit.NEVER: -1, StopUnit.EPOCH: epoch, StopUnit.STEP: step}[
-            own.stop_training_after_unit
-        ]
-        return reached >= own.stop_training_after and own.stop_training_after_unit is not StopUnit.NEVER
+        unit = own.stop_training_after_unit
+        if unit is StopUnit.NEVER:
+            return False
+        return bool((epoch if unit is StopUnit.EPOCH else step) >= own.stop_training_after)
 
     def follow(self, progress: TrainProgress) -> None:
         """Freeze the parts whose training has ended before the step at this position."""
@@ -70,10 +71,7 @@ class PartStops:
         """
         if not self._texts_change or self._images is None or not self._config.latent_caching:
             return False
-        config = self._config
-        # a reference, and the untouched model as a target, read prompts with their own weights
-        read_twice = config.rlhf_enabled or config.masked_prior_preservation_weight > 0
-        if read_twice or any(rules.is_prior for rules in self._images.rules):
+        if asks_for_untrained_texts(self._config, self._images.rules):
             return False
         begun_at = progress.global_step - progress.epoch_step
         return all(self._ended(part, progress.epoch, begun_at) for part in self._trained_encoders())
