@@ -279,10 +279,7 @@ class OnlineLossSection(BaseConfig):
         free=False,
         title="Timesteps",
         group="Group loss",
-        tip=(
-            "Noise levels that each image is trained at in a pass. 0: as many as there are rollout "
-            "steps in this range."
-        ),
+        tip="Number of noise levels per image and pass. 0: one for each rollout step.",
     )
     rlhf_timestep_range_low: Float = setting(
         0.0,
