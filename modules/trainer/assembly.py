@@ -393,7 +393,7 @@ def _run(
         best=best,
         sampler=sampler,
         acceleration=acceleration,
-        stops=PartStops(config, basis.setup, basis.model, named, data.images),
+        stops=PartStops(config, basis.setup, basis.model, named, data.images, optimizer),
         old_policy=old_policy,
         rounding=rounding,
         fused=FusedSteps(optimizer, config.clip_grad_norm or 0.0, rounding)

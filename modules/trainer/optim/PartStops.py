@@ -11,6 +11,7 @@ from modules.dataLoader.source import asks_for_untrained_texts
 from modules.model.Model import Model
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.trainer.optim.ema import Named
+from modules.trainer.optim.optimizers import settle
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.enum.choices import StopUnit
 from modules.util.tensors.tensor_files import tensor_hash
@@ -19,7 +20,8 @@ from modules.util.TrainProgress import TrainProgress
 
 class PartStops:
     """Freezes each part at the position that the config names: from then on it has no gradient, so its weights and its
-    optimizer state stay what they are, without decay.
+    optimizer state stay what they are, without decay. Schedule-free optimizers leave it the weights that are saved, so
+    the parts that are still trained learn with what they will be used with.
 
     Everything depends on the position alone, so a resumed run is where an uninterrupted one would be.
 
@@ -27,6 +29,7 @@ class PartStops:
         config, setup, model: of the run.
         named: names and trained parameters; a name begins with its part.
         images: delivers images on disk, if the run has any.
+        optimizer: of the run.
     """
 
     def __init__(
@@ -36,7 +39,9 @@ class PartStops:
         model: Model,
         named: Named,
         images: BaseDataLoader | None,
+        optimizer: torch.optim.Optimizer,
     ) -> None:
+        self._optimizer = optimizer
         self._config, self._setup, self._model, self._images = config, setup, model, images
         self._parameters: dict[str, list[torch.nn.Parameter]] = {}
         for name, parameter in named:
@@ -57,6 +62,7 @@ class PartStops:
                 for parameter in parameters:
                     parameter.requires_grad_(False)
                     parameter.grad = None
+                settle(self._optimizer, parameters)
                 self._model.layers_changed()
 
     def all_ended(self, epoch: int, global_step: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -195,6 +195,22 @@ def evaluation_weights(optimizer: torch.optim.Optimizer) -> Iterator[None]:
             yield
         finally:
             optimizer.train()  # type: ignore[attr-defined]
+
+
+@torch.no_grad()
+def settle(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Give parameters that are trained no longer the weights that are saved (schedule-free methods), for good."""
+    if not trains_elsewhere(optimizer):
+        return
+    frozen = list(parameters)
+    with evaluation_weights(optimizer):
+        averaged = [parameter.clone() for parameter in frozen]
+    for parameter, weights in zip(frozen, averaged, strict=True):
+        parameter.copy_(weights)
+        state = optimizer.state.get(parameter, {})
+        if "z" in state:
+            # between equal weights, the optimizer's views of them are these weights, bit for bit
+            state["z"].copy_(weights)
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, names: Sequence[str]) -> dict[str, Any]:

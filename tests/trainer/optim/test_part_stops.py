@@ -96,6 +96,23 @@ def test_a_text_encoder_that_stops_keeps_its_weights_and_its_prompts_are_cached(
     check_cached_texts(trainer)
 
 
+def test_a_schedule_free_text_encoder_that_stops_has_the_weights_that_are_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = pictures(tmp_path, text_encoder=AFTER_ONE, learning_rate=1e-2)
+    changes["optimizer"] = {"optimizer": "SCHEDULE_FREE_ADAMW"}
+    trainer, seen = watched(tmp_path, monkeypatch, **changes)
+    assert seen.cached == [False] * 2 + [True] * 4
+    stopped_at, last = seen.weights[2], seen.weights[-1]
+    assert not same(of("text_encoder", seen.weights[1]), of("text_encoder", stopped_at))
+    assert same(of("text_encoder", stopped_at), of("text_encoder", last))
+    with trainer.parts.exported_weights():
+        saved = {name: parameter.detach().clone() for name, parameter in trainer.parts.named}
+        assert same(of("text_encoder", saved), of("text_encoder", last))
+        assert not same(of("unet", saved), of("unet", last))
+        check_cached_texts(trainer)
+
+
 def check_cached_texts(trainer: Any) -> None:
     """What is cached is what the trained encoder says, and not what it said before."""
     loader, model, setup = trainer.parts.images, trainer.parts.model, trainer.parts.setup
