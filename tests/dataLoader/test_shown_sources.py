@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from modules.dataLoader.preflight import inspect_data
-from modules.model.batch import Conditioning, ImageBatch, Sources
+from modules.model.batch import Conditioning, ImageBatch, PairBatch, Sources
 from modules.modelSetup.families.QwenSetup import QwenEditPlusSetup
 from modules.util.config.TrainConfig import TrainConfig
 from tests.dataLoader.builders import concept, config, loader, write_image
@@ -101,6 +101,22 @@ def test_states_without_a_cache_are_those_of_the_cache(tmp_path: Path) -> None:
     for name, tensor in cached.cond.tensors.items():
         assert torch.equal(tensor, live.cond[name])
     assert all(map(torch.equal, cached.sources, live.sources))
+
+
+def test_both_sides_of_a_pair_are_encoded_once_without_a_cache(tmp_path: Path) -> None:
+    edits(tmp_path)
+    setup = CountingSetup()
+    for number in range(2):
+        write_image(tmp_path / "worse" / f"{number}.png", seed=90 + number, caption="make it red")
+    chosen = concept(tmp_path / "results", "DPO_CHOSEN", source_path=str(tmp_path / "before"))
+    sides = [chosen, concept(tmp_path / "worse", "DPO_REJECTED")]
+    given = config(tmp_path, sides, model_type=KEY, batch_size=2, rlhf_enabled=True, latent_caching=False)
+    (batch,) = loader(given, tiny_model(KEY), setup=setup).batches()
+    assert isinstance(batch, PairBatch) and setup.encoded == ["make it red"] * 2
+    one, other = batch.chosen.cond, batch.rejected.cond
+    assert one is not None and other is not None
+    assert torch.equal(one["hidden_BLE"], other["hidden_BLE"])
+    assert not torch.equal(one["hidden_BLE"][0], one["hidden_BLE"][1])
 
 
 def test_a_trained_text_encoder_is_shown_the_pixels(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ class DataLoaderText2ImageMixin(DataLoaderTextsMixin, DataLoaderMasksMixin):
         visits: list[int],
         side: str,
         size: tuple[int, int],
-        encode: Callable[[str], dict[str, torch.Tensor]],
+        encode: Callable[..., dict[str, torch.Tensor]],
     ) -> ImageBatch:
         if self.latents is not None:
             latents_BChw = torch.stack([item[f"{side}latents"]["latents"] for item in items])

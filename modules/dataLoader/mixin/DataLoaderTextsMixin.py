@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -179,7 +179,7 @@ class DataLoaderTextsMixin:
     # -- batches -------------------------------------------------------------------------------------------
 
     def conditioning(
-        self, items: Sequence[dict[str, Any]], side: str, encode: Callable[[str], dict[str, torch.Tensor]]
+        self, items: Sequence[dict[str, Any]], side: str, encode: Callable[..., dict[str, torch.Tensor]]
     ) -> Conditioning | None:
         """What the prompts became: kept, or encoded now; ``None`` where a text encoder is trained."""
         if self.texts is not None:
@@ -188,7 +188,7 @@ class DataLoaderTextsMixin:
             return None
         with self.on_device(*self.model.text_encoders):
             if self.encodes_shown:
-                rows = [self.text_row(item[f"{side}prompt"], item[f"{side}source_pixels"]) for item in items]
+                rows = [encode(item[f"{side}prompt"], item[f"{side}source_pixels"]) for item in items]
             else:
                 rows = [encode(item[f"{side}prompt"]) for item in items]
             return Conditioning.stack([_in_float32(row) for row in rows])
@@ -210,9 +210,17 @@ class DataLoaderTextsMixin:
         rows = [item[f"{side}source_pixels"] for item in items]
         return Sources(_pixels(place) for place in zip(*rows, strict=True))
 
-    def prompt_encoder(self) -> Callable[[str], dict[str, torch.Tensor]]:
-        """``text_row`` for one batch: both sides of a pair mostly have the same prompts."""
-        return cache(self.text_row)
+    def prompt_encoder(self) -> Callable[..., dict[str, torch.Tensor]]:
+        """``text_row`` for one batch: both sides of a pair mostly have the same prompts and the same sources."""
+        made: dict[object, dict[str, torch.Tensor]] = {}
+
+        def encode(prompt: str, shown: Sequence[np.ndarray[Any, Any]] = ()) -> dict[str, torch.Tensor]:
+            key = (prompt, *((one.shape, one.tobytes()) for one in shown))
+            if key not in made:
+                made[key] = self.text_row(prompt, shown)
+            return made[key]
+
+        return encode
 
 
 def _pixels(images: Sequence[np.ndarray[Any, Any]]) -> torch.Tensor:
