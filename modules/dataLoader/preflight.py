@@ -155,6 +155,7 @@ def inspect_data(
     if source.dpo and config.rlhf_dpo_reference_cache:
         result.faults += reference_cache_faults(source.rules)
     result.warnings += source.warnings
+    result.warnings += _texts_never_kept(config, source)
     files = FileIndex(Path(config.cache_dir) / FILE_INDEX)
     threads = max(1, int(config.dataloader_threads))
     bad = check_files(source, _check(files, decode), threads, progress, "checking images")
@@ -289,6 +290,23 @@ def _text_need(
         low, high = (len(_prompts(source)) * size for size in _TEXT_BYTES)
     # the run may end before the encoders stop
     return 0 if trained else low, high
+
+
+def _texts_never_kept(config: TrainConfig, source: DataSource) -> list[str]:
+    """A warning where a text encoder's training ends early, which usually makes the rest of the run faster."""
+    stops = [
+        part
+        for part in config.model_type.text_encoders
+        if getattr(config, part).train
+        and getattr(config, part).stop_training_after_unit is not StopUnit.NEVER
+    ]
+    if not (stops and config.latent_caching and asks_for_untrained_texts(config, source.rules)):
+        return []
+    needed_by = "the reference" if config.rlhf_enabled else "prior images"
+    return [
+        f"prompts are encoded at every step, even after {stops[0]}.stop_training_after: {needed_by} also needs "
+        "them from the untrained text encoder"
+    ]
 
 
 def _shown_entries(

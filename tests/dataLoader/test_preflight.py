@@ -58,6 +58,22 @@ def test_pairs_with_the_same_image_on_both_sides_are_left_out_and_counted(tmp_pa
     assert sum(len(batch) for batch in given.batches()) == 3
 
 
+def test_a_text_encoder_whose_stop_saves_no_time_is_warned_of(tmp_path: Path) -> None:
+    stops = {"train": True, "stop_training_after": 1, "stop_training_after_unit": "EPOCH"}
+
+    def told(made: TrainConfig) -> list[str]:
+        return [line for line in inspect_data(made).warnings if "text_encoder.stop_training_after" in line]
+
+    (of_pairs,) = told(dpo_config(tmp_path, 2, text_encoder=stops))
+    assert "the reference" in of_pairs
+    assert told(dpo_config(tmp_path, 2, text_encoder={"train": True})) == []
+    folder = tmp_path / "chosen"
+    assert told(config(tmp_path, [concept(folder)], text_encoder=stops)) == []
+    prior = [concept(folder), concept(tmp_path / "rejected", "PRIOR_PREDICTION")]
+    (of_prior,) = told(config(tmp_path, prior, text_encoder=stops))
+    assert "prior images" in of_prior
+
+
 def test_pairs_that_are_all_the_same_are_refused(tmp_path: Path) -> None:
     made = dpo_config(tmp_path, 2)
     shutil.rmtree(tmp_path / "rejected")
