@@ -203,15 +203,19 @@ class Round:
             )
         return [one for one in (Candidate(**one) for one in data) if (self.candidates / one.file).is_file()]
 
-    def add(self, image: Candidate, data: bytes, with_prompt: bool = False) -> None:
+    def expect(self, images: Sequence[Candidate]) -> None:
+        """Note images that are taken in next (``take_in``). After a kill only those that are there count."""
+        names = {image.file for image in images}
+        every = [one for one in self.added() if one.file not in names] + list(images)
+        write_json_in(self._owned, f"{self.name}/{self._added_path.name}", [vars(one) for one in every])
+
+    def take_in(self, image: Candidate, data: bytes, with_prompt: bool = False) -> None:
         """Take an image in; with ``with_prompt`` also its prompt, in a file next to it, as it does not name it."""
         if with_prompt:
             caption = f"{self.name}/candidates/{Path(image.file).stem}.json"
             write_json_in(self._owned, caption, {"caption": image.prompt})
         with self._owned.write(f"{self.name}/candidates/{image.file}") as temporary:
             temporary.write_bytes(data)
-        every = [one for one in self.added() if one.file != image.file] + [image]
-        write_json_in(self._owned, f"{self.name}/{self._added_path.name}", [vars(one) for one in every])
 
     def keep_preview(self, data: bytes) -> None:
         """Write the preview of the image in progress as ``preview``; empty data removes it."""

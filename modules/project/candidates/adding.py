@@ -49,6 +49,8 @@ class Added:
 def add_images(project: Project, files: Sequence[Path]) -> Added:
     """Copy images that name their prompt to the candidates of the current round. What is there already stays.
 
+    After a kill, those that were copied are candidates; adding the images again adds the others.
+
     Raises:
         UserError: the round is trained, a file cannot be read, or somebody else is working on the project.
     """
@@ -61,8 +63,11 @@ def add_images(project: Project, files: Sequence[Path]) -> Added:
         judging = {normalise_prompt(prompt) for prompt in project.file.held_out}
         names = {image.file for image in one.added()}
         counts = dict.fromkeys(("added", "known", "silent", "judging", "edits"), 0)
+        new: list[tuple[Path, Candidate, bool]] = []
         for path in files:
-            about = read_metadata(path)
+            about = read_metadata(path, sidecar=False)
+            unnamed = about.prompt is None
+            about = read_metadata(path) if unnamed else about
             prompt = normalise_prompt(about.prompt or "")
             if not prompt or prompt == UNCONDITIONAL:
                 counts["silent"] += 1
@@ -73,16 +78,29 @@ def add_images(project: Project, files: Sequence[Path]) -> Added:
             if about.sources:
                 counts["edits"] += 1
                 continue
-            data = _read(path)
-            name = f"own-{hashlib.sha256(data).hexdigest()[:16]}{path.suffix.lower()}"
+            name = _name_for(path, _read(path))
             if name in names:
                 counts["known"] += 1
                 continue
-            unnamed = read_metadata(path, sidecar=False).prompt is None
-            one.add(Candidate(name, prompt, about.seed or 0), data, unnamed)
+            new.append((path, Candidate(name, prompt, about.seed or 0), unnamed))
             names.add(name)
             counts["added"] += 1
+        if new:
+            # all are noted at once, and together they may be larger than the memory: they are read again
+            one.expect([image for _, image, _ in new])
+        for path, image, unnamed in new:
+            data = _read(path)
+            if _name_for(path, data) != image.file:
+                raise DataError(
+                    f"{shown(path)} was changed while it was read", "images", "add the images again"
+                )
+            one.take_in(image, data, unnamed)
         return Added(**counts)
+
+
+def _name_for(path: Path, data: bytes) -> str:
+    """The name of an image's copy, which depends on its content alone."""
+    return f"own-{hashlib.sha256(data).hexdigest()[:16]}{path.suffix.lower()}"
 
 
 def _read(path: Path) -> bytes:

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from modules.project.candidates.adding import add_images, images_in
 from modules.project.overview import overview
 from modules.project.Project import Project
+from modules.project.Round import Candidate, Round, write_json_in
 from modules.project.rounds import ENOUGH_PAIRS
+from modules.util.owned_files import Owned
 from tests.curation.edits import save
 from tests.project.simulated import headless, preferring, refused, told
 from tests.project.test_from_images import GRAPH, by_a1111, write_image
@@ -68,6 +71,33 @@ def test_prompts_in_files_next_to_the_images_are_copied_too(project, tmp_path, c
     asked = [one for one in headless(monkeypatch, preferring(brightness), "pick", str(project))
              if one["type"] == "question"]  # fmt: skip
     assert {one["prompt"] for one in asked} == {"an owl"} and Project(project).round.pair_count == 1
+
+
+def test_images_that_a_kill_kept_away_are_added_the_next_time(project, tmp_path, monkeypatch):
+    by_a1111(tmp_path / "own", ["an owl", "an owl", "an elk"])
+    for number, path in enumerate(sorted((tmp_path / "own").iterdir())):
+        bright(path, 50 * number + 20)
+    take_in, written = Round.take_in, []
+
+    def killed(one: Round, image: Candidate, *more: object) -> None:
+        take_in(one, image, *more)
+        raise KeyboardInterrupt
+
+    files = images_in([tmp_path / "own"])
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Round, "take_in", killed)
+        add_images(Project(project), files)
+    one = Project(project).round
+    assert len(one.added()) == 1 and len(list(one.candidates.glob("*.png"))) == 1
+
+    def noted(owned: Owned, name: str, data: object) -> None:
+        written.append(name)
+        write_json_in(owned, name, data)
+
+    monkeypatch.setattr("modules.project.Round.write_json_in", noted)
+    made = add_images(Project(project), files)
+    assert (made.added, made.known) == (2, 1) and len(one.added()) == 3
+    assert written == ["round-1/added.json"], "the list is written once for all images"
 
 
 def test_edits_are_counted_and_left_out(project, tmp_path, capsys):
