@@ -103,7 +103,7 @@ def propose(source: Path | Sequence[Path], kind: str = "", base: str = "", model
         base, model_type: what the person has named.
 
     Raises:
-        DataError: there is no such folder, or no image in it has a prompt.
+        DataError: there is no such folder, no image in it has a prompt, or all that do were made from other images.
     """
     if isinstance(source, Path):
         if not source.is_dir():
@@ -114,14 +114,7 @@ def propose(source: Path | Sequence[Path], kind: str = "", base: str = "", model
         place = shown(files[0].parent) if files else "this list"
     folder = source if isinstance(source, Path) else files[0].parent if files else Path()
     notes = [f"Only the first {MOST_IMAGES:,} images were read."] if len(files) > MOST_IMAGES else []
-    seen = [_Seen(path, about, read_making(path)) for path in files[:MOST_IMAGES]
-            if (about := read_metadata(path)).prompt is not None]  # fmt: skip
-    if not seen:
-        raise DataError(
-            f"none of the {counted(len(files), 'image')} in {place} names its prompt",
-            "--images",
-            "use images as the generating program saved them",
-        )
+    seen = _readable(files[:MOST_IMAGES], place, notes)
     setup = most_common((one.program, one.made.model) for one in seen)
     used = [one for one in seen if (one.program, one.made.model) == setup]
     program, model = setup
@@ -146,6 +139,32 @@ def propose(source: Path | Sequence[Path], kind: str = "", base: str = "", model
         len(files[:MOST_IMAGES]), len(used), model, base, model_type or type_of(base), generator, image,
         prompts[:MOST_PROMPTS], [*notes, *more, *others],
     )  # fmt: skip
+
+
+def _readable(files: Sequence[Path], place: str, notes: list[str]) -> list[_Seen]:
+    """The images that name their prompt and were made from prompts alone; a note says how many edits there are.
+
+    Raises:
+        DataError: there is none.
+    """
+    named = [(path, about) for path in files if (about := read_metadata(path)).prompt is not None]
+    if not named:
+        raise DataError(
+            f"none of the {counted(len(files), 'image')} in {place} names its prompt",
+            "--images",
+            "use images as the generating program saved them",
+        )
+    seen = [_Seen(path, about, read_making(path)) for path, about in named if not about.sources]
+    if not seen:
+        raise DataError(
+            f"the images in {place} that name their prompt were made from other images, and those of a project "
+            "come from prompts alone",
+            "--images",
+            "use images that were made without source images; edits are picked in the pair tool",
+        )
+    if len(seen) < len(named):
+        notes.append(f"{counted(len(named) - len(seen), 'image')} made from other images were ignored.")
+    return seen
 
 
 def _images(folder: Path) -> Iterator[Path]:

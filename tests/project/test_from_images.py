@@ -9,7 +9,9 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from tests.curation.edits import save
 from tests.project.simulated import refused, told
+from tests.util.image_metadata.edit_graphs import kontext
 
 A1111_TEXT = (
     "{prompt}\nNegative prompt: blurry\nSteps: 25, Sampler: {sampler}, Schedule type: Karras, CFG scale: 6.5, "
@@ -73,6 +75,17 @@ def test_a_project_for_the_own_sampler(tmp_path, capsys):
         sorted(prompts) == ["a blue fox", "a grey owl", "a red fox", "an elk"] and prompts[0] == "a red fox"
     )
     assert made["proposed"]["used"] == 5 and "LoRA" in " ".join(made["proposed"]["notes"])
+
+
+def test_edits_begin_no_project_and_are_ignored_among_others(tmp_path, capsys):
+    for number in range(2):
+        save(tmp_path / "edits" / f"{number}.png", number, kontext("cat.png"))
+    said = refused(capsys, "new", tmp_path / "p", "--images", tmp_path / "edits")
+    assert "made from other images" in said and "pair tool" in said and not (tmp_path / "p").exists()
+    by_a1111(tmp_path / "edits", PROMPTS)
+    made = told(capsys, "new", tmp_path / "p", "--images", tmp_path / "edits", "--generator", "own")
+    assert made["proposed"]["used"] == 5 and settings(tmp_path / "p")["generator"] == {"kind": "own"}
+    assert "2 images made from other images were ignored." in made["proposed"]["notes"]
 
 
 def test_the_workflow_of_comfyui_is_taken_over(tmp_path, capsys):
