@@ -26,8 +26,7 @@ __all__ = ["drawing", "project"]
 def form(open_window: OpenWindow) -> tuple[Hands, StartView]:
     """The form for a new project."""
     hands = open_window()
-    if not getattr(hands.window, "drops_loaded", False):
-        pytest.skip("the library for drops does not load here")
+    assert getattr(hands.window, "drops_loaded", False), "tkinterdnd2 is required and does not load"
     view = hands.window.current_page().view  # type: ignore[attr-defined]
     assert isinstance(view, StartView)
     return hands, view
@@ -37,8 +36,7 @@ def form(open_window: OpenWindow) -> tuple[Hands, StartView]:
 def board(open_window: OpenWindow, project: Project, tmp_path: Path) -> tuple[Hands, BoardView]:
     """The cards of a project without images."""
     hands = at_project(open_window, project, tmp_path)
-    if not getattr(hands.window, "drops_loaded", False):
-        pytest.skip("the library for drops does not load here")
+    assert getattr(hands.window, "drops_loaded", False), "tkinterdnd2 is required and does not load"
     return hands, board_of(hands)
 
 
