@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 SCREEN = "1280x720x24"
+DIALOG_SECONDS = 90
 
 
 @pytest.fixture(scope="session")
@@ -95,6 +96,43 @@ def root(display: None) -> Iterator[tk.Tk]:
         window.destroy()
     if errors:
         raise errors[0]
+
+
+@pytest.fixture(autouse=True)
+def dialogs_that_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A window that keeps all input to itself, or never appears, fails its test after a while instead of hanging it."""
+    late: list[str] = []
+    grab_set, wait_visibility = tk.Misc.grab_set, tk.Misc.wait_visibility
+
+    def end(window: tk.Misc, does: str) -> None:
+        late.append(f"a window {does} after {DIALOG_SECONDS} s and was closed: {window} {_texts(window)}")
+        window.destroy()
+
+    def end_grab(window: tk.Misc) -> None:
+        if window.winfo_exists() and window.grab_status() is not None:
+            end(window, "still keeps all input to itself")
+
+    def grabbing(self: tk.Misc) -> None:
+        grab_set(self)
+        self._root().after(DIALOG_SECONDS * 1000, end_grab, self)  # type: ignore[attr-defined]
+
+    def waiting(self: tk.Misc, window: tk.Misc | None = None) -> None:
+        root, awaited = self._root(), window or self  # type: ignore[attr-defined]
+        timer = root.after(DIALOG_SECONDS * 1000, end, awaited, "is not on the screen")
+        wait_visibility(self, window)
+        root.after_cancel(timer)
+
+    monkeypatch.setattr(tk.Misc, "grab_set", grabbing)
+    monkeypatch.setattr(tk.Misc, "wait_visibility", waiting)
+    yield
+    if late:
+        pytest.fail("\n".join(late), pytrace=False)
+
+
+def _texts(widget: tk.Misc) -> list[str]:
+    """What a window says."""
+    own = [str(widget.cget("text"))] if "text" in (widget.keys() or ()) else []
+    return own + [text for child in widget.winfo_children() for text in _texts(child) if text]
 
 
 class Desktop:
