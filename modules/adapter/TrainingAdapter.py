@@ -14,6 +14,7 @@ from torch import nn
 
 from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.reading import read_adapter
+from modules.model.gguf_layers import GgufLinear
 from modules.model.Model import Model
 from modules.util.errors import UnsupportedError, UserError
 
@@ -108,6 +109,11 @@ def _check(file: AdapterFile, model: Model) -> None:
         shape = tuple(file.layers[part, path].tensors["lora_A"].shape)
         if not isinstance(layer, nn.Linear):
             raise UnsupportedError(f"{file.source} changes {path}, which is not a linear layer")
+        if isinstance(layer, GgufLinear):
+            raise UnsupportedError(
+                f"{file.source} cannot be added to the weights of a GGUF file, which stay as they are",
+                hint="use the version of this model in 8 or 16 bits",
+            )
         if len(shape) != 2 or shape[1] != layer.in_features:
             raise UserError(
                 f"{file.source} does not fit {model.spec.label}: {path} has {layer.in_features} inputs, not {shape[1]}",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import nn
 
 from modules.model.compact import MAIN_MEMORY
-from modules.model.dtypes import NFLOAT_4
+from modules.model.dtypes import GGUF, NFLOAT_4
 from modules.util.errors import ConfigError, UnsupportedError, list_offenders
 
 CUSTOM = "custom"
@@ -41,9 +41,10 @@ def check_readable(
     kept = {getattr(layer, "kept_as", "") for layer in layers} - {""}
     what = "DoRA has" if decompose else f"{kind} has"
     if not decompose:
-        kept = kept & {NFLOAT_4} if kind in ("LOHA", "LOKR") else set()
+        kept = kept & {NFLOAT_4, GGUF} if kind in ("LOHA", "LOKR") else set()
     for where in sorted(kept):
-        setting = "offload_fraction" if where == MAIN_MEMORY else "weight_dtype"
+        settings = {MAIN_MEMORY: "offload_fraction", GGUF: "model_name to a file in 8 or 16 bits"}
+        setting = settings.get(where, "weight_dtype")
         raise UnsupportedError(
             f"{what} to read the base's weights, which {part} keeps in {where}",
             field=field or ("lora_decompose" if decompose else "peft_type"),

@@ -13,6 +13,8 @@ DTYPES = {"FLOAT_32": torch.float32, "BFLOAT_16": torch.bfloat16, "FLOAT_16": to
 FLOAT_8, INT_8, NFLOAT_4 = "FLOAT_8", "INT_8", "NFLOAT_4"
 QUANTIZED = (FLOAT_8, INT_8, NFLOAT_4)
 """Types frozen weights are rounded to; see ``compact``."""
+GGUF = "GGUF"
+"""How weights are kept that came in blocks of few bits; see ``gguf_layers``."""
 
 
 def torch_dtype(name: object, field_name: str | None = None) -> torch.dtype:

@@ -1,4 +1,4 @@
-"""Files of weights that other programs wrote: safetensors, and torch checkpoints without running what is in them."""
+"""Files of weights of other programs: safetensors, GGUF, and torch checkpoints without running what is in them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from typing import Any
 
 import torch
 
+from modules.model.gguf_file import read_gguf
 from modules.util.errors import UserError
 from modules.util.tensors.lazy_tensors import TYPES, LazyTensor, file_tensors, lazily
 
 CHECKPOINTS = (".ckpt", ".pt", ".pth")
 """Endings of torch checkpoints."""
-WEIGHT_FILES = (".safetensors", *CHECKPOINTS)
+GGUF_FILE = ".gguf"
+WEIGHT_FILES = (".safetensors", *CHECKPOINTS, GGUF_FILE)
 WRAPPERS = ("state_dict", "model", "module")
 """Where checkpoints of training programs keep the weights."""
 MAX_PROGRAM = 64 * 2**20
@@ -152,6 +154,18 @@ class _Checkpoint(WeightFile):
         return lazily(self._tensors[name])
 
 
+class _Gguf(WeightFile):
+    def __init__(self, path: Path) -> None:
+        self._places, facts = read_gguf(path)
+        super().__init__(path, {name: place.shape for name, place in self._places.items()}, facts)
+
+    def _read(self, name: str) -> torch.Tensor:
+        return self._places[name].read()
+
+    def _lazy(self, name: str) -> LazyTensor:
+        return self._places[name]
+
+
 def open_weights(path: Path, field: str) -> WeightFile:
     """Open a file of weights.
 
@@ -164,6 +178,8 @@ def open_weights(path: Path, field: str) -> WeightFile:
     from safetensors import SafetensorError
 
     try:
+        if path.suffix.lower() == GGUF_FILE:
+            return _Gguf(path)
         return _Checkpoint(path) if path.suffix.lower() in CHECKPOINTS else _Safetensors(path)
     except UserError as error:
         error.field = field

@@ -25,6 +25,7 @@ from modules.adapter.names import Place
 from modules.adapter.PeftAdapter import NAME, attach
 from modules.adapter.reading import find_adapter, match_adapter, read_adapter, read_tensors
 from modules.model.dtypes import PartDtypes
+from modules.model.gguf_layers import GgufTensor
 from modules.model.lazy_modules import lazy_base_tensors, replace_tensor
 from modules.model.Model import Model
 from modules.model.weight_files import checkpoint_entries
@@ -194,7 +195,19 @@ def merge(model: Model, file: AdapterFile, strength: float) -> None:
     """Put what an adapter makes of the weights of a model that are in files in their places.
 
     The change, times ``strength``, is added in float32 when a weight is read.
+
+    Raises:
+        UnsupportedError: weights in the blocks of a GGUF file.
     """
+    if any(
+        isinstance(place, GgufTensor)
+        for name in model.modules()
+        for place in lazy_base_tensors(model.module(name)).values()
+    ):
+        raise UnsupportedError(
+            f"{model.denoiser_source or model.source} is a GGUF file, and adapters are not merged into these",
+            hint="merge it into the version of this model in 16 bits",
+        )
     for part, path in file.layers:
         module = model.module(part)
         name = f"{path}.weight"

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.agreement import check_agreement
@@ -17,6 +18,7 @@ from modules.adapter.TrainingAdapter import FIELD as ADAPTER_FIELD
 from modules.adapter.TrainingAdapter import TrainingAdapter
 from modules.model.compact import offload_blocks, quantize
 from modules.model.dtypes import QUANTIZED, PartDtypes, torch_dtype
+from modules.model.gguf_layers import GgufLinear, holds_blocks
 from modules.model.lazy_modules import lazy_base_tensors, make_lazy
 from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
@@ -177,6 +179,8 @@ def make_compact(model: Model, config: TrainConfig, in_files: Callable[[Collecti
         in_files: loads parts so that their weights stay in their files. A whole model that is saved gets those, not
             the rounded ones.
     """
+    for name, module in model.modules().items():
+        check_rounding(module, name, getattr(config, name).weight_dtype.value)
     rounded = [name for name in model.modules() if getattr(config, name).weight_dtype in QUANTIZED]
     exact = in_files(rounded) if rounded and config.training_method is TrainingMethod.FINE_TUNE else None
     for name in rounded:
@@ -187,6 +191,20 @@ def make_compact(model: Model, config: TrainConfig, in_files: Callable[[Collecti
     denoiser = model.spec.denoiser
     if denoiser in model.modules() and getattr(config, denoiser).offload_fraction > 0.0:
         offload_blocks(model.module(denoiser), getattr(config, denoiser).offload_fraction)
+
+
+def check_rounding(module: nn.Module, part: str, kind: str) -> None:
+    """Refuse to round weights again that came from a GGUF file in fewer bits.
+
+    Raises:
+        UnsupportedError: names the setting.
+    """
+    if kind in QUANTIZED and holds_blocks(module):
+        raise UnsupportedError(
+            f"weights of a GGUF file stay in their blocks and are not rounded to {kind}",
+            f"{part}.weight_dtype",
+            "choose BFLOAT_16, which is meant for the few weights outside of the blocks",
+        )
 
 
 def prediction_override(config: TrainConfig) -> str | None:
@@ -426,6 +444,14 @@ def check_weights(model: Model) -> None:
         DataError: NaN or infinite ones; the first tensor that has any is named.
     """
     for part, module in model.modules().items():
+        for name, layer in module.named_modules():
+            bad = layer.undefined_blocks() if isinstance(layer, GgufLinear) else 0
+            if bad:
+                raise DataError(
+                    f"{bad} blocks of {name}.weight in the {part} of {model.source_name} are NaN or infinite",
+                    field="base_model_name",
+                    hint="the file is damaged: copy or download it again, or use another one",
+                )
         for name, weight in module.named_parameters():
             if weight.device.type == "meta" or weight.dtype not in _LOOKED_AT:
                 continue

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from modules.model.dtypes import PartDtypes
-from modules.model.weight_files import WEIGHT_FILES, open_weights
+from modules.model.weight_files import GGUF_FILE, WEIGHT_FILES, open_weights
 from modules.spec.FamilySpec import FamilySpec, PartSpec
 from modules.util.errors import UserError, UserErrors, list_offenders
 from modules.util.files.hub_names import HUB_NAME, at_revision, repository
@@ -69,14 +69,10 @@ def find_source(
     if path.is_dir():
         return path
     if path.is_file():
+        if path.suffix.lower() == GGUF_FILE:
+            _check_gguf_place(path, spec, parts, alone)
         if path.suffix.lower() in WEIGHT_FILES:
             return path
-        if path.suffix.lower() == ".gguf":
-            raise UserError(
-                f"{path} is a GGUF file, which is not supported",
-                field=FIELD,
-                hint="use the safetensors version of this model; weight_dtype NFLOAT_4 needs as little memory",
-            )
         if path.suffix.lower() in PICKLES:
             raise UserError(
                 f"{path} is a pickle, and opening one can run any program hidden in it",
@@ -96,6 +92,22 @@ def find_source(
         hint=_nearest(path)
         or "give a diffusers folder, a .safetensors file, or a hub name (owner/model, or owner/model@revision)",
     )
+
+
+def _check_gguf_place(path: Path, spec: FamilySpec, parts: Iterable[str] | None, alone: bool) -> None:
+    """``UserError`` if a GGUF file is given where none is read."""
+    if spec.denoiser != "transformer":
+        raise UserError(
+            f"{path} is a GGUF file, which is not supported for the {spec.denoiser} of {spec.label}",
+            field=FIELD,
+            hint="use the safetensors version of this model; weight_dtype NFLOAT_4 needs as little memory",
+        )
+    if alone and spec.denoiser not in (parts or ()):
+        raise UserError(
+            f"{path} is a GGUF file, which is supported for the {spec.denoiser} alone",
+            field=FIELD,
+            hint="use the safetensors version of this part",
+        )
 
 
 def is_hub_name(name: str) -> bool:

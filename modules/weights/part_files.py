@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from modules.model.gguf_layers import GgufTensor, keep_packed
 from modules.model.lazy_modules import make_lazy
 from modules.model.weight_files import WeightFile
 from modules.spec.FamilySpec import FamilySpec, PartSpec
@@ -98,7 +99,9 @@ class Piece:
         )
 
     def place(self, tensor: LazyTensor, shape: Sequence[int]) -> LazyTensor:
-        """The same of a tensor that stays in the file."""
+        """The same of a tensor that stays in the file. The blocks of a GGUF file are cut and not read."""
+        if isinstance(tensor, GgufTensor) and not self.flat and tuple(shape)[1:] == tensor.shape[1:]:
+            return tensor.cut(self.start, shape[0], self.swapped)
 
         def read() -> torch.Tensor:
             rows = tensor.rows(self.start, self.rows) if self.rows else tensor.read()
@@ -406,22 +409,32 @@ def best_plan(
 
 def keep_lazy(tensors: PartTensors, plan: Plan) -> nn.Module:
     """The plan's module without values, which stay in the file as they are."""
+    return make_lazy(plan.module, _places(tensors, plan))
+
+
+def _places(tensors: PartTensors, plan: Plan) -> dict[str, LazyTensor]:
+    """Where the values of the plan's module lie, by its names."""
     shapes = plan.module.state_dict()
-    places = {
+    return {
         key: piece.place(tensors.places[name], shapes[key].shape)
         for key, (name, piece) in plan.tensors.items()
+        if name in tensors.places
     }
-    return make_lazy(plan.module, places)
 
 
 def load_into(tensors: PartTensors, plan: Plan, dtype: torch.dtype) -> nn.Module:
-    """The plan's module with the weights of the file, frozen, in eval mode."""
+    """The plan's module with the weights of the file, frozen, in eval mode. Those in GGUF blocks stay in them."""
+    places = _places(tensors, plan)
     module = bare_module(plan.part, plan.config, plan.module)
+    packed = keep_packed(module, places)
     wide = tuple(getattr(module, "_keep_in_fp32_modules", None) or ()) if dtype == torch.float16 else ()
     last: tuple[str, torch.Tensor] | None = None
     shapes, state = module.state_dict(), dict[str, torch.Tensor]()
     # in the order of the file, so that one tensor that many are cut from is read once
     for key, (name, piece) in sorted(plan.tensors.items(), key=lambda item: item[1][0]):
+        if key in packed:
+            state[key] = packed[key].blocks()
+            continue
         if last is None or last[0] != name:
             last = name, tensors.read(name)
         like = shapes[key]

@@ -121,6 +121,19 @@ def test_gguf_files_and_impossible_weights_of_the_loss_are_refused_however(tmp_p
     assert not (tmp_path / "out.json").exists()
 
 
+def test_a_gguf_file_of_a_transformer_is_taken_over(tmp_path: Path) -> None:
+    source = given(
+        tmp_path / "in.json",
+        model_type="FLUX_DEV_1",
+        training_method="LORA",
+        transformer={"model_name": "flux-Q4_K.gguf", "weight_dtype": "GGUF"},
+        text_encoder_2={"weight_dtype": "BFLOAT_16"},
+    )
+    assert main([str(source), str(tmp_path / "out.json")]) in (0, 3)
+    made = load_config(tmp_path / "out.json").transformer
+    assert (made.model_name, made.weight_dtype) == ("flux-Q4_K.gguf", "BFLOAT_16")
+
+
 def test_strict_refuses_unknown_settings_and_values_of_the_wrong_kind(tmp_path: Path) -> None:
     for data in ({"sample_made_up": 1}, {"backup_after_unit": "FORTNIGHT"}, {"force_circular_padding": True}):
         source = str(given(tmp_path / "in.json", **data))

@@ -79,14 +79,6 @@ def test_a_run_with_an_adapter_for_its_model_ends_before_anything_is_loaded(
     assert "is an adapter (LoRA), not a model" in capsys.readouterr().err
 
 
-def test_a_gguf_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "model.gguf"
-    path.write_bytes(b"GGUF")
-    with pytest.raises(UserError, match="is a GGUF file") as caught:
-        tiny_setup(FLUX).load(str(tiny_folder(FLUX)), part_sources={"transformer": str(path)})
-    assert "NFLOAT_4" in str(caught.value.hint)
-
-
 def test_scales_of_blocks_are_refused_before_anything_is_read(tmp_path: Path) -> None:
     path = denoiser_file(FLUX, tmp_path / "a.safetensors")
     state = load_file(path)

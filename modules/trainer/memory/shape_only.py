@@ -17,6 +17,8 @@ from modules.model.compact import (
     roundable_layers,
 )
 from modules.model.dtypes import FLOAT_8, INT_8, QUANTIZED, PartDtypes, torch_dtype
+from modules.model.gguf_layers import GgufLinear, keep_packed, rows_at_once, unpacked
+from modules.model.lazy_modules import lazy_base_tensors
 from modules.model.Model import Model
 from modules.modelSetup import training
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
@@ -73,6 +75,15 @@ class PackedLinear(ShapeOnlyLinear):
         bias = None if self.bias is None else self.bias.to(wanted)
         shape = (self.out_features, self.in_features)
         return _Unpacked.apply(input.to(wanted), self.weight, bias, shape, self.kind)  # type: ignore[no-any-return,no-untyped-call]
+
+
+class ShapeOnlyGguf(ShapeOnlyLinear, GgufLinear):
+    """Takes the memory of a layer in blocks of a GGUF file: its weight in every pass, and the numbers it is made of."""
+
+    def to_device(self, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+        packed_OB = self.weight.to(device=device, copy=self.stays)
+        unpacked(packed_OB[: rows_at_once(self.in_features)], self.kind, dtype)
+        return packed_OB.new_empty((self.out_features, self.in_features), dtype=dtype)
 
 
 class _Unpacked(torch.autograd.Function):
@@ -192,6 +203,8 @@ def _make_compact(model: Model, config: TrainConfig) -> None:
     for name, module in model.modules().items():
         part = getattr(config, name)
         kind = part.weight_dtype.value
+        keep_packed(module, lazy_base_tensors(module))
+        training.check_rounding(module, name, kind)
         for parent, child, layer in list(roundable_layers(module)) if kind in QUANTIZED else ():
             if kind == FLOAT_8:
                 rounded = FrozenLinear(layer)
@@ -203,5 +216,10 @@ def _make_compact(model: Model, config: TrainConfig) -> None:
             offload_blocks(module, part.offload_fraction)
         for inside in module.modules():
             if isinstance(inside, FrozenLinear):
-                inside.__class__ = PackedLinear if isinstance(inside, PackedLinear) else ShapeOnlyLinear
+                kinds = (
+                    (ShapeOnlyGguf, GgufLinear),
+                    (PackedLinear, PackedLinear),
+                    (ShapeOnlyLinear, FrozenLinear),
+                )
+                inside.__class__ = next(own for own, layers in kinds if isinstance(inside, layers))
                 inside.compute = compute  # type: ignore[assignment]

@@ -107,19 +107,28 @@ def _entry(path: Path, start: int, facts: Mapping[str, Any]) -> LazyTensor:
     shape, offset = tuple(facts["shape"]), start + facts["data_offsets"][0]
     row = math.prod(shape[1:]) * dtype.itemsize
 
-    def read(at: int, count: int, wanted: tuple[int, ...]) -> torch.Tensor:
-        if not count:
-            return torch.empty(wanted, dtype=dtype)
-        with path.open("rb") as stream:
-            stream.seek(at)
-            return torch.frombuffer(_bytes(stream, count), dtype=torch.uint8).view(dtype).reshape(wanted)
-
     return LazyTensor(
         shape,
         dtype,
-        lambda: read(offset, math.prod(shape) * dtype.itemsize, shape),
-        lambda first, count: read(offset + first * row, count * row, (count, *shape[1:])),
+        lambda: read_tensor(path, offset, dtype, shape),
+        lambda first, count: read_tensor(path, offset + first * row, dtype, (count, *shape[1:])),
     )
+
+
+def read_tensor(path: Path, at: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """A tensor whose numbers lie in a file one after another from a place on, in memory of its own.
+
+    Raises:
+        OSError: the file ends earlier.
+    """
+    import torch
+
+    count = math.prod(shape) * dtype.itemsize
+    if not count:
+        return torch.empty(shape, dtype=dtype)
+    with path.open("rb") as stream:
+        stream.seek(at)
+        return torch.frombuffer(_bytes(stream, count), dtype=torch.uint8).view(dtype).reshape(shape)
 
 
 def _bytes(stream: BinaryIO, count: int) -> bytearray:

@@ -117,10 +117,11 @@ def _impossible(full: Mapping[str, Any], family: ModelType, made: Data) -> list[
                 )
             )
     for field, name in named:
-        if isinstance(name, str) and name.lower().endswith(".gguf"):
+        denoiser = field in ("base_model_name", "transformer.model_name") and family.denoiser == "transformer"
+        if isinstance(name, str) and name.lower().endswith(".gguf") and not denoiser:
             faults.append(
                 UnsupportedError(
-                    f"{show(name)} is a GGUF file, which is not read",
+                    f"{show(name)} is a GGUF file, which is read for transformers alone",
                     field,
                     "take the same model in FLOAT_8 or BFLOAT_16, as .safetensors",
                 )

@@ -10,7 +10,7 @@ from modules.util.config.faults import unwrap
 from modules.util.config.foreign.Notes import Notes
 from modules.util.config.onetrainer.idle import fits_prompts, length_of_prompts
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.choices import StopUnit
+from modules.util.enum.choices import DataType, StopUnit
 from modules.util.enum.ModelType import ModelType
 
 Data = dict[str, Any]
@@ -56,7 +56,7 @@ def import_part(
     owner, _ = unwrap(TrainConfig.model_fields[part].annotation)
     ours = owner.model_fields
     made = {name: value for name, value in given.items() if name in ours and name not in _END}
-    made["weight_dtype"] = _weights(part, given, notes)
+    made["weight_dtype"] = _weights(part, given, full["base_model_name"], notes)
     idle = {"guidance_scale", "include", VERSION_KEY}
     if not (full["additional_embeddings"] or full["training_method"] == "EMBEDDING"):
         idle.add("train_embedding")
@@ -124,13 +124,19 @@ def _mask(part: str, family: ModelType, notes: Notes) -> Data:
     return {"attention_mask": "MASKED"}
 
 
-def _weights(part: str, given: Mapping[str, Any], notes: Notes) -> Any:
+def _weights(part: str, given: Mapping[str, Any], base: Any, notes: Notes) -> Any:
     """The number format of weights, never a wider one; compressed ones are kept as they are without."""
     value = given["weight_dtype"]
     place = f"{part}.weight_dtype"
     name = value.removesuffix("_COMPRESSED") if isinstance(value, str) else ""
     name = _SAME_NUMBERS.get(name, name)
     ours, difference = _NEAREST.get(name, (name, ""))
+    if part == "transformer" and str(given.get("model_name") or base).lower().endswith(".gguf"):
+        # the blocks of the file stay as they are; this is for what is outside of them
+        if value in DataType.__members__:
+            return value
+        notes.moved(place, value, "BFLOAT_16", "the weights stay as they are in the GGUF file")
+        return "BFLOAT_16"
     fraction = given.get("offload_fraction")
     if part == "vae" and ours in _FEW_BITS:
         ours, difference = "BFLOAT_16", "the VAE has 16 or 32 bits"

@@ -304,6 +304,50 @@ def _few_bits_are_not_fine_tuned(c: TrainConfig) -> Iterator[Finding]:
             )
 
 
+@rule(
+    "training_method",
+    "model_type",
+    "base_model_name",
+    "unet",
+    "transformer",
+    "training_adapter",
+    "lora_decompose",
+    "peft_type",
+)
+def _frozen_blocks_of_a_file(c: TrainConfig) -> Iterator[Finding]:
+    name = c.model_type.denoiser
+    part = getattr(c, name)
+    place = f"{name}.model_name" if part.model_name.strip() else "base_model_name"
+    if not (part.model_name.strip() or c.base_model_name).lower().endswith(".gguf"):
+        return
+    if c.training_method is not TrainingMethod.LORA:
+        yield UnsupportedError(
+            "weights of a GGUF file stay as they are and cannot be trained themselves",
+            place,
+            "use the model in 16 bits, or train an adapter (LORA)",
+        )
+        return
+    if part.weight_dtype.quantized:
+        yield UnsupportedError(
+            f"weights of a GGUF file stay in their blocks and are not rounded to {part.weight_dtype}",
+            f"{name}.weight_dtype",
+            "choose BFLOAT_16, which is meant for the few weights outside of the blocks",
+        )
+    if c.training_adapter.model_name:
+        yield UnsupportedError(
+            "cannot be added to the weights of a GGUF file, which stay as they are",
+            "training_adapter.model_name",
+            "use the model in 8 or 16 bits, or leave this empty",
+        )
+    if part.train and (c.peft_type in (PeftType.LOHA, PeftType.LOKR) or c.lora_decompose):
+        decomposed = c.peft_type is PeftType.LORA
+        yield UnsupportedError(
+            f"{'DoRA' if decomposed else c.peft_type} cannot be trained on the weights of a GGUF file",
+            "lora_decompose" if decomposed else "peft_type",
+            "train a plain LORA",
+        )
+
+
 @rule("model_type", "unet", "transformer")
 def _layers_kept_elsewhere(c: TrainConfig) -> Iterator[Finding]:
     name = c.model_type.denoiser

@@ -39,7 +39,7 @@ class ModelSection(BaseConfig):
         free=True,
         title="Base model",
         group="Base model",
-        tip="A diffusers folder, a .safetensors or .ckpt file, or a Hugging Face name (owner/model, or "
+        tip="A diffusers folder, a .safetensors, .ckpt or .gguf file, or a Hugging Face name (owner/model, or "
         "owner/model@revision).",
     )
     training_adapter: TrainingAdapterConfig = setting(
