@@ -16,7 +16,7 @@ from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UnsupportedError
 from tests.tiny import tiny_folder, tiny_setup
 from tests.trainer.builders import run_here, settings, write_config
-from tests.weights.test_gguf import FLUX, packed_layers, written
+from tests.weights.test_gguf import FLUX, written
 
 
 def options(path: Path, **part: Any) -> dict[str, Any]:
@@ -30,14 +30,8 @@ def test_a_run_trains_the_adapter_alone(tmp_path: Path) -> None:
     made = []
     for place in (path, plain):
         folder = tmp_path / place.stem
-        model = run_here(write_config(folder, max_steps=2, **options(place))).model
+        run_here(write_config(folder, max_steps=2, **options(place)))
         made.append(load_file(folder / "out.safetensors"))
-        if place == path:
-            untouched = tiny_setup(FLUX).load(str(tiny_folder(FLUX)), part_sources={"transformer": str(path)})
-            kept = [layer.weight for layer in packed_layers(untouched)]
-            assert kept
-            for layer, weight in zip(packed_layers(model), kept, strict=True):
-                assert torch.equal(layer.weight, weight)
     assert path.read_bytes() == before
     assert made[0].keys() == made[1].keys()
     ups = [name for name in made[0] if name.endswith("lora_up.weight")]

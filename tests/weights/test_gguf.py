@@ -112,7 +112,12 @@ def test_an_adapter_gets_the_gradients_of_the_plain_numbers(tmp_path: Path, offl
         for _, parameter in handle.named_parameters():
             parameter.data += 0.01
         model.set_gradient_checkpointing("transformer", True)
+        blocks = [layer.weight.clone() for layer in packed_layers(model)]
         loss(setup, model).backward()
+        torch.optim.AdamW([p for _, p in handle.named_parameters()], lr=0.1).step()
+        assert all(
+            torch.equal(layer.weight, b) for layer, b in zip(packed_layers(model), blocks, strict=True)
+        )
         gradients.append({name: p.grad for name, p in handle.named_parameters()})
     assert gradients[0].keys() == gradients[1].keys()
     for name, gradient in gradients[0].items():
