@@ -74,7 +74,7 @@ class _Header:
         return self.take(length).decode("utf-8", "replace")
 
     def value(self, kind: int) -> Any:
-        """A fact, or ``None`` for a list of texts, which is passed over."""
+        """A fact, or ``None`` for a list of texts, which is skipped."""
         if kind in _NUMBERS:
             return self.number(_NUMBERS[kind])
         if kind == _TEXT:
