@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -317,6 +318,8 @@ def main(argv: list[str] | None = None) -> int:
             import torch
 
             torch.set_num_threads(options.threads or threads())
+            if options.threads:
+                os.environ["OMP_NUM_THREADS"] = str(options.threads)  # of the programs that it starts
         what[options.what](options, out.resolve())
 
     return exit_status(work)

@@ -34,14 +34,13 @@ from modules.curation.store import CurationStore  # noqa: E402
 from modules.reward.base import check_images  # noqa: E402
 from modules.reward.denoiser_features import FAMILY  # noqa: E402
 from modules.reward.frozen_features import FeatureKind, FeatureOptions, FrozenFeatures  # noqa: E402
-from modules.reward.preference_head import (  # noqa: E402
+from modules.reward.head_training import (  # noqa: E402
     Comparisons,
-    Head,
     HeadOptions,
-    save_head,
     train_head,
     train_taste,
 )
+from modules.reward.preference_head import Head, UsualFit, save_head  # noqa: E402
 from modules.util.dpo_curation_util import SIDES, find_exported_file, load_manifest  # noqa: E402
 from modules.util.errors import ConfigError, DataError, list_offenders  # noqa: E402
 from modules.util.files.EventLog import Event  # noqa: E402
@@ -221,6 +220,16 @@ def features_of(images: dict[Path, str], extract: FrozenFeatures, cache: Path | 
     return torch.cat(rows)
 
 
+def fit_of(images: dict[Path, str], extract: FrozenFeatures) -> torch.Tensor:
+    """How well each image fits its prompt, (N,)."""
+    rows = []
+    for number, (path, prompt) in enumerate(images.items(), 1):
+        rows.append(extract.prompt_fit(load_image(path)[None], [prompt]))
+        if number % 50 == 0 or number == len(images):
+            print(f"fit of {number}/{len(images)} images to their prompts", file=sys.stderr, flush=True)
+    return torch.cat(rows)
+
+
 def _cached(
     image_BCHW: torch.Tensor, prompt: str, extract: FrozenFeatures, cache: Path | None
 ) -> torch.Tensor:
@@ -395,12 +404,15 @@ def train(options: argparse.Namespace) -> dict[str, object]:
         head, report = train_taste(data, extract.parts, head_options, list(images.values()))
     else:
         head, report = train_head(data, head_options)
+    fit = None
     if options.out is not None:
-        save_head(options.out, head, described, probe_D, report)
+        fit = UsualFit.of(fit_of(images, extract)) if described.kind == "denoiser" else None
+        save_head(options.out, head, described, probe_D, report, fit)
     return {
         "out": None if options.out is None else str(options.out),
         "images": len(images),
         "features": described.kind,
+        "usual_fit": None if fit is None else asdict(fit),
         **asdict(report),
     }
 

@@ -104,9 +104,10 @@ def round_config(
     return load_layered(preset, None, [*_texts(names), *_texts(follows), *overrides], check=False)
 
 
-LATER_SHARE = 4
-"""Training on a taste again, with an adapter that follows it already, takes this part of the preset's epochs. With all
-of them the demo model forgot its prompts in the second round (``docs/few-picks.md``)."""
+TASTE_SHARE, AGAIN_SHARE = 0.75, 0.25
+"""Training on a taste takes these parts of the preset's epochs: the second one where the adapter that it starts from
+follows a taste of the project already. With all of them the demo model moved far, and began to forget its prompts
+(``docs/few-picks.md``)."""
 
 
 def taste_config(
@@ -121,11 +122,10 @@ def taste_config(
     """
     preset = find_preset(file, taste=True)
     begin: TrainConfig = load_layered(preset, None, [*_texts(names), *overrides], check=False)
-    follows: dict[str, Any] = {"resolution": _resolution(file)}
+    share = AGAIN_SHARE if again else TASTE_SHARE
+    follows: dict[str, Any] = {"resolution": _resolution(file), "epochs": max(1, round(begin.epochs * share))}
     if file.image.cfg is not None:
         follows["rlhf_rollout_cfg_scale"] = file.image.cfg
-    if again:
-        follows["epochs"] = max(1, begin.epochs // LATER_SHARE)
     if file.card <= SMALL_CARD and begin.train_device != "cpu" and begin.batch_size > 1:
         follows |= {
             "batch_size": 1,

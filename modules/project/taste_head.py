@@ -28,16 +28,23 @@ class TasteHead:
         comparisons: it was learned from.
         measured_on: comparisons about other prompts that were kept for measuring.
         accuracy: share of those that it gets right; ``None`` if there are none.
+        knows_fit: it can tell images that fit their prompt badly, and so guard against them.
     """
 
     weights: Path
     comparisons: int
     measured_on: int
     accuracy: float | None
+    knows_fit: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """For people and records, without the file."""
-        return {"comparisons": self.comparisons, "measured_on": self.measured_on, "accuracy": self.accuracy}
+        return {
+            "comparisons": self.comparisons,
+            "measured_on": self.measured_on,
+            "accuracy": self.accuracy,
+            "knows_fit": self.knows_fit,
+        }
 
 
 def learn(project: Project, progress: Progress) -> dict[str, Any]:
@@ -98,6 +105,7 @@ def learn_taste(project: Project, one: Round, progress: Progress) -> TasteHead:
         int(said.get("train_pairs", 0)),
         int(said.get("held_out_pairs", 0)),
         None if accuracy is None else float(accuracy),
+        said.get("usual_fit") is not None,
     )
 
 

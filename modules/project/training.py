@@ -22,6 +22,8 @@ from modules.util.errors import UserError
 from modules.util.program_files import PRESETS
 
 VALIDATION_PERCENTAGE = 10.0
+GUARD = 10.0
+"""What an image loses for each standard deviation by which it fits its prompt less well than it should."""
 POLL_SECONDS = 0.2
 Progress = Callable[[str], None]
 
@@ -153,7 +155,9 @@ def _prepare_taste(
         weights = _place(project, one.taste_path, root)
         # the learned taste remembers where the base model was on the computer where it was learned
         source = {} if root is None else {"source": project.file.model.base}
-        reward = {"reward": "preference_head", "name": "taste", "params": {"weights": weights, **source}}
+        guard = {"guard": GUARD} if one.taste.get("knows_fit") else {}
+        params = {"weights": weights, **source, **guard}
+        reward = {"reward": "preference_head", "name": "taste", "params": params}
         return {
             **_names(project, one, root),
             "rlhf_prompts_file": _place(project, one.prompts_path, root),

@@ -25,6 +25,10 @@ TIMESTEP = 50
 BLOCK = "up_blocks"
 """The last block of this list; other denoisers have none, and other names must be tried and measured."""
 FAMILY = "STABLE_DIFFUSION_15"
+FIT_LEVEL = 0.6
+"""Noise level, of 1, at which the fit of a prompt is measured; ``docs/few-picks.md`` has the levels that were tried."""
+FIT_DRAWS = 4
+"""Draws of noise that it is the mean of."""
 
 
 class DenoiserFeatures:
@@ -90,24 +94,17 @@ class DenoiserFeatures:
 
     @torch.no_grad()
     def __call__(self, images_BCHW: Tensor, prompts: Sequence[str]) -> Tensor:
-        if self._model is None:
-            raise RuntimeError(f"{self.source}: load() first")
-        model, setup = self._model, self._setup
-        side = self.size or int(model.denoiser.config.sample_size) * model.latent_factor
-        rgb_BCHW = interpolate(
-            images_BCHW, (side, side), mode="bilinear", antialias=True, align_corners=False
-        )
+        model, setup = self._loaded()
+        rgb_BCHW = self._scaled(images_BCHW)
+        size = (rgb_BCHW.shape[2], rgb_BCHW.shape[3])
         with model.in_mode("eval"):
             clean_BChw = setup.encode_image(model, rgb_BCHW.clamp(0, 1)).to(model.device)
-            noise_Chw = torch.randn(clean_BChw.shape[1:], generator=generator("taste-features", self.noise))
-            timestep_B = model.schedule.timestep(torch.full((len(rgb_BCHW),), self.timestep / 1000))
-            timestep_B = timestep_B.to(model.device)
-            noised_BChw = model.schedule.add_noise(
-                clean_BChw, noise_Chw.to(model.device).expand_as(clean_BChw), timestep_B
-            )
+            noise_BChw = _noise_for(clean_BChw, "taste-features", self.noise)
+            timestep_B = _timestep(model, self.timestep / 1000, len(clean_BChw))
+            noised_BChw = model.schedule.add_noise(clean_BChw, noise_BChw, timestep_B)
             cond = setup.encode_text(model, list(prompts))
             with _output_of(self._find_block(model)) as seen, model.autocast():
-                setup.denoise(model, noised_BChw.to(model.input_dtype()), timestep_B, cond, (side, side))
+                setup.denoise(model, noised_BChw.to(model.input_dtype()), timestep_B, cond, size)
         made_BChw = seen[0]
         if made_BChw.ndim != 4:
             raise ConfigError(
@@ -116,6 +113,59 @@ class DenoiserFeatures:
         rows = _describe(made_BChw.float().cpu(), rgb_BCHW.float().cpu(), self.version)
         self.parts = {name: row_BD.shape[1] for name, row_BD in rows.items()}
         return torch.cat(list(rows.values()), dim=1)
+
+    @torch.no_grad()
+    def prompt_fit(self, images_BCHW: Tensor, prompts: Sequence[str]) -> Tensor:
+        """How much the prompt helps the model to predict each image, (B,) float32 on the CPU.
+
+        The mean squared error of the prediction with an empty prompt minus that with the image's own, at
+        ``FIT_LEVEL``, the mean of ``FIT_DRAWS`` draws of noise, which all images share. This is the integrand of the
+        mutual information of image and prompt (Kong et al. 2023, arXiv 2310.07972) at one noise level, and
+        what classifies images in Li et al. 2023 (arXiv 2303.16203).
+        """
+        model, setup = self._loaded()
+        rgb_BCHW = self._scaled(images_BCHW)
+        size = (rgb_BCHW.shape[2], rgb_BCHW.shape[3])
+        with model.in_mode("eval"):
+            clean_BChw = setup.encode_image(model, rgb_BCHW.clamp(0, 1)).to(model.device)
+            timestep_B = _timestep(model, FIT_LEVEL, len(clean_BChw))
+            conds = [setup.encode_text(model, texts) for texts in (list(prompts), [""] * len(prompts))]
+            fit_B = torch.zeros(len(clean_BChw), dtype=torch.float64)
+            for draw in range(FIT_DRAWS):
+                noise_BChw = _noise_for(clean_BChw, "prompt-fit", draw)
+                noised_BChw = model.schedule.add_noise(clean_BChw, noise_BChw, timestep_B)
+                target_BChw = model.schedule.target(clean_BChw, noise_BChw, timestep_B)
+                errors = []
+                for cond in conds:
+                    with model.autocast():
+                        said_BChw = setup.denoise(
+                            model, noised_BChw.to(model.input_dtype()), timestep_B, cond, size
+                        )
+                    errors.append((said_BChw.float() - target_BChw).square().flatten(1).mean(dim=1))
+                fit_B += (errors[1] - errors[0]).double().cpu() / FIT_DRAWS
+        return fit_B.float()
+
+    def _loaded(self) -> tuple[Any, Any]:
+        if self._model is None:
+            raise RuntimeError(f"{self.source}: load() first")
+        return self._model, self._setup
+
+    def _scaled(self, images_BCHW: Tensor) -> Tensor:
+        """At the size that the model reads them, (B, 3, side, side)."""
+        model = self._loaded()[0]
+        side = self.size or int(model.denoiser.config.sample_size) * model.latent_factor
+        return interpolate(images_BCHW, (side, side), mode="bilinear", antialias=True, align_corners=False)
+
+
+def _noise_for(clean_BChw: Tensor, purpose: str, seed: int) -> Tensor:
+    """The same noise for every image."""
+    noise_Chw = torch.randn(clean_BChw.shape[1:], generator=generator(purpose, seed))
+    return noise_Chw.to(clean_BChw.device).expand_as(clean_BChw)
+
+
+def _timestep(model: Any, level: float, count: int) -> Tensor:
+    timestep_B: Tensor = model.schedule.timestep(torch.full((count,), level))
+    return timestep_B.to(model.device)
 
 
 @contextmanager

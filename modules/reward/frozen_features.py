@@ -137,6 +137,16 @@ class FrozenFeatures:
             raise RuntimeError(f"{self.options.source}: load() first")
         return torch.cat([self._latent_features(part) for part in images_BCHW.split(self.batch_size)])
 
+    def prompt_fit(self, images_BCHW: Tensor, prompts: Sequence[str]) -> Tensor:
+        """How well images fit their prompts, (B,); only ``denoiser`` tells, see ``DenoiserFeatures.prompt_fit``."""
+        if self._denoiser is None:
+            raise ValueError(f"the features {self.options.kind!r} know nothing of prompts")
+        size = self.batch_size
+        places = range(0, len(images_BCHW), size)
+        return torch.cat(
+            [self._denoiser.prompt_fit(images_BCHW[at : at + size], prompts[at : at + size]) for at in places]
+        )
+
     def _latent_features(self, images_BCHW: Tensor) -> Tensor:
         size = self.options.size or int(self._vae.config.sample_size)
         scaled_BCHW = interpolate(

@@ -8,78 +8,27 @@ features of one fixed image, which reveal a different feature model.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from modules.reward.asking import worth_asking
 from modules.reward.base import REWARDS, Reward, RewardBatch
 from modules.reward.frozen_features import FeatureOptions, FrozenFeatures
-from modules.reward.taste_head import WHOLE, Answers, TasteHead, check_taste, fit_taste
+from modules.reward.taste_head import WHOLE, TasteHead, check_taste
 from modules.util.errors import ConfigError, DataError, UserError
 from modules.util.jsonio import atomic_path, parse_json
-from modules.util.rng import digest64, generator
 from modules.util.tensors.tensor_files import write_safetensors
 
 FORMAT = "preference-head-1"
 TASTE_FORMAT = "preference-head-2"
 """A ``TasteHead``, and all settings of its features."""
-STRENGTHS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-FOLDS = 5
 PROBE_TOLERANCE = 0.02
-MOST_ANSWERS = 4000
-"""A taste costs the cube of its answers."""
-
-
-@dataclass(frozen=True)
-class HeadOptions:
-    """How a head is trained.
-
-    Args:
-        hidden: width of a hidden layer with tanh; 0 for a weighted sum of the features.
-        strength: of the pull towards 0; ``None`` chooses among a few by cross-validation over groups.
-        holdout: share of the groups that is kept for measuring.
-        seed: of the split and the start.
-    """
-
-    hidden: int = 0
-    strength: float | None = None
-    holdout: float = 0.2
-    seed: int = 42
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.hidden <= 4096:
-            raise ConfigError(f"{self.hidden} is not between 0 and 4096", "hidden")
-        if self.strength is not None and not 0 < self.strength < 1e6:
-            raise ConfigError(f"{self.strength} is not above 0", "strength")
-        if not 0 <= self.holdout <= 0.9:
-            raise ConfigError(f"{self.holdout} is not between 0 and 0.9", "holdout")
-
-
-@dataclass(frozen=True)
-class Comparisons:
-    """Which images were preferred to which.
-
-    Args:
-        features_ND: of all images.
-        better_P, worse_P: int64, rows of ``features_ND``.
-        groups: what belongs together (a prompt); a group is never split between training and measuring.
-        held_out_P: bool, comparisons to measure with; ``None`` lets the options' share decide.
-        tied_P: bool, where both images were found equal, which only ``train_taste`` learns from.
-    """
-
-    features_ND: Tensor
-    better_P: Tensor
-    worse_P: Tensor
-    groups: Sequence[str]
-    held_out_P: Tensor | None = None
-    tied_P: Tensor | None = None
+FEWEST_FITS = 10
 
 
 @dataclass(frozen=True)
@@ -96,6 +45,31 @@ class HeadReport:
     held_out_accuracy: float | None
     strength: float | None
     held_out_interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class UsualFit:
+    """How well the judged images fit their prompts (``DenoiserFeatures.prompt_fit``).
+
+    Args:
+        least: a tenth of them fit less well.
+        spread: standard deviation.
+    """
+
+    least: float
+    spread: float
+
+    @classmethod
+    def of(cls, fit_N: Tensor) -> UsualFit | None:
+        """That of images; ``None`` where they do not differ, or are too few to tell."""
+        spread = float(fit_N.double().std(correction=0))
+        if len(fit_N) < FEWEST_FITS or not spread > 0:
+            return None
+        return cls(float(fit_N.double().quantile(0.1)), spread)
+
+    def shortfall(self, fit_B: Tensor) -> Tensor:
+        """How far images are below ``least``, in standard deviations; 0 for all others."""
+        return ((self.least - fit_B) / self.spread).clamp(min=0.0)
 
 
 class PreferenceHead:
@@ -117,217 +91,6 @@ class PreferenceHead:
         return (x @ t["out"]).float()
 
 
-def train_head(data: Comparisons, options: HeadOptions | None = None) -> tuple[PreferenceHead, HeadReport]:
-    """Fit a head; equal data and options give equal numbers.
-
-    Raises:
-        DataError: nothing to train on, or features that are not numbers.
-    """
-    options = options or HeadOptions()
-    if data.tied_P is not None and data.tied_P.any():
-        raise ValueError("a weighted sum does not learn from ties")
-    if not torch.isfinite(data.features_ND).all():
-        raise DataError("the features of an image are not finite")
-    held_P = data.held_out_P if data.held_out_P is not None else _hold_out(data.groups, options)
-    train = torch.nonzero(~held_P).flatten()
-    if len(train) == 0:
-        raise DataError("there is no comparison to train on")
-    features_ND = data.features_ND.double()
-    used = torch.unique(torch.cat([data.better_P[train], data.worse_P[train]]))
-    mean_D = features_ND[used].mean(dim=0)
-    scale_D = features_ND[used].std(dim=0, correction=0).clamp(min=1e-6)
-    x_ND = (features_ND - mean_D) / scale_D
-    strength = options.strength or _choose_strength(x_ND, data, train, options)
-    found = _fit(x_ND, data.better_P[train], data.worse_P[train], strength, options)
-    head = PreferenceHead({"mean_D": mean_D, "scale_D": scale_D, **found})
-    score_N = head(data.features_ND)
-    right_P = _right(score_N[data.better_P] - score_N[data.worse_P])
-    report = HeadReport(
-        len(train),
-        int(held_P.sum()),
-        float(right_P[train].mean()),
-        float(right_P[held_P].mean()) if held_P.any() else None,
-        strength,
-        wilson(float(right_P[held_P].sum()), int(held_P.sum())),
-    )
-    return head, report
-
-
-def wilson(right: float, count: int) -> tuple[float, float] | None:
-    """The interval of a share by Wilson (1927), 95 %; ``None`` of nothing."""
-    if not count:
-        return None
-    z2, share = NormalDist().inv_cdf(0.975) ** 2, right / count
-    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
-    half = (z2 * (share * (1 - share) / count + z2 / (4 * count**2))) ** 0.5 / (1 + z2 / count)
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
-def train_taste(
-    data: Comparisons, parts: Mapping[str, int], options: HeadOptions, image_groups: Sequence[str]
-) -> tuple[TasteHead, HeadReport]:
-    """Fit a taste to all answers that are not held out by name.
-
-    Without comparisons to measure with, the accuracy is that of heads fitted without a fifth of the groups each, on
-    the answers they have not seen; the head itself then learns from all answers, so a few are not wasted.
-
-    Args:
-        parts: widths of the parts of a row of features.
-        image_groups: the prompt of every image.
-
-    Raises:
-        DataError: nothing to train on, too much, or features that are not numbers.
-    """
-    if not torch.isfinite(data.features_ND).all():
-        raise DataError("the features of an image are not finite")
-    count = len(data.groups)
-    tied_P = data.tied_P if data.tied_P is not None else torch.zeros(count, dtype=torch.bool)
-    held_P = data.held_out_P if data.held_out_P is not None else torch.zeros(count, dtype=torch.bool)
-
-    def fit(index: Tensor) -> TasteHead:
-        outcome_P = 1.0 - 0.5 * tied_P[index].double()
-        answers = Answers(data.better_P[index], data.worse_P[index], outcome_P)
-        return fit_taste(data.features_ND, parts, answers, image_groups)
-
-    def right(head: TasteHead, index: Tensor) -> Tensor:
-        index = index[~tied_P[index]]
-        score_N = head(data.features_ND)
-        return _right(score_N[data.better_P[index]] - score_N[data.worse_P[index]])
-
-    train = torch.nonzero(~held_P).flatten()
-    if not len(train) or tied_P[train].all():
-        raise DataError("there is no comparison to train on")
-    if len(train) > MOST_ANSWERS:
-        raise DataError(
-            f"{len(train)} comparisons are more than {MOST_ANSWERS}",
-            "--features",
-            "use the features 'vae' or 'clip'",
-        )
-    head = fit(train)
-    if held_P.any():
-        measured = right(head, torch.nonzero(held_P).flatten())
-    elif options.holdout:
-        fold_P = torch.tensor([digest64("preference-fold", options.seed, one) % FOLDS for one in data.groups])
-        rows = [(train[fold_P[train] != fold], train[fold_P[train] == fold]) for fold in range(FOLDS)]
-        # a fold of ties alone leaves nothing to learn a direction from
-        rows = [(a, b) for a, b in rows if len(b) and not tied_P[a].all()]
-        measured = torch.cat([right(fit(a), b) for a, b in rows]) if rows else torch.zeros(0)
-    else:
-        measured = torch.zeros(0)
-    accuracy = float(measured.mean()) if len(measured) else None
-    between = wilson(float(measured.sum()), len(measured))
-    trained = float(right(head, train).mean())
-    report = HeadReport(len(train), len(measured), trained, accuracy, None, between)
-    return head, report
-
-
-def _right(margin_P: Tensor) -> Tensor:
-    return (margin_P > 0).double() + 0.5 * (margin_P == 0).double()
-
-
-def _hold_out(groups: Sequence[str], options: HeadOptions) -> Tensor:
-    """Bool (P,): the comparisons of a share of the groups, chosen by their names and the seed."""
-    order = sorted(set(groups), key=lambda key: digest64("preference-holdout", options.seed, key))
-    held = set(order[: round(options.holdout * len(order))])
-    return torch.tensor([group in held for group in groups], dtype=torch.bool)
-
-
-def _choose_strength(x_ND: Tensor, data: Comparisons, train: Tensor, options: HeadOptions) -> float:
-    """The strength with the best likelihood on groups that a fit has not seen."""
-    folds = [digest64("preference-fold", options.seed, data.groups[i]) % FOLDS for i in train.tolist()]
-    fold_P = torch.tensor(folds)
-    losses = dict.fromkeys(STRENGTHS, 0.0)
-    for fold in range(FOLDS):
-        inside, outside = train[fold_P != fold], train[fold_P == fold]
-        if len(inside) == 0 or len(outside) == 0:
-            continue
-        for strength in STRENGTHS:
-            found = _fit(x_ND, data.better_P[inside], data.worse_P[inside], strength, options)
-            score_N = _apply(x_ND, found)
-            margin_P = score_N[data.better_P[outside]] - score_N[data.worse_P[outside]]
-            losses[strength] -= float(logsigmoid(margin_P).sum())
-    if not any(losses.values()):
-        return STRENGTHS[len(STRENGTHS) // 2]
-    return min(STRENGTHS, key=lambda strength: losses[strength])
-
-
-def _apply(x_ND: Tensor, t: dict[str, Tensor]) -> Tensor:
-    if "hidden_weight" in t:
-        x_ND = torch.tanh(x_ND @ t["hidden_weight"].T + t["hidden_bias"])
-    return x_ND @ t["out"]
-
-
-def _fit(
-    x_ND: Tensor, better_P: Tensor, worse_P: Tensor, strength: float, options: HeadOptions
-) -> dict[str, Tensor]:
-    """Minimise -mean log sigmoid(margin) + strength/2 |weights|^2 in float64."""
-    if options.hidden:
-        return _fit_hidden(x_ND, better_P, worse_P, strength, options)
-    return {"out": _fit_sum(x_ND[better_P] - x_ND[worse_P], strength)}
-
-
-def _fit_sum(difference_PD: Tensor, strength: float, rounds: int = 100) -> Tensor:
-    """The only minimum for a weighted sum, by Newton steps that are halved where they go uphill; (D,).
-
-    It lies in the span of the differences, so there are never more unknowns than comparisons.
-    """
-    basis_DR = torch.linalg.qr(difference_PD.T)[0]
-    z_PR = difference_PD @ basis_DR
-    eye = torch.eye(z_PR.shape[1], dtype=z_PR.dtype)
-
-    def loss(weight_R: Tensor) -> Tensor:
-        return strength / 2 * weight_R.square().sum() - logsigmoid(z_PR @ weight_R).mean()
-
-    weight_R = torch.zeros_like(z_PR[0])
-    for _ in range(rounds):
-        wrong_P = torch.sigmoid(-(z_PR @ weight_R))
-        gradient_R = strength * weight_R - z_PR.T @ wrong_P / len(z_PR)
-        if gradient_R.abs().max() < 1e-9:
-            break
-        spread_P = wrong_P * (1 - wrong_P) / len(z_PR)
-        step_R = torch.linalg.solve((z_PR * spread_P[:, None]).T @ z_PR + strength * eye, gradient_R)
-        size, before = 1.0, loss(weight_R)
-        while loss(weight_R - size * step_R) > before and size > 1e-6:
-            size /= 2
-        weight_R = weight_R - size * step_R
-    found_D: Tensor = basis_DR @ weight_R
-    return found_D
-
-
-def _fit_hidden(
-    x_ND: Tensor, better_P: Tensor, worse_P: Tensor, strength: float, options: HeadOptions
-) -> dict[str, Tensor]:
-    """A minimum near a seeded start, by L-BFGS."""
-    width = x_ND.shape[1]
-    stream = generator("preference-head", options.seed)
-
-    def start(*shape: int) -> Tensor:
-        length: float = shape[-1] ** 0.5
-        return torch.randn(*shape, generator=stream, dtype=torch.float64) / length
-
-    t = {
-        "hidden_weight": start(options.hidden, width),
-        "hidden_bias": torch.zeros(options.hidden, dtype=torch.float64),
-        "out": start(options.hidden),
-    }
-    parameters = [one.requires_grad_() for one in t.values()]
-    optimizer = torch.optim.LBFGS(
-        parameters, max_iter=100, tolerance_grad=1e-6, history_size=20, line_search_fn="strong_wolfe"
-    )
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        score_N = _apply(x_ND, t)
-        loss = -logsigmoid(score_N[better_P] - score_N[worse_P]).mean()
-        loss = loss + strength / 2 * sum(one.square().sum() for one in parameters)
-        loss.backward()
-        return loss
-
-    with torch.enable_grad():
-        optimizer.step(closure)
-    return {name: one.detach() for name, one in t.items()}
-
-
 Head = PreferenceHead | TasteHead
 
 
@@ -337,6 +100,7 @@ def save_head(
     features: FeatureOptions,
     probe_D: Tensor,
     report: HeadReport | None = None,
+    usual_fit: UsualFit | None = None,
 ) -> None:
     """Write a head as safetensors with its description, atomically."""
     taste = isinstance(head, TasteHead)
@@ -345,6 +109,7 @@ def save_head(
         "format": TASTE_FORMAT if taste else FORMAT,
         "features": told if taste else {name: told[name] for name in _FIRST_OPTIONS},
         "report": None if report is None else asdict(report),
+        "usual_fit": None if usual_fit is None else asdict(usual_fit),
     }
     tensors = {**head.tensors, "probe_D": probe_D}
     tensors = {name: one.contiguous() for name, one in tensors.items()}
@@ -352,8 +117,17 @@ def save_head(
         write_safetensors(tensors, temporary, {"description": json.dumps(description, allow_nan=False)})
 
 
-def load_head(path: str | Path) -> tuple[Head, FeatureOptions, Tensor]:
-    """Read a head, its features and the features of the probe.
+class SavedHead(NamedTuple):
+    """What a file of a head holds; ``usual_fit`` is missing from those that were made without it."""
+
+    head: Head
+    features: FeatureOptions
+    probe_D: Tensor
+    usual_fit: UsualFit | None
+
+
+def load_head(path: str | Path) -> SavedHead:
+    """Read a head.
 
     Raises:
         DataError: missing, damaged, or something else.
@@ -380,16 +154,27 @@ def load_head(path: str | Path) -> tuple[Head, FeatureOptions, Tensor]:
         told = {"version": 1, **told}
     options = _read_options(told, file, _ALL_OPTIONS if taste else _FIRST_OPTIONS)
     probe_D = tensors.pop("probe_D", None)
+    fit = _read_fit(description.get("usual_fit"), file)
     if taste:
         check_taste(tensors, probe_D, file)
         _check_numbers(tensors, file)
-        return (
-            TasteHead({n: one if n in WHOLE else one.double() for n, one in tensors.items()}),
-            options,
-            probe_D,
-        )
+        whole = {n: one if n in WHOLE else one.double() for n, one in tensors.items()}
+        return SavedHead(TasteHead(whole), options, probe_D, fit)
     _check_tensors(tensors, probe_D, file)
-    return PreferenceHead({name: one.double() for name, one in tensors.items()}), options, probe_D
+    plain = PreferenceHead({name: one.double() for name, one in tensors.items()})
+    return SavedHead(plain, options, probe_D, fit)
+
+
+def _read_fit(data: Any, file: Path) -> UsualFit | None:
+    if data is None:
+        return None
+    names = ("least", "spread")
+    if not isinstance(data, dict) or set(data) != set(names):
+        raise DataError(f"{file} does not say how well its images fit their prompts", "weights")
+    values = [data[name] for name in names]
+    if not all(type(one) in (int, float) and math.isfinite(one) for one in values) or not values[1] > 0:
+        raise DataError(f"{file} does not say how well its images fit their prompts", "weights")
+    return UsualFit(*map(float, values))
 
 
 _FIRST_OPTIONS: dict[str, type] = {"kind": str, "source": str, "size": int, "grid": int}
@@ -433,18 +218,25 @@ class PreferenceReward(Reward):
         batch_size: images in one forward of the feature model.
         caution: standard deviations of its own uncertainty that are taken off, so that images unlike all that were
             judged are not sought; 0 takes off none. Only a head on the denoiser's features knows its uncertainty.
+        guard: how much is taken off for each standard deviation by which an image fits its prompt less well than nine
+            of ten judged images; 0 takes off nothing. The model itself tells how well (``prompt_fit``).
     """
 
     needs = "a trained head and its feature model"
 
-    def __init__(self, weights: str, source: str = "", batch_size: int = 8, caution: float = 0.0) -> None:
+    def __init__(
+        self, weights: str, source: str = "", batch_size: int = 8, caution: float = 0.0, guard: float = 0.0
+    ) -> None:
         super().__init__()
         if batch_size < 1:
             raise ConfigError(f"{batch_size} is not at least 1", "batch_size")
-        if not 0 <= caution <= 100:
-            raise ConfigError(f"{caution} is not between 0 and 100", "caution")
-        self.weights, self.source, self.batch_size, self.caution = weights, source, batch_size, caution
+        for name, value in (("caution", caution), ("guard", guard)):
+            if not 0 <= value <= 100:
+                raise ConfigError(f"{value} is not between 0 and 100", name)
+        self.weights, self.source, self.batch_size = weights, source, batch_size
+        self.caution, self.guard = caution, guard
         self._head: Head | None = None
+        self._usual_fit: UsualFit | None = None
         self._features: FrozenFeatures | None = None
 
     def weights_file(self) -> Path:
@@ -455,12 +247,18 @@ class PreferenceReward(Reward):
         if self._features is not None:
             self._features.to(device)
             return
-        head, options, probe_D = load_head(self.weights)
+        head, options, probe_D, usual_fit = load_head(self.weights)
         if self.caution and not isinstance(head, TasteHead):
             raise ConfigError(
                 f"{self.weights} does not estimate its uncertainty",
                 "caution",
                 "set it to 0, or train the head on the features of the denoiser",
+            )
+        if self.guard and usual_fit is None:
+            raise ConfigError(
+                f"{self.weights} does not know how well images fit their prompts",
+                "guard",
+                "set it to 0, or train the head again on the features of the denoiser",
             )
         if self.source:
             options = FeatureOptions(**(asdict(options) | {"source": self.source}))
@@ -473,7 +271,7 @@ class PreferenceReward(Reward):
                 "source",
                 "give the same model, or train the head again",
             )
-        self._head, self._features = head, features
+        self._head, self._features, self._usual_fit = head, features, usual_fit
 
     def unload(self) -> None:
         self._head = self._features = None
@@ -501,6 +299,9 @@ class PreferenceReward(Reward):
         head, features = self._loaded()
         features_BD = features(batch.images_BCHW, batch.prompts)
         liking_B = head(features_BD)
-        if not self.caution or not isinstance(head, TasteHead):
-            return liking_B
-        return liking_B - self.caution * head.uncertainty(features_BD)
+        if self.caution and isinstance(head, TasteHead):
+            liking_B = liking_B - self.caution * head.uncertainty(features_BD)
+        if self.guard and self._usual_fit is not None:
+            fit_B = features.prompt_fit(batch.images_BCHW, batch.prompts)
+            liking_B = liking_B - self.guard * self._usual_fit.shortfall(fit_B)
+        return liking_B

@@ -21,13 +21,13 @@ import torch  # noqa: E402
 from modules.modelSetup.registry import create_model_setup  # noqa: E402
 from modules.reward.asking import least_sure, worth_asking  # noqa: E402
 from modules.reward.frozen_features import FeatureOptions, FrozenFeatures  # noqa: E402
-from modules.reward.preference_head import (  # noqa: E402
+from modules.reward.head_training import (  # noqa: E402
     Comparisons,
     HeadOptions,
-    save_head,
     train_head,
     train_taste,
 )
+from modules.reward.preference_head import UsualFit, save_head  # noqa: E402
 from modules.reward.taste_head import Answers, TasteHead, fit_taste, information  # noqa: E402
 from modules.util.errors import UserError  # noqa: E402
 from modules.util.jsonio import write_bytes, write_json, write_text  # noqa: E402
@@ -262,9 +262,19 @@ def _learn(
     else:
         head, report = train_head(data, HeadOptions(holdout=0.0))  # type: ignore[assignment]
     folder.mkdir(parents=True, exist_ok=True)
-    save_head(folder / "taste.safetensors", head, extract.options, extract.probe(), report)
+    fit = _usual_fit(seen, person, extract) if cell.method_spec.guard else None
+    save_head(folder / "taste.safetensors", head, extract.options, extract.probe(), report, fit)
     new = look(work, cell.seed, "curve", cell.answers, extract)
     return pair_accuracy(head(new.features_ND).tolist(), new.images, taste, cell.seed)
+
+
+def _usual_fit(seen: Seen, person: Asked, extract: FrozenFeatures) -> UsualFit | None:
+    """How well the judged images fit their prompts."""
+    shown = seen.images.only(
+        sorted({place for first, second, _ in person.given for place in (first, second)})
+    )
+    rgb = torch.from_numpy(np.stack(shown.pixels)).permute(0, 3, 1, 2).float() / 255
+    return UsualFit.of(extract.prompt_fit(rgb, shown.prompts))
 
 
 def pair_accuracy(said: Sequence[float], images: Images, taste: Taste, seed: int) -> float:
@@ -291,7 +301,9 @@ def _train(cell: Cell, method: Method, folder: Path) -> Trained:
     if method.training == "NFT":
         pool = prompt_split(cell.seed)[0]
         write_text(folder / "prompts.txt", "".join(f"{wish.caption()}\n" for wish in pool))
-        settings = learning_settings(folder / "taste.safetensors", folder / "prompts.txt", method.caution)
+        settings = learning_settings(
+            folder / "taste.safetensors", folder / "prompts.txt", method.caution, method.guard
+        )
         return train(journey, "nft", as_settings(settings), print)
     finalise(folder / "pairs", 0.0)
     settings = {"concept_file_name": str(folder / "pairs" / "concepts.json"), "rlhf_dpo_validation": False}

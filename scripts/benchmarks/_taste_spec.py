@@ -21,6 +21,8 @@ MOST_ANSWERS = 360
 JUDGED_PROMPTS = 25
 JUDGED_PER_PROMPT = 4
 MOST_N = 16
+GUARD = 10.0
+"""Of a round of a project, which also takes three quarters of the preset's 8 epochs."""
 FINISHED = "finished "
 """A child says this and the place of what it has done."""
 PART = 50
@@ -38,7 +40,8 @@ class Method:
         features: what the head looks at; ``None`` where there is no head.
         training: mode of the demo preset; ``None`` measures the head alone.
         supervised: the chosen images alone, with the ordinary loss.
-        caution: of the head as a reward.
+        caution, guard: of the head as a reward.
+        epochs: of the training, where they are not those of the demo preset.
         confidence: ``rlhf_dpo_confidence`` of a run on the pairs.
     """
 
@@ -47,6 +50,8 @@ class Method:
     training: Literal["DPO", "NFT"] | None = None
     supervised: bool = False
     caution: float = 0.0
+    guard: float = 0.0
+    epochs: int | None = None
     confidence: str = "OFF"
 
 
@@ -57,6 +62,7 @@ METHODS = {
     "dpo-margin": Method("pair-tool", None, "DPO", confidence="MARGIN"),
     "vae-nft": Method("pair-tool", "vae", "NFT"),
     "head-nft": Method("pair-tool", "denoiser", "NFT", caution=0.5),
+    "guarded-nft": Method("pair-tool", "denoiser", "NFT", guard=GUARD, epochs=6),
     "head-nft-unguarded": Method("pair-tool", "denoiser", "NFT"),
     "asked-nft": Method("information", "denoiser", "NFT", caution=0.5),
     "vae-head": Method("pair-tool", "vae"),

@@ -370,7 +370,9 @@ class TestALearnedTaste:
                 Path(command[command.index("--out") + 1]).write_bytes(b"taste")
 
             def lines(self):
-                yield b'{"train_pairs": 30, "held_out_pairs": 8, "held_out_accuracy": 0.75}\n'
+                fit = {"least": 0.1, "spread": 0.2}
+                said = {"train_pairs": 30, "held_out_pairs": 8, "held_out_accuracy": 0.75, "usual_fit": fit}
+                yield json.dumps(said).encode() + b"\n"
 
             def end(self):
                 pass
@@ -381,12 +383,14 @@ class TestALearnedTaste:
     def test_the_config_of_the_round(self, picked, capsys, asked):
         made = told(capsys, "train", picked, "--method", "taste")
         assert made["method"] == "taste"
-        assert made["taste"] == {"comparisons": 30, "measured_on": 8, "accuracy": 0.75}
+        assert made["taste"] == {
+            "comparisons": 30, "measured_on": 8, "accuracy": 0.75, "knows_fit": True,
+        }  # fmt: skip
         config = json.loads((picked / "round-1" / "config.json").read_text())
         (reward,) = config["rlhf_rewards"]
         assert (reward["reward"], reward["params"]) == (
             "preference_head",
-            {"weights": "round-1/taste.safetensors"},
+            {"weights": "round-1/taste.safetensors", "guard": 10.0},
         )
         assert config["rlhf_mode"] == "NFT" and str(picked.parent) not in json.dumps(config)
         prompts = (picked / config["rlhf_prompts_file"]).read_text().splitlines()
@@ -408,11 +412,11 @@ class TestALearnedTaste:
         config = json.loads((picked / "round-2" / "config.json").read_text())
         assert config["lora_model_name"] == "round-1/adapter.safetensors"
 
-    @pytest.mark.parametrize(("method", "share"), [("taste", 4), ("pairs", 1)])
+    @pytest.mark.parametrize(("method", "share"), [("taste", 0.25), ("pairs", 0.75)])
     def test_an_adapter_that_follows_a_taste_is_trained_less(
         self, picked, capsys, monkeypatch, asked, method, share
     ):
-        """A quarter of the epochs after a round on a taste, all of them after a round on pairs."""
+        """A quarter of the epochs after a round on a taste, three quarters at first and after a round on pairs."""
 
         def epochs(number: int, *more: str) -> int:
             told(capsys, "train", picked, "--method", "taste", *more)
@@ -420,13 +424,13 @@ class TestALearnedTaste:
 
         usual = 8  # "#demo nft.json"
         if method == "taste":
-            assert epochs(1) == usual
+            assert epochs(1) == usual * 0.75
         else:
             told(capsys, "train", picked)
         told(capsys, "next", picked, "--surplus", 1)  # the stand-in of a head cannot choose
         told(capsys, "generate", picked)
         headless(monkeypatch, preferring(brightness), "pick", str(picked))
-        assert epochs(2) == usual // share
+        assert epochs(2) == usual * share
         if method == "taste":
             assert epochs(2, "--again", "--set", "epochs=3") == 3, "what the person sets wins"
 

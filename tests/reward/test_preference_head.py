@@ -11,14 +11,8 @@ from torch.nn.functional import logsigmoid
 
 from modules.reward.base import create_reward
 from modules.reward.frozen_features import FeatureOptions, FrozenFeatures
-from modules.reward.preference_head import (
-    Comparisons,
-    HeadOptions,
-    PreferenceHead,
-    load_head,
-    save_head,
-    train_head,
-)
+from modules.reward.head_training import Comparisons, HeadOptions, train_head
+from modules.reward.preference_head import PreferenceHead, load_head, save_head
 from modules.util.errors import ConfigError, DataError
 from tests.reward.builders import batch_of, noise_images
 from tests.reward.tiny_clip import save_tiny_clip

@@ -10,14 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.reward.frozen_features import FeatureOptions
-from modules.reward.preference_head import (
+from modules.reward.head_training import (
     Comparisons,
     HeadOptions,
-    load_head,
-    save_head,
     train_taste,
     wilson,
 )
+from modules.reward.preference_head import load_head, save_head
 from modules.reward.taste_head import (
     Answers,
     differences,
@@ -208,7 +207,7 @@ def made(tmp_path):
 
 def test_a_taste_survives_its_file(tmp_path):
     path, head, rows = made(tmp_path)
-    again, options, probe = load_head(path)
+    again, options, probe, _ = load_head(path)
     assert torch.equal(again(rows), head(rows)) and torch.equal(
         again.uncertainty(rows), head.uncertainty(rows)
     )
