@@ -89,11 +89,11 @@ def learn_taste(project: Project, one: Round, progress: Progress) -> TasteHead:
             hint=f"pick until there are {FEWEST_ANSWERS}; 25 or more are better",
         )
     weights = one.folder / "taste.safetensors"
-    base, device = project.file.model.base, str(project.file.generator.get("device", "auto"))
-    command = [sys.executable, str(ROOT / "scripts" / "train_reward.py"), "--source", base]
+    command = [sys.executable, str(ROOT / "scripts" / "train_reward.py")]
+    command += ["--source", project.file.model.base]
     command += ["--model-type", project.file.model.type]
     command += ["--out", str(weights), "--seed", str(project.file.seed)]
-    command += ["--device", device if device != "auto" else "cpu"]
+    command += ["--device", project.file.device]
     for other in rounds:
         command += ["--pairs", str(other.pairs), "--images", str(other.candidates)]
     progress(f"{one.name}: learning your taste from {answers} answers")
