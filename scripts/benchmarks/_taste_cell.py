@@ -54,7 +54,7 @@ from scripts.demo.pairs import finalise, prompt_split  # noqa: E402
 from scripts.demo.plan import FULL, Journey  # noqa: E402
 from scripts.demo.sampling import DEMO_MODEL, FAMILY, load_model, sample_pixels  # noqa: E402
 from scripts.demo.taste import Person, Taste  # noqa: E402
-from scripts.demo.training import Trained, as_settings, supervised_concepts, train  # noqa: E402
+from scripts.demo.training import Trained, as_settings, train, twin_settings  # noqa: E402
 
 SLIPS = 0.1
 INDIFFERENCE = 0.03
@@ -306,14 +306,9 @@ def _train(cell: Cell, method: Method, folder: Path) -> Trained:
         )
         return train(journey, "nft", as_settings(settings), print)
     finalise(folder / "pairs", 0.0)
-    settings = {"concept_file_name": str(folder / "pairs" / "concepts.json"), "rlhf_dpo_validation": False}
+    settings = twin_settings("supervised" if method.supervised else "dpo", folder / "pairs", folder)
     if method.confidence != "OFF":
         settings["rlhf_dpo_confidence"] = method.confidence
-    if method.supervised:
-        settings |= {
-            "concept_file_name": str(supervised_concepts(folder / "pairs", folder)),
-            "rlhf_enabled": False,
-        }
     return train(journey, cell.method, as_settings(settings), print)
 
 

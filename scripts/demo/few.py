@@ -16,7 +16,7 @@ from scripts.demo.loop import Judge, Loop, Made, new_project, one_round
 from scripts.demo.pairs import finalise
 from scripts.demo.plan import FEW, Report
 from scripts.demo.taste import Person, get_taste
-from scripts.demo.training import Trained, as_settings, supervised_concepts, train
+from scripts.demo.training import Trained, as_settings, train, twin_settings
 
 FIGURES = ("win_rate", "best_of_n", "fidelity_adapter", "attribute_adapter")
 """What is said of each way; those of DPO and of the LoRA on the chosen images begin with their names."""
@@ -74,16 +74,7 @@ def run_few(loop: Loop, report: Report) -> dict[str, Any]:
 def _twin(loop: Loop, name: str, pairs: Path, report: Report) -> Trained:
     """The same answers with the demo's settings for pairs."""
     journey = replace(loop.journey, mode="DPO")
-    settings: dict[str, Any] = {
-        "concept_file_name": str(pairs / "concepts.json"),
-        "rlhf_dpo_validation": False,
-    }
-    if name == "supervised":
-        settings |= {
-            "concept_file_name": str(supervised_concepts(pairs, journey.out)),
-            "rlhf_enabled": False,
-        }
-    return train(journey, name, as_settings(settings), report)
+    return train(journey, name, as_settings(twin_settings(name, pairs, journey.out)), report)
 
 
 def _figures(judge: Judge, made: Made) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from modules.util.jsonio import write_json
@@ -12,7 +13,7 @@ from scripts.demo.pairs import finalise, make_images, pick_pairs, prompt_split
 from scripts.demo.plan import Journey, Report
 from scripts.demo.sampling import load_model, sample_pixels
 from scripts.demo.taste import Person, get_taste
-from scripts.demo.training import as_settings, supervised_concepts, train
+from scripts.demo.training import as_settings, train, twin_settings
 
 
 def run_journey(journey: Journey, report: Report) -> dict[str, Any]:
@@ -33,8 +34,10 @@ def _run_pairs(journey: Journey, report: Report) -> dict[str, Any]:
     person = Person(taste, journey.seed, journey.error_rate)
     answers = pick_pairs(out / "images", out / "pairs", person, size.pairs_per_prompt, journey.seed, report)
     in_training, held_out = finalise(out / "pairs", 20.0)
-    preference = train(journey, "dpo", _settings(journey, "pairs/concepts.json"), report)
-    supervised = train(journey, "supervised", _supervised_settings(journey), report)
+    on_pairs = {"concept_file_name": str(out / "pairs" / "concepts.json")}
+    preference = train(journey, "dpo", _settings(journey, on_pairs), report)
+    on_chosen = twin_settings("supervised", out / "pairs", out)
+    supervised = train(journey, "supervised", _settings(journey, on_chosen), report)
     wishes, seeds = questions(new, size.judged, journey.seed)
     prompts = [wish.caption() for wish in wishes]
     images = {"base": sample_pixels(base, prompts, seeds, report, "judging the base model")}
@@ -78,15 +81,6 @@ def _run_pairs(journey: Journey, report: Report) -> dict[str, Any]:
     }
 
 
-def _settings(journey: Journey, concepts: str) -> list[str]:
-    settings: dict[str, Any] = {"concept_file_name": str(journey.out / concepts)}
-    if journey.size.epochs is not None:
-        settings["epochs"] = journey.size.epochs
-    return as_settings(settings)
-
-
-def _supervised_settings(journey: Journey) -> list[str]:
-    """The same steps on the chosen images alone, with the ordinary loss."""
-    supervised_concepts(journey.out / "pairs", journey.out)
-    switches = as_settings({"rlhf_enabled": False, "rlhf_dpo_validation": False})
-    return [*_settings(journey, "supervised_concepts.json"), *switches]
+def _settings(journey: Journey, settings: Mapping[str, Any]) -> list[str]:
+    epochs = {} if journey.size.epochs is None else {"epochs": journey.size.epochs}
+    return as_settings({**settings, **epochs})

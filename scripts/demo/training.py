@@ -47,13 +47,23 @@ def as_settings(values: Mapping[str, Any]) -> list[str]:
     return [f"{name}={json.dumps(value)}" for name, value in values.items()]
 
 
-def supervised_concepts(pairs: Path, out: Path) -> Path:
+def _supervised_concepts(pairs: Path, out: Path) -> Path:
     """A file of concepts in ``out`` with the chosen images alone."""
     concepts = read_json(pairs / "concepts.json", "concepts")
     chosen = [{**c, "type": "STANDARD"} for c in concepts if c["type"] == "DPO_CHOSEN"]
     file = out / "supervised_concepts.json"
     save_list(TrainConfig.from_dict({"concepts": chosen}).load_concepts(), file)
     return file
+
+
+def twin_settings(name: str, pairs: Path, out: Path) -> dict[str, Any]:
+    """Settings of a run on all pairs of a folder, ``dpo``, or on their chosen images alone with the ordinary loss,
+    ``supervised``; the file of its concepts is written to ``out``.
+    """
+    supervised = name == "supervised"
+    concepts = _supervised_concepts(pairs, out) if supervised else pairs / "concepts.json"
+    settings: dict[str, Any] = {"concept_file_name": str(concepts), "rlhf_dpo_validation": False}
+    return settings | ({"rlhf_enabled": False} if supervised else {})
 
 
 def train(
