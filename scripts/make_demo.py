@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
         part.add_argument("--out", type=Path, help="folder for the results; a new one by default")
         part.add_argument("--seed", type=int, default=1)
         part.add_argument(
-            "--threads", type=int, default=0, help="threads for computation; 0: as many as there are"
+            "--threads", type=int, default=0, help="threads for computation; 0: one for each core"
         )
     for part in (journey, pairs):
         part.add_argument("--quick", action="store_true", help="fewer prompts, images and steps")
