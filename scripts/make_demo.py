@@ -115,9 +115,7 @@ def fill_in(options: argparse.Namespace) -> None:
 
 def run_journey(options: argparse.Namespace, out: Path) -> None:
     from scripts.demo.journey import run_journey
-    from scripts.demo.live import MODE as LIVE
-    from scripts.demo.loop import MODE as LOOP
-    from scripts.demo.plan import FEW, FULL, QUICK, Journey
+    from scripts.demo.plan import FEW, FULL, LIVE, LOOP, QUICK, Journey
 
     fill_in(options)
     if options.mode == FEW:

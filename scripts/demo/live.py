@@ -18,13 +18,13 @@ from scripts.demo.best_of_n import MOST, best_of_n
 from scripts.demo.judge import read_image
 from scripts.demo.judging import Judged, contact_sheet, judge, win_rate
 from scripts.demo.pairs import load_pixels, prompt_split
-from scripts.demo.plan import Journey, Report
+from scripts.demo.plan import LIVE, Journey, Report
 from scripts.demo.sampling import load_model, sample_pixels
 from scripts.demo.taste import Taste, get_taste
 from scripts.demo.training import Trained, as_settings, train
 from scripts.demo.world import Wish
 
-MODE, TRAINED_AS = "LIVE", "NFT"
+TRAINED_AS = "NFT"
 USUAL_VOTES = 80
 IMAGES, PROMPTS_PER_EPOCH = 8, 4
 LIKED, DISLIKED = 2, 2
@@ -151,12 +151,12 @@ def run_live(live: Live, report: Report) -> dict[str, Any]:
     in_training, new = prompt_split(journey.seed)
     write_text(journey.out / "prompts.txt", "".join(f"{wish.caption()}\n" for wish in in_training))
     as_nft = replace(journey, mode=TRAINED_AS)
-    voter = Voter(journey.out / f"run-{MODE.lower()}", taste, journey.seed, journey.error_rate)
+    voter = Voter(journey.out / f"run-{LIVE.lower()}", taste, journey.seed, journey.error_rate)
     with voter.voting():
-        run = train(as_nft, MODE.lower(), as_settings(live.settings()), report)
+        run = train(as_nft, LIVE.lower(), as_settings(live.settings()), report)
     measured = _Measure(live, new[: live.prompts], taste, report)
     after = measured.adapter(run.adapter, "the adapter")
-    early = sorted((journey.out / f"run-{MODE.lower()}" / "save").glob("*.safetensors"))
+    early = sorted((journey.out / f"run-{LIVE.lower()}" / "save").glob("*.safetensors"))
     soon = measured.adapter(early[0], f"the adapter after {SOON} rounds") if early else None
     contact_sheet(journey.out / "before_after.png", measured.pixels, measured.last, taste)
     made = {**_facts(live, run, voter), **measured.facts(after)}
@@ -169,7 +169,7 @@ def run_live(live: Live, report: Report) -> dict[str, Any]:
 def _facts(live: Live, run: Trained, voter: Voter) -> dict[str, Any]:
     journey, taste = live.journey, get_taste(live.journey.taste)
     return {
-        "mode": MODE,
+        "mode": LIVE,
         "seed": journey.seed,
         "taste": taste.likes,
         "attribute": taste.attribute,

@@ -26,12 +26,11 @@ from scripts.demo.answering import CLICKS, Answering
 from scripts.demo.best_of_n import best_of_n
 from scripts.demo.judge import fidelity, read_image
 from scripts.demo.judging import contact_sheet, win_rate
-from scripts.demo.plan import Journey, Report
+from scripts.demo.plan import LOOP, Journey, Report
 from scripts.demo.sampling import CFG_SCALE, SAMPLER, STEPS, load_model, sample_pixels
 from scripts.demo.taste import Person, Taste, get_taste
 from scripts.demo.world import SIZE, Pixels, Wish, combinations
 
-MODE = "LOOP"
 IMAGES_PER_PROMPT = 5
 USUAL_ROUNDS = 3
 USUAL_ANSWERS = 50
@@ -166,7 +165,7 @@ def run_loop(loop: Loop, report: Report) -> dict[str, Any]:
         before = after
     contact_sheet(journey.out / "before_after.png", judge.base.pixels, before.pixels, taste)
     made = {
-        "mode": MODE,
+        "mode": LOOP,
         "seed": journey.seed,
         "taste": taste.likes,
         "error_rate": journey.error_rate,

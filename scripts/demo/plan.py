@@ -20,8 +20,8 @@ PRESETS = {
 }
 """Modes the demo can show, by the name of their preset."""
 MODES = tuple(PRESETS)
-FEW = "FEW"
-"""A few answers: see ``few.py``."""
+FEW, LOOP, LIVE = "FEW", "LOOP", "LIVE"
+"""Journeys of their own: see ``few.py``, ``loop.py`` and ``live.py``."""
 JUDGE, PICKS = "judge", "picks"
 REWARDS = (JUDGE, PICKS)
 
@@ -84,7 +84,8 @@ class Journey:
         """Everything that can be wrong before work begins."""
         Person(get_taste(self.taste), self.seed, self.error_rate)
         if self.mode not in MODES:
-            raise ConfigError(f"there is no mode {self.mode}", "--mode", f"possible: {', '.join(MODES)}")
+            possible = ", ".join((FEW, LOOP, LIVE, *MODES))
+            raise ConfigError(f"there is no mode {self.mode}", "--mode", f"possible: {possible}")
         if self.reward not in REWARDS:
             raise ConfigError(
                 f"there is no reward {self.reward}", "--reward", f"possible: {', '.join(REWARDS)}"

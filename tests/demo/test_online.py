@@ -69,7 +69,7 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, expected in (
         (["--mode", "GRPO", "--reward", "applause"], "applause"),
         (["--mode", "DPO", "--reward", "picks"], "learns from pairs"),
-        (["--mode", "PPO"], "possible: DPO, DGPO, GRPO, GSPO"),
+        (["--mode", "PPO"], "possible: FEW, LOOP, LIVE, DPO, DGPO, GRPO, GSPO"),
         (["--mode", "DGPO", "--error-rate", "0.7"], "0.7"),
     ):
         assert main(["journey", "--out", str(tmp_path / "new"), *arguments]) == 2
