@@ -80,7 +80,7 @@ def run_model(options: Options, progress: ProgressLine) -> None:
     model = converting.load_lazily(options.base, setup, options.to, False, {})
     for path, strength in adapters_of(options):
         file = read_adapter(path, model)
-        for note in file.notes:
+        for note in (*file.notes, *file.left_out()):
             report(note)
         report(f"{path}: {file.kind} on {len(file.layers)} layers, strength {strength:g}")
         converting.report_lost_layers(model, file, options.to, report)

@@ -333,6 +333,7 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> Iterator[tu
     from modules.adapter.formats import read_adapter
     from modules.adapter.PeftAdapter import attach
     from modules.model.dtypes import torch_dtype
+    from modules.modelSetup.learned_words import add_words_of
     from modules.modelSetup.registry import create_model_setup
     from modules.modelSetup.sample_images import check_sample
     from modules.trainer.distributed import choose_device
@@ -355,7 +356,9 @@ def make(options: argparse.Namespace, wanted: list[SampleConfig]) -> Iterator[tu
         model.place(device, (model.spec.denoiser,))
         yield from sampled(setup, model, filled, options.batch_size, "")
         return
-    handle = attach(model, AdapterOptions(), read_adapter(options.adapter, model))
+    file = read_adapter(options.adapter, model)
+    handle = attach(model, AdapterOptions(), file)
+    add_words_of(model, file)
     for note in handle.notes:
         print(f"note: {note}", file=sys.stderr)
     model.place(device, (model.spec.denoiser,))

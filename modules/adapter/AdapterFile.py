@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -21,6 +21,7 @@ class AdapterFile:
         layers: (part, path) -> its tensors by canonical name, alpha (the rank where the file had none) and rank.
         metadata: of the file.
         notes: what was ignored in the file, one sentence each.
+        embeddings: placeholder -> vectors (tokens, E) by the names that files give the text encoders.
     """
 
     source: str
@@ -28,6 +29,13 @@ class AdapterFile:
     layers: Mapping[Place, LayerAdapter]
     metadata: dict[str, str]
     notes: tuple[str, ...] = ()
+    embeddings: Mapping[str, Mapping[str, torch.Tensor]] = field(default_factory=dict)
+
+    def left_out(self) -> tuple[str, ...]:
+        """A sentence about its embeddings, for those who use its layers alone."""
+        if not self.embeddings:
+            return ()
+        return (f"{self.source}: its embeddings are left out: {', '.join(list(self.embeddings)[:5])}",)
 
     def parts(self) -> tuple[str, ...]:
         """The parts it adapts."""

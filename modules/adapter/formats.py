@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 
 from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.digests import DIFFUSERS_METADATA, digests
+from modules.adapter.embedding_files import bundle_tensors
 from modules.adapter.fusion import LayerAdapter, join_rows, swap_halves
 from modules.adapter.names import (
     Place,
@@ -28,6 +29,7 @@ from modules.adapter.names import (
 from modules.adapter.PeftAdapter import NAME, AdapterHandle
 from modules.adapter.reading import find_adapter, out_rows, read_adapter
 from modules.model.Model import Model
+from modules.model.text.LearnedWords import LearnedWord
 from modules.util.errors import ConfigError, UnsupportedError
 from modules.util.jsonio import atomic_path
 from modules.util.tensors.tensor_files import write_safetensors
@@ -318,15 +320,19 @@ def save_adapter(
     dtype: torch.dtype | None = None,
     metadata: Mapping[str, object] | None = None,
     title: str | None = None,
+    bundle: Sequence[LearnedWord] = (),
 ) -> Path:
     """Write an adapter file atomically.
 
     Args:
         metadata: facts about the run besides those the adapter knows itself.
         title: of the file's metadata; its name by default.
+        bundle: embeddings that are put into it.
     """
     target = Path(path)
     tensors = adapter_tensors(handle, layout, dtype)
+    for word in bundle:
+        tensors |= bundle_tensors(word, handle.model.spec, dtype)
     facts = model_metadata(handle, title or target.stem, metadata or {})
     if not get_layout(layout).alpha:
         ranks = [(handle.rank(place), handle.options.decompose) for place in handle.layers]

@@ -12,14 +12,13 @@ import torch
 
 from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.digests import DIFFUSERS_METADATA, FIELD, check_digests
+from modules.adapter.embedding_files import BUNDLE, bundled
 from modules.adapter.fusion import ROWS, SPLITTABLE, LayerAdapter, split_rows, swap_halves
 from modules.adapter.names import Place, Spelled, spellings, split_key
 from modules.model.Model import Model
 from modules.util.errors import DataError, UnsupportedError, list_offenders
 from modules.util.jsonio import parse_json
 
-EMBEDDING = "bundle_emb."
-"""Textual inversions that trainers put into the same file."""
 UNREAD = ("lora_mid", "oft_blocks", "oft_diag", "diff", "diff_b", "w_norm", "b_norm")
 """Tensors other programs have, on layers that are adapted here or not."""
 _SHOWN = 5
@@ -77,8 +76,8 @@ def match_adapter(
     known = spellings(model)
     found: dict[str, dict[str, torch.Tensor]] = {}
     strangers: list[str] = []
-    left_out = [key for key in tensors if key.startswith(EMBEDDING)]
-    tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(EMBEDDING)}
+    embeddings, left_out = bundled(tensors, model.spec, source)
+    tensors = {key: tensor for key, tensor in tensors.items() if not key.startswith(BUNDLE)}
     for key, tensor in tensors.items():
         split = split_key(key)
         if split is None or split[0] not in known:
@@ -107,8 +106,6 @@ def match_adapter(
                     f"{source} holds the layer {'.'.join(place)} twice, the second time as {name}"
                 )
             layers[place] = piece
-    if left_out:
-        notes += (f"{source}: {len(left_out)} tensors of embeddings are ignored ({EMBEDDING}*)",)
     order = {place: index for index, spelled in enumerate(known.values()) for place in spelled.places}
     places = sorted(layers, key=order.__getitem__)
     return AdapterFile(
@@ -116,7 +113,8 @@ def match_adapter(
         kind,
         {place: layers[place] for place in places},
         metadata,
-        notes,
+        (*notes, *left_out),
+        embeddings,
     )
 
 

@@ -1,9 +1,12 @@
-"""The reference weights of preference training: the base model, or the adapter as it was at the start."""
+"""The reference weights of preference training: the base model, or the adapter as it was at the start.
+
+Words with vectors of their own are in both what they were at the start: to the base model they would mean nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,8 @@ class Reference:
 
     NEW_ADAPTER switches the adapters off. EXISTING_ADAPTER clones every adapter tensor when it is made and
     points the live tensors at the clones inside a context; nothing is copied, and the optimizer's state does
-    not notice. Contexts must not be nested and must be over before a backward pass that recomputes.
+    not notice. Embeddings have the values they were made with in either. Contexts must not be nested and must
+    be over before a backward pass that recomputes.
 
     Args:
         handle: the adapters being trained.
@@ -62,8 +66,12 @@ class Reference:
         if self._active:
             raise RuntimeError("the reference context was entered inside itself")
         self._active = True
+        words = self.handle.model.words
         try:
-            with self.handle.disabled() if self.mode == NEW_ADAPTER else self._swapped():
+            with (
+                self.handle.disabled() if self.mode == NEW_ADAPTER else self._swapped(),
+                nullcontext() if words is None else words.as_at_the_start(),
+            ):
                 yield
         finally:
             self._active = False

@@ -12,6 +12,7 @@ from modules.dataLoader.mixin.DataLoaderMgdsMixin import DataLoaderMgdsMixin
 from modules.dataLoader.mixin.DataLoaderText2ImageMixin import DataLoaderText2ImageMixin, EncodeTask
 from modules.dataLoader.mixin.DataLoaderTextsMixin import TextTask
 from modules.dataLoader.progress import in_threads
+from modules.dataLoader.unused_words import check_words_are_used
 from modules.pipeline.nodes.CachedTensors import content_key
 
 _log = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ class Text2ImageDataLoader(DataLoaderText2ImageMixin, DataLoaderMgdsMixin, BaseD
 
     def prepare(self) -> None:
         self.check_pair_masks()
+        if not self.validation:
+            check_words_are_used(self.model, self.all_prompts())
         if self.latents is not None:
             self.latents_of = self.latent_identity()
             self._prepare_latents()

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from modules.model.batch import Conditioning
 from modules.model.compact import FrozenLinear
 from modules.model.memory import give_back
 from modules.model.noising.schedule import Schedule
+from modules.model.text.LearnedWords import LearnedWords
 from modules.model.weight_files import WEIGHT_FILES
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.errors import ConfigError
@@ -56,8 +57,9 @@ class Model:
         layer_skips: text encoder -> how many layers before the usual one its states are taken from; empty for none.
         prompt_length: how many tokens of a text the encoder of long texts reads; 0 for as many as is usual.
         masks_padding: whether padding behind prompts is hidden from the denoiser; ``None`` for what is usual.
-        trains_text: whether a text encoder is trained, so prompts are encoded in every pass.
+        trains_text: whether a text encoder or a word is trained, so prompts are encoded in every pass.
         adapter: the handle of attached adapters, if any.
+        words: words with vectors of their own, if there are any.
         training_adapter: what was added to the denoiser's weights for training and is taken back in samples, if any.
         kept_texts: what texts became that were encoded ahead, on the CPU; empty where a text encoder is trained.
     """
@@ -82,6 +84,7 @@ class Model:
     trains_text: bool = False
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     adapter: Any = None
+    words: LearnedWords | None = None
     training_adapter: Any = None
     kept_texts: dict[tuple[str, ...], Conditioning] = field(default_factory=dict, repr=False)
     _fingerprints: dict[str, str] = field(default_factory=dict, repr=False)
@@ -131,6 +134,8 @@ class Model:
         self.device = torch.device(device)
         for name in self.modules() if parts is None else parts:
             self.to(name, self.device)
+        if self.words is not None:
+            self.words.to(self.device)
         return self
 
     def release(self, *parts: str) -> None:
@@ -233,6 +238,19 @@ class Model:
             )
         getattr(module, name if enabled else name.replace("enable", "disable"))()
         self.layers_changed()
+
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        """The block in which nothing that is trained shows: without the adapter, with words as they began.
+
+        A model whose own weights are trained has nothing to go back to.
+        """
+        with ExitStack() as stack:
+            if self.adapter is not None:
+                stack.enter_context(self.adapter.disabled())
+            if self.words is not None:
+                stack.enter_context(self.words.as_at_the_start())
+            yield
 
     def as_sampled(self) -> AbstractContextManager[object]:
         """The block in which samples are made: without the training adapter."""

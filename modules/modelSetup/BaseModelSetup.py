@@ -71,10 +71,12 @@ class BaseModelSetup(ModelFamily):
         return self._encode_seeing(model, self._texts(model, prompts), seen)
 
     def _texts(self, model: Model, prompts: Sequence[str]) -> list[str]:
-        """What is encoded of prompts: without brackets that are emphasis, and as the family words them."""
-        return [
+        """What is encoded of prompts: without brackets that are emphasis, as the family words them, with the
+        tokens of learned words."""
+        texts = [
             read_emphasis(prompt) if model.prompt_weighting else self._words(prompt) for prompt in prompts
         ]
+        return texts if model.words is None else [model.words.expanded(text) for text in texts]
 
     def cut_prompts(self, model: Model, prompts: Sequence[str]) -> list[str]:
         """Those of the prompts whose end no text encoder gets to see."""

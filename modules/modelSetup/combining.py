@@ -106,7 +106,7 @@ def add_adapters(
     for (path, tensors, metadata), (_, strength) in zip(read, files, strict=True):
         file = match_adapter(tensors, metadata, model, str(path))
         _check_plain(file)
-        notes += file.notes
+        notes += [*file.notes, *file.left_out()]
         for place, layer in file.layers.items():
             down = layer.tensors["lora_A"].float()
             up = layer.tensors["lora_B"].float().flatten(1) * (layer.scaling * strength)

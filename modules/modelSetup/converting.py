@@ -15,6 +15,7 @@ from torch import nn
 from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.digests import DIFFUSERS_METADATA, digests
+from modules.adapter.embedding_files import rebundled
 from modules.adapter.formats import (
     diffusers_metadata,
     get_layout,
@@ -120,7 +121,7 @@ def convert_adapter(
         report(note)
     report(f"{file.kind} on {len(file.layers)} layers of {setup.spec.label}")
     layers = file.layers
-    made = layout_tensors(model, file.kind, layers, layout, dtype)
+    made = layout_tensors(model, file.kind, layers, layout, dtype) | rebundled(file, dtype)
     title = metadata.get("modelspec.title", target.stem)
     kept = {key: value for key, value in metadata.items() if key != DIFFUSERS_METADATA}
     facts = spec_metadata(model, title) | kept
@@ -174,7 +175,7 @@ def merge_adapter(
     report(f"reading {base}")
     model = load_lazily(base, setup, kind, False, part_sources or {})
     file = read_adapter(adapter, model)
-    for note in file.notes:
+    for note in (*file.notes, *file.left_out()):
         report(note)
     report_lost_layers(model, file, kind, report)
     report(f"merging {file.kind} into {len(file.layers)} layers")

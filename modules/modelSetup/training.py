@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import nn
 
 from modules.adapter.AdapterOptions import AdapterOptions
 from modules.adapter.agreement import check_agreement
+from modules.adapter.embedding_files import save_embedding
 from modules.adapter.formats import check_handle, find_adapter, fitting_layout, read_adapter, save_adapter
 from modules.adapter.layers import filter_patterns
 from modules.adapter.PeftAdapter import AdapterHandle, attach
@@ -22,7 +24,9 @@ from modules.model.gguf_layers import GgufLinear, holds_blocks
 from modules.model.lazy_modules import lazy_base_tensors, make_lazy
 from modules.model.Model import Model
 from modules.model.noising.noise import NoiseOptions
+from modules.model.text.LearnedWords import PREFIX
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
+from modules.modelSetup.learned_words import add_words, save_words
 from modules.modelSetup.ModelFamily import LoadOptions
 from modules.objective.supervised import LossOptions, MaskOptions, SupervisedOptions
 from modules.spec.FamilySpec import FamilySpec
@@ -37,6 +41,7 @@ from modules.weights.saving import save_folder
 
 ParameterGroup = tuple[str, float | None, list[tuple[str, torch.nn.Parameter]]]
 _LOOKED_AT = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+PlaceOfWords = Literal["bundled", "apart", "alone"]
 WHOLE_MODEL = ("DIFFUSERS", "SAFETENSORS")
 
 
@@ -272,8 +277,8 @@ def trained_parts(config: TrainConfig, spec: FamilySpec) -> tuple[str, ...]:
     Raises:
         ConfigError: none.
     """
-    parts = tuple(part for part in (spec.denoiser, *spec.text_encoders) if getattr(config, part).train)
-    if not parts:
+    parts = tuple(config.trained_parts())
+    if not parts and config.training_method is not TrainingMethod.EMBEDDING:
         raise ConfigError(
             "nothing is trained: every part is switched off",
             field=f"{spec.denoiser}.train",
@@ -321,7 +326,7 @@ def check_settings(config: TrainConfig, spec: FamilySpec) -> None:
             find_adapter(config.lora_model_name)
         if config.training_adapter.model_name:
             check_name(config.training_adapter.model_name, ADAPTER_FIELD)
-    elif config.output_model_format is ModelFormat.SAFETENSORS:
+    elif trained and config.output_model_format is ModelFormat.SAFETENSORS:
         one_file.check_trained(spec, trained)
 
 
@@ -349,9 +354,9 @@ def attach_or_unfreeze(model: Model, config: TrainConfig) -> AdapterHandle | Non
                 field=f"{part}.train",
                 hint=f"switch off {part}.train, or use a model that has it",
             )
-    handle = None
+    handle = source = None
     if config.training_method is TrainingMethod.LORA:
-        options, source = adapter_options(config, spec), None
+        options = adapter_options(config, spec)
         if config.lora_model_name:
             source = read_adapter(config.lora_model_name, model)
             check_agreement(options, source, model, _unusual(config))
@@ -363,8 +368,11 @@ def attach_or_unfreeze(model: Model, config: TrainConfig) -> AdapterHandle | Non
         for part in parts:
             model.fingerprint(part)
             model.module(part).requires_grad_(True)
-    model.trains_text = any(part in spec.text_encoders for part in parts)
-    for part in parts:
+    add_words(model, config, source)
+    trains_words = model.words is not None and model.words.trained
+    model.trains_text = trains_words or any(part in spec.text_encoders for part in parts)
+    # what a word learns comes through the denoiser, whether that is trained or not
+    for part in dict.fromkeys((*parts, *([spec.denoiser] if trains_words else []))):
         if getattr(config, part).gradient_checkpointing:
             model.set_gradient_checkpointing(part, True)
     model.layers_changed()
@@ -390,6 +398,10 @@ def trainable_parameters(model: Model, config: TrainConfig) -> list[ParameterGro
             group = part
         if found:
             groups.append((group, getattr(config, part).learning_rate, found))
+    for word in [] if model.words is None else model.words.words:
+        found = [pair for pair in word.named() if pair[1].requires_grad]
+        if found:
+            groups.append((f"{PREFIX}{word.placeholder}", config.embedding_learning_rate, found))
     return groups
 
 
@@ -399,13 +411,16 @@ def save(
     layout: object = "AUTO",
     dtype: torch.dtype | None = None,
     metadata: Mapping[str, object] | None = None,
+    embeddings: PlaceOfWords = "bundled",
 ) -> Path:
-    """Write what was trained: the adapter, or the whole model.
+    """Write what was trained: the adapter, the whole model, or an embedding.
 
     Args:
         layout: KOHYA_LORA, DIFFUSERS_LORA, COMFY_LORA, LEGACY_LORA, DIFFUSERS, SAFETENSORS; AUTO is KOHYA_LORA for
             adapters (LEGACY_LORA for kinds that cannot be fused as it has to); for whole models see ``output_place``.
         metadata: facts about the run, for the file.
+        embeddings: where embeddings are written: ``bundled`` in the file of the adapter, ``apart`` in files next to it,
+            or ``alone``, the first of them instead of a model. Those of whole models are always apart.
 
     Returns:
         What was written.
@@ -415,6 +430,10 @@ def save(
         UserError: what is there must not be replaced.
     """
     name = str(layout)
+    facts = {f"tastemaker.{key}": str(value) for key, value in (metadata or {}).items()}
+    words = [] if model.words is None else model.words.words
+    if embeddings == "alone":
+        return save_embedding(words[0], model, path, dtype, facts)
     if model.adapter is not None:
         if name in WHOLE_MODEL:
             raise ConfigError(
@@ -423,18 +442,31 @@ def save(
                 hint="use KOHYA_LORA, DIFFUSERS_LORA, COMFY_LORA or LEGACY_LORA",
             )
         layout = fitting_layout(model.adapter) if name == "AUTO" else name
-        return save_adapter(model.adapter, path, layout, dtype, metadata)
+        bundle = words if embeddings == "bundled" else []
+        made = save_adapter(model.adapter, path, layout, dtype, metadata, bundle=bundle)
+        save_words(model, [] if bundle else words, made, dtype, facts)
+        return made
     place = output_place(path, name, False, model.spec.writes_single_file)
-    if place.folder:
-        return save_folder(model, place.path, dtype)
-    if place.layout == "SAFETENSORS":
-        facts = {f"tastemaker.{key}": str(value) for key, value in (metadata or {}).items()}
-        return one_file.save_file(model, place.path, dtype, facts)
+    if place.folder or place.layout == "SAFETENSORS":
+        made = (
+            save_folder(model, place.path, dtype)
+            if place.folder
+            else one_file.save_file(model, place.path, dtype, facts)
+        )
+        save_words(model, words, made, dtype, facts)
+        return made
     raise ConfigError(
         f"{name} is a layout of adapters, and the whole model was trained",
         field="output_model_format",
         hint="use DIFFUSERS or SAFETENSORS",
     )
+
+
+def place_of_words(config: TrainConfig) -> PlaceOfWords:
+    """Where ``save`` writes embeddings."""
+    if config.training_method is TrainingMethod.EMBEDDING:
+        return "alone"
+    return "bundled" if config.bundle_additional_embeddings else "apart"
 
 
 def check_weights(model: Model) -> None:

@@ -126,6 +126,8 @@ class FamilySpec:
         embeds_guidance: whether the guidance scale is an input of the denoiser, so that one pass is enough.
         prompt_weighting: whether emphasis in prompts can be applied to the text states.
         chunks_prompts: whether a prompt longer than its encoders read is encoded in several chunks.
+        embedding_keys: what files of embeddings call each text encoder, in their order; empty where embeddings cannot
+            be used. Such a family reads prompts through ``ChunkedPrompts``.
         shifts_by_size: whether noise levels are shifted by the size of the image.
         even_steps: whether a flow model's noise levels fall by 1 / steps before they are shifted.
         default_steps, default_cfg, default_sampler: sampling settings used where a sample leaves them open.
@@ -169,6 +171,7 @@ class FamilySpec:
     even_steps: bool = False
     prompt_weighting: bool = False
     chunks_prompts: bool = False
+    embedding_keys: tuple[str, ...] = ()
     default_steps: int = 20
     default_cfg: float = 7.0
     default_sampler: str = "DDIM"

@@ -304,6 +304,9 @@ class GenericTrainer:
         return {**metrics, "grad_norm": norm, **rates}
 
     def _backward(self, loss: torch.Tensor) -> None:
+        if not loss.requires_grad:
+            # prompts without the word that alone is trained
+            return
         scale = self.parts.scaler.scale * self.parts.loss_factor
         (loss if scale == 1.0 else loss * scale).backward()
 
@@ -479,7 +482,14 @@ class GenericTrainer:
         facts = parts.facts(self.progress.global_step)
         dtype = torch_dtype(config.output_dtype, "output_dtype")
         try:
-            made = training.save(parts.model, path, config.output_model_format, dtype, facts)
+            made = training.save(
+                parts.model,
+                path,
+                config.output_model_format,
+                dtype,
+                facts,
+                training.place_of_words(config),
+            )
         except OSError as error:
             raise UserError(
                 f"the model cannot be saved to {path}: {error.strerror or error}",

@@ -118,6 +118,8 @@ class Run:
             self.optimizer.step()
         else:
             self.rounding.step()
+        if self.model.words is not None:
+            self.model.words.keep_norms()
 
     def norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
         """The norm of the step's gradients, including those already used by a fused optimizer."""
@@ -153,6 +155,7 @@ class Run:
             "rest": " ".join(rest),
             "adapter": hashlib.blake2b(repr(adapter).encode(), digest_size=16).hexdigest(),
             "data": self.loader.data_digest(),
+            "embeddings": "" if model.words is None else model.words.start_digest(),
         }
 
     def facts(self, step: int) -> dict[str, object]:

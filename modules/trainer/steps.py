@@ -65,6 +65,7 @@ class SupervisedStep:
         self._noise = training.noise_options(config)
         self._loss = training.loss_options(config)
         self._outside = config.masked_prior_preservation_weight
+        self._keeps_model = config.training_method.keeps_the_model
         self._losses: list[torch.Tensor] = []
 
     def forward_backward(self, group: AccumulationGroup, step: int, backward: Backward) -> None:
@@ -104,13 +105,13 @@ class SupervisedStep:
     def _prior(self, batch: ImageBatch, draw: NoiseDraw) -> torch.Tensor:
         """What the untouched model predicts."""
         setup, model = self._setup, self._model
-        if model.adapter is None:
+        if not self._keeps_model:
             raise UnsupportedError(
-                "prior preservation compares with the model without its adapter, but no adapter is trained",
+                "prior preservation compares with the model as it was, but its own weights are trained",
                 field="training_method",
                 hint="set training_method to LORA, or disable the PRIOR_PREDICTION concepts",
             )
-        with torch.no_grad(), model.adapter.disabled():
+        with torch.no_grad(), model.untouched():
             cond = setup.condition(model, batch, draw)
             return setup.predict(model, batch.latents_BChw, cond, draw, batch.size).predicted
 

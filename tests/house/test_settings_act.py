@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from modules.util.config.ConceptConfig import ConceptConfig
+from modules.util.config.embedding.EmbeddingConfig import EmbeddingConfig
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.section.RewardConfig import AcceleratorConfig, RewardConfig
 from modules.util.config.settings import iter_settings
@@ -18,6 +19,7 @@ from tests.house.acts.registry import cases
 LISTS = {
     "concepts": ConceptConfig,
     "samples": SampleConfig,
+    "additional_embeddings": EmbeddingConfig,
     "rlhf_rewards": RewardConfig,
     "acceleration.shared": AcceleratorConfig,
     "acceleration.rollout": AcceleratorConfig,

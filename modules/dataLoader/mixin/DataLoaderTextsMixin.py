@@ -110,6 +110,8 @@ class DataLoaderTextsMixin:
         """
         chunks = self._chunks_of(prompt) if self.setup.spec.chunks_prompts else 0
         rules = [f"{chunks} chunks"] if chunks else []
+        if self.model.words is not None and self.model.words.found_in(prompt):
+            rules.append(f"embeddings {self._words_digest}")
         rules += [content_key("shown", self.files.digest(plan.path), plan.transform.text()) for plan in plans]
         return content_key(CACHE_FORMAT, "cond", "float32", self.texts_of, prompt, *rules)
 
@@ -117,6 +119,11 @@ class DataLoaderTextsMixin:
     def _chunks_of(self) -> Callable[[str], int]:
         """In how many chunks a prompt is read; asked at every visit."""
         return lru_cache(maxsize=1 << 16)(partial(self.setup.chunk_count, self.model))
+
+    @cached_property
+    def _words_digest(self) -> str:
+        """Of the embeddings, which do not change as long as texts are kept."""
+        return "" if self.model.words is None else self.model.words.digest()
 
     def text_tasks(self) -> dict[str, TextTask]:
         """All that is kept of prompts, by its key."""

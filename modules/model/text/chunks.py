@@ -14,6 +14,7 @@ from torch import nn
 from modules.model.batch import Conditioning
 from modules.model.text.emphasis import WeightedPrompt, multiplied, weights_of_spans
 from modules.model.text.encoding import clip_outputs
+from modules.model.text.LearnedWords import AddedRows
 
 MARKS = 2
 """Tokens of a chunk that are not of the prompt: one before it and one behind."""
@@ -44,12 +45,14 @@ class ClipReader:
 
     Args:
         layer, skip: which of the hidden states, as for ``clip_states``.
+        added: what the encoder's table is extended by.
     """
 
     encoder: nn.Module
     tokenizer: Any
     layer: int | None = None
     skip: int = 0
+    added: AddedRows | None = None
 
     @property
     def length(self) -> int:
@@ -68,7 +71,11 @@ class ClipReader:
         fill = self.tokenizer.pad_token_id
         ids_NL = torch.tensor([row + [fill] * (self.length - len(row)) for row in rows])
         states_NLE, pooled_NE = clip_outputs(
-            self.encoder, ids_NL.to(next(self.encoder.parameters()).device), self.layer, self.skip
+            self.encoder,
+            ids_NL.to(next(self.encoder.parameters()).device),
+            self.layer,
+            self.skip,
+            self.added,
         )
         if not any(weight != 1.0 for chunk in chunks for _, weight in chunk):
             return states_NLE, pooled_NE

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
 from modules.model.text.emphasis import emphasised
+from modules.model.text.LearnedWords import AddedRows
 
 
 def tokenize(
@@ -74,10 +76,19 @@ def clip_states(
 
 
 def clip_outputs(
-    encoder: nn.Module, ids_BL: torch.Tensor, layer: int | None, skip: int = 0
+    encoder: nn.Module,
+    ids_BL: torch.Tensor,
+    layer: int | None,
+    skip: int = 0,
+    added: AddedRows | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``clip_states`` of token numbers."""
-    out = encoder(ids_BL, output_hidden_states=layer is not None or skip > 0)
+    """``clip_states`` of token numbers.
+
+    Args:
+        added: what the encoder's table is extended by.
+    """
+    with nullcontext(ids_BL) if added is None else added.looked_up(encoder, ids_BL) as known_BL:
+        out = encoder(known_BL, output_hidden_states=layer is not None or skip > 0)
     pooled_BE = out.text_embeds if hasattr(out, "text_embeds") else out.pooler_output
     if layer is not None:
         return out.hidden_states[layer - skip], pooled_BE

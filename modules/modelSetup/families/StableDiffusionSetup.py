@@ -30,7 +30,8 @@ class StableDiffusionSetup(ChunkedPrompts):
 
     def _readers(self, model: Model) -> list[ClipReader]:
         skip = model.layer_skips.get("text_encoder", 0)
-        return [ClipReader(model.module("text_encoder"), model.parts["tokenizer"], skip=skip)]
+        tokenizer, added = self._tokens(model, "text_encoder")
+        return [ClipReader(model.module("text_encoder"), tokenizer, skip=skip, added=added)]
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         return self._states(model, prompts)[0]

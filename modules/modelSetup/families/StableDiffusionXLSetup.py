@@ -40,16 +40,11 @@ class StableDiffusionXLSetup(ChunkedPrompts):
 
     def _readers(self, model: Model) -> list[ClipReader]:
         """Of both encoders the states before the last layer."""
-        skips = model.layer_skips
-        return [
-            ClipReader(
-                model.module(f"text_encoder{which}"),
-                model.parts[f"tokenizer{which}"],
-                -2,
-                skips.get(f"text_encoder{which}", 0),
-            )
-            for which in ("", "_2")
-        ]
+        made = []
+        for name in ("text_encoder", "text_encoder_2"):
+            tokenizer, added = self._tokens(model, name)
+            made.append(ClipReader(model.module(name), tokenizer, -2, model.layer_skips.get(name, 0), added))
+        return made
 
     def _encode(self, model: Model, prompts: Sequence[str]) -> Conditioning:
         """Both encoders' states side by side, and the second one's pooled state of a prompt's first chunk."""

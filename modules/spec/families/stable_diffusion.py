@@ -45,6 +45,7 @@ STABLE_DIFFUSION_15 = FamilySpec(
     denoiser_channels=4,
     prompt_weighting=True,
     chunks_prompts=True,
+    embedding_keys=("clip_l",),
     skips_layers_of=("text_encoder",),
     prompt_tokens=CLIP_TOKENS,
     default_resolution=512,

@@ -1,4 +1,4 @@
-"""Parts of the model whose training ends before the run does."""
+"""Parts of the model and embeddings whose training ends before the run does."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from modules.dataLoader.BaseDataLoader import BaseDataLoader
 from modules.dataLoader.source import asks_for_untrained_texts
 from modules.model.Model import Model
+from modules.model.text.LearnedWords import PREFIX
 from modules.modelSetup.BaseModelSetup import BaseModelSetup
 from modules.trainer.optim.ema import Named
 from modules.trainer.optim.optimizers import settle
@@ -27,7 +28,7 @@ class PartStops:
 
     Args:
         config, setup, model: of the run.
-        named: names and trained parameters; a name begins with its part.
+        named: names and trained parameters; a name begins with its part, or with its embedding.
         images: delivers images on disk, if the run has any.
         optimizer: of the run.
     """
@@ -45,11 +46,12 @@ class PartStops:
         self._config, self._setup, self._model, self._images = config, setup, model, images
         self._parameters: dict[str, list[torch.nn.Parameter]] = {}
         for name, parameter in named:
-            self._parameters.setdefault(name.partition(".")[0], []).append(parameter)
+            self._parameters.setdefault(_owner(name), []).append(parameter)
+        self._own = {f"{PREFIX}{one.placeholder}": one for one in config.embeddings()}
         self._texts_change = model.trains_text
 
     def _ended(self, part: str, epoch: int, step: int) -> bool:
-        own = getattr(self._config, part)
+        own = self._own[part] if part in self._own else getattr(self._config, part)
         unit = own.stop_training_after_unit
         if unit is StopUnit.NEVER:
             return False
@@ -97,13 +99,18 @@ class PartStops:
             self._setup.empty_prompt(self._model)
 
     def _trained_encoders(self) -> list[str]:
-        return [part for part in self._parameters if part in self._model.text_encoders]
+        """The text encoders and the words whose training changes what prompts become."""
+        return [part for part in self._parameters if part in self._model.text_encoders or part in self._own]
 
     def _digest(self) -> str:
-        """Of what the text encoders became."""
+        """Of what the text encoders and the words became."""
         hasher = hashlib.blake2b(digest_size=16)
         handle = self._model.adapter
         for part in self._trained_encoders():
+            if part in self._own:
+                words = self._model.words
+                hasher.update(b"" if words is None else words.digest().encode())
+                continue
             if handle is None:
                 tensors = dict(self._model.module(part).state_dict())
             else:
@@ -114,3 +121,8 @@ class PartStops:
                 hasher.update(repr((handle.options.kind, factors)).encode())
             hasher.update(f"{part} {sorted(tensors)} {tensor_hash(tensors)}".encode())
         return hasher.hexdigest()
+
+
+def _owner(name: str) -> str:
+    """The part or the embedding that a parameter belongs to."""
+    return name.rpartition(".")[0] if name.startswith(PREFIX) else name.partition(".")[0]

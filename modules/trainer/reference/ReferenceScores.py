@@ -78,6 +78,7 @@ class ReferenceScores:
         told += [sorted(model.layer_skips.items())] if model.layer_skips else []
         if model.prompt_length or model.masks_padding is not None:
             told.append(["padding", model.prompt_length, model.masks_padding])
+        told += [] if model.words is None else [["embeddings", model.words.start_digest()]]
         noise = asdict(self._noise)
         if not self._noise.offset_by_level:
             # keys are those of versions that did not have it

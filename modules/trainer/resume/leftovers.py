@@ -7,7 +7,6 @@ from pathlib import Path
 from modules.runner.RunDirectory import RunDirectory
 from modules.spec.registry import FAMILIES
 from modules.util.config.TrainConfig import TrainConfig
-from modules.util.enum.choices import TrainingMethod
 from modules.util.files.output_place import output_place
 from modules.util.files.user_folder import settings_folder
 from modules.util.owned_files import TEMPORARY, Owned
@@ -18,7 +17,7 @@ def clear_leftovers(config: TrainConfig, run: RunDirectory) -> None:
     place = output_place(
         config.output_model_destination,
         config.output_model_format.value,
-        config.training_method is TrainingMethod.LORA,
+        config.training_method.writes_file,
         FAMILIES[config.model_type.value].writes_single_file,
     )
     owned = Owned(place.path.parent, local=True)

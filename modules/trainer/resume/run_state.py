@@ -33,6 +33,8 @@ def take_snapshot(
     """
     weights = parts.handle.state_dict() if parts.handle is not None else dict(parts.named)
     made = Snapshot(progress, {"weights": weights}, config=config.packed().to_dict())
+    if parts.model.words is not None:
+        made.tensors["embeddings"] = parts.model.words.state_dict()
     if parts.ema is not None:
         made.tensors["ema"] = parts.ema.state_dict()
     if parts.reference is not None and parts.reference.snapshot_state():
@@ -77,6 +79,8 @@ def restore(parts: Run, backup: Snapshot, counters: Counters, base: str, writes:
         parts.handle.load_state_dict(backup.tensors["weights"])
     else:
         _copy_weights(parts.named, backup.tensors["weights"])
+    if parts.model.words is not None:
+        _copy_weights(parts.model.words.named(), _tensors(backup, "embeddings"))
     if parts.reference is not None:
         parts.reference.load_snapshot(backup.tensors.get("reference", {}))
     load_optimizer_state(parts.optimizer, backup.optimizer, [name for name, _ in parts.named])
@@ -118,6 +122,12 @@ def _check_identity(now: Mapping[str, str], saved: Mapping[str, str], base: str)
             "the adapter in the backup was scaled differently: the run was started from another adapter file",
             "lora_model_name",
             "name the file the run was started from, unchanged, or none if it was started without",
+        )
+    if now["embeddings"] != saved.get("embeddings", ""):
+        raise ConfigError(
+            "the embeddings began with other values when the backup was made: the file of one of them has changed",
+            "additional_embeddings",
+            "restore the files the run was started with, or start a new run",
         )
     if now["data"] != saved["data"]:
         raise DataError(

@@ -1,5 +1,26 @@
-"""The LoRA page, which is a form of its settings."""
+"""Texts of the page of adapters and embeddings."""
 
 from modules.ui.pages.PageSpec import PageSpec
 
-PAGE = PageSpec("lora", "LoRA", order=50, sections=("LoRA",), about="The adapter and the layers it changes.")
+PAGE = PageSpec(
+    "lora",
+    "LoRA",
+    order=50,
+    sections=("LoRA", "Embeddings"),
+    module="LoraPage",
+    about="The adapter and the layers it changes, and words with vectors of their own (embeddings).",
+)
+
+LIST = "Additional embeddings"
+COLUMN_PLACEHOLDER, COLUMN_START, COLUMN_TOKENS, COLUMN_TRAINED = (
+    "Placeholder",
+    "Starts as",
+    "Tokens",
+    "Trained",
+)
+AS_TEXT = "as the text"
+IN_FILE = "in the file"
+YES, NO = "yes", "no"
+ADD_TIP = "Add an embedding"
+EMBEDDING = "Embedding {placeholder}"
+NEW_EMBEDDING = "New embedding"

@@ -11,6 +11,8 @@ from pydantic import ValidationError
 
 from modules.util.config.BaseConfig import VERSION_KEY, BaseConfig
 from modules.util.config.ConceptConfig import ConceptConfig
+from modules.util.config.embedding.EmbeddingConfig import EmbeddingConfig
+from modules.util.config.embedding.EmbeddingSection import EmbeddingSection
 from modules.util.config.faults import raise_all, translate
 from modules.util.config.migrations import TRAIN_MIGRATIONS
 from modules.util.config.resolution import parse_resolutions
@@ -27,7 +29,7 @@ from modules.util.config.section.RlhfSection import RlhfSection
 from modules.util.config.section.SamplingSection import SamplingSection
 from modules.util.config.section.TrainingSection import TrainingSection
 from modules.util.config.section.ValidationSection import ValidationSection
-from modules.util.enum.choices import DPOSafeguard
+from modules.util.enum.choices import DPOSafeguard, TrainingMethod
 from modules.util.enum.DPORefMode import DPORefMode
 from modules.util.errors import ConfigError, UserError, UserErrors
 
@@ -37,6 +39,7 @@ SECTIONS: tuple[type[BaseConfig], ...] = (
     DataSection,
     TrainingSection,
     LoraSection,
+    EmbeddingSection,
     RlhfSection,
     OnlineSection,
     OnlineLossSection,
@@ -50,7 +53,7 @@ _ONETRAINER_ONLY = {
     *("attention_mechanism", "async_offloading", "clear_cache_before_training", "cloud", "compile"),
     *("enable_autocast_cache", "fallback_train_dtype", "frames", "include_train_config", "lokr_dim"),
     *("multi_gpu", "oft_block_size", "optimizer_defaults", "prior", "quantization", "secrets"),
-    *("temp_device", "additional_embeddings"),
+    "temp_device",
 }
 """Top-level keys by which a OneTrainer config is recognised."""
 
@@ -65,6 +68,7 @@ class TrainConfig(
     OnlineLossSection,
     OnlineSection,
     RlhfSection,
+    EmbeddingSection,
     LoraSection,
     TrainingSection,
     DataSection,
@@ -165,7 +169,30 @@ class TrainConfig(
 
     def trains_text(self) -> bool:
         """Whether a text encoder of the model's family is trained."""
-        return any(getattr(self, part).train for part in self.model_type.text_encoders)
+        return any(part in self.model_type.text_encoders for part in self.trained_parts())
+
+    def trained_parts(self) -> list[str]:
+        """The parts of the model that are trained, themselves or by an adapter; the denoiser first."""
+        if self.training_method is TrainingMethod.EMBEDDING:
+            return []
+        parts = (self.model_type.denoiser, *self.model_type.text_encoders)
+        return [part for part in parts if getattr(self, part).train]
+
+    def embeddings(self) -> list[EmbeddingConfig]:
+        """The embeddings of the run; that of the training method EMBEDDING comes first."""
+        return list(self.places_of_embeddings().values())
+
+    def places_of_embeddings(self) -> dict[str, EmbeddingConfig]:
+        """The same by where their settings are."""
+        alone = self.training_method is TrainingMethod.EMBEDDING
+        further = {f"additional_embeddings[{n}]": one for n, one in enumerate(self.additional_embeddings)}
+        return {**({"embedding": self.embedding} if alone else {}), **further}
+
+    def trains_words(self) -> bool:
+        """Whether an embedding is trained."""
+        if not self.model_type.spec.embedding_keys or not any(own.train for own in self.embeddings()):
+            return False
+        return any(getattr(self, part).train_embedding for part in self.model_type.text_encoders)
 
     def resolutions(self) -> list[int]:
         """The numbers in ``resolution``."""

@@ -58,10 +58,21 @@ class PeftType(BaseEnum):
 
 
 class TrainingMethod(BaseEnum):
-    """What is trained: a small adapter, or the weights of the model themselves."""
+    """What is trained: a small adapter, the weights of the model themselves, or a word of its prompts."""
 
     LORA = "LORA"
     FINE_TUNE = "FINE_TUNE"
+    EMBEDDING = "EMBEDDING"
+
+    @property
+    def keeps_the_model(self) -> bool:
+        """Whether the model's own weights stay what they are."""
+        return self is not TrainingMethod.FINE_TUNE
+
+    @property
+    def writes_file(self) -> bool:
+        """Whether what is trained is always written as one file."""
+        return self is not TrainingMethod.FINE_TUNE
 
 
 # -- Data ------------------------------------------------------------------------------------------------------

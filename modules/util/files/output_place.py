@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.spec.registry import FAMILIES
-from modules.util.enum.choices import ModelFormat, TrainingMethod
+from modules.util.enum.choices import ModelFormat
 from modules.util.errors import DataError, UserError
 from modules.util.owned_files import Owned, shown
 
@@ -43,7 +43,7 @@ def output_place(
 
     Args:
         layout: ``output_model_format``.
-        adapter: an adapter is written, always as a file.
+        adapter: an adapter or an embedding is written, always as a file.
         writes_single_file: whether one file holds a whole model of the family.
     """
     path = Path(destination)
@@ -65,7 +65,7 @@ def check_output(config: TrainConfig) -> None:
             folder where a file is to be written, a folder with other files, a device, a file of the base model.
     """
     spec = FAMILIES[config.model_type.value]
-    adapter = config.training_method is TrainingMethod.LORA
+    adapter = config.training_method.writes_file
     place = output_place(
         config.output_model_destination, config.output_model_format.value, adapter, spec.writes_single_file
     )

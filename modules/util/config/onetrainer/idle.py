@@ -34,7 +34,6 @@ WITHOUT_MEANING: Mapping[str, str] = {
     "async_gradient_reduce_buffer": "how gradients of several GPUs are added up",
     "lokr_vec_trick": "another order of the same computation",
     "secrets": "tokens are never copied into configs",
-    "embedding": "the word that EMBEDDING trains, which is not supported",
     "prior": "of families that are not supported",
     "unconditional_transformer": "of families that are not supported",
     "text_encoder_4": "of families that are not supported",
@@ -45,10 +44,6 @@ WITHOUT_MEANING: Mapping[str, str] = {
     "decoder_vqgan": "of families that are not supported",
 }
 """Settings that may have any value: nothing follows from it here, and why."""
-
-
-def _embeds(full: Mapping[str, Any]) -> bool:
-    return bool(full["additional_embeddings"])
 
 
 def _of_kind(kind: str) -> Acts:
@@ -64,10 +59,6 @@ def _custom_rates(full: Mapping[str, Any]) -> bool:
 
 
 ACTS_ONLY: Mapping[str, Acts] = {
-    "embedding_learning_rate": _embeds,
-    "preserve_embedding_norm": _embeds,
-    "embedding_weight_dtype": _embeds,
-    "bundle_additional_embeddings": _embeds,
     "oft_block_share": _of_kind("OFT_2"),
     "oft_scaled": _of_kind("OFT_2"),
     "lokr_decompose_both": _of_kind("LOKR"),

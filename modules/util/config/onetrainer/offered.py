@@ -28,7 +28,6 @@ _FAMILIES = {
 }
 """Families that are not supported: the nearest one, and why."""
 _METHODS = {
-    "EMBEDDING": ("LORA", "words of the vocabulary are not trained here"),
     "FINE_TUNE_VAE": ("FINE_TUNE", "the VAE is always frozen here"),
 }
 
@@ -50,6 +49,8 @@ def offered(
     made["training_method"] = _choose(
         "training_method", full, list(TrainingMethod.__members__), _METHODS, lenient, notes, faults
     )
+    if made["training_method"] == "EMBEDDING" and family in ModelType.__members__:
+        made["training_method"] = _of_words(full, ModelType(family), lenient, notes, faults)
     if made["training_method"] == "LORA":
         made["peft_type"] = _choose("peft_type", full, list(PeftType.__members__), {}, lenient, notes, faults)
     try:
@@ -87,6 +88,17 @@ def _choose(
         UnsupportedError(f"{show(value)} is not supported" + (f": {why}" if why else ""), field, hint)
     )
     return ""
+
+
+def _of_words(
+    full: Mapping[str, Any], family: ModelType, lenient: bool, notes: Notes, faults: list[UserError]
+) -> str:
+    """The training method EMBEDDING, in families that take embeddings."""
+    if family.spec.embedding_keys:
+        return "EMBEDDING"
+    methods = [name for name in TrainingMethod.__members__ if name != "EMBEDDING"]
+    nearest = {"EMBEDDING": ("LORA", f"embeddings cannot be used with {family.label}")}
+    return _choose("training_method", full, methods, nearest, lenient, notes, faults)
 
 
 def _impossible(full: Mapping[str, Any], family: ModelType, made: Data) -> list[UserError]:

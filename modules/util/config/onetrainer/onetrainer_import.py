@@ -19,6 +19,7 @@ from modules.util.config.faults import unwrap
 from modules.util.config.foreign.building import build
 from modules.util.config.foreign.Notes import Note, Notes
 from modules.util.config.load import find_problems
+from modules.util.config.onetrainer.embeddings_import import import_embeddings
 from modules.util.config.onetrainer.idle import note_rest
 from modules.util.config.onetrainer.layers_import import import_layers
 from modules.util.config.onetrainer.masks_import import import_masks
@@ -59,10 +60,12 @@ _WITH_BACKENDS = ("FLUX_DEV_1", "FLUX_SCHNELL_1", "FLUX_2", "CHROMA_1", "QWEN", 
 """Families whose denoiser can be given another attention kernel."""
 _PARTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "vae")
 _LIST_FILES = {"concepts": "concept_file_name", "samples": "sample_definition_file_name"}
+_EMBEDDINGS = {"embedding", "additional_embeddings"}
 _LAYERS = {"layer_filter", "layer_filter_preset", "layer_filter_regex"}
 _SPECIAL = {
     *("optimizer", "output_model_format", "concepts", "samples", "train_device", "lora_rank"),
     *_LAYERS,
+    *_EMBEDDINGS,
     *_PARTS,
 }
 
@@ -135,6 +138,7 @@ def read_onetrainer(path: str | os.PathLike[str], lenient: bool = False) -> tupl
     made |= _acceleration(full, family, notes)
     made |= _warmup(full, notes)
     made |= noise_and_rates(full, family, notes) | import_masks(full, family, notes)
+    made |= import_embeddings(full, family, made["training_method"], defaults["embedding"], notes)
     note_rest(given, full, family, {*TrainConfig.model_fields, *_SPECIAL}, defaults, notes)
     config = build(TrainConfig, made, "", notes)
     _set_rounding(config, full, notes)

@@ -185,6 +185,8 @@ def upgrade_train(data: Mapping[str, Any]) -> Data:
     made = dict(data)
     for step in _TRAIN_STEPS[_format_of(made) :]:
         made = step(made)
+    # prompts are cached unless something in them is trained
+    made.pop("text_caching", None)
     return _rename(("image_caching", "latent_caching"), ("caching_threads", "dataloader_threads"))(made)
 
 

@@ -31,10 +31,10 @@ _INSTEAD = {
     "activation_offloading": "activations stay on the device, more of it is needed",
 }
 """Ways to save memory that are not supported for each part: what happens instead."""
-_END = ("stop_training_after", "stop_training_after_unit")
+END = ("stop_training_after", "stop_training_after_unit")
 _OF_NO_VAE = (
     *("train", "learning_rate", "gradient_checkpointing", "dropout_probability"),
-    *(*_END, "offload_fraction", "activation_offloading"),
+    *(*END, "offload_fraction", "activation_offloading"),
 )
 
 
@@ -55,11 +55,11 @@ def import_part(
         return {}
     owner, _ = unwrap(TrainConfig.model_fields[part].annotation)
     ours = owner.model_fields
-    made = {name: value for name, value in given.items() if name in ours and name not in _END}
+    made = {name: value for name, value in given.items() if name in ours and name not in END}
     made["weight_dtype"] = _weights(part, given, full["base_model_name"], notes)
     idle = {"guidance_scale", "include", VERSION_KEY}
-    if not (full["additional_embeddings"] or full["training_method"] == "EMBEDDING"):
-        idle.add("train_embedding")
+    # it is about text encoders, whose section has it
+    idle.add("train_embedding")
     idle.add("attention_mask")
     made.pop("attention_mask", None)
     if part == "transformer" and given.get("attention_mask") is True:
@@ -70,7 +70,7 @@ def import_part(
     if part == "vae":
         idle.update(_OF_NO_VAE)
     else:
-        made |= _end(part, given, full, notes)
+        made |= end_of_training(part, given, full, notes)
     if not given.get("train"):
         idle.update(("learning_rate", "activation_offloading"))
     idle.update(_memory(part, given, set(ours) | idle, notes))
@@ -89,8 +89,8 @@ def _memory(part: str, given: Mapping[str, Any], carried: Collection[str], notes
     return noted
 
 
-def _end(part: str, given: Mapping[str, Any], full: Mapping[str, Any], notes: Notes) -> Data:
-    """When a part is frozen before the run ends."""
+def end_of_training(part: str, given: Mapping[str, Any], full: Mapping[str, Any], notes: Notes) -> Data:
+    """When a part or an embedding is frozen before the run ends."""
     after, unit = given.get("stop_training_after"), given.get("stop_training_after_unit")
     place, epochs, together = (
         f"{part}.stop_training_after",

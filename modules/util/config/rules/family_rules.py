@@ -33,12 +33,12 @@ def _parts_of_other_families(c: TrainConfig) -> Iterator[Finding]:
                 )
 
 
-@rule("model_type", "epochs", "max_steps", *_PARTS)
+@rule("epochs", "max_steps", "training_method", "embedding", "additional_embeddings", *_PARTS)
 def _parts_that_stop(c: TrainConfig) -> Iterator[Finding]:
-    trained = [
-        part for part in (c.model_type.denoiser, *c.model_type.text_encoders) if getattr(c, part).train
-    ]
-    ends = {part: (getattr(c, part).stop_training_after, _unit(c, part)) for part in trained}
+    ends = {part: (getattr(c, part).stop_training_after, _unit(c, part)) for part in c.trained_parts()}
+    for place, one in c.places_of_embeddings().items():
+        if one.train:
+            ends[place] = (one.stop_training_after, one.stop_training_after_unit)
     for part, (after, unit) in ends.items():
         if unit is not StopUnit.NEVER and after < 1:
             yield ConfigError(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from modules.util.config.rules.rules import Finding, rule
-from modules.util.enum.choices import MaskSource, PairMasks, TrainingMethod
+from modules.util.enum.choices import MaskSource, PairMasks
 from modules.util.errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def _masks_fit(c: TrainConfig) -> Iterator[Finding]:
             "masked_training",
             "set it to false",
         )
-    elif c.masked_prior_preservation_weight and c.training_method is not TrainingMethod.LORA:
+    elif c.masked_prior_preservation_weight and not c.training_method.keeps_the_model:
         yield UnsupportedError(
             "compares with the model without its adapter, but no adapter is trained",
             "masked_prior_preservation_weight",

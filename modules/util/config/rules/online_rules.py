@@ -122,13 +122,21 @@ def _trained_steps(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
-@rule("rlhf_enabled", "rlhf_mode", "text_encoder", "text_encoder_2", "text_encoder_3", "model_type")
+@rule(
+    *("rlhf_enabled", "rlhf_mode", "text_encoder", "text_encoder_2", "text_encoder_3", "model_type"),
+    *("training_method", "embedding", "additional_embeddings"),
+)
 def _text_is_not_trained(c: TrainConfig) -> Iterator[Finding]:
     if c.trains_online and c.trains_text():
         trained = next(part for part in c.model_type.text_encoders if getattr(c, part).train)
         yield UnsupportedError(
             f"{c.rlhf_mode} trains the denoiser alone", f"{trained}.train", f"set {trained}.train to false"
         )
+    for place, one in c.places_of_embeddings().items() if c.trains_online else ():
+        if one.train:
+            yield UnsupportedError(
+                f"{c.rlhf_mode} trains the denoiser alone", f"{place}.train", f"set {place}.train to false"
+            )
 
 
 @rule(*_MODE, "rlhf_off_policy", "ema")

@@ -44,18 +44,21 @@ _MOVES_BY_THE_RATE = (
 
 def _rates(c: TrainConfig) -> Iterator[tuple[str, float]]:
     """The learning rates that are used, by their places."""
-    trained = [
-        name for name in (c.model_type.denoiser, *c.model_type.text_encoders) if getattr(c, name).train
-    ]
-    own = {name: getattr(c, name).learning_rate for name in trained}
+    own = {f"{name}.learning_rate": getattr(c, name).learning_rate for name in c.trained_parts()}
+    if c.trains_words():
+        own["embedding_learning_rate"] = c.embedding_learning_rate
     if any(rate is None for rate in own.values()):
         yield "learning_rate", c.learning_rate
-    for name, rate in own.items():
+    for place, rate in own.items():
         if rate is not None:
-            yield f"{name}.learning_rate", rate
+            yield place, rate
 
 
-_PARTS = ("model_type", "unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3")
+_PARTS = (
+    *("model_type", "unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3"),
+    *("training_method", "embedding", "additional_embeddings"),
+    *("embedding_learning_rate", "embedding_weight_dtype"),
+)
 
 
 @rule("optimizer", "learning_rate", *_PARTS)
@@ -102,17 +105,13 @@ def _rate_of_a_rule_that_finds_its_own(c: TrainConfig) -> Iterator[Finding]:
 
 def trained_dtypes(c: TrainConfig) -> dict[str, str]:
     """The number formats of what is trained, by their settings."""
+    words = {"embedding_weight_dtype": c.embedding_weight_dtype.value} if c.trains_words() else {}
     if c.training_method is TrainingMethod.LORA:
-        return {"lora_weight_dtype": c.lora_weight_dtype.value}
-    parts = (c.model_type.denoiser, *c.model_type.text_encoders)
-    return {
-        f"{part}.weight_dtype": getattr(c, part).weight_dtype.value
-        for part in parts
-        if getattr(c, part).train
-    }
+        return {"lora_weight_dtype": c.lora_weight_dtype.value, **words}
+    return {f"{part}.weight_dtype": getattr(c, part).weight_dtype.value for part in c.trained_parts()} | words
 
 
-@rule("optimizer", "training_method", "lora_weight_dtype", *_PARTS)
+@rule("optimizer", "lora_weight_dtype", *_PARTS)
 def _rounding_needs_16_bits(c: TrainConfig) -> Iterator[Finding]:
     if not c.optimizer.stochastic_rounding:
         return
@@ -161,7 +160,7 @@ def _schedule_of_adafactor(c: TrainConfig) -> Iterator[Finding]:
         )
 
 
-@rule("optimizer", "learning_rate", "training_method", *_PARTS)
+@rule("optimizer", "learning_rate", *_PARTS)
 def _adafactor_scales_its_rate(c: TrainConfig) -> Iterator[Finding]:
     if c.optimizer.optimizer is not Optimizer.ADAFACTOR:
         return

@@ -208,8 +208,12 @@ def _inline_concepts_fit(c: TrainConfig) -> Iterator[Finding]:
 @rule("training_method", "output_model_format")
 def _format_fits_method(c: TrainConfig) -> Iterator[Finding]:
     lora = c.training_method is TrainingMethod.LORA
-    if c.output_model_format is not ModelFormat.AUTO and c.output_model_format.for_adapters != lora:
-        what = "an adapter" if lora else "a whole model"
+    word = c.training_method is TrainingMethod.EMBEDDING
+    fits = c.output_model_format.for_adapters == lora
+    if word:
+        fits = c.output_model_format is ModelFormat.SAFETENSORS
+    if c.output_model_format is not ModelFormat.AUTO and not fits:
+        what = "an adapter" if lora else "an embedding" if word else "a whole model"
         yield ConfigError(
             f"{c.output_model_format} is not a format for {what} ({c.training_method})",
             "output_model_format",
@@ -279,7 +283,7 @@ def _layer_filter(c: TrainConfig) -> Iterator[Finding]:
 )
 def _something_is_trained(c: TrainConfig) -> Iterator[Finding]:
     denoiser = c.model_type.denoiser
-    if not getattr(c, denoiser).train and not c.trains_text():
+    if c.training_method is not TrainingMethod.EMBEDDING and not c.trained_parts():
         places = [f"{part}.train" for part in (denoiser, *c.model_type.text_encoders)]
         yield ConfigError("nothing is trained", places[0], f"switch on {' or '.join(places)}")
 
@@ -288,7 +292,7 @@ def _something_is_trained(c: TrainConfig) -> Iterator[Finding]:
     "training_method", "model_type", "unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3"
 )
 def _few_bits_are_not_fine_tuned(c: TrainConfig) -> Iterator[Finding]:
-    if c.training_method is TrainingMethod.LORA:
+    if c.training_method.keeps_the_model:
         return
     for name in (c.model_type.denoiser, *c.model_type.text_encoders):
         part = getattr(c, name)

@@ -196,6 +196,16 @@ class FurtherTextEncoderConfig(ModelPartConfig):
 class ClipTextEncoderConfig(FurtherTextEncoderConfig):
     """A text encoder that is a CLIP in some families."""
 
+    train_embedding: bool = setting(
+        True,
+        visible=families_where(lambda spec: bool(spec.embedding_keys)),
+        free=False,
+        title="Train embeddings",
+        tip=(
+            "Train the vectors that embeddings have in this text encoder. Off: they stay what they begin with. "
+            "It has no effect without embeddings."
+        ),
+    )
     layer_skip: int = setting(
         0,
         ge=0,

@@ -92,7 +92,9 @@ def base(place: str) -> dict[str, Any]:
         )
         if place.endswith("regex"):
             made["quantization"] |= {"layer_filter": "attn"}
-    if "embedding" in place and place != "additional_embeddings":
+    if part == "embedding":
+        made["training_method"] = "EMBEDDING"
+    elif "embedding" in place and place != "additional_embeddings":
         made["additional_embeddings"] = [{"placeholder": "<a>"}]
     if place.startswith(("unmasked", "normalize_masked", "masked_prior")):
         made |= {"masked_training": True, "model_type": "STABLE_DIFFUSION_15_INPAINTING"}
@@ -105,7 +107,12 @@ def base(place: str) -> dict[str, Any]:
     if place.endswith(".learning_rate"):
         made[part] = {"train": True}
     if ".stop_training_after" in place:
-        made[part] = {"train": True, "stop_training_after": 7, "stop_training_after_unit": "EPOCH"}
+        made[part] = {
+            **made.get(part, {}),
+            "train": True,
+            "stop_training_after": 7,
+            "stop_training_after_unit": "EPOCH",
+        }
     if part == "cloud" and place != "cloud.enabled":
         made["cloud"] = {"enabled": True}
     if place == "optimizer.decouple":
@@ -153,6 +160,8 @@ def meaningless(place: str) -> bool:
         return part != "transformer" or name == "include"
     if part == "vae":
         return name not in ("model_name", "weight_dtype")
+    if name == "train_embedding":
+        return part not in ("text_encoder", "text_encoder_2")
     return name == "attention_mask" and part != "transformer"
 
 

@@ -35,7 +35,7 @@ OFFLOADED = [
 def offered(name: str) -> bool:
     data = PRESETS[name]
     known = data["model_type"] in ModelType.__members__
-    return known and data["training_method"] != "EMBEDDING" and name not in OFFLOADED
+    return known and name not in OFFLOADED
 
 
 def write(folder: Path, name: str) -> Path:
@@ -60,6 +60,10 @@ def test_a_preset_of_a_family_that_is_trained(name: str, tmp_path: Path) -> None
     problems = find_problems(config)
     assert (problems.errors, problems.warnings) == ([], [])
     assert config.model_type == data["model_type"]
+    assert config.training_method == data["training_method"]
+    if config.training_method == "EMBEDDING":
+        asked = {name: value for name, value in data.get("embedding", {}).items() if name != "uuid"}
+        assert {name: getattr(config.embedding, name) for name in asked} == asked
     assert config.batch_size == data.get("batch_size", 1)
     assert config.learning_rate == data.get("learning_rate", 3e-6)
     part = getattr(config, config.model_type.denoiser)
@@ -86,8 +90,6 @@ def test_a_preset_that_is_not_offered_is_refused_with_the_reason(
     assert not target.exists()
     error = capsys.readouterr().err
     field = "transformer.offload_fraction" if name in OFFLOADED else "model_type"
-    if PRESETS[name]["model_type"] in ModelType.__members__ and name not in OFFLOADED:
-        field = "training_method"
     assert field in error
     assert "nearest: " in error
     with pytest.raises(UserError):

@@ -48,7 +48,8 @@ def lines(notes: list[Note], field: str) -> list[str]:
     ("field", "data"),
     [
         *(("model_type", {"model_type": name}) for name in (*THEIR_FAMILIES, "", 5, None)),
-        *(("training_method", {"training_method": name}) for name in ("EMBEDDING", "FINE_TUNE_VAE", None)),
+        *(("training_method", {"training_method": name}) for name in ("FINE_TUNE_VAE", None)),
+        ("training_method", {"training_method": "EMBEDDING", "model_type": "FLUX_DEV_1"}),
         *(("optimizer.optimizer", {"optimizer": {"optimizer": name}}) for name in (*THEIR_OPTIMIZERS, "", None)),
         ("peft_type", {"training_method": "LORA", "peft_type": "VERA"}),
         ("optimizer", {"optimizer": 5}),
@@ -69,12 +70,15 @@ def test_what_is_not_offered_is_refused_and_nothing_is_written(
 def test_all_that_is_not_offered_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         load(
-            tmp_path, model_type="ANIMA", training_method="EMBEDDING", optimizer={"optimizer": "PRODIGY_ADV"}
+            tmp_path,
+            model_type="ANIMA",
+            training_method="FINE_TUNE_VAE",
+            optimizer={"optimizer": "PRODIGY_ADV"},
         )
     text = str(caught.value)
     assert "asks for 3 things" in text
     assert '"ANIMA"' in text
-    assert '"EMBEDDING"' in text
+    assert '"FINE_TUNE_VAE"' in text
     assert '"PRODIGY_ADV"' in text
     assert "nearest: PRODIGY;" in text
 

@@ -1,0 +1,225 @@
+"""Files of embeddings (textual inversion), and embeddings in files of adapters.
+
+A file for one text encoder holds ``emb_params`` (A1111, ComfyUI), one for several holds a tensor of the name of each,
+such as ``clip_l`` and ``clip_g``. Of other programs ``emp_params``, ``string_to_param`` (A1111's .pt) and files with
+one tensor of any name (diffusers) are read as well. In files of adapters they are ``bundle_emb.PLACEHOLDER.KEY``.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modules.adapter.AdapterFile import AdapterFile
+from modules.adapter.digests import digests
+from modules.model.Model import Model
+from modules.model.text.LearnedWords import LearnedWord
+from modules.spec.FamilySpec import FamilySpec
+from modules.util.config.embedding.EmbeddingConfig import MOST_TOKENS, fault_of_placeholder
+from modules.util.errors import DataError
+from modules.util.jsonio import atomic_path
+from modules.util.tensors.tensor_files import write_safetensors
+
+BUNDLE = "bundle_emb."
+SINGLE, THEIRS = "emb_params", "emp_params"
+_PICKLES = (".pt", ".bin")
+_MOST_BYTES = 64 * 2**20
+_MOST_BUNDLED = 1000
+
+
+def file_tensors(
+    word: LearnedWord, spec: FamilySpec, dtype: torch.dtype | None = None
+) -> dict[str, torch.Tensor]:
+    """The tensors of a file of one embedding, (tokens, E) each, on the CPU."""
+    keys = spec.embedding_keys
+    names = (SINGLE,) if len(keys) == 1 else keys
+    return {
+        name: _written(word.vectors[encoder], dtype)
+        for name, encoder in zip(names, spec.text_encoders, strict=True)
+    }
+
+
+def bundle_tensors(
+    word: LearnedWord, spec: FamilySpec, dtype: torch.dtype | None = None
+) -> dict[str, torch.Tensor]:
+    """The tensors of an embedding in the file of an adapter, on the CPU."""
+    return {
+        f"{BUNDLE}{word.placeholder}.{key}": _written(word.vectors[encoder], dtype)
+        for key, encoder in zip(spec.embedding_keys, spec.text_encoders, strict=True)
+    }
+
+
+def rebundled(file: AdapterFile, dtype: torch.dtype | None = None) -> dict[str, torch.Tensor]:
+    """The embeddings of the file of an adapter, as another file holds them."""
+    return {
+        f"{BUNDLE}{placeholder}.{key}": _written(vectors, dtype)
+        for placeholder, own in file.embeddings.items()
+        for key, vectors in own.items()
+    }
+
+
+def _written(vectors: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    return vectors.detach().to("cpu", dtype or vectors.dtype, copy=True).contiguous()
+
+
+def save_embedding(
+    word: LearnedWord, model: Model, path: str | Path, dtype: torch.dtype | None, facts: Mapping[str, str]
+) -> Path:
+    """Write the file of one embedding, atomically.
+
+    Args:
+        facts: metadata besides those that files of embeddings have.
+    """
+    target, spec = Path(path), model.spec
+    tensors = file_tensors(word, spec, dtype)
+    metadata = {
+        "modelspec.sai_model_spec": "1.0.0",
+        "modelspec.architecture": f"{spec.model_architecture}/textual-inversion",
+        "modelspec.title": target.stem,
+        "modelspec.trigger_phrase": word.placeholder,
+        **facts,
+    }
+    with atomic_path(target) as temporary:
+        write_safetensors(tensors, temporary, metadata | digests(tensors, metadata))
+    return target
+
+
+def read_embedding(path: str | Path, model: Model, field: str) -> dict[str, torch.Tensor]:
+    """The vectors in a file of one embedding by text encoder, (tokens, E) float each.
+
+    Args:
+        field: the setting that names the file, for errors.
+
+    Raises:
+        DataError: it is not there, damaged, not an embedding, or one for another model.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise DataError(f"the embedding {source} does not exist", field=field, hint="check the path")
+    if source.stat().st_size > _MOST_BYTES:
+        raise DataError(
+            f"{source} has more than {_MOST_BYTES // 2**20} MB, so it is not an embedding",
+            field=field,
+            hint="name a file of one embedding",
+        )
+    tensors = _pickled(source, field) if source.suffix.lower() in _PICKLES else _safetensors(source, field)
+    keys = model.spec.embedding_keys
+    if len(keys) == 1:
+        found = [tensors[name] for name in (SINGLE, THEIRS, *keys) if name in tensors]
+        if not found and len(tensors) == 1:
+            # diffusers calls it by its placeholder
+            found = list(tensors.values())
+        chosen = dict(zip(keys, found, strict=False))
+    else:
+        chosen = {key: tensors[key] for key in keys if key in tensors}
+    if len(chosen) < len(keys):
+        held = ", ".join(sorted(tensors)[:5]) or "nothing"
+        raise DataError(
+            f"{source} is not an embedding of {model.spec.label}: it holds {held} instead of "
+            f"{' and '.join(keys if len(keys) > 1 else (SINGLE,))}",
+            field=field,
+            hint="use an embedding that was trained with this kind of model",
+        )
+    return checked(chosen, model, str(source), field)
+
+
+def checked(
+    tensors: Mapping[str, torch.Tensor], model: Model, source: str, field: str
+) -> dict[str, torch.Tensor]:
+    """The vectors of an embedding by text encoder.
+
+    Args:
+        tensors: by the names that files give the text encoders.
+
+    Raises:
+        DataError: they do not fit the model or each other, or have NaN or infinite values.
+    """
+    made: dict[str, torch.Tensor] = {}
+    for key, encoder in zip(model.spec.embedding_keys, model.spec.text_encoders, strict=True):
+        vectors = tensors[key][None] if tensors[key].dim() == 1 else tensors[key]
+        width = table(model, encoder).shape[1]
+        fault = ""
+        if vectors.dim() != 2 or not vectors.is_floating_point() or not vectors.numel():
+            fault = f"{key} is a tensor {tuple(vectors.shape)} of {vectors.dtype}, not a row for each token"
+        elif vectors.shape[1] != width:
+            fault = (
+                f"its vectors for {key} have {vectors.shape[1]} numbers, and the {encoder} of "
+                f"{model.spec.label} takes {width}"
+            )
+        elif vectors.shape[0] > MOST_TOKENS:
+            fault = f"it has {vectors.shape[0]} tokens, more than the {MOST_TOKENS} that are read"
+        elif not bool(vectors.isfinite().all()):
+            fault = f"{key} has NaN or infinite values"
+        if fault:
+            raise DataError(
+                f"the embedding in {source} cannot be used: {fault}",
+                field=field,
+                hint="use an embedding that was trained with this kind of model",
+            )
+        made[encoder] = vectors.float()
+    if len({len(vectors) for vectors in made.values()}) > 1:
+        counts = ", ".join(f"{len(vectors)} in {encoder}" for encoder, vectors in made.items())
+        raise DataError(
+            f"the embedding in {source} cannot be used: its numbers of tokens differ: {counts}", field=field
+        )
+    return made
+
+
+def table(model: Model, encoder: str) -> torch.Tensor:
+    """The vectors of a text encoder's vocabulary, (tokens, E)."""
+    module: Any = model.module(encoder)
+    weight: torch.Tensor = module.get_input_embeddings().weight
+    return weight
+
+
+def bundled(
+    tensors: Mapping[str, torch.Tensor], spec: FamilySpec, source: str
+) -> tuple[dict[str, dict[str, torch.Tensor]], tuple[str, ...]]:
+    """The embeddings in the file of an adapter: placeholder -> their tensors by key; and what is ignored, a sentence
+    each.
+    """
+    found: dict[str, dict[str, torch.Tensor]] = {}
+    for name in sorted(name for name in tensors if name.startswith(BUNDLE)):
+        placeholder, _, key = name.removeprefix(BUNDLE).rpartition(".")
+        found.setdefault(placeholder, {})[key] = tensors[name]
+    used: dict[str, dict[str, torch.Tensor]] = {}
+    taken: set[str] = set()
+    for placeholder, own in found.items():
+        known = set(own) == set(spec.embedding_keys) and not fault_of_placeholder(placeholder)
+        if known and placeholder.casefold() not in taken and len(used) < _MOST_BUNDLED:
+            used[placeholder] = own
+            taken.add(placeholder.casefold())
+    ignored = sum(len(own) for name, own in found.items() if name not in used)
+    note = f"{source}: {ignored} tensors of embeddings are ignored ({BUNDLE}*)"
+    return used, (note,) if ignored else ()
+
+
+def _safetensors(source: Path, field: str) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(source), framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise DataError(f"the embedding {source} cannot be read: {error}", field=field) from error
+
+
+def _pickled(source: Path, field: str) -> dict[str, torch.Tensor]:
+    """Tensors of a pickle, of which tensors and plain values only are read."""
+    try:
+        content = torch.load(source, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError, KeyError) as error:
+        raise DataError(
+            f"the embedding {source} cannot be read: it is damaged, or holds more than tensors",
+            field=field,
+            hint="use the same embedding as a .safetensors file",
+        ) from error
+    if isinstance(content, Mapping) and isinstance(content.get("string_to_param"), Mapping):
+        content = content["string_to_param"]
+    if not isinstance(content, Mapping):
+        return {}
+    return {str(name): value for name, value in content.items() if isinstance(value, torch.Tensor)}

@@ -1,0 +1,32 @@
+"""An error about embeddings that are trained and that no prompt holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from modules.util.errors import DataError
+
+if TYPE_CHECKING:
+    from modules.model.Model import Model
+
+
+def check_words_are_used(model: Model, prompts: Iterable[str]) -> None:
+    """``DataError`` if an embedding is trained and not one of the prompts holds its placeholder."""
+    missing = {
+        word.placeholder.casefold(): word.placeholder
+        for word in ([] if model.words is None else model.words.words)
+        if word.trained
+    }
+    if not missing or model.words is None:
+        return
+    for prompt in prompts:
+        for name in model.words.names_in(prompt):
+            missing.pop(name, None)
+        if not missing:
+            return
+    raise DataError(
+        f"no caption contains {', '.join(missing.values())}, so the embedding would learn nothing",
+        field="concepts",
+        hint="write the placeholder into the captions, or make it the trigger word of a concept",
+    )

@@ -1,0 +1,237 @@
+"""Words with vectors of their own in the text encoders (textual inversion, Gal et al. 2022, arXiv 2208.01618).
+
+A word in a prompt becomes one letter for each of its vectors, which the tokenizer is given as tokens of its own. Their
+numbers lie behind the vocabulary, and the vectors take the place of what the encoder's table gives there. The table,
+the tokenizer that the model came with and prompts without such a word stay what they were, bit for bit.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from modules.model.text.emphasis import WeightedPrompt
+
+PREFIX = "embedding/"
+"""Begins the names of the vectors among the parameters of a run."""
+_FIRST_LETTER = 0xF0000
+"""Of a plane of Unicode that no text uses."""
+
+
+@dataclass
+class LearnedWord:
+    """One word.
+
+    Args:
+        placeholder: how it is written in prompts, in capitals or not.
+        vectors: text encoder -> its vectors (tokens, E); those that are trained require a gradient.
+    """
+
+    placeholder: str
+    vectors: dict[str, nn.Parameter]
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens it takes in a prompt."""
+        return next(iter(self.vectors.values())).shape[0]
+
+    @property
+    def trained(self) -> bool:
+        return any(vectors.requires_grad for vectors in self.vectors.values())
+
+    def named(self) -> list[tuple[str, nn.Parameter]]:
+        """The vectors by the names they have among the parameters of a run."""
+        return [
+            (f"{PREFIX}{self.placeholder}.{encoder}", vectors) for encoder, vectors in self.vectors.items()
+        ]
+
+
+@dataclass(frozen=True)
+class AddedRows:
+    """What one text encoder's table is extended by.
+
+    Args:
+        first: the number of the first added token.
+        rows: vectors of the words, (tokens, E) each, in the order of the numbers.
+    """
+
+    first: int
+    rows: tuple[torch.Tensor, ...]
+
+    @contextmanager
+    def looked_up(self, encoder: nn.Module, ids_BL: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Inside the block the encoder finds the added rows at their places; what it is to be given are the token
+        numbers that come out, in which there are none that its table lacks.
+        """
+        added_BL = ids_BL >= self.first
+        if not bool(added_BL.any()):
+            yield ids_BL
+            return
+        index_BL = (ids_BL - self.first).clamp(min=0)
+
+        def replaced(_module: nn.Module, _args: Any, out_BLE: torch.Tensor) -> torch.Tensor:
+            rows_NE = torch.cat([rows.to(out_BLE.device, out_BLE.dtype) for rows in self.rows])
+            return torch.where(added_BL[..., None], rows_NE[index_BL], out_BLE)
+
+        table: nn.Module = encoder.get_input_embeddings()  # type: ignore[operator]
+        handle = table.register_forward_hook(replaced)
+        try:
+            # some encoders take their pooled state where the highest number is
+            yield ids_BL.masked_fill(added_BL, 0)
+        finally:
+            handle.remove()
+
+
+@dataclass
+class LearnedWords:
+    """The words of a model.
+
+    Args:
+        words: in the order of their tokens; placeholders differ in more than capitals.
+        tokenizers: text encoder -> its tokenizer, as the model came with it.
+        start: names and values of all vectors when they were made; by default those of now.
+        norms: text encoder -> the length that trained vectors keep, if they keep one.
+    """
+
+    words: list[LearnedWord]
+    tokenizers: Mapping[str, Any]
+    start: dict[str, torch.Tensor] = field(default_factory=dict)
+    norms: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.start = self.start or {name: rows.detach().clone() for name, rows in self.named()}
+        self._letters: dict[str, str] = {}
+        count = 0
+        for word in self.words:
+            letters = "".join(chr(_FIRST_LETTER + count + place) for place in range(word.tokens))
+            self._letters[word.placeholder.casefold()] = letters
+            count += word.tokens
+        self._pattern = _pattern([word.placeholder for word in self.words])
+        self._extended = {name: self._extend(known) for name, known in self.tokenizers.items()}
+
+    def _extend(self, tokenizer: Any) -> tuple[Any, int]:
+        """A copy of a tokenizer that knows the letters, and the number of the first of them."""
+        from tokenizers import AddedToken
+
+        made, first = copy.deepcopy(tokenizer), len(tokenizer)
+        letters = "".join(self._letters.values())
+        made.add_tokens([AddedToken(letter, normalized=False, special=False) for letter in letters])
+        numbers = [made.convert_tokens_to_ids(letter) for letter in letters]
+        if numbers != list(range(first, first + len(letters))):
+            raise RuntimeError(f"the tokenizer {type(tokenizer).__name__} does not take further tokens")
+        return made, first
+
+    def tokenizer(self, encoder: str) -> Any:
+        """The tokenizer of an encoder that knows the words, once prompts are ``expanded``."""
+        return self._extended[encoder][0]
+
+    def rows(self, encoder: str) -> AddedRows:
+        """What an encoder's table is extended by."""
+        return AddedRows(self._extended[encoder][1], tuple(word.vectors[encoder] for word in self.words))
+
+    # -- prompts -------------------------------------------------------------------------------------------
+
+    def found_in(self, prompt: str) -> bool:
+        """Whether a prompt holds any of the words."""
+        return self._pattern.search(prompt) is not None
+
+    def names_in(self, prompt: str) -> set[str]:
+        """The words that a prompt holds, in small letters."""
+        return {match[0].casefold() for match in self._pattern.finditer(prompt)}
+
+    def expanded(self, prompt: str) -> str:
+        """A prompt with the letters of its words; emphasis of a word is that of each of its letters."""
+        if not self.found_in(prompt):
+            return prompt
+        text: list[str] = []
+        weights: list[float] = []
+        known = prompt.weights if isinstance(prompt, WeightedPrompt) else None
+        end = 0
+        for match in self._pattern.finditer(prompt):
+            letters = self._letters[match[0].casefold()]
+            text += [str(prompt)[end : match.start()], letters]
+            if known is not None:
+                weights += [*known[end : match.start()], *[known[match.start()]] * len(letters)]
+            end = match.end()
+        text.append(str(prompt)[end:])
+        if known is None:
+            return "".join(text)
+        return WeightedPrompt("".join(text), [*weights, *known[end:]])
+
+    # -- vectors -------------------------------------------------------------------------------------------
+
+    def named(self) -> list[tuple[str, nn.Parameter]]:
+        """All vectors by name."""
+        return [pair for word in self.words for pair in word.named()]
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The same, detached; clone them to keep them."""
+        return {name: rows.detach() for name, rows in self.named()}
+
+    @property
+    def trained(self) -> bool:
+        """Whether any vector is trained."""
+        return any(word.trained for word in self.words)
+
+    def to(self, device: torch.device | str) -> None:
+        """Move the vectors; they stay the same parameters."""
+        for _, rows in self.named():
+            rows.data = rows.data.to(device)
+
+    @contextmanager
+    def as_at_the_start(self) -> Iterator[None]:
+        """Inside the block the vectors have the values they were made with, afterwards those of now."""
+        live = {name: rows.data for name, rows in self.named()}
+        try:
+            for name, rows in self.named():
+                rows.data = self.start[name] = self.start[name].to(rows.device, rows.dtype)
+            yield
+        finally:
+            for name, rows in self.named():
+                rows.data = live[name]
+
+    @torch.no_grad()
+    def keep_norms(self) -> None:
+        """Scale trained vectors to the length they keep, if they keep one; one of length 0 stays."""
+        for word in self.words:
+            for encoder, rows in word.vectors.items():
+                if rows.requires_grad and encoder in self.norms:
+                    wide = rows.float()
+                    length = wide.norm(dim=-1, keepdim=True)
+                    wide = torch.where(length > 0, wide * (self.norms[encoder] / length), wide)
+                    rows.copy_(wide)
+
+    def start_digest(self) -> str:
+        """Of the words and what their vectors began with, in hex."""
+        return _digest(self.start)
+
+    def digest(self) -> str:
+        """Of the words and their vectors now, in hex."""
+        return _digest(self.state_dict())
+
+
+def _pattern(placeholders: Sequence[str]) -> re.Pattern[str]:
+    """Matches placeholders that are not part of a longer word, the longest first."""
+    made = []
+    for text in sorted(placeholders, key=len, reverse=True):
+        before = r"(?<!\w)" if re.match(r"\w", text) else ""
+        after = r"(?!\w)" if re.search(r"\w\Z", text) else ""
+        made.append(f"{before}{re.escape(text)}{after}")
+    return re.compile("|".join(made) or r"(?!)", re.IGNORECASE)
+
+
+def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    hasher = hashlib.blake2b(digest_size=16)
+    for name, tensor in tensors.items():
+        hasher.update(f"{name}\0{tensor.dtype}{tuple(tensor.shape)}".encode())
+        if tensor.device.type != "meta":
+            hasher.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return hasher.hexdigest()

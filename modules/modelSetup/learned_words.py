@@ -1,0 +1,155 @@
+"""From the embeddings of a config to the words of a model, and back to files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from modules.adapter.AdapterFile import AdapterFile
+from modules.adapter.embedding_files import checked, read_embedding, save_embedding, table
+from modules.model.dtypes import torch_dtype
+from modules.model.Model import Model
+from modules.model.text.LearnedWords import LearnedWord, LearnedWords
+from modules.util.config.embedding.EmbeddingConfig import MOST_TOKENS, EmbeddingConfig
+from modules.util.config.TrainConfig import TrainConfig
+from modules.util.errors import ConfigError
+from modules.util.owned_files import Owned
+
+FILL = "*"
+"""What initial texts are filled up with."""
+_UNSAFE = re.compile(r"[^\w-]+")
+Named = list[tuple[str, nn.Parameter]]
+Vectors = Mapping[str, torch.Tensor]
+
+
+def add_words(model: Model, config: TrainConfig, source: AdapterFile | None = None) -> None:
+    """Give a model the embeddings of a config, and those that come with an adapter.
+
+    Those of the config that have no file of their own begin as the adapter has them, if it does.
+
+    Raises:
+        UserError: a placeholder is in the vocabulary, or a file does not fit.
+    """
+    embedded = {} if source is None else dict(source.embeddings)
+    own = config.places_of_embeddings()
+    if not own and not embedded:
+        return
+    words: list[LearnedWord] = []
+    kept = {name.casefold(): tensors for name, tensors in embedded.items()}
+    for place, one in own.items():
+        _check_placeholder(model, one.placeholder, f"{place}.placeholder")
+        in_adapter = kept.pop(one.placeholder.casefold(), None)
+        if one.model_name.strip():
+            vectors: Vectors = read_embedding(one.model_name, model, f"{place}.model_name")
+        elif in_adapter is not None and source is not None:
+            vectors = checked(in_adapter, model, source.source, "lora_model_name")
+        else:
+            vectors = _of_text(model, one)
+        words.append(_word(model, one.placeholder, vectors, config, one.train))
+    words += _of_adapter(model, source, kept)
+    model.words = LearnedWords(words, _tokenizers(model))
+    if config.preserve_embedding_norm:
+        model.words.norms = {encoder: _median_norm(model, encoder) for encoder in model.text_encoders}
+
+
+def add_words_of(model: Model, source: AdapterFile) -> None:
+    """Give a model the embeddings that come with an adapter, to sample with."""
+    words = _of_adapter(model, source, source.embeddings)
+    if words:
+        model.words = LearnedWords(words, _tokenizers(model))
+
+
+def _of_adapter(
+    model: Model, source: AdapterFile | None, embedded: Mapping[str, Vectors]
+) -> list[LearnedWord]:
+    made = []
+    for placeholder, tensors in embedded.items() if source is not None else ():
+        vectors = checked(tensors, model, source.source if source else "", "lora_model_name")
+        made.append(
+            LearnedWord(
+                placeholder, {name: nn.Parameter(v, requires_grad=False) for name, v in vectors.items()}
+            )
+        )
+    return made
+
+
+def _tokenizers(model: Model) -> dict[str, Any]:
+    return {name: _tokenizer(model, name) for name in model.text_encoders}
+
+
+def _tokenizer(model: Model, encoder: str) -> Any:
+    return model.parts[encoder.replace("text_encoder", "tokenizer")]
+
+
+def _numbers(tokenizer: Any, text: str) -> list[int]:
+    numbers: list[int] = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False).input_ids
+    return numbers
+
+
+def _check_placeholder(model: Model, placeholder: str, field: str) -> None:
+    for encoder in model.text_encoders:
+        tokenizer = _tokenizer(model, encoder)
+        if len(_numbers(tokenizer, placeholder)) == 1 or placeholder in tokenizer.get_vocab():
+            raise ConfigError(
+                f"{placeholder!r} is one token of the vocabulary of {encoder} and has a meaning already",
+                field,
+                "choose another word, such as <my-cat>",
+            )
+
+
+def _of_text(model: Model, config: EmbeddingConfig) -> dict[str, torch.Tensor]:
+    """The vectors of the initial text, (tokens, E) by encoder."""
+    numbers = {
+        name: _numbers(_tokenizer(model, name), config.initial_embedding_text) for name in model.text_encoders
+    }
+    count = config.token_count or min(MOST_TOKENS, max([1, *map(len, numbers.values())]))
+    made = {}
+    for encoder, own in numbers.items():
+        fill = _numbers(_tokenizer(model, encoder), FILL)[:1]
+        rows = table(model, encoder)
+        made[encoder] = rows.detach()[torch.tensor((own + fill * count)[:count], device=rows.device)].float()
+    return made
+
+
+def _word(model: Model, placeholder: str, vectors: Vectors, config: TrainConfig, train: bool) -> LearnedWord:
+    dtype = torch_dtype(config.embedding_weight_dtype, "embedding_weight_dtype")
+    made = {}
+    for encoder, rows in vectors.items():
+        trained = train and getattr(config, encoder).train_embedding
+        made[encoder] = nn.Parameter(rows.detach().to(dtype=dtype, copy=True), requires_grad=trained)
+    return LearnedWord(placeholder, made)
+
+
+def _median_norm(model: Model, encoder: str) -> float:
+    """The median length of the vectors of a text encoder's vocabulary."""
+    rows = table(model, encoder).detach()
+    return 0.0 if rows.device.type == "meta" else float(rows.float().norm(dim=1).median())
+
+
+def save_words(
+    model: Model,
+    words: Sequence[LearnedWord],
+    saved: Path,
+    dtype: torch.dtype | None,
+    facts: Mapping[str, str],
+) -> None:
+    """Write embeddings as files of a folder next to what was saved, ``NAME_embeddings``."""
+    if not words:
+        return
+    folder = saved.with_name(f"{saved.name.removesuffix('.safetensors')}_embeddings")
+    owned = Owned(folder.parent, local=True)
+    owned.folder(folder.name)
+    taken: set[str] = set()
+    for word in words:
+        plain = _UNSAFE.sub("-", word.placeholder).strip("-") or "embedding"
+        name, number = plain, 1
+        while name.casefold() in taken:
+            number += 1
+            name = f"{plain}-{number}"
+        taken.add(name.casefold())
+        save_embedding(word, model, owned.path(f"{folder.name}/{name}.safetensors"), dtype, facts)

@@ -1,0 +1,108 @@
+"""A word with vectors of its own in the text encoders (textual inversion)."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from pydantic import field_validator
+from pydantic_core import PydanticCustomError
+
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.setting import PathText, setting
+from modules.util.enum.choices import StopUnit
+from modules.util.owned_files import shown
+
+MOST_TOKENS = 64
+_LONGEST = 64
+# what separates words, names in files and tags, and what is emphasis
+_PLACEHOLDER = re.compile(r"[^\s()\[\]\\,.:\x00-\x1f\x7f\ud800-\udfff\U000f0000-\U0010ffff]+")
+
+
+def fault_of_placeholder(text: str) -> str:
+    """Why a text cannot be a placeholder; empty if it can."""
+    if not text or len(text) > _LONGEST:
+        return f"a placeholder has 1 to {_LONGEST} characters"
+    if not _PLACEHOLDER.fullmatch(text):
+        return "a placeholder is one word without blanks, brackets ( ) [ ] and the characters , . : \\"
+    return ""
+
+
+class EmbeddingConfig(BaseConfig):
+    """One embedding."""
+
+    WHAT: ClassVar[str] = "embedding"
+
+    placeholder: str = setting(
+        "<embedding>",
+        free=False,
+        title="Placeholder",
+        tip=(
+            "The word that stands for the embedding in captions and prompts, in capitals or not. Choose one that is "
+            "not in the vocabulary, such as <my-cat>."
+        ),
+    )
+    model_name: PathText = setting(
+        "",
+        widget="file",
+        free=False,
+        title="Start from file",
+        tip=(
+            "An embedding file to start from: .safetensors, or .pt and .bin of other programs. It decides the number "
+            "of tokens. Empty: start from the initial text."
+        ),
+    )
+    train: bool = setting(
+        True,
+        free=False,
+        title="Train",
+        tip="Train the embedding. Off: captions and prompts can use it, and it stays as it is.",
+    )
+    token_count: int | None = setting(
+        1,
+        ge=1,
+        le=MOST_TOKENS,
+        visible="!.model_name",
+        cost="value",
+        free=False,
+        title="Tokens",
+        tip=(
+            "How many tokens the embedding has. More can learn more details and leave less room for the rest of the "
+            "prompt. Empty: as many as the initial text."
+        ),
+    )
+    initial_embedding_text: str = setting(
+        "*",
+        visible="!.model_name",
+        free=False,
+        title="Initial text",
+        tip=(
+            "The embedding starts as these words. Missing tokens are filled up with *. A word for the kind of thing "
+            "it stands for, such as cat, learns faster."
+        ),
+    )
+    stop_training_after: int = setting(
+        0,
+        ge=0,
+        le=1_000_000_000,
+        visible=".train,!.stop_training_after_unit=NEVER",
+        free=False,
+        title="Stop training after",
+        tip="How long the embedding is trained, in the unit next to it; it keeps its values from then on.",
+    )
+    stop_training_after_unit: StopUnit = setting(
+        StopUnit.NEVER,
+        visible=".train",
+        free=False,
+        title="Unit",
+        tip="Unit of the training time: EPOCH, or STEP for optimizer steps. NEVER: train it to the end.",
+    )
+
+    @field_validator("placeholder")
+    @classmethod
+    def _is_a_word(cls, value: str) -> str:
+        fault = fault_of_placeholder(value)
+        if fault:
+            what = f"{shown(value, 60)!r} cannot be a placeholder"
+            raise PydanticCustomError("setting", "{what}", {"what": what, "hint": fault})
+        return value

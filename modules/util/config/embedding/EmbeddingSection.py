@@ -1,0 +1,78 @@
+from typing import ClassVar
+
+from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.embedding.EmbeddingConfig import EmbeddingConfig
+from modules.util.config.setting import Float, setting
+from modules.util.enum.choices import DataType
+from modules.util.enum.ModelType import families_where
+
+_OFFERED = families_where(lambda spec: bool(spec.embedding_keys))
+
+
+class EmbeddingSection(BaseConfig):
+    """Words with vectors of their own."""
+
+    SECTION: ClassVar[str] = "Embeddings"
+
+    embedding: EmbeddingConfig = setting(
+        factory=EmbeddingConfig,
+        visible="training_method=EMBEDDING",
+        free=False,
+        title="Embedding",
+        group="Embedding",
+        tip="The embedding that training_method EMBEDDING trains.",
+    )
+    additional_embeddings: list[EmbeddingConfig] = setting(
+        factory=list,
+        hidden=True,
+        free=False,
+        title="Additional embeddings",
+        tip=(
+            "Embeddings that are trained along with the adapter or the model, or only used in captions and prompts. "
+            "Each has a placeholder of its own."
+        ),
+    )
+    embedding_learning_rate: Float | None = setting(
+        None,
+        ge=0,
+        le=100,
+        visible=_OFFERED,
+        free=False,
+        title="Learning rate",
+        group="Training of embeddings",
+        tip=(
+            "Learning rate of all embeddings. They need a much higher one than an adapter: 1e-3 to 5e-3 is usual. "
+            "Empty: the run's learning rate."
+        ),
+    )
+    embedding_weight_dtype: DataType = setting(
+        DataType.FLOAT_32,
+        visible=_OFFERED,
+        cost="value",
+        free=False,
+        title="Embedding weights",
+        group="Training of embeddings",
+        tip="Number format of embeddings in training. Small steps get lost in 16 bits: keep FLOAT_32.",
+    )
+    preserve_embedding_norm: bool = setting(
+        False,
+        visible=_OFFERED,
+        free=False,
+        title="Keep the length",
+        group="Training of embeddings",
+        tip=(
+            "After each step, scale every vector to the median length of the text encoder's own. Switch it on when an "
+            "embedding takes over the image at high learning rates."
+        ),
+    )
+    bundle_additional_embeddings: bool = setting(
+        True,
+        visible="training_method=LORA",
+        free=True,
+        title="Save in the adapter's file",
+        group="Training of embeddings",
+        tip=(
+            "Write additional embeddings into the file of the adapter. Off: files in a folder next to it. Embeddings "
+            "trained with a whole model are always files of their own."
+        ),
+    )

@@ -1,0 +1,79 @@
+"""What embeddings have to do with the rest of a config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from modules.util.config.rules.rules import ConfigWarning, Finding, rule
+from modules.util.enum.choices import TrainingMethod
+from modules.util.enum.ModelType import ModelType
+from modules.util.errors import ConfigError, UnsupportedError
+
+if TYPE_CHECKING:
+    from modules.util.config.TrainConfig import TrainConfig
+
+_LISTS = ("training_method", "embedding", "additional_embeddings")
+_ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
+
+
+@rule("model_type", *_LISTS)
+def _family_takes_embeddings(c: TrainConfig) -> Iterator[Finding]:
+    if not c.places_of_embeddings() or c.model_type.spec.embedding_keys:
+        return
+    alone = c.training_method is TrainingMethod.EMBEDDING
+    able = ", ".join(one.label for one in ModelType if one.spec.embedding_keys)
+    yield UnsupportedError(
+        f"embeddings cannot be used with {c.model_type.label}; they can with {able}",
+        "training_method" if alone else "additional_embeddings",
+        "set training_method to LORA" if alone else "empty the list",
+    )
+
+
+@rule(*_LISTS)
+def _placeholders_differ(c: TrainConfig) -> Iterator[Finding]:
+    known: dict[str, str] = {}
+    for place, one in c.places_of_embeddings().items():
+        first = known.setdefault(one.placeholder.casefold(), place)
+        if first != place:
+            yield ConfigError(
+                f"{one.placeholder!r} is the placeholder of {first} already; capitals make no difference",
+                f"{place}.placeholder",
+                "choose another word",
+            )
+
+
+@rule("model_type", *_ENCODERS, *_LISTS)
+def _one_is_trained_alone(c: TrainConfig) -> Iterator[Finding]:
+    if c.training_method is not TrainingMethod.EMBEDDING:
+        return
+    if not c.embedding.train:
+        yield ConfigError("nothing is trained", "embedding.train", "switch it on")
+    for number, one in enumerate(c.additional_embeddings):
+        if one.train:
+            yield ConfigError(
+                "EMBEDDING trains and saves one embedding alone",
+                f"additional_embeddings[{number}].train",
+                "set it to false, or training_method to LORA",
+            )
+
+
+@rule("model_type", *_ENCODERS, *_LISTS)
+def _in_some_encoder(c: TrainConfig) -> Iterator[Finding]:
+    wanted = c.model_type.spec.embedding_keys and any(one.train for one in c.embeddings())
+    if wanted and not c.trains_words():
+        yield ConfigError(
+            "embeddings are to be trained, and train_embedding is off for every text encoder",
+            f"{c.model_type.text_encoders[0]}.train_embedding",
+            "switch it on, or set train of the embeddings to false",
+        )
+
+
+@rule("learning_rate", "embedding_learning_rate", "model_type", *_ENCODERS, *_LISTS)
+def _embeddings_learn_slowly(c: TrainConfig) -> Iterator[Finding]:
+    together = c.trains_words() and c.training_method is not TrainingMethod.EMBEDDING
+    if together and c.embedding_learning_rate is None and c.learning_rate < 5e-4:
+        yield ConfigWarning(
+            f"is empty, so embeddings are trained at {c.learning_rate:g}, which is little for them; 1e-3 is usual",
+            "embedding_learning_rate",
+        )

@@ -1,0 +1,186 @@
+"""What embeddings do in each way of training, what their files hold, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from diffusers.loaders import TextualInversionLoaderMixin
+from safetensors.torch import load_file, save_file
+
+from modules.adapter.embedding_files import BUNDLE
+from modules.model.text.LearnedWords import PREFIX
+from modules.modelSetup.registry import create_model_setup
+from modules.util.errors import UserError
+from tests.tiny import tiny_folder
+from tests.trainer.builders import run_here
+from tests.trainer.embeddings.test_training import WORD, XL, words_config, words_of
+
+NAME = f"{PREFIX}{WORD}.text_encoder"
+ALONE: dict[str, Any] = {
+    "training_method": "EMBEDDING",
+    "additional_embeddings": [],
+    "embedding": {"placeholder": WORD, "token_count": 2},
+    "learning_rate": 1e-2,
+    "embedding_learning_rate": None,
+}
+
+
+def test_an_embedding_alone_leaves_the_model_and_learns(tmp_path: Path) -> None:
+    trainer = run_here(words_config(tmp_path, **ALONE, preserve_embedding_norm=True))
+    assert [name for name, _ in trainer.parts.named] == [NAME]
+    model = trainer.parts.model
+    fresh = create_model_setup("STABLE_DIFFUSION_15").load(str(tiny_folder()))
+    for part, module in fresh.modules().items():
+        own = model.module(part).state_dict()
+        assert all(torch.equal(weight, own[name]) for name, weight in module.state_dict().items()), part
+    saved = load_file(tmp_path / "out.safetensors")
+    assert saved.keys() == {"emb_params"}
+    assert torch.equal(saved["emb_params"], words_of(trainer)[NAME])
+    table = fresh.module("text_encoder").get_input_embeddings().weight
+    median = float(table.norm(dim=1).median())
+    assert saved["emb_params"].norm(dim=1).tolist() == pytest.approx([median, median], abs=1e-6)
+    start = model.words.start[NAME]
+    assert not torch.allclose(saved["emb_params"], start * (median / start.norm(dim=1, keepdim=True)))
+
+
+def test_dpo_compares_with_the_words_as_they_began(tmp_path: Path) -> None:
+    trainer = run_here(words_config(tmp_path, rlhf_enabled=True, epochs=1))
+    parts, model = trainer.parts, trainer.parts.model
+    setup = parts.setup
+    ended = words_of(trainer)[NAME]
+    began = model.words.start[NAME]
+    assert not torch.equal(ended, began)
+    with torch.no_grad():
+        now = setup.encode_text(model, [f"photo of {WORD}"], train=True)["hidden_BLE"].clone()
+        with parts.reference():
+            assert torch.equal(words_of(trainer)[NAME], began)
+            before = setup.encode_text(model, [f"photo of {WORD}"], train=True)["hidden_BLE"].clone()
+        assert torch.equal(words_of(trainer)[NAME], ended)
+    assert not torch.equal(now, before)
+
+
+@pytest.mark.parametrize("layout", ["KOHYA_LORA", "DIFFUSERS_LORA", "COMFY_LORA", "LEGACY_LORA"])
+def test_words_travel_in_the_file_of_an_adapter(layout: str, tmp_path: Path) -> None:
+    first = run_here(words_config(tmp_path / "first", max_steps=1, output_model_format=layout))
+    saved = load_file(tmp_path / "first/out.safetensors")
+    key = f"{BUNDLE}{WORD}.clip_l"
+    assert [name for name in saved if name.startswith(BUNDLE)] == [key]
+    assert torch.equal(saved[key], words_of(first)[NAME])
+    # another run that does not name it can use it, and one that names it goes on from there
+    again = run_here(
+        words_config(
+            tmp_path / "again", lora_model_name=str(tmp_path / "first/out.safetensors"),
+            additional_embeddings=[], max_steps=1,
+        )
+    )  # fmt: skip
+    assert torch.equal(words_of(again)[NAME], saved[key])
+    assert torch.equal(load_file(tmp_path / "again/out.safetensors")[key], saved[key])
+
+
+def test_words_beside_an_adapter_are_files_of_their_own(tmp_path: Path) -> None:
+    trainer = run_here(words_config(tmp_path, bundle_additional_embeddings=False, max_steps=1))
+    assert not any(name.startswith(BUNDLE) for name in load_file(tmp_path / "out.safetensors"))
+    saved = load_file(tmp_path / "out_embeddings/cat-toy.safetensors")
+    assert torch.equal(saved["emb_params"], words_of(trainer)[NAME])
+    # and are read again
+    again = run_here(
+        words_config(
+            tmp_path / "again",
+            max_steps=1,
+            additional_embeddings=[
+                {
+                    "placeholder": WORD,
+                    "train": False,
+                    "model_name": str(tmp_path / "out_embeddings/cat-toy.safetensors"),
+                }
+            ],
+        )
+    )
+    assert torch.equal(words_of(again)[NAME], saved["emb_params"])
+    assert not again.parts.model.trains_text
+
+
+def test_both_encoders_of_xl_get_vectors(tmp_path: Path) -> None:
+    config = words_config(
+        tmp_path, model_type=XL, base_model_name=str(tiny_folder(XL)), text_encoder_2={"train_embedding": False},
+        **{**ALONE, "training_method": "EMBEDDING"}, resolution="32",
+    )  # fmt: skip
+    trainer = run_here(config)
+    start, saved = trainer.parts.model.words.start, load_file(tmp_path / "out.safetensors")
+    assert saved.keys() == {"clip_l", "clip_g"}
+    assert not torch.equal(saved["clip_l"], start[NAME])
+    assert torch.equal(saved["clip_g"], start[f"{NAME}_2"])
+
+
+class Reader(TextualInversionLoaderMixin):
+    """The part of a diffusers pipeline that reads embeddings."""
+
+    components: dict[str, Any] = {}
+    hf_device_map = None
+
+    def __init__(self, encoder: Any, tokenizer: Any) -> None:
+        self.text_encoder, self.tokenizer = encoder, tokenizer
+
+
+@pytest.mark.parametrize("key", ["STABLE_DIFFUSION_15", XL])
+def test_diffusers_reads_the_file_and_gives_the_same_states(key: str, tmp_path: Path) -> None:
+    config = words_config(
+        tmp_path, **ALONE, model_type=key, base_model_name=str(tiny_folder(key)), max_steps=2
+    )
+    trainer = run_here(config)
+    prompt = f"photo of {WORD}, a cat"
+    ours_BLE = trainer.parts.setup.encode_text(trainer.parts.model, [prompt])["hidden_BLE"]
+    fresh, saved = trainer.parts.setup.load(str(tiny_folder(key))), load_file(tmp_path / "out.safetensors")
+    theirs = []
+    names = ["emb_params"] if len(fresh.text_encoders) == 1 else ["clip_l", "clip_g"]
+    for part, name in zip(fresh.text_encoders, names, strict=True):
+        encoder, tokenizer = fresh.module(part), fresh.parts[part.replace("text_encoder", "tokenizer")]
+        reader = Reader(encoder, tokenizer)
+        # of files for several encoders people hand the tensors over themselves
+        file = str(tmp_path / "out.safetensors") if name == "emb_params" else saved[name]
+        reader.load_textual_inversion(file, token=WORD)
+        text = reader.maybe_convert_prompt(prompt, tokenizer)
+        ids = tokenizer(
+            text, padding="max_length", max_length=16, truncation=True, return_tensors="pt"
+        ).input_ids
+        with torch.no_grad():
+            out = encoder(ids, output_hidden_states=True)
+        theirs.append(out.last_hidden_state if name == "emb_params" else out.hidden_states[-2])
+    assert torch.equal(ours_BLE, torch.cat(theirs, dim=-1))
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        run_here(path)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        ({"placeholder": "cat"}, ("additional_embeddings[0].placeholder", "one token of the vocabulary")),
+        ({"placeholder": "Cat"}, ("additional_embeddings[0].placeholder", "one token of the vocabulary")),
+        ({"placeholder": "a word"}, ("additional_embeddings[0].placeholder", "without blanks")),
+        ({"placeholder": "<other>"}, ("concepts", "no caption contains <other>")),
+        ({"placeholder": WORD, "model_name": "wide.safetensors"}, ("model_name", "have 12 numbers", "takes 24")),
+        ({"placeholder": WORD, "model_name": "nan.safetensors"}, ("model_name", "NaN")),
+        ({"placeholder": WORD, "model_name": "xl.safetensors"}, ("model_name", "clip_g, clip_l", "emb_params")),
+        ({"placeholder": WORD, "model_name": "none.safetensors"}, ("model_name", "does not exist")),
+        ({"placeholder": WORD, "model_name": "text.pt"}, ("model_name", "damaged")),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_be_a_word_is_refused(
+    one: dict[str, Any], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    save_file({"emb_params": torch.zeros(1, 12)}, tmp_path / "wide.safetensors")
+    save_file({"emb_params": torch.full((1, 24), torch.nan)}, tmp_path / "nan.safetensors")
+    save_file({"clip_l": torch.zeros(1, 24), "clip_g": torch.zeros(1, 24)}, tmp_path / "xl.safetensors")
+    (tmp_path / "text.pt").write_text("not tensors")
+    if "model_name" in one:
+        one = {**one, "model_name": str(tmp_path / one["model_name"])}
+    said = refusal(words_config(tmp_path / "run", additional_embeddings=[one]))
+    assert all(word in said for word in words), said
