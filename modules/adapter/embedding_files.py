@@ -109,9 +109,9 @@ def read_embedding(path: str | Path, model: Model, field: str) -> dict[str, torc
     tensors = _pickled(source, field) if source.suffix.lower() in _PICKLES else _safetensors(source, field)
     keys = model.spec.embedding_keys
     if len(keys) == 1:
-        found = [tensors[name] for name in (SINGLE, THEIRS, *keys) if name in tensors]
+        found = [tensors[name] for name in (SINGLE, THEIRS) if name in tensors]
         if not found and len(tensors) == 1:
-            # diffusers calls it by its placeholder
+            # by the name of the encoder, or as diffusers by its placeholder
             found = list(tensors.values())
         chosen = dict(zip(keys, found, strict=False))
     else:
