@@ -152,7 +152,7 @@ def test_the_caption_is_edited_on_both_sides(read, tmp_path):
     reader = read()
     pair = reader.review.pair
     reader.press("e")
-    assert reader.root.focus_get() is reader.review.caption
+    reader.until(lambda: reader.root.focus_get() is reader.review.caption, "the focus")
     reader.review.caption.delete("1.0", "end")
     reader.press("s", "p", "Return")
     assert {read_caption(pair.chosen), read_caption(pair.rejected)} == {"sp"}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from modules.ui.MainWindow import MainWindow
+from modules.ui.shell.BottomBar import BottomBar
 from modules.ui.state.PresetStore import PresetStore
 from modules.ui.state.RunControl import RunControl
 from modules.ui.state.SessionStore import SessionStore, WindowMemory
@@ -31,6 +32,13 @@ def open_window(display: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     concepts.parent.mkdir()
     concepts.write_text("[]")
     opened: list[Hands] = []
+    say = BottomBar.say
+
+    def heard(bar: BottomBar, text: str) -> None:
+        say(bar, text)
+        getattr(bar.winfo_toplevel(), "heard", []).append(bar.said)
+
+    monkeypatch.setattr(BottomBar, "say", heard)
 
     def open_one(
         model: type[TrainConfig] = TrainConfig,

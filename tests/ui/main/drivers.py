@@ -28,6 +28,8 @@ class Hands:
         self.window = window
         self._errors: list[BaseException] = []
         self.asked: list[str] = []
+        self._heard: list[str] = []
+        window.heard = self._heard  # type: ignore[attr-defined]
         shown = window.report_callback_exception
 
         def report(kind: type[BaseException], error: BaseException, trace: object) -> None:
@@ -65,7 +67,7 @@ class Hands:
         if page.form.hides(path):
             page.more.invoke()
             self.rest()
-        assert row.shown, f"{path} is not shown"
+        self.wait(lambda: row.shown, f"{path} is not shown")
         return row
 
     def dialogs(self) -> list[ErrorDialog]:
@@ -91,24 +93,39 @@ class Hands:
 
     def dialog(self) -> tk.Toplevel:
         """The window that was opened last."""
-        found = [c for c in self.window.winfo_children() if isinstance(c, tk.Toplevel) and c.winfo_viewable()]
-        assert found, "no window is open"
-        return found[-1]
+
+        def found() -> list[tk.Toplevel]:
+            children = self.window.winfo_children()
+            return [c for c in children if isinstance(c, tk.Toplevel) and c.winfo_viewable()]
+
+        self.wait(found, "no window is open")
+        return found()[-1]
 
     def button(self, text: str, within: tk.Misc | None = None) -> ttk.Button:
         """The button with this text on the screen."""
+
+        def found() -> list[ttk.Button]:
+            return [
+                widget
+                for widget in _below(within or self.window)
+                if isinstance(widget, ttk.Button) and widget.winfo_viewable() and widget.cget("text") == text
+            ]
+
         self.rest()
-        found = [
-            widget
-            for widget in _below(within or self.window)
-            if isinstance(widget, ttk.Button) and widget.winfo_viewable() and widget.cget("text") == text
-        ]
-        assert len(found) == 1, f"{len(found)} buttons say {text!r}"
-        return found[0]
+        self.wait(lambda: len(found()) == 1, f"not one button says {text!r}")
+        return found()[0]
 
     def status(self) -> str:
         """The line at the bottom."""
         return self.window.bottom_bar.said
+
+    def expect_status(self, words: str) -> None:
+        """The line at the bottom says this, or did since it was last expected: what comes later may replace it."""
+        self.wait(
+            lambda: any(words in text for text in self._heard),
+            f"the line at the bottom does not say {words!r} but {self.status()!r}",
+        )
+        self._heard.clear()
 
     def unexpected(self) -> list[BaseException]:
         """Errors in callbacks that no test expected."""
@@ -121,6 +138,13 @@ class Hands:
         widget.focus_force()
         self.wait(lambda: self.window.focus_get() is widget, f"{widget} does not get the focus")
         self.rest()
+
+    def expect_focus(self, widget: tk.Misc) -> None:
+        """The keys go to this widget, or soon will."""
+        self.wait(
+            lambda: self.window.focus_get() is widget,
+            f"{widget} does not get the focus, {self.window.focus_get()} has it",
+        )
 
     def keys(self, *names: str, to: tk.Misc | None = None) -> None:
         """Press keys where the focus is."""
@@ -147,7 +171,7 @@ class Hands:
     def click(self, widget: tk.Misc, x: int | None = None, y: int | None = None) -> None:
         """Press and release the left button in the middle of a widget, or at a place in it."""
         self.rest()
-        assert widget.winfo_viewable(), f"{widget} is not on the screen"
+        self.wait(widget.winfo_viewable, f"{widget} is not on the screen")
         place = {
             "x": widget.winfo_width() // 2 if x is None else x,
             "y": widget.winfo_height() // 2 if y is None else y,

@@ -83,7 +83,7 @@ def test_it_is_typed_masked_and_kept_for_the_owner_alone(hands: Hands, tmp_path:
     assert not dialog.winfo_exists() and stored(hands) == TOKEN
     path = hands.window.store.folder / "secrets.json"
     assert os.name == "nt" or stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert hands.status() == "The token is stored"
+    hands.expect_status("The token is stored")
     hands.window.autosave.now()
     assert holding(tmp_path, TOKEN) == ["secrets.json"]
 

@@ -71,8 +71,7 @@ def test_a_missing_folder_is_marked(hands: Hands, tmp_path: Path) -> None:
 def test_thousands_of_concepts_stay_usable(hands: Hands, tmp_path: Path) -> None:
     page = data_page(hands)
     hands.window.state_.set_value("concepts", [ConceptConfig(path=f"/none/{i}") for i in range(2000)])
-    hands.rest(0.5)
-    assert len(page.table.tree.get_children()) == 2000
+    hands.wait(lambda: len(page.table.tree.get_children()) == 2000)
     page.table.select([1999])
     hands.focus(page.table.tree)
     hands.keys("<Delete>")
@@ -216,7 +215,6 @@ def test_the_pair_tool_opens_from_the_page(hands: Hands) -> None:
     page = hands.window.current_page()
     assert isinstance(page, RlhfPage)
     hands.click(page.pair_buttons["Open pair tool"])
-    hands.rest(0.3)
     window = hands.dialog()
     assert window.title()
     window.tk.call(window.protocol("WM_DELETE_WINDOW"))

@@ -81,7 +81,8 @@ def test_it_is_offered_until_the_person_has_answered(open_window: OpenWindow) ->
     shot(hands, "offer")
     hands.focus(offer.no)
     hands.keys("<Return>")
-    assert not offer.winfo_exists() and "Tools page" in hands.status()
+    hands.expect_status("Tools page")
+    assert not offer.winfo_exists()
     hands.window.set_view("Dark", 110)
     assert hands.window.offer is None
     hands.close()

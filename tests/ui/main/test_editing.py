@@ -25,7 +25,7 @@ def test_a_bad_text_is_refused_at_the_field_in_the_list_and_in_the_sidebar(hands
     assert row.input.focus_widget.instate(["invalid"])  # type: ignore[attr-defined]
     assert row._fault is not None and row._fault.winfo_viewable()
     assert "whole number" in str(row._fault.cget("text"))
-    assert hands.window.bottom_bar.problems.cget("text").startswith("1 error")
+    hands.wait(lambda: hands.window.bottom_bar.problems.cget("text").startswith("1 error"))
     assert hands.window.side_bar.buttons["training"].cget("text") == "Training  (1)"
     hands.window.show_page("project")
     hands.keys("<F4>", to=hands.window)
@@ -34,7 +34,7 @@ def test_a_bad_text_is_refused_at_the_field_in_the_list_and_in_the_sidebar(hands
     hands.focus(tree)
     hands.keys("<Return>")
     assert hands.window.page == "training"
-    assert hands.window.focus_get() is row.input.focus_widget
+    hands.expect_focus(row.input.focus_widget)
     hands.fill("batch_size", "8")
     assert hands.window.state_.config.batch_size == 8
     assert not row._fault.winfo_viewable()
@@ -46,7 +46,7 @@ def test_a_start_with_problems_is_refused_with_their_list(hands: Hands) -> None:
     hands.fill("epochs", "-1")
     hands.keys("<F5>")
     assert hands.window.problems.winfo_viewable()
-    assert hands.status() == "Training cannot start: Epochs: must be at least 1, not -1"
+    hands.expect_status("Training cannot start: Epochs: must be at least 1, not -1")
     assert hands.window.control.run is None
 
 
@@ -126,7 +126,7 @@ def test_the_learning_rate_is_the_one_of_the_run(hands: Hands) -> None:
     unseen = ["(not shown now)" in text for text in found if text]
     assert unseen == sorted(unseen)
     hands.keys("<Return>")
-    assert hands.window.focus_get() is hands.row("learning_rate").input.focus_widget
+    hands.expect_focus(hands.row("learning_rate").input.focus_widget)
 
 
 def test_search_jumps_to_the_field(hands: Hands) -> None:
@@ -139,14 +139,14 @@ def test_search_jumps_to_the_field(hands: Hands) -> None:
     hands.keys("<Return>")
     assert hands.window.page == "rlhf"
     row = hands.row("rlhf_dpo_beta")
-    assert hands.window.focus_get() is row.input.focus_widget
+    hands.expect_focus(row.input.focus_widget)
     assert not hands.window.top_bar.search.list.winfo_viewable()
 
 
 def test_search_tells_what_shows_a_hidden_field(hands: Hands) -> None:
     hands.window.jump("rlhf_dpo_beta")
     assert hands.window.page == "rlhf"
-    assert "rlhf_enabled" in hands.status()
+    hands.expect_status("rlhf_enabled")
 
 
 def test_escape_closes_the_search(hands: Hands) -> None:
@@ -244,7 +244,7 @@ def test_an_empty_optional_field_says_what_that_means(hands: Hands) -> None:
     hint = entry.winfo_children()[0]
     assert hint.winfo_viewable()
     hands.click(hint)
-    assert hands.window.focus_get() is entry
+    hands.expect_focus(entry)
     hands.type("0.1")
     assert not hint.winfo_viewable()
     assert hands.window.state_.value("optimizer.weight_decay") == 0.1

@@ -63,7 +63,7 @@ def test_new_settings_ask_when_there_are_unsaved_ones(
     assert target.exists() == (answer == "Save")
     if answer == "Cancel":
         return
-    assert "Ctrl+Z" in hands.status()
+    hands.wait(lambda: "Ctrl+Z" in hands.status())
     hands.focus(hands.row("epochs").input.focus_widget)  # where a desktop puts it back, now or later
     assert "Ctrl+Z" in hands.status()
     hands.focus(hands.window)
@@ -73,13 +73,13 @@ def test_new_settings_ask_when_there_are_unsaved_ones(
 
 def test_new_settings_do_not_ask_when_nothing_would_be_lost(hands: Hands) -> None:
     hands.keys("<Control-n>", to=hands.window)
-    assert hands.status() == "New settings"
+    hands.expect_status("New settings")
     hands.fill("epochs", "33")
     hands.focus(hands.window)
     hands.keys("<Control-z>", to=hands.window)
     assert not hands.window.state_.is_modified(), "otherwise the next key waits for an answer"
     hands.keys("<Control-n>", to=hands.window)
-    assert hands.status() == "New settings"
+    hands.expect_status("New settings")
 
 
 def test_a_config_with_faults_is_told_and_changes_nothing(hands: Hands, tmp_path: Path) -> None:
@@ -104,8 +104,7 @@ def test_contradictions_in_a_config_are_shown_not_refused(hands: Hands, tmp_path
     path = tmp_path / "mixed.json"
     path.write_text('{"__version": 1, "rlhf_enabled": true, "training_method": "FINE_TUNE"}')
     assert hands.window.files.load(path)
-    hands.rest()
-    assert "error" in str(hands.window.bottom_bar.problems.cget("text"))
+    hands.wait(lambda: "error" in str(hands.window.bottom_bar.problems.cget("text")))
 
 
 def test_a_onetrainer_config_is_taken_over_with_a_list_of_the_rest(hands: Hands, tmp_path: Path) -> None:
@@ -196,7 +195,7 @@ def test_the_chosen_one_of_the_own_presets_is_removed(hands: Hands) -> None:
 def test_a_name_that_no_longer_acts_is_told_when_a_config_is_opened(hands: Hands, tmp_path: Path) -> None:
     (tmp_path / "old.json").write_text(json.dumps({"__version": 1, "rlhf_strict_loss_mixing": False}))
     hands.window.files.load(tmp_path / "old.json")
-    assert "old.json. rlhf_strict_loss_mixing: has no effect any more" in hands.status()
+    hands.expect_status("old.json. rlhf_strict_loss_mixing: has no effect any more")
 
 
 def _answer(hands: Hands, text: str) -> None:

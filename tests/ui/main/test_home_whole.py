@@ -101,7 +101,8 @@ def test_twelve_clicks_from_an_empty_window(empty_window: Hands, tmp_path: Path)
         mouse(hands, widget)
 
     start = hands.window.current_page().view  # type: ignore[attr-defined]
-    assert isinstance(start, StartView) and hands.window.focus_get() is start.entries["folder"]
+    assert isinstance(start, StartView)
+    hands.expect_focus(start.entries["folder"])
     typed(hands, str(tmp_path / "taste"))
     click(start.entries["base"])
     typed(hands, str(ROOT / "resources" / "demo_model"))

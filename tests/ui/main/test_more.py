@@ -83,7 +83,7 @@ def test_a_search_for_a_hidden_setting_opens_more(hands: Hands) -> None:
     hands.keys("<Return>")
     row = page.form.rows["clip_grad_norm"]
     assert row.label.winfo_viewable()
-    assert hands.window.focus_get() is row.input.focus_widget
+    hands.expect_focus(row.input.focus_widget)
 
 
 @pytest.mark.gui

@@ -56,7 +56,7 @@ def test_the_window_has_a_row_for_it(open_window: OpenWindow) -> None:
     hands.keys("<Control-f>", to=hands.window)
     hands.type("glitter")
     hands.keys("<Return>")
-    assert hands.window.focus_get() is row.input.focus_widget
+    hands.expect_focus(row.input.focus_widget)
     hands.close()
     again = open_window(model=Extended)
     assert again.window.state_.value("sparkle_strength") == 0.5

@@ -102,7 +102,7 @@ def test_rewards_are_edited_as_a_list(hands: Hands, page: RlhfPage) -> None:
     hands.wait(fault.winfo_viewable, "the fault is not told")
     assert "listed twice" in fault.cget("text")
     hands.window.jump("rlhf_rewards[1].weight")
-    assert hands.window.focus_get() is table.tree
+    hands.expect_focus(table.tree)
     hands.keys("<Control-z>", "<Control-z>")
     assert state.value("rlhf_rewards") == []
     assert not line.instate(["disabled"])  # type: ignore[attr-defined]

@@ -80,7 +80,7 @@ def opened(hands: Hands) -> ParametersWindow:
 def choose(hands: Hands, window: ParametersWindow, index: int, kind: str) -> None:
     """In the list of kinds, by the arrow keys."""
     combo = window.rows[index].kind
-    assert hands.window.focus_get() is combo
+    hands.expect_focus(combo)
     hands.keys("<Down>")
     popdown = combo.tk.call("ttk::combobox::PopdownWindow", str(combo))
     hands.wait(lambda: combo.tk.call("winfo", "viewable", popdown))
@@ -141,7 +141,7 @@ def test_a_fault_is_shown_at_its_field_until_it_is_mended(hands: Hands) -> None:
     hands.type("two")
     hands.keys("<Control-Return>")
     row = window.rows[0]
-    assert window.winfo_exists() and hands.window.focus_get() is row.value
+    hands.expect_focus(row.value)
     assert row.faults["value"].winfo_ismapped() and "'two' is not a number" in str(
         row.faults["value"].cget("text")
     )
@@ -154,7 +154,8 @@ def test_a_fault_is_shown_at_its_field_until_it_is_mended(hands: Hands) -> None:
     hands.keys("<Control-slash>", "<Delete>")
     hands.type("eps")
     hands.keys("<Control-Return>")
-    assert "Epsilon" in str(row.faults["name"].cget("text")) and hands.window.focus_get() is row.name
+    hands.expect_focus(row.name)
+    assert "Epsilon" in str(row.faults["name"].cget("text"))
     hands.keys("<Escape>")
     assert not window.winfo_exists() and params(hands) == {}
 
@@ -170,7 +171,7 @@ def test_what_is_there_can_be_changed_and_taken_out(hands: Hands) -> None:
     ]
     hands.focus(window.rows[1].drop)
     hands.keys("<space>")
-    assert hands.window.focus_get() is window.rows[1].name
+    hands.expect_focus(window.rows[1].name)
     hands.focus(window.rows[0].kind)
     choose(hands, window, 0, "number")
     hands.keys("<Control-Return>")
@@ -179,7 +180,7 @@ def test_what_is_there_can_be_changed_and_taken_out(hands: Hands) -> None:
     for _ in range(2):
         hands.focus(window.rows[0].drop)
         hands.keys("<space>")
-    assert hands.window.focus_get() is window.more
+    hands.expect_focus(window.more)
     hands.keys("<Control-Return>")
     assert params(hands) == {}
 

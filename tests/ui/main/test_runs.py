@@ -173,7 +173,7 @@ def test_a_start_that_fails_is_told_and_can_be_tried_again(hands: Hands, tmp_pat
 
 def test_orders_without_a_run_are_told(hands: Hands) -> None:
     hands.keys("<F7>", to=hands.window)
-    assert "No run" in hands.status()
+    hands.expect_status("No run")
 
 
 def test_values_under_the_pointer(hands: Hands) -> None:

@@ -155,7 +155,7 @@ def test_the_trash_is_emptied_when_asked(page: tuple[Hands, RunsPage], tmp_path:
     hands, runs = page
     trash = tmp_path / "work" / TRASH
     hands.click(runs.buttons["Empty trash\u2026"])
-    assert "The trash is empty" in hands.status()
+    hands.expect_status("The trash is empty")
     runs.tree.selection_set("1")
     hands.focus(runs.tree)
     hands.keys("<Delete>")
@@ -177,7 +177,7 @@ def test_the_arena_wants_a_project(page: tuple[Hands, RunsPage]) -> None:
     runs.tree.selection_set("1")
     hands.rest(0.1)
     hands.click(runs.buttons["Compare in the arena"])
-    assert "This uses the prompts of a project" in hands.status()
+    hands.expect_status("This uses the prompts of a project")
 
 
 def test_a_run_with_a_backup_is_resumed_from_the_list(page: tuple[Hands, RunsPage], tmp_path: Path) -> None:

@@ -35,9 +35,9 @@ def said(hands: Hands) -> str:
 def test_a_first_start_without_images_says_so(hands: Hands, tmp_path: Path) -> None:
     (tmp_path / "training_concepts" / "concepts.json").rename(tmp_path / "elsewhere.json")
     hands.fill("epochs", "3")
-    assert said(hands).startswith("1 error")
+    hands.wait(lambda: said(hands).startswith("1 error"))
     hands.click(hands.window.bottom_bar.buttons["start"])
-    assert NO_IMAGES in hands.status()
+    hands.expect_status(NO_IMAGES)
     assert hands.window.control.run is None
     panel = hands.window.problems
     assert panel.winfo_viewable()

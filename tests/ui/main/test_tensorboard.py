@@ -218,7 +218,7 @@ def test_a_taken_port_is_a_message_in_the_window(
         hands.wait(lambda: hands.dialogs(), "nothing is said")
         assert "another TensorBoard port" in hands.dialogs()[0].message
         hands.expect_dialog(f"port {port}")
-        assert hands.status() == "TensorBoard is not open"
+        hands.expect_status("TensorBoard is not open")
     free = free_port()
     hands.fill("tensorboard_port", str(free))
     hands.click(button(hands, "TensorBoard"))
@@ -228,4 +228,5 @@ def test_a_taken_port_is_a_message_in_the_window(
 @pytest.mark.gui
 def test_without_a_run_there_is_nothing_to_open(hands: Hands, opened: list[str]) -> None:
     hands.click(button(hands, "TensorBoard"))
-    assert "no run" in hands.status() and opened == []
+    hands.expect_status("no run")
+    assert opened == []

@@ -136,8 +136,7 @@ def test_the_place_of_the_window_is_remembered(open_window: OpenWindow) -> None:
     first.rest(0.2)
     first.close()
     second = open_window()
-    second.rest(0.2)
-    assert (second.window.winfo_width(), second.window.winfo_height()) == (900, 600)
+    second.wait(lambda: (second.window.winfo_width(), second.window.winfo_height()) == (900, 600))
 
 
 @pytest.mark.parametrize(
