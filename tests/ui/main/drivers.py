@@ -16,6 +16,7 @@ from modules.ui.pages.registry import page_of
 from modules.ui.widgets.tk_support import ErrorDialog
 
 _KEYS = {
+    "<": "less", ">": "greater",
     " ": "space", ".": "period", "-": "minus", "_": "underscore", "/": "slash", ",": "comma", "{": "braceleft",
     "}": "braceright", ":": "colon",
 }  # fmt: skip
