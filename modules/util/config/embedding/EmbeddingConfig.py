@@ -94,7 +94,7 @@ class EmbeddingConfig(BaseConfig):
         StopUnit.NEVER,
         visible=".train",
         free=False,
-        title="Unit",
+        title="Stop training (unit)",
         tip="Unit of the training time: EPOCH, or STEP for optimizer steps. NEVER: train it to the end.",
     )
 

@@ -105,7 +105,7 @@ class ModelPartConfig(SourcedPartConfig):
         visible=".train",
         cost="value",
         free=False,
-        title="Unit",
+        title="Stop training (unit)",
         tip=(
             "Unit of the training time of this part: EPOCH, or STEP for optimizer steps. NEVER: train it "
             "to the end. Once an epoch begins with no text encoder in training, prompts are cached "
