@@ -8,6 +8,7 @@ one tensor of any name (diffusers) are read as well. In files of adapters they a
 from __future__ import annotations
 
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,17 @@ from modules.adapter.AdapterFile import AdapterFile
 from modules.adapter.digests import digests
 from modules.model.Model import Model
 from modules.model.text.LearnedWords import LearnedWord
+from modules.model.weight_files import DAMAGED, check_archive
 from modules.spec.FamilySpec import FamilySpec
 from modules.util.config.embedding.EmbeddingConfig import MOST_TOKENS, fault_of_placeholder
-from modules.util.errors import DataError
+from modules.util.errors import DataError, UserError
 from modules.util.jsonio import atomic_path
 from modules.util.tensors.tensor_files import write_safetensors
 
 BUNDLE = "bundle_emb."
 SINGLE, THEIRS = "emb_params", "emp_params"
+OUTPUT = "_out"
+"""Ends the names of vectors that take the place of a text encoder's output."""
 _PICKLES = (".pt", ".bin")
 _MOST_BYTES = 64 * 2**20
 _MOST_BUNDLED = 1000
@@ -108,6 +112,13 @@ def read_embedding(path: str | Path, model: Model, field: str) -> dict[str, torc
         )
     tensors = _pickled(source, field) if source.suffix.lower() in _PICKLES else _safetensors(source, field)
     keys = model.spec.embedding_keys
+    outputs = sorted(name for name in tensors if name.endswith(OUTPUT))
+    if outputs:
+        raise DataError(
+            f"{source} holds vectors for what a text encoder puts out ({outputs[0]}), which are not supported",
+            field=field,
+            hint="use an embedding without them",
+        )
     if len(keys) == 1:
         found = [tensors[name] for name in (SINGLE, THEIRS) if name in tensors]
         if not found and len(tensors) == 1:
@@ -143,7 +154,8 @@ def checked(
         vectors = tensors[key][None] if tensors[key].dim() == 1 else tensors[key]
         width = table(model, encoder).shape[1]
         fault = ""
-        if vectors.dim() != 2 or not vectors.is_floating_point() or not vectors.numel():
+        plain = vectors.layout is torch.strided and vectors.is_floating_point()
+        if vectors.dim() != 2 or not plain or not vectors.numel():
             fault = f"{key} is a tensor {tuple(vectors.shape)} of {vectors.dtype}, not a row for each token"
         elif vectors.shape[1] != width:
             fault = (
@@ -152,7 +164,7 @@ def checked(
             )
         elif vectors.shape[0] > MOST_TOKENS:
             fault = f"it has {vectors.shape[0]} tokens, more than the {MOST_TOKENS} that are read"
-        elif not bool(vectors.isfinite().all()):
+        elif not bool(vectors.float().isfinite().all()):
             fault = f"{key} has NaN or infinite values"
         if fault:
             raise DataError(
@@ -211,8 +223,12 @@ def _safetensors(source: Path, field: str) -> dict[str, torch.Tensor]:
 def _pickled(source: Path, field: str) -> dict[str, torch.Tensor]:
     """Tensors of a pickle, of which tensors and plain values only are read."""
     try:
+        if zipfile.is_zipfile(source):
+            check_archive(source)
         content = torch.load(source, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, OSError, KeyError) as error:
+    except UserError as error:
+        raise DataError(error.message, field=field, hint=error.hint) from error
+    except (pickle.UnpicklingError, *DAMAGED) as error:
         raise DataError(
             f"the embedding {source} cannot be read: it is damaged, or holds more than tensors",
             field=field,

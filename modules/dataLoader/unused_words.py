@@ -14,19 +14,17 @@ if TYPE_CHECKING:
 def check_words_are_used(model: Model, prompts: Iterable[str]) -> None:
     """``DataError`` if an embedding is trained and not one of the prompts holds its placeholder."""
     missing = {
-        word.placeholder.casefold(): word.placeholder
-        for word in ([] if model.words is None else model.words.words)
-        if word.trained
+        word.placeholder for word in ([] if model.words is None else model.words.words) if word.trained
     }
     if not missing or model.words is None:
         return
     for prompt in prompts:
         for name in model.words.names_in(prompt):
-            missing.pop(name, None)
+            missing.discard(name)
         if not missing:
             return
     raise DataError(
-        f"no caption contains {', '.join(missing.values())}, so the embedding would learn nothing",
+        f"no caption contains {', '.join(sorted(missing))}, so the embedding would learn nothing",
         field="concepts",
         hint="write the placeholder into the captions, or make it the trigger word of a concept",
     )

@@ -28,7 +28,7 @@ SCALES = ("scale_weight", "weight_scale")
 """Leaves of the factor by which 8-bit weights were divided."""
 SECOND_SCALE = "weight_scale_2"
 """Leaf only weights in 4 bits have."""
-_DAMAGED = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, EOFError, OSError)
+DAMAGED = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, EOFError, OSError)
 _SILENT = ("scaled_fp8", "scale_input", "input_scale", "comfy_quant", *SCALES)
 
 
@@ -202,7 +202,7 @@ def checkpoint_entries(path: Path, old: bool = False) -> Mapping[str, Any]:
     """
     mapped = not old or zipfile.is_zipfile(path)
     if mapped:
-        _check_archive(path)
+        check_archive(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
@@ -210,7 +210,7 @@ def checkpoint_entries(path: Path, old: bool = False) -> Mapping[str, Any]:
             f"{path} was refused: it holds more than weights, and opening it could run any program",
             hint="use the safetensors version of this model",
         ) from error
-    except _DAMAGED as error:
+    except DAMAGED as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"{path} is damaged: {first}", hint="copy or download it again") from error
     for wrapper in WRAPPERS:
@@ -230,7 +230,7 @@ def checkpoint_entries(path: Path, old: bool = False) -> Mapping[str, Any]:
     return {str(name): value for name, value in content.items()}
 
 
-def _check_archive(path: Path) -> None:
+def check_archive(path: Path) -> None:
     """Refuse what would need more memory to open than the file is large.
 
     Raises:

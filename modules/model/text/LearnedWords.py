@@ -108,11 +108,11 @@ class LearnedWords:
 
     def __post_init__(self) -> None:
         self.start = self.start or {name: rows.detach().clone() for name, rows in self.named()}
-        self._letters: dict[str, str] = {}
+        self._letters: list[str] = []
         count = 0
         for word in self.words:
             letters = "".join(chr(_FIRST_LETTER + count + place) for place in range(word.tokens))
-            self._letters[word.placeholder.casefold()] = letters
+            self._letters.append(letters)
             count += word.tokens
         self._pattern = _pattern([word.placeholder for word in self.words])
         self._extended = {name: self._extend(known) for name, known in self.tokenizers.items()}
@@ -122,7 +122,7 @@ class LearnedWords:
         from tokenizers import AddedToken
 
         made, first = copy.deepcopy(tokenizer), len(tokenizer)
-        letters = "".join(self._letters.values())
+        letters = "".join(self._letters)
         made.add_tokens([AddedToken(letter, normalized=False, special=False) for letter in letters])
         numbers = [made.convert_tokens_to_ids(letter) for letter in letters]
         if numbers != list(range(first, first + len(letters))):
@@ -144,8 +144,8 @@ class LearnedWords:
         return self._pattern.search(prompt) is not None
 
     def names_in(self, prompt: str) -> set[str]:
-        """The words that a prompt holds, in small letters."""
-        return {match[0].casefold() for match in self._pattern.finditer(prompt)}
+        """The placeholders of the words that a prompt holds."""
+        return {self.words[_place(match)].placeholder for match in self._pattern.finditer(prompt)}
 
     def expanded(self, prompt: str) -> str:
         """A prompt with the letters of its words; emphasis of a word is that of each of its letters."""
@@ -156,7 +156,7 @@ class LearnedWords:
         known = prompt.weights if isinstance(prompt, WeightedPrompt) else None
         end = 0
         for match in self._pattern.finditer(prompt):
-            letters = self._letters[match[0].casefold()]
+            letters = self._letters[_place(match)]
             text += [str(prompt)[end : match.start()], letters]
             if known is not None:
                 weights += [*known[end : match.start()], *[known[match.start()]] * len(letters)]
@@ -219,13 +219,19 @@ class LearnedWords:
 
 
 def _pattern(placeholders: Sequence[str]) -> re.Pattern[str]:
-    """Matches placeholders that are not part of a longer word, the longest first."""
+    """Matches placeholders that are not part of a longer word, the longest first; each is a group of its own."""
     made = []
-    for text in sorted(placeholders, key=len, reverse=True):
+    for place, text in sorted(enumerate(placeholders), key=lambda one: len(one[1]), reverse=True):
         before = r"(?<!\w)" if re.match(r"\w", text) else ""
         after = r"(?!\w)" if re.search(r"\w\Z", text) else ""
-        made.append(f"{before}{re.escape(text)}{after}")
+        made.append(f"(?P<word{place}>{before}{re.escape(text)}{after})")
     return re.compile("|".join(made) or r"(?!)", re.IGNORECASE)
+
+
+def _place(match: re.Match[str]) -> int:
+    """Which word was matched: letters that are equal without regard to case may be written in several ways."""
+    assert match.lastgroup is not None
+    return int(match.lastgroup.removeprefix("word"))
 
 
 def _digest(tensors: Mapping[str, torch.Tensor]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 import torch
@@ -170,6 +171,9 @@ def refusal(path: Path) -> str:
         ({"placeholder": WORD, "model_name": "xl.safetensors"}, ("model_name", "clip_g, clip_l", "emb_params")),
         ({"placeholder": WORD, "model_name": "none.safetensors"}, ("model_name", "does not exist")),
         ({"placeholder": WORD, "model_name": "text.pt"}, ("model_name", "damaged")),
+        ({"placeholder": WORD, "model_name": "bomb.pt"}, ("model_name", "compressed")),
+        ({"placeholder": WORD, "model_name": "out.safetensors"}, ("model_name", "emb_params_out", "not supported")),
+        ({"placeholder": WORD, "model_name": "sparse.pt"}, ("model_name", "not a row for each token")),
     ],
     ids=str,
 )  # fmt: skip
@@ -180,6 +184,14 @@ def test_what_cannot_be_a_word_is_refused(
     save_file({"emb_params": torch.full((1, 24), torch.nan)}, tmp_path / "nan.safetensors")
     save_file({"clip_l": torch.zeros(1, 24), "clip_g": torch.zeros(1, 24)}, tmp_path / "xl.safetensors")
     (tmp_path / "text.pt").write_text("not tensors")
+    save_file(
+        {"emb_params": torch.zeros(1, 24), "emb_params_out": torch.zeros(1, 24)}, tmp_path / "out.safetensors"
+    )
+    torch.save({"emb_params": torch.zeros(1, 24)}, tmp_path / "plain.pt")
+    with ZipFile(tmp_path / "plain.pt") as plain, ZipFile(tmp_path / "bomb.pt", "w", ZIP_DEFLATED) as packed:
+        for entry in plain.infolist():
+            packed.writestr(entry.filename, plain.read(entry))
+    torch.save({"emb_params": torch.zeros(1, 24).to_sparse()}, tmp_path / "sparse.pt")
     if "model_name" in one:
         one = {**one, "model_name": str(tmp_path / one["model_name"])}
     said = refusal(words_config(tmp_path / "run", additional_embeddings=[one]))
