@@ -72,8 +72,8 @@ class EmbeddingSection(BaseConfig):
         title="Save in the adapter's file",
         group="Training of embeddings",
         tip=(
-            "Write additional embeddings into the file of the adapter. Off: files in a folder next to it. The diffusers "
-            "library refuses adapter files that hold embeddings: switch it off for diffusers. Embeddings trained with "
-            "a whole model are always files of their own."
+            "Write additional embeddings into the file of the adapter. Off: files in a folder next to it. Diffusers "
+            "refuses adapter files that hold embeddings: switch it off if you use the file there. Embeddings trained "
+            "with a whole model are always files of their own."
         ),
     )
