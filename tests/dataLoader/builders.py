@@ -32,6 +32,7 @@ class AveragingModel:
         self.latent_scale, self.latent_shift = 1.0, 0.0
         self.device = torch.device("cpu")
         self.trains_text = False
+        self.words = None
         self.prompt_weighting = False
         self.layer_skips: dict[str, int] = {}
         self.prompt_length = 0

@@ -80,9 +80,9 @@ def test_lora_of_the_text_encoder_alone() -> None:
 
 
 def test_nothing_to_train_is_an_error() -> None:
-    off = SimpleNamespace(train=False)
+    off = config(unet={"train": False}, text_encoder={"train": False})
     with pytest.raises(ConfigError, match="every part is switched off"):
-        training.trained_parts(SimpleNamespace(unet=off, text_encoder=off), SETUP.spec)
+        training.trained_parts(off, SETUP.spec)
 
 
 def test_a_custom_filter_that_matches_nothing() -> None:

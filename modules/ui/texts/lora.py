@@ -8,7 +8,7 @@ PAGE = PageSpec(
     order=50,
     sections=("LoRA", "Embeddings"),
     module="LoraPage",
-    about="The adapter and the layers it changes, and words with vectors of their own (embeddings).",
+    about="The adapter, the layers it changes, and embeddings.",
 )
 
 LIST = "Additional embeddings"

@@ -97,6 +97,7 @@ LEFT_BEHIND = {
     "output_model_destination": lambda folder: str(folder / "other.safetensors"),
     "output_model_format": "DIFFUSERS_LORA",
     "output_dtype": "BFLOAT_16",
+    "bundle_additional_embeddings": False,
     "prevent_overwrites": True,
     "nan_patience": 3,
 }

@@ -9,6 +9,7 @@ import pytest
 
 from modules.trainer.resume.resume_rules import FREE, LENGTH, PART_FREE, check_resumable, check_same_start
 from modules.util.config.BaseConfig import BaseConfig
+from modules.util.config.embedding.EmbeddingConfig import EmbeddingConfig
 from modules.util.config.faults import unwrap
 from modules.util.config.section.RewardConfig import AcceleratorConfig, RewardConfig
 from modules.util.config.setting import setting
@@ -65,6 +66,7 @@ def changed(name: str, inner: str | None) -> tuple[TrainConfig, str]:
     filled: dict[str, Any] = {
         "params": {"amsgrad": True},
         "rlhf_rewards": [RewardConfig()],
+        "additional_embeddings": [EmbeddingConfig()],
         "shared": [AcceleratorConfig(name="attention_backend")],
         "rollout": [AcceleratorConfig(name="diffusers_cache")],
     }

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from modules.util.config.ConceptConfig import ConceptConfig
+from modules.util.config.embedding.EmbeddingConfig import EmbeddingConfig
 from modules.util.config.load import check_config, load_config, load_layered, read_config
 from modules.util.config.SampleConfig import SampleConfig
 from modules.util.config.TrainConfig import SECTIONS, TrainConfig
@@ -24,6 +25,7 @@ from tests.util.config.strategies import configs
 LISTS = {
     "concepts": st.none() | st.lists(configs(ConceptConfig), max_size=2),
     "samples": st.none() | st.lists(configs(SampleConfig), max_size=2),
+    "additional_embeddings": st.lists(configs(EmbeddingConfig), max_size=2),
 }
 
 

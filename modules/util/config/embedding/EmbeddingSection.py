@@ -26,6 +26,7 @@ class EmbeddingSection(BaseConfig):
         factory=list,
         hidden=True,
         free=False,
+        group="Training of embeddings",
         title="Additional embeddings",
         tip=(
             "Embeddings that are trained along with the adapter or the model, or only used in captions and prompts. "
