@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,11 @@ from modules.model.text.LearnedWords import LearnedWord, LearnedWords
 from modules.util.config.embedding.EmbeddingConfig import MOST_TOKENS, EmbeddingConfig
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import ConfigError
+from modules.util.files.output_place import word_files, words_folder
 from modules.util.owned_files import Owned
 
 FILL = "*"
 """What initial texts are filled up with."""
-_UNSAFE = re.compile(r"[^\w-]+")
 Named = list[tuple[str, nn.Parameter]]
 Vectors = Mapping[str, torch.Tensor]
 
@@ -141,15 +140,9 @@ def save_words(
     """Write embeddings as files of a folder next to what was saved, ``NAME_embeddings``."""
     if not words:
         return
-    folder = saved.with_name(f"{saved.name.removesuffix('.safetensors')}_embeddings")
+    folder = words_folder(saved)
     owned = Owned(folder.parent, local=True)
     owned.folder(folder.name)
-    taken: set[str] = set()
-    for word in words:
-        plain = _UNSAFE.sub("-", word.placeholder).strip("-") or "embedding"
-        name, number = plain, 1
-        while name.casefold() in taken:
-            number += 1
-            name = f"{plain}-{number}"
-        taken.add(name.casefold())
-        save_embedding(word, model, owned.path(f"{folder.name}/{name}.safetensors"), dtype, facts)
+    names = word_files([word.placeholder for word in words])
+    for word, name in zip(words, names, strict=True):
+        save_embedding(word, model, owned.path(f"{folder.name}/{name}"), dtype, facts)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.spec.registry import FAMILIES
-from modules.util.enum.choices import ModelFormat
+from modules.util.enum.choices import ModelFormat, TrainingMethod
 from modules.util.errors import DataError, UserError
 from modules.util.owned_files import Owned, shown
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from modules.util.config.TrainConfig import TrainConfig
 
 FIELD = "output_model_destination"
+_UNSAFE = re.compile(r"[^\w-]+")
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,36 @@ def output_place(
     return OutputPlace(path, layout, layout == "DIFFUSERS")
 
 
+def words_folder(saved: Path) -> Path:
+    """The folder next to what was saved in which embeddings are files of their own."""
+    return saved.with_name(f"{saved.name.removesuffix('.safetensors')}_embeddings")
+
+
+def word_files(placeholders: Sequence[str]) -> list[str]:
+    """The names of these files, one for each placeholder; they differ in more than capitals."""
+    taken: dict[str, None] = {}
+    for placeholder in placeholders:
+        plain = _UNSAFE.sub("-", placeholder).strip("-") or "embedding"
+        name, number = plain, 1
+        while name.casefold() in (known.casefold() for known in taken):
+            number += 1
+            name = f"{plain}-{number}"
+        taken[name] = None
+    return [f"{name}.safetensors" for name in taken]
+
+
+def _word_places(config: TrainConfig, place: OutputPlace) -> list[str]:
+    """Files of embeddings that a run writes next to its output, relative to the folder of that."""
+    alone = config.training_method is TrainingMethod.EMBEDDING
+    bundled = config.training_method is TrainingMethod.LORA and config.bundle_additional_embeddings
+    if alone or bundled:
+        return []
+    folder = words_folder(place.path).name
+    return [
+        f"{folder}/{name}" for name in word_files([one.placeholder for one in config.additional_embeddings])
+    ]
+
+
 def check_output(config: TrainConfig) -> None:
     """Refuse an output that would take the place of something the program did not write there.
 
@@ -71,19 +104,32 @@ def check_output(config: TrainConfig) -> None:
     )
     sources = [config.base_model_name]
     sources += [getattr(config, part).model_name for part in spec.module_parts]
+    sources += [one.model_name for one in config.embeddings()]
+    kept = [source for source in sources if source.strip()]
+    words = _word_places(config, place)
     try:
         owned = Owned(place.path.parent, local=True)
-        path = owned.path(place.path.name)
-        if config.prevent_overwrites and os.path.lexists(path):
-            raise DataError(
-                f"{shown(place.path)} exists already",
-                FIELD,
-                "choose another name, or switch prevent_overwrites off",
-            )
+        for name in (place.path.name, *words):
+            path = owned.path(name)
+            if config.prevent_overwrites and os.path.lexists(path):
+                raise DataError(
+                    f"{shown(path)} exists already",
+                    FIELD,
+                    "choose another name, or switch prevent_overwrites off",
+                )
         if place.folder:
-            owned.check_replaceable(place.path.name, [source for source in sources if source.strip()])
+            owned.check_replaceable(place.path.name, kept)
         else:
-            owned.check_writable(place.path.name, [source for source in sources if source.strip()])
+            owned.check_writable(place.path.name, kept)
+        for name in words:
+            folder = owned.path(name).parent
+            if os.path.lexists(folder) and not folder.is_dir():
+                raise DataError(
+                    f"{shown(folder)} is a file, and embeddings are to be written into a folder of this name",
+                    FIELD,
+                    "choose another name, or move away what is there",
+                )
+            owned.check_writable(name, kept)
     except DataError:
         raise
     except UserError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile
@@ -15,6 +16,7 @@ from modules.adapter.embedding_files import BUNDLE
 from modules.model.text.LearnedWords import PREFIX
 from modules.modelSetup.registry import create_model_setup
 from modules.util.errors import UserError
+from modules.util.files.output_place import word_files
 from tests.tiny import tiny_folder
 from tests.trainer.builders import run_here
 from tests.trainer.embeddings.test_training import WORD, XL, words_config, words_of
@@ -196,3 +198,24 @@ def test_what_cannot_be_a_word_is_refused(
         one = {**one, "model_name": str(tmp_path / one["model_name"])}
     said = refusal(words_config(tmp_path / "run", additional_embeddings=[one]))
     assert all(word in said for word in words), said
+
+
+def test_files_of_words_are_checked_before_training(tmp_path: Path) -> None:
+    apart = {"bundle_additional_embeddings": False, "max_steps": 1}
+    config = words_config(tmp_path / "run", **apart)
+    saved = Path(json.loads(config.read_text())["output_model_destination"])
+    folder = saved.with_name(f"{saved.stem}_embeddings")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_text("mine")
+    assert "is a file" in refusal(config) and folder.read_text() == "mine"
+    folder.unlink()
+    folder.mkdir()
+    mine = folder / word_files([WORD])[0]
+    save_file({"emb_params": torch.ones(1, 24)}, mine)
+    before = mine.read_bytes()
+    config = words_config(tmp_path / "run", **apart, prevent_overwrites=True)
+    assert "exists already" in refusal(config)
+    started = [{"placeholder": WORD, "model_name": str(mine)}]
+    config = words_config(tmp_path / "run", **apart, additional_embeddings=started)
+    assert "in use" in refusal(config)
+    assert mine.read_bytes() == before and not saved.exists()
