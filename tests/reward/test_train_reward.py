@@ -275,3 +275,21 @@ def test_a_list_that_is_none_is_refused(tmp_path, capsys, text, part):
 def test_options_that_do_not_fit_are_refused_before_anything_is_read(tmp_path, capsys, more, part):
     assert train_reward.main(["--pairs", str(tmp_path / "nothing"), *more]) == 2
     assert part in capsys.readouterr().err
+
+
+def test_the_fit_is_looked_at_on_images_at_equal_distances(tmp_path):
+    images = {tmp_path / f"{number:03d}.png": f"prompt {number}" for number in range(250)}
+    for path in images:
+        grey(100, 8).save(path)
+    asked = []
+
+    class Features:
+        def prompt_fit(self, images_BCHW, prompts):
+            asked.extend(prompts)
+            return torch.zeros(len(prompts))
+
+    assert len(train_reward.fit_of(images, Features())) == 100
+    assert asked[:3] == ["prompt 0", "prompt 2", "prompt 5"] and asked[-1] == "prompt 247"
+    asked.clear()
+    few = dict(list(images.items())[:7])
+    assert len(train_reward.fit_of(few, Features())) == 7 and asked == list(few.values())
