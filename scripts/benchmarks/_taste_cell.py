@@ -304,6 +304,8 @@ def _train(cell: Cell, method: Method, folder: Path) -> Trained:
         settings = learning_settings(
             folder / "taste.safetensors", folder / "prompts.txt", method.caution, method.guard
         )
+        if method.epochs is not None:
+            settings["epochs"] = method.epochs
         return train(journey, "nft", as_settings(settings), print)
     finalise(folder / "pairs", 0.0)
     settings = twin_settings("supervised" if method.supervised else "dpo", folder / "pairs", folder)

@@ -11,7 +11,7 @@ import torch
 
 from modules.util.rng import python_random
 from scripts import benchmark
-from scripts.benchmarks import taste
+from scripts.benchmarks import _taste_cell, taste
 from scripts.benchmarks._taste_cell import Asked, Seen, in_turn, with_surplus
 from scripts.benchmarks._taste_images import Images, wishes_of
 from scripts.benchmarks._taste_picking import with_the_pair_tool
@@ -90,6 +90,18 @@ def test_a_faulty_taste_file_is_named(tmp_path, text, words):
     file.write_text(text)
     with pytest.raises(benchmark.UserError, match=words):
         benchmark.main(["taste", "--taste-file", str(file), "--tastes", "x"])
+
+
+@pytest.mark.parametrize(("method", "epochs"), [("guarded-nft", 6), ("head-nft", None)])
+def test_a_method_trains_for_its_own_epochs(tmp_path, monkeypatch, method, epochs):
+    told = []
+    monkeypatch.setattr(_taste_cell, "train", lambda journey, name, changes, report: told.append(changes))
+    cell = Cell("large", method, 25, 1)
+    _taste_cell._train(cell, cell.method_spec, tmp_path)
+    given = dict(one.split("=", 1) for one in told[0])
+    assert json.loads(given.get("epochs", "null")) == epochs
+    params = json.loads(given["rlhf_rewards"])[0]["params"]
+    assert (params["guard"], params["caution"]) == (cell.method_spec.guard, cell.method_spec.caution)
 
 
 @pytest.mark.parametrize("answers", [2, 7, 25])
