@@ -35,7 +35,7 @@ class EditOptions:
     """Where the images that were edited are.
 
     Args:
-        edits: every image is an edit; otherwise those are whose metadata say so.
+        edits: every image is an edit; otherwise those are whose metadata or whose neighbour's name say so.
         input_dir: the folder in which ComfyUI finds what its graphs name.
         image: the source of all images.
     """
@@ -46,7 +46,10 @@ class EditOptions:
 
     @property
     def all_edited(self) -> bool:
-        """Whether every image is an edit: to say where the sources are says that, too."""
+        """Whether every image is an edit: to say where the sources are says that, too.
+
+        Otherwise an image is one if its metadata name a source, or if ``NAME-source`` lies next to it.
+        """
         return self.edits or self.input_dir is not None or self.image is not None
 
     def check(self) -> None:
@@ -90,13 +93,11 @@ class SourceFinder:
 
     def is_source(self, name: str) -> bool:
         """Whether an image of the folder, by its name relative to it, is there to be edited and no result."""
-        if not self._options.all_edited:
-            return False
         path = PurePosixPath(name)
         if self._image is not None and path.name == self._image.name:
             return Path(os.path.realpath(self._root / name)) == self._image
         stem = re.sub(r"\.[2-9]\Z", "", path.stem)
-        if path.parent.name in FOLDERS:
+        if self._options.all_edited and path.parent.name in FOLDERS:
             results = self._listing(self._root / path.parent.parent)
             if path.stem in results or stem in results:
                 return True
@@ -111,11 +112,12 @@ class SourceFinder:
         Raises:
             Unusable: it is an edit, and its source is missing, or it cannot be trained on for another reason.
         """
-        if not about.sources and not self._options.all_edited:
-            return ()
         result = self._root / name
+        edited = bool(about.sources) or self._options.all_edited
         try:
-            paths = [self._image] if self._image is not None else self._next_to(result)
+            paths = [self._image] if self._image is not None else self._next_to(result, edited)
+            if not paths and not edited:
+                return ()
             paths = paths or self._named(about.sources)
             found = tuple(self._load(path) for path in paths)
             same = any(_same_file(result, one) for one in found)
@@ -129,12 +131,13 @@ class SourceFinder:
 
     # --- next to the result ---
 
-    def _next_to(self, result: Path) -> list[Path]:
+    def _next_to(self, result: Path, edited: bool) -> list[Path]:
+        """Sources by their names. Only edits have them in folders: ``input/fox.png`` alone makes ``fox.png`` none."""
         folder, stem = result.parent, result.stem
         results = self._listing(folder)
         for place, start in (
             *((folder, f"{stem}{end}") for end in ENDINGS),
-            *((folder / name, stem) for name in FOLDERS),
+            *((folder / name, stem) for name in (FOLDERS if edited else ())),
         ):
             there = self._listing(place)
             if start not in there:

@@ -21,6 +21,7 @@ from modules.ui.widgets.theme import Theme, style_text
 from modules.ui.widgets.tk_support import BAD, GOOD, show_error
 from modules.util.counted import counted
 from modules.util.dpo_curation_util import UNCONDITIONAL, FinalizedPair
+from modules.util.pairs.pair_sources import find_sources
 
 AHEAD = 4
 RESOLUTION = 512
@@ -85,13 +86,15 @@ class ReviewPage(ttk.Frame):
         middle = ttk.Frame(self, style="Back.TFrame")
         middle.grid(row=1, column=0, sticky="nsew")
         middle.rowconfigure(0, weight=1)
-        self.views = [
-            ImageView(middle, self._prefetcher, self.zoom, font=self.theme.fonts["bold"]) for _ in range(2)
+        self._middle = middle
+        self.source_view, *self.views = places = [
+            ImageView(middle, self._prefetcher, self.zoom, font=self.theme.fonts["bold"]) for _ in range(3)
         ]
-        for column, view in enumerate(self.views):
+        for column, view in enumerate(places):
             middle.columnconfigure(column, weight=1, uniform="sides")
             view.grid(row=0, column=column, sticky="nsew", padx=2, pady=2)
             view.bind("<Configure>", lambda _event: self._prefetch(), add="+")
+        self._make_room_for_source(False)
         self.caption = tk.Text(self, height=2, wrap="word", takefocus=0)
         style_text(self.theme, self.caption)
         self.caption.grid(row=2, column=0, sticky="ew")
@@ -200,7 +203,7 @@ class ReviewPage(ttk.Frame):
 
     def _take_changed(self, state: ReviewState) -> None:
         """As ``_take``, after files have changed places: a name may stand for another image now."""
-        for view in self.views:
+        for view in (self.source_view, *self.views):
             view.forget()
         self._prefetcher.forget_all()
         self._take(state)
@@ -237,7 +240,25 @@ class ReviewPage(ttk.Frame):
             text = words.CHECKED.format(faults=text, checked=state.checked, count=len(state.pairs))
         self.check_label.configure(text=text)
 
+    def _make_room_for_source(self, wanted: bool) -> None:
+        self._middle.columnconfigure(0, weight=int(wanted), uniform="sides" if wanted else "")
+        if wanted:
+            self.source_view.grid()
+        else:
+            self.source_view.grid_remove()
+
+    def _draw_source(self, pair: FinalizedPair | None) -> None:
+        """What the sides are edits of, to their left; of several sources the first."""
+        sources = [] if pair is None else find_sources(self.output, pair.pair_id)
+        self._make_room_for_source(bool(sources))
+        if sources:
+            label = words.SOURCE if len(sources) == 1 else words.FIRST_SOURCE.format(count=len(sources))
+            self.source_view.show(sources[0], f"{label}  {sources[0].name}")
+        else:
+            self.source_view.show(None)
+
     def _draw_sides(self, pair: FinalizedPair | None) -> None:
+        self._draw_source(pair)
         sides = (None, None) if pair is None else (pair.chosen, pair.rejected)
         self.zoom.set(None)
         for view, image, label, colour in zip(
@@ -267,12 +288,14 @@ class ReviewPage(ttk.Frame):
             if 0 <= position < len(listed):
                 sides = (listed[position].chosen, listed[position].rejected)
                 keys += [(side, view.box) for side, view in zip(sides, self.views, strict=True) if side]
+                sources = find_sources(self.output, listed[position].pair_id)[:1]
+                keys += [(source, self.source_view.box) for source in sources]
         if box[0] > 1:
             self._prefetcher.want(keys)
 
     def arrived(self, key: Key) -> None:
         """An image got ready."""
-        for view in self.views:
+        for view in (self.source_view, *self.views):
             view.arrived(key[0])
 
     # --- hands --------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ NO_PAIRS = "There are no pairs here."
 PLACE = "Pair {place} of {count} \u00b7 {split} \u00b7 {name}"
 FAULT, NO_FAULTS = "fault", "no faults"
 CHECKED = "{faults}, {checked} of {count} checked"
-CHOSEN, REJECTED = "Chosen", "Rejected"
+CHOSEN, REJECTED, SOURCE = "Chosen", "Rejected", "Source"
+FIRST_SOURCE = "Source 1 of {count}"
 EDITING = "Enter saves, Esc cancels"
 
 # the trash

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,12 +45,16 @@ def further_sources(first: Path) -> list[Path]:
 
 
 def most_sources(folder: Path, most: int) -> int:
-    """The largest number, up to ``most``, in the names of images below a folder; at least 1."""
+    """How many sources a result below a folder has at most, by their names, up to ``most``; at least 1."""
+    images = folder.rglob("*.*") if folder.is_dir() else ()
+    names = {path.with_suffix("") for path in images if path.suffix.lower() in IMAGE_EXTENSIONS}
     found = 1
-    for path in folder.rglob("*.*") if folder.is_dir() else ():
-        number = path.stem.rpartition(".")[2]
-        if path.suffix.lower() in IMAGE_EXTENSIONS and number.isdecimal() and len(number) == 1:
-            found = max(found, min(most, int(number)))
+    for second in names:
+        if second.suffix == ".2":
+            first = second.with_suffix("")
+            numbers = range(2, min(most, MOST_SOURCES) + 1)
+            own = (first.with_name(source_stem(first.name, number)) in names for number in numbers)
+            found = max(found, 1 + sum(takewhile(bool, own)))
     return found
 
 

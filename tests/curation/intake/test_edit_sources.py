@@ -14,7 +14,8 @@ from modules.curation.intake.scan import ScanFault, edits_without_source
 from modules.curation.intake.scan_report import scan_rows
 from modules.util.dpo_curation_util import file_sha256
 from modules.util.errors import UserError
-from tests.curation.edits import edit_folder, instructed, picture, save
+from modules.util.pairs.source_files import most_sources
+from tests.curation.edits import edit_folder, instructed, save
 from tests.util.image_metadata.edit_graphs import PLAIN, kontext, qwen
 
 Groups = dict[tuple[str, ...], list[str]]
@@ -210,10 +211,37 @@ def test_places_that_cannot_hold_a_source_are_refused(tmp_path: Path) -> None:
             options.check()
 
 
-def test_a_folder_without_edits_is_grouped_as_ever(tmp_path: Path) -> None:
+def test_an_image_with_a_source_of_its_name_is_an_edit_among_others(tmp_path: Path) -> None:
+    """Without any option; the other images of the folder are of prompts alone, as ever."""
+    graph = instructed(PLAIN, "a fox")
+    save(tmp_path / "before.png", 100, graph)
     for number in range(2):
-        picture(number).save(tmp_path / f"fox{number}.png")
-        (tmp_path / f"fox{number}.txt").write_text("a fox")
-        picture(100 + number).save(tmp_path / f"fox{number}_source.png")
-    groups, _ = scan(tmp_path, EditOptions())
-    assert groups == {("fox0.png", "fox1.png"): []}
+        save(tmp_path / f"fox{number}.png", number, graph)
+        save(tmp_path / f"edit{number}.png", 2 + number, graph)
+        (tmp_path / f"edit{number}_source.png").write_bytes((tmp_path / "before.png").read_bytes())
+    save(tmp_path / "control" / "fox0.png", 300, graph)
+    groups, faults = scan(tmp_path, EditOptions())
+    assert groups == {
+        ("edit0.png", "edit1.png"): ["edit0_source.png"],
+        ("before.png", "fox0.png", "fox1.png", "control/fox0.png"): [],
+    }
+    assert faults == {}
+
+
+@pytest.mark.parametrize(
+    ("names", "most", "sources"),
+    [
+        (["cat.png", "cat.2.png", "cat.3.jpg"], 3, 3),
+        (["cat.png", "cat.2.png", "cat.3.jpg"], 2, 2),
+        (["cat.png", "cat.3.png", "dog.7.png"], 3, 1),
+        (["cat.png", "cat.2.txt"], 3, 1),
+        (["deep/cat.png", "cat.2.png", "deep/cat.3.png"], 3, 2),
+    ],
+)
+def test_how_many_sources_a_folder_has_by_its_names(
+    names: list[str], most: int, sources: int, tmp_path: Path
+) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert most_sources(tmp_path, most) == sources

@@ -306,3 +306,35 @@ def test_a_pair_without_a_prompt_is_no_fault_and_says_so(read, tmp_path):
         reader.press("Right")
     assert [texts[f"pair_000{i}"] for i in range(3)] == ["UNCONDITIONAL", "UNCONDITIONAL", ""]
     assert str(reader.review.check_label.cget("text")) == "1 fault"
+
+
+def test_edits_have_their_source_to_the_left(read, tmp_path):
+    def add_sources(output: Path) -> None:
+        (output / "source").mkdir()
+        for place, pair in enumerate(scan_finalized_pairs(output)):
+            if place < 2:
+                Image.new("RGB", (64, 64), (0, 200, place)).save(output / "source" / f"{pair.pair_id}.png")
+        second = output / "source" / f"{scan_finalized_pairs(output)[1].pair_id}.2.png"
+        Image.new("RGB", (64, 64), (0, 200, 9)).save(second)
+
+    reader = read(spoil=add_sources)
+    source, (chosen, rejected) = reader.review.source_view, reader.review.views
+    assert source.winfo_rootx() + source.winfo_width() <= chosen.winfo_rootx() < rejected.winfo_rootx()
+    width = source.winfo_width()
+    assert abs(width - chosen.winfo_width()) <= 1
+
+    def colour() -> tuple[int, int, int]:
+        reader.until(lambda: source.shown is not None, "the source")
+        photo = source._photo
+        return reader.tk_colour(photo, photo.width() // 2, photo.height() // 2)
+
+    assert colour() == (0, 200, 0)
+    reader.press("Right")
+    reader.until(lambda: source.shown == source.path, "the second source")
+    assert colour() == (0, 200, 1) and source._caption.startswith("Source 1 of 2")
+    reader.press("Right")
+    reader.until(lambda: not source.winfo_ismapped(), "no source")
+    reader.until(lambda: chosen.winfo_width() > width, "more room for the sides")
+    reader.press("Home")
+    reader.until(lambda: source.winfo_ismapped(), "the source again")
+    assert colour() == (0, 200, 0)

@@ -1,0 +1,120 @@
+"""The table of docs/converting.md: which program reads which layout, by family.
+
+What diffusers reads is tried with small models. For ComfyUI the rules of its reader (``comfy/lora.py``) are applied to
+the names that are written; they were read, and tried with a real one for Stable Diffusion 1.5 alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from modules.adapter.formats import COMFY, DIFFUSERS, KOHYA, LAYOUTS, save_adapter
+from modules.adapter.PeftAdapter import AdapterHandle
+from tests.adapter.families import naming_families, trained_family
+from tests.source_tree import ROOT
+from tests.tiny import tiny_folder, tiny_setup
+from tests.usual import usual
+
+FAMILIES = {
+    "Stable Diffusion 1.5": "STABLE_DIFFUSION_15",
+    "Stable Diffusion 2.x": "STABLE_DIFFUSION_20",
+    "Stable Diffusion XL": "STABLE_DIFFUSION_XL_10_BASE",
+    "Stable Diffusion 3 and 3.5": "STABLE_DIFFUSION_3",
+    "FLUX.1, also Kontext": "FLUX_DEV_1",
+    "FLUX.2 klein": "FLUX_2",
+    "Chroma": "CHROMA_1",
+    "Z-Image": "Z_IMAGE",
+    "Qwen-Image, also Edit": "QWEN",
+    "Krea 2": "KREA_2",
+    "Sana": "SANA",
+    "PixArt": "PIXART_ALPHA",
+}
+"""Rows of the table."""
+OF_PUBLISHED_SIZE = {("STABLE_DIFFUSION_XL_10_BASE", KOHYA), ("FLUX_DEV_1", KOHYA), ("CHROMA_1", KOHYA)}
+"""The reader of diffusers knows the published size, so a small model's file is tried elsewhere (``test_layouts``)."""
+DIFFUSERS_NAMES = {"STABLE_DIFFUSION_3", "PIXART_ALPHA", "FLUX_DEV_1", "Z_IMAGE", "QWEN"}
+"""Families for which ComfyUI also takes ``transformer.`` and the names of diffusers."""
+JOINED_NAMES = {"STABLE_DIFFUSION_3", "FLUX_DEV_1"}
+"""Families for which it also takes ``lora_transformer_`` and those names joined by ``_``."""
+UNETS = {"STABLE_DIFFUSION_15", "STABLE_DIFFUSION_20", "STABLE_DIFFUSION_XL_10_BASE"}
+UNKNOWN = {"SANA"}
+"""ComfyUI has no model of its own for these."""
+
+
+def table() -> dict[str, tuple[dict[str, str], dict[str, str]]]:
+    """Family -> what diffusers reads of each layout, and what ComfyUI reads."""
+    page = (ROOT / "docs" / "converting.md").read_text(encoding="utf-8")
+    found = {}
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and cells[0] in FAMILIES:
+            found[FAMILIES[cells[0]]] = (answers(cells[1]), answers(cells[2]))
+    return found
+
+
+def answers(cell: str) -> dict[str, str]:
+    """Layout -> "all" or "part"; layouts that are not named are not read."""
+    names = re.findall(r"`(\w+)`( in part)?", cell)
+    return {f"{name}_LORA": "part" if part else "all" for name, part in names}
+
+
+def test_the_table_has_every_family() -> None:
+    assert sorted(table()) == naming_families()
+
+
+@pytest.mark.parametrize("key", usual(naming_families(), "FLUX_2", "QWEN"))
+def test_diffusers_reads_what_the_table_says(key: str, tmp_path: Path) -> None:
+    handle = trained_family(key, parts=(tiny_setup(key).spec.denoiser,))
+    said = table()[key][0]
+    for layout in LAYOUTS:
+        if (key, layout) not in OF_PUBLISHED_SIZE:
+            path = save_adapter(handle, tmp_path / f"{layout}.safetensors", layout)
+            assert read_by_diffusers(key, handle, path) == said.get(layout, "none"), layout
+
+
+def read_by_diffusers(key: str, handle: AdapterHandle, path: Path) -> str:
+    """Whether its pipeline has the same change of all, some or none of the layers."""
+    import diffusers
+
+    spec = tiny_setup(key).spec
+    pipeline = getattr(diffusers, spec.pipeline_class).from_pretrained(str(tiny_folder(key)))
+    try:
+        pipeline.load_lora_weights(str(path), adapter_name="read")
+    except (AttributeError, KeyError, NotImplementedError, ValueError):
+        return "none"
+    theirs = dict(getattr(pipeline, spec.denoiser).named_modules())
+    ours = dict(handle.model.module(spec.denoiser).named_modules())
+    same = 0
+    for name in handle.layers:
+        path_inside = name.split(".", 1)[1]
+        layer, own = theirs[path_inside], ours[path_inside]
+        if hasattr(layer, "lora_A") and "read" in layer.lora_A:
+            changes = layer.get_delta_weight("read"), own.get_delta_weight(own.active_adapters[0])
+            assert torch.allclose(*changes, atol=1e-5), name
+            same += 1
+    return "none" if not same else "all" if same == len(handle.layers) else "part"
+
+
+@pytest.mark.parametrize("key", naming_families())
+def test_comfyui_reads_what_the_table_says_by_its_rules(key: str) -> None:
+    golden = json.loads((Path(__file__).parent / "golden" / f"{key}.json").read_text(encoding="utf-8"))
+    published = {name for name in golden[COMFY] if name.startswith("diffusion_model.")}
+    joined = {"lora_unet_" + name.removeprefix("diffusion_model.").replace(".", "_") for name in published}
+    ours = {name for name in golden[DIFFUSERS] if name.startswith(("unet.", "transformer."))}
+    known = published | joined
+    if key in UNETS:
+        known |= {"lora_unet_" + name.removeprefix("unet.").replace(".", "_") for name in ours}
+    if key in DIFFUSERS_NAMES:
+        known |= ours
+    if key in JOINED_NAMES:
+        known |= {"lora_" + name.replace(".", "_") for name in ours}
+    said = table()[key][1]
+    for layout in LAYOUTS:
+        written = {name for name in golden[layout] if not name.startswith(("lora_te", "text_encoder"))}
+        read = "none" if not written & known or key in UNKNOWN else "all" if written <= known else "part"
+        assert read == said.get(layout, "none"), layout
