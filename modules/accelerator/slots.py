@@ -199,7 +199,7 @@ def check_slots(
 def _swapping(entry: Entry) -> ConfigError:
     return ConfigError(
         f"{entry.name} with CUDA graphs keeps the addresses of the weights, but the reference of an existing adapter "
-        "or the old policy of DGPO and NFT swaps the weights: the graphs would keep reading the old ones",
+        "or an old policy swaps the weights: the graphs would keep reading the old ones",
         entry.field,
         "use mode default or max-autotune-no-cudagraphs, or, if the reference is the reason, start from a new adapter",
     )

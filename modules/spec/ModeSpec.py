@@ -21,6 +21,13 @@ class KlSettings(Protocol):
     def rlhf_kl_beta(self) -> float: ...
 
 
+class GuardSettings(KlSettings, Protocol):
+    """The settings that modes with the guard of the norm answer it with."""
+
+    @property
+    def rlhf_norm_guard(self) -> float: ...
+
+
 def never(_: object) -> bool:
     """The answer of a mode that has no use for it."""
     return False
@@ -34,6 +41,11 @@ def always(_: object) -> bool:
 def with_kl(settings: KlSettings) -> bool:
     """Needed for the KL to the reference alone."""
     return settings.rlhf_kl_beta > 0
+
+
+def with_kl_or_guard(settings: GuardSettings) -> bool:
+    """Needed for the KL to the reference, or to know its norm."""
+    return settings.rlhf_kl_beta > 0 or settings.rlhf_norm_guard > 0
 
 
 @dataclass(frozen=True)

@@ -297,8 +297,8 @@ def pair_accuracy(said: Sequence[float], images: Images, taste: Taste, seed: int
 
 
 def _train(cell: Cell, method: Method, folder: Path) -> Trained:
-    journey = Journey(folder, cell.seed, str(method.training), FULL)
-    if method.training == "NFT":
+    journey = Journey(folder, cell.seed, "DPO" if method.training == "DPO" else "NFT", FULL)
+    if method.training != "DPO":
         pool = prompt_split(cell.seed)[0]
         write_text(folder / "prompts.txt", "".join(f"{wish.caption()}\n" for wish in pool))
         settings = learning_settings(
@@ -306,6 +306,8 @@ def _train(cell: Cell, method: Method, folder: Path) -> Trained:
         )
         if method.epochs is not None:
             settings["epochs"] = method.epochs
+        if method.training == "AWM":
+            settings["rlhf_mode"] = "AWM"
         return train(journey, "nft", as_settings(settings), print)
     finalise(folder / "pairs", 0.0)
     settings = twin_settings("supervised" if method.supervised else "dpo", folder / "pairs", folder)

@@ -38,7 +38,7 @@ class Method:
             5 of 15 images of each prompt that a head of the first half is least sure about; on random pairs of random
             prompts; or on the pairs of all prompts that say most about the taste.
         features: what the head looks at; ``None`` where there is no head.
-        training: mode of the demo preset; ``None`` measures the head alone.
+        training: how, with a preset of the demo (AWM with that of NFT); ``None`` measures the head alone.
         supervised: the chosen images alone, with the ordinary loss.
         caution, guard: of the head as a reward.
         epochs: of the training, where they are not those of the demo preset.
@@ -47,7 +47,7 @@ class Method:
 
     order: Literal["pair-tool", "surplus", "random", "information"]
     features: Literal["denoiser", "vae"] | None = None
-    training: Literal["DPO", "NFT"] | None = None
+    training: Literal["DPO", "NFT", "AWM"] | None = None
     supervised: bool = False
     caution: float = 0.0
     guard: float = 0.0
@@ -63,6 +63,7 @@ METHODS = {
     "vae-nft": Method("pair-tool", "vae", "NFT"),
     "head-nft": Method("pair-tool", "denoiser", "NFT", caution=0.5),
     "guarded-nft": Method("pair-tool", "denoiser", "NFT", guard=GUARD, epochs=6),
+    "awm": Method("pair-tool", "denoiser", "AWM", guard=GUARD, epochs=6),
     "head-nft-unguarded": Method("pair-tool", "denoiser", "NFT"),
     "asked-nft": Method("information", "denoiser", "NFT", caution=0.5),
     "vae-head": Method("pair-tool", "vae"),

@@ -92,14 +92,17 @@ def test_a_faulty_taste_file_is_named(tmp_path, text, words):
         benchmark.main(["taste", "--taste-file", str(file), "--tastes", "x"])
 
 
-@pytest.mark.parametrize(("method", "epochs"), [("guarded-nft", 6), ("head-nft", None)])
-def test_a_method_trains_for_its_own_epochs(tmp_path, monkeypatch, method, epochs):
+@pytest.mark.parametrize(
+    ("method", "epochs", "mode"), [("guarded-nft", 6, None), ("head-nft", None, None), ("awm", 6, "AWM")]
+)
+def test_a_method_trains_in_its_mode_for_its_own_epochs(tmp_path, monkeypatch, method, epochs, mode):
     told = []
     monkeypatch.setattr(_taste_cell, "train", lambda journey, name, changes, report: told.append(changes))
     cell = Cell("large", method, 25, 1)
     _taste_cell._train(cell, cell.method_spec, tmp_path)
     given = dict(one.split("=", 1) for one in told[0])
     assert json.loads(given.get("epochs", "null")) == epochs
+    assert json.loads(given.get("rlhf_mode", "null")) == mode
     params = json.loads(given["rlhf_rewards"])[0]["params"]
     assert (params["guard"], params["caution"]) == (cell.method_spec.guard, cell.method_spec.caution)
 

@@ -7,42 +7,27 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.objective.norm_guard import excess_of_norm
-from modules.objective.policy_gradient.base import (
-    ImageOptions,
-    ImageTerms,
-    PolicyOut,
-    online_loss,
-    require_finite,
-    transition_kl,
-)
+from modules.objective.policy_gradient.anchors import GuardedOptions, held
+from modules.objective.policy_gradient.base import ImageTerms, PolicyOut, online_loss, require_finite
 
 ERROR_FLOOR = 1e-5
 """Each branch is divided by its mean absolute error of x_0, but by no less than this."""
 
 
 @dataclass(frozen=True)
-class NFTOptions(ImageOptions):
+class NFTOptions(GuardedOptions):
     """The numbers of NFT.
 
     Args:
         strength: b, how far the implied policies stand from the old one; > 0, usually <= 1.
-        norm_guard: weight of the mean of ``norm_guard.excess_of_norm`` over the images.
     """
 
     strength: float = 1.0
-    norm_guard: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not math.isfinite(self.strength) or self.strength <= 0:
             raise ValueError(f"strength of NFT is {self.strength!r}; it must be finite and above 0")
-        if not math.isfinite(self.norm_guard) or self.norm_guard < 0:
-            raise ValueError(f"norm_guard is {self.norm_guard!r}; it must be finite and >= 0")
-
-    @property
-    def compares(self) -> bool:
-        return super().compares or self.norm_guard > 0
 
 
 def optimality(adv_B: torch.Tensor, adv_max: float) -> torch.Tensor:
@@ -89,18 +74,8 @@ def nft(terms: ImageTerms, options: NFTOptions, images: int) -> PolicyOut:
         "negative_loss": negative_B.detach().sum() / images,
         "old_deviation": (new_BChw - old_BChw).detach().square().flatten(1).mean(1).sum() / images,
     }
-    if options.compares and terms.reference_BChw is None:
-        raise ValueError("kl_beta or norm_guard is above 0, and no prediction of the reference was given")
-    if options.kl_beta and terms.reference_BChw is not None:
-        kl = transition_kl("v", new_BChw, terms.reference_BChw.to(kind)).sum() / images
-        loss = loss + options.kl_beta * kl
-        shares["kl"] = kl.detach()
-    if options.norm_guard and terms.reference_BChw is not None:
-        norms = [one.flatten(1).norm(dim=1) for one in (new_BChw, terms.reference_BChw.detach().to(kind))]
-        excess = excess_of_norm(*norms).sum() / images
-        loss = loss + options.norm_guard * excess
-        shares["norm_guard"] = options.norm_guard * excess.detach()
-    return PolicyOut(loss, {}, shares | {"loss": loss.detach()})
+    loss, anchors = held(loss, new_BChw, terms.reference_BChw, options, images)
+    return PolicyOut(loss, {}, shares | anchors | {"loss": loss.detach()})
 
 
 def _branch(error_BChw: torch.Tensor, factor_B: torch.Tensor) -> torch.Tensor:

@@ -1,18 +1,6 @@
 """NFT: good images pull, bad ones push their mirror image about the old policy (arXiv 2509.16117)."""
 
-from typing import Protocol
-
-from modules.spec.ModeSpec import KlSettings, ModeSpec, always
-
-
-class _Settings(KlSettings, Protocol):
-    @property
-    def rlhf_norm_guard(self) -> float: ...
-
-
-def _needs_reference(settings: _Settings) -> bool:
-    return settings.rlhf_kl_beta > 0 or settings.rlhf_norm_guard > 0
-
+from modules.spec.ModeSpec import ModeSpec, always, with_kl_or_guard
 
 NFT = ModeSpec(
     key="NFT",
@@ -20,6 +8,6 @@ NFT = ModeSpec(
     help="pulls towards good images and away from bad ones, each image on its own.",
     order=6,
     rows=("mirror_loss", "norm_guard", "old_policy"),
-    needs_reference=_needs_reference,
+    needs_reference=with_kl_or_guard,
     needs_old_policy=always,
 )

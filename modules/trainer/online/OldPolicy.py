@@ -17,7 +17,7 @@ def decay_at(step: int, highest: float, rise: float) -> float:
 
 
 class OldPolicy:
-    """The old policy of DGPO and NFT: a copy of the trained weights that follows them more and more slowly.
+    """The old policy of some decoupled modes: a copy of the trained weights that follows them more and more slowly.
 
     It is independent of the moving average that samples are made with.
 

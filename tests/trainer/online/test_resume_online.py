@@ -27,10 +27,13 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
     "old_policy_mid": ("DGPO", {"rlhf_switch_ema_ref": 0, "rlhf_ema_ref_ramp_rate": 0.2}, 1),
     "average": ("NFT", {**EMA, "rlhf_off_policy": True, "rlhf_switch_ema_ref": 50}, 2),
     "pairs": ("ONLINE_DPO", {"rlhf_online_dpo_pairs": "ALL", "rlhf_online_dpo_beta": 100.0}, 1),
+    "weighed": ("AWM", {"rlhf_ema_ref_ramp_rate": 0.2, "rlhf_norm_guard": 10.0}, 1),
 }
 
 
-@pytest.mark.parametrize("name", usual(CASES, "in_an_epoch", "regulated", "old_policy", "average", "pairs"))
+@pytest.mark.parametrize(
+    "name", usual(CASES, "in_an_epoch", "regulated", "old_policy", "average", "pairs", "weighed")
+)
 def test_stopped_and_continued_is_bit_equal(tmp_path: Path, name: str) -> None:
     mode, changes, at = CASES[name]
     whole, parts = Listening(), Listening(stop_at=at)

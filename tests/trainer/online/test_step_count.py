@@ -17,7 +17,7 @@ from modules.util.errors import UserError
 from tests.trainer.builders import run_here
 from tests.trainer.online.builders import write_online
 
-MODES = ("GRPO", "GSPO", "DGPO", "NFT", "ONLINE_DPO")
+MODES = ("GRPO", "GSPO", "DGPO", "NFT", "ONLINE_DPO", "AWM")
 
 
 def config_of(**changes: Any) -> TrainConfig:

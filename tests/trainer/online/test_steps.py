@@ -74,6 +74,15 @@ WAYS: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
         {"rlhf_norm_guard": 100.0, "rlhf_kl_beta": 0.3, "rlhf_kl_type": "V"},
         [{}, {"batch_size": 2, "gradient_accumulation_steps": 2}],
     ),
+    "awm": (
+        "AWM",
+        {"rlhf_norm_guard": 100.0, "rlhf_kl_beta": 0.3, "rlhf_kl_type": "V"},
+        [
+            {},
+            {"batch_size": 2, "gradient_accumulation_steps": 2},
+            {"batch_size": 1, "gradient_accumulation_steps": 4},
+        ],
+    ),
 }
 
 
@@ -193,6 +202,21 @@ def test_the_norm_guard_acts_in_nft_once_predictions_have_grown(tmp_path: Path) 
     assert guarded[0] == 0.0, "a new adapter predicts as the reference does"
     assert max(guarded) > 0.0, guarded
     assert gap(tmp_path / "free", tmp_path / "held") > 1e-4
+
+
+def test_ratios_of_awm_leave_1_with_the_old_policy_behind_and_are_clipped(tmp_path: Path) -> None:
+    """The old policy is the trained one at first; where it stays behind, images are taken out of the loss."""
+    behind = {"rlhf_ema_ref_ramp_rate": 1.0, "rlhf_ema_ref_max_decay": 0.99, "max_steps": 3}
+    for name, clip in (("tight", 0.0), ("wide", 0.9)):
+        heard = Listening()
+        clips = {"rlhf_clip_range_low": clip, "rlhf_clip_range_high": clip}
+        changes = {**SGD, **behind, **clips, "learning_rate": 10.0}
+        run_here(write_online(tmp_path / name, "AWM", **changes), callback=heard)
+        first, *_, last = heard.metrics
+        assert first["rl/ratio_error"] == 0.0 and first["rl/clipfrac"] == 0.0
+        assert last["rl/ratio_error"] > 0.0
+        assert (last["rl/clipfrac"] > 0.0) == (name == "tight")
+    assert gap(tmp_path / "tight", tmp_path / "wide") > 1e-4
 
 
 def test_skipped_images_count_as_images_without_steps(
@@ -316,7 +340,7 @@ def test_refused_before_a_model_is_loaded(
     assert caught.value.field == field
 
 
-@pytest.mark.parametrize("mode", usual(["GRPO", "GSPO", "DGPO", "NFT", "ONLINE_DPO"], "GRPO", "NFT"))
+@pytest.mark.parametrize("mode", usual(["GRPO", "GSPO", "DGPO", "NFT", "ONLINE_DPO", "AWM"], "GRPO", "NFT"))
 def test_images_move_to_where_the_reward_is(tmp_path: Path, mode: str) -> None:
     """Two runs with the same noise and opposite rewards: after an epoch one is brighter than the other."""
     changes: dict[str, Any] = {

@@ -21,6 +21,7 @@ CARDS = {
     "DGPO": {"Policy loss", "Group loss", "Old policy"},
     "ONLINE_DPO": {"Policy loss", "Group loss", "Pair loss"},
     "NFT": {"Loss", "Policy loss", "Group loss", "Old policy", "Pair loss"},
+    "AWM": {"Loss", "Policy loss", "Group loss", "Old policy"},
 }
 ALL_ONLINE = {"Mode", "Images and reference", "Prompts", "Rollout", "Reward", "Advantage", "Acceleration"}
 
@@ -56,7 +57,7 @@ def test_each_mode_shows_its_cards_and_rows_alone(hands: Hands, page: RlhfPage) 
             ("rlhf_dgpo_beta", {"DGPO"}),
             ("rlhf_online_dpo_beta", {"ONLINE_DPO"}),
             ("rlhf_nft_beta", {"NFT"}),
-            ("rlhf_timestep_range_high", {"DGPO", "ONLINE_DPO", "NFT"}),
+            ("rlhf_timestep_range_high", {"DGPO", "ONLINE_DPO", "NFT", "AWM"}),
         ):
             assert (name in rows) == (mode in modes), (name, mode)
 

@@ -42,7 +42,8 @@ def test_promised_names() -> None:
         "DPOObjective",
         "ConceptType",
     } <= OWN_FILES
-    assert [m.value for m in enum_of("RLHFMode")] == ["DPO", "DGPO", "GRPO", "GSPO", "ONLINE_DPO", "NFT"]
+    modes = ["DPO", "DGPO", "GRPO", "GSPO", "ONLINE_DPO", "NFT", "AWM"]
+    assert [m.value for m in enum_of("RLHFMode")] == modes
     assert [m.value for m in enum_of("ConceptType")] == [
         "STANDARD",
         "VALIDATION",

@@ -102,7 +102,7 @@ class NoisedBatch:
 
 
 class DecoupledStep:
-    """What DGPO, online DPO and NFT have in common; each is a subclass with ``_run``.
+    """What the decoupled modes have in common; each is a subclass with ``_run``.
 
     The loss is the mean over the images and over the timesteps of the pass.
 
