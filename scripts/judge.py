@@ -27,6 +27,7 @@ from modules.reward.clip import CLIP_L14, ClipScore, has_processor  # noqa: E402
 from modules.reward.frozen_features import FeatureOptions, FrozenFeatures  # noqa: E402
 from modules.reward.pickscore import PICKSCORE, PICKSCORE_PROCESSOR, PickScore  # noqa: E402
 from modules.reward.preference_head import PreferenceReward  # noqa: E402
+from modules.trainer.distributed import choose_device  # noqa: E402
 from modules.util.errors import DataError  # noqa: E402
 from modules.util.files.hub_names import repository  # noqa: E402
 from modules.util.jsonio import parse_json  # noqa: E402
@@ -121,10 +122,11 @@ def judge(told: Told, device: str) -> dict[str, Any]:
     images = told.get("images")
     if not isinstance(images, list) or not images:
         raise DataError("there are no images to judge", "images")
+    place = choose_device(device)
     missing: dict[str, str] = {}
     scores: dict[str, list[float]] = {}
     for name, reward in judges(told, missing):
-        reward.load(device)
+        reward.load(place)
 
         def score(pixels_BCHW: torch.Tensor, prompts: list[str], one: Reward = reward) -> torch.Tensor:
             return one.score(RewardBatch(pixels_BCHW, prompts))
@@ -135,7 +137,7 @@ def judge(told: Told, device: str) -> dict[str, Any]:
     made: dict[str, Any] = {"scores": scores, "spread": {}, "measure": "", "missing": missing}
     found = features(told, missing)
     if found is not None:
-        found.load(device)
+        found.load(place)
         made["spread"] = spread(
             images, over_all(images, "diversity", lambda pixels, prompts: found(pixels, prompts))
         )
@@ -147,7 +149,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     options = parser.parse_args(argv)
 
     def work() -> None:

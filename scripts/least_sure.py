@@ -20,6 +20,7 @@ if str(ROOT) not in sys.path:
 
 from modules.reward.asking import least_sure  # noqa: E402
 from modules.reward.preference_head import PreferenceReward  # noqa: E402
+from modules.trainer.distributed import choose_device  # noqa: E402
 from modules.util.errors import DataError  # noqa: E402
 from modules.util.jsonio import parse_json  # noqa: E402
 from scripts.curate import exit_status  # noqa: E402
@@ -34,7 +35,7 @@ def choose(told: Told, device: str) -> dict[str, Any]:
     if not isinstance(groups, list) or not groups:
         raise DataError("there are no images to choose from", "groups")
     reward = PreferenceReward(str(told.get("taste", "")), str(told.get("base", "")))
-    reward.load(device)
+    reward.load(choose_device(device))
     images = [{"path": path, "prompt": one["prompt"]} for one in groups for path in one["images"]]
     features_ND = over_all(images, "features", reward.features)
     chosen, start = [], 0
@@ -50,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     options = parser.parse_args(argv)
 
     def work() -> None:

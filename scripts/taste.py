@@ -170,7 +170,7 @@ def run_pick(options: Options, progress: ProgressLine) -> Json | None:
 def run_train(options: Options, progress: ProgressLine) -> Json:
     project = Project(options.dir)
     method = None if options.method is None else Method(options.method)
-    made = train(project, progress, options.overrides, options.again, method)
+    made = train(project, progress, options.overrides, options.again, method, progress.end)
     return {**made, "next": next_step(project)}
 
 

@@ -40,9 +40,15 @@ from modules.reward.head_training import (  # noqa: E402
     train_head,
     train_taste,
 )
-from modules.reward.preference_head import Head, UsualFit, save_head  # noqa: E402
+from modules.reward.preference_head import (  # noqa: E402
+    FEWEST_FITS,
+    Head,
+    UsualFit,
+    save_head,
+)
+from modules.trainer.distributed import choose_device  # noqa: E402
 from modules.util.dpo_curation_util import SIDES, find_exported_file, load_manifest  # noqa: E402
-from modules.util.errors import ConfigError, DataError, list_offenders  # noqa: E402
+from modules.util.errors import ConfigError, DataError, UserError, list_offenders  # noqa: E402
 from modules.util.files.EventLog import Event  # noqa: E402
 from modules.util.image_metadata_util import normalise_prompt, read_metadata  # noqa: E402
 from modules.util.jsonio import parse_json, read_bytes, write_bytes  # noqa: E402
@@ -53,6 +59,8 @@ OF_TASTE = ("denoiser", "picture")
 MAX_PIXELS = 64 * 1024 * 1024
 MOST_FITS = 100
 """Images whose fit is looked at, which costs eight predictions each; the tenth that fits least needs no more."""
+TOLD_EVERY = 10
+"""Images between two lines of progress."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +178,18 @@ def listed_comparisons(file: Path) -> list[Comparison]:
     return found
 
 
+def listed_images(file: Path) -> set[Path]:
+    """Images, or folders of them, from a JSON list of paths; ``-`` reads it from stdin.
+
+    Raises:
+        DataError: it is not such a list.
+    """
+    listed = parse_json(sys.stdin.buffer.read() if str(file) == "-" else read_bytes(file), str(file))
+    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+        raise DataError(f"{file} is not a list of paths", "--fit-images")
+    return {Path(one).resolve() for one in listed}
+
+
 def _prompt_of(image: Path) -> str:
     """The prompt a prompt without pairs was grouped by; empty where the image does not say it any more."""
     return normalise_prompt(read_metadata(image).prompt or "")
@@ -217,7 +237,7 @@ def features_of(images: dict[Path, str], extract: FrozenFeatures, cache: Path | 
         image_BCHW = load_image(path)[None]
         check_images(image_BCHW, allow_black=True)
         rows.append(_cached(image_BCHW, prompt, extract, cache))
-        if number % 50 == 0 or number == len(images):
+        if number % TOLD_EVERY == 0 or number == len(images):
             print(f"features of {number}/{len(images)} images", file=sys.stderr, flush=True)
     return torch.cat(rows)
 
@@ -229,9 +249,36 @@ def fit_of(images: dict[Path, str], extract: FrozenFeatures) -> torch.Tensor:
     rows = []
     for number, path in enumerate(chosen, 1):
         rows.append(extract.prompt_fit(load_image(path)[None], [images[path]]))
-        if number % 50 == 0 or number == count:
+        if number % TOLD_EVERY == 0 or number == count:
             print(f"fit of {number}/{count} images to their prompts", file=sys.stderr, flush=True)
     return torch.cat(rows)
+
+
+def usual_fit(
+    images: dict[Path, str], untrained: set[Path] | None, extract: FrozenFeatures
+) -> tuple[UsualFit | None, str]:
+    """How well judged images fit their prompts, else why that is not known.
+
+    Args:
+        untrained: only these images and those in these folders count: the model made them before any training, so
+            the bar does not sink with a model that drifts. ``None`` for all; all count, too, where fewer than
+            ``FEWEST_FITS`` of these were judged.
+    """
+    if extract.options.kind != "denoiser":
+        return None, "the guard cannot read the denoiser of this model"
+    known = {
+        path: prompt
+        for path, prompt in images.items()
+        if untrained is not None and not untrained.isdisjoint((path, *path.parents))
+    }
+    try:
+        fit = UsualFit.of(fit_of(known if len(known) >= FEWEST_FITS else images, extract))
+    except (UserError, torch.OutOfMemoryError) as error:
+        said = error.message if isinstance(error, UserError) else str(error).splitlines()[0]
+        return None, f"the fit of images to their prompts could not be measured: {said}"
+    if fit is None:
+        return None, f"it takes {FEWEST_FITS} judged images that differ in how well they fit their prompts"
+    return fit, ""
 
 
 def _cached(
@@ -326,7 +373,14 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         "--holdout", type=float, default=usual.holdout, help="share of prompts to measure with"
     )
     parser.add_argument("--seed", type=int, default=usual.seed)
-    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument(
+        "--fit-images",
+        type=Path,
+        metavar="FILE",
+        help="denoiser: JSON list of images, or folders of them, that the model made before any training; a guard "
+        "compares with how well these fit their prompts, not all judged images; - reads it from stdin",
+    )
     parser.add_argument("--out", type=Path, help="file to write, .safetensors")
     parser.add_argument(
         "--measure-only", action="store_true", help="print how well it predicts the taste; write no file"
@@ -385,13 +439,14 @@ def train(options: argparse.Namespace) -> dict[str, object]:
         raise ConfigError("give either --out or --measure-only", "--out")
     described = choose_features(options)
     comparisons = gather(options)
+    untrained = None if options.fit_images is None else listed_images(options.fit_images)
     taste = described.kind in OF_TASTE
     if not taste:
         comparisons = [one for one in comparisons if not one.tie]
     prompts = {path: prompt for one in comparisons for path, prompt in one.prompts.items()}
     images = {path: prompts[path] for path in sorted(prompts)}
     extract = FrozenFeatures(described)
-    extract.load(options.device)
+    extract.load(choose_device(options.device))
     probe_D = extract.probe()
     row = {path: number for number, path in enumerate(images)}
     validation_P = torch.tensor([one.validation for one in comparisons], dtype=torch.bool)
@@ -408,15 +463,19 @@ def train(options: argparse.Namespace) -> dict[str, object]:
         head, report = train_taste(data, extract.parts, head_options, list(images.values()))
     else:
         head, report = train_head(data, head_options)
-    fit = None
+    fit, why_none = None, ""
     if options.out is not None:
-        fit = UsualFit.of(fit_of(images, extract)) if described.kind == "denoiser" else None
-        save_head(options.out, head, described, probe_D, report, fit)
+        # first without, so that what was learned is not lost if the rest fails
+        save_head(options.out, head, described, probe_D, report)
+        fit, why_none = usual_fit(images, untrained, extract)
+        if fit is not None:
+            save_head(options.out, head, described, probe_D, report, fit)
     return {
         "out": None if options.out is None else str(options.out),
         "images": len(images),
         "features": described.kind,
         "usual_fit": None if fit is None else asdict(fit),
+        "no_fit": why_none,
         **asdict(report),
     }
 

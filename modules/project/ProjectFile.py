@@ -64,9 +64,9 @@ class ProjectFile(_Part):
 
     @property
     def device(self) -> str:
-        """Where the programs that judge images and learn from answers compute: the generator's, else the CPU."""
-        device = str(self.generator.get("device", "auto"))
-        return device if device != "auto" else "cpu"
+        """Where the programs that judge images and learn from answers compute, as the generator does: ``auto`` is the
+        graphics card, else the CPU."""
+        return str(self.generator.get("device", "auto"))
 
     @classmethod
     def read(cls, folder: Path) -> ProjectFile:

@@ -72,6 +72,8 @@ class Round:
         self.run = RunDirectory(self.folder / "run")
         self.adapter_path = self.folder / "adapter.safetensors"
         self.taste_path = self.folder / "taste.safetensors"
+        self.newer_taste_path = self.folder / "taste-newer.safetensors"
+        """Learned while a run on the other one is under way, which needs that one to resume."""
         self.prompts_path = self.folder / "prompts.txt"
         self._trained_path = self.folder / "trained.json"
         self._added_path = self.folder / "added.json"
@@ -271,12 +273,31 @@ class Round:
     @property
     def taste(self) -> dict[str, Any]:
         """How well the taste was learned from the answers up to this round; empty if it was not learned."""
-        path = self.folder / "taste.json"
+        return self._record_of_taste("taste-newer.json") or self.taste_of_run
+
+    @property
+    def taste_of_run(self) -> dict[str, Any]:
+        """The same of the taste that the round's run uses."""
+        return self._record_of_taste("taste.json")
+
+    def _record_of_taste(self, name: str) -> dict[str, Any]:
+        path = self.folder / name
         data = read_json(path, "record of a learned taste") if path.is_file() else {}
         return data if isinstance(data, dict) else {}
 
-    def write_taste(self, record: dict[str, Any]) -> None:
-        write_json_in(self._owned, f"{self.name}/taste.json", record)
+    def write_taste(self, record: dict[str, Any], newer: bool = False) -> None:
+        """Note how well a taste was learned whose file is written.
+
+        Args:
+            newer: it is at ``newer_taste_path``; else it takes the place of such a one.
+        """
+        write_json_in(self._owned, f"{self.name}/{'taste-newer' if newer else 'taste'}.json", record)
+        if not newer:
+            self._forget_newer_taste()
+
+    def _forget_newer_taste(self) -> None:
+        self._owned.remove(f"{self.name}/taste-newer.json")
+        self._owned.remove(f"{self.name}/{self.newer_taste_path.name}")
 
     def write_prompts(self, prompts: Sequence[str]) -> None:
         """Of which prompts images are made while training."""
@@ -286,10 +307,19 @@ class Round:
     def write_config(self, config: dict[str, Any]) -> None:
         write_json_in(self._owned, f"{self.name}/config.json", config)
 
+    @property
+    def has_backup(self) -> bool:
+        """Whether the run can be resumed."""
+        return self.run.backup_dir.is_dir() and any(self.run.backup_dir.iterdir())
+
     def forget_training(self) -> None:
         """Remove run and adapter, so that it can be trained again."""
         self._owned.remove(f"{self.name}/trained.json")
         self._owned.remove(f"{self.name}/taste.json")
+        if self.newer_taste_path.is_file():
+            taste, newer = self.taste_path.name, self.newer_taste_path.name
+            self._owned.move(f"{self.name}/{newer}", f"{self.name}/{taste}", replace=True)
+        self._forget_newer_taste()
         self._owned.remove(f"{self.name}/adapter.safetensors")
         self._owned.remove_tree(f"{self.name}/run")
 

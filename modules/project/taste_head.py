@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.arena.sequential import interval
+from modules.project.presets import again_config
 from modules.project.Project import Project
 from modules.project.Round import Round
 from modules.runner.LineProcess import LineProcess, result_of
@@ -28,14 +30,14 @@ class TasteHead:
         comparisons: it was learned from.
         measured_on: comparisons about other prompts that were kept for measuring.
         accuracy: share of those that it gets right; ``None`` if there are none.
-        knows_fit: it can tell images that fit their prompt badly, and so guard against them.
+        no_fit: why it cannot tell images that fit their prompt badly, and so not guard against them; empty if it can.
     """
 
     weights: Path
     comparisons: int
     measured_on: int
     accuracy: float | None
-    knows_fit: bool = False
+    no_fit: str
 
     def to_dict(self) -> dict[str, Any]:
         """For people and records, without the file."""
@@ -43,12 +45,14 @@ class TasteHead:
             "comparisons": self.comparisons,
             "measured_on": self.measured_on,
             "accuracy": self.accuracy,
-            "knows_fit": self.knows_fit,
+            "knows_fit": not self.no_fit,
         }
 
 
 def learn(project: Project, progress: Progress) -> dict[str, Any]:
     """Learn from all answers so far to measure how well a head predicts the taste; the round stores the result.
+
+    A run that was begun with an earlier taste keeps that one.
 
     Returns:
         ``comparisons``, ``measured_on``, ``accuracy`` and its ``interval``; both ``None`` where nothing was left to
@@ -58,9 +62,15 @@ def learn(project: Project, progress: Progress) -> dict[str, Any]:
         UserError: as ``learn_taste``; or somebody else is working on the project.
     """
     with project.busy():
-        head = learn_taste(project, project.round, progress)
-        project.round.write_taste(head.to_dict())
-    return measured(project.round)
+        one = project.round
+        learn_taste(project, one, progress, newer=is_under_way(one))
+    return measured(one)
+
+
+def is_under_way(one: Round) -> bool:
+    """Whether a run on a learned taste was begun and could be resumed, or is running now."""
+    begun = one.config_path.is_file() and (one.has_backup or one.run.trainer() is not None)
+    return begun and not one.trained and not again_config(one.config_path, {}, ()).trains_pairs
 
 
 def measured(one: Round) -> dict[str, Any]:
@@ -75,8 +85,11 @@ def measured(one: Round) -> dict[str, Any]:
     return {**told, "interval": list(interval(right, count - right))}
 
 
-def learn_taste(project: Project, one: Round, progress: Progress) -> TasteHead:
+def learn_taste(project: Project, one: Round, progress: Progress, newer: bool = False) -> TasteHead:
     """Learn from the answers of all rounds up to this one; written to the round's folder.
+
+    Args:
+        newer: next to the taste that the round's run uses.
 
     Raises:
         UserError: there are too few answers, or features cannot be computed.
@@ -88,7 +101,7 @@ def learn_taste(project: Project, one: Round, progress: Progress) -> TasteHead:
             f"{answers} answers are too few to learn a taste from",
             hint=f"pick until there are {FEWEST_ANSWERS}; 25 or more are better",
         )
-    weights = one.folder / "taste.safetensors"
+    weights = one.newer_taste_path if newer else one.taste_path
     command = [sys.executable, str(ROOT / "scripts" / "train_reward.py")]
     command += ["--source", project.file.model.base]
     command += ["--model-type", project.file.model.type]
@@ -97,18 +110,28 @@ def learn_taste(project: Project, one: Round, progress: Progress) -> TasteHead:
     for other in rounds:
         command += ["--pairs", str(other.pairs), "--images", str(other.candidates)]
     progress(f"{one.name}: learning your taste from {answers} answers")
-    process = LineProcess(command, b"", "learning the taste")
+    command += ["--fit-images", "-"]
+    first = project.rounds()[0]
+    untrained = [str(first.candidates / image.file) for image in first.images()] + [str(first.pairs)]
+
+    def heard(line: str) -> None:
+        progress(f"{one.name}: learning your taste, {line}")
+
+    process = LineProcess(command, json.dumps(untrained).encode(), "learning the taste", heard)
     said = result_of(process)
     accuracy = said.get("held_out_accuracy")
-    return TasteHead(
+    head = TasteHead(
         weights,
         int(said.get("train_pairs", 0)),
         int(said.get("held_out_pairs", 0)),
         None if accuracy is None else float(accuracy),
-        said.get("usual_fit") is not None,
+        str(said.get("no_fit", "")),
     )
+    one.write_taste(head.to_dict(), newer)
+    return head
 
 
 def taste_file(project: Project) -> Path | None:
     """The newest taste that was learned."""
-    return next((one.taste_path for one in reversed(project.rounds()) if one.taste_path.is_file()), None)
+    places = (path for one in reversed(project.rounds()) for path in (one.newer_taste_path, one.taste_path))
+    return next((path for path in places if path.is_file()), None)

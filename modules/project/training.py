@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ from modules.curation.commands import finalize
 from modules.project.presets import again_config, find_preset, from_data, round_config, taste_config
 from modules.project.Project import Project
 from modules.project.Round import Round
-from modules.project.taste_head import learn_taste
+from modules.project.taste_head import TasteHead, learn_taste
 from modules.runner.launcher import TrainerProcess, attach, launch, settle
 from modules.runner.outcome import Outcome
 from modules.runner.status import StatusFollower
-from modules.util.config.load import check_config
+from modules.util.config.load import check_config, load_layered
 from modules.util.config.TrainConfig import TrainConfig
 from modules.util.errors import UserError
 from modules.util.program_files import PRESETS
@@ -41,6 +41,7 @@ def train(
     overrides: Sequence[str] = (),
     again: bool = False,
     method: Method | None = None,
+    say: Progress | None = None,
 ) -> dict[str, Any]:
     """Train on the picks of the current round, or resume a run that was stopped.
 
@@ -54,6 +55,7 @@ def train(
         overrides: ``name=value`` settings.
         again: forget what was trained in this round.
         method: the pairs themselves (by default), or a taste learned from all answers.
+        say: told what is to stay readable: what is trained, and warnings; ``progress`` by default.
 
     Raises:
         UserError: there is nothing to train on, or the run failed.
@@ -71,7 +73,9 @@ def train(
         outcome = settle(one.run) if process is None else None
         if outcome is None or outcome.category != "finished" or not one.adapter_path.is_file():
             if process is None:
-                process = launch(one.run, _prepare(project, one, overrides, method, progress))
+                process = launch(
+                    one.run, _prepare(project, one, overrides, method, progress, say or progress)
+                )
             outcome = follow(process, progress)
         if outcome.category == "stopped":
             raise UserError(f"the training of {one.name} was stopped", hint="run train again to resume it")
@@ -84,7 +88,7 @@ def train(
             "pairs": one.pair_count,
             "adapter": project.stored_name(one.adapter_path),
             "method": method_of(one),
-            "taste": one.taste if one.taste and method_of(one) is Method.TASTE else None,
+            "taste": one.taste_of_run or None if method_of(one) is Method.TASTE else None,
         }
         one.write_trained(record)
         return {"round": one.number, **record}
@@ -99,25 +103,32 @@ def method_of(one: Round) -> Method | None:
 
 
 def _prepare(
-    project: Project, one: Round, overrides: Sequence[str], method: Method | None, progress: Progress
+    project: Project,
+    one: Round,
+    overrides: Sequence[str],
+    method: Method | None,
+    progress: Progress,
+    say: Progress,
 ) -> dict[str, Any]:
     """Write the round's config and what it needs, check it; the config to run."""
-    resumes = one.config_path.is_file() and one.run.backup_dir.is_dir() and any(one.run.backup_dir.iterdir())
+    resumes = one.config_path.is_file() and one.has_backup
     before = method_of(one)
     if resumes and method is not None and method is not before:
         raise UserError(
             f"{one.name} was started with --method {before}", "--method", "leave it out, or add --again"
         )
     used = before if resumes and before is not None else method or Method.PAIRS
-    prepare = _prepare_pairs if used is Method.PAIRS else _prepare_taste
-    config = prepare(project, one, overrides, resumes, progress)
+    if used is Method.PAIRS:
+        config = _prepare_pairs(project, one, overrides, resumes, say)
+    else:
+        config = _prepare_taste(project, one, overrides, resumes, progress, say)
     for warning in check_config(config):
-        progress(f"warning: {warning}")
+        say(f"warning: {warning}")
     return config.to_dict()
 
 
 def _prepare_pairs(
-    project: Project, one: Round, overrides: Sequence[str], resumes: bool, progress: Progress
+    project: Project, one: Round, overrides: Sequence[str], resumes: bool, say: Progress
 ) -> TrainConfig:
     """Finalise the picks."""
     if one.pair_count < 2:
@@ -131,52 +142,91 @@ def _prepare_pairs(
         return made if held_out else {**made, "rlhf_dpo_validation": False}
 
     if resumes:
-        return _resumed(one, names(project.folder), overrides, progress)
+        return _resumed(one, names(project.folder), overrides, say)
     config = round_config(project.file, names(project.folder), pairs, overrides)
     one.write_config(round_config(project.file, names(None), pairs, overrides).sparse_dict())
     follows = from_data(config, project.file, pairs)
     said = ", ".join(f"{name} {value}" for name, value in follows.items())
     known = find_preset(project.file).relative_to(PRESETS)
-    progress(f"{one.name}: {pairs} pairs, preset {known}, from the data: {said}")
+    say(f"{one.name}: {pairs} pairs, preset {known}, from the data: {said}")
     return config
 
 
 def _prepare_taste(
-    project: Project, one: Round, overrides: Sequence[str], resumes: bool, progress: Progress
+    project: Project,
+    one: Round,
+    overrides: Sequence[str],
+    resumes: bool,
+    progress: Progress,
+    say: Progress,
 ) -> TrainConfig:
     """Learn the taste from the answers of all rounds."""
-    known = find_preset(project.file, taste=True).relative_to(PRESETS)
-    if not resumes:
-        head = learn_taste(project, one, progress)
-        one.write_taste(head.to_dict())
-        one.write_prompts(project.prompts())
-
-    def names(root: Path | None) -> dict[str, Any]:
-        weights = _place(project, one.taste_path, root)
-        # the learned taste remembers where the base model was on the computer where it was learned
-        source = {} if root is None else {"source": project.file.model.base}
-        guard = {"guard": GUARD} if one.taste.get("knows_fit") else {}
-        params = {"weights": weights, **source, **guard}
-        reward = {"reward": "preference_head", "name": "taste", "params": params}
-        return {
-            **_names(project, one, root),
-            "rlhf_prompts_file": _place(project, one.prompts_path, root),
-            "rlhf_rewards": [reward],
-        }
-
     if resumes:
-        return _resumed(one, names(project.folder), overrides, progress)
-    again = _follows_a_taste(project, one)
-    config = taste_config(project.file, names(project.folder), overrides, again)
-    one.write_config(taste_config(project.file, names(None), overrides, again).sparse_dict())
-    accuracy = one.taste["accuracy"]
-    right = "not measured" if accuracy is None else f"right in {accuracy:.0%} of {one.taste['measured_on']}"
-    progress(f"{one.name}: preset {known}; the learned taste is {right} comparisons about other prompts")
-    if again:
-        progress(
-            f"{one.name}: epochs {config.epochs}, fewer than before: its adapter follows a taste already"
+        return _resumed(
+            one, _names_of_taste(project, one, _begun_rewards(one), project.folder), overrides, say
         )
+    preset = find_preset(project.file, taste=True)
+    head = learn_taste(project, one, progress)
+    one.write_prompts(project.prompts())
+    params = {"weights": _place(project, one.taste_path, None)} | ({} if head.no_fit else {"guard": GUARD})
+    rewards = [{"reward": "preference_head", "name": "taste", "params": params}]
+    again = _follows_a_taste(project, one)
+    config, stored = (
+        taste_config(project.file, _names_of_taste(project, one, rewards, root), overrides, again)
+        for root in (project.folder, None)
+    )
+    one.write_config(stored.sparse_dict())
+    for line in _about(head, config, preset, again):
+        say(f"{one.name}: {line}")
     return config
+
+
+def _about(head: TasteHead, config: TrainConfig, preset: Path, again: bool) -> Iterator[str]:
+    """What is trained, and on what, in lines."""
+    right = "not measured" if head.accuracy is None else f"right in {head.accuracy:.0%} of {head.measured_on}"
+    known = preset.relative_to(PRESETS)
+    yield f"preset {known}; the learned taste is {right} comparisons about other prompts"
+    usual: int = load_layered(preset, None, (), check=False).epochs
+    why = (
+        "; its adapter follows a taste already, so fewer are enough"
+        if again and config.epochs < usual
+        else ""
+    )
+    yield f"epochs {config.epochs} (preset: {usual}){why}"
+    if head.no_fit:
+        yield f"images that do not show their prompt are not marked down: {head.no_fit}"
+
+
+def _begun_rewards(one: Round) -> list[dict[str, Any]]:
+    """Those that the round was begun with, whatever was learned since then."""
+    config = again_config(one.config_path, {}, ())
+    return [reward.to_dict() for reward in config.rlhf_rewards]
+
+
+def _names_of_taste(
+    project: Project, one: Round, rewards: Sequence[dict[str, Any]], root: Path | None
+) -> dict[str, Any]:
+    """``_names``, and those of what judges while training.
+
+    Args:
+        rewards: the file of the learned taste is named as one writes it in the project's folder.
+    """
+    weights = _place(project, one.taste_path, None)
+    places = {"weights": _place(project, one.taste_path, root)}
+    if root is not None:
+        # the learned taste remembers where the base model was on the computer where it was learned
+        places["source"] = project.file.model.base
+    return {
+        **_names(project, one, root),
+        "rlhf_prompts_file": _place(project, one.prompts_path, root),
+        "rlhf_rewards": [
+            {
+                **reward,
+                "params": reward["params"] | (places if reward["params"].get("weights") == weights else {}),
+            }
+            for reward in rewards
+        ],
+    }
 
 
 def _follows_a_taste(project: Project, one: Round) -> bool:
@@ -186,8 +236,8 @@ def _follows_a_taste(project: Project, one: Round) -> bool:
     return any(method_of(other) is Method.TASTE for other in others)
 
 
-def _resumed(one: Round, names: dict[str, Any], overrides: Sequence[str], progress: Progress) -> TrainConfig:
-    progress(f"{one.name}: resuming with the settings of {one.name}/config.json")
+def _resumed(one: Round, names: dict[str, Any], overrides: Sequence[str], say: Progress) -> TrainConfig:
+    say(f"{one.name}: resuming with the settings of {one.name}/config.json")
     return again_config(one.config_path, {**names, "continue_last_backup": True}, overrides)
 
 

@@ -8,6 +8,7 @@ import sqlite3
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from PIL import Image
@@ -361,23 +362,26 @@ class TestALearnedTaste:
 
     @pytest.fixture
     def asked(self, monkeypatch) -> list[list[str]]:
-        """The commands that learn a taste; none is run."""
+        """The commands that learn a taste, each with its input as the last word; none is run."""
         commands: list[list[str]] = []
 
         class Learner:
-            def __init__(self, command, data, what):
-                commands.append(command)
-                Path(command[command.index("--out") + 1]).write_bytes(b"taste")
+            def __init__(self, command, data, what, heard):
+                commands.append([*command, data.decode()])
+                Path(command[command.index("--out") + 1]).write_bytes(f"taste {len(commands)}".encode())
+                heard("features of 20/48 images")
 
             def lines(self):
-                fit = {"least": 0.1, "spread": 0.2}
-                said = {"train_pairs": 30, "held_out_pairs": 8, "held_out_accuracy": 0.75, "usual_fit": fit}
+                said = {"train_pairs": 30, "held_out_pairs": 8, "held_out_accuracy": 0.75, **self.also}
                 yield json.dumps(said).encode() + b"\n"
+
+            also: ClassVar[dict[str, str]] = {}
 
             def end(self):
                 pass
 
         monkeypatch.setattr(taste_head, "LineProcess", Learner)
+        self.learner = Learner
         return commands
 
     def test_the_config_of_the_round(self, picked, capsys, asked):
@@ -411,6 +415,11 @@ class TestALearnedTaste:
             ]
         config = json.loads((picked / "round-2" / "config.json").read_text())
         assert config["lora_model_name"] == "round-1/adapter.safetensors"
+        assert "--fit-images" in command
+        *images, exported = json.loads(command[-1])
+        assert exported == str(picked / "round-1" / "pairs")
+        first = (picked / "round-1" / "candidates").iterdir()
+        assert set(images) == set(map(str, first)), "the bar of the guard does not follow the model"
 
     @pytest.mark.parametrize(("method", "share"), [("taste", 0.25), ("pairs", 0.75)])
     def test_an_adapter_that_follows_a_taste_is_trained_less(
@@ -443,6 +452,47 @@ class TestALearnedTaste:
         trains("finish")
         assert told(capsys, "train", picked)["method"] == "taste"
         assert len(asked) == 1, "it is not learned again"
+
+    def test_a_begun_run_keeps_its_taste_and_its_guard(self, picked, capsys, asked, trains):
+        """Whatever is learned meanwhile; also one that was begun before there was a guard."""
+        trains("exit1")
+        refused(capsys, "train", picked, "--method", "taste")
+        one = picked / "round-1"
+        (one / "run" / "backup" / "one").mkdir(parents=True)
+        config = json.loads((one / "config.json").read_text())
+        del config["rlhf_rewards"][0]["params"]["guard"]
+        (one / "config.json").write_text(json.dumps(config))
+        self.learner.also = {"no_fit": "the other taste has none"}
+        assert told(capsys, "learn", picked)["knows_fit"] is False
+        assert (one / "taste.safetensors").read_bytes() == b"taste 1"
+        assert taste_head.taste_file(Project(picked)).read_bytes() == b"taste 2", "it judges the next images"
+        trains("finish")
+        made = told(capsys, "train", picked)
+        (reward,) = json.loads((one / "run" / "config.json").read_text())["rlhf_rewards"]
+        assert reward["params"] == {
+            "weights": str(one / "taste.safetensors"),
+            "source": settings(picked)["model"]["base"],
+        }
+        assert made["taste"]["knows_fit"] is True, "the record is of the taste that trained"
+        told(capsys, "learn", picked)
+        assert taste_head.taste_file(Project(picked)).read_bytes() == b"taste 3"
+        assert not list(one.glob("taste-newer*")), "a finished run needs its taste no more"
+
+    def test_learning_shows_its_progress(self, picked, asked):
+        said = []
+        taste_head.learn(Project(picked), said.append)
+        assert said[-1] == "round-1: learning your taste, features of 20/48 images"
+
+    def test_what_is_trained_and_on_what_is_said(self, picked, capsys, asked):
+        assert taste.main(["train", str(picked), "--method", "taste"]) == 0
+        said = capsys.readouterr().err
+        assert "epochs 6 (preset: 8)" in said and "marked down" not in said
+        self.learner.also = {"no_fit": "the guard cannot read the denoiser of this model"}
+        assert taste.main(["train", str(picked), "--method", "taste", "--again"]) == 0
+        said = capsys.readouterr().err
+        assert "are not marked down: the guard cannot read the denoiser of this model" in said
+        config = json.loads((picked / "round-1" / "config.json").read_text())
+        assert "guard" not in config["rlhf_rewards"][0]["params"]
 
     def test_too_few_answers(self, project, capsys, monkeypatch):
         told(capsys, "generate", project, "--per-prompt", 2)

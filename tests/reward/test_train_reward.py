@@ -10,6 +10,8 @@ from PIL import Image
 
 from modules.curation.store import CurationStore
 from modules.reward.base import create_reward
+from modules.reward.frozen_features import FeatureOptions, FrozenFeatures
+from modules.reward.preference_head import load_head
 from modules.util.errors import DataError, UserError
 from scripts import train_reward
 from scripts.train_reward import answer_comparisons, load_image, pair_comparisons
@@ -293,3 +295,63 @@ def test_the_fit_is_looked_at_on_images_at_equal_distances(tmp_path):
     asked.clear()
     few = dict(list(images.items())[:7])
     assert len(train_reward.fit_of(few, Features())) == 7 and asked == list(few.values())
+
+
+def test_only_images_from_before_any_training_set_the_bar(tmp_path):
+    """Those of later rounds fit less well the more the model drifts; with too few others they count too."""
+    images = {tmp_path / folder / f"{number:02d}.png": folder for folder in "ab" for number in range(12)}
+    for path in images:
+        path.parent.mkdir(exist_ok=True)
+        grey(100, 8).save(path)
+
+    class Features:
+        options = FeatureOptions("denoiser", "x")
+
+        def prompt_fit(self, images_BCHW, prompts):
+            return torch.tensor([float(prompts[0] == "a") * 5 + next(self.numbers)])
+
+    def bar(untrained):
+        Features.numbers = iter(range(100))
+        return train_reward.usual_fit(images, untrained, Features())[0].least
+
+    first = bar({tmp_path / "a"})
+    assert first == bar(set(list(images)[:12])) > 5
+    assert bar(None) == bar({tmp_path / "a" / "00.png"}) == bar({tmp_path / "elsewhere"}) != first
+
+
+def test_the_head_is_kept_where_the_fit_cannot_be_measured(folders, tmp_path, capsys, monkeypatch):
+    def full(self, images_BCHW, prompts):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(FrozenFeatures, "prompt_fit", full)
+    code, out, printed = run(folders, tmp_path, capsys)
+    assert code == 0, printed.err
+    report = json.loads(printed.out)
+    assert report["usual_fit"] is None and "out of memory" in report["no_fit"]
+    assert load_head(out).usual_fit is None
+
+    def broken(self, images_BCHW, prompts):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(FrozenFeatures, "prompt_fit", broken)
+    out.unlink()
+    with pytest.raises(ZeroDivisionError):
+        run(folders, tmp_path, capsys)
+    assert load_head(out)
+
+
+@pytest.mark.parametrize(("more", "device"), [((), "cuda:0"), (("--device", "cpu"), "cpu")])
+def test_features_are_computed_on_the_graphics_card_if_there_is_one(
+    folders, tmp_path, capsys, monkeypatch, more, device
+):
+    asked = []
+
+    def load(self, device):
+        asked.append(str(device))
+        raise DataError("loaded")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(FrozenFeatures, "load", load)
+    assert run(folders, tmp_path, capsys, *more)[0] == 2
+    assert asked == [device]

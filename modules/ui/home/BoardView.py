@@ -167,8 +167,8 @@ class BoardView(ttk.Frame):
     def _progress(self, key: str, step: Step) -> tuple[str, float]:
         job = self.watch.job
         assert job is not None
-        if key == "pick":
-            return words.LEARNING, 0.0
+        if key == "pick" or (key == "train" and job.done < job.total):
+            return self._learning(job.done, job.total)
         done, total, text = step.done, step.total, words.IMAGES_OF
         if key == "compare":
             text = words.JUDGING if job.verb == "judge" else words.PREPARING
@@ -183,6 +183,12 @@ class BoardView(ttk.Frame):
         if left is not None:
             said += f", {words.LEFT.format(time=duration(left))}"
         return said, done / total if total else 0.0
+
+    def _learning(self, done: int, total: int) -> tuple[str, float]:
+        """The images that were looked at to learn a taste, also before training on it."""
+        if not total:
+            return words.LEARNING, 0.0
+        return words.LEARNING_OF.format(done=done, images=counted(total, words.IMAGE)), done / total
 
     def _rate(self, job: object, done: int, total: int) -> float | None:
         """Seconds left at the speed since the first image of this job."""
@@ -229,8 +235,11 @@ class BoardView(ttk.Frame):
 
 def learned(taste: dict[str, Any]) -> str:
     """How well a taste is known, in a sentence."""
+    unguarded = "" if taste.get("knows_fit", True) else f"\n{words.UNGUARDED}"
     if taste["interval"] is None:
-        return words.LEARNED_UNMEASURED.format(comparisons=counted(taste["comparisons"], words.COMPARISON))
+        comparisons = counted(taste["comparisons"], words.COMPARISON)
+        return words.LEARNED_UNMEASURED.format(comparisons=comparisons) + unguarded
     low, high = taste["interval"]
     comparisons = counted(taste["measured_on"], words.COMPARISON)
-    return words.LEARNED.format(share=taste["accuracy"], comparisons=comparisons, low=low, high=high)
+    said = words.LEARNED.format(share=taste["accuracy"], comparisons=comparisons, low=low, high=high)
+    return said + unguarded

@@ -82,11 +82,13 @@ STOP = "Stop"
 STOPPING = "Stopping\u2026"
 LEARN = "Learn my taste"
 LEARNING = "Learning your taste\u2026"
+LEARNING_OF = "Learning your taste: {done} of {images}"
 LEARNED = (
     "Your taste was learned. It predicts the better of two images in {share:.0%} ({low:.0%} to "
     "{high:.0%}) of {comparisons} about other prompts."
 )
 LEARNED_UNMEASURED = "Your taste was learned from {comparisons}. None was left to measure how well."
+UNGUARDED = "Images that do not show their prompt will not be marked down in training."
 COMPARISON = "comparison"
 WORK = {
     "learn": "learning your taste",
